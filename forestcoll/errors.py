@@ -1,0 +1,51 @@
+"""Every error that this package raises on purpose.
+
+    ForestCollError                 catch this one to catch them all; the command line turns it into exit 1
+      TopologyError                 a topology (file, dump, parameter) is wrong: what, where, what would be right
+      InfeasibleError               the collective cannot be done on this topology; the message names the cut
+      ForestError                   a forest file is malformed or its claims do not hold
+      PlanError                     a plan or program is malformed, wrong, or does not fit its target
+      UnsupportedError              well-formed input that asks for something this version cannot do
+      ExecutionError                a plan got stuck or computed wrong data while it ran
+
+Messages are for people: what, where, what to do.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class ForestCollError(Exception):
+    """Base of every deliberate error of this package."""
+
+
+class TopologyError(ForestCollError):
+    """A topology description is wrong."""
+
+
+class InfeasibleError(ForestCollError):
+    """The collective cannot be done at all; the message names the cut that proves it."""
+
+
+class ForestError(ForestCollError):
+    """A forest file is malformed, or what it claims does not hold."""
+
+
+class PlanError(ForestCollError):
+    """A program or plan file is malformed, wrong, or beyond a limit of its target."""
+
+
+class UnsupportedError(ForestCollError):
+    """Well-formed input that asks for something this version cannot do."""
+
+
+class ExecutionError(ForestCollError):
+    """A plan got stuck, or produced wrong data, while it was running."""
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """`"; did you mean 'gpu7'?"` for the nearest known word, or the empty string."""
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f"; did you mean '{near[0]}'?" if near else ""

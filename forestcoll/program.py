@@ -1,0 +1,214 @@
+"""What every rank does: thread blocks of instructions, independent of any device or file format.
+
+Two styles of communication exist, and one instruction set holds both:
+
+* **fifo** (MSCCL XML): a thread block owns at most one incoming and one outgoing connection on one
+  channel. `send` hands a message over, the n-th `recv` of a connection takes the n-th `send`; a
+  connection holds a bounded number of messages. The whole instruction list of every thread block is
+  repeated for slice after slice of every chunk: that loop is the pipelining.
+* **onesided** (MSCCL++): `put` writes into a peer's buffer, `signal` and `wait` count semaphores of a
+  channel. Loops are explicit (`Pipeline`): its body is repeated for slice after slice of its chunks.
+
+Buffers are counted in chunks. One chunk is `input bytes / input_chunks` (the same for all buffers):
+allreduce, broadcast, reduce: input = output = all chunks; allgather: the output holds N times the
+input; reduce-scatter: the input holds N times the output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Literal
+
+Style = Literal["fifo", "onesided"]
+Protocol = Literal["Simple", "LL", "LL128"]
+
+
+class Buffer(StrEnum):
+    """A rank's three buffers; the values are the letters that both plan formats use."""
+
+    INPUT = "i"
+    OUTPUT = "o"
+    SCRATCH = "s"
+
+
+class Collective(StrEnum):
+    """The collectives, spelled as in forest files and on the command line."""
+
+    ALLGATHER = "allgather"
+    REDUCE_SCATTER = "reduce-scatter"
+    ALLREDUCE = "allreduce"
+    BROADCAST = "broadcast"
+    REDUCE = "reduce"
+
+    @property
+    def reduces(self) -> bool:
+        """Whether data is added up on the way."""
+        return self in (Collective.REDUCE_SCATTER, Collective.ALLREDUCE, Collective.REDUCE)
+
+    @property
+    def rooted(self) -> bool:
+        """Whether one rank is special (`--root`)."""
+        return self in (Collective.BROADCAST, Collective.REDUCE)
+
+
+class Op(StrEnum):
+    """Instructions. `src` and `dst` are tuples of `Ref`; (R) marks operands that may be remote.
+
+    local          nop                       nothing (in fifo style: carries dependencies; onesided: thread barrier)
+                   copy      src -> dst
+                   reduce    dst[0] = dst[0] op src[0] op src[1] ...              (fifo: MSCCL `re`)
+                   reduce_to dst[0] = src[0] op src[1] op ...                     (onesided: MSCCL++ `re`)
+    fifo           send      src -> connection
+                   recv      connection -> dst
+                   recv_copy_send         (rcs)  connection -> dst, and forward
+                   recv_reduce_send       (rrs)  connection op src -> forward only
+                   recv_reduce_copy       (rrc)  connection op src -> dst
+                   recv_reduce_copy_send  (rrcs) connection op src -> dst, and forward
+    onesided       put              src[0] -> every dst (R); or src[i] -> dst[i] when counts are equal
+                   put_signal       as put, then signal on the same channels      (MSCCL++ `pws`)
+                   put_signal_flush as put_signal, and wait until the source may be reused (`pwsf`)
+                   get              src[i] (R) -> dst[i]
+                   read_reduce      dst[0] = src[0] op src[1..] (R)                (MSCCL++ `rre`)
+                   read_reduce_put  as read_reduce, and result -> dst[1..] (R)     (MSCCL++ `rres`)
+                   reduce_put       dst[0] = src[0] op src[1..] local, result -> dst[1..] (R)  (`res`)
+                   signal, wait     on each of `channels`
+                   relaxed_signal, relaxed_wait   the same without ordering data (handshakes)
+                   flush            wait until earlier puts have left
+                   barrier          among `group` thread blocks of the rank, barrier id `ident`
+                   acquire, release semaphores `semaphores` of the rank (MSCCL++ sem_acquire, sem_release)
+    """
+
+    NOP = "nop"
+    COPY = "copy"
+    REDUCE = "reduce"
+    REDUCE_TO = "reduce_to"
+    SEND = "send"
+    RECV = "recv"
+    RECV_COPY_SEND = "recv_copy_send"
+    RECV_REDUCE_SEND = "recv_reduce_send"
+    RECV_REDUCE_COPY = "recv_reduce_copy"
+    RECV_REDUCE_COPY_SEND = "recv_reduce_copy_send"
+    PUT = "put"
+    PUT_SIGNAL = "put_signal"
+    PUT_SIGNAL_FLUSH = "put_signal_flush"
+    GET = "get"
+    READ_REDUCE = "read_reduce"
+    READ_REDUCE_PUT = "read_reduce_put"
+    REDUCE_PUT = "reduce_put"
+    SIGNAL = "signal"
+    WAIT = "wait"
+    RELAXED_SIGNAL = "relaxed_signal"
+    RELAXED_WAIT = "relaxed_wait"
+    FLUSH = "flush"
+    BARRIER = "barrier"
+    ACQUIRE = "acquire"
+    RELEASE = "release"
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """`count` chunks at chunk `offset` of a buffer; of rank `rank`, or of the own rank when None."""
+
+    buffer: Buffer
+    offset: int
+    count: int
+    rank: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """One operation of one thread block. Fields that an operation does not use stay empty."""
+
+    op: Op
+    src: tuple[Ref, ...] = ()
+    dst: tuple[Ref, ...] = ()
+    after: tuple[tuple[int, int], ...] = ()  # (thread block, step) of the same rank that must be done
+    channels: tuple[int, ...] = ()  # onesided: indices into this thread block's `channels`
+    semaphores: tuple[int, ...] = ()  # indices into the rank's `semaphores`
+    ident: int = 0  # barrier id
+    group: int = 0  # thread blocks at the barrier
+    part: tuple[int, int] = (0, 1)  # (index, size): this thread block does its slice of every chunk
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """A loop in a onesided thread block: `body` runs for each `unit_bytes` slice of `chunks` chunks.
+
+    Every data instruction of the body covers exactly `chunks` chunks and no `part`. The number of
+    rounds is ceil(chunks * chunk bytes / unit_bytes), the same at both ends of a channel.
+    """
+
+    body: tuple[Instruction, ...]
+    chunks: int
+    unit_bytes: int
+
+
+Step = Instruction | Pipeline
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """One end of a onesided channel: this thread block's `index`-th ... to `peer`.
+
+    `index` numbers the channels of one kind from this rank to `peer` (0, 1, ...): the n-th channel
+    from i to j pairs with the n-th from j to i.
+    """
+
+    peer: int
+    kind: Literal["memory", "port"]
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadBlock:
+    """One thread block of one rank. fifo style: `recv`, `send`, `channel`; onesided: `channels`."""
+
+    steps: tuple[Step, ...]
+    recv: int = -1  # peer rank, -1: none
+    send: int = -1
+    channel: int = 0
+    channels: tuple[Channel, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RankProgram:
+    """All that one rank does. Chunk counts are sizes of its buffers; `semaphores` initial values."""
+
+    thread_blocks: tuple[ThreadBlock, ...]
+    input_chunks: int
+    output_chunks: int
+    scratch_chunks: int
+    semaphores: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A collective for all ranks. `ranks[i]` is the program of rank i; `names[i]` its node id or ''."""
+
+    name: str
+    collective: Collective
+    style: Style
+    ranks: tuple[RankProgram, ...]
+    in_place: bool  # right when input and output are the same memory (as NCCL defines it)
+    out_of_place: bool  # right when they are not; the input is then left unchanged
+    root: int = -1  # broadcast, reduce
+    protocol: Protocol = "Simple"
+    names: tuple[str, ...] = ()
+    min_bytes: int = 0  # sizes served, nccl-tests' size, both inclusive; max 0: no limit
+    max_bytes: int = 0
+    extra: dict[str, str] = field(default_factory=dict, compare=False)
+
+    @property
+    def n(self) -> int:
+        """Number of ranks."""
+        return len(self.ranks)
+
+    def instructions(self) -> Iterator[tuple[int, int, int, Instruction]]:
+        """(rank, thread block, step, instruction) of all, bodies of pipelines included (their step)."""
+        for r, rank in enumerate(self.ranks):
+            for b, block in enumerate(rank.thread_blocks):
+                for s, step in enumerate(block.steps):
+                    for i in step.body if isinstance(step, Pipeline) else (step,):
+                        yield r, b, s, i
