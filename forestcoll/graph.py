@@ -46,6 +46,10 @@ class CapacityGraph:
         """GB/s of link `link`, exact."""
         return self.capacity[link] * self.unit
 
+    def box(self, node: int) -> str:
+        """The box (host) that holds `node`: what stands before the last "/" of its id, or ""."""
+        return self.names[node].rpartition("/")[0]
+
     def reverse(self) -> CapacityGraph:
         """The same graph with every link turned round (multicast and aggregation trade places)."""
         return CapacityGraph(
