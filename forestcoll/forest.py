@@ -40,13 +40,20 @@ class Bound:
     method "partition":  allreduce. `parts` are m >= 2 disjoint node sets with a rank in each; every
                          tree enters m - 1 of them in each phase, so
                          algbw <= sum of entering(P) / (2 (m - 1)), and the same with leaving.
-    method "linear-program": the optimum over balanced sub-capacities; `parts` and `weights` hold the dual
-                         where known.
+    method "linear-program": the optimum over sub-capacities c <= b that are balanced (in = out) at every
+                         switch, proven by its dual: cuts `parts` with `weights` y >= 0 and a
+                         potential p per switch (`potentials`, others 0). With
+                         z(e) = max(0, sum of y over the cuts that link e = (u, v) leaves + p(u) - p(v)),
+                         allgather: sum of y * ranks in the cut = 1 and algbw <= N * sum of b(e) z(e);
+                         broadcast: every cut holds the root, sum of y = 1, algbw <= sum of b(e) z(e).
+                         Reduce-scatter and reduce: the same on the reversed graph.
     """
 
     algbw: Fraction
     method: Literal["cut", "partition", "linear-program"]
     parts: tuple[frozenset[int], ...] = ()
+    weights: tuple[Fraction, ...] = ()  # linear-program: one per part
+    potentials: tuple[tuple[int, Fraction], ...] = ()  # linear-program: (switch, p)
 
 
 @dataclass(frozen=True, slots=True)
