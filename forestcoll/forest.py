@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
 from typing import Literal
 
+from forestcoll.errors import ForestError
 from forestcoll.graph import CapacityGraph
 from forestcoll.program import Collective
 
@@ -15,7 +18,7 @@ Path = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """`weight` equal spanning trees. Each edge is a path of nodes in the direction in which data flows.
+    """`weight` equal spanning trees. Each edge is a path of nodes, in the direction of the data.
 
     First and last node of a path are ranks (nodes, not rank numbers); between them are switches or
     relaying GPUs. Broadcast: data flows from `root` and the edges are in an order in which each
@@ -33,20 +36,20 @@ class Tree:
 class Bound:
     """Why nothing beats `algbw` (GB/s).
 
-    method "cut":        `parts` holds one node set S. allgather: algbw <= N * leaving(S) / ranks in S;
-                         reduce-scatter the same with what enters S; broadcast: S holds the root and
-                         not all ranks, algbw <= leaving(S); reduce: the same with what enters S;
-                         allreduce: S holds some but not all ranks, algbw <= leaving(S) and <= entering(S).
-    method "partition":  allreduce. `parts` are m >= 2 disjoint node sets with a rank in each; every
-                         tree enters m - 1 of them in each phase, so
-                         algbw <= sum of entering(P) / (2 (m - 1)), and the same with leaving.
-    method "linear-program": the optimum over sub-capacities c <= b that are balanced (in = out) at every
-                         switch, proven by its dual: cuts `parts` with `weights` y >= 0 and a
-                         potential p per switch (`potentials`, others 0). With
-                         z(e) = max(0, sum of y over the cuts that link e = (u, v) leaves + p(u) - p(v)),
-                         allgather: sum of y * ranks in the cut = 1 and algbw <= N * sum of b(e) z(e);
-                         broadcast: every cut holds the root, sum of y = 1, algbw <= sum of b(e) z(e).
-                         Reduce-scatter and reduce: the same on the reversed graph.
+    "cut": `parts` holds one node set S.
+        allgather: algbw <= N * leaving(S) / ranks in S; reduce-scatter: the same with entering(S);
+        broadcast: S holds the root, not all ranks, algbw <= leaving(S); reduce: with entering(S);
+        allreduce: S holds some, not all ranks, algbw <= leaving(S) and <= entering(S).
+    "partition": allreduce.
+        `parts` are m >= 2 disjoint node sets with a rank in each; every tree enters m - 1 of them
+        in each phase: algbw <= sum of entering(P) / (2 (m - 1)), and the same with leaving.
+    "linear-program": the optimum over sub-capacities c <= b that are balanced (in = out) at every
+        switch, proven by its dual: cuts `parts` with `weights` y >= 0 and a potential p per switch
+        (`potentials`, others 0). With z(e) = max(0, sum of y over the cuts that link e = (u, v)
+        leaves + p(u) - p(v)):
+        allgather: sum of y * ranks in the cut = 1 and algbw <= N * sum of b(e) z(e);
+        broadcast: every cut holds the root, sum of y = 1, algbw <= sum of b(e) z(e);
+        reduce-scatter and reduce: the same on the reversed graph.
     """
 
     algbw: Fraction
@@ -58,7 +61,7 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Forest:
-    """Trees for one collective on one graph. A tree carries the share weight / total of all data."""
+    """Trees for one collective on one graph. A tree carries weight / total of all data."""
 
     name: str  # of the topology
     graph: CapacityGraph
@@ -71,3 +74,167 @@ class Forest:
     def share(self, tree: Tree) -> Fraction:
         """The fraction of the collective's total data that `tree` carries."""
         return Fraction(tree.weight, self.total)
+
+    @property
+    def n(self) -> int:
+        """Number of ranks."""
+        return len(self.graph.ranks)
+
+    @property
+    def trees_per_root(self) -> int:
+        """k: units of weight in a root's share (the largest, where shares differ)."""
+        weights: dict[tuple[int, Phase], int] = defaultdict(int)
+        for tree in self.trees:
+            weights[tree.root, tree.phase] += tree.weight
+        return max(weights.values(), default=0)
+
+    @property
+    def height(self) -> int:
+        """The largest number of hops, rank to rank, between a root and a rank of its trees."""
+        return max((max(_depths(self, i, t).values()) for i, t in enumerate(self.trees)), default=0)
+
+    def loads(self) -> list[int]:
+        """Units of weight that cross each link of the graph, in the order of its links.
+
+        A multicasting switch takes in one copy for all paths of a broadcast tree that fan out of
+        it, an aggregating one sends out one sum: such a link counts once per tree.
+        """
+        link = {
+            pair: e for e, pair in enumerate(zip(self.graph.tail, self.graph.head, strict=True))
+        }
+        loads = [0] * len(link)
+        for number, tree in enumerate(self.trees):
+            copies = self.graph.multicast if tree.phase == "broadcast" else self.graph.aggregation
+            shared: set[tuple[int, int]] = set()
+            for path in tree.edges:
+                for u, v in pairwise(path):
+                    if (u, v) not in link:
+                        names = self.graph.names
+                        raise ForestError(
+                            f"tree {number}: there is no link {names[u]} -> {names[v]}"
+                        )
+                    if copies[v if tree.phase == "broadcast" else u]:
+                        if (u, v) in shared:
+                            continue
+                        shared.add((u, v))
+                    loads[link[u, v]] += tree.weight
+        return loads
+
+    @property
+    def algbw(self) -> Fraction:
+        """GB/s by nccl-tests' definition: 1 / max over links of (share crossing it / bandwidth)."""
+        graph = self.graph
+        pairs = zip(graph.capacity, self.loads(), strict=True)
+        units = min((Fraction(c, load) for c, load in pairs if load), default=None)
+        if units is None:
+            raise ForestError("the trees cross no link at all")
+        return units * graph.unit * self.total
+
+
+def check(forest: Forest) -> Fraction:
+    """The forest's algbw in GB/s, once every tree is known to span and the shares to add up.
+
+    Linear in the size of the forest. Raises ForestError with the tree and the rank that is wrong.
+    (That `bound` holds is checked apart, by `certificate.check_bound`.)
+    """
+    if forest.total < 1:
+        raise ForestError(f"total weight {forest.total}: must be at least 1")
+    for number, tree in enumerate(forest.trees):
+        _check_tree(forest, number, tree)
+    _check_shares(forest)
+    return forest.algbw
+
+
+def _check_tree(forest: Forest, number: int, tree: Tree) -> None:
+    graph, names = forest.graph, forest.graph.names
+    ranks = set(graph.ranks)
+    where = f"tree {number} (root {names[tree.root]})"
+    if tree.root not in ranks:
+        raise ForestError(f"{where}: the root is no rank")
+    if tree.weight < 1:
+        raise ForestError(f"{where}: weight {tree.weight}, must be at least 1")
+    for path in tree.edges:
+        if len(path) < 2:
+            raise ForestError(f"{where}: a path needs two ends, got {[names[v] for v in path]}")
+        for end in (path[0], path[-1]):
+            if end not in ranks:
+                raise ForestError(f"{where}: a path ends at {names[end]}, which is no rank")
+        for inner in path[1:-1]:
+            if inner in ranks:
+                raise ForestError(f"{where}: a path passes through rank {names[inner]}")
+    depth = _depths(forest, number, tree)
+    if len(depth) < len(ranks):
+        lost = next(names[v] for v in graph.ranks if v not in depth)
+        raise ForestError(f"{where}: does not reach {lost}")
+
+
+def _depths(forest: Forest, number: int, tree: Tree) -> dict[int, int]:
+    """Hops from the root for every rank reached; ForestError if one is reached twice."""
+    children: dict[int, list[int]] = defaultdict(list)
+    seen = {tree.root}
+    for path in tree.edges:
+        src, dst = (path[0], path[-1]) if tree.phase == "broadcast" else (path[-1], path[0])
+        if dst in seen:
+            names = forest.graph.names
+            raise ForestError(
+                f"tree {number} (root {names[tree.root]}): {names[dst]} is reached twice"
+            )
+        seen.add(dst)
+        children[src].append(dst)
+    depth = {tree.root: 0}
+    queue = [tree.root]
+    for u in queue:
+        for v in children[u]:
+            depth[v] = depth[u] + 1
+            queue.append(v)
+    return depth
+
+
+def _check_shares(forest: Forest) -> None:
+    """The shares add up to what the collective asks for, or ForestError."""
+    names, collective = forest.graph.names, forest.collective
+    sums: dict[tuple[int, Phase], int] = defaultdict(int)
+    for tree in forest.trees:
+        sums[tree.root, tree.phase] += tree.weight
+
+    def share(weight: int) -> Fraction:
+        return Fraction(weight, forest.total)
+
+    def forbid(phase: Phase) -> None:
+        if any(p == phase for _, p in sums):
+            raise ForestError(f"{collective} has no {phase} trees, the file has some")
+
+    def total(phase: Phase) -> None:
+        whole = share(sum(w for (_, p), w in sums.items() if p == phase))
+        if whole != 1:
+            raise ForestError(f"the shares of the {phase} trees add up to {whole}, not 1")
+
+    if collective in (Collective.ALLGATHER, Collective.REDUCE_SCATTER):
+        phase: Phase = "broadcast" if collective is Collective.ALLGATHER else "reduce"
+        forbid("reduce" if phase == "broadcast" else "broadcast")
+        for r in forest.graph.ranks:
+            if share(sums[r, phase]) != Fraction(1, forest.n):
+                raise ForestError(
+                    f"the shares of root {names[r]} add up to {share(sums[r, phase])}, "
+                    f"not 1/{forest.n}"
+                )
+    elif collective is Collective.ALLREDUCE:
+        total("broadcast")
+        total("reduce")
+        for r in forest.graph.ranks:
+            if sums[r, "broadcast"] != sums[r, "reduce"]:
+                raise ForestError(
+                    f"{names[r]} reduces the share {share(sums[r, 'reduce'])} "
+                    f"but broadcasts {share(sums[r, 'broadcast'])}"
+                )
+    else:
+        phase = "broadcast" if collective is Collective.BROADCAST else "reduce"
+        forbid("reduce" if phase == "broadcast" else "broadcast")
+        total(phase)
+        roots = {r for (r, _), w in sums.items() if w}
+        expected = {forest.graph.ranks[forest.root]} if 0 <= forest.root < forest.n else set()
+        if roots != expected:
+            raise ForestError(
+                f"{collective} has one root, {' '.join(names[r] for r in expected) or '?'}; "
+                f"the trees have {', '.join(sorted(names[r] for r in roots))}"
+            )

@@ -1,0 +1,379 @@
+"""Forests as files: JSON that carries the whole topology, the trees, and the proof (exact).
+
+The models below are the format; `forest.schema.json` beside this file is their JSON Schema.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import deque
+from collections.abc import Mapping
+from fractions import Fraction
+from pathlib import Path as FilePath
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from forestcoll.errors import ForestError, TopologyError
+from forestcoll.forest import Bound, Forest, Phase, Tree
+from forestcoll.graph import CapacityGraph
+from forestcoll.program import Collective
+
+FORMAT = "forestcoll.forest/1"
+SIZE_LIMIT = 2**30
+"""Bytes of a forest file that are read at most."""
+IMAGES_LIMIT = 4_000_000
+"""Tree edges that the symmetry of a file may expand to."""
+
+Exact = Annotated[str, Field(pattern=r"^-?[0-9]{1,400}(/[0-9]{1,400})?$")]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class NodeModel(_Model):
+    id: str
+    kind: Literal["gpu", "switch"]
+    multicast: bool = False
+    aggregation: bool = False
+
+
+class LinkModel(_Model):
+    src: str
+    dst: str
+    bandwidth: Exact
+
+
+class TopologyModel(_Model):
+    name: str
+    nodes: list[NodeModel]
+    links: list[LinkModel]
+
+
+class BoundModel(_Model):
+    algbw: Exact
+    cut: list[str] | None = None
+    method: Literal["cut", "partition", "linear-program"] = "cut"
+    parts: list[list[str]] | None = None
+    weights: list[Exact] | None = None
+    potentials: dict[str, Exact] | None = None
+
+
+class TreeModel(_Model):
+    root: str
+    phase: Literal["broadcast", "reduce"]
+    share: Exact
+    edges: list[list[str]]
+
+
+class SymmetryModel(_Model):
+    generators: list[dict[str, str]]
+
+
+class ForestModel(_Model):
+    """A forest file."""
+
+    format: Literal["forestcoll.forest/1"]
+    collective: Collective
+    topology: TopologyModel
+    ranks: list[str]
+    algbw: Exact
+    bound: BoundModel | None = None
+    trees: list[TreeModel]
+    symmetry: SymmetryModel | None = None
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema of a forest file."""
+    return ForestModel.model_json_schema()
+
+
+def dumps(forest: Forest) -> str:
+    """The forest as canonical JSON: the same forest gives the same bytes, a line per tree."""
+    names = forest.graph.names
+    graph = forest.graph
+    head = {
+        "format": FORMAT,
+        "collective": forest.collective.value,
+        "topology": {
+            "name": forest.name,
+            "nodes": [_node(graph, v) for v in range(graph.n)],
+            "links": [
+                {"src": names[t], "dst": names[h], "bandwidth": str(c * graph.unit)}
+                for t, h, c in zip(graph.tail, graph.head, graph.capacity, strict=True)
+            ],
+        },
+        "ranks": [names[v] for v in graph.ranks],
+        "algbw": str(forest.algbw),
+    }
+    if forest.bound is not None:
+        head["bound"] = _bound(forest.bound, names)
+    trees = [
+        {
+            "root": names[t.root],
+            "phase": t.phase,
+            "share": str(forest.share(t)),
+            "edges": [[names[v] for v in path] for path in t.edges],
+        }
+        for t in forest.trees
+    ]
+    topology: Mapping[str, Any] = head.pop("topology")  # type: ignore[assignment]
+    lines = ["{"]
+    for key in ("format", "collective"):
+        lines.append(f' "{key}": {json.dumps(head.pop(key))},')
+    lines.append(f' "topology": {{\n  "name": {json.dumps(topology["name"])},')
+    lines.append(f'  "nodes": [\n{_rows(topology["nodes"], 3)}\n  ],')
+    lines.append(f'  "links": [\n{_rows(topology["links"], 3)}\n  ]\n }},')
+    for key, value in head.items():
+        lines.append(f' "{key}": {json.dumps(value)},')
+    lines.append(f' "trees": [\n{_rows(trees, 2)}\n ]\n}}\n')
+    return "\n".join(lines)
+
+
+def _rows(items: list[Any], indent: int) -> str:
+    return ",\n".join(" " * indent + json.dumps(item) for item in items)
+
+
+def _node(graph: CapacityGraph, v: int) -> dict[str, object]:
+    if graph.gpu[v]:
+        return {"id": graph.names[v], "kind": "gpu"}
+    return {
+        "id": graph.names[v],
+        "kind": "switch",
+        "multicast": graph.multicast[v],
+        "aggregation": graph.aggregation[v],
+    }
+
+
+def _bound(bound: Bound, names: tuple[str, ...]) -> dict[str, object]:
+    parts = [[names[v] for v in sorted(part)] for part in bound.parts]
+    out: dict[str, object] = {"algbw": str(bound.algbw), "method": bound.method}
+    if bound.method == "cut":
+        out["cut"] = parts[0]
+        return out
+    out["parts"] = parts
+    if bound.method == "linear-program":
+        out["weights"] = [str(w) for w in bound.weights]
+        out["potentials"] = {names[v]: str(p) for v, p in bound.potentials}
+    return out
+
+
+def load(path: FilePath) -> Forest:
+    """The forest in the file `path`; see `loads`."""
+    if path.stat().st_size > SIZE_LIMIT:
+        raise ForestError(f"{path}: larger than {SIZE_LIMIT} bytes, no forest file")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as e:
+        raise ForestError(f"{path}: not UTF-8 text (byte {e.start})") from None
+    return loads(text, str(path))
+
+
+def loads(text: str, source: str = "forest") -> Forest:
+    """The forest that `text` describes; its trees give the algbw that the file states.
+
+    Raises ForestError with the place in the file. Says nothing yet of spanning, shares and bound:
+    `forest.check` and `certificate.check_bound` do.
+    """
+    forest, stated = parse(text, source)
+    if forest.algbw != stated:
+        raise ForestError(f"{source}: states algbw {stated}, its trees give {forest.algbw}")
+    return forest
+
+
+def parse(text: str, source: str = "forest") -> tuple[Forest, Fraction]:
+    """(forest, the algbw that the file states), without comparing the two."""
+    try:
+        model = ForestModel.model_validate(json.loads(text, object_pairs_hook=_no_repeats))
+    except RecursionError:
+        raise ForestError(f"{source}: nested too deeply for a forest file") from None
+    except json.JSONDecodeError as e:
+        raise ForestError(f"{source}: line {e.lineno}: not JSON: {e.msg}") from None
+    except ValidationError as e:
+        first = e.errors()[0]
+        place = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in first["loc"])
+        raise ForestError(f"{source}: {place.lstrip('.') or 'file'}: {first['msg']}") from None
+    except ValueError as e:
+        raise ForestError(f"{source}: {e}") from None
+    try:
+        return _forest(model), _fraction(model.algbw)
+    except (ForestError, TopologyError) as e:
+        raise ForestError(f"{source}: {e}") from None
+
+
+def _no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    out = dict(pairs)
+    if len(out) != len(pairs):
+        keys = [k for k, _ in pairs]
+        raise ValueError(f"key {next(k for k in keys if keys.count(k) > 1)!r} stands twice")
+    return out
+
+
+def _fraction(text: str) -> Fraction:
+    try:
+        return Fraction(text)
+    except ZeroDivisionError:
+        raise ForestError(f"{text}: division by zero") from None
+
+
+def _forest(model: ForestModel) -> Forest:
+    graph = _graph(model)
+    ids = {name: v for v, name in enumerate(graph.names)}
+
+    def node(name: str, what: str) -> int:
+        if name not in ids:
+            raise ForestError(f"{what}: unknown node {name!r}")
+        return ids[name]
+
+    trees = _expand(model)
+    shares = [_fraction(t.share) for t in trees]
+    for number, share in enumerate(shares):
+        if share <= 0:
+            raise ForestError(f"trees[{number}].share: {share}, must be more than 0")
+    total = math.lcm(*(s.denominator for s in shares)) if shares else 1
+    out = []
+    for number, (tree, share) in enumerate(zip(trees, shares, strict=True)):
+        what = f"trees[{number}]"
+        root = node(tree.root, f"{what}.root")
+        edges = tuple(
+            tuple(node(v, f"{what}.edges[{i}]") for v in path) for i, path in enumerate(tree.edges)
+        )
+        weight = int(share * total)
+        out.append(Tree(root, tree.phase, weight, _in_order(root, tree.phase, edges)))
+    bound = None
+    if model.bound is not None:
+        bound = _read_bound(model.bound, node)
+    root = -1
+    if model.collective.rooted and out and out[0].root in graph.ranks:
+        root = graph.ranks.index(out[0].root)
+    return Forest(
+        name=model.topology.name,
+        graph=graph,
+        collective=model.collective,
+        total=total,
+        trees=tuple(out),
+        bound=bound,
+        root=root,
+    )
+
+
+def _read_bound(model: BoundModel, node: Any) -> Bound:
+    def part(ids: list[str]) -> frozenset[int]:
+        return frozenset(node(v, "bound") for v in ids)
+
+    parts = [model.cut] if model.method == "cut" else model.parts
+    if parts is None or parts == [None]:
+        raise ForestError(f"bound: method {model.method!r} without its node sets")
+    weights = tuple(_fraction(w) for w in model.weights or ())
+    if model.method == "linear-program" and len(weights) != len(parts):
+        raise ForestError(f"bound: {len(parts)} parts but {len(weights)} weights")
+    potentials = tuple(
+        (node(v, "bound"), _fraction(p)) for v, p in (model.potentials or {}).items()
+    )
+    return Bound(
+        algbw=_fraction(model.algbw),
+        method=model.method,
+        parts=tuple(part(p) for p in parts if p is not None),
+        weights=weights,
+        potentials=potentials,
+    )
+
+
+def _graph(model: ForestModel) -> CapacityGraph:
+    """The graph of the file's topology, capacities scaled to integers exactly."""
+    nodes = model.topology.nodes
+    ids = {n.id: v for v, n in enumerate(nodes)}
+    if len(ids) != len(nodes):
+        raise ForestError("topology.nodes: an id stands twice")
+    bandwidth: dict[tuple[int, int], Fraction] = {}
+    for number, link in enumerate(model.topology.links):
+        where = f"topology.links[{number}]"
+        for end in (link.src, link.dst):
+            if end not in ids:
+                raise ForestError(f"{where}: unknown node {end!r}")
+        if link.src == link.dst:
+            raise ForestError(f"{where}: from {link.src!r} to itself")
+        value = _fraction(link.bandwidth)
+        if value <= 0:
+            raise ForestError(f"{where}.bandwidth: {value}, must be more than 0")
+        pair = (ids[link.src], ids[link.dst])
+        bandwidth[pair] = bandwidth.get(pair, Fraction(0)) + value
+    for name in model.ranks:
+        if name not in ids or nodes[ids[name]].kind != "gpu":
+            raise ForestError(f"ranks: {name!r} is no GPU of the topology")
+    if len(set(model.ranks)) != len(model.ranks):
+        raise ForestError("ranks: a rank stands twice")
+    if len(model.ranks) < 2:
+        raise ForestError(f"ranks: {len(model.ranks)}, a collective needs at least 2")
+    return CapacityGraph.from_bandwidths(
+        names=tuple(n.id for n in nodes),
+        gpu=tuple(n.kind == "gpu" for n in nodes),
+        multicast=tuple(n.multicast for n in nodes),
+        aggregation=tuple(n.aggregation for n in nodes),
+        ranks=tuple(ids[r] for r in model.ranks),
+        bandwidths=bandwidth,
+    )
+
+
+def _in_order(
+    root: int, phase: Phase, edges: tuple[tuple[int, ...], ...]
+) -> tuple[tuple[int, ...], ...]:
+    """The edges from the root outwards (broadcast) or from the leaves inwards (reduce).
+
+    Edges that hang on nothing come last, so that a check can name them.
+    """
+    near, far = (0, -1) if phase == "broadcast" else (-1, 0)
+    children: dict[int, list[int]] = {}
+    for number, path in enumerate(edges):
+        if path:
+            children.setdefault(path[near], []).append(number)
+    order: list[int] = []
+    queue = deque([root])
+    while queue:
+        for number in children.pop(queue.popleft(), ()):
+            order.append(number)
+            queue.append(edges[number][far])
+    if phase == "reduce":
+        order.reverse()
+    placed = set(order)
+    order += [number for number in range(len(edges)) if number not in placed]
+    return tuple(edges[number] for number in order)
+
+
+def _expand(model: ForestModel) -> list[TreeModel]:
+    """All images of the listed trees under the group that the generators generate."""
+    if model.symmetry is None:
+        return list(model.trees)
+    ids = {n.id for n in model.topology.nodes}
+    for number, g in enumerate(model.symmetry.generators):
+        if not (set(g) <= ids and set(g) == set(g.values())):
+            raise ForestError(f"symmetry.generators[{number}] is no permutation of node ids")
+    out: list[TreeModel] = []
+    edges = 0
+    for tree in model.trees:
+        seen = {_image_key(tree)}
+        queue = deque([tree])
+        while queue:
+            t = queue.popleft()
+            out.append(t)
+            edges += len(t.edges)
+            if edges > IMAGES_LIMIT:
+                raise ForestError(f"symmetry: expands to more than {IMAGES_LIMIT} tree edges")
+            for g in model.symmetry.generators:
+                image = TreeModel.model_construct(
+                    root=g.get(t.root, t.root),
+                    phase=t.phase,
+                    share=t.share,
+                    edges=[[g.get(v, v) for v in path] for path in t.edges],
+                )
+                key = _image_key(image)
+                if key not in seen:
+                    seen.add(key)
+                    queue.append(image)
+    return out
+
+
+def _image_key(tree: TreeModel) -> tuple[str, tuple[tuple[str, ...], ...]]:
+    return tree.root, tuple(sorted(tuple(path) for path in tree.edges))
