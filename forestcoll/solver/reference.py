@@ -1,0 +1,445 @@
+"""The whole solver once more, plain and slow: what the fast path is tested and timed against.
+
+Nothing but dictionaries, integers and one max-flow. The three stages are those of the published
+method (Zhao et al., ForestColl, after Edmonds; Bang-Jensen, Frank and Jackson; Berczi and Frank):
+
+    optimum          the best rate a rank can send at, and the cut that proves it
+    split_switches   logical links between ranks only, and the way back to real paths
+    pack             spanning trees in those logical links
+
+Every non-rank node (switch, idle GPU) must receive as much as it sends; `solver.balance` makes it so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict, deque
+from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
+from itertools import pairwise
+
+from forestcoll.errors import InfeasibleError, UnsupportedError
+from forestcoll.forest import Bound, Forest, Path, Tree
+from forestcoll.graph import CapacityGraph
+from forestcoll.program import Collective
+
+Links = dict[tuple[int, int], int]  # (tail, head) -> units
+Residual = dict[int, dict[int, int]]  # what may still be sent from node to node
+Routes = dict[tuple[int, int], list[tuple[int, Path]]]  # logical link -> (units, real path), ...
+Batch = tuple[int, list[int], list[tuple[int, int]]]  # equal trees: how many, nodes, edges
+
+
+# ---------------------------------------------------------------------------------- max-flow
+
+
+def residual_of(links: Mapping[tuple[int, int], int], extra: Iterable[int] = ()) -> Residual:
+    """What an empty flow leaves: all of `links`, and nothing backwards. `extra` are more nodes."""
+    residual: Residual = {v: {} for v in extra}
+    for (u, v), units in links.items():
+        out = residual.setdefault(u, {})
+        out[v] = out.get(v, 0) + units
+        residual.setdefault(v, {}).setdefault(u, 0)
+    return residual
+
+
+def reachable(residual: Residual, source: int, sink: int | None = None) -> dict[int, int]:
+    """Hops from `source` to every node it can still send to; stops early once `sink` is among them."""
+    level = {source: 0}
+    queue = deque([source])
+    while queue and sink not in level:
+        u = queue.popleft()
+        for v, units in residual[u].items():
+            if units > 0 and v not in level:
+                level[v] = level[u] + 1
+                queue.append(v)
+    return level
+
+
+def push(residual: Residual, source: int, sink: int, limit: int) -> int:
+    """Units sent from `source` to `sink`: the maximum, or `limit`. Dinic's algorithm, in place."""
+    sent = 0
+    while sent < limit and sink in (level := reachable(residual, source, sink)):
+        arcs = {u: list(residual[u]) for u in level}
+        path = [source]
+        while path and sent < limit:
+            u = path[-1]
+            if u == sink:
+                units = min(limit - sent, min(residual[a][b] for a, b in pairwise(path)))
+                for a, b in pairwise(path):
+                    residual[a][b] -= units
+                    residual[b][a] += units
+                sent += units
+                path = [source]
+                continue
+            todo, out, deeper = arcs[u], residual[u], level[u] + 1
+            while todo and not (out[todo[-1]] > 0 and level.get(todo[-1]) == deeper):
+                todo.pop()
+            if todo:
+                path.append(todo[-1])
+            else:
+                path.pop()
+                if path:
+                    arcs[path[-1]].pop()
+    return sent
+
+
+def worst_cut(
+    residual: Residual, source: int, sinks: Sequence[int], need: int
+) -> tuple[int, int, frozenset[int]] | None:
+    """The first sink that cannot receive `need` units: (units it can, sink, source side of its cut).
+
+    None if all can. The flow is kept between sinks: what has reached v is sent on from v to the next
+    one, v'. Where that fails, v can still give units back to the source, so the source is on v's
+    side of the cut, and the cut is a minimum cut between source and v'.
+    """
+    at = source
+    for sink in sinks:
+        if sink == at:
+            continue
+        units = push(residual, at, sink, need)
+        if units < need:
+            return units, sink, frozenset(reachable(residual, at))
+        at = sink
+    return None
+
+
+# ----------------------------------------------------------------------------------- optimum
+
+
+def links_of(graph: CapacityGraph) -> Links:
+    """The links of `graph` with their capacities (those of capacity 0 left out)."""
+    links: Links = defaultdict(int)
+    for u, v, units in zip(graph.tail, graph.head, graph.capacity, strict=True):
+        if units > 0:
+            links[u, v] += units
+    return dict(links)
+
+
+def unbalanced(graph: CapacityGraph) -> list[int]:
+    """The non-rank nodes that do not receive exactly as much as they can send."""
+    excess = [0] * graph.n
+    for u, v, units in zip(graph.tail, graph.head, graph.capacity, strict=True):
+        excess[u] -= units
+        excess[v] += units
+    ranks = set(graph.ranks)
+    return [v for v in range(graph.n) if excess[v] and v not in ranks]
+
+
+def optimum(graph: CapacityGraph) -> tuple[Fraction, frozenset[int]]:
+    """The allgather rate in GB/s a rank, exact, and the cut (a node set) that proves it.
+
+    algbw = N * rate, and rate = bandwidth leaving the cut / ranks in the cut. Raises
+    InfeasibleError when some rank cannot reach another, UnsupportedError on unbalanced switches.
+    """
+    _check_balanced(graph)
+    rate, cut = plain_cut(graph)
+    return rate * graph.unit, cut
+
+
+def plain_cut(graph: CapacityGraph) -> tuple[Fraction, frozenset[int]]:
+    """The smallest (capacity leaving S) / (ranks in S), in units, and that S; S lacks some rank.
+
+    Always an upper bound of the rate; the optimum itself where every switch is balanced. Discrete
+    Newton: x is possible when, with a source joined to each rank by x, every rank can receive N x;
+    a rank that cannot yields a cut with a smaller ratio, which is the next x.
+    """
+    links, ranks, source = links_of(graph), graph.ranks, graph.n
+    if len(ranks) < 2:
+        raise UnsupportedError("a collective needs at least two ranks")
+    cuts = [frozenset(range(graph.n)) - {v} for v in ranks]
+    rate, cut = min(((_ratio(links, ranks, s), s) for s in cuts), key=lambda pair: pair[0])
+    while rate > 0:
+        scaled = {link: units * rate.denominator for link, units in links.items()}
+        scaled.update({(source, v): rate.numerator for v in ranks})
+        residual = residual_of(scaled, range(graph.n))
+        worst = worst_cut(residual, source, ranks, len(ranks) * rate.numerator)
+        if worst is None:
+            return rate, cut
+        cut = worst[2] - {source}
+        rate = _ratio(links, ranks, cut)
+    raise InfeasibleError(explain_cut(graph, cut))
+
+
+def broadcast_rate(graph: CapacityGraph, root: int) -> tuple[Fraction, frozenset[int]]:
+    """The broadcast rate in GB/s from rank number `root`, exact, and the cut that proves it.
+
+    The smallest max-flow from the root to another rank. Raises like `optimum`.
+    """
+    _check_balanced(graph)
+    units, cut = broadcast_cut(graph, root)
+    return units * graph.unit, cut
+
+
+def broadcast_cut(graph: CapacityGraph, root: int) -> tuple[int, frozenset[int]]:
+    """The smallest capacity leaving a node set that holds rank `root` and lacks a rank; that set."""
+    if not 0 <= root < len(graph.ranks):
+        raise UnsupportedError(f"root rank {root} does not exist; ranks are 0 .. {len(graph.ranks) - 1}")
+    if len(graph.ranks) < 2:
+        raise UnsupportedError("a collective needs at least two ranks")
+    links, source = links_of(graph), graph.ranks[root]
+    cut = frozenset([source])
+    rate = _leaving(links, cut)
+    sinks = [v for v in graph.ranks if v != source]
+    while rate > 0:
+        worst = worst_cut(residual_of(links, range(graph.n)), source, sinks, rate)
+        if worst is None:
+            return rate, cut
+        rate, _, cut = worst
+    raise InfeasibleError(explain_cut(graph, cut))
+
+
+def explain_cut(graph: CapacityGraph, cut: frozenset[int]) -> str:
+    """Why ranks outside `cut`, which no link leaves, make the collective impossible."""
+    inside = _some([graph.names[v] for v in graph.ranks if v in cut])
+    outside = _some([graph.names[v] for v in graph.ranks if v not in cut])
+    return f"data of {inside} can never reach {outside}: no link leaves {_some([graph.names[v] for v in sorted(cut)])}"
+
+
+def _some(names: Sequence[str]) -> str:
+    """The first few names, for a message."""
+    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+    return ", ".join(repr(name) for name in names[:4]) + more
+
+
+def _leaving(links: Links, nodes: frozenset[int]) -> int:
+    return sum(units for (u, v), units in links.items() if u in nodes and v not in nodes)
+
+
+def _ratio(links: Links, ranks: Sequence[int], nodes: frozenset[int]) -> Fraction:
+    return Fraction(_leaving(links, nodes), sum(v in nodes for v in ranks))
+
+
+def _check_balanced(graph: CapacityGraph) -> None:
+    for w in unbalanced(graph):
+        raise UnsupportedError(
+            f"{graph.names[w]!r} does not receive as much as it sends, and can neither copy nor add: "
+            "trim the graph with forestcoll.solver.balance first"
+        )
+
+
+# ---------------------------------------------------------------------------- switch removal
+
+
+def split_switches(links: Links, switches: Sequence[int], supply: Mapping[int, int]) -> Routes:
+    """Logical links between ranks only, each with the real paths that carry its units.
+
+    `supply` says how many units start at which rank; every node of `ranks` (all nodes that are no
+    switch) still receives all of them afterwards. For switch w, units of (u, w) and (w, t) become
+    units of u -> t: as many as leave every rank its whole supply. All at once is tried first, and
+    what the worst rank then lacks is given back until nobody lacks anything. A pair that takes no
+    more never will, as cuts only shrink; so one pass over the pairs clears a balanced switch.
+    """
+    routes: Routes = defaultdict(list)
+    for link, units in links.items():
+        routes[link].append((units, link))
+    left = dict(links)
+    ranks = [v for v in dict.fromkeys(v for link in links for v in link) if v not in set(switches)]
+    for w in switches:
+        tails = [u for u, v in left if v == w]
+        heads = [v for u, v in left if u == w]
+        for t in heads:
+            for u in sorted(tails, key=lambda u: u == t):  # u -> w -> u is only waste: last
+                units = _splittable(left, ranks, supply, (u, w, t))
+                if units:
+                    _move(left, (u, w, t), units)
+                    _join(routes, (u, w, t), units)
+        if any(left.get((u, w), 0) for u in tails) or any(left.get((w, t), 0) for t in heads):
+            raise UnsupportedError(f"node {w} does not receive as much as it sends: balance it first")
+        left = {link: units for link, units in left.items() if units}
+    return {link: parts for link, parts in routes.items() if parts}
+
+
+def _splittable(
+    links: Links, ranks: list[int], supply: Mapping[int, int], pair: tuple[int, int, int]
+) -> int:
+    """The most units of (u, w), (w, t) that can become units of u -> t."""
+    u, w, t = pair
+    units = min(links.get((u, w), 0), links.get((w, t), 0))
+    need = sum(supply.values())
+    while units > 0:
+        trial = dict(links)
+        _move(trial, pair, units)
+        trial.update({(-1, v): amount for v, amount in supply.items()})
+        worst = worst_cut(residual_of(trial, ranks), -1, ranks, need)
+        if worst is None:
+            break
+        units -= need - worst[0]
+        ranks.remove(worst[1])  # whoever lacked something is asked first the next time
+        ranks.insert(0, worst[1])
+    return max(units, 0)
+
+
+def _move(links: Links, pair: tuple[int, int, int], units: int) -> None:
+    u, w, t = pair
+    links[u, w] -= units
+    links[w, t] -= units
+    if u != t:
+        links[u, t] = links.get((u, t), 0) + units
+
+
+def _join(routes: Routes, pair: tuple[int, int, int], units: int) -> None:
+    """Chain `units` units of the paths u ~> w and w ~> t into paths u ~> t."""
+    u, w, t = pair
+    while units:
+        (first, to_w), (second, from_w) = routes[u, w].pop(), routes[w, t].pop()
+        step = min(first, second, units)
+        if first > step:
+            routes[u, w].append((first - step, to_w))
+        if second > step:
+            routes[w, t].append((second - step, from_w))
+        if u != t:
+            routes[u, t].append((step, shortcut(to_w + from_w[1:])))
+        units -= step
+
+
+def shortcut(path: Path) -> Path:
+    """The path without the loops it makes."""
+    out: list[int] = []
+    for v in path:
+        if v in out:
+            del out[out.index(v) :]
+        out.append(v)
+    return tuple(out)
+
+
+# ----------------------------------------------------------------------------------- packing
+
+
+def pack(links: Links, ranks: Sequence[int], supply: Mapping[int, int]) -> list[Batch]:
+    """Batches of equal spanning trees, `supply[r]` trees rooted at r, that fit into `links`.
+
+    A batch's nodes are in the order in which they joined (root first), and so are its edges. A
+    batch of m grows by (x, y) for mu trees; the rest stays behind as a batch of its own. Edmonds'
+    condition (every node set is entered by as many units as trees still have to get in) must hold
+    afterwards: mu <= max-flow from x to y, with the nodes of every other batch reachable from x by
+    that batch's m, less all those m.
+    """
+    left = {link: units for link, units in links.items() if units}
+    waiting: list[Batch] = [(m, [r], []) for r, m in supply.items() if m]
+    done: list[Batch] = []
+    while waiting:
+        m, nodes, edges = waiting.pop()
+        while len(nodes) < len(ranks):
+            x, y, units = _grow(left, ranks, waiting, m, nodes)
+            if units < m:
+                waiting.append((m - units, list(nodes), list(edges)))
+                m = units
+            left[x, y] -= units
+            nodes.append(y)
+            edges.append((x, y))
+        done.append((m, nodes, edges))
+    return done
+
+
+def _grow(
+    left: Links, ranks: Sequence[int], others: list[Batch], m: int, nodes: list[int]
+) -> tuple[int, int, int]:
+    """The first edge (x, y), and for how many trees, by which a batch may grow. Early nodes first:
+    low trees."""
+    waiting = sum(batch[0] for batch in others)
+    for x in nodes:
+        for y in ranks:
+            units = min(m, left.get((x, y), 0))
+            if y in nodes or not units:
+                continue
+            network = dict(left)
+            for i, (amount, members, _) in enumerate(others):
+                if len(members) == 1:
+                    v = members[0]
+                    if v != x:
+                        network[x, v] = network.get((x, v), 0) + amount
+                else:
+                    network[x, -1 - i] = amount
+                    network.update({(-1 - i, v): amount for v in members})
+            free = push(residual_of(network, ranks), x, y, waiting + units) - waiting
+            if free > 0:
+                return x, y, min(units, free)
+    raise InfeasibleError(f"no way to grow a tree over the nodes {nodes}: the links do not suffice")
+
+
+# ------------------------------------------------------------------------------------ forest
+
+
+def forest(
+    graph: CapacityGraph,
+    collective: Collective = Collective.ALLGATHER,
+    root: int | None = None,
+    name: str = "",
+) -> Forest:
+    """A forest that reaches the optimum exactly, with the cut that proves it.
+
+    `root` is a rank number, for broadcast and reduce. Allreduce is reduce-scatter, then allgather
+    (each optimal; together not always), and comes without a bound. Raises InfeasibleError and
+    UnsupportedError like `optimum`.
+    """
+    if collective is Collective.ALLREDUCE:
+        return _both_ways(graph, name)
+    forward = collective in (Collective.ALLGATHER, Collective.BROADCAST)
+    turned = graph if forward else graph.reverse()
+    if collective.rooted:
+        if root is None:
+            raise UnsupportedError(f"{collective.value} needs a root rank")
+        rate, cut = broadcast_rate(turned, root)
+        algbw, sources = rate, [turned.ranks[root]]
+    else:
+        rate, cut = optimum(turned)
+        algbw, sources = rate * len(graph.ranks), list(turned.ranks)
+    trees, k = _trees(turned, rate / graph.unit, sources)
+    return Forest(
+        name=name,
+        graph=graph,
+        collective=collective,
+        total=k * len(sources),
+        trees=tuple(trees if forward else [_reverse(tree) for tree in trees]),
+        bound=Bound(algbw, "cut", (cut if forward else frozenset(range(graph.n)) - cut,)),
+        root=-1 if root is None or not collective.rooted else root,
+    )
+
+
+def _trees(graph: CapacityGraph, rate: Fraction, sources: list[int]) -> tuple[list[Tree], int]:
+    """(broadcast trees, how many a root) when each of `sources` sends at `rate` units."""
+    links = links_of(graph)
+    g = math.gcd(rate.numerator, *links.values())
+    k = rate.numerator // g
+    scaled = {link: units // g * rate.denominator for link, units in links.items()}
+    supply = dict.fromkeys(sources, k)
+    ranks = set(graph.ranks)
+    switches = [v for v in range(graph.n) if v not in ranks]
+    routes = split_switches(scaled, switches, supply)
+    logical = {link: sum(units for units, _ in parts) for link, parts in routes.items()}
+    weights: dict[tuple[int, tuple[Path, ...]], int] = defaultdict(int)
+    for m, nodes, edges in pack(logical, graph.ranks, supply):
+        for units, paths in _expand(routes, m, edges):
+            weights[nodes[0], paths] += units
+    return [Tree(v, "broadcast", units, paths) for (v, paths), units in weights.items()], k
+
+
+def _expand(
+    routes: Routes, m: int, edges: list[tuple[int, int]]
+) -> Iterable[tuple[int, tuple[Path, ...]]]:
+    """(trees, one real path an edge), m trees in all, and takes those paths out of `routes`."""
+    while m:
+        parts = [routes[edge].pop() for edge in edges]
+        step = min(m, *(units for units, _ in parts))
+        for edge, (units, path) in zip(edges, parts, strict=True):
+            if units > step:
+                routes[edge].append((units - step, path))
+        yield step, tuple(path for _, path in parts)
+        m -= step
+
+
+def _reverse(tree: Tree, weight: int = 1) -> Tree:
+    edges = tuple(path[::-1] for path in reversed(tree.edges))
+    return Tree(tree.root, "reduce", tree.weight * weight, edges)
+
+
+def _both_ways(graph: CapacityGraph, name: str) -> Forest:
+    """Reduce-scatter and allgather, each root with the same share in both."""
+    n = len(graph.ranks)
+    out = forest(graph, Collective.ALLGATHER, name=name)
+    back = forest(graph.reverse(), Collective.ALLGATHER, name=name)
+    k = math.lcm(out.total, back.total) // n
+    up, down = k * n // back.total, k * n // out.total
+    trees = [_reverse(tree, up) for tree in back.trees]
+    trees += [Tree(t.root, "broadcast", t.weight * down, t.edges) for t in out.trees]
+    return Forest(name, graph, Collective.ALLREDUCE, k * n, tuple(trees))
