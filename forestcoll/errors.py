@@ -7,6 +7,7 @@
       PlanError                     a plan or program is malformed, wrong, or does not fit its target
       UnsupportedError              well-formed input that asks for something this version cannot do
       ExecutionError                a plan got stuck or computed wrong data while it ran
+      OutputError                   a result cannot be written where it was asked for
 
 Messages are for people: what, where, what to do.
 """
@@ -43,6 +44,10 @@ class UnsupportedError(ForestCollError):
 
 class ExecutionError(ForestCollError):
     """A plan got stuck, or produced wrong data, while it was running."""
+
+
+class OutputError(ForestCollError):
+    """A result cannot be written where it was asked for."""
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -1,1 +1,1 @@
-
+"""What people see: tables, progress, and words for numbers and cuts."""

@@ -1,0 +1,38 @@
+"""ForestColl: topology in, proven bandwidth-optimal collective schedule out.
+
+The public names below are imported when first used, so that `import forestcoll` is quick.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from forestcoll.catalog import load as load_topology
+    from forestcoll.errors import ForestCollError
+    from forestcoll.execute.cpu import run
+    from forestcoll.forest import Forest
+    from forestcoll.pipeline import Synthesis, optimum, synthesize, verify_text
+    from forestcoll.plans import read_plan
+    from forestcoll.program import Collective, Program
+    from forestcoll.topology import Topology
+
+__version__ = "0.1.0"
+__all__ = [
+    *("Collective", "Forest", "ForestCollError", "Program", "Synthesis", "Topology"),
+    *("load_topology", "optimum", "read_plan", "run", "synthesize", "verify_text"),
+]
+_HOMES = {
+    **dict.fromkeys(("Synthesis", "optimum", "synthesize", "verify_text"), "pipeline"),
+    **dict.fromkeys(("Collective", "Program"), "program"),
+    **{"Forest": "forest", "ForestCollError": "errors", "Topology": "topology"},
+    **{"load_topology": "catalog", "read_plan": "plans", "run": "execute.cpu"},
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'forestcoll' has no attribute '{name}'")
+    home = import_module(f"forestcoll.{_HOMES[name]}")
+    return getattr(home, "load" if name == "load_topology" else name)

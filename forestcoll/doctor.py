@@ -1,0 +1,119 @@
+"""What this installation has and what it lacks: the findings of `forestcoll doctor`."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+
+OK, MISSING, ABSENT = "ok", "MISSING", "-"
+"""States of a finding: there; needed and not there; not there, and only some features want it."""
+
+PACKAGES = ("click", "networkx", "numpy", "ortools", "pydantic", "PyYAML", "rich")
+TOOLS = (
+    ("C++ compiler", ("c++", "g++", "clang++"), "building from source"),
+    ("nvcc", ("nvcc",), "CUDA"),
+    ("hipcc", ("hipcc",), "ROCm"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the report."""
+
+    what: str
+    state: str
+    found: str
+
+    def as_dict(self) -> dict[str, str]:
+        """For `--json`."""
+        return asdict(self)
+
+
+def examine() -> list[Finding]:
+    """All findings, the needed ones first. Runs `--version` of compilers; imports nothing heavy."""
+    return [
+        _python(),
+        _native("kernel", "forestcoll.kernel._kernel"),
+        _native("engine", "forestcoll.execute._engine"),
+        *map(_package, PACKAGES),
+        _catalogue(),
+        *(_tool(name, commands, purpose) for name, commands, purpose in TOOLS),
+        _torch(),
+        _machine(),
+    ]
+
+
+def _python() -> Finding:
+    enough = sys.version_info >= (3, 11)
+    found = f"{platform.python_version()} ({platform.python_implementation()}, {sys.executable})"
+    return Finding("Python", OK if enough else MISSING, found if enough else f"{found}; needs 3.11")
+
+
+def _native(name: str, module: str) -> Finding:
+    what = f"native {name}"
+    try:
+        loaded = importlib.import_module(module)
+    except ImportError as error:
+        return Finding(what, MISSING, f"{error}; install again with: pip install .")
+    return Finding(what, OK, str(loaded.__file__))
+
+
+def _package(name: str) -> Finding:
+    try:
+        return Finding(name, OK, importlib.metadata.version(name))
+    except importlib.metadata.PackageNotFoundError:
+        return Finding(name, MISSING, f"not installed; pip install {name}")
+
+
+def _catalogue() -> Finding:
+    from forestcoll import catalog
+
+    names = catalog.names()
+    if not names:
+        return Finding("catalogue", MISSING, "no topology files are installed")
+    return Finding("catalogue", OK, f"{len(names)} topologies")
+
+
+def _tool(name: str, commands: tuple[str, ...], purpose: str) -> Finding:
+    path = next((p for p in map(shutil.which, commands) if p), None)
+    if path is None:
+        return Finding(name, ABSENT, f"not found (only for {purpose})")
+    try:
+        done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Finding(name, ABSENT, f"{path} does not run: {error}")
+    lines = [line.strip() for line in done.stdout.splitlines() if line.strip()]
+    told = next((line for line in lines if "release" in line.lower()), lines[0] if lines else "")
+    return Finding(name, OK, f"{path} ({told})" if told else path)
+
+
+def _torch() -> Finding:
+    if importlib.util.find_spec("torch") is None:
+        return Finding("torch", ABSENT, "not installed (not needed)")
+    try:
+        return Finding("torch", OK, importlib.metadata.version("torch"))
+    except importlib.metadata.PackageNotFoundError:
+        return Finding("torch", OK, "of unknown version")
+
+
+def _machine() -> Finding:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return Finding("machine", OK, f"{platform.machine()}, {cores} cores{_memory()}")
+
+
+def _memory() -> str:
+    """`", 23.5 GiB memory, 22.9 free"`, or nothing where /proc does not tell."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as stream:
+            facts = dict(line.split(":", 1) for line in stream if ":" in line)
+        total, free = (int(facts[k].split()[0]) / 2**20 for k in ("MemTotal", "MemAvailable"))
+    except (OSError, KeyError, ValueError):
+        return ""
+    return f", {total:.1f} GiB memory, {free:.1f} free"

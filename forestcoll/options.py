@@ -1,0 +1,139 @@
+"""Types of command line options that click does not have, and option sets that commands share."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any, TypeVar
+
+import click
+
+COLLECTIVES = ("allgather", "reduce-scatter", "allreduce", "broadcast", "reduce")
+FORMATS = ("forest", "msccl-xml", "mscclpp-json")
+TARGETS = ("any", "msccl", "rccl", "mscclpp")
+HOLDS = {"msccl": "msccl-xml", "rccl": "msccl-xml", "mscclpp": "mscclpp-json"}
+"""The plan format that each target reads."""
+DTYPES = ("float16", "bfloat16", "float32", "float64", "int8", "uint8", "int32", "int64")
+OPS = ("sum", "prod", "min", "max")
+SIZE_LIMIT = 2**50
+
+F = TypeVar("F", bound=Callable[..., object])
+
+
+class SizeType(click.ParamType):
+    """Bytes: `64M`, `1.5G`, `4KiB`, `832`. K, M, G, T are powers of 1024, as in nccl-tests."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        match = re.fullmatch(r"\s*(\d{1,18}(?:\.\d{1,9})?)\s*([KMGT]?)(?:i?B)?\s*", value, re.I)
+        if match is None:
+            self.fail(f"'{value}' is not a size; write bytes, or a number with K, M, G, T: 64M")
+        number = Fraction(match[1]) * 1024 ** " KMGT".index(match[2].upper() or " ")
+        if number.denominator != 1:
+            self.fail(f"'{value}' is {float(number)} bytes: not a whole number")
+        if not 1 <= number <= SIZE_LIMIT:
+            self.fail(f"'{value}' is out of range; from 1 byte to 1024T")
+        return int(number)
+
+
+class TreesType(click.ParamType):
+    """`auto` or a number of trees per root."""
+
+    name = "K|auto"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int | str:
+        if value == "auto" or isinstance(value, int):
+            return value if isinstance(value, int) else "auto"
+        if not re.fullmatch(r"[0-9]{1,9}", value) or int(value) < 1:
+            self.fail(f"'{value}' is neither 'auto' nor a number of trees (1, 2, 3, ...)")
+        return int(value)
+
+
+class SettingType(click.ParamType):
+    """`name=value`."""
+
+    name = "name=value"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, str]:
+        if isinstance(value, tuple):
+            return value
+        name, equals, text = value.partition("=")
+        if not equals or not name.strip() or not text.strip():
+            self.fail(f"'{value}' is not of the form name=value, such as boxes=2")
+        return name.strip(), text.strip()
+
+
+def settings(pairs: tuple[tuple[str, str], ...]) -> dict[str, str]:
+    """`--set` options as a mapping; the same name twice is a usage error."""
+    found: dict[str, str] = {}
+    for name, value in pairs:
+        if name in found:
+            raise click.UsageError(f"--set {name} is given twice: {found[name]} and {value}")
+        found[name] = value
+    return found
+
+
+def split_ranks(texts: tuple[str, ...]) -> list[str] | None:
+    """`--ranks` options, split at commas; None where the option is not given."""
+    if not texts:
+        return None
+    parts = [part.strip() for text in texts for part in text.split(",")]
+    if not all(parts):
+        raise click.UsageError(f"--ranks '{','.join(texts)}' has an empty entry")
+    return parts
+
+
+def _stack(*options: Callable[[F], F]) -> Callable[[F], F]:
+    def decorate(command: F) -> F:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+def set_option(command: F) -> F:
+    """`--set`."""
+    return click.option(
+        "--set",
+        "pairs",
+        multiple=True,
+        type=SettingType(),
+        help="Parameter of the topology: boxes=2.",
+    )(command)
+
+
+def problem_options(command: F) -> F:
+    """What is to be done on what: the options that `optimum` and `synthesize` share."""
+    return _stack(
+        click.option(
+            "--topology", "-t", required=True, metavar="NAME|FILE",
+            help="Catalogue name, topology YAML, or NCCL topology dump.",
+        ),
+        set_option,
+        click.option("--collective", "-c", required=True, type=click.Choice(COLLECTIVES)),
+        click.option("--root", metavar="ID|RANK", help="Root of broadcast and reduce."),
+        click.option(
+            "--ranks", multiple=True, metavar="ID,...",
+            help="Take part: ids or globs ('box0/*'), in rank order. Default: every GPU.",
+        ),
+        click.option(
+            "--relays", type=click.Choice(("none", "idle", "all")), default="none",
+            show_default=True, help="Which GPUs that are not ranks may forward data.",
+        ),
+    )(command)  # fmt: skip
+
+
+def json_option(command: F) -> F:
+    """`--json`."""
+    return click.option("--json", "as_json", is_flag=True, help="Machine-readable, on stdout.")(
+        command
+    )

@@ -1,0 +1,88 @@
+"""The table that nccl-tests prints, for runs on this machine: same columns, same definitions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from forestcoll.execute.cpu import Row, RunResult
+    from forestcoll.program import Program
+
+MODES = ("out-of-place", "in-place")
+DETAILS = 5
+"""Wrong elements that are spelled out."""
+_LEFT = "{:>12}  {:>12}  {:>8}  {:>6}  {:>4}"
+_RIGHT = "  {:>10}  {:>7}  {:>7}  {:>6}"
+
+
+def table(program: Program, results: Sequence[RunResult]) -> str:
+    """Head, one line a size, and the closing averages; wrong elements are listed below."""
+    names = _LEFT.format("size", "count", "type", "redop", "root")
+    units = _LEFT.format("(B)", "(elements)", "", "", "")
+    width = len(_RIGHT.format("", "", "", ""))
+    lines = [
+        f"# {program.collective.value}, {program.n} ranks, {program.name or 'unnamed plan'}",
+        "#" + " " * len(names) + "".join(mode.center(width) for mode in MODES),
+        "#" + names + _RIGHT.format("time", "algbw", "busbw", "#wrong") * 2,
+        "#" + units + _RIGHT.format("(us)", "(GB/s)", "(GB/s)", "") * 2,
+    ]
+    lines.extend(" " + _line(program, result.rows) for result in results)
+    rows = [row for result in results for row in result.rows]
+    wrong = sum(row.wrong for row in rows)
+    average = sum(row.busbw for row in rows) / len(rows) if rows else 0.0
+    lines.append(f"# Out of bounds values : {wrong} {'OK' if wrong == 0 else 'FAILED'}")
+    lines.append(f"# Avg bus bandwidth    : {average:.4g}")
+    lines.extend(f"# wrong: {text}" for text in _details(results))
+    return "\n".join(lines)
+
+
+def summary(program: Program, results: Sequence[RunResult]) -> dict[str, object]:
+    """The same for machines."""
+    return {
+        "collective": program.collective.value,
+        "ranks": program.n,
+        "name": program.name,
+        "rows": [
+            {
+                "mode": row.mode,
+                "size": row.size,
+                "count": row.count,
+                "dtype": row.dtype,
+                "op": row.op,
+                "root": row.root,
+                "time_us": row.time_us,
+                "algbw": row.algbw,
+                "busbw": row.busbw,
+                "wrong": row.wrong,
+            }
+            for result in results
+            for row in result.rows
+        ],
+        "wrong": _details(results),
+        "notes": list(dict.fromkeys(note for result in results for note in result.notes)),
+    }
+
+
+def _line(program: Program, rows: Iterable[Row]) -> str:
+    by_mode = {row.mode: row for row in rows}
+    first = next(iter(by_mode.values()))
+    # nccl-tests prints "none" and -1 where a collective has no operation or no root.
+    op = first.op if program.collective.reduces else "none"
+    root = first.root if program.collective.rooted else -1
+    text = _LEFT.format(first.size, first.count, first.dtype, op, root)
+    for mode in MODES:
+        row = by_mode.get(mode)
+        if row is None:
+            text += _RIGHT.format("-", "-", "-", "N/A")
+        else:
+            text += _RIGHT.format(
+                f"{row.time_us:.2f}", f"{row.algbw:.3f}", f"{row.busbw:.3f}", row.wrong
+            )
+    return text
+
+
+def _details(results: Iterable[RunResult]) -> list[str]:
+    texts = [str(text) for result in results for text in result.details]
+    more = len(texts) - DETAILS
+    return texts[:DETAILS] + ([f"... and {more} more"] if more > 0 else [])

@@ -1,0 +1,145 @@
+"""What `optimum` and `synthesize` found, as a table for people and as JSON for machines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from forestcoll.report import table as tables
+from forestcoll.report import words
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from forestcoll.graph import CapacityGraph
+    from forestcoll.pipeline import Synthesis
+    from forestcoll.program import Collective
+    from forestcoll.solver import Optimum
+
+ENOUGH = 0.005
+"""Seconds below which a stage's time is not worth a word."""
+
+
+def table(
+    result: Synthesis, timings: Mapping[str, float], paths: Mapping[str, Path]
+) -> RenderableType:
+    """The forest against its bound, the plans, where the time went, and what was written."""
+    forest, algbw, bound = result.forest, result.forest.algbw, result.optimum.bound
+    rows = [
+        ("schedule", f"{_title(forest.collective, result.name, forest.graph, forest.root)}"),
+        ("algbw", f"{words.exact(algbw)} GB/s"),
+        ("bound", f"{words.exact(bound.algbw)} GB/s"),
+        ("of optimal", words.percent(algbw, bound.algbw)),
+        ("trees", _trees(result)),
+        ("height", words.plural(forest.height, "hop")),
+        ("bottleneck", words.bottleneck(forest.graph, forest.collective, bound)),
+    ]
+    for form, program in result.programs.items():
+        blocks = max(len(rank.thread_blocks) for rank in program.ranks)
+        rows.append(
+            (form, f"{words.plural(blocks, 'thread block')} a rank at most, {_modes(program)}")
+        )
+    rows.append(("time", _times(timings)))
+    for path in paths.values():
+        rows.append(("written", f"{path} ({words.size(path.stat().st_size)})"))
+    rows.extend(("note", note) for note in result.notes)
+    return tables.facts(rows)
+
+
+def summary(
+    result: Synthesis, timings: Mapping[str, float], paths: Mapping[str, Path]
+) -> dict[str, object]:
+    """The same for machines: fractions as strings, seconds as numbers."""
+    forest, bound = result.forest, result.optimum.bound
+    return {
+        "topology": result.name,
+        "collective": forest.collective.value,
+        "ranks": forest.n,
+        "root": _root(forest.graph, forest.root),
+        "algbw": str(forest.algbw),
+        "algbw_decimal": float(forest.algbw),
+        "bound": str(bound.algbw),
+        "bound_method": bound.method,
+        "optimal": forest.algbw == bound.algbw,
+        "trees_per_root": forest.trees_per_root,
+        "trees": len(forest.trees),
+        "height": forest.height,
+        "bottleneck": words.bottleneck(forest.graph, forest.collective, bound),
+        "cut": [[forest.graph.names[v] for v in sorted(part)] for part in bound.parts],
+        "seconds": dict(timings),
+        "files": {form: str(path) for form, path in paths.items()},
+        "notes": list(result.notes),
+    }
+
+
+def optimum_table(
+    name: str, graph: CapacityGraph, collective: Collective, best: Optimum, root: int, took: float
+) -> RenderableType:
+    """The optimum, exact and decimal, and why nothing is faster."""
+    rows = [
+        ("optimum", _title(collective, name, graph, root)),
+        ("algbw", f"{words.exact(best.algbw)} GB/s"),
+        ("per rank", f"{words.exact(best.rate)} GB/s"),
+        ("trees", f"{best.trees_per_root} a root at the least"),
+        ("bottleneck", words.bottleneck(graph, collective, best.bound)),
+        ("time", words.seconds(took)),
+    ]
+    if best.bound.algbw != best.algbw:
+        share = words.percent(best.algbw, best.bound.algbw)
+        rows.insert(2, ("bound", f"{words.exact(best.bound.algbw)} GB/s; {share} of it is reached"))
+    if collective.rooted:
+        rows = [row for row in rows if row[0] != "per rank"]
+    return tables.facts(rows)
+
+
+def optimum_summary(
+    name: str, graph: CapacityGraph, collective: Collective, best: Optimum, root: int, took: float
+) -> dict[str, object]:
+    """The same for machines."""
+    return {
+        "topology": name,
+        "collective": collective.value,
+        "ranks": len(graph.ranks),
+        "root": _root(graph, root),
+        "algbw": str(best.algbw),
+        "algbw_decimal": float(best.algbw),
+        "rate": str(best.rate),
+        "trees_per_root": best.trees_per_root,
+        "bound": str(best.bound.algbw),
+        "bound_method": best.bound.method,
+        "bottleneck": words.bottleneck(graph, collective, best.bound),
+        "cut": [[graph.names[v] for v in sorted(part)] for part in best.bound.parts],
+        "seconds": took,
+    }
+
+
+def _title(collective: Collective, name: str, graph: CapacityGraph, root: int) -> str:
+    rooted = f" {'from' if collective.value == 'broadcast' else 'to'} {_root(graph, root)}"
+    ranks = words.plural(len(graph.ranks), "rank")
+    return f"{collective.value} on {name}, {ranks}{rooted if collective.rooted else ''}"
+
+
+def _root(graph: CapacityGraph, root: int) -> str | None:
+    return graph.names[graph.ranks[root]] if 0 <= root < len(graph.ranks) else None
+
+
+def _trees(result: Synthesis) -> str:
+    forest, best = result.forest, result.optimum
+    per_root = forest.trees_per_root
+    text = f"{len(forest.trees)}, {per_root} a root"
+    if per_root != best.trees_per_root:
+        text += f" (the optimum takes {best.trees_per_root} a root)"
+    return text
+
+
+def _modes(program: object) -> str:
+    modes = [m for m in ("in_place", "out_of_place") if getattr(program, m)]
+    return " and ".join(m.replace("_", " ") for m in modes)
+
+
+def _times(timings: Mapping[str, float]) -> str:
+    """`"0.42 s: solve 0.31 s, verify 0.09 s"`; stages of a few milliseconds are summed only."""
+    slow = [f"{stage} {words.seconds(t)}" for stage, t in timings.items() if t >= ENOUGH]
+    total = words.seconds(sum(timings.values()))
+    return f"{total}: {', '.join(slow)}" if slow else total

@@ -1,0 +1,199 @@
+"""Words for exact numbers, sizes, and the cuts that bound a collective."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+from forestcoll.program import Collective
+
+if TYPE_CHECKING:
+    from forestcoll.forest import Bound
+    from forestcoll.graph import CapacityGraph
+
+NAMES_SHOWN = 6
+"""Ids listed before "..."."""
+
+
+def decimal(value: Fraction, digits: int = 3) -> str:
+    """`"346.667"`, `"320"`: at most `digits` decimals, correctly rounded, no trailing zeros."""
+    scaled = round(value * 10**digits)
+    sign, scaled = ("-" if scaled < 0 else ""), abs(scaled)
+    whole, rest = divmod(scaled, 10**digits)
+    return f"{sign}{whole}" + (f".{rest:0{digits}d}".rstrip("0") if rest else "")
+
+
+def exact(value: Fraction) -> str:
+    """`"1040/3 (346.667)"`, or `"320"` where the fraction is whole."""
+    return str(value) if value.denominator == 1 else f"{value} ({decimal(value)})"
+
+
+def percent(part: Fraction, whole: Fraction) -> str:
+    """`"100 %"` only where it is so exactly; else as many digits as show the difference."""
+    if part == whole:
+        return "100 %"
+    share = part / whole * 100
+    for digits in range(2, 9):
+        text = decimal(share, digits)
+        if text != "100":
+            return f"{text} %"
+    return f"{'less' if part < whole else 'more'} than 100 %"
+
+
+def size(count: int) -> str:
+    """`"64 MiB"`, `"832 bytes"`: whole binary units where they come out whole."""
+    for unit, bits in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
+        if count and count % (1 << bits) == 0:
+            return f"{count >> bits} {unit}"
+    return "1 byte" if count == 1 else f"{count} bytes"
+
+
+def seconds(value: float) -> str:
+    """`"1.24 s"`, `"3.1 ms"`."""
+    return f"{value:.2f} s" if value >= 1 else f"{value * 1e3:.1f} ms"
+
+
+def plural(count: int, noun: str) -> str:
+    """`"1 GPU"`, `"8 GPUs"`, `"2 boxes"`, `"3 switches"`."""
+    if count == 1:
+        return f"1 {noun}"
+    return f"{count} {noun}" + ("es" if noun.endswith(("x", "ch")) else "s")
+
+
+def bottleneck(graph: CapacityGraph, collective: Collective, bound: Bound) -> str:
+    """What limits it: `"every GPU's ingress: 325 GB/s"`, `"box1 (8 GPUs): 200 GB/s in"`."""
+    if bound.method == "linear-program":
+        return _linear_program(graph, bound)
+    if bound.method == "partition":
+        return _partition(graph, bound)
+    if not bound.parts:
+        return "not stated"
+    inside = bound.parts[0]
+    outside = frozenset(range(graph.n)) - inside
+    if collective is Collective.ALLREDUCE:
+        part = _smaller(graph, inside, outside)
+        into, out = entering(graph, part), graph.leaving(part)
+        ways = "in" if into < out else "out" if out < into else "in, and as much out"
+        return f"{_every(graph, part, ways)}: {decimal(min(into, out))} GB/s {ways}"
+    leaves = collective in (Collective.ALLGATHER, Collective.BROADCAST)
+    part = _smaller(graph, inside, outside)
+    way = "out" if leaves == (part == inside) else "in"
+    value = entering(graph, part) if way == "in" else graph.leaving(part)
+    whose = _every(graph, part, way)
+    if len(_ranks(graph, part)) == 1:
+        return f"{whose}'s {'ingress' if way == 'in' else 'egress'}: {decimal(value)} GB/s"
+    return f"{whose}: {decimal(value)} GB/s {way}"
+
+
+def entering(graph: CapacityGraph, nodes: frozenset[int]) -> Fraction:
+    """GB/s of all links from outside `nodes` to inside, exact."""
+    return graph.leaving(frozenset(range(graph.n)) - nodes)
+
+
+def _partition(graph: CapacityGraph, bound: Bound) -> str:
+    into = sum((entering(graph, p) for p in bound.parts), Fraction(0))
+    out = sum((graph.leaving(p) for p in bound.parts), Fraction(0))
+    way = "in" if into <= out else "out"
+    m = len(bound.parts)
+    if all(len(_ranks(graph, p)) == 1 for p in bound.parts) and m == len(graph.ranks):
+        who = f"all {m} GPUs"
+    elif all(_whole_boxes(graph, p) is not None for p in bound.parts):
+        who = f"the {m} boxes" if _boxes(graph) == m else f"{m} groups of boxes"
+    else:
+        shown = "; ".join(label(graph, p) for p in bound.parts[:3])
+        who = f"{m} groups ({shown}{'; ...' if m > 3 else ''})"
+    return f"{who} together: {decimal(min(into, out))} GB/s {way}, crossed {2 * (m - 1)} times"
+
+
+def _linear_program(graph: CapacityGraph, bound: Bound) -> str:
+    cuts = plural(len(bound.parts), "cut")
+    if not bound.parts:
+        return "not stated"
+    weights = bound.weights or (Fraction(1),) * len(bound.parts)
+    heavy = max(range(len(bound.parts)), key=lambda i: (weights[i], -i))
+    part = bound.parts[heavy]
+    outside = frozenset(range(graph.n)) - part
+    shown = label(graph, _smaller(graph, part, outside))
+    why = "switches whose directions differ" if bound.potentials else "no single cut is tight"
+    return f"{cuts} together ({why}), the heaviest around {shown}"
+
+
+def _smaller(graph: CapacityGraph, a: frozenset[int], b: frozenset[int]) -> frozenset[int]:
+    """The side with fewer ranks: the one that is easier to name."""
+    return a if len(_ranks(graph, a)) <= len(_ranks(graph, b)) else b
+
+
+def _ranks(graph: CapacityGraph, nodes: frozenset[int]) -> list[int]:
+    return [v for v in graph.ranks if v in nodes]
+
+
+def _boxes(graph: CapacityGraph) -> int:
+    return len({graph.box(v) for v in graph.ranks})
+
+
+def _whole_boxes(graph: CapacityGraph, nodes: frozenset[int]) -> list[str] | None:
+    """The boxes whose ranks are exactly the ranks in `nodes`; None where a box is cut through."""
+    ranks = _ranks(graph, nodes)
+    boxes = dict.fromkeys(graph.box(v) for v in ranks)
+    if "" in boxes or any(graph.box(v) in boxes and v not in nodes for v in graph.ranks):
+        return None
+    return list(boxes)
+
+
+def _every(graph: CapacityGraph, part: frozenset[int], ways: str) -> str:
+    """`label`, or "every GPU" / "every box (8 GPUs)" where all of them are as tight as this one."""
+
+    def crossing(nodes: frozenset[int]) -> Fraction:
+        if "in" not in ways:
+            return graph.leaving(nodes)
+        into = entering(graph, nodes)
+        return into if ways == "in" else min(into, graph.leaving(nodes))
+
+    value, ranks = crossing(part), _ranks(graph, part)
+    if len(ranks) == 1:
+        alone = all(crossing(frozenset((v,))) == value for v in graph.ranks)
+        return "every GPU" if alone else label(graph, part)
+    boxes = _whole_boxes(graph, part)
+    if boxes is None or len(boxes) != 1 or _boxes(graph) == 1:
+        return label(graph, part)
+    members: dict[str, set[int]] = {}
+    for v in range(graph.n):
+        members.setdefault(graph.box(v), set()).add(v)
+    rank_boxes = {graph.box(v) for v in graph.ranks}
+    alike = all(
+        len(_ranks(graph, frozenset(members[b]))) == len(ranks)
+        and crossing(frozenset(members[b])) == value
+        for b in rank_boxes
+    )
+    return f"every box ({plural(len(ranks), 'GPU')})" if alike else label(graph, part)
+
+
+def label(graph: CapacityGraph, nodes: frozenset[int]) -> str:
+    """A name for a set of nodes: `"box1 (8 GPUs)"`, `"box0/gpu0"`, `"box0/gpu0-3 (4 GPUs)"`."""
+    ranks = _ranks(graph, nodes)
+    if len(ranks) == 1:
+        return graph.names[ranks[0]]
+    boxes = _whole_boxes(graph, nodes)
+    names: Sequence[str] = boxes if boxes else [graph.names[v] for v in ranks]
+    return f"{listed(names)} ({plural(len(ranks), 'GPU')})"
+
+
+def listed(names: Iterable[str]) -> str:
+    """Names in a row, at most `NAMES_SHOWN`, runs of numbers shortened: `"gpu0-3, gpu6"`."""
+    runs: list[tuple[str, int | None, int | None]] = []
+    for name in names:
+        match = re.fullmatch(r"(.*?)(\d{1,9})", name)
+        if match is None:
+            runs.append((name, None, None))
+            continue
+        stem, number = match[1], int(match[2])
+        if runs and runs[-1][0] == stem and runs[-1][2] == number - 1:
+            runs[-1] = (stem, runs[-1][1], number)
+        else:
+            runs.append((stem, number, number))
+    words = [
+        stem if a is None else f"{stem}{a}" if a == b else f"{stem}{a}-{b}" for stem, a, b in runs
+    ]
+    return ", ".join(words[:NAMES_SHOWN]) + (", ..." if len(words) > NAMES_SHOWN else "")
