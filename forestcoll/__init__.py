@@ -19,16 +19,14 @@ if TYPE_CHECKING:
     from forestcoll.topology import Topology
 
 __version__ = "0.1.0"
-__all__ = [
-    *("Collective", "Forest", "ForestCollError", "Program", "Synthesis", "Topology"),
-    *("load_topology", "optimum", "read_plan", "run", "synthesize", "verify_text"),
-]
-_HOMES = {
-    **dict.fromkeys(("Synthesis", "optimum", "synthesize", "verify_text"), "pipeline"),
-    **dict.fromkeys(("Collective", "Program"), "program"),
-    **{"Forest": "forest", "ForestCollError": "errors", "Topology": "topology"},
-    **{"load_topology": "catalog", "read_plan": "plans", "run": "execute.cpu"},
-}
+# fmt: off
+__all__ = ["Collective", "Forest", "ForestCollError", "Program", "Synthesis", "Topology",
+           "load_topology", "optimum", "read_plan", "run", "synthesize", "verify_text"]
+_HOMES = {"Collective": "program", "Forest": "forest", "ForestCollError": "errors",
+          "Program": "program", "Synthesis": "pipeline", "Topology": "topology",
+          "load_topology": "catalog", "optimum": "pipeline", "read_plan": "plans",
+          "run": "execute.cpu", "synthesize": "pipeline", "verify_text": "pipeline"}
+# fmt: on
 
 
 def __getattr__(name: str) -> object:

@@ -15,7 +15,7 @@ DELAY = 1.0
 
 
 class StageProgress:
-    """`with StageProgress() as progress: work(progress)`, where work calls `progress(stage, share)`.
+    """`with StageProgress() as progress: work(progress)`, work calls `progress(stage, share)`.
 
     Shows nothing where standard error is no terminal, nor in the first second. A timer shows the
     line, so that a stage which reports nothing for long is seen too.
