@@ -114,6 +114,7 @@ def write_all(texts: Mapping[Path, str], force: bool) -> None:
     """
     check_free(texts, force)
     waiting: dict[Path, Path] = {}
+    new = [path for path in texts if not path.exists()]
     made: list[Path] = []
     try:
         for path, text in texts.items():
@@ -127,10 +128,10 @@ def write_all(texts: Mapping[Path, str], force: bool) -> None:
         for path, temporary in waiting.items():
             temporary.replace(path)
     except OSError as error:
-        _clean_up(waiting.values(), made)
+        _clean_up([*waiting.values(), *new], made)
         raise OutputError(f"cannot write {path}: {error.strerror or error}") from error
     except BaseException:
-        _clean_up(waiting.values(), made)
+        _clean_up([*waiting.values(), *new], made)
         raise
 
 

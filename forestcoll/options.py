@@ -9,10 +9,13 @@ from typing import Any, TypeVar
 
 import click
 
-COLLECTIVES = ("allgather", "reduce-scatter", "allreduce", "broadcast", "reduce")
-FORMATS = ("forest", "msccl-xml", "mscclpp-json")
-TARGETS = ("any", "msccl", "rccl", "mscclpp")
-HOLDS = {"msccl": "msccl-xml", "rccl": "msccl-xml", "mscclpp": "mscclpp-json"}
+from forestcoll import pipeline, targets
+from forestcoll.program import Collective
+
+COLLECTIVES = tuple(c.value for c in Collective)
+FORMATS = tuple(pipeline.FORMATS)
+TARGETS = ("any", *targets.TARGETS)
+HOLDS = {name: target.format for name, target in targets.TARGETS.items()}
 """The plan format that each target reads."""
 DTYPES = ("float16", "bfloat16", "float32", "float64", "int8", "uint8", "int32", "int64")
 OPS = ("sum", "prod", "min", "max")

@@ -1,0 +1,155 @@
+"""The house rules that no linter knows: who imports whom, who prints, how quick the start is."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "forestcoll"
+
+BASE = {"errors"}
+GRAPH = BASE | {"topology", "graph"}
+FOREST = GRAPH | {"program", "forest"}
+ALLOWED: dict[str, set[str]] = {
+    "errors": set(),
+    "kernel": BASE,
+    "program": BASE,
+    "targets": {"program"},
+    "topology": BASE,
+    "readers": BASE | {"topology"},
+    "catalog": BASE | {"topology", "readers"},
+    "graph": BASE | {"topology"},
+    "forest": GRAPH | {"program"},
+    "forest_file": FOREST,
+    "solver": FOREST | {"kernel"},
+    "certificate": FOREST | {"forest_file", "solver"},
+    "lower": FOREST | {"targets"},
+    "verify": FOREST | {"targets"},
+    "plans": FOREST | {"targets"},
+    "execute": FOREST | {"targets"},
+    "pipeline": FOREST
+    | {"targets", "solver", "certificate", "forest_file", "lower", "verify", "plans"},
+    "report": FOREST | {"pipeline", "solver", "execute"},
+    "files": BASE | {"pipeline"},
+    "options": BASE | {"pipeline", "program", "targets"},
+    "doctor": BASE | {"catalog"},
+}
+"""Which pieces a piece may import. What is not named here may import anything: cli, __init__."""
+
+TOP = {"cli", "__main__", "__init__"}
+
+
+def modules() -> list[Path]:
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def piece(path: Path) -> str:
+    """The part of the house that a file belongs to: its first name below the package."""
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imported(path: Path) -> Iterator[tuple[int, str]]:
+    """(line, piece) of everything of this package that a file imports, for types or at run time."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: relative import"
+            module = node.module or ""
+            named = [f"{module}.{alias.name}" for alias in node.names]
+            names = named if module == "forestcoll" else [module]
+        else:
+            continue
+        for name in names:
+            top, _, rest = name.partition(".")
+            if top == "forestcoll" and rest:
+                yield node.lineno, rest.split(".")[0]
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_no_arrow_goes_up(path: Path) -> None:
+    here = piece(path)
+    if here in TOP:
+        return
+    assert here in ALLOWED, f"say in tests/test_house.py whom '{here}' may import"
+    for line, other in imported(path):
+        allowed = other == here or other in ALLOWED[here]
+        assert allowed, f"{path}:{line}: {here} may not import {other}"
+
+
+def test_arrows_have_no_cycle() -> None:
+    def reach(start: str, seen: frozenset[str]) -> None:
+        assert start not in seen, f"the table lets {start} import itself through {sorted(seen)}"
+        for other in ALLOWED[start]:
+            reach(other, seen | {start})
+
+    for name in ALLOWED:
+        reach(name, frozenset())
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_only_the_command_line_prints_or_exits(path: Path) -> None:
+    if piece(path) in TOP:
+        return
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            allowed = called not in {"print", "exit", "quit", "sys.exit", "os._exit", "click.echo"}
+            assert allowed, f"{path}:{node.lineno}: {called}()"
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_no_swallowed_errors(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ExceptHandler):
+            everything = node.type is None or ast.unparse(node.type) in {
+                "Exception",
+                "BaseException",
+            }
+            raises = any(isinstance(n, ast.Raise) for n in ast.walk(node))
+            assert raises or not everything, f"{path}:{node.lineno}: swallows every error"
+
+
+def test_init_is_short() -> None:
+    text = (PACKAGE / "__init__.py").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 40
+
+
+def test_public_names_exist() -> None:
+    import forestcoll
+
+    for name in forestcoll.__all__:
+        assert callable(getattr(forestcoll, name)), name
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = forestcoll.nonsense  # type: ignore[attr-defined]
+
+
+def test_command_line_imports_nothing_heavy(tmp_path: Path) -> None:
+    heavy = "{'numpy', 'pydantic', 'networkx', 'ortools', 'rich', 'yaml', 'pandas'}"
+    code = (
+        "import sys, forestcoll.cli; forestcoll.cli.main(['--help']); "
+        f"sys.exit(str(sorted({heavy} & set(sys.modules))) if {heavy} & set(sys.modules) else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "synthesize" in done.stdout
+
+
+def test_help_takes_less_than_300_ms() -> None:
+    """The best of several starts: the machine may be busy, the program may not be slow."""
+    best = float("inf")
+    for _ in range(10):
+        start = time.perf_counter()
+        command = [sys.executable, "-m", "forestcoll", "--help"]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        best = min(best, time.perf_counter() - start)
+        assert "Usage: forestcoll" in done.stdout
+        if best < 0.3:
+            return
+    pytest.fail(f"forestcoll --help took {best:.2f} s")

@@ -1,0 +1,199 @@
+"""Words for numbers and cuts, and the tables."""
+
+from __future__ import annotations
+
+import io
+from fractions import Fraction
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from forestcoll.forest import Bound
+from forestcoll.graph import CapacityGraph
+from forestcoll.program import Collective
+from forestcoll.report import nccl_tests, table, words
+
+AG, RS, AR = Collective.ALLGATHER, Collective.REDUCE_SCATTER, Collective.ALLREDUCE
+
+
+def boxes(count: int, gpus: int = 2, uplink: int = 25, weak: int | None = None) -> CapacityGraph:
+    """`count` boxes of GPUs on a switch, every GPU with an uplink; box 0 with uplinks of `weak`."""
+    names: list[str] = []
+    links: list[tuple[str, str, int]] = []
+    for b in range(count):
+        ids = [f"box{b}/gpu{i}" for i in range(gpus)]
+        names += [*ids, f"box{b}/switch"]
+        links += [(g, f"box{b}/switch", 300) for g in ids]
+        links += [(g, "fabric", weak if weak is not None and b == 0 else uplink) for g in ids]
+    names.append("fabric")
+    index = {name: i for i, name in enumerate(names)}
+    ways = [(a, b, c) for a, b, c in links] + [(b, a, c) for a, b, c in links]
+    flags = (False,) * len(names)
+    return CapacityGraph(
+        names=tuple(names),
+        gpu=tuple("gpu" in n for n in names),
+        multicast=flags,
+        aggregation=flags,
+        ranks=tuple(i for i, n in enumerate(names) if "gpu" in n),
+        tail=tuple(index[a] for a, _, _ in ways),
+        head=tuple(index[b] for _, b, _ in ways),
+        capacity=tuple(c for _, _, c in ways),
+        unit=Fraction(1),
+    )
+
+
+def nodes(graph: CapacityGraph, *names: str) -> frozenset[int]:
+    return frozenset(
+        v for v, name in enumerate(graph.names) if any(name.startswith(n) for n in names)
+    )
+
+
+def cut(part: frozenset[int]) -> Bound:
+    return Bound(Fraction(1), "cut", (part,))
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (Fraction(1040, 3), "346.667"),
+        (Fraction(320), "320"),
+        (Fraction(1, 3), "0.333"),
+        (Fraction(-5, 4), "-1.25"),
+        (Fraction(10**20 + 1, 2), "50000000000000000000.5"),
+    ],
+)
+def test_decimal(value: Fraction, text: str) -> None:
+    assert words.decimal(value) == text
+
+
+def test_exact() -> None:
+    assert words.exact(Fraction(1040, 3)) == "1040/3 (346.667)"
+    assert words.exact(Fraction(208)) == "208"
+
+
+def test_percent_says_100_only_when_it_is() -> None:
+    assert words.percent(Fraction(7), Fraction(7)) == "100 %"
+    assert words.percent(Fraction(320), Fraction(1040, 3)) == "92.31 %"
+    assert words.percent(Fraction(999_999), Fraction(1_000_000)) == "99.9999 %"
+    assert words.percent(Fraction(10**12 - 1), Fraction(10**12)) == "less than 100 %"
+
+
+def test_sizes_times_and_plurals() -> None:
+    assert words.size(64 << 20) == "64 MiB"
+    assert words.size(832) == "832 bytes"
+    assert words.seconds(1.236) == "1.24 s"
+    assert words.seconds(0.00312) == "3.1 ms"
+    assert [words.plural(n, "box") for n in (1, 2)] == ["1 box", "2 boxes"]
+    assert words.plural(3, "switch") == "3 switches"
+    assert words.plural(8, "GPU") == "8 GPUs"
+
+
+def test_listed_shortens_runs() -> None:
+    assert words.listed(["gpu0", "gpu1", "gpu2", "gpu5"]) == "gpu0-2, gpu5"
+    assert words.listed(["a", "b/7", "c"]) == "a, b/7, c"
+    assert words.listed([f"x{2 * i}" for i in range(9)]) == "x0, x2, x4, x6, x8, x10, ..."
+
+
+def test_every_gpu_when_all_are_as_tight() -> None:
+    graph = boxes(2)
+    everything_but = frozenset(range(graph.n)) - nodes(graph, "box0/gpu0")
+    assert words.bottleneck(graph, AG, cut(everything_but)) == "every GPU's ingress: 325 GB/s"
+    own = nodes(graph, "box0/gpu0")
+    assert words.bottleneck(graph, RS, cut(everything_but)) == "every GPU's egress: 325 GB/s"
+    assert words.bottleneck(graph, AG, cut(own)) == "every GPU's egress: 325 GB/s"
+    assert words.bottleneck(graph, RS, cut(own)) == "every GPU's ingress: 325 GB/s"
+
+
+def test_one_gpu_by_name_when_it_is_alone() -> None:
+    graph = boxes(2, weak=5)
+    everything_but = frozenset(range(graph.n)) - nodes(graph, "box0/gpu1")
+    assert words.bottleneck(graph, AG, cut(everything_but)) == "box0/gpu1's ingress: 305 GB/s"
+
+
+def test_boxes() -> None:
+    even, weak = boxes(3), boxes(3, weak=5)
+    assert words.bottleneck(even, AG, cut(nodes(even, "box1"))) == "every box (2 GPUs): 50 GB/s out"
+    assert words.bottleneck(weak, AG, cut(nodes(weak, "box0"))) == "box0 (2 GPUs): 10 GB/s out"
+    two = nodes(weak, "box1", "box2", "fabric")
+    assert words.bottleneck(weak, AG, cut(two)) == "box0 (2 GPUs): 10 GB/s in"
+    assert words.bottleneck(weak, RS, cut(two)) == "box0 (2 GPUs): 10 GB/s out"
+    some = nodes(weak, "box0/gpu0", "box1/gpu0")
+    assert words.bottleneck(weak, AG, cut(some)) == ("box0/gpu0, box1/gpu0 (2 GPUs): 630 GB/s out")
+
+
+def test_allreduce_names_both_directions() -> None:
+    graph = boxes(2)
+    text = words.bottleneck(graph, AR, cut(nodes(graph, "box0")))
+    assert text == "every box (2 GPUs): 50 GB/s in, and as much out"
+
+
+def test_partition() -> None:
+    graph = boxes(3)
+    singles = tuple(nodes(graph, graph.names[v]) for v in graph.ranks)
+    bound = Bound(Fraction(195), "partition", singles)
+    text = words.bottleneck(graph, AR, bound)
+    assert text == "all 6 GPUs together: 1950 GB/s in, crossed 10 times"
+    whole = Bound(Fraction(75, 2), "partition", tuple(nodes(graph, f"box{b}") for b in range(3)))
+    text = words.bottleneck(graph, AR, whole)
+    assert text == "the 3 boxes together: 150 GB/s in, crossed 4 times"
+
+
+def test_linear_program() -> None:
+    graph = boxes(2)
+    bound = Bound(
+        Fraction(1),
+        "linear-program",
+        (nodes(graph, "box0/gpu0"), nodes(graph, "box1/gpu0")),
+        (Fraction(1, 3), Fraction(2, 3)),
+        ((graph.n - 1, Fraction(1)),),
+    )
+    text = words.bottleneck(graph, AG, bound)
+    assert text == (
+        "2 cuts together (switches whose directions differ), the heaviest around box1/gpu0"
+    )
+
+
+def test_tables_do_not_read_ids_as_markup() -> None:
+    stream = io.StringIO()
+    table.write(table.facts([("name", "[red]gpu[/red] [0]")]), stream)
+    assert "[red]gpu[/red] [0]" in stream.getvalue()
+    stream = io.StringIO()
+    table.write(table.columns(("a", "b"), [("1", "two")], right=(0,)), stream)
+    assert stream.getvalue().split() == ["a", "b", "1", "two"]
+
+
+def row(mode: str, **given: object) -> SimpleNamespace:
+    usual: dict[str, object] = {
+        "mode": mode, "size": 1 << 20, "count": 1 << 18, "dtype": "float32", "op": "sum",
+        "root": -1, "time_us": 100.0, "algbw": 10.48576, "busbw": 19.6608, "wrong": 0,
+    }  # fmt: skip
+    return SimpleNamespace(**{**usual, **given})
+
+
+def test_nccl_tests_columns() -> None:
+    program = cast(Any, SimpleNamespace(collective=AR, n=16, name="ring"))
+    both = SimpleNamespace(rows=[row("out-of-place"), row("in-place", busbw=9.6608)], details=[])
+    lines = nccl_tests.table(program, cast(Any, [both])).splitlines()
+    assert lines[0] == "# allreduce, 16 ranks, ring"
+    assert lines[1].split() == ["#", "out-of-place", "in-place"]
+    assert lines[2].removeprefix("#").split() == [
+        *("size", "count", "type", "redop", "root"),
+        *("time", "algbw", "busbw", "#wrong") * 2,
+    ]
+    assert lines[4].split() == [
+        *("1048576", "262144", "float32", "sum", "-1"),
+        *("100.00", "10.486", "19.661", "0", "100.00", "10.486", "9.661", "0"),
+    ]
+    assert lines[5] == "# Out of bounds values : 0 OK"
+    assert lines[6] == "# Avg bus bandwidth    : 14.66"
+
+
+def test_nccl_tests_marks_what_is_wrong_or_not_run() -> None:
+    program = cast(Any, SimpleNamespace(collective=AG, n=2, name=""))
+    one = SimpleNamespace(rows=[row("out-of-place", wrong=7)], details=[f"d{i}" for i in range(7)])
+    lines = nccl_tests.table(program, cast(Any, [one])).splitlines()
+    assert lines[4].split()[3:5] == ["none", "-1"]
+    assert lines[4].split()[-4:] == ["-", "-", "-", "N/A"]
+    assert "# Out of bounds values : 7 FAILED" in lines
+    assert lines[-2:] == ["# wrong: d4", "# wrong: ... and 2 more"]
