@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from fractions import Fraction
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from forestcoll.errors import TopologyError, did_you_mean
+from forestcoll.errors import InfeasibleError, TopologyError, did_you_mean
+from forestcoll.topology import Topology, cut_in_words, find_cut, show
 
 if TYPE_CHECKING:
-    from forestcoll.topology import Topology
+    import networkx as nx
 
 Relays = Literal["none", "idle", "all"]
 
@@ -36,6 +38,52 @@ class CapacityGraph:
     head: tuple[int, ...]
     capacity: tuple[int, ...]
     unit: Fraction  # GB/s of one unit of capacity
+
+    @staticmethod
+    def from_topology(
+        topology: Topology, ranks: Sequence[str] | None = None, relays: Relays = "none"
+    ) -> CapacityGraph:
+        """The graph of `topology` for a collective among `ranks` (ids or globs; default: all GPUs).
+
+        GPUs that are not ranks are left out with their links (relays "none"), or stay and may pass
+        data on ("idle", "all"; the two differ only where several groups run at once, since only
+        then a GPU can be busy without being a rank). Every switch stays.
+
+        Raises `TopologyError` for unknown or repeated ranks, fewer than two, and bandwidths whose
+        common unit is so small that the capacities would leave 62 bits.
+        """
+        chosen = topology.gpus if ranks is None else select_ranks(topology, ranks)
+        if len(chosen) < 2:
+            raise TopologyError(
+                f"topology '{topology.name}': {len(chosen)} rank{'s' * (len(chosen) != 1)}; "
+                "a collective needs at least two GPUs"
+            )
+        if relays not in ("none", "idle", "all"):
+            raise TopologyError(f"relays is 'none', 'idle' or 'all', not {relays!r}")
+        among = set(chosen)
+        nodes = {
+            name: node
+            for name, node in topology.nodes.items()
+            if relays != "none" or node.kind == "switch" or name in among
+        }
+        links = {
+            (src, dst): bandwidth
+            for (src, dst), bandwidth in topology.directed().items()
+            if src in nodes and dst in nodes
+        }
+        unit = _common_unit(topology.name, links, len(chosen))
+        number = {name: i for i, name in enumerate(nodes)}
+        return CapacityGraph(
+            names=tuple(nodes),
+            gpu=tuple(node.kind == "gpu" for node in nodes.values()),
+            multicast=tuple(node.multicast for node in nodes.values()),
+            aggregation=tuple(node.aggregation for node in nodes.values()),
+            ranks=tuple(number[name] for name in chosen),
+            tail=tuple(number[src] for src, _ in links),
+            head=tuple(number[dst] for _, dst in links),
+            capacity=tuple((bandwidth / unit).numerator for bandwidth in links.values()),
+            unit=unit,
+        )
 
     @property
     def n(self) -> int:
@@ -72,3 +120,90 @@ class CapacityGraph:
             if t in nodes and h not in nodes
         )
         return total * self.unit
+
+    def check_connected(self) -> None:
+        """Nothing when every rank can send to every other; else `InfeasibleError` naming the cut."""
+        names = self.names
+        ranks = tuple(names[rank] for rank in self.ranks)
+        arcs = ((names[t], names[h]) for t, h in zip(self.tail, self.head, strict=True))
+        found = find_cut(names, arcs, ranks)
+        if found is not None:
+            raise InfeasibleError(cut_in_words(found[0], ranks, order=names))
+
+    def to_networkx(self) -> nx.DiGraph[Any]:
+        """Nodes 0..n-1 (name, gpu, multicast, aggregation, rank or None), edges with `capacity`."""
+        import networkx as nx
+
+        graph: nx.DiGraph[Any] = nx.DiGraph(unit=self.unit)
+        rank = {node: i for i, node in enumerate(self.ranks)}
+        for node, name in enumerate(self.names):
+            graph.add_node(
+                node,
+                name=name,
+                gpu=self.gpu[node],
+                multicast=self.multicast[node],
+                aggregation=self.aggregation[node],
+                rank=rank.get(node),
+            )
+        for t, h, c in zip(self.tail, self.head, self.capacity, strict=True):
+            graph.add_edge(t, h, capacity=c)
+        return graph
+
+
+def select_ranks(topology: Topology, patterns: Sequence[str]) -> tuple[str, ...]:
+    """The GPUs that `patterns` name, in their order: ids, or globs such as "box0/*".
+
+    A glob stands for the GPUs that it matches, in topology order. Raises `TopologyError` for an id
+    that is unknown or a switch, a glob that matches no GPU, and a GPU that is named twice.
+    """
+    gpus = topology.gpus
+    chosen: dict[str, str] = {}
+    for pattern in patterns:
+        if pattern in topology.nodes:
+            if topology.nodes[pattern].kind == "switch":
+                raise TopologyError(f"rank '{pattern}' is a switch; ranks are GPUs")
+            matches = [pattern]
+        elif any(c in pattern for c in "*?["):
+            matches = [gpu for gpu in gpus if fnmatchcase(gpu, pattern)]
+            if not matches:
+                raise TopologyError(
+                    f"no GPU of '{topology.name}' matches '{pattern}'; they are called "
+                    f"'{gpus[0]}' to '{gpus[-1]}'"
+                )
+        else:
+            raise TopologyError(f"unknown rank '{pattern}'{did_you_mean(pattern, gpus[:5_000])}")
+        for gpu in matches:
+            if gpu in chosen:
+                again = f", by '{chosen[gpu]}' and '{pattern}'" if chosen[gpu] != pattern else ""
+                raise TopologyError(f"rank '{gpu}' is given twice{again}")
+            chosen[gpu] = pattern
+    return tuple(chosen)
+
+
+def _common_unit(name: str, links: Mapping[tuple[str, str], Fraction], ranks: int) -> Fraction:
+    """The largest bandwidth of which every link is a whole multiple."""
+    limit = CAPACITY_LIMIT // max(1, ranks)
+    total = sum(links.values(), Fraction(0))
+    # Dividing only ever makes the unit smaller, so the first excess settles it: the unit of many
+    # unrelated fractions never gets to grow without bound.
+    unit = Fraction(0)
+    examples: list[Fraction] = []
+    for bandwidth in dict.fromkeys(links.values()):
+        finer = Fraction(
+            math.gcd(
+                unit.numerator * bandwidth.denominator, bandwidth.numerator * unit.denominator
+            ),
+            unit.denominator * bandwidth.denominator,
+        )
+        if finer != unit:
+            examples.append(bandwidth)
+        unit = finer
+        if total >= limit * unit:
+            largest = max(links.values())
+            culprits = list(dict.fromkeys((*examples[-2:], largest)))
+            raise TopologyError(
+                f"topology '{name}': bandwidths {', '.join(map(show, culprits))} GB/s have no "
+                "common unit that keeps the sum of all capacities, times the number of ranks, "
+                "under 2^62; round them to fewer digits"
+            )
+    return unit if links else Fraction(1)

@@ -1,0 +1,366 @@
+"""The compact form, expanded: parameters, boxes, ranges and loops become plain nodes and links."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fractions import Fraction
+
+from forestcoll.errors import TopologyError, did_you_mean
+from forestcoll.topology.arithmetic import (
+    Expression,
+    Number,
+    Range,
+    Template,
+    compile_expression,
+    compile_range,
+    compile_template,
+)
+from forestcoll.topology.model import (
+    MAX_LINKS,
+    MAX_NODES,
+    Link,
+    Node,
+    check_id,
+    check_sizes,
+    unknown_node,
+)
+from forestcoll.topology.numbers import exact, show
+from forestcoll.topology.source import Source, Table, Text, Value
+
+NODE_KEYS = ("kind", "multicast", "aggregation", "when")
+LINK_KEYS = ("src", "dst", "bandwidth", "latency", "count", "oneway", "for", "when")
+PARAMETER_KEYS = ("default", "minimum", "maximum", "type", "description")
+RESERVED = ("and", "or", "not", "true", "false", "box")
+MAX_LOOPS = 8
+_PLAIN = re.compile(r"[+-]?(?:\.?(?:inf|infinity|nan)|[0-9.]+(?:[eE][+-]?[0-9]+)?)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A number that `--set name=value` may change."""
+
+    name: str
+    default: Number
+    minimum: Number | None
+    maximum: Number | None
+    integer: bool
+    description: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name}={show(self.default)}"
+
+    def check(self, value: Fraction) -> Number:
+        """`value` if the parameter may have it."""
+        if self.integer and value.denominator != 1:
+            raise TopologyError(f"{self.name} must be a whole number, not {show(value)}")
+        wrong = ""
+        if self.minimum is not None and value < self.minimum:
+            wrong = f"at least {show(self.minimum)}"
+        if self.minimum is None and value <= 0:
+            wrong = "more than 0"
+        if self.maximum is not None and value > self.maximum:
+            wrong = f"at most {show(self.maximum)}"
+        if wrong:
+            raise TopologyError(f"{self.name} must be {wrong}, not {show(value)}")
+        return value.numerator if value.denominator == 1 else value
+
+
+def read_parameters(value: Value | None, source: Source) -> tuple[Parameter, ...]:
+    """The parameters that the file's `parameters:` declares, in its order."""
+    if value is None:
+        return ()
+    table = source.table(value, "parameters")
+    return tuple(
+        _parameter(name, entry, table.lines[name], source) for name, entry in table.items.items()
+    )
+
+
+def _parameter(name: str, entry: Value, line: int, source: Source) -> Parameter:
+    what = f"parameters: {name[:60]}"
+    if re.fullmatch(r"[a-z][a-z0-9_]{0,39}", name) is None or name in RESERVED:
+        raise source.error(
+            line, f"{what}: a parameter is named by a-z, 0-9 and _, and not {', '.join(RESERVED)}"
+        )
+    table = entry if isinstance(entry, Table) else Table(line, {"default": entry})
+    source.keys(table, what, PARAMETER_KEYS, needed=("default",))
+
+    def number(key: str) -> Number | None:
+        if key not in table.items:
+            return None
+        text = source.text(table.items[key], f"{what}: {key}")
+        with located(source, text.line, f"{what}: {key}"):
+            value = exact(text.text)
+        return value.numerator if value.denominator == 1 else value
+
+    def words(key: str) -> str:
+        return source.text(table.items[key], f"{what}: {key}").text if key in table.items else ""
+
+    default = number("default")
+    assert default is not None  # `keys` has seen it
+    if words("type") not in ("", "integer", "number"):
+        raise source.error(line, f"{what}: type is 'integer' or 'number', not '{words('type')}'")
+    integer = words("type") == "integer" or (not words("type") and isinstance(default, int))
+    minimum = number("minimum")
+    if minimum is None and integer:
+        minimum = 1
+    parameter = Parameter(name, default, minimum, number("maximum"), integer, words("description"))
+    with located(source, line, f"{what}: default"):
+        parameter.check(Fraction(default))
+    return parameter
+
+
+def apply_settings(
+    parameters: tuple[Parameter, ...], settings: Mapping[str, str], where: str
+) -> dict[str, Number]:
+    """The value of every parameter. Raises `TopologyError` for unknown names and wrong values."""
+    values: dict[str, Number] = {p.name: p.default for p in parameters}
+    known = {p.name: p for p in parameters}
+    for name, text in settings.items():
+        if name not in known:
+            hint = did_you_mean(name, known)
+            if not hint:
+                listed = ", ".join(map(str, parameters))
+                hint = f"; it has {listed}" if listed else "; it has no parameters"
+            raise TopologyError(f"{where}: unknown parameter '{str(name)[:60]}'{hint}")
+        try:
+            values[name] = known[name].check(exact(str(text)))
+        except TopologyError as error:
+            raise TopologyError(f"{where}: {name}={str(text)[:60]}: {error}") from None
+    return values
+
+
+@contextmanager
+def located(source: Source, line: int, what: str) -> Iterator[None]:
+    """Puts file, line and `what` in front of an error that knows neither."""
+    try:
+        yield
+    except TopologyError as error:
+        raise source.error(line, f"{what}: {error}") from None
+
+
+class Expansion:
+    """Collects the nodes and links of a file as its sections are expanded into them."""
+
+    def __init__(self, source: Source, values: dict[str, Number]) -> None:
+        self.source = source
+        self.values = values
+        self.nodes: dict[str, Node] = {}
+        self.lines: dict[str, int] = {}
+        self.links: list[Link] = []
+        self.steps = 0
+
+    def step(self, line: int) -> None:
+        """One more round of a loop: also loops that make nothing must end."""
+        self.steps += 1
+        if self.steps > 2 * MAX_LINKS:
+            raise self.source.error(line, f"loops go round more than {2 * MAX_LINKS:,} times")
+
+    def boxes(self, value: Value) -> None:
+        """Repeats the template of `boxes:` under box0/, box1/, ..."""
+        source = self.source
+        table = source.table(value, "boxes")
+        source.keys(table, "boxes", ("count", "nodes", "links"), needed=("count", "nodes"))
+        count_text = source.text(table.items["count"], "boxes: count")
+        with located(source, count_text.line, "boxes: count"):
+            count = compile_expression(count_text.text).integer(self.values)
+            if count < 1:
+                raise TopologyError(f"{count} boxes; at least 1 is needed")
+            if count > MAX_NODES:
+                raise TopologyError(f"{count:,} boxes exceed the limit of {MAX_NODES:,} nodes")
+        nodes = source.table(table.items["nodes"], "boxes: nodes")
+        if not nodes.items:
+            raise source.error(nodes.line, "boxes: nodes is empty")
+        links = self.link_templates(table.items.get("links"), "boxes: links")
+        for i in range(count):
+            self.add_nodes(nodes, f"box{i}/", {**self.values, "box": i})
+        for i in range(count):
+            for template in links:
+                self.add_link(template, f"box{i}/", {**self.values, "box": i})
+
+    def add_nodes(self, table: Table, prefix: str, names: Mapping[str, Number]) -> None:
+        """Expands one `nodes:` section."""
+        for key, entry in table.items.items():
+            line = table.lines[key]
+            what = f"nodes: '{key[:60]}'"
+            with located(self.source, line, what):
+                template = compile_template(key)
+            node = self.node(entry, line, what, names)
+            if node is None:
+                continue
+            with located(self.source, line, what):
+                for name in template.expand(names):
+                    self.step(line)
+                    name = prefix + name
+                    check_id(name)
+                    if name in self.nodes:
+                        raise TopologyError(
+                            f"node '{name}' is there already, from line {self.lines[name]}"
+                        )
+                    self.nodes[name] = node
+                    self.lines[name] = line
+                    check_sizes(len(self.nodes), 0)
+
+    def node(self, entry: Value, line: int, what: str, names: Mapping[str, Number]) -> Node | None:
+        """One entry of `nodes:`, or None when its `when` is false."""
+        source = self.source
+        table = source.table(entry, what)
+        source.keys(table, what, NODE_KEYS, needed=("kind",))
+        kind = source.text(table.items["kind"], f"{what}: kind")
+        if kind.text not in ("gpu", "switch"):
+            hint = did_you_mean(kind.text, ("gpu", "switch")) or "; it is 'gpu' or 'switch'"
+            raise source.error(kind.line, f"{what}: unknown kind '{kind.text[:40]}'{hint}")
+        flags = {
+            key: self.flag(table.items[key], f"{what}: {key}", names)
+            for key in ("multicast", "aggregation", "when")
+            if key in table.items
+        }
+        if not flags.pop("when", True):
+            return None
+        with located(source, line, what):
+            return Node("gpu" if kind.text == "gpu" else "switch", **flags)
+
+    def flag(self, value: Value, what: str, names: Mapping[str, Number]) -> bool:
+        """`true`, `false`, or an expression that is 1 or 0."""
+        text = self.source.text(value, what)
+        if text.text.lower() in ("true", "false"):
+            return text.text.lower() == "true"
+        with located(self.source, text.line, what):
+            try:
+                number = compile_expression(text.text).value(names)
+            except TopologyError as error:
+                raise TopologyError(f"{error}; or write true or false") from None
+            if number not in (0, 1):
+                raise TopologyError(f"'{text.text}' is {number}, neither true (1) nor false (0)")
+            return bool(number)
+
+    def link_templates(self, value: Value | None, what: str) -> list[_LinkTemplate]:
+        """The entries of one `links:` section, checked and compiled."""
+        if value is None:
+            return []
+        return [
+            _LinkTemplate.read(entry, f"{what}[{i}]", self)
+            for i, entry in enumerate(self.source.items(value, what))
+        ]
+
+    def add_link(self, template: _LinkTemplate, prefix: str, names: Mapping[str, Number]) -> None:
+        """Expands one entry of a `links:` section."""
+        with located(self.source, template.line, template.what):
+            if not template.loops and template.when is None:
+                self.step(template.line)
+                self.join(template, prefix, names)
+                return
+            for bound in self.rounds(template, dict(names), 0):
+                if template.when is None or template.when.value(bound):
+                    self.join(template, prefix, bound)
+
+    def rounds(
+        self, template: _LinkTemplate, names: dict[str, Number], depth: int
+    ) -> Iterator[dict[str, Number]]:
+        """`names` with every combination of the loop indices, in order."""
+        if depth == len(template.loops):
+            self.step(template.line)
+            yield names
+            return
+        index, span = template.loops[depth]
+        for value in span.values(names):
+            names[index] = value
+            self.step(template.line)
+            yield from self.rounds(template, names, depth + 1)
+
+    def join(self, template: _LinkTemplate, prefix: str, names: Mapping[str, Number]) -> None:
+        """Links every node that `src` stands for with every one that `dst` stands for."""
+        bandwidth = Fraction(template.bandwidth.value(names))
+        latency = None if template.latency is None else Fraction(template.latency.value(names))
+        count = 1 if template.count is None else template.count.integer(names)
+        for src in template.src.expand(names):
+            for dst in template.dst.expand(names):
+                self.step(template.line)
+                for end in (prefix + src, prefix + dst):
+                    if end not in self.nodes:
+                        raise TopologyError(unknown_node(end, self.nodes))
+                self.links.append(
+                    Link(prefix + src, prefix + dst, bandwidth, latency, count, template.oneway)
+                )
+                check_sizes(0, len(self.links))
+
+
+@dataclass(frozen=True, slots=True)
+class _LinkTemplate:
+    line: int
+    what: str
+    src: Template
+    dst: Template
+    bandwidth: Expression
+    latency: Expression | None
+    count: Expression | None
+    oneway: bool
+    loops: tuple[tuple[str, Range], ...]
+    when: Expression | None
+
+    @staticmethod
+    def read(value: Value, what: str, expansion: Expansion) -> _LinkTemplate:
+        source = expansion.source
+        table = source.table(value, what)
+        source.keys(table, what, LINK_KEYS, needed=("src", "dst", "bandwidth"))
+
+        def text(key: str) -> Text | None:
+            return source.text(table.items[key], f"{what}: {key}") if key in table.items else None
+
+        def expression(key: str) -> Expression | None:
+            found = text(key)
+            if found is None:
+                return None
+            with located(source, found.line, f"{what}: {key}"):
+                return _number(found.text)
+
+        def template(key: str) -> Template:
+            found = source.text(table.items[key], f"{what}: {key}")
+            with located(source, found.line, f"{what}: {key}"):
+                return compile_template(found.text)
+
+        bandwidth = expression("bandwidth")
+        assert bandwidth is not None  # `keys` has seen it
+        oneway = table.items.get("oneway")
+        return _LinkTemplate(
+            line=table.line,
+            what=what,
+            src=template("src"),
+            dst=template("dst"),
+            bandwidth=bandwidth,
+            latency=expression("latency"),
+            count=expression("count"),
+            oneway=oneway is not None
+            and expansion.flag(oneway, f"{what}: oneway", expansion.values),
+            loops=_loops(table.items.get("for"), what, expansion),
+            when=expression("when"),
+        )
+
+
+def _loops(value: Value | None, what: str, expansion: Expansion) -> tuple[tuple[str, Range], ...]:
+    if value is None:
+        return ()
+    source = expansion.source
+    table = source.table(value, f"{what}: for")
+    if len(table.items) > MAX_LOOPS:
+        raise source.error(table.line, f"{what}: for: more than {MAX_LOOPS} indices")
+    loops: list[tuple[str, Range]] = []
+    for index, entry in table.items.items():
+        line = table.lines[index]
+        if re.fullmatch(r"[a-z][a-z0-9_]{0,39}", index) is None or index in RESERVED:
+            raise source.error(line, f"{what}: for: '{index[:60]}' cannot name an index")
+        if index in expansion.values:
+            raise source.error(line, f"{what}: for: '{index}' is a parameter already")
+        text = source.text(entry, f"{what}: for: {index}")
+        with located(source, text.line, f"{what}: for: {index}"):
+            loops.append((index, compile_range(text.text)))
+    return tuple(loops)
+
+
+def _number(text: str) -> Expression:
+    """An expression; what looks like a plain number is checked as one, for its better message."""
+    if _PLAIN.fullmatch(text.strip()):
+        exact(text)
+    return compile_expression(text)

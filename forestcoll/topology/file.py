@@ -1,0 +1,160 @@
+"""Topology files: read, expand, write."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+from forestcoll.errors import TopologyError
+from forestcoll.topology.arithmetic import Number, compile_template
+from forestcoll.topology.compact import (
+    Expansion,
+    Parameter,
+    apply_settings,
+    located,
+    read_parameters,
+)
+from forestcoll.topology.model import Link, Topology, check_name
+from forestcoll.topology.numbers import show
+from forestcoll.topology.source import MAX_BYTES, Source, Table, parse
+
+FORMAT = "forestcoll.topology/1"
+FILE_KEYS = ("format", "name", "description", "parameters", "boxes", "nodes", "links")
+NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """What a topology file says of itself, before anything is expanded."""
+
+    name: str  # may hold {parameters}
+    description: str
+    parameters: tuple[Parameter, ...]
+
+
+def load_topology(path: str | Path, settings: Mapping[str, str] = NO_SETTINGS) -> Topology:
+    """The expanded topology of the file at `path`, with `settings` for its parameters.
+
+    Raises `TopologyError` with file, line, what is wrong and what would be right.
+    """
+    return loads_topology(read_text(path), str(path), settings)
+
+
+def loads_topology(
+    text: str, source: str = "<text>", settings: Mapping[str, str] = NO_SETTINGS
+) -> Topology:
+    """The same from text; `source` stands for the file's name in errors."""
+    where = Source(source)
+    table = _document(text, where)
+    values = apply_settings(read_parameters(table.items.get("parameters"), where), settings, source)
+    name = _name(table, values, where)
+    expansion = Expansion(where, values)
+    if "boxes" in table.items:
+        expansion.boxes(table.items["boxes"])
+    if "nodes" in table.items:
+        expansion.add_nodes(where.table(table.items["nodes"], "nodes"), "", values)
+    for template in expansion.link_templates(table.items.get("links"), "links"):
+        expansion.add_link(template, "", values)
+    try:
+        return Topology(name, expansion.nodes, tuple(expansion.links))
+    except TopologyError as error:
+        raise TopologyError(f"{source}: {error}") from None
+
+
+def read_heading(text: str, source: str = "<text>") -> Heading:
+    """Name, description and parameters of a topology file."""
+    where = Source(source)
+    table = _document(text, where)
+    description = table.items.get("description")
+    return Heading(
+        where.text(table.items["name"], "name").text,
+        "" if description is None else where.text(description, "description").text.strip(),
+        read_parameters(table.items.get("parameters"), where),
+    )
+
+
+def read_text(path: str | Path) -> str:
+    """The file's text (UTF-8), if it is a file of sensible size. Raises `TopologyError` else."""
+    path = Path(path)
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise TopologyError(f"{path}: cannot be read: {error.strerror or error}") from None
+    if len(data) > MAX_BYTES:
+        raise TopologyError(f"{path}: larger than {MAX_BYTES // 2**20} MiB; no topology file is")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise TopologyError(f"{path}:{line}: not text in UTF-8 (byte {error.start})") from None
+
+
+def _document(text: str, where: Source) -> Table:
+    table = parse(text, where)
+    if "format" not in table.items:
+        raise where.error(table.line, f"'format: {FORMAT}' is missing: not a topology file?")
+    stated = where.text(table.items["format"], "format")
+    if stated.text != FORMAT:
+        raise where.error(
+            stated.line, f"format is '{stated.text[:60]}'; this version reads '{FORMAT}'"
+        )
+    where.keys(table, "topology", FILE_KEYS, needed=("name",))
+    if "nodes" not in table.items and "boxes" not in table.items:
+        raise where.error(table.line, "'nodes' is missing (or 'boxes' with nodes in them)")
+    return table
+
+
+def _name(table: Table, values: Mapping[str, Number], where: Source) -> str:
+    text = where.text(table.items["name"], "name")
+    with located(where, text.line, "name"):
+        names = []
+        for name in compile_template(text.text).expand(values):
+            names.append(name)
+            if len(names) > 1:
+                raise TopologyError(f"'{text.text}' stands for several names; a topology has one")
+        if not names:
+            raise TopologyError(f"'{text.text}' stands for no name")
+        check_name(names[0])
+    return names[0]
+
+
+def dumps_topology(topology: Topology) -> str:
+    """The topology as a file in the explicit form; `loads_topology` gives an equal one back."""
+    lines = [f"format: {FORMAT}", f"name: {_scalar(topology.name)}", "nodes:"]
+    for name, node in topology.nodes.items():
+        flags = "".join(
+            f", {flag}: true" for flag in ("multicast", "aggregation") if getattr(node, flag)
+        )
+        lines.append(f"  {_scalar(name)}: {{kind: {node.kind}{flags}}}")
+    lines.append("links:" if topology.links else "links: []")
+    lines.extend(f"  - {{{_link(link)}}}" for link in topology.links)
+    return "\n".join(lines) + "\n"
+
+
+def _link(link: Link) -> str:
+    fields = [
+        f"src: {_scalar(link.src)}",
+        f"dst: {_scalar(link.dst)}",
+        f"bandwidth: {_scalar(show(link.bandwidth))}",
+    ]
+    if link.latency is not None:
+        fields.append(f"latency: {_scalar(show(link.latency))}")
+    if link.count != 1:
+        fields.append(f"count: {link.count}")
+    if link.oneway:
+        fields.append("oneway: true")
+    return ", ".join(fields)
+
+
+def _scalar(text: str) -> str:
+    """`text` for YAML, quoted where another reader might take it for something else."""
+    word = re.fullmatch(r"[A-Za-z_][A-Za-z0-9_./-]*", text) is not None
+    special = text.lower() in ("true", "false", "yes", "no", "on", "off", "null", "y", "n")
+    if (word and not special) or re.fullmatch(r"0|[1-9][0-9]*", text):
+        return text
+    return json.dumps(text)

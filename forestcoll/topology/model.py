@@ -1,0 +1,335 @@
+"""The expanded topology: nodes, links, and what follows from them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import field
+from fractions import Fraction
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import BeforeValidator, ConfigDict, InstanceOf
+from pydantic.dataclasses import dataclass
+
+from forestcoll.errors import InfeasibleError, TopologyError, did_you_mean
+from forestcoll.topology.numbers import exact
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+Kind = Literal["gpu", "switch"]
+Exact = Annotated[InstanceOf[Fraction], BeforeValidator(exact)]
+
+MAX_NODES = 200_000
+MAX_LINKS = 2_000_000
+MAX_COUNT = 1_000_000
+DEFAULT_LATENCY = Fraction(1)  # microseconds a link, where the file states none
+
+_ID = re.compile(r"[\w.:@+#-]+(?:/[\w.:@+#-]+)*")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
+
+
+def check_id(node: str) -> None:
+    """Nothing when `node` may be a node id; else `TopologyError`."""
+    if len(node) > 200 or _ID.fullmatch(node) is None:
+        shown = node if len(node) <= 60 else node[:60] + "..."
+        raise TopologyError(
+            f"{shown!r} cannot be a node id: use up to 200 letters, digits and . _ - : @ + # "
+            "in parts joined by '/'"
+        )
+
+
+def check_name(name: str) -> None:
+    """Nothing when `name` may name a topology, and so its files; else `TopologyError`."""
+    if _NAME.fullmatch(name) is None:
+        raise TopologyError(
+            f"{name[:60]!r} cannot be the name of a topology: it names files, so use up to 100 "
+            f"letters, digits and . _ - +, such as '{slug(name)}'"
+        )
+
+
+def slug(text: str) -> str:
+    """`text` made fit to name a topology: "H100 topology" gives "h100-topology"."""
+    return re.sub(r"[^a-z0-9._+]+", "-", text.lower()).strip("-._+")[:100] or "topology"
+
+
+@dataclass(frozen=True, slots=True, config=ConfigDict(extra="forbid"))
+class Node:
+    """A GPU, or a switch that may copy (`multicast`) or add (`aggregation`) in the fabric."""
+
+    kind: Kind
+    multicast: bool = False
+    aggregation: bool = False
+
+    def __post_init__(self) -> None:
+        if self.kind == "gpu" and (self.multicast or self.aggregation):
+            raise TopologyError("multicast and aggregation are for switches; this node is a gpu")
+
+
+@dataclass(frozen=True, slots=True, config=ConfigDict(extra="forbid"))
+class Link:
+    """`count` parallel links of `bandwidth` GB/s each; both ways at that rate unless `oneway`."""
+
+    src: str
+    dst: str
+    bandwidth: Exact  # GB/s (10^9 bytes a second) of one of the parallel links, each direction
+    latency: Exact | None = None  # microseconds
+    count: int = 1
+    oneway: bool = False
+
+    def __post_init__(self) -> None:
+        if self.src == self.dst:
+            raise TopologyError(f"'{self.src}' is linked to itself; a link joins two nodes")
+        if self.bandwidth <= 0:
+            raise TopologyError(f"bandwidth {self.bandwidth} must be more than 0 GB/s")
+        if self.latency is not None and self.latency < 0:
+            raise TopologyError(f"latency {self.latency} must not be negative (microseconds)")
+        if not 1 <= self.count <= MAX_COUNT:
+            raise TopologyError(f"count {self.count} must be between 1 and {MAX_COUNT:,}")
+
+    def directions(self) -> Iterator[tuple[str, str]]:
+        """(from, to) once, or both ways round."""
+        yield self.src, self.dst
+        if not self.oneway:
+            yield self.dst, self.src
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """A network port that a machine's own dump names. Nothing beyond it is described there."""
+
+    name: str
+    bandwidth: Exact  # GB/s
+    near: tuple[str, ...]  # ids of the GPUs that are nearest on PCIe
+    attributes: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, config=ConfigDict(extra="forbid"))
+class Topology:
+    """Nodes in order (the order of the GPUs is the order of the ranks) and the links between them.
+
+    `adapters` and `notes` (what a reader had to assume, in words) say more about where the topology
+    comes from; they are no part of equality and not written by `dumps_topology`.
+
+    Raises `TopologyError` when a link names no node, an id is malformed, or there is no GPU.
+    """
+
+    name: str
+    nodes: dict[str, Node]
+    links: tuple[Link, ...]
+    adapters: tuple[Adapter, ...] = field(default=(), compare=False)
+    notes: tuple[str, ...] = field(default=(), compare=False)
+
+    def __post_init__(self) -> None:
+        check_name(self.name)
+        check_sizes(len(self.nodes), len(self.links))
+        for node in self.nodes:
+            check_id(node)
+        for i, link in enumerate(self.links):
+            for end in (link.src, link.dst):
+                if end not in self.nodes:
+                    raise TopologyError(f"links[{i}]: {unknown_node(end, self.nodes)}")
+        if not self.gpus:
+            raise TopologyError(f"topology '{self.name}' has no GPU: give some nodes kind: gpu")
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """Ids of the GPUs, in rank order."""
+        return tuple(name for name, node in self.nodes.items() if node.kind == "gpu")
+
+    @property
+    def boxes(self) -> tuple[tuple[str, ...], ...]:
+        """Node ids box by box: a box is what shares all that stands before the last "/" of an id.
+
+        Nodes whose id has no "/" are in no box. For the solver a hint where symmetry may be found,
+        not a promise that the boxes are alike.
+        """
+        found: dict[str, list[str]] = {}
+        for name in self.nodes:
+            box = name.rpartition("/")[0]
+            if box:
+                found.setdefault(box, []).append(name)
+        return tuple(tuple(box) for box in found.values())
+
+    def directed(self) -> dict[tuple[str, str], Fraction]:
+        """GB/s from node to node, parallel links added up, each direction on its own."""
+        merged: dict[tuple[str, str], Fraction] = {}
+        for link in self.links:
+            bandwidth = link.bandwidth * link.count
+            for ends in link.directions():
+                known = merged.get(ends)
+                merged[ends] = bandwidth if known is None else known + bandwidth
+        return merged
+
+    def latencies(self) -> dict[tuple[str, str], Fraction]:
+        """Microseconds from node to node over one link; the longest where several are parallel."""
+        merged: dict[tuple[str, str], Fraction] = {}
+        for link in self.links:
+            own = DEFAULT_LATENCY if link.latency is None else link.latency
+            for ends in link.directions():
+                merged[ends] = max(own, merged.get(ends, own))
+        return merged
+
+    def latency(self, src: str, dst: str) -> Fraction:
+        """Microseconds over the link from `src` to `dst`. Linear: for many links, `latencies`."""
+        found = [
+            DEFAULT_LATENCY if link.latency is None else link.latency
+            for link in self.links
+            if (src, dst) in link.directions()
+        ]
+        if not found:
+            raise TopologyError(f"there is no link from '{src}' to '{dst}'")
+        return max(found)
+
+    def to_networkx(self) -> nx.MultiDiGraph[Any]:
+        """A directed multigraph: an edge per link and direction, keyed by the link's number.
+
+        Node attributes kind, multicast, aggregation; edge attributes bandwidth (Fraction, of one of
+        the parallel links), latency, count; graph attribute name.
+        """
+        import networkx as nx
+
+        graph: nx.MultiDiGraph[Any] = nx.MultiDiGraph(name=self.name)
+        for name, node in self.nodes.items():
+            graph.add_node(
+                name, kind=node.kind, multicast=node.multicast, aggregation=node.aggregation
+            )
+        for i, link in enumerate(self.links):
+            values = {"bandwidth": link.bandwidth, "latency": link.latency, "count": link.count}
+            for src, dst in link.directions():
+                graph.add_edge(src, dst, key=i, **values)
+        return graph
+
+
+def check_sizes(nodes: int, links: int) -> None:
+    """Nothing within the limits of a topology; else `TopologyError`."""
+    if nodes > MAX_NODES:
+        raise TopologyError(f"more than {MAX_NODES:,} nodes: make the topology smaller")
+    if links > MAX_LINKS:
+        raise TopologyError(f"more than {MAX_LINKS:,} links: make the topology smaller")
+
+
+def unknown_node(node: str, known: Iterable[str]) -> str:
+    """ "unknown node 'gpu9'; did you mean 'gpu7'?"."""
+    # Comparing with every name of a huge topology would take seconds and help nobody.
+    return f"unknown node '{node}'{did_you_mean(node, islice(known, 5_000))}"
+
+
+def from_networkx(graph: nx.Graph[Any], name: str = "") -> Topology:
+    """The topology that `Topology.to_networkx` shows, or any networkx graph of that kind.
+
+    Node attribute `kind` (default gpu), `multicast`, `aggregation`; edge attribute `bandwidth` in
+    GB/s (needed), `latency`, `count`. An undirected edge is a link both ways. Directed edges are
+    one way; two opposite ones with the same key and attributes become one link both ways.
+    """
+    nodes: dict[str, Node] = {}
+    for node, data in graph.nodes(data=True):
+        kind = data.get("kind", "gpu")
+        if kind not in ("gpu", "switch"):
+            raise TopologyError(f"node '{node}': kind {kind!r} is neither 'gpu' nor 'switch'")
+        flags = {f: bool(data.get(f, False)) for f in ("multicast", "aggregation")}
+        if str(node) in nodes:
+            raise TopologyError(f"two nodes are called '{node}' when written as text")
+        nodes[str(node)] = Node(kind, **flags)
+    title = name or str(graph.graph.get("name") or "networkx")
+    return Topology(title, nodes, tuple(_links_of(graph)))
+
+
+def _links_of(graph: nx.Graph[Any]) -> list[Link]:
+    edges: list[tuple[Any, str, str, dict[str, Any]]]
+    if graph.is_multigraph():
+        listed = graph.edges(keys=True, data=True)  # type: ignore[call-overload]
+        edges = [(key, str(u), str(v), data) for u, v, key, data in listed]
+    else:
+        edges = [(0, str(u), str(v), data) for u, v, data in graph.edges(data=True)]
+    links: dict[tuple[Any, str, str], Link] = {}
+    for key, src, dst, data in edges:
+        if "bandwidth" not in data:
+            raise TopologyError(f"edge '{src}' -> '{dst}' has no attribute 'bandwidth' (GB/s)")
+        link = Link(
+            src,
+            dst,
+            data["bandwidth"],
+            data.get("latency"),
+            data.get("count", 1),
+            oneway=graph.is_directed(),
+        )
+        back = links.get((key, dst, src))
+        same = (link.bandwidth, link.latency, link.count)
+        if back is not None and (back.bandwidth, back.latency, back.count) == same:
+            links[key, dst, src] = Link(dst, src, *same)
+        else:
+            links[key, src, dst] = link
+    return list(links.values())
+
+
+def find_cut(
+    nodes: Sequence[str], arcs: Iterable[tuple[str, str]], ranks: Sequence[str]
+) -> tuple[frozenset[str], str, str] | None:
+    """(nodes that no arc leaves, a rank among them, a rank outside), or None without such a set.
+
+    Two searches from the first rank, along the arcs and against them: linear time.
+    """
+    ahead: dict[str, list[str]] = {node: [] for node in nodes}
+    behind: dict[str, list[str]] = {node: [] for node in nodes}
+    for src, dst in arcs:
+        ahead[src].append(dst)
+        behind[dst].append(src)
+    start = ranks[0]
+    reached = _reach(start, ahead)
+    for rank in ranks:
+        if rank not in reached:
+            return frozenset(reached), start, rank
+    reaching = _reach(start, behind)
+    for rank in ranks:
+        if rank not in reaching:
+            return frozenset(node for node in nodes if node not in reaching), rank, start
+    return None
+
+
+def _reach(start: str, next_to: Mapping[str, Sequence[str]]) -> set[str]:
+    seen = {start}
+    stack = [start]
+    while stack:
+        for node in next_to[stack.pop()]:
+            if node not in seen:
+                seen.add(node)
+                stack.append(node)
+    return seen
+
+
+def check_connected(topology: Topology, ranks: Sequence[str] | None = None) -> None:
+    """Nothing when every rank (default: every GPU) can send to every other, over any nodes.
+
+    Raises `TopologyError` for fewer than two ranks, `InfeasibleError` naming a cut otherwise.
+    """
+    chosen = topology.gpus if ranks is None else tuple(ranks)
+    for rank in chosen:
+        if rank not in topology.nodes:
+            raise TopologyError(unknown_node(rank, topology.nodes))
+    if len(chosen) < 2:
+        raise TopologyError(
+            f"topology '{topology.name}': {len(chosen)} rank{'s' * (len(chosen) != 1)}; "
+            "a collective needs at least two GPUs"
+        )
+    arcs = (ends for link in topology.links for ends in link.directions())
+    found = find_cut(tuple(topology.nodes), arcs, chosen)
+    if found is not None:
+        raise InfeasibleError(cut_in_words(found[0], chosen, order=tuple(topology.nodes)))
+
+
+def cut_in_words(cut: frozenset[str], ranks: Sequence[str], order: Sequence[str]) -> str:
+    """ "ranks a, b cannot reach c: no link leaves {a, b, switch}"."""
+    inside = [rank for rank in ranks if rank in cut]
+    outside = [rank for rank in ranks if rank not in cut]
+    several = "ranks" if len(inside) > 1 else "rank"
+    return (
+        f"{several} {_few(inside)} cannot reach {_few(outside)}: "
+        f"no link leaves {{{_few([node for node in order if node in cut])}}}"
+    )
+
+
+def _few(names: Sequence[str], most: int = 6) -> str:
+    shown = ", ".join(names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"

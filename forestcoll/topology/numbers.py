@@ -1,0 +1,64 @@
+"""Exact numbers: text, integers, decimals and fractions in, `Fraction` out."""
+
+from __future__ import annotations
+
+import math
+import re
+from decimal import Decimal
+from fractions import Fraction
+
+from forestcoll.errors import TopologyError
+
+LARGEST = 10**40
+"""Numerators and denominators beyond this are refused before any arithmetic is done with them."""
+
+_DECIMAL = r"(?:[0-9]{1,40}(?:\.[0-9]{0,40})?|\.[0-9]{1,40})(?:[eE][+-]?[0-9]{1,2})?"
+DECIMAL = re.compile(_DECIMAL)
+_NUMBER = re.compile(rf"\s*([+-]?{_DECIMAL})\s*(?:/\s*({_DECIMAL})\s*)?")
+_TOO_LONG = re.compile(r"[+-]?[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?")
+_NOT_FINITE = re.compile(r"[+-]?\.?(?:inf|infinity|nan)", re.IGNORECASE)
+
+
+def is_small(value: int | Fraction) -> bool:
+    """Whether `value` can be computed with: numerator and denominator under `LARGEST`."""
+    return abs(value.numerator) <= LARGEST and value.denominator <= LARGEST
+
+
+def exact(value: object) -> Fraction:
+    """The number that `value` states, exactly.
+
+    Takes integers, fractions, decimals, and text such as "25", "37.5", "1e3" or "325/15". A float
+    is read as its shortest decimal (37.3 is 373/10), which is what a person meant by it.
+
+    Raises `TopologyError` when it is no number, not finite, or has more than 40 digits.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | Fraction | Decimal | float | str):
+        raise TopologyError(f"{value!r} is not a number")
+    if isinstance(value, int | Fraction):
+        number = Fraction(value)
+        if not is_small(number):
+            raise TopologyError("a number of more than 40 digits is out of range")
+        return number
+    if isinstance(value, float) and not math.isfinite(value):
+        raise TopologyError(f"{value} is not finite")
+    text = str(value)
+    if _NOT_FINITE.fullmatch(text.strip()):
+        raise TopologyError(f"{text.strip()} is not finite")
+    match = _NUMBER.fullmatch(text)
+    if match is None:
+        shown = text if len(text) <= 40 else text[:40] + "..."
+        if _TOO_LONG.fullmatch(text.strip()):
+            raise TopologyError(f"{shown} is out of range: more than 40 digits")
+        raise TopologyError(f"'{shown}' is not a number (such as 25, 37.5 or \"325/15\")")
+    over = Fraction(match[2]) if match[2] else Fraction(1)
+    if over == 0:
+        raise TopologyError(f"'{text}' divides by zero")
+    number = Fraction(match[1]) / over
+    if not is_small(number):
+        raise TopologyError(f"'{text}' is out of range: more than 40 digits")
+    return number
+
+
+def show(value: int | Fraction) -> str:
+    """`value` as people write it and `exact` reads it: "25", "373/10"."""
+    return str(Fraction(value))
