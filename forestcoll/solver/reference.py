@@ -7,7 +7,7 @@ method (Zhao et al., ForestColl, after Edmonds; Bang-Jensen, Frank and Jackson; 
     split_switches   logical links between ranks only, and the way back to real paths
     pack             spanning trees in those logical links
 
-Every non-rank node (switch, idle GPU) must receive as much as it sends; `solver.balance` makes it so.
+Every non-rank (switch, idle GPU) must receive as much as it sends; `solver.balance` makes it so.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def residual_of(links: Mapping[tuple[int, int], int], extra: Iterable[int] = ())
 
 
 def reachable(residual: Residual, source: int, sink: int | None = None) -> dict[int, int]:
-    """Hops from `source` to every node it can still send to; stops early once `sink` is among them."""
+    """Hops from `source` to every node it can still send to; stops once `sink` is among them."""
     level = {source: 0}
     queue = deque([source])
     while queue and sink not in level:
@@ -86,11 +86,11 @@ def push(residual: Residual, source: int, sink: int, limit: int) -> int:
 def worst_cut(
     residual: Residual, source: int, sinks: Sequence[int], need: int
 ) -> tuple[int, int, frozenset[int]] | None:
-    """The first sink that cannot receive `need` units: (units it can, sink, source side of its cut).
+    """The first sink that cannot receive `need`: (units it can, sink, source side of its cut).
 
-    None if all can. The flow is kept between sinks: what has reached v is sent on from v to the next
-    one, v'. Where that fails, v can still give units back to the source, so the source is on v's
-    side of the cut, and the cut is a minimum cut between source and v'.
+    None if all can. The flow is kept between sinks: what has reached v is sent on from v to the
+    next one, v'. Where that fails, v can still give units back to the source, so the source is on
+    v's side of the cut, and the cut is a minimum cut between source and v'.
     """
     at = source
     for sink in sinks:
@@ -171,9 +171,9 @@ def broadcast_rate(graph: CapacityGraph, root: int) -> tuple[Fraction, frozenset
 
 
 def broadcast_cut(graph: CapacityGraph, root: int) -> tuple[int, frozenset[int]]:
-    """The smallest capacity leaving a node set that holds rank `root` and lacks a rank; that set."""
+    """The least capacity leaving a node set that holds rank `root` and lacks a rank; that set."""
     if not 0 <= root < len(graph.ranks):
-        raise UnsupportedError(f"root rank {root} does not exist; ranks are 0 .. {len(graph.ranks) - 1}")
+        raise UnsupportedError(f"there is no rank {root}; ranks are 0 .. {len(graph.ranks) - 1}")
     if len(graph.ranks) < 2:
         raise UnsupportedError("a collective needs at least two ranks")
     links, source = links_of(graph), graph.ranks[root]
@@ -192,7 +192,8 @@ def explain_cut(graph: CapacityGraph, cut: frozenset[int]) -> str:
     """Why ranks outside `cut`, which no link leaves, make the collective impossible."""
     inside = _some([graph.names[v] for v in graph.ranks if v in cut])
     outside = _some([graph.names[v] for v in graph.ranks if v not in cut])
-    return f"data of {inside} can never reach {outside}: no link leaves {_some([graph.names[v] for v in sorted(cut)])}"
+    nodes = _some([graph.names[v] for v in sorted(cut)])
+    return f"data of {inside} can never reach {outside}: no link leaves {nodes}"
 
 
 def _some(names: Sequence[str]) -> str:
@@ -212,8 +213,8 @@ def _ratio(links: Links, ranks: Sequence[int], nodes: frozenset[int]) -> Fractio
 def _check_balanced(graph: CapacityGraph) -> None:
     for w in unbalanced(graph):
         raise UnsupportedError(
-            f"{graph.names[w]!r} does not receive as much as it sends, and can neither copy nor add: "
-            "trim the graph with forestcoll.solver.balance first"
+            f"{graph.names[w]!r} does not receive as much as it sends, yet can neither copy nor "
+            "add: trim the graph with forestcoll.solver.balance first"
         )
 
 
@@ -244,7 +245,7 @@ def split_switches(links: Links, switches: Sequence[int], supply: Mapping[int, i
                     _move(left, (u, w, t), units)
                     _join(routes, (u, w, t), units)
         if any(left.get((u, w), 0) for u in tails) or any(left.get((w, t), 0) for t in heads):
-            raise UnsupportedError(f"node {w} does not receive as much as it sends: balance it first")
+            raise UnsupportedError(f"node {w} does not receive as much as it sends")
         left = {link: units for link, units in left.items() if units}
     return {link: parts for link, parts in routes.items() if parts}
 
@@ -334,8 +335,7 @@ def pack(links: Links, ranks: Sequence[int], supply: Mapping[int, int]) -> list[
 def _grow(
     left: Links, ranks: Sequence[int], others: list[Batch], m: int, nodes: list[int]
 ) -> tuple[int, int, int]:
-    """The first edge (x, y), and for how many trees, by which a batch may grow. Early nodes first:
-    low trees."""
+    """The first edge (x, y) that may be added, and for how many trees; low nodes come first."""
     waiting = sum(batch[0] for batch in others)
     for x in nodes:
         for y in ranks:

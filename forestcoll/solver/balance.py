@@ -1,0 +1,347 @@
+"""The optimum where some switch receives more than it sends, or less.
+
+Such a switch can neither copy nor add, so the plain cut promises too much: one link in and two
+links out cannot feed two ranks at full rate. What a schedule really uses of each link is a
+sub-capacity c <= b with in = out at every node that is no rank, and on balanced capacities the
+plain cut is exact. The optimum is therefore a linear program in c and the rate x:
+
+    maximise x  with  0 <= c <= b,  in = out at every non-rank,
+                      c(leaving S) >= x * ranks in S    for every S holding some, not all ranks
+
+(broadcast: >= x for every S that holds the root and not all ranks). Its cuts are too many to write
+down, so only those that a max-flow finds violated are added; its dual is the proof.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from forestcoll.errors import ForestError
+from forestcoll.forest import Bound
+from forestcoll.graph import CapacityGraph
+from forestcoll.program import Collective
+from forestcoll.solver import exact_lp
+from forestcoll.solver.reference import (
+    Links,
+    broadcast_cut,
+    links_of,
+    plain_cut,
+    push,
+    reachable,
+    residual_of,
+    unbalanced,
+)
+
+Cut = frozenset[int]
+
+ROUNDING = 2**40
+"""Floating-point proposals become integers by this factor before cuts are searched in them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Balanced:
+    """A graph with in = out at every non-rank, and the optimum that it shares with the original.
+
+    `rate` is GB/s a rank (allgather) or GB/s in all (broadcast); `bound.algbw` is N * rate or rate.
+    """
+
+    graph: CapacityGraph
+    rate: Fraction
+    bound: Bound
+
+
+def is_balanced(graph: CapacityGraph) -> bool:
+    """Whether every non-rank (switch, idle GPU) receives exactly as much as it sends."""
+    return not unbalanced(graph)
+
+
+def balance(graph: CapacityGraph, root: int | None = None) -> Balanced:
+    """Balanced sub-capacities that keep the true optimum of allgather, with its proof.
+
+    With `root` (a rank number) the optimum is that of broadcast from there. For reduce-scatter and
+    reduce pass the reversed graph. A balanced graph comes back unchanged. Where the plain cut can
+    still be reached, the bound is that cut ("cut"); else it is the dual ("linear-program").
+    Multicast and aggregation are not used, but the bound allows for them: where a copying switch
+    could do better than balanced traffic, it is larger than the rate.
+    Raises InfeasibleError when some rank cannot reach another.
+    """
+    best, cut = _plain(graph, root)
+    whole = _trim(graph, {}) if unbalanced(graph) else links_of(graph)
+    trimmed = graph if not unbalanced(graph) else _with_capacities(graph, whole, 1)
+    if _reaches(trimmed, root, best):
+        rate = best * graph.unit
+        return Balanced(trimmed, rate, Bound(rate * _shares(graph, root), "cut", (cut,)))
+    switches = _non_ranks(graph)
+    cuts = _first_cuts(graph, root)
+    solution = _optimum(graph, root, best, switches, cuts)
+    common = math.lcm(*(z.denominator for z in solution.primal))
+    pairs = list(links_of(graph))
+    used = {pair: int(z * common) for pair, z in zip(pairs, solution.primal, strict=False)}
+    trimmed = _with_capacities(graph, _trim(graph, used, common), common)
+    rate = solution.value * graph.unit
+    if solution.value == best:
+        return Balanced(trimmed, rate, Bound(rate * _shares(graph, root), "cut", (cut,)))
+    bound = _certificate(graph, root, solution, switches, cuts)
+    copying = [w for w, _ in bound.potentials if graph.multicast[w]]
+    if copying:  # in = out does not hold there for schedules that copy in the fabric
+        plain = [w for w in switches if not graph.multicast[w]]
+        solution = _optimum(graph, root, best, plain, cuts)
+        bound = _certificate(graph, root, solution, plain, cuts)
+    return Balanced(trimmed, rate, bound)
+
+
+def _plain(graph: CapacityGraph, root: int | None) -> tuple[Fraction, Cut]:
+    if root is None:
+        return plain_cut(graph)
+    units, cut = broadcast_cut(graph, root)
+    return Fraction(units), cut
+
+
+def _shares(graph: CapacityGraph, root: int | None) -> int:
+    """algbw / rate."""
+    return len(graph.ranks) if root is None else 1
+
+
+def _non_ranks(graph: CapacityGraph) -> list[int]:
+    ranks = set(graph.ranks)
+    return [v for v in range(graph.n) if v not in ranks]
+
+
+def _reaches(graph: CapacityGraph, root: int | None, rate: Fraction) -> bool:
+    """Whether every cut of `graph` allows `rate` (in its units)."""
+    return not _violated(graph, links_of(graph), rate, root, first=True)
+
+
+# ---------------------------------------------------------------------------------- trimming
+
+
+def _trim(graph: CapacityGraph, used: Links, common: int = 1) -> Links:
+    """`used` (in = out at non-ranks), made as large as in = out allows; all in units / `common`.
+
+    Links between ranks are taken whole; the rest is a maximum flow through the switches from all
+    ranks to all ranks in what `used` leaves. Spare capacity gives the trees room.
+    """
+    ranks, source, sink = set(graph.ranks), -1, -2
+    links = {pair: units * common for pair, units in links_of(graph).items()}
+    spare: Links = {}
+    for (u, v), units in links.items():
+        if u in ranks and v in ranks:
+            continue
+        # a rank that sends is one node, the same rank as a receiver is the common sink
+        pair = (u, sink if v in ranks else v)
+        spare[pair] = spare.get(pair, 0) + units - used.get((u, v), 0)
+    total = sum(links.values())
+    network = dict(spare)
+    network.update({(source, r): total for r in ranks})
+    residual = residual_of(network, (source, sink))
+    push(residual, source, sink, total)
+    out: Links = {}
+    for (u, v), units in links.items():
+        if u in ranks and v in ranks:
+            out[u, v] = units
+            continue
+        pair = (u, sink if v in ranks else v)
+        room = units - used.get((u, v), 0)
+        taken = max(0, min(room, spare[pair] - residual[pair[0]][pair[1]]))
+        spare[pair] -= taken
+        out[u, v] = used.get((u, v), 0) + taken
+    return out
+
+
+def _with_capacities(graph: CapacityGraph, links: Links, common: int) -> CapacityGraph:
+    """`graph` with other capacities, in units / `common`; the unit as coarse as they allow."""
+    links = {pair: units for pair, units in links.items() if units}
+    g = math.gcd(common, *links.values())
+    return replace(
+        graph,
+        tail=tuple(u for u, _ in links),
+        head=tuple(v for _, v in links),
+        capacity=tuple(units // g for units in links.values()),
+        unit=graph.unit * Fraction(g, common),
+    )
+
+
+# ---------------------------------------------------------------------------- linear program
+
+
+def _first_cuts(graph: CapacityGraph, root: int | None) -> list[Cut]:
+    """Cuts to start from: what enters each rank, and what leaves each."""
+    everything = frozenset(range(graph.n))
+    sources = graph.ranks if root is None else (graph.ranks[root],)
+    cuts = [everything - {v} for v in graph.ranks if root is None or v != graph.ranks[root]]
+    return list(dict.fromkeys(cuts + [frozenset([v]) for v in sources]))
+
+
+def _optimum(
+    graph: CapacityGraph, root: int | None, best: Fraction, switches: list[int], cuts: list[Cut]
+) -> exact_lp.Solution:
+    """The exact optimum (links' c, then x, as its variables). `cuts` grows by those it needed.
+
+    `best` bounds x from above and sets the scale of the floating-point proposals.
+    """
+    links = links_of(graph)
+    x = len(links)
+    program = exact_lp.Program([*links.values(), None], [0] * x + [1])
+    for w in switches:
+        program.rows.append(exact_lp.Row(_balance_row(links, w), equality=True))
+    program.rows += [exact_lp.Row(_cut_row(graph, links, cut, root)) for cut in cuts]
+    solution: exact_lp.Solution | None = None
+    while True:
+        if solution is None:
+            guess, basis = exact_lp.propose(program, float(best))
+            c = {pair: int(z * ROUNDING) for pair, z in zip(links, guess, strict=False)}
+            rate = Fraction(int(guess[x] * ROUNDING * (1 - 1e-7)))
+        else:
+            common = math.lcm(*(z.denominator for z in solution.primal))
+            c = {pair: int(z * common) for pair, z in zip(links, solution.primal, strict=False)}
+            rate = solution.value * common
+        fresh = [cut for cut in _violated(graph, c, rate, root) if cut not in set(cuts)]
+        cuts += fresh
+        program.rows += [exact_lp.Row(_cut_row(graph, links, cut, root)) for cut in fresh]
+        if solution is not None and not fresh:
+            return solution
+        # what floating point accepts is proven next, and then searched once more, exactly
+        solution = None if fresh else exact_lp.prove(program, basis) or exact_lp.simplex(program)
+
+
+def _balance_row(links: Links, w: int) -> dict[int, int]:
+    """out - in."""
+    return {e: 1 if u == w else -1 for e, (u, v) in enumerate(links) if w in (u, v)}
+
+
+def _cut_row(graph: CapacityGraph, links: Links, cut: Cut, root: int | None) -> dict[int, int]:
+    """leaving - x * ranks in the cut (broadcast: - x)."""
+    row = {e: 1 for e, (u, v) in enumerate(links) if u in cut and v not in cut}
+    row[len(links)] = -_count(graph, cut, root)
+    return row
+
+
+def _count(graph: CapacityGraph, cut: Cut, root: int | None) -> int:
+    return sum(v in cut for v in graph.ranks) if root is None else 1
+
+
+def _violated(
+    graph: CapacityGraph, links: Links, rate: Fraction, root: int | None, first: bool = False
+) -> list[Cut]:
+    """Cuts that leave less than `rate` asks for, at most one a rank; [] if there is none at all.
+
+    Flows are kept between sinks as in `reference.worst_cut`; what a rank could not receive whole is
+    handed back before the next one is tried.
+    """
+    p, q = rate.numerator, rate.denominator
+    scaled = {pair: units * q for pair, units in links.items()}
+    source = -1 if root is None else graph.ranks[root]
+    if root is None:
+        scaled.update({(source, v): p for v in graph.ranks})
+    residual = residual_of(scaled, range(graph.n))
+    need, at = p * _shares(graph, root), source
+    found: dict[Cut, None] = {}
+    for sink in graph.ranks:
+        if sink == at:
+            continue
+        units = push(residual, at, sink, need)
+        if units == need:
+            at = sink
+            continue
+        found[frozenset(reachable(residual, at)) - {-1}] = None
+        if first:
+            break
+        push(residual, sink, at, units)
+    return list(found)
+
+
+# -------------------------------------------------------------------------------- certificate
+
+
+def _certificate(
+    graph: CapacityGraph,
+    root: int | None,
+    solution: exact_lp.Solution,
+    switches: list[int],
+    cuts: list[Cut],
+) -> Bound:
+    """The dual as a Bound: weights of cuts, potentials of switches."""
+    weights = solution.dual[len(switches) :]
+    pairs = [(cut, y) for cut, y in zip(cuts, weights, strict=False) if y]
+    return Bound(
+        algbw=solution.value * graph.unit * _shares(graph, root),
+        method="linear-program",
+        parts=tuple(cut for cut, _ in pairs),
+        weights=tuple(y for _, y in pairs),
+        potentials=tuple((w, p) for w, p in zip(switches, solution.dual, strict=False) if p),
+    )
+
+
+def check_dual(
+    graph: CapacityGraph, bound: Bound, collective: Collective, root: int | None = None
+) -> Fraction:
+    """The algbw (GB/s) that the certificate of a "linear-program" bound proves, recomputed exactly.
+
+    Trusts nothing in `bound` and ignores its `algbw`: compare. `root` is a rank number. Raises
+    ForestError with the reason where the certificate proves nothing.
+    """
+    if bound.method != "linear-program":
+        raise ForestError(f"bound: method {bound.method!r} is no linear-program certificate")
+    if collective is Collective.ALLREDUCE:
+        raise ForestError("bound: a linear-program certificate cannot prove an allreduce")
+    if collective in (Collective.REDUCE_SCATTER, Collective.REDUCE):
+        graph = graph.reverse()
+    if collective.rooted and (root is None or not 0 <= root < len(graph.ranks)):
+        raise ForestError(f"bound: {collective.value} needs a root rank, got {root}")
+    start = root if collective.rooted else None
+    _check_cuts(graph, bound, start)
+    potential = _check_potentials(graph, bound.potentials)
+    total = Fraction(0)
+    for u, v, units in zip(graph.tail, graph.head, graph.capacity, strict=True):
+        pressure = potential.get(u, Fraction(0)) - potential.get(v, Fraction(0))
+        for part, y in zip(bound.parts, bound.weights, strict=True):
+            if u in part and v not in part:
+                pressure += y
+        total += units * max(Fraction(0), pressure)
+    return total * graph.unit * _shares(graph, start)
+
+
+def _check_cuts(graph: CapacityGraph, bound: Bound, root: int | None) -> None:
+    """The cuts are cuts and their weights add up, or ForestError."""
+    if len(bound.parts) != len(bound.weights):
+        raise ForestError(f"bound: {len(bound.parts)} cuts but {len(bound.weights)} weights")
+    whole = Fraction(0)
+    for number, (part, y) in enumerate(zip(bound.parts, bound.weights, strict=True)):
+        inside = sum(v in part for v in graph.ranks)
+        if any(not 0 <= v < graph.n for v in part):
+            raise ForestError(f"bound: cut {number} holds a node that does not exist")
+        if y < 0:
+            raise ForestError(f"bound: cut {number} has the negative weight {y}")
+        if inside == len(graph.ranks):
+            raise ForestError(f"bound: cut {number} holds all ranks, so it cuts nothing off")
+        if root is None and not inside:
+            raise ForestError(f"bound: cut {number} holds no rank, so no data has to leave it")
+        if root is not None and graph.ranks[root] not in part:
+            name = graph.names[graph.ranks[root]]
+            raise ForestError(f"bound: cut {number} does not hold the root {name}")
+        whole += y * (inside if root is None else 1)
+    if whole != 1:
+        what = "weights * ranks in the cut" if root is None else "weights"
+        raise ForestError(f"bound: the {what} add up to {whole}, not 1")
+
+
+def _check_potentials(
+    graph: CapacityGraph, potentials: Sequence[tuple[int, Fraction]]
+) -> dict[int, Fraction]:
+    """The potentials by node, or ForestError: only nodes where in = out must hold have one."""
+    out: dict[int, Fraction] = {}
+    for w, p in potentials:
+        if not 0 <= w < graph.n:
+            raise ForestError(f"bound: a potential for node {w}, which does not exist")
+        name = graph.names[w]
+        if w in out:
+            raise ForestError(f"bound: two potentials for {name}")
+        if w in graph.ranks:
+            raise ForestError(f"bound: a potential for {name}, which is a rank")
+        if graph.multicast[w]:
+            raise ForestError(f"bound: a potential for {name}, which may copy in the fabric")
+        out[w] = p
+    return out

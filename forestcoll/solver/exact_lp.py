@@ -1,0 +1,257 @@
+"""Linear programs solved exactly: found in floating point, proven in fractions.
+
+    maximise  sum of cost[j] z[j]   with  0 <= z[j] <= upper[j] (None: no limit)
+    and each row's  sum of a[j] z[j]  >= 0, or = 0 where the row is an equality.
+
+z = 0 satisfies every row, so a program here is never infeasible. An ordinary solver proposes which
+variables rest at a bound and which rows are tight; that choice turns the program into two square
+systems of linear equations, one for z and one for the dual, which are solved in integers. Where the
+two values agree and both are feasible the optimum is proven, whatever precision the proposal had.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from forestcoll.errors import UnsupportedError
+
+PIVOT_LIMIT = 20_000
+"""Pivots of the exact simplex before it gives up (it runs only where no proposal can be proven)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """sum of coefficients[j] * z[j] >= 0, or = 0."""
+
+    coefficients: dict[int, int]
+    equality: bool = False
+
+
+@dataclass(slots=True)
+class Program:
+    """The data of one program. Rows may be appended between solves."""
+
+    upper: list[int | None]
+    cost: list[int]
+    rows: list[Row] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """An optimal vertex: `value` and `dual` (one multiplier a row) prove each other.
+
+    Sign: multipliers of inequalities are >= 0, and cost[j] + sum over rows of dual * a[j] is
+    <= 0 where z[j] = 0, >= 0 where z[j] = upper[j], 0 between.
+    """
+
+    value: Fraction
+    primal: list[Fraction]
+    dual: list[Fraction]
+
+
+Basis = tuple[list[int], list[int], list[int]]  # variables within bounds, at the upper; tight rows
+
+
+def propose(program: Program, scale: float) -> tuple[list[float], Basis]:
+    """What floating point says: z / scale, and the basis that it stopped at."""
+    with warnings.catch_warnings():  # the bindings' own import warnings are no concern of callers
+        warnings.simplefilter("ignore")
+        from ortools.linear_solver import pywraplp
+    solver = pywraplp.Solver.CreateSolver("GLOP")
+    solver.SetSolverSpecificParametersAsString(
+        "primal_feasibility_tolerance: 1e-10 dual_feasibility_tolerance: 1e-10 "
+        "use_preprocessing: false"
+    )
+    inf = solver.infinity()
+    variables = [solver.NumVar(0, inf if u is None else u / scale, "") for u in program.upper]
+    for variable, cost in zip(variables, program.cost, strict=True):
+        solver.Objective().SetCoefficient(variable, cost)
+    solver.Objective().SetMaximization()
+    rows = []
+    for row in program.rows:
+        constraint = solver.Constraint(0, 0 if row.equality else inf)
+        for j, a in row.coefficients.items():
+            constraint.SetCoefficient(variables[j], a)
+        rows.append(constraint)
+    solver.Solve()
+    inside = [j for j, v in enumerate(variables) if v.basis_status() == solver.BASIC]
+    above = [j for j, v in enumerate(variables) if v.basis_status() == solver.AT_UPPER_BOUND]
+    tight = [i for i, c in enumerate(rows) if c.basis_status() != solver.BASIC]
+    return [v.solution_value() for v in variables], (inside, above, tight)
+
+
+def prove(program: Program, basis: Basis) -> Solution | None:
+    """The exact vertex of `basis`, or None where it is no vertex or not optimal."""
+    inside, above, tight = basis
+    if len(inside) != len(tight):
+        return None
+    primal = [Fraction(0)] * len(program.upper)
+    for j in above:
+        primal[j] = Fraction(program.upper[j] or 0)
+    rows = [program.rows[i].coefficients for i in tight]
+    rhs = [-sum(int(primal[j]) * a for j, a in row.items()) for row in rows]
+    members = set(inside)
+    z = solve_square([{j: a for j, a in row.items() if j in members} for row in rows], rhs)
+    columns: dict[int, dict[int, int]] = {j: {} for j in inside}
+    for i, row in zip(tight, rows, strict=True):
+        for j, a in row.items():
+            if j in members:
+                columns[j][i] = a
+    y = solve_square([columns[j] for j in inside], [-program.cost[j] for j in inside])
+    if z is None or y is None:
+        return None
+    for j, amount in z.items():
+        primal[j] = amount
+    dual = [y.get(i, Fraction(0)) for i in range(len(program.rows))]
+    value = sum((c * z for c, z in zip(program.cost, primal, strict=True)), Fraction(0))
+    solution = Solution(value, primal, dual)
+    return solution if is_optimal(program, solution) else None
+
+
+def is_optimal(program: Program, solution: Solution) -> bool:
+    """Whether primal and dual are feasible, exactly, and have the same value."""
+    gain = [Fraction(c) for c in program.cost]
+    for row, y in zip(program.rows, solution.dual, strict=True):
+        slack = sum((a * solution.primal[j] for j, a in row.coefficients.items()), Fraction(0))
+        if slack < 0 or (row.equality and slack) or (y < 0 and not row.equality):
+            return False
+        if y:
+            for j, a in row.coefficients.items():
+                gain[j] += y * a
+    bound = Fraction(0)
+    for upper, z, g in zip(program.upper, solution.primal, gain, strict=True):
+        if z < 0 or (upper is not None and z > upper) or (upper is None and g > 0):
+            return False
+        if upper is not None:
+            bound += max(g, Fraction(0)) * upper
+    return bound == solution.value
+
+
+def solve_square(rows: list[dict[int, int]], rhs: list[int]) -> dict[int, Fraction] | None:
+    """The one solution of sum of row[j] * z[j] = rhs, as {j: z}, or None if there is not one.
+
+    Sparse elimination over the integers: the row with the fewest entries is used up first, and
+    every row is divided by its common factor, which keeps the numbers short.
+    """
+    work = [(dict(row), b) for row, b in zip(rows, rhs, strict=True)]
+    holders: dict[int, set[int]] = {}
+    for i, (row, _) in enumerate(work):
+        for j in row:
+            holders.setdefault(j, set()).add(i)
+    if len(holders) != len(rows):
+        return None
+    waiting = set(range(len(rows)))
+    order: list[tuple[int, int]] = []
+    while waiting:
+        i = min(waiting, key=lambda i: (len(work[i][0]), i))
+        row, b = work[i]
+        if not row:
+            return None
+        j = min(row, key=lambda j: (len(holders[j]), j))
+        waiting.discard(i)
+        order.append((i, j))
+        for other in holders[j] & waiting:
+            work[other] = _eliminate(work[other], (row, b), j, other, holders)
+        for column in row:
+            holders[column].discard(i)
+    z: dict[int, Fraction] = {}
+    for i, j in reversed(order):
+        row, b = work[i]
+        rest = sum((a * z[column] for column, a in row.items() if column != j), Fraction(0))
+        z[j] = (b - rest) / row[j]
+    return z
+
+
+def _eliminate(
+    target: tuple[dict[int, int], int],
+    pivot: tuple[dict[int, int], int],
+    j: int,
+    name: int,
+    holders: dict[int, set[int]],
+) -> tuple[dict[int, int], int]:
+    """`target` (row number `name`) without variable j, by subtracting a multiple of `pivot`."""
+    (row, b), (source, c) = target, pivot
+    common = math.gcd(row[j], source[j])
+    up, down = source[j] // common, row[j] // common
+    out = {column: a * up for column, a in row.items()}
+    for column, a in source.items():
+        entry = out.get(column, 0) - a * down
+        if entry:
+            out[column] = entry
+            holders[column].add(name)
+        else:
+            del out[column]
+            holders[column].discard(name)
+    value = b * up - c * down
+    common = math.gcd(value, *out.values())
+    if common > 1:
+        out, value = {column: a // common for column, a in out.items()}, value // common
+    return out, value
+
+
+def simplex(program: Program) -> Solution:
+    """The optimum by Bland's rule on a dense tableau of fractions: slow, and always right.
+
+    Rows: upper bounds, then inequalities turned to <= 0, equalities twice. Starts at z = 0, which
+    is feasible, so there is no first phase. Raises UnsupportedError past PIVOT_LIMIT pivots.
+    """
+    n = len(program.upper)
+    lines: list[tuple[dict[int, int], int]] = []
+    origin: list[tuple[int, int]] = []  # (row of the program or -1, sign)
+    for j, upper in enumerate(program.upper):
+        if upper is not None:
+            lines.append(({j: 1}, upper))
+            origin.append((-1, 0))
+    for i, row in enumerate(program.rows):
+        for sign in (-1, 1) if row.equality else (-1,):
+            lines.append(({j: sign * a for j, a in row.coefficients.items()}, 0))
+            origin.append((i, -sign))
+    m = len(lines)
+    zero = Fraction(0)
+    table = [[zero] * (n + m + 1) for _ in range(m + 1)]
+    for i, (coefficients, b) in enumerate(lines):
+        for j, a in coefficients.items():
+            table[i][j] = Fraction(a)
+        table[i][n + i], table[i][-1] = Fraction(1), Fraction(b)
+    table[m][:n] = [Fraction(-c) for c in program.cost]
+    basis = list(range(n, n + m))
+    for _ in range(PIVOT_LIMIT):
+        enter = next((j for j in range(n + m) if table[m][j] < 0), None)
+        if enter is None:
+            break
+        _pivot(table, basis, enter)
+    else:
+        raise UnsupportedError("the exact optimum of the linear program is out of reach here")
+    primal, dual = [zero] * n, [zero] * len(program.rows)
+    for i, j in enumerate(basis):
+        if j < n:
+            primal[j] = table[i][-1]
+    for line, (i, sign) in enumerate(origin):
+        if i >= 0:
+            dual[i] += sign * table[m][n + line]
+    return Solution(table[m][-1], primal, dual)
+
+
+def _pivot(table: list[list[Fraction]], basis: list[int], enter: int) -> None:
+    """One step of the simplex: `enter` comes in, the first row to run dry goes out (Bland)."""
+    m = len(basis)
+    tight = [(table[i][-1] / table[i][enter], basis[i], i) for i in range(m) if table[i][enter] > 0]
+    if not tight:
+        raise UnsupportedError("the linear program has no finite optimum")
+    leave = min(tight)[2]
+    pivot = table[leave][enter]
+    table[leave] = row = [a / pivot for a in table[leave]]
+    for i in range(m + 1):
+        factor = table[i][enter]
+        if i != leave and factor:
+            table[i] = [a - factor * b if b else a for a, b in zip(table[i], row, strict=True)]
+    basis[leave] = enter
+
+
+def solve(program: Program, scale: float) -> Solution:
+    """The exact optimum: proposed in floating point and proven, or else found by `simplex`."""
+    _, basis = propose(program, scale)
+    return prove(program, basis) or simplex(program)

@@ -1,0 +1,140 @@
+"""Seeded random topologies, small and nasty, for property tests."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Callable
+from fractions import Fraction
+
+from forestcoll.graph import CapacityGraph
+
+Links = defaultdict[tuple[int, int], int]
+
+PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 9973, 1_000_003)
+STEPS = (25, 50, 100, 200, 300, 400)
+UNITS = (Fraction(1), Fraction(1, 3), Fraction(25), Fraction(25, 2))
+
+
+def random_graph(seed: int, kind: str | None = None) -> CapacityGraph:
+    """A graph with 2 to 10 ranks, 0 to 4 switches and 0 to 2 idle GPUs; `kind` is one of KINDS.
+
+    Every rank can reach every other, whatever the kind. Nodes and ranks are in random order. All
+    kinds but "asymmetric" are balanced at every switch and idle GPU.
+    """
+    rng = random.Random(seed)
+    kind = kind or KINDS[seed % len(KINDS)]
+    ranks = list(range(rng.choice((2, 3, 3, 4, 4, 5, 6, 7, 8, 10))))
+    relays = list(range(len(ranks), len(ranks) + rng.randint(1, 4)))
+    links: Links = defaultdict(int)
+    draw = _capacities(rng)
+    _BUILDERS[kind](rng, draw, links, ranks, relays)
+    return _shuffled(rng, links, len(ranks), len(ranks) + len(relays))
+
+
+def _capacities(rng: random.Random) -> Callable[[], int]:
+    """Where this graph's capacities come from: small, prime, or bandwidths of real machines."""
+    choices = rng.choice((tuple(range(1, 6)), (1,), PRIMES, STEPS))
+    return lambda: rng.choice(choices)
+
+
+def _direct(
+    rng: random.Random, draw: Callable[[], int], links: Links, ranks: list[int], relays: list[int]
+) -> None:
+    """A ring one way round, and any further links, one-way or not."""
+    relays.clear()
+    for u, v in zip(ranks, ranks[1:] + ranks[:1], strict=True):
+        links[u, v] += draw()
+    for _ in range(rng.randint(0, 2 * len(ranks))):
+        u, v = rng.sample(ranks, 2)
+        links[u, v] += draw()
+        if rng.random() < 0.5:
+            links[v, u] += draw()
+
+
+def _switched(
+    rng: random.Random, draw: Callable[[], int], links: Links, ranks: list[int], relays: list[int]
+) -> None:
+    """Switches in layers: ranks below, each node linked both ways to one or two above it."""
+    cut = rng.randint(1, len(relays))
+    below = ranks
+    for layer in (relays[:cut], relays[cut:]):
+        for u in below if layer else ():
+            for w in rng.sample(layer, min(len(layer), rng.randint(1, 2))):
+                _both(links, u, w, draw())
+        below = layer or below
+    for u, v in zip(below, below[1:], strict=False):  # joins what the top layer left apart
+        _both(links, u, v, draw())
+
+
+def _mixed(
+    rng: random.Random, draw: Callable[[], int], links: Links, ranks: list[int], relays: list[int]
+) -> None:
+    """Switches in layers, and direct links, one-way or not, between ranks."""
+    _switched(rng, draw, links, ranks, relays)
+    for _ in range(rng.randint(1, 2 * len(ranks))):
+        u, v = rng.sample(ranks, 2)
+        links[u, v] += draw()
+
+
+def _cycles(
+    rng: random.Random, draw: Callable[[], int], links: Links, ranks: list[int], relays: list[int]
+) -> None:
+    """One-way cycles through ranks and switches: balanced, though no link has its opposite."""
+    for i in range(rng.randint(2, 5)):
+        nodes = rng.sample(relays, rng.randint(0, len(relays)))
+        nodes += rng.sample(ranks, len(ranks) if i == 0 else rng.randint(1, len(ranks)))
+        rng.shuffle(nodes)
+        if len(nodes) > 1:
+            units = draw()
+            for u, v in zip(nodes, nodes[1:] + nodes[:1], strict=True):
+                links[u, v] += units
+
+
+def _asymmetric(
+    rng: random.Random, draw: Callable[[], int], links: Links, ranks: list[int], relays: list[int]
+) -> None:
+    """Any of the others, then links of switches slowed, sped up or made one-way."""
+    rng.choice((_switched, _mixed, _cycles))(rng, draw, links, ranks, relays)
+    for pair in list(links):
+        if min(pair) < len(ranks) and rng.random() < 0.4:
+            links[pair] = max(1, links[pair] + rng.choice((-1, 1)) * draw())
+    for _ in range(rng.randint(1, 3)):
+        links[rng.choice(ranks), rng.choice(relays)] += draw()
+        links[rng.choice(relays), rng.choice(ranks)] += draw()
+
+
+def _both(links: Links, u: int, v: int, units: int) -> None:
+    links[u, v] += units
+    links[v, u] += units
+
+
+def _shuffled(rng: random.Random, links: Links, n_ranks: int, n: int) -> CapacityGraph:
+    """The graph with its nodes and links in random order; relays are switches or idle GPUs."""
+    place = rng.sample(range(n), n)
+    gpu = [True] * n
+    for v in range(n):
+        gpu[place[v]] = v < n_ranks or rng.random() < 0.2
+    pairs = [pair for pair, units in links.items() if units]
+    rng.shuffle(pairs)
+    return CapacityGraph(
+        names=tuple(f"node{v}" for v in range(n)),
+        gpu=tuple(gpu),
+        multicast=(False,) * n,
+        aggregation=(False,) * n,
+        ranks=tuple(rng.sample(place[:n_ranks], n_ranks)),
+        tail=tuple(place[u] for u, _ in pairs),
+        head=tuple(place[v] for _, v in pairs),
+        capacity=tuple(links[pair] for pair in pairs),
+        unit=rng.choice(UNITS),
+    )
+
+
+_BUILDERS = {
+    "direct": _direct,
+    "switched": _switched,
+    "mixed": _mixed,
+    "cycles": _cycles,
+    "asymmetric": _asymmetric,
+}
+KINDS = tuple(_BUILDERS)
