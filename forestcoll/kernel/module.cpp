@@ -1,2 +1,191 @@
+// The Python face of the kernel: flat arrays of integers in, flat arrays out, the GIL released.
 #include <nanobind/nanobind.h>
-NB_MODULE(_kernel, m) { m.doc() = "Max-flow loops of the solver."; }
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <chrono>
+#include <tuple>
+
+#include "cuts.hpp"
+#include "expansion.hpp"
+#include "packing.hpp"
+#include "splitting.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace forestcoll {
+
+void poll_signals() {
+  using Clock = std::chrono::steady_clock;
+  thread_local Clock::time_point last = Clock::now();
+  const Clock::time_point now = Clock::now();
+  if (now - last < std::chrono::milliseconds(50)) return;
+  last = now;
+  nb::gil_scoped_acquire hold;
+  if (PyErr_CheckSignals() != 0) throw nb::python_error();
+}
+
+namespace {
+
+using Ints = std::vector<int>;
+using Amounts = std::vector<Amount>;
+
+void require(bool condition, const char* what) {
+  if (!condition) throw std::invalid_argument(what);
+}
+
+Digraph digraph(int nodes, const Ints& tail, const Ints& head, const Amounts& capacity) {
+  require(nodes > 0, "a graph needs nodes");
+  require(tail.size() == head.size() && tail.size() == capacity.size(),
+          "tail, head and capacity differ in length");
+  for (std::size_t e = 0; e < tail.size(); ++e) {
+    require(0 <= tail[e] && tail[e] < nodes && 0 <= head[e] && head[e] < nodes,
+            "an arc names an unknown node");
+    require(capacity[e] >= 0, "a capacity is negative");
+  }
+  return {nodes, tail, head, capacity};
+}
+
+void require_nodes(const Ints& list, int nodes) {
+  require(!list.empty(), "a list of nodes is empty");
+  for (int v : list) require(0 <= v && v < nodes, "an unknown node is named");
+}
+
+Demand demand(int nodes, const Amounts& supply, const Ints& sinks) {
+  require(static_cast<int>(supply.size()) == nodes, "supply needs one entry a node");
+  for (Amount s : supply) require(s >= 0, "a supply is negative");
+  require_nodes(sinks, nodes);
+  return {supply, sinks};
+}
+
+// Relays: all nodes that are no sinks.
+std::vector<char> relays(int nodes, const Ints& sinks) {
+  std::vector<char> relay(nodes, 1);
+  for (int v : sinks) relay[v] = 0;
+  return relay;
+}
+
+std::tuple<Amount, Amount, Ints> best_ratio_py(int nodes, const Ints& tail, const Ints& head,
+                                               const Amounts& capacity, const Ints& ranks) {
+  const Digraph graph = digraph(nodes, tail, head, capacity);
+  require_nodes(ranks, nodes);
+  require(ranks.size() >= 2, "a cut needs two ranks");
+  nb::gil_scoped_release release;
+  CutRatio best = best_ratio(graph, ranks);
+  return {best.leaving, best.ranks, std::move(best.inside)};
+}
+
+std::tuple<Amount, Ints> least_flow_py(int nodes, const Ints& tail, const Ints& head,
+                                       const Amounts& capacity, int source, const Ints& sinks) {
+  const Digraph graph = digraph(nodes, tail, head, capacity);
+  require_nodes({source}, nodes);
+  require_nodes(sinks, nodes);
+  nb::gil_scoped_release release;
+  CutRatio best = least_flow(graph, source, sinks);
+  return {best.leaving, std::move(best.inside)};
+}
+
+std::optional<std::tuple<int, Ints>> violated_py(int nodes, const Ints& tail, const Ints& head,
+                                                 const Amounts& capacity, const Amounts& supply,
+                                                 const Ints& sinks) {
+  const Digraph graph = digraph(nodes, tail, head, capacity);
+  const Demand asked = demand(nodes, supply, sinks);
+  nb::gil_scoped_release release;
+  const auto violation = DemandCheck(graph, asked).violated(graph.capacity);
+  if (!violation) return std::nullopt;
+  Ints inside;
+  for (int v = 0; v < nodes; ++v)
+    if (violation->inside[v]) inside.push_back(v);
+  return std::tuple{asked.sinks[violation->sink], std::move(inside)};
+}
+
+std::optional<Amounts> trim_py(int nodes, const Ints& tail, const Ints& head,
+                               const Amounts& capacity, const Amounts& supply, const Ints& sinks) {
+  Digraph graph = digraph(nodes, tail, head, capacity);
+  const Demand asked = demand(nodes, supply, sinks);
+  nb::gil_scoped_release release;
+  if (!trim(graph, asked, relays(nodes, sinks))) return std::nullopt;
+  return std::move(graph.capacity);
+}
+
+Logical remove_relays_py(int nodes, const Ints& tail, const Ints& head, const Amounts& capacity,
+                         const Amounts& supply, const Ints& sinks, const Ints& group) {
+  const Digraph graph = digraph(nodes, tail, head, capacity);
+  const Demand asked = demand(nodes, supply, sinks);
+  require(static_cast<int>(group.size()) == nodes, "group needs one entry a node");
+  nb::gil_scoped_release release;
+  return remove_relays(graph, asked, relays(nodes, sinks), group);
+}
+
+std::tuple<Digraph, Amounts, Ints> compact(const Logical& logical, const Amounts& supply, const Ints& sinks) {
+  Ints position(supply.size(), -1);
+  Digraph graph;
+  Amounts weights;
+  graph.nodes = static_cast<int>(sinks.size());
+  for (int v : sinks) {
+    position[v] = static_cast<int>(weights.size());
+    weights.push_back(supply[v]);
+  }
+  for (std::size_t a = 0; a < logical.tail.size(); ++a) {
+    graph.tail.push_back(position[logical.tail[a]]);
+    graph.head.push_back(position[logical.head[a]]);
+    Amount sum = 0;
+    for (const PathUnits& unit : logical.units[a]) sum += unit.count;
+    graph.capacity.push_back(sum);
+  }
+  return {std::move(graph), std::move(weights), sinks};
+}
+
+using TreeTuple = std::tuple<int, Amount, Ints>;
+
+std::vector<TreeTuple> pack_py(const Logical& logical, const Amounts& supply, const Ints& sinks) {
+  demand(static_cast<int>(supply.size()), supply, sinks);
+  nb::gil_scoped_release release;
+  const auto [graph, weights, nodes] = compact(logical, supply, sinks);
+  std::vector<Batch> batches = pack_exact(graph, weights, 0);
+  for (Batch& batch : batches) {
+    Ints parent(supply.size(), -1);
+    for (std::size_t v = 0; v < nodes.size(); ++v)
+      if (batch.parent[v] >= 0) parent[nodes[v]] = nodes[batch.parent[v]];
+    batch.parent = std::move(parent);
+    batch.root = nodes[batch.root];
+  }
+  std::vector<TreeTuple> result;
+  for (PathTree& tree : expand(std::move(batches), logical, static_cast<int>(supply.size())))
+    result.emplace_back(tree.root, tree.weight, std::move(tree.paths));
+  return result;
+}
+
+}  // namespace
+}  // namespace forestcoll
+
+NB_MODULE(_kernel, m) {
+  using namespace forestcoll;
+  m.doc() = "Max-flow loops of the solver.";
+  nb::class_<Logical>(m, "Logical", "Links between ranks and the paths that their units run over.")
+      .def_ro("tail", &Logical::tail)
+      .def_ro("head", &Logical::head)
+      .def_ro("paths", &Logical::paths)
+      .def_prop_ro("units", [](const Logical& logical) {
+        std::vector<std::vector<std::tuple<int, Amount>>> units;
+        for (const auto& link : logical.units) {
+          auto& list = units.emplace_back();
+          for (const PathUnits& unit : link) list.emplace_back(unit.path, unit.count);
+        }
+        return units;
+      });
+  m.def("best_ratio", &best_ratio_py, "nodes"_a, "tail"_a, "head"_a, "capacity"_a, "ranks"_a,
+        "(leaving, ranks inside, nodes inside) of the cut with the least leaving / ranks.");
+  m.def("least_flow", &least_flow_py, "nodes"_a, "tail"_a, "head"_a, "capacity"_a, "source"_a,
+        "sinks"_a, "(flow, nodes inside): the least max-flow from source to a sink, and its cut.");
+  m.def("violated", &violated_py, "nodes"_a, "tail"_a, "head"_a, "capacity"_a, "supply"_a,
+        "sinks"_a, "(sink, nodes inside) of a cut that keeps the sink from the supply, or None.");
+  m.def("trim", &trim_py, "nodes"_a, "tail"_a, "head"_a, "capacity"_a, "supply"_a, "sinks"_a,
+        "Lower capacities, balanced at every relay, that still meet the demand; None if not found.");
+  m.def("remove_relays", &remove_relays_py, "nodes"_a, "tail"_a, "head"_a, "capacity"_a,
+        "supply"_a, "sinks"_a, "group"_a, "Logical links instead of every node that is no sink.");
+  m.def("pack", &pack_py, "logical"_a, "supply"_a, "sinks"_a,
+        "[(root, weight, paths)]: spanning trees, supply[r] of them at every r, in growth order.");
+}

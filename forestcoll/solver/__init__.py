@@ -1,1 +1,6 @@
+"""Optimum, switch removal, tree packing: a CapacityGraph in, a proven Forest out."""
 
+from forestcoll.solver.optimum import Optimum, optimum
+from forestcoll.solver.synthesis import Progress, solve
+
+__all__ = ["Optimum", "Progress", "optimum", "solve"]

@@ -1,0 +1,57 @@
+from collections.abc import Sequence
+
+class Logical:
+    """Links between ranks and the paths that their units run over."""
+
+    @property
+    def tail(self) -> list[int]: ...
+    @property
+    def head(self) -> list[int]: ...
+    @property
+    def paths(self) -> list[list[int]]: ...
+    @property
+    def units(self) -> list[list[tuple[int, int]]]: ...
+
+def best_ratio(
+    nodes: int,
+    tail: Sequence[int],
+    head: Sequence[int],
+    capacity: Sequence[int],
+    ranks: Sequence[int],
+) -> tuple[int, int, list[int]]: ...
+def least_flow(
+    nodes: int,
+    tail: Sequence[int],
+    head: Sequence[int],
+    capacity: Sequence[int],
+    source: int,
+    sinks: Sequence[int],
+) -> tuple[int, list[int]]: ...
+def violated(
+    nodes: int,
+    tail: Sequence[int],
+    head: Sequence[int],
+    capacity: Sequence[int],
+    supply: Sequence[int],
+    sinks: Sequence[int],
+) -> tuple[int, list[int]] | None: ...
+def trim(
+    nodes: int,
+    tail: Sequence[int],
+    head: Sequence[int],
+    capacity: Sequence[int],
+    supply: Sequence[int],
+    sinks: Sequence[int],
+) -> list[int] | None: ...
+def remove_relays(
+    nodes: int,
+    tail: Sequence[int],
+    head: Sequence[int],
+    capacity: Sequence[int],
+    supply: Sequence[int],
+    sinks: Sequence[int],
+    group: Sequence[int],
+) -> Logical: ...
+def pack(
+    logical: Logical, supply: Sequence[int], sinks: Sequence[int]
+) -> list[tuple[int, int, list[int]]]: ...

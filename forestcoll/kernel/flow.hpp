@@ -1,0 +1,137 @@
+// Maximum flow with a residual that stays: Dinic's algorithm on arcs that can be added, changed and
+// reset, so that thousands of flows share one network and each starts from where the last one ended.
+#pragma once
+
+#include <algorithm>
+#include <limits>
+#include <vector>
+
+#include "graph.hpp"
+
+namespace forestcoll {
+
+// More than any real capacity (the callers keep total flows under 2^62).
+inline constexpr Amount kInfinite = Amount{1} << 62;
+
+class Residual {
+ public:
+  explicit Residual(int nodes) : first_(nodes, -1), level_(nodes), cursor_(nodes) {}
+
+  int nodes() const { return static_cast<int>(first_.size()); }
+
+  int add_node() {
+    first_.push_back(-1);
+    level_.push_back(0);
+    cursor_.push_back(-1);
+    return nodes() - 1;
+  }
+
+  // Arc u -> v; `e ^ 1` is its reverse. Its residual starts at its capacity.
+  int add_arc(int u, int v, Amount capacity) {
+    const int e = static_cast<int>(head_.size());
+    link(u, v, capacity);
+    link(v, u, 0);
+    return e;
+  }
+
+  void set_capacity(int arc, Amount capacity) { base_[arc] = capacity; }
+  Amount capacity(int arc) const { return base_[arc]; }
+
+  // Forget all flow.
+  void reset() { left_ = base_; }
+
+  const std::vector<Amount>& state() const { return left_; }
+  void restore(const std::vector<Amount>& state) { left_ = state; }
+
+  Amount left(int arc) const { return left_[arc]; }
+  void set_left(int arc, Amount amount) { left_[arc] = amount; }
+
+  // Routes up to `limit` more units from `source` to `target`; returns how many found a way.
+  Amount push(int source, int target, Amount limit) {
+    if ((++pushes_ & 63) == 0) poll_signals();
+    Amount sent = 0;
+    while (sent < limit && search(source, target)) {
+      std::copy(first_.begin(), first_.end(), cursor_.begin());
+      sent += advance(source, target, limit - sent);
+    }
+    return sent;
+  }
+
+  // Which nodes `source` still reaches: the source side of a minimum cut after a push fell short.
+  std::vector<char> reached(int source) {
+    search(source, -1);
+    std::vector<char> inside(nodes());
+    for (int v = 0; v < nodes(); ++v) inside[v] = level_[v] >= 0;
+    return inside;
+  }
+
+ private:
+  void link(int u, int v, Amount capacity) {
+    head_.push_back(v);
+    base_.push_back(capacity);
+    left_.push_back(capacity);
+    next_.push_back(first_[u]);
+    first_[u] = static_cast<int>(head_.size()) - 1;
+  }
+
+  bool search(int source, int target) {
+    std::fill(level_.begin(), level_.end(), -1);
+    queue_.clear();
+    queue_.push_back(source);
+    level_[source] = 0;
+    for (std::size_t i = 0; i < queue_.size(); ++i) {
+      const int u = queue_[i];
+      for (int e = first_[u]; e >= 0; e = next_[e]) {
+        const int v = head_[e];
+        if (left_[e] > 0 && level_[v] < 0) {
+          level_[v] = level_[u] + 1;
+          if (v == target) return true;
+          queue_.push_back(v);
+        }
+      }
+    }
+    return false;
+  }
+
+  // A blocking flow in the level graph, at most `limit`. Iterative: a path may be as long as the graph.
+  Amount advance(int source, int target, Amount limit) {
+    Amount sent = 0;
+    path_.clear();
+    int u = source;
+    while (sent < limit) {
+      if (u == target) {
+        Amount amount = limit - sent;
+        for (int e : path_) amount = std::min(amount, left_[e]);
+        std::size_t keep = path_.size();
+        for (std::size_t i = path_.size(); i-- > 0;) {
+          left_[path_[i]] -= amount;
+          left_[path_[i] ^ 1] += amount;
+          if (left_[path_[i]] == 0) keep = i;
+        }
+        sent += amount;
+        path_.resize(std::min(keep, path_.size()));
+        u = path_.empty() ? source : head_[path_.back()];
+        continue;
+      }
+      int& e = cursor_[u];
+      while (e >= 0 && !(left_[e] > 0 && level_[head_[e]] == level_[u] + 1)) e = next_[e];
+      if (e >= 0) {
+        path_.push_back(e);
+        u = head_[e];
+      } else {
+        level_[u] = -1;
+        if (path_.empty()) break;
+        u = head_[path_.back() ^ 1];
+        path_.pop_back();
+      }
+    }
+    return sent;
+  }
+
+  std::vector<int> first_, next_, head_;
+  std::vector<Amount> base_, left_;
+  std::vector<int> level_, cursor_, queue_, path_;
+  unsigned pushes_ = 0;
+};
+
+}  // namespace forestcoll

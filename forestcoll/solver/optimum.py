@@ -1,0 +1,193 @@
+"""How fast a collective can be at all, exactly, and the cut that proves it (no trees yet)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+
+from forestcoll.errors import InfeasibleError, UnsupportedError
+from forestcoll.forest import Bound
+from forestcoll.graph import CAPACITY_LIMIT, CapacityGraph
+from forestcoll.kernel import _kernel
+from forestcoll.program import Collective
+
+
+@dataclass(frozen=True, slots=True)
+class Optimum:
+    """The best that trees can do.
+
+    `algbw` in GB/s; `rate` is GB/s a rank (algbw / N), for broadcast and reduce algbw itself. For
+    allreduce both are what a reduce-scatter followed by an allgather reaches; `bound` may be above.
+    `trees_per_root` is the least k at which the optimum is reached in whole units.
+    """
+
+    algbw: Fraction
+    rate: Fraction
+    trees_per_root: int
+    bound: Bound
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One phase of broadcast trees to be packed at its optimum.
+
+    `graph` is balanced at every node that is no rank. `root` is None when every rank has the same
+    share (allgather), else the rank number of the only root (broadcast). `rate` is in units of the
+    graph's capacity: per rank, or for one root in all.
+    """
+
+    graph: CapacityGraph
+    root: int | None
+    rate: Fraction
+    bound: Bound
+
+    @property
+    def roots(self) -> int:
+        """How many ranks are roots."""
+        return len(self.graph.ranks) if self.root is None else 1
+
+    @property
+    def algbw(self) -> Fraction:
+        """GB/s."""
+        return self.rate * self.roots * self.graph.unit
+
+    @property
+    def trees_per_root(self) -> int:
+        """The least k at which all links hold whole numbers of trees."""
+        return self.rate.numerator // self._common
+
+    def capacities(self) -> list[int]:
+        """Per link, how many trees it carries when every root has `trees_per_root`."""
+        return [self.rate.denominator * (c // self._common) for c in self.graph.capacity]
+
+    def supply(self, trees: int) -> list[int]:
+        """Per node, how many trees are rooted there."""
+        supply = [0] * self.graph.n
+        for number, node in enumerate(self.graph.ranks):
+            if self.root is None or self.root == number:
+                supply[node] = trees
+        return supply
+
+    @property
+    def _common(self) -> int:
+        return math.gcd(self.rate.numerator, *self.graph.capacity)
+
+
+def optimum(
+    graph: CapacityGraph, collective: Collective, root: int | None = None
+) -> Optimum:
+    """The best algbw of `collective` on `graph`, with its certificate.
+
+    `root` is a rank number, for broadcast and reduce only. InfeasibleError names the cut where some
+    ranks cannot reach others.
+    """
+    root = check_root(graph, collective, root)
+    if collective is Collective.ALLREDUCE:
+        return _allreduce(graph)
+    task = analyse(graph.reverse() if collective.reduces else graph, root)
+    return Optimum(
+        algbw=task.algbw,
+        rate=task.rate * task.graph.unit,
+        trees_per_root=task.trees_per_root,
+        bound=task.bound,
+    )
+
+
+def _allreduce(graph: CapacityGraph) -> Optimum:
+    from forestcoll.solver.bounds import allreduce_bound
+
+    gather = analyse(graph, None)
+    scatter = gather if is_symmetric(graph) else analyse(graph.reverse(), None)
+    algbw = 1 / (1 / gather.algbw + 1 / scatter.algbw)
+    return Optimum(
+        algbw=algbw,
+        rate=algbw / len(graph.ranks),
+        trees_per_root=math.lcm(gather.trees_per_root, scatter.trees_per_root),
+        bound=allreduce_bound(graph),
+    )
+
+
+def check_root(graph: CapacityGraph, collective: Collective, root: int | None) -> int | None:
+    """`root` where the collective has one, else None; UnsupportedError where it does not fit."""
+    count = len(graph.ranks)
+    if count < 2:
+        raise UnsupportedError(f"{collective} needs at least 2 ranks, there is only {count}")
+    if not collective.rooted:
+        if root is not None:
+            raise UnsupportedError(f"{collective} has no root; leave the root out")
+        return None
+    if root is None or not 0 <= root < count:
+        raise UnsupportedError(f"{collective} needs a root, a rank number from 0 to {count - 1}")
+    return root
+
+
+def is_symmetric(graph: CapacityGraph) -> bool:
+    """Whether every link has the same capacity in both directions."""
+    capacity = dict(zip(zip(graph.tail, graph.head, strict=True), graph.capacity, strict=True))
+    return all(capacity.get((v, u)) == c for (u, v), c in capacity.items())
+
+
+def is_balanced(graph: CapacityGraph) -> bool:
+    """Whether every node that is no rank receives as much as it sends."""
+    surplus = [0] * graph.n
+    for tail, head, capacity in zip(graph.tail, graph.head, graph.capacity, strict=True):
+        surplus[tail] -= capacity
+        surplus[head] += capacity
+    for node in graph.ranks:
+        surplus[node] = 0
+    return not any(surplus)
+
+
+def analyse(graph: CapacityGraph, root: int | None) -> Task:
+    """The optimum of allgather (root None) or of broadcast from rank `root`.
+
+    A switch without copying cannot send more than it receives; where in and out differ, the best
+    balanced part of the capacities takes the graph's place (`balance`).
+    """
+    require_size(graph.capacity, len(graph.ranks))
+    task = _plain_cut(graph, root)
+    if is_balanced(graph):
+        return task
+    from forestcoll.solver.balance import balance
+
+    balanced = balance(graph, root)
+    return Task(balanced.graph, root, balanced.rate / balanced.graph.unit, balanced.bound)
+
+
+def require_size(capacity: list[int] | tuple[int, ...], factor: int) -> None:
+    """UnsupportedError where flows over these capacities, `factor` times over, would leave int64."""
+    if sum(capacity) * factor >= CAPACITY_LIMIT:
+        raise UnsupportedError(
+            f"the links add up to {sum(capacity)} units, times {factor}: too many for exact 64-bit "
+            "flows (limit 2^62); give bandwidths with fewer digits, or fewer trees a root"
+        )
+
+
+def _plain_cut(graph: CapacityGraph, root: int | None) -> Task:
+    """The least cut, taking every switch for one that may copy."""
+    links = (graph.n, graph.tail, graph.head, graph.capacity)
+    if root is None:
+        leaving, inside, nodes = _kernel.best_ratio(*links, graph.ranks)
+        rate = Fraction(leaving, inside)
+    else:
+        leaving, nodes = _kernel.least_flow(*links, graph.ranks[root], graph.ranks)
+        rate = Fraction(leaving)
+    cut = frozenset(nodes)
+    if rate == 0:
+        raise InfeasibleError(_separated(graph, cut))
+    roots = len(graph.ranks) if root is None else 1
+    return Task(graph, root, rate, Bound(rate * roots * graph.unit, "cut", (cut,)))
+
+
+def _separated(graph: CapacityGraph, cut: frozenset[int]) -> str:
+    inside = [graph.names[v] for v in graph.ranks if v in cut]
+    outside = [graph.names[v] for v in graph.ranks if v not in cut]
+    return (
+        f"ranks cannot reach each other: no link leads from {{{_some(inside)}}} "
+        f"to {{{_some(outside)}}}; add a link, or leave these ranks out"
+    )
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")

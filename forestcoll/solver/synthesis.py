@@ -1,0 +1,150 @@
+"""solve(): from a graph and a collective to a checked forest."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
+from typing import Literal
+
+from forestcoll.forest import Bound, Forest, Tree, check
+from forestcoll.graph import CapacityGraph
+from forestcoll.program import Collective
+from forestcoll.solver.fixed import fixed_capacities
+from forestcoll.solver.optimum import Task, analyse, check_root, is_symmetric, require_size
+from forestcoll.solver.packing import check_loads, pack, remove_switches
+
+Progress = Callable[[str, float], None]
+"""Called with the name of the stage that begins and the part of the work done, from 0 to 1."""
+
+
+def solve(
+    graph: CapacityGraph,
+    collective: Collective,
+    root: int | None = None,
+    trees: int | Literal["auto"] = "auto",
+    name: str = "",
+    progress: Progress | None = None,
+) -> Forest:
+    """A forest for `collective`, optimal with trees="auto", else the best with `trees` a root.
+
+    `root` is a rank number, for broadcast and reduce. `name` is the topology's. The forest carries
+    its upper bound. Raises InfeasibleError (ranks cannot reach each other; names the cut) and
+    UnsupportedError (numbers too large, root or number of trees out of range).
+    """
+    root = check_root(graph, collective, root)
+    report = _Stages(progress, phases=2 if collective is Collective.ALLREDUCE else 1)
+    if collective is Collective.ALLREDUCE:
+        phases, bound = _allreduce(graph, trees, report)
+    else:
+        reverse = collective.reduces
+        phase = _Phase.solved(graph.reverse() if reverse else graph, root, trees, report)
+        phases, bound = [phase.reversed() if reverse else phase], phase.bound
+    report("checking", 1.0)
+    forest = Forest(
+        name=name,
+        graph=graph,
+        collective=collective,
+        total=phases[0].total,
+        trees=tuple(tree for phase in phases for tree in phase.trees),
+        bound=bound,
+        root=-1 if root is None else root,
+    )
+    _prove(forest, phases)
+    return forest
+
+
+class _Stages:
+    """Turns the stages of one or two phases into one progress report."""
+
+    def __init__(self, progress: Progress | None, phases: int) -> None:
+        self._progress = progress
+        self._phases = phases
+        self.done = 0  # phases
+
+    def __call__(self, stage: str, part: float) -> None:
+        if self._progress is not None:
+            self._progress(stage, min(1.0, (self.done + part) / self._phases))
+
+
+class _Phase:
+    """The trees of one direction: `total` units in all, `algbw` promised if alone on the links."""
+
+    def __init__(self, trees: list[Tree], total: int, algbw: Fraction, bound: Bound) -> None:
+        self.trees = trees
+        self.total = total
+        self.algbw = algbw
+        self.bound = bound
+
+    @classmethod
+    def solved(
+        cls,
+        graph: CapacityGraph,
+        root: int | None,
+        trees: int | Literal["auto"],
+        report: _Stages,
+    ) -> _Phase:
+        """Broadcast trees on `graph`."""
+        report("optimum", 0.0)
+        task = analyse(graph, root)
+        k, capacity, algbw = _whole(task, trees)
+        supply = task.supply(k)
+        report("switches", 0.1)
+        logical = remove_switches(task.graph, capacity, supply)
+        report("packing", 0.3)
+        packed = pack(task.graph, logical, supply)
+        report("checking", 0.9)
+        check_loads(task.graph, capacity, packed)
+        report.done += 1
+        return cls(packed, k * task.roots, algbw, task.bound)
+
+    def reversed(self) -> _Phase:
+        """The same trees with data flowing the other way, towards the roots."""
+        return _Phase([_turned(t) for t in self.trees], self.total, self.algbw, self.bound)
+
+    def scaled(self, total: int) -> _Phase:
+        """The same shares in units of 1 / `total`, a multiple of the present one."""
+        factor = total // self.total
+        trees = [replace(tree, weight=tree.weight * factor) for tree in self.trees]
+        return _Phase(trees, total, self.algbw, self.bound)
+
+
+def _whole(task: Task, trees: int | Literal["auto"]) -> tuple[int, list[int], Fraction]:
+    """(k, trees that each link carries, algbw)."""
+    if trees == "auto":
+        capacity = task.capacities()
+        require_size(capacity, 1)
+        return task.trees_per_root, capacity, task.algbw
+    capacity, u = fixed_capacities(task, trees)
+    return trees, capacity, task.roots * trees / u * task.graph.unit
+
+
+def _turned(tree: Tree) -> Tree:
+    edges = tuple(path[::-1] for path in reversed(tree.edges))
+    return Tree(tree.root, "reduce", tree.weight, edges)
+
+
+def _allreduce(
+    graph: CapacityGraph, trees: int | Literal["auto"], report: _Stages
+) -> tuple[list[_Phase], Bound]:
+    """Reduce to all roots, then broadcast from them, with the same share of each root in both."""
+    from forestcoll.solver.bounds import allreduce_bound
+
+    gather = _Phase.solved(graph, None, trees, report)
+    if is_symmetric(graph):
+        report.done += 1
+        scatter = gather
+    else:
+        scatter = _Phase.solved(graph.reverse(), None, trees, report)
+    total = math.lcm(gather.total, scatter.total)
+    phases = [scatter.reversed().scaled(total), gather.scaled(total)]
+    return phases, allreduce_bound(graph)
+
+
+def _prove(forest: Forest, phases: list[_Phase]) -> None:
+    """Checks the whole forest; RuntimeError where it is slower than the phases promised."""
+    reached = check(forest)
+    promised = 1 / sum((1 / phase.algbw for phase in phases), Fraction(0))
+    if reached < promised:
+        raise RuntimeError(f"internal error: the forest reaches {reached} GB/s, not {promised}")

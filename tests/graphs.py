@@ -1,0 +1,123 @@
+"""Capacity graphs for tests, built by hand: no topology files, no catalogue."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Iterable
+from fractions import Fraction
+from itertools import product
+
+from forestcoll.graph import CapacityGraph
+
+MI250 = (
+    "0-1:4 0-4:2 0-8:1 1-5:1 1-9:1 1-10:1 2-3:4 2-6:1 2-9:1 2-10:1 3-7:2 3-11:1 4-5:4 4-6:1 "
+    "5-6:1 5-7:1 6-7:4 8-9:4 8-12:2 9-13:1 10-11:4 10-14:1 11-15:2 12-13:4 12-14:1 13-14:1 "
+    "13-15:1 14-15:4"
+)
+
+
+def build(
+    links: Iterable[tuple[str, str, int]],
+    *,
+    both: bool = True,
+    ranks: Iterable[str] | None = None,
+    switches: Iterable[str] = (),
+    unit: Fraction = Fraction(1),
+) -> CapacityGraph:
+    """A graph from named links; nodes named `...switch` or `fabric...` or in `switches` are switches."""
+    capacity: dict[tuple[str, str], int] = defaultdict(int)
+    for u, v, c in links:
+        capacity[u, v] += c
+        if both:
+            capacity[v, u] += c
+    names = tuple(dict.fromkeys(v for pair in capacity for v in pair))
+    index = {name: number for number, name in enumerate(names)}
+    known = set(switches)
+    gpu = tuple(
+        not (n in known or n.startswith("fabric") or n.endswith("switch")) for n in names
+    )
+    chosen = ranks if ranks is not None else [n for n, g in zip(names, gpu, strict=True) if g]
+    none = (False,) * len(names)
+    return CapacityGraph(
+        names=names,
+        gpu=gpu,
+        multicast=none,
+        aggregation=none,
+        ranks=tuple(index[n] for n in chosen),
+        tail=tuple(index[u] for u, _ in capacity),
+        head=tuple(index[v] for _, v in capacity),
+        capacity=tuple(capacity.values()),
+        unit=unit,
+    )
+
+
+def dgx_a100(boxes: int, planes: int = 1, gpus: int = 8) -> CapacityGraph:
+    """Boxes of 8 GPUs, 300 GB/s to the NVSwitch, 25 to the fabric (or to fabric i % planes)."""
+    links = []
+    for b, i in product(range(boxes), range(gpus)):
+        links.append((f"box{b}/gpu{i}", f"box{b}/nvswitch", 300))
+        if boxes > 1:
+            links.append((f"box{b}/gpu{i}", f"fabric{i % planes}", 25))
+    return build(links)
+
+
+def mi250(boxes: int, dies: int = 16) -> CapacityGraph:
+    """Boxes of MI250 dies, 50 GB/s a link, 16 a die to the fabric; the first `dies` are ranks."""
+    links = []
+    for b in range(boxes):
+        for word in MI250.split():
+            pair, count = word.split(":")
+            u, v = map(int, pair.split("-"))
+            if max(u, v) < dies:
+                links.append((f"box{b}/die{u}", f"box{b}/die{v}", 50 * int(count)))
+        if boxes > 1:
+            links += [(f"box{b}/die{i}", "fabric", 16) for i in range(dies)]
+    return build(links)
+
+
+def torus(*sides: int, capacity: int = 50) -> CapacityGraph:
+    """A torus, one link each way between neighbours; a side of 2 has one link, not two."""
+    capacities: dict[tuple[str, str], int] = {}
+    for at in product(*map(range, sides)):
+        for axis, side in enumerate(sides):
+            if side == 1:
+                continue
+            to = (*at[:axis], (at[axis] + 1) % side, *at[axis + 1 :])
+            u, v = (".".join(map(str, p)) for p in (at, to))
+            capacities[u, v] = capacities[v, u] = capacity
+    return build([(u, v, c) for (u, v), c in capacities.items()], both=False)
+
+
+def ring(count: int, capacity: int = 1, both: bool = True) -> CapacityGraph:
+    """`count` GPUs in a circle."""
+    return build(
+        [(f"g{i}", f"g{(i + 1) % count}", capacity) for i in range(count)], both=both
+    )
+
+
+def random_graph(seed: int) -> CapacityGraph:
+    """A connected graph of 2..8 ranks and 0..4 balanced switches, one-way and uneven links."""
+    rng = random.Random(seed)
+    gpus = [f"g{i}" for i in range(rng.randint(2, 8))]
+    switches = [f"s{i}" for i in range(rng.randint(0, 4))]
+    idle = [f"i{i}" for i in range(rng.choice([0, 0, 0, 2]))]
+    relays = switches + idle
+    weights = rng.choice([(1,), (1, 2, 3), (2, 3, 5, 7, 101, 7919), (25, 50, 300)])
+    links = []
+    order = gpus[:]
+    rng.shuffle(order)
+    if rng.random() < 0.6 or not relays:  # a cycle through all ranks
+        links += [
+            (u, v, rng.choice(weights)) for u, v in zip(order, order[1:] + order[:1], strict=True)
+        ]
+    else:
+        links += [(g, relays[0], w := rng.choice(weights)) for g in gpus]
+        links += [(v, u, c) for u, v, c in links]
+    nodes = gpus + relays
+    for _ in range(rng.randint(0, 2 * len(nodes))):  # closed walks keep every relay balanced
+        walk = rng.sample(nodes, rng.randint(2, min(4, len(nodes))))
+        c = rng.choice(weights)
+        links += [(u, v, c) for u, v in zip(walk, walk[1:] + walk[:1], strict=True)]
+    used = {v for u, v, _ in links} | {u for u, v, _ in links}
+    return build(links, both=False, ranks=[g for g in gpus if g in used], switches=switches)
