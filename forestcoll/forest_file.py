@@ -21,6 +21,7 @@ from forestcoll.graph import CapacityGraph
 from forestcoll.program import Collective
 
 FORMAT = "forestcoll.forest/1"
+SCHEMA_PATH = FilePath(__file__).with_name("forest.schema.json")
 SIZE_LIMIT = 2**30
 """Bytes of a forest file that are read at most."""
 IMAGES_LIMIT = 4_000_000
@@ -308,6 +309,7 @@ def _graph(model: ForestModel) -> CapacityGraph:
     if len(model.ranks) < 2:
         raise ForestError(f"ranks: {len(model.ranks)}, a collective needs at least 2")
     return CapacityGraph.from_bandwidths(
+        name=model.topology.name,
         names=tuple(n.id for n in nodes),
         gpu=tuple(n.kind == "gpu" for n in nodes),
         multicast=tuple(n.multicast for n in nodes),

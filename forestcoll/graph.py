@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Relays = Literal["none", "idle", "all"]
 
 CAPACITY_LIMIT = 2**62
-"""Sums of capacities (times the number of ranks) at or beyond this are refused: the kernel is int64."""
+"""Sums of capacities, times the number of ranks, stay under this: the kernel is int64."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,17 +71,42 @@ class CapacityGraph:
             for (src, dst), bandwidth in topology.directed().items()
             if src in nodes and dst in nodes
         }
-        unit = _common_unit(topology.name, links, len(chosen))
         number = {name: i for i, name in enumerate(nodes)}
-        return CapacityGraph(
+        return CapacityGraph.from_bandwidths(
+            name=topology.name,
             names=tuple(nodes),
             gpu=tuple(node.kind == "gpu" for node in nodes.values()),
             multicast=tuple(node.multicast for node in nodes.values()),
             aggregation=tuple(node.aggregation for node in nodes.values()),
             ranks=tuple(number[name] for name in chosen),
-            tail=tuple(number[src] for src, _ in links),
-            head=tuple(number[dst] for _, dst in links),
-            capacity=tuple((bandwidth / unit).numerator for bandwidth in links.values()),
+            bandwidths={(number[src], number[dst]): b for (src, dst), b in links.items()},
+        )
+
+    @staticmethod
+    def from_bandwidths(
+        *,
+        names: tuple[str, ...],
+        gpu: tuple[bool, ...],
+        multicast: tuple[bool, ...],
+        aggregation: tuple[bool, ...],
+        ranks: tuple[int, ...],
+        bandwidths: Mapping[tuple[int, int], Fraction],
+        name: str = "",
+    ) -> CapacityGraph:
+        """The graph whose link (tail, head) has the given GB/s; the unit is their largest divisor.
+
+        Raises `TopologyError` when the capacities in that unit would leave 62 bits.
+        """
+        unit = _common_unit(name, bandwidths, len(ranks))
+        return CapacityGraph(
+            names=names,
+            gpu=gpu,
+            multicast=multicast,
+            aggregation=aggregation,
+            ranks=ranks,
+            tail=tuple(tail for tail, _ in bandwidths),
+            head=tuple(head for _, head in bandwidths),
+            capacity=tuple((bandwidth / unit).numerator for bandwidth in bandwidths.values()),
             unit=unit,
         )
 
@@ -122,7 +147,7 @@ class CapacityGraph:
         return total * self.unit
 
     def check_connected(self) -> None:
-        """Nothing when every rank can send to every other; else `InfeasibleError` naming the cut."""
+        """Nothing when every rank can send to every other; else `InfeasibleError` with the cut."""
         names = self.names
         ranks = tuple(names[rank] for rank in self.ranks)
         arcs = ((names[t], names[h]) for t, h in zip(self.tail, self.head, strict=True))
@@ -180,7 +205,7 @@ def select_ranks(topology: Topology, patterns: Sequence[str]) -> tuple[str, ...]
     return tuple(chosen)
 
 
-def _common_unit(name: str, links: Mapping[tuple[str, str], Fraction], ranks: int) -> Fraction:
+def _common_unit(name: str, links: Mapping[tuple[int, int], Fraction], ranks: int) -> Fraction:
     """The largest bandwidth of which every link is a whole multiple."""
     limit = CAPACITY_LIMIT // max(1, ranks)
     total = sum(links.values(), Fraction(0))
@@ -189,12 +214,8 @@ def _common_unit(name: str, links: Mapping[tuple[str, str], Fraction], ranks: in
     unit = Fraction(0)
     examples: list[Fraction] = []
     for bandwidth in dict.fromkeys(links.values()):
-        finer = Fraction(
-            math.gcd(
-                unit.numerator * bandwidth.denominator, bandwidth.numerator * unit.denominator
-            ),
-            unit.denominator * bandwidth.denominator,
-        )
+        (a, b), (c, d) = unit.as_integer_ratio(), bandwidth.as_integer_ratio()
+        finer = Fraction(math.gcd(a * d, c * b), b * d)
         if finer != unit:
             examples.append(bandwidth)
         unit = finer
