@@ -362,9 +362,11 @@ def doctor(as_json: bool) -> int:
 
 
 def _load(name: str, pairs: tuple[tuple[str, str], ...]) -> Topology:
+    chosen = settings(pairs)
+
     from forestcoll import catalog
 
-    return catalog.load(name, settings(pairs))
+    return catalog.load(name, chosen)
 
 
 def _destination(output: str, formats: tuple[str, ...], target: str) -> files.Destination:
