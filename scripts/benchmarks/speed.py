@@ -68,7 +68,7 @@ def _twin(case: Case, end: Connection) -> None:
 
 
 def twin(case: Case, cap: float) -> tuple[float, str, int] | None:
-    """Seconds, algbw and height of the plain Python twin's forest; None where the cap was reached."""
+    """Seconds, algbw and height of the plain Python twin; None where the cap was reached."""
     ours, theirs = multiprocessing.Pipe(duplex=False)
     process = multiprocessing.get_context("spawn").Process(target=_twin, args=(case, theirs))
     process.start()
