@@ -9,28 +9,88 @@
 namespace forestcoll {
 namespace {
 
-// `weight` equal trees that span `depth[v] >= 0` so far.
+// `weight` equal trees that span the nodes with depth[v] >= 0 so far.
 struct Growing {
   int root = 0;
   Amount weight = 0;
   int spanned = 1;
   std::vector<int> parent, depth;
   std::vector<char> refused;  // per arc: no unit of this batch may ever use it
-  int node = 0;               // its node in the network
-  int feed = 0;               // its arc from the source
+};
+
+// A flow that proves that node y can still be entered by every unfinished batch: the source feeds
+// each batch its weight, a batch feeds the nodes that it spans, and all of it arrives at y. It is
+// kept up to date while batches take arcs into y.
+class Inflow {
+ public:
+  Inflow(const Digraph& graph, const std::vector<Amount>& left, const std::vector<Growing>& batches,
+         int y)
+      : y_(y), source_(graph.nodes), net_(graph.nodes + 1) {
+    for (int e = 0; e < graph.arcs(); ++e)  // what leaves y again would only go round in circles
+      net_.add_arc(graph.tail[e], graph.head[e], graph.tail[e] == y ? 0 : left[e]);
+    Amount total = 0;
+    for (const Growing& batch : batches) {
+      add(batch);
+      if (finished(batch)) continue;
+      net_.add_arc(source_, node_.back(), batch.weight);
+      total += batch.weight;
+    }
+    if (net_.push(source_, y, total) < total)
+      throw InternalError("the demand was not met when packing began");
+  }
+
+  // Takes the share of batch i away and asks how many trees could enter y from x over arc e instead,
+  // at most `wanted`: every set that holds y and not x must keep enough links for the batches that
+  // have not reached it. Follow with `refuse` or `accept`.
+  Amount try_arc(std::size_t i, Amount weight, int x, Amount wanted) {
+    if (net_.push(y_, node_[i], weight) < weight) throw InternalError("a batch has lost its flow");
+    return net_.push(x, y_, wanted);
+  }
+
+  void refuse(std::size_t i, Amount weight) { enter(i, weight); }
+
+  // Arc e belongs to `units` trees of batch i now; y hears of the batch directly. The flow that came
+  // from x ends with it: e carries at least as much, because the shortest way is tried first.
+  void accept(std::size_t i, Amount units, int e) {
+    net_.set_left(2 * e + 1, net_.left(2 * e + 1) - units);
+    if (net_.left(2 * e + 1) < 0) throw InternalError("an arc was taken without its flow");
+    const int arc = net_.add_arc(node_[i], y_, kInfinite);
+    net_.set_left(arc, kInfinite - units);
+    net_.set_left(arc + 1, units);
+  }
+
+  // A batch that has come off another one.
+  void admit(const Growing& batch) {
+    add(batch);
+    enter(node_.size() - 1, batch.weight);
+  }
+
+ private:
+  bool finished(const Growing& batch) const {
+    return batch.spanned == static_cast<int>(batch.depth.size());
+  }
+
+  void add(const Growing& batch) {
+    node_.push_back(net_.add_node());
+    if (finished(batch)) return;
+    for (std::size_t v = 0; v < batch.depth.size(); ++v)
+      if (batch.depth[v] >= 0) net_.add_arc(node_.back(), static_cast<int>(v), kInfinite);
+  }
+
+  void enter(std::size_t i, Amount weight) {
+    if (net_.push(node_[i], y_, weight) < weight) throw InternalError("a batch cannot enter a node");
+  }
+
+  int y_, source_;
+  Residual net_;
+  std::vector<int> node_;  // per batch
 };
 
 class Packer {
  public:
   Packer(const Digraph& graph, const std::vector<Amount>& supply, unsigned seed)
-      : graph_(graph), left_(graph.capacity), order_(graph.nodes), net_(graph.nodes + 1) {
-    for (int e = 0; e < graph.arcs(); ++e) net_.add_arc(graph.tail[e], graph.head[e], left_[e]);
-    for (int v = 0; v < graph.nodes; ++v) start_.push_back(net_.add_arc(source(), v, 0));
-    std::mt19937 random(seed);
-    std::vector<int> arcs(graph.arcs());
-    std::iota(arcs.begin(), arcs.end(), 0);
-    if (seed != 0) std::shuffle(arcs.begin(), arcs.end(), random);
-    for (int e : arcs) order_[graph.tail[e]].push_back(e);
+      : graph_(graph), left_(graph.capacity), into_(graph.nodes), random_(seed) {
+    for (int e = 0; e < graph.arcs(); ++e) into_[graph.head[e]].push_back(e);
     for (int r = 0; r < graph.nodes; ++r) {
       if (supply[r] == 0) continue;
       Growing batch;
@@ -40,19 +100,19 @@ class Packer {
       batch.depth.assign(graph.nodes, -1);
       batch.depth[r] = 0;
       batch.refused.assign(graph.arcs(), 0);
-      admit(std::move(batch));
-      total_ += supply[r];
+      batches_.push_back(std::move(batch));
     }
   }
 
-  // Level by level, one new node a batch in turn. A refusal is final (a tight set stays tight), so
-  // one visit of each level is enough.
+  // Level by level, all batches together: every node takes its parents at this level before any at
+  // the next. A refusal is final (a tight set stays tight), so one visit a level and node is enough.
   std::vector<Batch> run() {
-    for (int level = 0; level < graph_.nodes; ++level)
-      for (bool grown = true; grown;) {
-        grown = false;
-        for (std::size_t i = 0; i < batches_.size(); ++i) grown |= grow(i, level);
-      }
+    std::vector<int> order(graph_.nodes);
+    std::iota(order.begin(), order.end(), 0);
+    for (int level = 0; level < graph_.nodes - 1 && !complete(); ++level) {
+      std::shuffle(order.begin(), order.end(), random_);
+      for (int y : order) visit(y, level);
+    }
     std::vector<Batch> done;
     for (Growing& batch : batches_) {
       if (batch.spanned != graph_.nodes) throw InternalError("a tree could not be completed");
@@ -62,81 +122,71 @@ class Packer {
   }
 
  private:
-  int source() const { return graph_.nodes; }
-
-  void admit(Growing batch) {
-    batch.node = net_.add_node();
-    batch.feed = net_.add_arc(source(), batch.node, batch.weight);
-    for (int v = 0; v < graph_.nodes; ++v)
-      if (batch.depth[v] >= 0) net_.add_arc(batch.node, v, kInfinite);
-    batches_.push_back(std::move(batch));
+  bool complete() const {
+    return std::all_of(batches_.begin(), batches_.end(),
+                       [&](const Growing& batch) { return batch.spanned == graph_.nodes; });
   }
 
-  // One node more for batch i from a parent at `level`; false where none is possible.
-  bool grow(std::size_t i, int level) {
-    if (batches_[i].spanned == graph_.nodes) return false;
-    for (int x = 0; x < graph_.nodes; ++x) {
-      if (batches_[i].depth[x] != level) continue;
-      for (int e : order_[x]) {
-        Growing& batch = batches_[i];
-        const int y = graph_.head[e];
-        if (left_[e] == 0 || batch.depth[y] >= 0 || batch.refused[e]) continue;
-        const Amount units = room(batch, e);
-        if (units == 0) {
-          batch.refused[e] = 1;
-          continue;
-        }
-        attach(i, e, units);
-        return true;
-      }
-    }
+  bool open(const Growing& batch, int e, int level) const {
+    return left_[e] > 0 && !batch.refused[e] && batch.depth[graph_.head[e]] < 0 &&
+           batch.depth[graph_.tail[e]] == level;
+  }
+
+  bool any_open(int y, int level) const {
+    for (const Growing& batch : batches_)
+      for (int e : into_[y])
+        if (open(batch, e, level)) return true;
     return false;
   }
 
-  // How many trees of the batch may take arc e = (x, y): every set that y is in and x is not must
-  // keep enough links for the batches that have not reached it.
-  Amount room(const Growing& batch, int e) {
-    const Amount wanted = std::min(left_[e], batch.weight);
-    const Amount others = total_ - batch.weight;
-    net_.set_capacity(batch.feed, 0);
-    net_.set_capacity(start_[graph_.tail[e]], kInfinite);
-    net_.reset();
-    const Amount flow = net_.push(source(), graph_.head[e], others + wanted);
-    net_.set_capacity(batch.feed, batch.weight);
-    net_.set_capacity(start_[graph_.tail[e]], 0);
-    if (flow < others) throw InternalError("the demand was not met when packing began");
-    return flow - others;
+  // Gives y a parent at `level` in every batch that may have one.
+  void visit(int y, int level) {
+    if (!any_open(y, level)) return;
+    Inflow inflow(graph_, left_, batches_, y);
+    std::vector<int> arcs = into_[y];
+    const std::size_t count = batches_.size(), shift = random_() % count;
+    for (std::size_t n = 0; n < batches_.size(); ++n) {
+      const std::size_t i = n < count ? (n + shift) % count : n;
+      std::stable_sort(arcs.begin(), arcs.end(), [&](int a, int b) { return left_[a] > left_[b]; });
+      for (int e : arcs) {
+        if (!open(batches_[i], e, level)) continue;
+        const Amount weight = batches_[i].weight;
+        const Amount units =
+            inflow.try_arc(i, weight, graph_.tail[e], std::min(left_[e], weight));
+        if (units == 0) {
+          batches_[i].refused[e] = 1;
+          inflow.refuse(i, weight);
+          continue;
+        }
+        attach(i, e, units, inflow);
+        break;
+      }
+    }
   }
 
-  void attach(std::size_t i, int e, Amount units) {
+  void attach(std::size_t i, int e, Amount units, Inflow& inflow) {
+    left_[e] -= units;
+    inflow.accept(i, units, e);
     if (units < batches_[i].weight) {  // the rest of the batch goes its own way
       Growing rest = batches_[i];
       rest.weight -= units;
       rest.refused[e] = 1;
-      net_.set_capacity(batches_[i].feed, units);
       batches_[i].weight = units;
-      admit(std::move(rest));
+      inflow.admit(rest);
+      batches_.push_back(std::move(rest));
     }
     Growing& batch = batches_[i];
-    const int y = graph_.head[e];
-    batch.parent[y] = graph_.tail[e];
-    batch.depth[y] = batch.depth[graph_.tail[e]] + 1;
-    net_.add_arc(batch.node, y, kInfinite);
-    left_[e] -= units;
-    net_.set_capacity(2 * e, left_[e]);
-    if (++batch.spanned == graph_.nodes) {
-      net_.set_capacity(batch.feed, 0);
-      total_ -= batch.weight;
-    }
+    const int x = graph_.tail[e], y = graph_.head[e];
+    batch.parent[y] = x;
+    batch.depth[y] = batch.depth[x] + 1;
+    ++batch.spanned;
   }
 
   const Digraph& graph_;
   std::vector<Amount> left_;
-  std::vector<std::vector<int>> order_;  // arcs that leave each node
-  Residual net_;
-  std::vector<int> start_;  // arcs from the source to the nodes, closed but for the node tried
+  std::vector<std::vector<int>> into_;  // arcs that enter each node
   std::vector<Growing> batches_;
-  Amount total_ = 0;  // weight of the unfinished batches
+  std::mt19937 random_;
 };
 
 }  // namespace
