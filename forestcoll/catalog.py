@@ -1,0 +1,97 @@
+"""The bundled topologies by name, and the one way from what a user names to a `Topology`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+from forestcoll.errors import TopologyError, did_you_mean
+from forestcoll.topology import Heading, Topology, loads_topology, read_heading, read_text
+from forestcoll.topology.file import NO_SETTINGS
+
+
+@cache
+def folder() -> Path:
+    """Where the YAML files of the catalogue are: in the installed package, or beside its source."""
+    package = Path(__file__).resolve().parent
+    for place in (package / "topologies", package.parent / "topologies"):
+        if any(place.glob("*.yaml")):
+            return place
+    raise TopologyError(
+        f"the topology catalogue is missing from {package}; install forestcoll again"
+    )
+
+
+@cache
+def names() -> tuple[str, ...]:
+    """The names of the catalogue, sorted."""
+    return tuple(sorted(path.stem for path in folder().glob("*.yaml")))
+
+
+def source(name: str) -> str:
+    """The YAML text of a catalogue entry, comments and all. Raises `TopologyError` when unknown."""
+    return read_text(_path(name))
+
+
+def heading(name: str) -> Heading:
+    """Name template, description and parameters (with defaults and limits) of an entry."""
+    return read_heading(source(name), name)
+
+
+def describe(name: str) -> str:
+    """One line: what the entry is, and its parameters with their defaults."""
+    about = heading(name)
+    listed = ", ".join(map(str, about.parameters))
+    return f"{about.description} ({listed})" if listed else about.description
+
+
+def load(name_or_path: str | Path, settings: Mapping[str, str] = NO_SETTINGS) -> Topology:
+    """The topology that the user means, with `settings` for its parameters.
+
+    A path to a topology file or to an NCCL topology dump (XML), else a catalogue name with or
+    without ".yaml". Raises `TopologyError` with the nearest name when it is neither.
+    """
+    word = str(name_or_path)
+    path = Path(name_or_path)
+    try:
+        is_file = path.is_file()
+    except (OSError, ValueError):  # a name too long for the file system, or with a NUL in it
+        is_file = False
+    if is_file:
+        return _load_file(path, settings)
+    if word.removesuffix(".yaml") in names():
+        entry = word.removesuffix(".yaml")
+        return loads_topology(source(entry), entry, settings)
+    raise _unknown(word, path)
+
+
+def _load_file(path: Path, settings: Mapping[str, str]) -> Topology:
+    text = read_text(path)
+    if text.lstrip().startswith("<"):
+        from forestcoll.readers import nccl_xml
+
+        return nccl_xml.loads(text, str(path), settings)
+    return loads_topology(text, str(path), settings)
+
+
+def _path(name: str) -> Path:
+    entry = name.removesuffix(".yaml")
+    if entry not in names():
+        raise _unknown(name, Path(name))
+    return folder() / f"{entry}.yaml"
+
+
+def _unknown(word: str, path: Path) -> TopologyError:
+    shown = word if len(word) <= 80 else word[:80] + "..."
+    entry = word.removesuffix(".yaml")
+    hint = did_you_mean(entry, names())
+    try:
+        if path.is_dir():
+            return TopologyError(f"{shown}: is a folder; a topology is a file in it, or a name")
+    except (OSError, ValueError):
+        pass
+    if path.suffix in (".xml", ".yml") or (len(path.parts) > 1 and not hint):
+        return TopologyError(f"{shown}: no such file")
+    listed = hint or f"; the catalogue has {', '.join(names())}"
+    return TopologyError(f"no file and no topology of the catalogue is called '{shown}'{listed}")
