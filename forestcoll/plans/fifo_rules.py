@@ -1,0 +1,277 @@
+"""Checks of fifo programs: `check_structure` for readers and writers, `check_limits` for writers.
+
+Both return nothing; PlanError names rank, thread block, step, the limit and the figure.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+
+from forestcoll.errors import PlanError
+from forestcoll.plans.rules import check_equal_counts, check_ref, place
+from forestcoll.program import Instruction, Op, Pipeline, Program, RankProgram, ThreadBlock
+from forestcoll.targets import Target
+
+# (sources, destinations, receives, sends); `reduce` takes up to MAX_FUSED sources.
+SHAPES: dict[Op, tuple[int, int, bool, bool]] = {
+    Op.SEND: (1, 0, False, True),
+    Op.RECV: (0, 1, True, False),
+    Op.RECV_COPY_SEND: (0, 1, True, True),
+    Op.RECV_REDUCE_SEND: (1, 0, True, True),
+    Op.RECV_REDUCE_COPY: (1, 1, True, False),
+    Op.RECV_REDUCE_COPY_SEND: (1, 1, True, True),
+    Op.COPY: (1, 1, False, False),
+    Op.REDUCE: (1, 1, False, False),
+}
+FUSED_OPS = frozenset(
+    (Op.RECV_COPY_SEND, Op.RECV_REDUCE_SEND, Op.RECV_REDUCE_COPY, Op.RECV_REDUCE_COPY_SEND)
+)
+MAX_FUSED = 16  # sources of one device step made of `re` (MSCCL_MAX_REDUCE_FUSION)
+MAX_OFFSET = 2**15 - 1  # offsets are int16 on the device
+MAX_BLOCKS_PER_CHANNEL = 32  # thread blocks of one direction on one channel
+MAX_NODES = 4095  # elements of one rank's load: algo, every gpu, its tb, their steps
+MAX_CHILDREN = 1024  # elements below one element
+
+
+def check_structure(program: Program) -> None:
+    """PlanError unless every step has operands in range, its connection, and steps to wait for."""
+    if program.style != "fifo":
+        raise PlanError(
+            f"MSCCL XML holds fifo programs; this one is {program.style} (MSCCL++ JSON holds those)"
+        )
+    for r, rank in enumerate(program.ranks):
+        if rank.semaphores:
+            raise PlanError(f"rank {r}: semaphores belong to onesided programs, not to fifo ones")
+        _check_connections(program, r, rank)
+        for b, block in enumerate(rank.thread_blocks):
+            for s, step in enumerate(block.steps):
+                if isinstance(step, Pipeline):
+                    raise PlanError(
+                        f"{place(r, b, s)}: a pipeline is a onesided step; fifo programs repeat "
+                        f"their whole step list by themselves"
+                    )
+                _check_step(program, block, step, (r, b, s))
+
+
+def _check_connections(program: Program, r: int, rank: RankProgram) -> None:
+    seen: dict[tuple[str, int, int], int] = {}
+    for b, block in enumerate(rank.thread_blocks):
+        if block.channels:
+            raise PlanError(f"{place(r, b)}: a channel list belongs to onesided programs")
+        if block.channel < 0:
+            raise PlanError(f"{place(r, b)}: channel {block.channel}; channels start at 0")
+        for direction, peer in (("recv", block.recv), ("send", block.send)):
+            if peer == -1:
+                continue
+            if not 0 <= peer < program.n:
+                raise PlanError(
+                    f"{place(r, b)}: {direction} peer {peer}; ranks are 0 to {program.n - 1}, "
+                    f"-1 is none"
+                )
+            if peer == r:
+                raise PlanError(f"{place(r, b)}: {direction} peer {peer} is the rank itself")
+            other = seen.setdefault((direction, peer, block.channel), b)
+            if other != b:
+                raise PlanError(
+                    f"{place(r, b)}: thread block {other} already has the {direction} connection "
+                    f"with rank {peer} on channel {block.channel}; two thread blocks would share "
+                    f"one queue, give one of them another channel"
+                )
+
+
+def _check_step(
+    program: Program, block: ThreadBlock, step: Instruction, at: tuple[int, int, int]
+) -> None:
+    if step.op is Op.NOP:
+        raise PlanError(
+            f"{place(*at)}: a nop by itself has no place in a plan; put what it waits for into "
+            f"`after` of the next step"
+        )
+    shape = SHAPES.get(step.op)
+    if shape is None:
+        raise PlanError(f"{place(*at)}: {step.op} is a onesided operation; MSCCL XML has none")
+    sources, destinations, receives, sends = shape
+    most = MAX_FUSED if step.op is Op.REDUCE else sources
+    if not sources <= len(step.src) <= most or len(step.dst) != destinations:
+        raise PlanError(
+            f"{place(*at)}: {step.op} needs {sources}{f' to {most}' if most > sources else ''} "
+            f"sources and {destinations} destinations; it has {len(step.src)} and {len(step.dst)}"
+        )
+    if receives and block.recv < 0:
+        raise PlanError(f"{place(*at)}: {step.op} receives, but the thread block has no recv peer")
+    if sends and block.send < 0:
+        raise PlanError(f"{place(*at)}: {step.op} sends, but the thread block has no send peer")
+    if step.channels or step.semaphores or step.ident or step.group or step.part != (0, 1):
+        raise PlanError(f"{place(*at)}: {step.op} has fields that only onesided programs use")
+    refs = step.src + step.dst
+    for ref in refs:
+        if ref.rank is not None:
+            raise PlanError(f"{place(*at)}: {step.op} names memory of rank {ref.rank}; fifo steps "
+                            f"reach other ranks by their connections only")  # fmt: skip
+        check_ref(program, at[0], ref, at)
+    check_equal_counts(refs, step.op, at)
+    if len({ref.buffer for ref in step.src}) > 1:
+        raise PlanError(
+            f"{place(*at)}: the sources of one reduce lie in one buffer; make a reduce per buffer"
+        )
+    _check_after(program.ranks[at[0]], step, at)
+
+
+def _check_after(rank: RankProgram, step: Instruction, at: tuple[int, int, int]) -> None:
+    for b, s in step.after:
+        if not 0 <= b < len(rank.thread_blocks):
+            raise PlanError(
+                f"{place(*at)}: waits for thread block {b}; the rank has {len(rank.thread_blocks)}"
+            )
+        if not 0 <= s < len(rank.thread_blocks[b].steps):
+            raise PlanError(
+                f"{place(*at)}: waits for step {s} of thread block {b}, which has "
+                f"{len(rank.thread_blocks[b].steps)} steps"
+            )
+        if b == at[1] and s >= at[2]:
+            raise PlanError(f"{place(*at)}: waits for step {s} of its own thread block: a deadlock")
+
+
+def lines_of(step: Instruction) -> int:
+    """How many XML steps an instruction takes: a nop a dependency but the last, and itself."""
+    own = len(step.src) if step.op is Op.REDUCE else 1
+    return max(len(step.after) - 1, 0) + own
+
+
+def check_limits(program: Program, target: Target) -> None:
+    """PlanError where the target's loader would refuse the plan, or silently run another one."""
+    if program.n > MAX_CHILDREN:
+        raise PlanError(f"{program.n} ranks; MSCCL XML holds at most {MAX_CHILDREN}")
+    for r, rank in enumerate(program.ranks):
+        _check_rank_limits(program, r, rank, target)
+        _check_channel_load(r, rank)
+        for b, block in enumerate(rank.thread_blocks):
+            _check_block_limits(r, b, block, target)
+    _check_partners(program)
+
+
+def _check_rank_limits(program: Program, r: int, rank: RankProgram, target: Target) -> None:
+    blocks = rank.thread_blocks
+    if not blocks:
+        raise PlanError(f"rank {r} has no thread block; the runtime cannot launch an empty rank")
+    if len(blocks) > target.thread_blocks:
+        raise PlanError(
+            f"rank {r} has {len(blocks)} thread blocks; {target.name} holds "
+            f"{target.thread_blocks} a rank: use fewer trees"
+        )
+    steps = sum(lines_of(s) for block in blocks for s in block.steps if isinstance(s, Instruction))
+    nodes = 1 + program.n + len(blocks) + steps
+    if nodes > MAX_NODES:
+        raise PlanError(
+            f"rank {r}: {nodes} XML elements to load (algo, {program.n} gpu, {len(blocks)} tb, "
+            f"{steps} step); the loaders hold {MAX_NODES}: use fewer trees"
+        )
+
+
+def _check_channel_load(r: int, rank: RankProgram) -> None:
+    # The loader keeps a counter per channel and direction and touches the entry behind the last
+    # one for every thread block of the channel, with or without a step that uses it.
+    sends: Counter[int] = Counter()
+    recvs: Counter[int] = Counter()
+    for b, block in enumerate(rank.thread_blocks):
+        c = block.channel
+        if max(sends[c], recvs[c]) >= MAX_BLOCKS_PER_CHANNEL:
+            raise PlanError(
+                f"{place(r, b)}: channel {c} already serves {MAX_BLOCKS_PER_CHANNEL} thread "
+                f"blocks of one direction, the most it can; use another channel"
+            )
+        sends[c] += block.send >= 0
+        recvs[c] += block.recv >= 0
+
+
+def _check_block_limits(r: int, b: int, block: ThreadBlock, target: Target) -> None:
+    if block.channel >= target.channels:
+        raise PlanError(
+            f"{place(r, b)}: channel {block.channel}; {target.name} has channels 0 to "
+            f"{target.channels - 1}"
+        )
+    steps = [s for s in block.steps if isinstance(s, Instruction)]
+    lines = sum(map(lines_of, steps))
+    if lines > target.steps:
+        raise PlanError(
+            f"{place(r, b)}: {lines} steps in XML (nops for dependencies counted); "
+            f"{target.name} holds {target.steps}: use fewer trees or more thread blocks"
+        )
+    for s, step in enumerate(steps):
+        if step.op in FUSED_OPS and not target.fused:
+            raise PlanError(
+                f"{place(r, b, s)}: {target.name} does not run {step.op}; lower the plan for it "
+                f"(only send, recv, copy and reduce)"
+            )
+        for ref in step.src + step.dst:
+            if ref.count > target.count:
+                raise PlanError(
+                    f"{place(r, b, s)}: {ref.count} chunks in one step; {target.name} holds "
+                    f"{target.count}: split the step"
+                )
+            if ref.offset > MAX_OFFSET:
+                raise PlanError(
+                    f"{place(r, b, s)}: chunk offset {ref.offset}; the device keeps offsets in "
+                    f"16 bits, at most {MAX_OFFSET}: use fewer chunks"
+                )
+        for other, _ in step.after:
+            if other >= target.dependency_blocks:
+                raise PlanError(
+                    f"{place(r, b, s)}: waits for thread block {other}; {target.name} can only "
+                    f"wait for thread blocks 0 to {target.dependency_blocks - 1}: order them first"
+                )
+
+
+def _check_partners(program: Program) -> None:
+    """Each message needs a receiver on the same channel that takes equally many chunks."""
+    sent: dict[tuple[int, int, int], list[int]] = {}
+    received: dict[tuple[int, int, int], list[int]] = {}
+    for r, rank in enumerate(program.ranks):
+        for block in rank.thread_blocks:
+            for step in block.steps:
+                if not isinstance(step, Instruction):
+                    continue
+                _, _, receives, sends = SHAPES[step.op]
+                count = (step.src + step.dst)[0].count
+                if receives:
+                    received.setdefault((block.recv, r, block.channel), []).append(count)
+                if sends:
+                    sent.setdefault((r, block.send, block.channel), []).append(count)
+    for link in sorted(sent.keys() | received.keys()):
+        out, got = sent.get(link, []), received.get(link, [])
+        where = f"rank {link[0]} to rank {link[1]} on channel {link[2]}"
+        if len(out) != len(got):
+            raise PlanError(
+                f"{where}: {len(out)} messages are sent and {len(got)} received: it would hang"
+            )
+        for k, (a, b) in enumerate(zip(out, got, strict=True)):
+            if a != b:
+                raise PlanError(
+                    f"{where}: message {k} is sent with {a} chunks but received with {b}"
+                )
+
+
+def melts(first: Instruction, second: Instruction) -> bool:
+    """Whether the loader would fuse two neighbouring reduces unless a flag is set between them."""
+    return (
+        first.op is second.op is Op.REDUCE
+        and not second.after
+        and first.src[0].buffer is second.src[0].buffer
+        and (first.dst[0].buffer, first.dst[0].offset)
+        == (second.dst[0].buffer, second.dst[0].offset)
+    )
+
+
+def flagged_steps(rank: RankProgram) -> list[set[int]]:
+    """Per thread block, the steps that must raise their flag: those that others wait for.
+
+    And those reduces that the loader would otherwise fuse with the next one.
+    """
+    flags: list[set[int]] = [set() for _ in rank.thread_blocks]
+    for b, block in enumerate(rank.thread_blocks):
+        steps = [s for s in block.steps if isinstance(s, Instruction)]
+        for other, s in (pair for step in steps for pair in step.after):
+            flags[other].add(s)
+        flags[b].update(s for s, pair in enumerate(pairwise(steps)) if melts(*pair))
+    return flags

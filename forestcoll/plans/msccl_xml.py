@@ -1,0 +1,170 @@
+"""MSCCL XML: `dumps` writes the subset that every current parser reads the same way, `loads` reads.
+
+The XML is read by a hand-written parser in the runtimes (Azure/msccl-executor-nccl, ROCm/rccl), so
+the writer keeps to: no prolog, one line a tag, one space between attributes, double quotes, no tab.
+What a step type means, and every limit, is the runtimes'; docs/plans.md has the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from forestcoll.errors import PlanError
+from forestcoll.plans import msccl_reader
+from forestcoll.plans.fifo_rules import (
+    MAX_FUSED,
+    check_limits,
+    check_structure,
+    flagged_steps,
+    lines_of,
+)
+from forestcoll.plans.rules import COLLECTIVE_WORDS, check_header
+from forestcoll.program import Buffer, Instruction, Op, Program, RankProgram, Ref, ThreadBlock
+from forestcoll.targets import Target
+
+# What the parser itself can hold; a target narrows it to what runs on its devices.
+FORMAT_LIMITS: Final = Target("MSCCL XML", "msccl-xml", "fifo", 1024, 64, 32, 71, 128, True)
+MAX_NAME = 99  # bytes of the algo's name
+MAX_VALUE = 255  # bytes of any attribute value: the parsers' buffers, which they do not guard
+_NO_CHARS: Final = frozenset((0xFFFE, 0xFFFF))  # the two that XML 1.0 forbids beside controls
+
+TYPE_WORDS: Final = {
+    Op.SEND: "s",
+    Op.RECV: "r",
+    Op.RECV_COPY_SEND: "rcs",
+    Op.RECV_REDUCE_SEND: "rrs",
+    Op.RECV_REDUCE_COPY: "rrc",
+    Op.RECV_REDUCE_COPY_SEND: "rrcs",
+    Op.COPY: "cpy",
+    Op.REDUCE: "re",
+}
+
+__all__ = ["FORMAT_LIMITS", "MAX_FUSED", "dumps", "loads"]
+
+
+def loads(text: str, source: str) -> Program:
+    """The Program that the runtimes would run for this text; `source` names it in errors.
+
+    Lenient where the runtimes are, and with files of older tools; `Program.extra["notes"]` then
+    says, a line each, what a current runtime would refuse. PlanError with line numbers otherwise.
+    """
+    return msccl_reader.loads(text, source)
+
+
+def dumps(program: Program, target: Target | None = None) -> str:
+    """The plan as XML text, ending in a newline; `loads` gives back an equal Program.
+
+    Raises PlanError, naming limit, figure, rank and thread block, for what the loaders would refuse
+    or silently run as something else: on `target`, or on the widest parser where it is None.
+    """
+    limits = FORMAT_LIMITS if target is None else target
+    if limits.format != "msccl-xml":
+        raise PlanError(f"target {limits.name} reads {limits.format}, not MSCCL XML")
+    check_structure(program)
+    total = check_header(program)
+    check_limits(program, limits)
+    lines = [_algo(program, total)]
+    for r, rank in enumerate(program.ranks):
+        name = ""
+        if program.names:
+            name = f' name="{_quote(program.names[r], MAX_VALUE, f"rank {r}")}"'
+        lines.append(
+            f'  <gpu id="{r}" i_chunks="{rank.input_chunks}" o_chunks="{rank.output_chunks}" '
+            f's_chunks="{rank.scratch_chunks}"{name}>'
+        )
+        lines.extend(_rank(rank))
+        lines.append("  </gpu>")
+    lines.append("</algo>")
+    return "\n".join(lines) + "\n"
+
+
+def _algo(program: Program, total: int) -> str:
+    channels = 1 + max(block.channel for rank in program.ranks for block in rank.thread_blocks)
+    attributes = {
+        "name": _quote(program.name, MAX_NAME, "the plan"),
+        "proto": program.protocol,
+        "nchannels": channels,
+        "nchunksperloop": total,
+        "ngpus": program.n,
+        "coll": COLLECTIVE_WORDS[program.collective],
+        "inplace": int(program.in_place),
+        "outofplace": int(program.out_of_place),
+        "minBytes": program.min_bytes,
+        "maxBytes": program.max_bytes,
+        "redop": "sum",
+    }
+    if program.collective.rooted:
+        attributes["root"] = program.root
+    return "<algo " + " ".join(f'{key}="{value}"' for key, value in attributes.items()) + ">"
+
+
+def _rank(rank: RankProgram) -> Iterator[str]:
+    flags = flagged_steps(rank)
+    numbers = [_numbers(block) for block in rank.thread_blocks]
+    for b, block in enumerate(rank.thread_blocks):
+        tag = f'    <tb id="{b}" send="{block.send}" recv="{block.recv}" chan="{block.channel}"'
+        if not block.steps:
+            yield tag + "/>"
+            continue
+        yield tag + ">"
+        for s, step in enumerate(block.steps):
+            assert isinstance(step, Instruction)  # check_structure saw to it
+            waits = [(other, numbers[other][t]) for other, t in step.after]
+            yield from _step(step, numbers[b][s], waits, s in flags[b])
+        yield "    </tb>"
+
+
+def _numbers(block: ThreadBlock) -> list[int]:
+    """Per step, the number of its last XML line: the one that others wait for."""
+    numbers: list[int] = []
+    last = -1
+    for step in block.steps:
+        assert isinstance(step, Instruction)
+        last += lines_of(step)
+        numbers.append(last)
+    return numbers
+
+
+def _step(
+    step: Instruction, last: int, waits: list[tuple[int, int]], flagged: bool
+) -> Iterator[str]:
+    """The lines of one instruction: nops for all waits but one, then the operation."""
+    number = last - lines_of(step) + 1
+    idle = Ref(Buffer.INPUT, 0, 1)
+    for wait in waits[:-1]:
+        yield _line(number, "nop", idle, idle, wait, False)
+        number += 1
+    word = TYPE_WORDS[step.op]
+    first_wait = waits[-1] if waits else (-1, -1)
+    for source in step.src or step.dst:
+        # A side that the operation does not use repeats the other one: always a legal place.
+        target = step.dst[0] if step.dst else source
+        wait = first_wait if number == last - len(step.src or step.dst) + 1 else (-1, -1)
+        yield _line(number, word, source, target, wait, flagged and number == last)
+        number += 1
+
+
+def _line(number: int, word: str, src: Ref, dst: Ref, wait: tuple[int, int], flagged: bool) -> str:
+    return (
+        f'      <step s="{number}" type="{word}" srcbuf="{src.buffer.value}" '
+        f'srcoff="{src.offset}" dstbuf="{dst.buffer.value}" dstoff="{dst.offset}" '
+        f'cnt="{src.count}" depid="{wait[0]}" deps="{wait[1]}" hasdep="{int(flagged)}"/>'
+    )
+
+
+def _quote(text: str, limit: int, what: str) -> str:
+    """`text` as an attribute value of plain ASCII without quotes, signs of tags or line breaks."""
+    out = []
+    for char in text:
+        code = ord(char)
+        if (code < 32 and char not in "\t\n\r") or 0xD800 <= code <= 0xDFFF or code in _NO_CHARS:
+            raise PlanError(f"{what}: the name {text!r} has a character that XML cannot hold")
+        plain = 32 <= code < 127 and char not in "\"&<>'"
+        out.append(char if plain else f"&#{code};")
+    value = "".join(out)
+    if len(value) > limit:
+        raise PlanError(
+            f"{what}: the name {text!r} takes {len(value)} bytes as XML; the limit is {limit}"
+        )
+    return value

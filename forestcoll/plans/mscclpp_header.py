@@ -1,0 +1,87 @@
+"""The fields of an MSCCL++ plan outside its gpus: what each means for the Program."""
+
+from __future__ import annotations
+
+from forestcoll.errors import UnsupportedError, did_you_mean
+from forestcoll.plans.json_text import Object
+from forestcoll.plans.rules import (
+    MAX_BYTES,
+    OLD_WORDS,
+    OTHER_COLLECTIVES,
+    PLAN_COLLECTIVES,
+    Notes,
+)
+from forestcoll.program import Collective
+
+
+def read_collective(top: Object, notes: Notes) -> Collective:
+    word = top.text("collective")
+    if word in OLD_WORDS:
+        notes.add(f"collective {word!r}: the runtime says {OLD_WORDS[word]!r}")
+        word = OLD_WORDS[word]
+    if word in OTHER_COLLECTIVES:
+        raise UnsupportedError(
+            f"{top.source}: collective {word!r} is not supported; the collectives are "
+            f"{', '.join(PLAN_COLLECTIVES)}"
+        )
+    if word not in PLAN_COLLECTIVES:
+        hint = did_you_mean(word[:40], PLAN_COLLECTIVES)
+        raise top.fail(f"collective {word[:40]!r} does not exist{hint}")
+    return PLAN_COLLECTIVES[word]
+
+
+def refuse_unsupported(top: Object, notes: Notes) -> None:
+    """After the operations, because an operation that is not supported says more."""
+    for key, what in (
+        ("reuse_resources", "a scratch buffer of fixed size, shared between plans"),
+        ("use_double_scratch_buffer", "two halves of scratch, taken by turns"),
+    ):
+        if top.has(key) and top.flag(key):
+            raise UnsupportedError(f"{top.source}: {key} ({what}) is not supported; set it false")
+    protocol = top.text("protocol")
+    if protocol == "LL":
+        raise UnsupportedError(f"{top.source}: protocol 'LL' (packets) is not supported")
+    if protocol != "Simple":
+        notes.add(f"protocol {protocol[:40]!r}: the runtime takes any word but 'LL' for 'Simple'")
+
+
+def read_places(top: Object, own: Object | None) -> tuple[bool, bool]:
+    plan = top.flag("inplace")
+    if own is None or not own.has("in_place"):
+        return plan, not plan
+    flags = own.flag("in_place"), own.flag("out_of_place")
+    if not flags[0 if plan else 1]:
+        raise own.fail(f"contradicts the plan's inplace: {str(plan).lower()}")
+    return flags
+
+
+def read_sizes(top: Object, notes: Notes) -> tuple[int, int]:
+    low = top.integer("min_message_size", 0, MAX_BYTES) if top.has("min_message_size") else 0
+    high = (
+        top.integer("max_message_size", 0, 2**64 - 1) if top.has("max_message_size") else MAX_BYTES
+    )
+    if low >= 2**31:
+        notes.add(f"min_message_size {low}: the loader reads only 31 bits of it")
+    if high == 0:
+        raise top.fail("max_message_size 0 serves no size; leave it out for no limit")
+    if low > high:
+        raise top.fail(f"min_message_size {low} is larger than max_message_size {high}")
+    return low, min(high, MAX_BYTES)
+
+
+def read_root(collective: Collective, own: Object | None, n: int, notes: Notes) -> int:
+    if not collective.rooted:
+        return -1
+    if own is not None and own.has("root"):
+        return own.integer("root", 0, n - 1)
+    notes.add("the plan does not say the root; rank 0 is assumed")
+    return 0
+
+
+def read_names(own: Object | None, n: int) -> tuple[str, ...]:
+    if own is None or not own.has("names"):
+        return ()
+    names = own.list("names")
+    if len(names) != n:
+        raise names.fail(f"{len(names)} names for {n} ranks")
+    return tuple(names.text(k) for k in range(n))

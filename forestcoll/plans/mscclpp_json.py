@@ -1,0 +1,312 @@
+"""MSCCL++ execution plans: `dumps` writes what loader and kernel really run, `loads` reads.
+
+The schema is that of microsoft/mscclpp (execution_plan.cc). Three id spaces, none of them checked
+by the loader, are numbered here: a rank's channels of one kind, a thread block's own list of them,
+and the remote buffers that it reaches by one kind of channel. docs/plans.md has the limits.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from itertools import groupby
+from typing import Any, Final
+
+from forestcoll.errors import PlanError
+from forestcoll.plans import mscclpp_reader
+from forestcoll.plans.onesided_rules import (
+    ALIGNMENT,
+    PUTS,
+    SHAPES,
+    SYNCS,
+    check_limits,
+    check_structure,
+    kind_of,
+    largest_size,
+    operations_of,
+)
+from forestcoll.plans.rules import COLLECTIVE_WORDS, check_header
+from forestcoll.program import (
+    Buffer,
+    Collective,
+    Instruction,
+    Op,
+    Pipeline,
+    Program,
+    RankProgram,
+    Ref,
+    Step,
+    ThreadBlock,
+)
+from forestcoll.targets import Target
+
+# What the loader itself can hold; a target narrows it to what runs on its devices.
+FORMAT_LIMITS: Final = Target(
+    "MSCCL++ JSON", "mscclpp-json", "onesided", 4096, 64, 16, 2**31 - 1, 4096, False
+)
+THREADS = 1024  # threads of a thread block
+WIDTH = 100  # of a line; what does not fit is broken up
+
+OP_WORDS: Final = {
+    Op.NOP: "nop",
+    Op.COPY: "copy",
+    Op.REDUCE_TO: "re",
+    Op.PUT: "put",
+    Op.PUT_SIGNAL: "pws",
+    Op.PUT_SIGNAL_FLUSH: "pwsf",
+    Op.GET: "get",
+    Op.READ_REDUCE: "rre",
+    Op.READ_REDUCE_PUT: "rres",
+    Op.REDUCE_PUT: "res",
+    Op.SIGNAL: "signal",
+    Op.WAIT: "wait",
+    Op.RELAXED_SIGNAL: "rlxsignal",
+    Op.RELAXED_WAIT: "rlxwait",
+    Op.BARRIER: "barrier",
+    Op.ACQUIRE: "sem_acquire",
+    Op.RELEASE: "sem_release",
+}
+_KINDS = ("memory", "port")
+_BUFFERS = (Buffer.INPUT, Buffer.OUTPUT, Buffer.SCRATCH)
+
+__all__ = ["FORMAT_LIMITS", "dumps", "largest_size", "loads"]
+
+
+def loads(text: str, source: str) -> Program:
+    """The Program in an execution plan's text; `source` names it in errors.
+
+    Reads plans of the MSCCL++ DSL too. `Program.extra["notes"]` says, a line each, what the runtime
+    does differently from what the plan says. UnsupportedError for packets, switch channels, double
+    scratch and reused resources; PlanError for what is wrong.
+    """
+    return mscclpp_reader.loads(text, source)
+
+
+def dumps(program: Program, target: Target | None = None, *, in_place: bool | None = None) -> str:
+    """The plan as JSON text, ending in a newline; `loads` gives back an equal Program.
+
+    A plan serves in-place or out-of-place calls, never both: `in_place` chooses. None takes what
+    the program can do, and where it can do both, in place unless the collective changes the size,
+    which is how frameworks call. Raises PlanError, naming limit, figure, rank and thread block,
+    for what the runtime would refuse or silently run as something else.
+    """
+    limits = FORMAT_LIMITS if target is None else target
+    if limits.format != "mscclpp-json":
+        raise PlanError(f"target {limits.name} reads {limits.format}, not MSCCL++ JSON")
+    check_structure(program)
+    check_header(program)
+    check_limits(program, limits)
+    _check_names(program)
+    document = {
+        "name": _base_name(program),
+        "collective": COLLECTIVE_WORDS[program.collective],
+        "protocol": "Simple",
+        "inplace": _choose_place(program, in_place),
+        "reuse_resources": False,
+        "use_double_scratch_buffer": False,
+        "buffer_alignment": ALIGNMENT,
+        "num_threads_per_block": THREADS,
+        "min_message_size": program.min_bytes,
+        "max_message_size": _served(program),
+        "forestcoll": _own(program),
+        "gpus": [_gpu(r, rank) for r, rank in enumerate(program.ranks)],
+    }
+    # The runtime keeps one context per name: two plans of one process must never share theirs.
+    digest = hashlib.sha256(render(document).encode()).hexdigest()[:12]
+    return render({**document, "name": f"{document['name']}.{digest}"}) + "\n"
+
+
+def _base_name(program: Program) -> str:
+    word = program.collective.value
+    return program.name if word in program.name else f"{program.name}.{word}".lstrip(".")
+
+
+def _check_names(program: Program) -> None:
+    for name in (program.name, *program.names):
+        if any(0xD800 <= ord(char) <= 0xDFFF for char in name):
+            raise PlanError(f"the name {name!r} has a character outside Unicode")
+
+
+def _choose_place(program: Program, in_place: bool | None) -> bool:
+    if in_place is None:
+        same_size = program.collective not in (Collective.ALLGATHER, Collective.REDUCE_SCATTER)
+        return program.in_place and (same_size or not program.out_of_place)
+    if not (program.in_place if in_place else program.out_of_place):
+        wanted = "in-place" if in_place else "out-of-place"
+        raise PlanError(f"the program is not right for {wanted} calls, so no plan for them exists")
+    return in_place
+
+
+def _served(program: Program) -> int:
+    """The largest size that the plan serves: as asked for, within what the device can count."""
+    largest = largest_size(program)
+    if program.min_bytes > largest or program.max_bytes >= largest:
+        raise PlanError(
+            f"sizes {program.min_bytes} to {program.max_bytes or 'any'}: offsets of 32 bits and "
+            f"65535 rounds of a pipeline end this plan at {largest} bytes; lower max_bytes, or "
+            f"give 0 for the largest that works"
+        )
+    if program.min_bytes >= 2**31:
+        raise PlanError(
+            f"min_bytes {program.min_bytes}: the loader reads it as a 32-bit number; at most "
+            f"{2**31 - 1} works"
+        )
+    return program.max_bytes or largest
+
+
+def _own(program: Program) -> dict[str, Any]:
+    """What only this package reads; the loader ignores fields that it does not know."""
+    own: dict[str, Any] = {
+        "name": program.name,
+        "in_place": program.in_place,
+        "out_of_place": program.out_of_place,
+    }
+    if program.collective.rooted:
+        own["root"] = program.root
+    if program.names:
+        own["names"] = list(program.names)
+    return own
+
+
+def _gpu(r: int, rank: RankProgram) -> dict[str, Any]:
+    flat = _flat_channels(rank)
+    buffers = _remote_buffers(rank)
+    return {
+        "id": r,
+        "input_chunks": rank.input_chunks,
+        "output_chunks": rank.output_chunks,
+        "scratch_chunks": rank.scratch_chunks,
+        "channels": [
+            {"channel_type": kind, "connected_to": [peer for peer, _ in flat[kind]]}
+            for kind in _KINDS
+            if flat[kind]
+        ],
+        "remote_buffers": [
+            {"rank": peer, "type": buffer.value, "access_channel_types": kinds}
+            for (peer, buffer), kinds in buffers.items()
+        ],
+        "semaphores": [{"init_value": value} for value in rank.semaphores],
+        "threadblocks": [
+            _Writer(block, flat, list(buffers)).threadblock(b)
+            for b, block in enumerate(rank.thread_blocks)
+        ],
+    }
+
+
+def _flat_channels(rank: RankProgram) -> dict[str, dict[tuple[int, int], int]]:
+    """Per kind, (peer, number) of every channel of the rank, in order, to its place in the list."""
+    most: dict[tuple[str, int], int] = {}
+    for block in rank.thread_blocks:
+        for channel in block.channels:
+            key = (channel.kind, channel.peer)
+            most[key] = max(most.get(key, 0), channel.index + 1)
+    flat: dict[str, dict[tuple[int, int], int]] = {kind: {} for kind in _KINDS}
+    for kind, peer in sorted(most):
+        for index in range(most[kind, peer]):
+            flat[kind][peer, index] = len(flat[kind])
+    return flat
+
+
+def _remote_buffers(rank: RankProgram) -> dict[tuple[int, Buffer], list[str]]:
+    """The buffers of others that a rank touches, in order, and by which kinds of channel."""
+    found: dict[tuple[int, Buffer], set[str]] = {}
+    for block in rank.thread_blocks:
+        for _, step in operations_of(block):
+            for ref in step.src + step.dst:
+                if ref.rank is not None:
+                    found.setdefault((ref.rank, ref.buffer), set()).add(kind_of(block, step))
+    order = sorted(found, key=lambda key: (key[0], _BUFFERS.index(key[1])))
+    return {key: sorted(found[key]) for key in order}
+
+
+class _Writer:
+    """Writes one thread block and numbers its own channels and remote buffers."""
+
+    def __init__(
+        self,
+        block: ThreadBlock,
+        flat: dict[str, dict[tuple[int, int], int]],
+        buffers: list[tuple[int, Buffer]],
+    ) -> None:
+        self.block, self.flat, self.buffers = block, flat, buffers
+        self.refs: dict[str, dict[tuple[int, Buffer], int]] = {}
+        kinds = [channel.kind for channel in block.channels]
+        self.own_ids = [kinds[:c].count(kind) for c, kind in enumerate(kinds)]
+
+    def threadblock(self, b: int) -> dict[str, Any]:
+        operations = [self.step(step) for step in self.block.steps]
+        place = {key: k for k, key in enumerate(self.buffers)}
+        return {
+            "id": b,
+            # A run of one kind is an entry, so that the order of the list survives.
+            "channels": [
+                {
+                    "channel_type": kind,
+                    "channel_ids": [self.flat[kind][c.peer, c.index] for c in run],
+                }
+                for kind, run in groupby(self.block.channels, key=lambda channel: channel.kind)
+            ],
+            "remote_buffer_refs": [
+                {"access_channel_type": kind, "remote_buffer_ids": [place[key] for key in refs]}
+                for kind, refs in sorted(self.refs.items())
+            ],
+            "ops": operations,
+        }
+
+    def step(self, step: Step) -> dict[str, Any]:
+        if isinstance(step, Pipeline):
+            return {
+                "name": "pipeline",
+                "iter_context": {"unit_size": step.unit_bytes, "num_chunks": step.chunks},
+                "ops": [self.operation(inner) for inner in step.body],
+            }
+        return self.operation(step)
+
+    def operation(self, step: Instruction) -> dict[str, Any]:
+        out: dict[str, Any] = {"name": OP_WORDS[step.op]}
+        kind = kind_of(self.block, step)
+        remote = any(ref.rank is not None for ref in step.src + step.dst)
+        if step.op in SYNCS or remote:
+            out["channel_type"] = kind
+        if step.channels:
+            out["channel_ids"] = [self.own_ids[c] for c in step.channels]
+        if step.op in SHAPES:
+            # The kernel takes the i-th source for the i-th destination and never repeats one.
+            repeat = len(step.dst) if step.op in PUTS and len(step.src) == 1 else 1
+            out["src_buff"] = self.operands(step.src * repeat, kind)
+            out["dst_buff"] = self.operands(step.dst, kind)
+        if step.part != (0, 1):
+            out["tbg_info"] = {"tb_id": step.part[0], "tbg_size": step.part[1]}
+        if step.op is Op.BARRIER:
+            out["barrier_id"], out["num_threadblocks"] = step.ident, step.group
+        if step.semaphores:
+            out["semaphore_ids"] = list(step.semaphores)
+        return out
+
+    def operands(self, refs: Iterable[Ref], kind: str) -> list[dict[str, Any]]:
+        return [self.operand(ref, kind) for ref in refs]
+
+    def operand(self, ref: Ref, kind: str) -> dict[str, Any]:
+        if ref.rank is None:
+            return {"type": ref.buffer.value, "index": ref.offset, "size": ref.count}
+        refs = self.refs.setdefault(kind, {})
+        number = refs.setdefault((ref.rank, ref.buffer), len(refs))
+        return {"buffer_id": number, "index": ref.offset, "size": ref.count}
+
+
+def render(value: Any, indent: int = 0, room: int = WIDTH) -> str:
+    """JSON text of plain values; a list or object stands on one line where it fits `room`."""
+    if not isinstance(value, dict | list) or not value:
+        return json.dumps(value)
+    pad = " " * (indent + 2)
+    items = []
+    for key, item in value.items() if isinstance(value, dict) else ((None, v) for v in value):
+        label = "" if key is None else json.dumps(key) + ": "
+        items.append(label + render(item, indent + 2, WIDTH - indent - 3 - len(label)))
+    left, right = "{}" if isinstance(value, dict) else "[]"
+    line = left + ", ".join(items) + right
+    if "\n" not in line and len(line) <= room:
+        return line
+    body = f",\n{pad}".join(items)
+    return f"{left}\n{pad}{body}\n{' ' * indent}{right}"

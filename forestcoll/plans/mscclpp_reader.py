@@ -1,0 +1,403 @@
+"""From an MSCCL++ execution plan to the Program that the runtime would run.
+
+The JSON is read strictly (no duplicate keys, no NaN, bounded size and depth), and every number that
+the loader takes as an index without a look is checked here, with rank, thread block and operation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Literal, cast
+
+from forestcoll.errors import PlanError, UnsupportedError, did_you_mean
+from forestcoll.plans import mscclpp_header as header
+from forestcoll.plans.json_text import List, Object, parse
+from forestcoll.plans.onesided_rules import (
+    ALIGNMENT,
+    MAX_INDEX,
+    PUTS,
+    SHAPES,
+    check_limits,
+    check_structure,
+    largest_size,
+)
+from forestcoll.plans.rules import (
+    MAX_INSTRUCTIONS,
+    MAX_RANKS,
+    Notes,
+    check_header,
+)
+from forestcoll.program import (
+    Buffer,
+    Channel,
+    Instruction,
+    Op,
+    Pipeline,
+    Program,
+    RankProgram,
+    Ref,
+    Step,
+    ThreadBlock,
+)
+from forestcoll.targets import MSCCLPP
+
+MAX_CHUNKS = 2**18  # chunks of one buffer
+MAX_BLOCKS = 4096  # thread blocks of one rank
+_TOP = 2**31 - 1
+
+OPS = {
+    "nop": Op.NOP,
+    "copy": Op.COPY,
+    "re": Op.REDUCE_TO,
+    "put": Op.PUT,
+    "pws": Op.PUT_SIGNAL,
+    "pwsf": Op.PUT_SIGNAL_FLUSH,
+    "get": Op.GET,
+    "rre": Op.READ_REDUCE,
+    "rres": Op.READ_REDUCE_PUT,
+    "res": Op.REDUCE_PUT,
+    "signal": Op.SIGNAL,
+    "wait": Op.WAIT,
+    "rlxsignal": Op.RELAXED_SIGNAL,
+    "rlxwait": Op.RELAXED_WAIT,
+    "flush": Op.FLUSH,
+    "barrier": Op.BARRIER,
+    "sem_acquire": Op.ACQUIRE,
+    "sem_release": Op.RELEASE,
+}
+UNSUPPORTED = {
+    "ppkt": "a put in packets (data and flags interleaved)",
+    "rppkt": "a read and put in packets",
+    "respkt": "a reduction of packets that is sent on",
+    "cpkt": "a copy into packets",
+    "upkt": "a copy out of packets",
+    "repkt": "a reduction of packets",
+    "recpkt": "a reduction of packets that is copied",
+    "recspkt": "a reduction of packets that is copied and sent on",
+    "glres": "a reduction and multicast in an NVLS switch",
+    "gstore": "a multicast by an NVLS switch",
+    "gstorepkt": "a multicast of packets by an NVLS switch",
+    "glre": "a reduction in an NVLS switch (the runtime does not know it either)",
+}
+_BUFFERS = {buffer.value: buffer for buffer in Buffer}
+Kind = Literal["memory", "port"]
+
+
+@dataclass(slots=True)
+class _Rank:
+    """What operations of a rank refer to, flattened as the loader does it."""
+
+    channels: dict[str, list[Channel]] = field(default_factory=dict)
+    buffers: list[tuple[int, Buffer, frozenset[str]]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Reader:
+    """What is kept while a plan is read."""
+
+    notes: Notes
+    n: int
+    count: int = 0  # of operations so far
+    refs: dict[Ref, Ref] = field(default_factory=dict)  # equal references share one object
+
+
+def loads(text: str, source: str) -> Program:
+    """The Program of a plan; see mscclpp_json.loads."""
+    top = parse(text, source)
+    if not top.has("gpus"):
+        hint = "; this looks like a forest file" if top.has("trees") else ""
+        raise PlanError(f"{source}: no 'gpus', so it is no MSCCL++ plan{hint}")
+    notes = Notes()
+    name = top.text("name")
+    collective = header.read_collective(top, notes)
+    gpus = top.list("gpus")
+    if not 1 <= len(gpus) <= MAX_RANKS:
+        raise gpus.fail(f"{len(gpus)} ranks; a plan has 1 to {MAX_RANKS}")
+    reader = _Reader(notes, len(gpus))
+    ranks = tuple(_read_rank(reader, r, gpus.object(r, f"rank {r}")) for r in range(len(gpus)))
+    header.refuse_unsupported(top, notes)
+    own = top.object("forestcoll") if top.has("forestcoll") else None
+    in_place, out_of_place = header.read_places(top, own)
+    low, high = header.read_sizes(top, notes)
+    program = Program(
+        name=own.text("name") if own and own.has("name") else name,
+        collective=collective,
+        style="onesided",
+        ranks=ranks,
+        in_place=in_place,
+        out_of_place=out_of_place,
+        root=header.read_root(collective, own, len(ranks), notes),
+        names=header.read_names(own, len(ranks)),
+        min_bytes=low,
+        max_bytes=high,
+        extra={
+            key: str(top.integer(key, 1, 2**20)) if top.has(key) else str(usual)
+            for key, usual in (("buffer_alignment", ALIGNMENT), ("num_threads_per_block", 1024))
+        },
+    )
+    return _checked(program, notes, source)
+
+
+def _checked(program: Program, notes: Notes, source: str) -> Program:
+    """The program after the checks that need all of it, with its notes."""
+    try:
+        check_header(program)
+        check_structure(program)
+    except PlanError as error:
+        raise PlanError(f"{source}: {error}") from None
+    try:
+        check_limits(program, MSCCLPP)
+    except PlanError as error:
+        notes.add(f"the runtime cannot run it: {error}")
+    # The format has no way to say "no limit"; all that the device can count means just that.
+    limited = program.max_bytes < largest_size(program)
+    return replace(
+        program,
+        max_bytes=program.max_bytes if limited else 0,
+        extra=program.extra | notes.extra("mscclpp-json"),
+    )
+
+
+def _read_rank(reader: _Reader, r: int, gpu: Object) -> RankProgram:
+    if gpu.integer("id", 0, _TOP) != r:
+        raise gpu.fail(f"id {gpu.integer('id', 0, _TOP)} at position {r}; they must be equal")
+    rank = _Rank(_read_channels(reader.n, gpu), _read_remote_buffers(reader.n, gpu))
+    semaphores = _objects(gpu, "semaphores")
+    blocks = gpu.list("threadblocks")
+    if len(blocks) > MAX_BLOCKS:
+        raise blocks.fail(f"{len(blocks)} thread blocks; at most {MAX_BLOCKS}")
+    return RankProgram(
+        tuple(
+            _read_block(reader, rank, b, blocks.object(b, f"rank {r}, thread block {b}"))
+            for b in range(len(blocks))
+        ),
+        input_chunks=gpu.integer("input_chunks", 1, MAX_CHUNKS),
+        output_chunks=gpu.integer("output_chunks", 1, MAX_CHUNKS),
+        scratch_chunks=gpu.integer("scratch_chunks", 0, MAX_CHUNKS),
+        semaphores=tuple(s.integer("init_value", -(2**31), _TOP) for s in semaphores),
+    )
+
+
+def _read_channels(n: int, gpu: Object) -> dict[str, list[Channel]]:
+    """Per kind, the rank's channels in order; the k-th to one peer has number k."""
+    flat: dict[str, list[Channel]] = {"memory": [], "port": []}
+    seen: dict[tuple[str, int], int] = {}
+    entries = gpu.list("channels")
+    for k in range(len(entries)):
+        entry = entries.object(k)
+        kind = _kind(entry, "channel_type")
+        if kind == "switch":
+            continue  # an operation that uses it is refused where it stands
+        if kind == "none":
+            raise entry.fail("a channel of type 'none'")
+        peers = entry.list("connected_to")
+        for p in range(len(peers)):
+            peer = peers.integer(p, 0, n - 1)
+            index = seen.get((kind, peer), 0)
+            if index > MAX_INDEX:
+                raise peers.fail(f"more than {MAX_INDEX + 1} {kind} channels to rank {peer}")
+            seen[kind, peer] = index + 1
+            flat[kind].append(Channel(peer, cast("Kind", kind), index))
+    return flat
+
+
+def _read_remote_buffers(n: int, gpu: Object) -> list[tuple[int, Buffer, frozenset[str]]]:
+    entries = gpu.list("remote_buffers")
+    out = []
+    for k in range(len(entries)):
+        entry = entries.object(k)
+        access = entry.list("access_channel_types")
+        kinds = frozenset(_word_kind(access, access.text(a)) for a in range(len(access)))
+        out.append((entry.integer("rank", 0, n - 1), _buffer(entry), kinds))
+    return out
+
+
+def _kind(entry: Object, key: str) -> str:
+    return _word_kind(entry, entry.text(key))
+
+
+def _word_kind(where: Object | List, word: str) -> str:
+    if word not in ("memory", "port", "switch", "none"):
+        raise where.fail(f"channel type {word[:40]!r}; it is memory, port, switch or none")
+    return word
+
+
+def _buffer(entry: Object) -> Buffer:
+    word = entry.text("type")
+    if word not in _BUFFERS:
+        raise entry.fail(f"type {word[:40]!r} is no buffer; buffers are 'i', 'o' and 's'")
+    return _BUFFERS[word]
+
+
+@dataclass(slots=True)
+class _Block:
+    """The lists of a thread block that its operations count in."""
+
+    channels: tuple[Channel, ...]
+    own: dict[str, list[int]]  # per kind, places in `channels`
+    remote: dict[str, list[tuple[int, Buffer]]]
+
+
+def _read_block(reader: _Reader, rank: _Rank, b: int, entry: Object) -> ThreadBlock:
+    if entry.integer("id", 0, _TOP) != b:
+        raise entry.fail(f"id {entry.integer('id', 0, _TOP)} at position {b}; they must be equal")
+    channels: list[Channel] = []
+    own: dict[str, list[int]] = {"memory": [], "port": []}
+    lists = entry.list("channels")
+    for k in range(len(lists)):
+        item = lists.object(k)
+        kind = _kind(item, "channel_type")
+        if kind not in own:
+            continue
+        ids = item.list("channel_ids")
+        for i in range(len(ids)):
+            own[kind].append(len(channels))
+            channels.append(rank.channels[kind][ids.index(i, len(rank.channels[kind]), kind)])
+    block = _Block(tuple(channels), own, _read_refs(rank, entry))
+    ops = entry.list("ops")
+    steps: list[Step] = []
+    for k in range(len(ops)):
+        op = ops.object(k, f"{entry.where}, operation {k}")
+        if op.text("name") == "pipeline":
+            steps.append(_read_pipeline(reader, block, op))
+        else:
+            steps.append(_read_operation(reader, block, op))
+    return ThreadBlock(tuple(steps), channels=block.channels)
+
+
+def _read_refs(rank: _Rank, entry: Object) -> dict[str, list[tuple[int, Buffer]]]:
+    remote: dict[str, list[tuple[int, Buffer]]] = {"memory": [], "port": []}
+    if not entry.has("remote_buffer_refs"):
+        return remote
+    lists = entry.list("remote_buffer_refs")
+    for k in range(len(lists)):
+        item = lists.object(k)
+        kind = _kind(item, "access_channel_type")
+        if kind not in remote:
+            continue
+        ids = item.list("remote_buffer_ids")
+        for i in range(len(ids)):
+            peer, buffer, kinds = rank.buffers[ids.index(i, len(rank.buffers), "remote buffer")]
+            if kind not in kinds:
+                raise ids.fail(f"the buffer is not listed for access by {kind} channels, so the "
+                               f"runtime would take another one")  # fmt: skip
+            remote[kind].append((peer, buffer))
+    return remote
+
+
+def _read_pipeline(reader: _Reader, block: _Block, op: Object) -> Pipeline:
+    context = op.object("iter_context")
+    ops = op.list("ops")
+    body = []
+    for k in range(len(ops)):
+        inner = ops.object(k, f"{op.where}.{k}")
+        if inner.text("name") == "pipeline":
+            raise inner.fail("a pipeline in a pipeline; the runtime cannot run that")
+        body.append(_read_operation(reader, block, inner))
+    return Pipeline(
+        tuple(body),
+        chunks=context.integer("num_chunks", 1, MAX_CHUNKS),
+        unit_bytes=context.integer("unit_size", 1, 2**32 - 1),
+    )
+
+
+def _read_operation(reader: _Reader, block: _Block, entry: Object) -> Instruction:
+    reader.count += 1
+    if reader.count > MAX_INSTRUCTIONS:
+        raise entry.fail(f"more than {MAX_INSTRUCTIONS} operations; this is no plan for a machine")
+    word = entry.text("name")
+    if word in UNSUPPORTED:
+        raise UnsupportedError(
+            f"{entry.source}: {entry.where}: {word!r} ({UNSUPPORTED[word]}) is not supported"
+        )
+    if word not in OPS:
+        hint = did_you_mean(word[:40], [*OPS, "pipeline"])
+        raise entry.fail(f"operation {word[:40]!r} does not exist{hint}")
+    op = OPS[word]
+    kind = _kind(entry, "channel_type") if entry.has("channel_type") else "none"
+    if kind == "switch":
+        raise UnsupportedError(
+            f"{entry.source}: {entry.where}: {word!r} over a switch channel (NVLS) is not supported"
+        )
+    part = (0, 1)
+    if entry.has("tbg_info"):
+        group = entry.object("tbg_info")
+        part = (group.integer("tb_id", 0, _TOP), group.integer("tbg_size", 1, _TOP))
+    src, dst = _read_operands(reader, block, entry, op, kind)
+    return Instruction(
+        op,
+        src,
+        dst,
+        channels=_read_ids(block, entry, kind),
+        semaphores=tuple(_integers(entry, "semaphore_ids")),
+        ident=entry.integer("barrier_id", 0, _TOP) if entry.has("barrier_id") else 0,
+        group=entry.integer("num_threadblocks", 0, _TOP) if entry.has("num_threadblocks") else 0,
+        part=part,
+    )
+
+
+def _read_ids(block: _Block, entry: Object, kind: str) -> tuple[int, ...]:
+    if not entry.has("channel_ids"):
+        return ()
+    ids = entry.list("channel_ids")
+    if kind == "none" and len(ids):
+        raise entry.fail("channel_ids without channel_type; the runtime would do nothing")
+    own = block.own.get(kind, [])
+    return tuple(own[ids.index(k, len(own), f"{kind} channel")] for k in range(len(ids)))
+
+
+def _integers(entry: Object, key: str) -> list[int]:
+    if not entry.has(key):
+        return []
+    values = entry.list(key)
+    return [values.integer(k, 0, _TOP) for k in range(len(values))]
+
+
+def _read_operands(
+    reader: _Reader, block: _Block, entry: Object, op: Op, kind: str
+) -> tuple[tuple[Ref, ...], tuple[Ref, ...]]:
+    src, dst = (
+        tuple(_read_ref(reader, block, item, kind) for item in _objects(entry, key))
+        for key in ("src_buff", "dst_buff")
+    )
+    if op in PUTS:
+        if kind == "none":
+            raise entry.fail("a put without channel_type; the runtime would do nothing")
+        if len(src) != len(dst):
+            raise entry.fail(
+                f"{len(src)} sources for {len(dst)} destinations; the runtime takes the i-th for "
+                f"the i-th"
+            )
+        if len(src) > 1 and len(set(src)) == 1:
+            src = src[:1]  # the Program's spelling of one source for all destinations
+    if op is Op.GET and any(a.offset != b.offset for a, b in zip(src, dst, strict=False)):
+        reader.notes.add(f"{entry.where}: get between different chunks; the runtime swaps the two")
+    if op is Op.FLUSH:
+        reader.notes.add(f"{entry.where}: flush does nothing in the runtime")
+    if op not in SHAPES and (src or dst):
+        raise entry.fail(f"{entry.text('name')!r} has no buffers, but src_buff or dst_buff")
+    return src, dst
+
+
+def _objects(entry: Object, key: str) -> list[Object]:
+    if not entry.has(key):
+        return []
+    items = entry.list(key)
+    return [items.object(k) for k in range(len(items))]
+
+
+def _read_ref(reader: _Reader, block: _Block, item: Object, kind: str) -> Ref:
+    if item.has("switch_channel_id"):
+        raise UnsupportedError(f"{item.source}: {item.where}: switch channels are not supported")
+    offset = item.integer("index", 0, MAX_CHUNKS)
+    count = item.integer("size", 1, MAX_CHUNKS)
+    if item.has("buffer_id") == item.has("type"):
+        raise item.fail("needs either type (local) or buffer_id (remote)")
+    if item.has("type"):
+        ref = Ref(_buffer(item), offset, count)
+    elif kind == "none":
+        raise item.fail("buffer_id in an operation without channel_type")
+    else:
+        peer, buffer = block.remote[kind][item.index("buffer_id", len(block.remote[kind]))]
+        ref = Ref(buffer, offset, count, peer)
+    return reader.refs.setdefault(ref, ref)

@@ -1,0 +1,164 @@
+"""What both plan formats ask of a Program, and the words in which they refuse one.
+
+`check_header` returns the number of chunks of the whole data. The other checks return nothing and
+raise PlanError with rank, thread block and step. Writers use them with a target's limits, readers
+to make sure that what a file says can be held in a Program without surprises for later stages.
+"""
+
+from __future__ import annotations
+
+from forestcoll.errors import PlanError
+from forestcoll.program import Buffer, Collective, Op, Program, RankProgram, Ref
+
+# Bounds for reading: far above every real plan, low enough that nonsense costs neither time nor
+# memory. They bound the sum of all instructions, not what one thread block may hold.
+MAX_FILE_BYTES = 256 * 2**20
+MAX_RANKS = 16384
+MAX_INSTRUCTIONS = 2**20
+MAX_BYTES = 2**63 - 1  # sizes are signed 64-bit numbers in the runtimes
+
+# Spelling of the collectives in both formats (NCCL's own words).
+PLAN_COLLECTIVES = {
+    "allgather": Collective.ALLGATHER,
+    "reducescatter": Collective.REDUCE_SCATTER,
+    "allreduce": Collective.ALLREDUCE,
+    "broadcast": Collective.BROADCAST,
+    "reduce": Collective.REDUCE,
+}
+COLLECTIVE_WORDS = {c: word for word, c in PLAN_COLLECTIVES.items()}
+# Seen in files of older tools; no current runtime knows these spellings.
+OLD_WORDS = {"reduce_scatter": "reducescatter", "reduce-scatter": "reducescatter"}
+# Known to the runtimes, but not collectives of this package.
+OTHER_COLLECTIVES = frozenset(
+    ("alltoall", "alltoallv", "gather", "scatter", "send", "recv", "sendrecv", "custom", "test")
+)
+
+BUFFER_WORDS = {Buffer.INPUT: "input", Buffer.OUTPUT: "output", Buffer.SCRATCH: "scratch"}
+
+
+class Notes:
+    """Remarks about a file that was read leniently, each once, at most `limit` of them."""
+
+    __slots__ = ("_limit", "_texts")
+
+    def __init__(self, limit: int = 40) -> None:
+        self._texts: dict[str, None] = {}
+        self._limit = limit
+
+    def add(self, text: str) -> None:
+        """Keep `text` unless it is known already or there are too many."""
+        if len(self._texts) < self._limit:
+            self._texts[text] = None
+
+    def extra(self, format_name: str) -> dict[str, str]:
+        """What goes to `Program.extra`: the format, and the notes, one a line, if there are any."""
+        found = {"format": format_name}
+        if self._texts:
+            found["notes"] = "\n".join(self._texts)
+        return found
+
+
+def place(rank: int, block: int | None = None, step: int | None = None) -> str:
+    """`rank 3, thread block 2, step 5`, as far as the numbers are given."""
+    words = f"rank {rank}"
+    if block is not None:
+        words += f", thread block {block}"
+    if step is not None:
+        words += f", step {step}"
+    return words
+
+
+def chunks_of(rank: RankProgram, buffer: Buffer) -> int:
+    """Size of a buffer of a rank, in chunks."""
+    if buffer is Buffer.INPUT:
+        return rank.input_chunks
+    return rank.output_chunks if buffer is Buffer.OUTPUT else rank.scratch_chunks
+
+
+def shares(collective: Collective, n: int, total: int) -> tuple[int, int]:
+    """(input chunks, output chunks) of every rank when the whole data has `total` chunks.
+
+    Raises PlanError where `total` is not a multiple of n although the collective deals it out.
+    """
+    if collective in (Collective.ALLGATHER, Collective.REDUCE_SCATTER):
+        if total % n:
+            raise PlanError(
+                f"{collective}: {total} chunks cannot be dealt out to {n} ranks evenly; "
+                f"the number of chunks must be a multiple of the number of ranks"
+            )
+        return (total // n, total) if collective is Collective.ALLGATHER else (total, total // n)
+    return total, total
+
+
+def check_header(program: Program) -> int:
+    """The number of chunks of the whole data; PlanError when what is not a step is wrong."""
+    n = program.n
+    if not 1 <= n <= MAX_RANKS:
+        raise PlanError(f"a plan needs 1 to {MAX_RANKS} ranks; this program has {n}")
+    if program.protocol not in ("Simple", "LL", "LL128"):
+        raise PlanError(f"protocol {program.protocol!r}; protocols are Simple, LL and LL128")
+    if not program.in_place and not program.out_of_place:
+        raise PlanError(
+            "the program serves neither in-place nor out-of-place calls, so no runtime would ever "
+            "pick its plan; set at least one of in_place and out_of_place"
+        )
+    if program.collective.rooted and not 0 <= program.root < n:
+        raise PlanError(
+            f"{program.collective} needs a root between 0 and {n - 1}; it is {program.root}"
+        )
+    if not program.collective.rooted and program.root != -1:
+        raise PlanError(f"{program.collective} has no root, but the program says {program.root}")
+    if program.names and len(program.names) != n:
+        raise PlanError(f"{len(program.names)} names for {n} ranks; give one a rank, or none")
+    _check_bytes(program)
+    return _check_chunks(program)
+
+
+def _check_bytes(program: Program) -> None:
+    low, high = program.min_bytes, program.max_bytes
+    if not 0 <= low <= MAX_BYTES or not 0 <= high <= MAX_BYTES:
+        raise PlanError(f"min_bytes {low} and max_bytes {high} must lie between 0 and 2^63 - 1")
+    if high and low > high:
+        raise PlanError(f"min_bytes {low} is larger than max_bytes {high}: no size would be served")
+
+
+def _check_chunks(program: Program) -> int:
+    first = program.ranks[0]
+    total = max(first.input_chunks, first.output_chunks)
+    if total < 1:
+        raise PlanError("rank 0: input and output hold no chunk at all; both need at least one")
+    want = shares(program.collective, program.n, total)
+    for r, rank in enumerate(program.ranks):
+        if (rank.input_chunks, rank.output_chunks) != want:
+            raise PlanError(
+                f"rank {r}: {program.collective} of {total} chunks over {program.n} ranks needs "
+                f"{want[0]} input and {want[1]} output chunks, but the program has "
+                f"{rank.input_chunks} and {rank.output_chunks}"
+            )
+        if rank.scratch_chunks < 0:
+            raise PlanError(f"rank {r}: scratch chunks are {rank.scratch_chunks}, less than none")
+    return total
+
+
+def check_ref(program: Program, rank: int, ref: Ref, at: tuple[int, int, int]) -> None:
+    """PlanError unless the chunks of `ref` exist in its buffer; `at` is for the message."""
+    owner = rank if ref.rank is None else ref.rank
+    if not 0 <= owner < program.n:
+        raise PlanError(f"{place(*at)}: there is no rank {owner}; ranks are 0 to {program.n - 1}")
+    size = chunks_of(program.ranks[owner], ref.buffer)
+    if ref.count < 1:
+        raise PlanError(f"{place(*at)}: {ref.count} chunks; a step moves at least one")
+    if ref.offset < 0 or ref.offset + ref.count > size:
+        raise PlanError(
+            f"{place(*at)}: chunks {ref.offset} to {ref.offset + ref.count - 1} of the "
+            f"{BUFFER_WORDS[ref.buffer]} buffer of rank {owner}, which holds {size}"
+        )
+
+
+def check_equal_counts(refs: tuple[Ref, ...], op: Op, at: tuple[int, int, int]) -> None:
+    """PlanError unless all references of one instruction cover the same number of chunks."""
+    if len({ref.count for ref in refs}) > 1:
+        counts = ", ".join(str(ref.count) for ref in refs)
+        raise PlanError(
+            f"{place(*at)}: {op} works on one number of chunks, but its operands have {counts}"
+        )
