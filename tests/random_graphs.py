@@ -6,6 +6,7 @@ import random
 from collections import defaultdict
 from collections.abc import Callable
 from fractions import Fraction
+from itertools import pairwise
 
 from forestcoll.graph import CapacityGraph
 
@@ -63,7 +64,7 @@ def _switched(
             for w in rng.sample(layer, min(len(layer), rng.randint(1, 2))):
                 _both(links, u, w, draw())
         below = layer or below
-    for u, v in zip(below, below[1:], strict=False):  # joins what the top layer left apart
+    for u, v in pairwise(below):  # joins what the top layer left apart
         _both(links, u, v, draw())
 
 
