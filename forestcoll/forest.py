@@ -41,8 +41,9 @@ class Bound:
         broadcast: S holds the root, not all ranks, algbw <= leaving(S); reduce: with entering(S);
         allreduce: S holds some, not all ranks, algbw <= leaving(S) and <= entering(S).
     "partition": allreduce.
-        `parts` are m >= 2 disjoint node sets with a rank in each; every tree enters m - 1 of them
-        in each phase: algbw <= sum of entering(P) / (2 (m - 1)), and the same with leaving.
+        `parts` are m >= 2 disjoint node sets, a rank in each and every rank in one; every tree
+        enters parts m - 1 times in each phase: algbw <= sum of entering(P) / (2 (m - 1)), or / m
+        where a node outside of all parts aggregates; the same with leaving (outside: multicasts).
     "linear-program": the optimum over sub-capacities c <= b that are balanced (in = out) at every
         switch, proven by its dual: cuts `parts` with `weights` y >= 0 and a potential p per switch
         (`potentials`, others 0). With z(e) = max(0, sum of y over the cuts that link e = (u, v)
