@@ -69,9 +69,9 @@ def load(name_or_path: str | Path, settings: Mapping[str, str] = NO_SETTINGS) ->
 def _load_file(path: Path, settings: Mapping[str, str]) -> Topology:
     text = read_text(path)
     if text.lstrip().startswith("<"):
-        from forestcoll.readers import nccl_xml
+        from forestcoll.readers.nccl_xml import loads as loads_dump
 
-        return nccl_xml.loads(text, str(path), settings)
+        return loads_dump(text, str(path), settings)
     return loads_topology(text, str(path), settings)
 
 

@@ -1,0 +1,112 @@
+"""XML text to a small tree that knows its lines: no entities, no document types, bounded."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from xml.parsers import expat
+
+from forestcoll.errors import TopologyError
+
+MAX_BYTES = 8 * 2**20
+MAX_ELEMENTS = 100_000
+MAX_DEPTH = 64
+
+
+@dataclass(slots=True, eq=False)
+class Element:
+    """An element; `error` puts file and line in front."""
+
+    tag: str
+    attributes: dict[str, str]
+    line: int
+    source: str
+    parent: Element | None = None
+    children: list[Element] = field(default_factory=list)
+
+    def error(self, message: str) -> TopologyError:
+        """The error to raise about this element."""
+        return TopologyError(f"{self.source}:{self.line}: {message}")
+
+    def named(self, tag: str) -> Iterator[Element]:
+        """Children of that tag."""
+        return (child for child in self.children if child.tag == tag)
+
+    def walk(self) -> Iterator[Element]:
+        """This element and all below, in the order of the file."""
+        stack = [self]
+        while stack:
+            element = stack.pop()
+            yield element
+            stack.extend(reversed(element.children))
+
+    def text(self, key: str) -> str:
+        """An attribute that has to be there."""
+        if key not in self.attributes:
+            raise self.error(f"<{self.tag}> lacks the attribute '{key}'")
+        return self.attributes[key].strip()
+
+    def integer(self, key: str, default: int | None = None) -> int:
+        """An attribute that is a whole number; `default` where it is missing or empty."""
+        if default is not None and not self.attributes.get(key, "").strip():
+            return default
+        text = self.text(key)
+        if re.fullmatch(r"-?[0-9]{1,15}", text) is None:
+            raise self.error(f'<{self.tag}> {key}="{text[:40]}" is not a whole number')
+        return int(text)
+
+
+def parse(text: str, source: str) -> Element:
+    """The root element of `text`. Raises `TopologyError` with the line when it is not such XML."""
+    if len(text) > MAX_BYTES:
+        raise TopologyError(f"{source}: larger than {MAX_BYTES // 2**20} MiB")
+    builder = _Builder(source)
+    try:
+        builder.parser.Parse(text.encode("utf-8"), True)
+    except expat.ExpatError as error:
+        raise TopologyError(
+            f"{source}:{error.lineno}: not XML: {expat.ErrorString(error.code)}"
+        ) from None
+    except UnicodeError:
+        raise TopologyError(f"{source}: not XML: not text in UTF-8") from None
+    if builder.root is None:
+        raise TopologyError(f"{source}: not XML: no element")
+    return builder.root
+
+
+class _Builder:
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self.root: Element | None = None
+        self.open: list[Element] = []
+        self.count = 0
+        self.parser = expat.ParserCreate("utf-8")
+        self.parser.StartElementHandler = self.start
+        self.parser.EndElementHandler = self.end
+        self.parser.StartDoctypeDeclHandler = self.doctype
+
+    def start(self, tag: str, attributes: dict[str, str]) -> None:
+        line = self.parser.CurrentLineNumber
+        parent = self.open[-1] if self.open else None
+        element = Element(tag, attributes, line, self.source, parent)
+        self.count += 1
+        if self.count > MAX_ELEMENTS:
+            raise element.error(f"more than {MAX_ELEMENTS:,} elements")
+        if len(self.open) >= MAX_DEPTH:
+            raise element.error(f"nested more than {MAX_DEPTH} deep")
+        if parent is None:
+            self.root = element
+        else:
+            parent.children.append(element)
+        self.open.append(element)
+
+    def end(self, tag: str) -> None:
+        self.open.pop()
+
+    def doctype(self, name: str, *_: object) -> None:
+        line = self.parser.CurrentLineNumber
+        raise TopologyError(
+            f"{self.source}:{line}: a document type ('{name[:40]}') is not allowed; an NCCL topology "
+            "has none and starts with <system>"
+        )
