@@ -1,7 +1,7 @@
 """The command line. Everything heavy is imported inside the commands: `--help` must be quick.
 
-This module alone prints and decides exit codes: 0 fine, 1 wrong input or failed check, 2 usage,
-130 interrupted, 141 nobody reads the output any more.
+This module alone prints and decides exit codes: 0 fine, 1 wrong input or failed check (or nobody
+reads the output any more), 2 usage, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         # Python flushes standard output once more on its way out: give it a place to go.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
+        return 1
     except OSError as error:
         name = f"{error.filename}: " if error.filename else ""
         return _complain(f"{name}{error.strerror or error}", 1)

@@ -61,7 +61,7 @@ def _native(name: str, module: str) -> Finding:
     try:
         loaded = importlib.import_module(module)
     except ImportError as error:
-        return Finding(what, MISSING, f"{error}; install again with: pip install .")
+        return Finding(what, MISSING, f"install again (pip install .): {error}")
     return Finding(what, OK, str(loaded.__file__))
 
 

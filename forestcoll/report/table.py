@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, TextIO
 
@@ -43,9 +44,12 @@ def write(table: RenderableType, stream: TextIO) -> None:
     from rich.console import Console
 
     console = Console(file=stream, highlight=False)
-    if not console.is_terminal:
-        console = Console(file=stream, highlight=False, width=WIDTH)
-    console.print(table)
+    if console.is_terminal:
+        console.print(table)
+        return
+    text = io.StringIO()
+    Console(file=text, highlight=False, width=WIDTH).print(table)
+    stream.writelines(f"{line.rstrip()}\n" for line in text.getvalue().splitlines())
 
 
 def _plain(text: str) -> RenderableType:
