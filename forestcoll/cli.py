@@ -1,7 +1,7 @@
 """The command line. Everything heavy is imported inside the commands: `--help` must be quick.
 
-This module alone prints and decides exit codes: 0 fine, 1 wrong input or failed check (or nobody
-reads the output any more), 2 usage, 130 interrupted.
+This module alone prints and decides exit codes: 0 fine, 1 wrong input or failed check, 2 usage,
+130 interrupted, 141 nobody reads the output any more.
 """
 
 from __future__ import annotations
@@ -43,10 +43,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     The one place that turns exceptions into messages: one line on standard error.
     """
+    words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        code = cli.main(arguments, prog_name="forestcoll", standalone_mode=False)
+        # Not cli.main(): it has ways of its own with Ctrl-C and broken pipes.
+        with cli.make_context("forestcoll", words) as context:
+            code = cli.invoke(context)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
+    except click.exceptions.Exit as wanted:
+        return wanted.exit_code
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)
         return 2
@@ -60,13 +65,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         # Python flushes standard output once more on its way out: give it a place to go.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+        return 141
     except OSError as error:
         name = f"{error.filename}: " if error.filename else ""
         return _complain(f"{name}{error.strerror or error}", 1)
     except MemoryError:
         return _complain("out of memory; a smaller topology, size or tree count needs less", 1)
-    except (KeyboardInterrupt, click.Abort):
+    except KeyboardInterrupt:
         return _complain("interrupted", 130, kind="")
 
 
@@ -127,7 +132,7 @@ def synthesize(
     ranks: tuple[str, ...], relays: str, trees: int | str, target: str, formats: tuple[str, ...],
     output: str, force: bool, as_json: bool,
 ) -> None:  # fmt: skip
-    """Compute a schedule and write it: the forest, and plans for real runtimes."""
+    """Compute a schedule; write its forest and its plans."""
     where = _destination(output, formats, target)
     if where.stdout and as_json:
         raise click.UsageError("--json and '--output -' both want standard output")
@@ -165,7 +170,7 @@ def optimum(
     topology: str, pairs: tuple[tuple[str, str], ...], collective: str, root: str | None,
     ranks: tuple[str, ...], relays: str, as_json: bool,
 ) -> None:  # fmt: skip
-    """The best possible algbw and the cut that proves it, without building any tree."""
+    """The best possible algbw and what limits it, without any tree."""
     _check_root(collective, root)
     parsed_ranks = split_ranks(ranks)
     expanded = _load(topology, pairs)
@@ -193,7 +198,10 @@ def optimum(
 @click.argument("sources", nargs=-1, required=True, metavar="FILE...")
 @json_option
 def verify(sources: tuple[str, ...], as_json: bool) -> int:
-    """Prove forest files and plans right, or say what is wrong. Exit 1 if any is wrong."""
+    """Prove forests and plans right, or say what is wrong.
+
+    Takes anybody's files; "-" is standard input. Exit 1 if any is wrong.
+    """
     from forestcoll import pipeline
     from forestcoll.report.progress import StageProgress
 
@@ -251,7 +259,10 @@ def run(
     plan: str, sizes: tuple[int, ...], dtype: str, op: str, iterations: int, timeout: float,
     as_json: bool,
 ) -> int:  # fmt: skip
-    """Run a plan file on this machine's CPU with real buffers, and check every element."""
+    """Run a plan on this machine and check every element.
+
+    Every rank has real buffers; the table is that of nccl-tests.
+    """
     from forestcoll import plans
     from forestcoll.execute import cpu
     from forestcoll.report import nccl_tests
@@ -316,7 +327,7 @@ def show(name: str, pairs: tuple[tuple[str, str], ...], source: bool, as_json: b
 @click.argument("file", metavar="FILE|NAME")
 @set_option
 def check(file: str, pairs: tuple[tuple[str, str], ...]) -> None:
-    """Check a topology: well formed, and every GPU can reach every other."""
+    """Well formed, and every GPU can reach every other?"""
     from forestcoll.report import topologies
     from forestcoll.topology import check_connected
 
@@ -331,7 +342,7 @@ def check(file: str, pairs: tuple[tuple[str, str], ...]) -> None:
 @click.option("--output", "-o", default="-", metavar="FILE|-", help="Default: standard output.")
 @click.option("--force", is_flag=True, help="Overwrite the file.")
 def expand(name: str, pairs: tuple[tuple[str, str], ...], output: str, force: bool) -> None:
-    """Write a topology in the explicit form: every node and link by itself."""
+    """Write the explicit form: every node and link by itself."""
     from forestcoll.topology import dumps_topology
 
     if output != "-":
@@ -346,7 +357,7 @@ def expand(name: str, pairs: tuple[tuple[str, str], ...], output: str, force: bo
 @cli.command()
 @json_option
 def doctor(as_json: bool) -> int:
-    """Check this installation: native code, packages, compilers, the machine."""
+    """Check this installation and this machine."""
     from forestcoll import doctor as clinic
     from forestcoll.report import table
 
