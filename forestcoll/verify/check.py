@@ -1,0 +1,155 @@
+"""The symbolic check of a program, from its fields to the data that it leaves everywhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+from forestcoll.errors import PlanError
+from forestcoll.program import Collective, Instruction, Program
+from forestcoll.verify.fifo import run_fifo
+from forestcoll.verify.layout import Layout, Sizes, sizes_of
+from forestcoll.verify.onesided import run_onesided
+from forestcoll.verify.replay import Replay
+from forestcoll.verify.structure import (
+    SENDS,
+    check_frame,
+    check_instructions,
+    scale_of,
+)
+from forestcoll.verify.trace import flatten
+from forestcoll.verify.wiring import check_wiring
+
+if TYPE_CHECKING:
+    from forestcoll.forest import Forest
+
+Loads = dict[tuple[int, int], Fraction]
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What was proven of a program, in figures.
+
+    `loads[i, j]` is the fraction of the collective's total data (`chunks` chunks) that rank i hands
+    straight to rank j in a launch; `moved` is the number of chunks between ranks in all. `steps`
+    counts instructions, `events` those of the abstract run (pieces of messages, rounds, launches).
+    """
+
+    collective: Collective
+    ranks: int
+    root: int  # of a broadcast or reduce, also where the program does not say; else -1
+    modes: tuple[str, ...]  # "out-of-place", "in-place"
+    chunks: int
+    moved: Fraction
+    loads: Loads
+    steps: int
+    events: int
+    launches: int  # 1 for fifo programs, where one stands for all
+    queue: int | None  # messages a connection was taken to hold (fifo)
+
+
+def verify(program: Program, *, launches: int = 2, rounds: int = 2, queue: int = 2) -> Verified:
+    """Prove that `program` does its collective, or raise PlanError saying where it does not.
+
+    Proven: every operand lies within its buffer; all that is sent is received and all that is
+    signalled is waited for, one to one; no thread block waits for ever, with connections that hold
+    `queue` messages; any two accesses to a chunk of which one writes are ordered, also from one
+    launch to the next; no contribution is added twice and no different chunks are mixed; every
+    output chunk ends as the collective defines, in each mode that the program claims; out of place
+    the input is as it was.
+
+    One run is enough: every connection and semaphore has one producer and one consumer, so the
+    program is a deterministic network (Kahn), and without races its memory is deterministic too.
+    `launches` (at least 2 to see one launch disturb the next) and `rounds` (of every pipeline) are
+    how much of a onesided program is unrolled; onesided.py and fifo.py say why so little is enough.
+
+    Any program may be passed, a stranger's too. Raises UnsupportedError where it is larger than
+    this check handles, or where its outcome depends on timing that the check does not follow.
+    """
+    for name, value in (("launches", launches), ("rounds", rounds), ("queue", queue)):
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, not {value}")
+    check_frame(program)
+    sizes = sizes_of(program)
+    check_instructions(program, sizes)
+    launches = 1 if program.style == "fifo" else launches
+    scale = scale_of(program, sizes, rounds=rounds, launches=launches)
+    check_wiring(program)
+    code = flatten(program, rounds)
+    trace = run_fifo(code, queue) if program.style == "fifo" else run_onesided(code, launches)
+    root, ordered = program.root, set[tuple[int, int]]()
+    modes = []
+    for name, claimed, in_place in (
+        ("out-of-place", program.out_of_place, False),
+        ("in-place", program.in_place, True),
+    ):
+        if claimed:
+            replay = Replay(
+                trace, Layout(program, sizes, in_place=in_place, grain=scale.grain), scale
+            )
+            replay.run(ordered)
+            root = replay.final.check(root)
+            modes.append(name)
+    loads = rank_loads(program, sizes)
+    return Verified(
+        collective=program.collective,
+        ranks=program.n,
+        root=root if program.collective.rooted else -1,
+        modes=tuple(modes),
+        chunks=sizes.total,
+        moved=sum(loads.values(), Fraction(0)) * sizes.total,
+        loads=loads,
+        steps=scale.instructions,
+        events=len(trace),
+        launches=launches,
+        queue=queue if program.style == "fifo" else None,
+    )
+
+
+def rank_loads(program: Program, sizes: Sizes) -> Loads:
+    """(from rank, to rank) -> fraction of the total data handed straight from one to the other."""
+    chunks: dict[tuple[int, int], Fraction] = {}
+
+    def move(src: int, dst: int, count: int, parts: int) -> None:
+        chunks[src, dst] = chunks.get((src, dst), Fraction(0)) + Fraction(count, parts)
+
+    for r, b, _, i in program.instructions():
+        if i.op in SENDS:
+            move(r, program.ranks[r].thread_blocks[b].send, _length(i), 1)
+        for ref in i.dst:
+            if ref.rank is not None:
+                move(r, ref.rank, ref.count, i.part[1])
+        for ref in i.src:
+            if ref.rank is not None:
+                move(ref.rank, r, ref.count, i.part[1])
+    return {pair: chunks[pair] / sizes.total for pair in sorted(chunks)}
+
+
+def _length(i: Instruction) -> int:
+    return (*i.src, *i.dst)[0].count
+
+
+def link_loads(program: Program, forest: Forest) -> Loads:
+    """The loads between ranks, equal to the fraction for program and forest.
+
+    The forest's load from rank i to rank j is the sum of the shares of its trees' edges there.
+    Raises PlanError naming the first pair of ranks where the two differ.
+    """
+    number = {node: rank for rank, node in enumerate(forest.graph.ranks)}
+    if len(number) != program.n:
+        raise PlanError(f"the program has {program.n} ranks, the forest {len(number)}")
+    wanted: Loads = {}
+    for tree in forest.trees:
+        for path in tree.edges:
+            pair = number[path[0]], number[path[-1]]
+            wanted[pair] = wanted.get(pair, Fraction(0)) + forest.share(tree)
+    loads = rank_loads(program, sizes_of(program))
+    for pair in sorted(wanted.keys() | loads.keys()):
+        plan, tree_load = loads.get(pair, Fraction(0)), wanted.get(pair, Fraction(0))
+        if plan != tree_load:
+            raise PlanError(
+                f"rank {pair[0]} to rank {pair[1]}: the program moves {plan} of the data, "
+                f"the forest's trees {tree_load}"
+            )
+    return loads

@@ -1,0 +1,227 @@
+"""Where every chunk of every rank lies, what it holds at first and what it must hold at the end.
+
+One address space holds the buffers of all ranks, so that buffers which are the same memory in place
+are the same locations. A location is a chunk, or one of `grain` equal slices of it where pipelines
+or partial instructions make a thread block work on less than a chunk.
+
+A value is one integer: the low bits hold 1 + the logical slice, the bits above `SHIFT` say which
+ranks have contributed to it; 0 is "nothing defined". Adding two values of one slice whose
+contributors are disjoint is a bitwise or; everything else that is added is an error.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from forestcoll.errors import PlanError
+from forestcoll.program import Buffer, Collective, Program, Ref
+
+SHIFT = 32
+SLICE = (1 << SHIFT) - 1
+BUFFER_NAMES = {Buffer.INPUT: "input", Buffer.OUTPUT: "output", Buffer.SCRATCH: "scratch"}
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Chunk counts: buffers of each rank, the collective's whole data and one rank's part of it."""
+
+    ranks: int
+    input: int
+    output: int
+    scratch: tuple[int, ...]
+    total: int
+
+    @property
+    def part(self) -> int:
+        """Chunks of one rank's share (allgather's input, reduce-scatter's output)."""
+        return self.total // self.ranks
+
+    def of(self, rank: int, buffer: Buffer) -> int:
+        """Chunks of `buffer` at `rank`."""
+        if buffer is Buffer.INPUT:
+            return self.input
+        return self.output if buffer is Buffer.OUTPUT else self.scratch[rank]
+
+
+def sizes_of(program: Program) -> Sizes:
+    """The program's buffer sizes, checked against what its collective says about them.
+
+    A plan that is only ever run in place may leave one of the two user buffers at 0 chunks: it is
+    the other one, so its size follows. Raises PlanError with the first rank that disagrees.
+    """
+    n = program.n
+    for r, rank in enumerate(program.ranks):
+        for what, count in (
+            ("input_chunks", rank.input_chunks),
+            ("output_chunks", rank.output_chunks),
+            ("scratch_chunks", rank.scratch_chunks),
+        ):
+            if count < 0:
+                raise PlanError(f"rank {r}: {what} is {count}; a buffer cannot be negative")
+    first = program.ranks[0]
+    shape = (first.input_chunks, first.output_chunks)
+    for r, rank in enumerate(program.ranks):
+        if (rank.input_chunks, rank.output_chunks) != shape:
+            raise PlanError(
+                f"rank {r}: input of {rank.input_chunks} and output of {rank.output_chunks} "
+                f"chunks, but rank 0 has {shape[0]} and {shape[1]}; all ranks need the same"
+            )
+    size_in, size_out = shape
+    to_in, to_out = _proportion(program.collective, n)
+    if program.in_place and not program.out_of_place and (size_in == 0) != (size_out == 0):
+        if size_in:
+            size_out = size_in * to_out // to_in
+        else:
+            size_in = size_out * to_in // to_out
+    if size_in <= 0 or size_out <= 0 or size_in * to_out != size_out * to_in:
+        raise PlanError(
+            f"rank 0: input of {shape[0]} and output of {shape[1]} chunks; "
+            f"{_rule(program.collective, n)}"
+        )
+    scratch = tuple(rank.scratch_chunks for rank in program.ranks)
+    return Sizes(n, size_in, size_out, scratch, max(size_in, size_out))
+
+
+def _proportion(collective: Collective, n: int) -> tuple[int, int]:
+    if collective is Collective.ALLGATHER:
+        return 1, n
+    return (n, 1) if collective is Collective.REDUCE_SCATTER else (1, 1)
+
+
+def _rule(collective: Collective, n: int) -> str:
+    if collective is Collective.ALLGATHER:
+        return f"allgather of {n} ranks needs an output of {n} times the input (at least 1)"
+    if collective is Collective.REDUCE_SCATTER:
+        return f"reduce-scatter of {n} ranks needs an input of {n} times the output (at least 1)"
+    return f"{collective.value} needs an output as large as the input (both at least 1)"
+
+
+class Layout:
+    """Addresses of all chunks in one mode (in place or not); one chunk is `grain` locations."""
+
+    def __init__(self, program: Program, sizes: Sizes, *, in_place: bool, grain: int) -> None:
+        self.collective = program.collective
+        self.sizes = sizes
+        self.in_place = in_place
+        self.grain = grain
+        self.mode = "in place" if in_place else "out of place"
+        self._bases: list[dict[Buffer, int]] = []
+        self._starts: list[int] = []  # where each buffer starts, and what it is
+        self._regions: list[tuple[int, Buffer]] = []
+        self.size = 0
+        for r in range(sizes.ranks):
+            self._bases.append(self._place(r))
+
+    def _place(self, rank: int) -> dict[Buffer, int]:
+        sizes, part = self.sizes, self.sizes.part * self.grain
+        if not self.in_place:
+            order: Sequence[Buffer] = (Buffer.INPUT, Buffer.OUTPUT, Buffer.SCRATCH)
+            return {b: self._region(rank, b) for b in order}
+        if sizes.input > sizes.output:
+            whole = self._region(rank, Buffer.INPUT)
+            bases = {Buffer.INPUT: whole, Buffer.OUTPUT: whole + rank * part}
+        elif sizes.input < sizes.output:
+            whole = self._region(rank, Buffer.OUTPUT)
+            bases = {Buffer.INPUT: whole + rank * part, Buffer.OUTPUT: whole}
+        else:
+            whole = self._region(rank, Buffer.OUTPUT)
+            bases = {Buffer.INPUT: whole, Buffer.OUTPUT: whole}
+        bases[Buffer.SCRATCH] = self._region(rank, Buffer.SCRATCH)
+        return bases
+
+    def _region(self, rank: int, buffer: Buffer) -> int:
+        start = self.size
+        self._starts.append(start)
+        self._regions.append((rank, buffer))
+        self.size += self.sizes.of(rank, buffer) * self.grain
+        return start
+
+    def base(self, rank: int, buffer: Buffer) -> int:
+        """First location of `buffer` at `rank`."""
+        return self._bases[rank][buffer]
+
+    def span(self, rank: int, ref: Ref) -> tuple[int, int]:
+        """First location and number of locations of `ref` as seen by `rank`."""
+        owner = rank if ref.rank is None else ref.rank
+        return self._bases[owner][ref.buffer] + ref.offset * self.grain, ref.count * self.grain
+
+    def user(self, rank: int) -> tuple[tuple[int, int], ...]:
+        """Location ranges [from, to) that belong to the caller of `rank` between launches."""
+        spans = []
+        for b in (Buffer.INPUT, Buffer.OUTPUT):
+            start = self._bases[rank][b]
+            spans.append((start, start + self.sizes.of(rank, b) * self.grain))
+        if not self.in_place:
+            return tuple(spans)
+        return (max(spans, key=lambda s: s[1] - s[0]),)
+
+    def name(self, location: int) -> str:
+        """`chunk 3 of rank 1's output`."""
+        i = bisect.bisect_right(self._starts, location) - 1
+        rank, buffer = self._regions[i]
+        chunk = (location - self._starts[i]) // self.grain
+        return f"chunk {chunk} of rank {rank}'s {BUFFER_NAMES[buffer]}"
+
+    def initial(self) -> list[int]:
+        """Values of all locations when a launch begins: every rank's input, and nothing else."""
+        values = [0] * self.size
+        for r in range(self.sizes.ranks):
+            start, count = self._bases[r][Buffer.INPUT], self.sizes.input * self.grain
+            values[start : start + count] = self.input_values(r)
+        return values
+
+    def input_values(self, rank: int) -> list[int]:
+        """What the caller of `rank` puts into its input."""
+        first = 1
+        if self.collective is Collective.ALLGATHER:
+            first += rank * self.sizes.part * self.grain
+        bit = 1 << (SHIFT + rank)
+        return [bit | i for i in range(first, first + self.sizes.input * self.grain)]
+
+    def output_values(self, rank: int, root: int) -> list[int] | None:
+        """What the output of `rank` must hold at the end; None where the collective leaves it open.
+
+        `root` is the root of a broadcast or reduce, and unused otherwise.
+        """
+        count, grain = self.sizes.output * self.grain, self.grain
+        everyone = ((1 << self.sizes.ranks) - 1) << SHIFT
+        if self.collective is Collective.ALLGATHER:
+            part = self.sizes.part * grain
+            return [(1 << (SHIFT + i // part)) | (1 + i) for i in range(count)]
+        if self.collective is Collective.BROADCAST:
+            return [(1 << (SHIFT + root)) | (1 + i) for i in range(count)]
+        if self.collective is Collective.REDUCE and rank != root:
+            return None
+        first = 1
+        if self.collective is Collective.REDUCE_SCATTER:
+            first += rank * self.sizes.part * grain
+        return [everyone | i for i in range(first, first + count)]
+
+    def describe(self, value: int) -> str:
+        """A value in words: `chunk 2 of rank 1's input`, `chunk 2 added up over ranks 0, 1`."""
+        if not value:
+            return "nothing defined"
+        chunk = ((value & SLICE) - 1) // self.grain
+        ranks = contributors(value)
+        if len(ranks) > 1:
+            return f"chunk {chunk} added up over ranks {_short(ranks)}"
+        if self.collective is Collective.ALLGATHER:
+            chunk -= ranks[0] * self.sizes.part
+        return f"chunk {chunk} of rank {ranks[0]}'s input"
+
+
+def contributors(value: int) -> list[int]:
+    """The ranks whose data a value holds, ascending."""
+    mask, ranks = value >> SHIFT, []
+    while mask:
+        low = mask & -mask
+        ranks.append(low.bit_length() - 1)
+        mask ^= low
+    return ranks
+
+
+def _short(ranks: list[int], limit: int = 8) -> str:
+    text = ", ".join(map(str, ranks[:limit]))
+    return text if len(ranks) <= limit else f"{text}, ... ({len(ranks)} ranks)"

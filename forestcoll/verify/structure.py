@@ -1,0 +1,353 @@
+"""Checks of a program that need no run: fields, operands, buffer ranges.
+
+Everything here raises PlanError with rank, thread block and step, or UnsupportedError where a
+program is larger than this version handles.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from forestcoll.errors import PlanError, UnsupportedError
+from forestcoll.program import Instruction, Op, Pipeline, Program, Ref, ThreadBlock
+from forestcoll.verify.layout import BUFFER_NAMES, Sizes
+
+GRAIN_LIMIT = 64
+LOCATION_LIMIT = 4_000_000
+WORK_LIMIT = 12_000_000
+
+LOCAL = frozenset({Op.NOP, Op.COPY, Op.REDUCE, Op.REDUCE_TO})
+RECEIVES = frozenset(
+    {Op.RECV, Op.RECV_COPY_SEND, Op.RECV_REDUCE_SEND, Op.RECV_REDUCE_COPY, Op.RECV_REDUCE_COPY_SEND}
+)
+SENDS = frozenset({Op.SEND, Op.RECV_COPY_SEND, Op.RECV_REDUCE_SEND, Op.RECV_REDUCE_COPY_SEND})
+FIFO = LOCAL | RECEIVES | SENDS
+PUTS = frozenset({Op.PUT, Op.PUT_SIGNAL, Op.PUT_SIGNAL_FLUSH})
+SIGNALS = frozenset({Op.SIGNAL, Op.RELAXED_SIGNAL, Op.PUT_SIGNAL, Op.PUT_SIGNAL_FLUSH})
+WAITS = frozenset({Op.WAIT, Op.RELAXED_WAIT})
+REMOTE_READS = frozenset({Op.GET, Op.READ_REDUCE, Op.READ_REDUCE_PUT})
+REMOTE_WRITES = frozenset({Op.READ_REDUCE_PUT, Op.REDUCE_PUT})
+ONESIDED = (
+    LOCAL
+    | PUTS
+    | SIGNALS
+    | WAITS
+    | REMOTE_READS
+    | REMOTE_WRITES
+    | {Op.FLUSH, Op.BARRIER, Op.ACQUIRE, Op.RELEASE}
+)
+CHANNELLED = PUTS | SIGNALS | WAITS | REMOTE_READS | REMOTE_WRITES | {Op.FLUSH}
+
+MANY = 1 << 30
+# operation -> fewest and most sources, fewest and most destinations
+OPERANDS: dict[Op, tuple[int, int, int, int]] = {
+    Op.COPY: (1, MANY, 1, MANY),
+    Op.REDUCE: (1, MANY, 1, 1),
+    Op.REDUCE_TO: (1, MANY, 1, 1),
+    Op.SEND: (1, 1, 0, 0),
+    Op.RECV: (0, 0, 1, 1),
+    Op.RECV_COPY_SEND: (0, 0, 1, 1),
+    Op.RECV_REDUCE_SEND: (1, 1, 0, 0),
+    Op.RECV_REDUCE_COPY: (1, 1, 1, 1),
+    Op.RECV_REDUCE_COPY_SEND: (1, 1, 1, 1),
+    Op.PUT: (1, MANY, 1, MANY),
+    Op.PUT_SIGNAL: (1, MANY, 1, MANY),
+    Op.PUT_SIGNAL_FLUSH: (1, MANY, 1, MANY),
+    Op.GET: (1, MANY, 1, MANY),
+    Op.READ_REDUCE: (2, MANY, 1, 1),
+    Op.READ_REDUCE_PUT: (1, MANY, 2, MANY),
+    Op.REDUCE_PUT: (1, MANY, 2, MANY),
+}
+
+
+def where(rank: int, block: int, step: int, op: Op | None = None) -> str:
+    """`rank 0, thread block 1, step 2 (recv)`."""
+    at = f"rank {rank}, thread block {block}, step {step}"
+    return at if op is None else f"{at} ({op.value})"
+
+
+def check_frame(program: Program) -> None:
+    """Check what concerns the program as a whole."""
+    n = program.n
+    if n < 1:
+        raise PlanError("the program has no ranks")
+    if program.style not in ("fifo", "onesided"):
+        raise PlanError(f"style '{program.style}' is neither fifo nor onesided")
+    if not (program.in_place or program.out_of_place):
+        raise PlanError("the program claims to work neither in place nor out of place")
+    if program.collective.rooted and not -1 <= program.root < n:
+        raise PlanError(f"root {program.root} is no rank; there are ranks 0 to {n - 1}")
+    if program.names and len(program.names) != n:
+        raise PlanError(f"{len(program.names)} names for {n} ranks")
+    if program.min_bytes < 0 or program.max_bytes < 0:
+        raise PlanError(f"sizes {program.min_bytes} to {program.max_bytes} bytes are negative")
+    if program.max_bytes and program.max_bytes < program.min_bytes:
+        raise PlanError(
+            f"no size is served: at least {program.min_bytes} and at most {program.max_bytes} bytes"
+        )
+
+
+def check_instructions(program: Program, sizes: Sizes) -> None:
+    """Check every thread block, step and operand of the program."""
+    for r, rank in enumerate(program.ranks):
+        for index, value in enumerate(rank.semaphores):
+            if value < 0:
+                raise PlanError(f"rank {r}: semaphore {index} starts at {value}, below 0")
+        for b, block in enumerate(rank.thread_blocks):
+            _check_block(program, r, b, block)
+            for s, step in enumerate(block.steps):
+                body: tuple[Instruction, ...] = ()
+                if isinstance(step, Pipeline):
+                    _check_pipeline(program, r, b, s, step)
+                    body = step.body
+                else:
+                    body = (step,)
+                for instruction in body:
+                    _check_instruction(program, sizes, r, b, s, instruction)
+
+
+def _check_block(program: Program, r: int, b: int, block: ThreadBlock) -> None:
+    at, n = f"rank {r}, thread block {b}", program.n
+    if program.style == "fifo":
+        if block.channels:
+            raise PlanError(f"{at}: onesided channels in a fifo program")
+        if block.channel < 0:
+            raise PlanError(f"{at}: channel {block.channel} is negative")
+        for way, peer in (("receives from", block.recv), ("sends to", block.send)):
+            if peer != -1 and (not 0 <= peer < n or peer == r):
+                raise PlanError(f"{at}: {way} rank {peer}; {_peers(r, n)}")
+        return
+    if block.recv != -1 or block.send != -1:
+        raise PlanError(f"{at}: a fifo connection in a onesided program; use channels")
+    for i, c in enumerate(block.channels):
+        if not 0 <= c.peer < n or c.peer == r:
+            raise PlanError(f"{at}: channel {i} leads to rank {c.peer}; {_peers(r, n)}")
+        if c.kind not in ("memory", "port"):
+            raise PlanError(f"{at}: channel {i} is of kind '{c.kind}', neither memory nor port")
+        if c.index < 0:
+            raise PlanError(f"{at}: channel {i} has index {c.index}, below 0")
+
+
+def _peers(rank: int, n: int) -> str:
+    return "there is no other rank" if n == 1 else f"a peer is one of 0 to {n - 1} and not {rank}"
+
+
+def _check_pipeline(program: Program, r: int, b: int, s: int, loop: Pipeline) -> None:
+    at = where(r, b, s)
+    if program.style == "fifo":
+        raise PlanError(f"{at}: a pipeline in a fifo program, whose whole list is repeated anyway")
+    if not loop.body or any(isinstance(i, Pipeline) for i in loop.body):
+        raise PlanError(f"{at}: a pipeline needs a body of plain instructions")
+    if loop.chunks < 1 or loop.unit_bytes < 1:
+        raise PlanError(
+            f"{at}: a pipeline over {loop.chunks} chunks in units of {loop.unit_bytes} bytes; "
+            "both must be at least 1"
+        )
+    for i in loop.body:
+        for ref in (*i.src, *i.dst):
+            if ref.count != loop.chunks:
+                raise PlanError(
+                    f"{at} ({i.op.value}): {ref.count} chunks in a pipeline over {loop.chunks}; "
+                    "every data instruction of a pipeline must cover exactly its chunks"
+                )
+        if i.part != (0, 1):
+            raise PlanError(f"{at} ({i.op.value}): a part inside a pipeline, which slices itself")
+
+
+def _check_instruction(
+    program: Program, sizes: Sizes, r: int, b: int, s: int, i: Instruction
+) -> None:
+    at = where(r, b, s, i.op)
+    if i.op not in (FIFO if program.style == "fifo" else ONESIDED):
+        raise PlanError(f"{at}: no operation of {program.style} programs")
+    _check_operands(at, i)
+    _check_fields(program, r, at, i)
+    for ref in (*i.src, *i.dst):
+        _check_range(sizes, r, at, ref)
+    if program.style == "fifo":
+        _check_after(program, r, b, s, at, i)
+    else:
+        _check_remote(program.ranks[r].thread_blocks[b], at, i)
+
+
+def _check_operands(at: str, i: Instruction) -> None:
+    src_min, src_max, dst_min, dst_max = OPERANDS.get(i.op, (0, 0, 0, 0))
+    for what, got, low, high in (
+        ("source", len(i.src), src_min, src_max),
+        ("destination", len(i.dst), dst_min, dst_max),
+    ):
+        if not low <= got <= high:
+            need = "no" if high == 0 else f"{low}" if low == high else f"at least {low}"
+            raise PlanError(f"{at}: {got} {what}s; it takes {need} {what}{'s' * (need != '1')}")
+    paired = i.op in PUTS or i.op in (Op.COPY, Op.GET)
+    single = len(i.src) == 1 and i.op in PUTS
+    if paired and not single and len(i.src) != len(i.dst):
+        raise PlanError(f"{at}: {len(i.src)} sources for {len(i.dst)} destinations")
+    if paired and not single:
+        wrong = [(x, y) for x, y in zip(i.src, i.dst, strict=True) if x.count != y.count]
+    else:
+        refs = (*i.src, *i.dst)
+        wrong = [(refs[0], y) for y in refs if y.count != refs[0].count]
+    if wrong:
+        raise PlanError(
+            f"{at}: operands of {wrong[0][0].count} and {wrong[0][1].count} chunks; "
+            "they must be of one length"
+        )
+
+
+def _check_fields(program: Program, r: int, at: str, i: Instruction) -> None:
+    index, size = i.part
+    if not 0 <= index < size:
+        raise PlanError(f"{at}: part {index} of {size} does not exist")
+    if size > 1 and (program.style == "fifo" or not (i.src or i.dst)):
+        raise PlanError(f"{at}: only onesided data instructions can be done in parts")
+    if i.channels and i.op not in CHANNELLED:
+        raise PlanError(f"{at}: takes no channels")
+    if (i.op in SIGNALS or i.op in WAITS) and not i.channels:
+        raise PlanError(f"{at}: names no channel")
+    if bool(i.semaphores) != (i.op in (Op.ACQUIRE, Op.RELEASE)):
+        raise PlanError(f"{at}: {'takes no semaphores' if i.semaphores else 'names no semaphore'}")
+    known = len(program.ranks[r].semaphores)
+    for sem in i.semaphores:
+        if not 0 <= sem < known:
+            raise PlanError(f"{at}: semaphore {sem}; rank {r} has {known}")
+    if len(set(i.semaphores)) != len(i.semaphores):
+        raise PlanError(f"{at}: names a semaphore twice")
+    if i.op is Op.BARRIER and (i.group < 1 or i.ident < 0):
+        raise PlanError(f"{at}: barrier {i.ident} of {i.group} thread blocks")
+
+
+def _check_range(sizes: Sizes, r: int, at: str, ref: Ref) -> None:
+    owner = r
+    if ref.rank is not None:
+        owner = ref.rank
+        if not 0 <= owner < sizes.ranks or owner == r:
+            raise PlanError(f"{at}: a buffer of rank {owner}; {_peers(r, sizes.ranks)}")
+    if ref.buffer not in BUFFER_NAMES:
+        raise PlanError(f"{at}: unknown buffer '{ref.buffer}'")
+    limit = sizes.of(owner, ref.buffer)
+    if ref.count < 1 or ref.offset < 0 or ref.offset + ref.count > limit:
+        raise PlanError(
+            f"{at}: {ref.count} chunks at offset {ref.offset} of rank {owner}'s "
+            f"{BUFFER_NAMES[ref.buffer]}, which has {limit} chunks"
+        )
+
+
+def _check_after(program: Program, r: int, b: int, s: int, at: str, i: Instruction) -> None:
+    for ref in (*i.src, *i.dst):
+        if ref.rank is not None:
+            raise PlanError(f"{at}: a remote buffer; fifo programs reach only their own")
+    blocks = program.ranks[r].thread_blocks
+    for target, step in i.after:
+        if not 0 <= target < len(blocks):
+            raise PlanError(
+                f"{at}: comes after thread block {target}; rank {r} has {len(blocks)} thread blocks"
+            )
+        if not 0 <= step < len(blocks[target].steps):
+            raise PlanError(
+                f"{at}: comes after step {step} of thread block {target}, "
+                f"which has {len(blocks[target].steps)} steps"
+            )
+        if target == b and step >= s:
+            raise PlanError(f"{at}: comes after step {step} of its own thread block: a circle")
+
+
+def _check_remote(block: ThreadBlock, at: str, i: Instruction) -> None:
+    if i.after:
+        raise PlanError(f"{at}: 'after' has no meaning in onesided programs; use semaphores")
+    for c in i.channels:
+        if not 0 <= c < len(block.channels):
+            raise PlanError(f"{at}: channel {c}; the thread block has {len(block.channels)}")
+    if (i.op in SIGNALS or i.op in WAITS) and len(set(i.channels)) != len(i.channels):
+        raise PlanError(f"{at}: names a channel twice; its threads would race for one semaphore")
+    remote = _remote_operands(at, i)
+    if not remote or not i.channels:
+        if i.op in (Op.PUT_SIGNAL, Op.PUT_SIGNAL_FLUSH):
+            raise PlanError(f"{at}: puts need destinations at peers and their channels")
+        return
+    channels = [block.channels[c] for c in i.channels]
+    if i.op in PUTS and any(c.kind == "port" for c in channels):
+        # A port put pushes its i-th destination through its i-th channel.
+        if [c.peer for c in channels] != [ref.rank for ref in remote]:
+            raise PlanError(
+                f"{at}: channels to ranks {[c.peer for c in channels]} for destinations "
+                f"at ranks {[ref.rank for ref in remote]}; they must be the same, in order"
+            )
+    elif missing := [ref.rank for ref in remote if all(c.peer != ref.rank for c in channels)]:
+        raise PlanError(f"{at}: none of its channels leads to rank {missing[0]}")
+    if i.op not in PUTS and any(c.kind == "port" for c in channels):
+        raise PlanError(f"{at}: needs memory channels; a port cannot be read or stored through")
+    if i.op in (Op.PUT_SIGNAL, Op.PUT_SIGNAL_FLUSH) and any(c.kind != "port" for c in channels):
+        raise PlanError(
+            f"{at}: works on port channels only (a memory channel drops the signal); "
+            "use put, nop, signal"
+        )
+
+
+def _remote_operands(at: str, i: Instruction) -> tuple[Ref, ...]:
+    """The operands that are at peers; raises unless exactly the allowed ones are."""
+    own: tuple[Ref, ...] = ()
+    remote: tuple[Ref, ...] = ()
+    if i.op in PUTS:
+        own, remote = i.src, i.dst
+    elif i.op is Op.GET:
+        own, remote = i.dst, i.src
+    elif i.op in (Op.READ_REDUCE, Op.READ_REDUCE_PUT):
+        own, remote = (i.src[0], i.dst[0]), (*i.src[1:], *i.dst[1:])
+    elif i.op is Op.REDUCE_PUT:
+        own, remote = (*i.src, i.dst[0]), i.dst[1:]
+    else:
+        own = (*i.src, *i.dst)
+    for ref in own:
+        if ref.rank is not None:
+            raise PlanError(f"{at}: an operand at rank {ref.rank} that must be local")
+    for ref in remote:
+        if ref.rank is None:
+            raise PlanError(f"{at}: a local operand where one at a peer is needed")
+    return remote
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How finely a program is run: locations a chunk, rounds of each pipeline, instructions."""
+
+    grain: int
+    rounds: int
+    instructions: int
+
+
+def scale_of(program: Program, sizes: Sizes, *, rounds: int, launches: int) -> Scale:
+    """How finely the program has to be run; UnsupportedError where that is beyond the limits.
+
+    Keeps time and memory bounded whatever the program says.
+    """
+    grain, work, instructions = 1, 0, 0
+    for rank in program.ranks:
+        for block in rank.thread_blocks:
+            for step in block.steps:
+                loop = isinstance(step, Pipeline)
+                grain = math.lcm(grain, rounds) if loop else grain
+                times = rounds if loop else 1
+                body = step.body if isinstance(step, Pipeline) else (step,)
+                for i in body:
+                    grain = min(math.lcm(grain, i.part[1]), GRAIN_LIMIT + 1)
+                    instructions += 1
+                    chunks = sum(ref.count for ref in i.src) + sum(ref.count for ref in i.dst)
+                    work += times * (2 + len(i.channels)) + chunks
+    if grain > GRAIN_LIMIT:
+        raise UnsupportedError(
+            f"the instructions' parts cut a chunk into more than {GRAIN_LIMIT} slices"
+        )
+    locations = grain * sum(sizes.input + sizes.output + count for count in sizes.scratch)
+    if locations > LOCATION_LIMIT:
+        raise UnsupportedError(
+            f"the buffers hold {locations // grain} chunks in all; "
+            f"at most {LOCATION_LIMIT // grain} can be checked"
+        )
+    work *= grain * launches
+    if work > WORK_LIMIT:
+        raise UnsupportedError(
+            f"the program takes {work} steps on chunks to check; at most {WORK_LIMIT} are done"
+        )
+    return Scale(grain, rounds, instructions)

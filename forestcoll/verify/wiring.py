@@ -1,0 +1,293 @@
+"""Who talks to whom: connections, channels, barriers and semaphores, and whether they balance.
+
+A network in which every connection and every semaphore has one producer and one consumer is
+deterministic (Kahn): whatever the timing, the n-th receive takes the n-th send. These checks make
+sure that it is one, and that a launch leaves it as it found it. They need no run: how often a
+channel is signalled and waited for can be read off the instructions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+
+from forestcoll.errors import PlanError, UnsupportedError
+from forestcoll.program import Channel, Instruction, Op, Pipeline, Program, ThreadBlock
+from forestcoll.verify.structure import RECEIVES, SENDS, SIGNALS, WAITS, where
+
+Connection = tuple[int, int, int]  # from rank, to rank, channel
+End = tuple[int, int, str, int]  # of a onesided channel: at rank, to peer, kind, index
+
+
+def check_wiring(program: Program) -> None:
+    """Check that all that is sent is received, and all that is signalled is waited for."""
+    if program.style == "fifo":
+        _check_connections(program)
+    else:
+        _check_channels(program)
+        for r in range(program.n):
+            _check_semaphores(program, r)
+            _check_barriers(program, r)
+
+
+def other_end(end: End) -> End:
+    """The end of the same channel at the peer."""
+    rank, peer, kind, index = end
+    return peer, rank, kind, index
+
+
+def end_of(rank: int, channel: Channel) -> End:
+    """The end that `channel` is for a thread block of `rank`."""
+    return rank, channel.peer, channel.kind, channel.index
+
+
+# --- fifo: connections ----------------------------------------------------------------------------
+
+
+def _check_connections(program: Program) -> None:
+    senders: dict[Connection, int] = {}
+    receivers: dict[Connection, int] = {}
+    for r, rank in enumerate(program.ranks):
+        for b, block in enumerate(rank.thread_blocks):
+            if block.send != -1:
+                _claim(senders, (r, block.send, block.channel), r, b, f"sends to rank {block.send}")
+            if block.recv != -1:
+                what = f"receives from rank {block.recv}"
+                _claim(receivers, (block.recv, r, block.channel), r, b, what)
+            for s, step in enumerate(block.steps):
+                assert isinstance(step, Instruction)  # structure.py refused the rest
+                if step.op in SENDS and block.send == -1:
+                    raise PlanError(f"{where(r, b, s, step.op)}: its thread block has no send peer")
+                if step.op in RECEIVES and block.recv == -1:
+                    raise PlanError(f"{where(r, b, s, step.op)}: its thread block has no recv peer")
+    for connection in sorted(senders.keys() | receivers.keys()):
+        _check_messages(program, connection, senders.get(connection), receivers.get(connection))
+
+
+def _claim(owners: dict[Connection, int], key: Connection, r: int, b: int, what: str) -> None:
+    if key in owners:
+        raise PlanError(
+            f"rank {r}, thread block {b}: {what} on channel {key[2]}, as thread block "
+            f"{owners[key]} does already; a connection belongs to one thread block"
+        )
+    owners[key] = b
+
+
+def _messages(program: Program, rank: int, block: int | None, ops: frozenset[Op]) -> list[int]:
+    if block is None:
+        return []
+    steps = program.ranks[rank].thread_blocks[block].steps
+    return [s for s, i in enumerate(steps) if isinstance(i, Instruction) and i.op in ops]
+
+
+def _check_messages(
+    program: Program, connection: Connection, sender: int | None, receiver: int | None
+) -> None:
+    src, dst, channel = connection
+    sends = _messages(program, src, sender, SENDS)
+    receives = _messages(program, dst, receiver, RECEIVES)
+    name = f"from rank {src} to rank {dst} on channel {channel}"
+    for k, (s, t) in enumerate(zip(sends, receives, strict=False)):
+        assert sender is not None
+        assert receiver is not None
+        a, b = _step(program, src, sender, s), _step(program, dst, receiver, t)
+        count, wanted = _length(a), _length(b)
+        if count != wanted:
+            raise PlanError(
+                f"{where(dst, receiver, t, b.op)}: receives {wanted} chunks, but message {k} "
+                f"{name} has {count} ({where(src, sender, s, a.op)})"
+            )
+    if len(sends) > len(receives):
+        assert sender is not None
+        s = sends[len(receives)]
+        op = _step(program, src, sender, s).op
+        raise PlanError(
+            f"{where(src, sender, s, op)}: nobody receives it: {len(sends)} messages {name}, "
+            f"{len(receives)} receives" + _at(dst, receiver)
+        )
+    if len(receives) > len(sends):
+        assert receiver is not None
+        t = receives[len(sends)]
+        op = _step(program, dst, receiver, t).op
+        raise PlanError(
+            f"{where(dst, receiver, t, op)}: nobody sends it: {len(receives)} receives {name}, "
+            f"{len(sends)} messages" + _at(src, sender)
+        )
+
+
+def _at(rank: int, block: int | None) -> str:
+    return "" if block is None else f" (rank {rank}, thread block {block})"
+
+
+def _step(program: Program, rank: int, block: int, step: int) -> Instruction:
+    found = program.ranks[rank].thread_blocks[block].steps[step]
+    assert isinstance(found, Instruction)
+    return found
+
+
+def _length(i: Instruction) -> int:
+    return (*i.src, *i.dst)[0].count
+
+
+# --- onesided: how often something is done in a launch --------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What one thread block does to a semaphore in a launch, in order.
+
+    `times` lists (count, None) for plain instructions, (count a round, loop length) for loops; the
+    loop length is chunks / unit bytes: times the bytes of a chunk, the number of rounds. `step` is
+    the first.
+    """
+
+    block: int
+    step: int
+    times: tuple[tuple[int, Fraction | None], ...]
+
+    def __str__(self) -> str:
+        words = [
+            f"{count} times"
+            if length is None
+            else f"{count} times a round of a pipeline of {length} rounds a byte of chunk"
+            for count, length in self.times
+        ]
+        return " and ".join(words)
+
+
+def _uses(block: ThreadBlock, number: int, ops: frozenset[Op], what: str) -> dict[int, Use]:
+    """For each index that instructions `ops` of the block name in field `what`: how it is used."""
+    times: dict[int, list[tuple[int, Fraction | None]]] = {}
+    first: dict[int, int] = {}
+    for s, step in enumerate(block.steps):
+        loop = isinstance(step, Pipeline)
+        length = Fraction(step.chunks, step.unit_bytes) if isinstance(step, Pipeline) else None
+        counts: dict[int, int] = {}
+        for i in step.body if isinstance(step, Pipeline) else (step,):
+            if i.op in ops:
+                indices = (i.ident,) if what == "ident" else getattr(i, what)
+                for index in indices:
+                    counts[index] = counts.get(index, 0) + 1
+        for index, count in counts.items():
+            first.setdefault(index, s)
+            entries = times.setdefault(index, [])
+            if not loop and entries and entries[-1][1] is None:
+                entries[-1] = (entries[-1][0] + count, None)
+            else:
+                entries.append((count, length))
+    return {index: Use(number, first[index], tuple(entries)) for index, entries in times.items()}
+
+
+def _check_channels(program: Program) -> None:
+    signals: dict[End, Use] = {}
+    waits: dict[End, Use] = {}
+    ends: set[End] = set()
+    for r, rank in enumerate(program.ranks):
+        for b, block in enumerate(rank.thread_blocks):
+            own = [end_of(r, c) for c in block.channels]
+            if len(set(own)) != len(own):
+                raise PlanError(f"rank {r}, thread block {b}: lists a channel twice")
+            ends.update(own)
+            for table, ops, verb in ((signals, SIGNALS, "signals"), (waits, WAITS, "waits on")):
+                for index, use in _uses(block, b, ops, "channels").items():
+                    end = own[index]
+                    if end in table:
+                        raise PlanError(
+                            f"{where(r, b, use.step)}: {verb} its {_channel(end)}, as thread block "
+                            f"{table[end].block} does; one thread block must own that"
+                        )
+                    table[end] = use
+    for end in sorted(signals.keys() | {other_end(end) for end in waits}):
+        _check_balance(ends, end, signals.get(end), waits.get(other_end(end)))
+
+
+def _channel(end: End) -> str:
+    return f"{end[2]} channel {end[3]} to rank {end[1]}"
+
+
+def _check_balance(ends: set[End], end: End, signal: Use | None, wait: Use | None) -> None:
+    rank, peer = end[0], end[1]
+    if signal is not None and (wait is None or wait.times != signal.times):
+        other = (
+            f"rank {peer} never waits for it"
+            if wait is None
+            else f"rank {peer}, thread block {wait.block} waits for it {wait}"
+        )
+        if other_end(end) not in ends:
+            other = f"rank {peer} has no such channel back"
+        raise PlanError(
+            f"{where(rank, signal.block, signal.step)}: signals its {_channel(end)} {signal} "
+            f"a launch, but {other}; what is left over breaks the next launch"
+        )
+    if wait is not None and signal is None:
+        lacking = "never signals it" if end in ends else "has no such channel back"
+        raise PlanError(
+            f"{where(peer, wait.block, wait.step)}: waits on its {_channel(other_end(end))} {wait} "
+            f"a launch, but rank {rank} {lacking}"
+        )
+
+
+def _check_semaphores(program: Program, r: int) -> None:
+    tables: list[dict[int, Use]] = [{}, {}]
+    for b, block in enumerate(program.ranks[r].thread_blocks):
+        for table, op in zip(tables, (Op.RELEASE, Op.ACQUIRE), strict=True):
+            for index, use in _uses(block, b, frozenset({op}), "semaphores").items():
+                if index in table:
+                    raise UnsupportedError(
+                        f"{where(r, b, use.step, op)}: semaphore {index}, as thread block "
+                        f"{table[index].block} does; who is first depends on timing, which this "
+                        "check does not follow: use one semaphore a pair of thread blocks"
+                    )
+                table[index] = use
+    releases, acquires = tables
+    for index in sorted(releases.keys() | acquires.keys()):
+        release, acquire = releases.get(index), acquires.get(index)
+        if release is None or acquire is None or release.times != acquire.times:
+            found, op = (release, Op.RELEASE) if release else (acquire, Op.ACQUIRE)
+            assert found is not None
+            other = acquire if release else release
+            verb, reverse = ("releases", "acquired") if release else ("acquires", "released")
+            rest = f"never {reverse}"
+            if other is not None:
+                rest = f"{reverse} {other} (thread block {other.block})"
+            raise PlanError(
+                f"{where(r, found.block, found.step, op)}: {verb} semaphore {index} {found} "
+                f"a launch, but it is {rest}; it must return to {program.ranks[r].semaphores[index]}"
+            )
+
+
+def _check_barriers(program: Program, r: int) -> None:
+    uses: dict[int, list[Use]] = {}
+    groups: dict[int, tuple[int, int, int]] = {}  # barrier -> its group, as said by block and step
+    for b, block in enumerate(program.ranks[r].thread_blocks):
+        for index, use in _uses(block, b, frozenset({Op.BARRIER}), "ident").items():
+            uses.setdefault(index, []).append(use)
+        for s, i in _plain(block):
+            if i.op is Op.BARRIER:
+                group, at_block, at_step = groups.setdefault(i.ident, (i.group, b, s))
+                if i.group != group:
+                    raise PlanError(
+                        f"{where(r, b, s, i.op)}: barrier {i.ident} of {i.group} thread blocks, "
+                        f"but thread block {at_block}, step {at_step} says {group}"
+                    )
+    for index, comers in uses.items():
+        group, b, s = groups[index]
+        if len(comers) != group:
+            raise PlanError(
+                f"{where(r, b, s, Op.BARRIER)}: barrier {index} is for {group} thread blocks, "
+                f"but {len(comers)} come to it"
+            )
+        for use in comers[1:]:
+            if use.times != comers[0].times:
+                raise PlanError(
+                    f"{where(r, use.block, use.step, Op.BARRIER)}: comes to barrier {index} {use}, "
+                    f"thread block {comers[0].block} {comers[0]}"
+                )
+
+
+def _plain(block: ThreadBlock) -> Iterator[tuple[int, Instruction]]:
+    for s, step in enumerate(block.steps):
+        inner: Iterable[Instruction] = step.body if isinstance(step, Pipeline) else (step,)
+        for i in inner:
+            yield s, i

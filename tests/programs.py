@@ -1,0 +1,444 @@
+"""Small programs made by hand, and tools to spoil them.
+
+All are right as they come from here, in every mode that they claim; the tests of the checker spoil
+them one piece at a time, and other tests may run or write them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Literal
+
+from forestcoll.program import (
+    Buffer,
+    Channel,
+    Collective,
+    Instruction,
+    Op,
+    Pipeline,
+    Program,
+    RankProgram,
+    Ref,
+    Step,
+    ThreadBlock,
+)
+
+Kind = Literal["memory", "port"]
+
+
+def inp(offset: int, count: int = 1, rank: int | None = None) -> Ref:
+    """Chunks of an input."""
+    return Ref(Buffer.INPUT, offset, count, rank)
+
+
+def out(offset: int, count: int = 1, rank: int | None = None) -> Ref:
+    """Chunks of an output."""
+    return Ref(Buffer.OUTPUT, offset, count, rank)
+
+
+def scr(offset: int, count: int = 1, rank: int | None = None) -> Ref:
+    """Chunks of a scratch buffer."""
+    return Ref(Buffer.SCRATCH, offset, count, rank)
+
+
+def do(
+    op: Op,
+    src: Ref | Sequence[Ref] = (),
+    dst: Ref | Sequence[Ref] = (),
+    after: Iterable[tuple[int, int]] = (),
+    channels: Iterable[int] = (),
+) -> Instruction:
+    """An instruction with less punctuation."""
+    return Instruction(
+        op,
+        (src,) if isinstance(src, Ref) else tuple(src),
+        (dst,) if isinstance(dst, Ref) else tuple(dst),
+        tuple(after),
+        tuple(channels),
+    )
+
+
+def tb(*steps: Step, recv: int = -1, send: int = -1, channel: int = 0) -> ThreadBlock:
+    """A fifo thread block."""
+    return ThreadBlock(steps, recv, send, channel)
+
+
+def otb(channels: Iterable[tuple[int, Kind, int]], *steps: Step) -> ThreadBlock:
+    """A onesided thread block; channels as (peer, kind, index)."""
+    return ThreadBlock(steps, channels=tuple(Channel(*c) for c in channels))
+
+
+def rank(
+    *blocks: ThreadBlock, i: int, o: int, s: int = 0, semaphores: tuple[int, ...] = ()
+) -> RankProgram:
+    """A rank with its buffer sizes."""
+    return RankProgram(blocks, i, o, s, semaphores)
+
+
+def program(
+    collective: Collective,
+    style: Literal["fifo", "onesided"],
+    ranks: Iterable[RankProgram],
+    modes: str = "both",
+    root: int = -1,
+) -> Program:
+    """A program; `modes` is both, in or out."""
+    return Program(
+        f"test-{collective.value}",
+        collective,
+        style,
+        tuple(ranks),
+        in_place=modes in ("both", "in"),
+        out_of_place=modes in ("both", "out"),
+        root=root,
+    )
+
+
+# --- fifo ------------------------------------------------------------------------------------------
+
+
+def chain_broadcast(n: int = 3, chunks: int = 2) -> Program:
+    """Rank 0 to 1 to 2 ...: one thread block receives, another sends on what it received."""
+    ranks = []
+    for r in range(n):
+        blocks = []
+        if r == 0:
+            blocks.append(tb(do(Op.COPY, inp(0, chunks), out(0, chunks))))
+            blocks.append(tb(*(do(Op.SEND, inp(c)) for c in range(chunks)), send=1))
+        else:
+            blocks.append(tb(*(do(Op.RECV, (), out(c)) for c in range(chunks)), recv=r - 1))
+            if r < n - 1:
+                sends = (do(Op.SEND, out(c), after=[(0, c)]) for c in range(chunks))
+                blocks.append(tb(*sends, send=r + 1))
+        ranks.append(rank(*blocks, i=chunks, o=chunks))
+    return program(Collective.BROADCAST, "fifo", ranks, root=0)
+
+
+def ring_allgather(n: int = 4) -> Program:
+    """One thread block a rank: own chunk out first, then pass on what comes."""
+    ranks = []
+    for r in range(n):
+        steps = [do(Op.COPY, inp(0), out(r)), do(Op.SEND, out(r))]
+        steps += [do(Op.RECV_COPY_SEND, (), out((r - k) % n)) for k in range(1, n - 1)]
+        steps.append(do(Op.RECV, (), out((r + 1) % n)))
+        ranks.append(rank(tb(*steps, recv=(r - 1) % n, send=(r + 1) % n), i=1, o=n))
+    return program(Collective.ALLGATHER, "fifo", ranks)
+
+
+def ring_allreduce(n: int = 4) -> Program:
+    """Fused ring: partial sums go round once (rrs), results once more (rrcs, rcs)."""
+    ranks = []
+    for r in range(n):
+        steps = [do(Op.COPY, inp(0, n), out(0, n)), do(Op.SEND, out(r))]
+        steps += [do(Op.RECV_REDUCE_SEND, out((r - k) % n)) for k in range(1, n - 1)]
+        last = out((r + 1) % n)
+        steps.append(do(Op.RECV_REDUCE_COPY_SEND, last, last))
+        steps += [do(Op.RECV_COPY_SEND, (), out((r - k) % n)) for k in range(n - 2)]
+        steps.append(do(Op.RECV, (), out((r + 2) % n)))
+        ranks.append(rank(tb(*steps, recv=(r - 1) % n, send=(r + 1) % n), i=n, o=n))
+    return program(Collective.ALLREDUCE, "fifo", ranks)
+
+
+def star_reduce(n: int = 4) -> Program:
+    """All to rank 0, a thread block a child; the sums into the output are chained."""
+    blocks = [tb(do(Op.COPY, inp(0), out(0)))]
+    for k in range(1, n):
+        blocks.append(
+            tb(
+                do(Op.RECV, (), scr(k - 1)),
+                do(Op.REDUCE, scr(k - 1), out(0), after=[(k - 1, 0 if k == 1 else 1)]),
+                recv=k,
+            )
+        )
+    ranks = [rank(*blocks, i=1, o=1, s=n - 1)]
+    ranks += [rank(tb(do(Op.SEND, inp(0)), send=0), i=1, o=1) for _ in range(1, n)]
+    return program(Collective.REDUCE, "fifo", ranks, root=0)
+
+
+def direct_reduce_scatter(n: int = 3, part: int = 2) -> Program:
+    """Everyone sends everyone its part; sums are built in scratch and copied out."""
+    ranks = []
+    for r in range(n):
+        own = inp(r * part, part)
+        blocks = [tb(do(Op.COPY, own, scr(0, part)))]
+        previous = (0, 0)
+        for k, peer in enumerate(p for p in range(n) if p != r):
+            slot = scr((k + 1) * part, part)
+            blocks.append(
+                tb(
+                    do(Op.SEND, inp(peer * part, part)),
+                    do(Op.RECV, (), slot),
+                    do(Op.REDUCE, slot, scr(0, part), after=[previous]),
+                    recv=peer,
+                    send=peer,
+                )
+            )
+            previous = (k + 1, 2)
+        # In place the output is the own part of the input: all who read it must be done.
+        blocks.append(tb(do(Op.COPY, scr(0, part), out(0, part), after=[previous])))
+        ranks.append(rank(*blocks, i=n * part, o=part, s=n * part))
+    return program(Collective.REDUCE_SCATTER, "fifo", ranks)
+
+
+# --- onesided --------------------------------------------------------------------------------------
+
+
+def handshake(*channels: int) -> tuple[Instruction, ...]:
+    """My launch has begun; so has yours."""
+    return (
+        do(Op.RELAXED_SIGNAL, channels=channels),
+        do(Op.RELAXED_WAIT, channels=channels),
+        do(Op.NOP),
+    )
+
+
+def farewell(*channels: int) -> tuple[Instruction, ...]:
+    """I have read all; so have you."""
+    return do(Op.NOP), do(Op.SIGNAL, channels=channels), do(Op.WAIT, channels=channels)
+
+
+def pipelined_broadcast(n: int = 3, kind: Kind = "memory", chunks: int = 2) -> Program:
+    """A chain, slice after slice."""
+    ranks = []
+    for r in range(n):
+        up = [(r - 1, kind, 0)] if r else []
+        down = [(r + 1, kind, 0)] if r < n - 1 else []
+        every = tuple(range(len(up) + len(down)))
+        source = out(0, chunks) if r else inp(0, chunks)
+        body: list[Instruction] = []
+        if r:
+            body += [do(Op.WAIT, channels=[0]), do(Op.NOP)]
+        else:
+            body += [do(Op.COPY, inp(0, chunks), out(0, chunks))]
+        if down:
+            put = do(Op.PUT, source, out(0, chunks, r + 1), channels=[every[-1]])
+            body += [put, do(Op.NOP), do(Op.SIGNAL, channels=[every[-1]])]
+        steps = [*handshake(*every), Pipeline(tuple(body), chunks, 65536), *farewell(*every)]
+        ranks.append(rank(otb([*up, *down], *steps), i=chunks, o=chunks))
+    return program(Collective.BROADCAST, "onesided", ranks, root=0)
+
+
+def direct_allgather(n: int = 3, kind: Kind = "memory") -> Program:
+    """Everyone puts its chunk into everyone's output, a thread block a peer."""
+    ranks = []
+    for r in range(n):
+        blocks = [otb([], do(Op.COPY, inp(0), out(r)))]
+        for peer in (p for p in range(n) if p != r):
+            blocks.append(
+                otb(
+                    [(peer, kind, 0)],
+                    *handshake(0),
+                    do(Op.PUT, inp(0), out(r, 1, peer), channels=[0]),
+                    do(Op.NOP),
+                    do(Op.SIGNAL, channels=[0]),
+                    do(Op.WAIT, channels=[0]),
+                    *(farewell(0) if kind == "port" else ()),
+                )
+            )
+        ranks.append(rank(*blocks, i=1, o=n))
+    return program(Collective.ALLGATHER, "onesided", ranks)
+
+
+def reading_allreduce(n: int = 3) -> Program:
+    """Rank r reads chunk r of all inputs, adds them up and puts the sum into all outputs."""
+    ranks = []
+    for r in range(n):
+        peers = [p for p in range(n) if p != r]
+        every = tuple(range(n - 1))
+        ranks.append(
+            rank(
+                otb(
+                    [(p, "memory", 0) for p in peers],
+                    *handshake(*every),
+                    do(
+                        Op.READ_REDUCE_PUT,
+                        [inp(r), *(inp(r, 1, p) for p in peers)],
+                        [out(r), *(out(r, 1, p) for p in peers)],
+                    ),
+                    *farewell(*every),
+                ),
+                i=n,
+                o=n,
+            )
+        )
+    return program(Collective.ALLREDUCE, "onesided", ranks)
+
+
+def reduce_to_root(kind: Kind = "port", chunks: int = 1) -> Program:
+    """Two leaves put into slots of rank 0's scratch, slice by slice; rank 0 adds up."""
+    leaves = [
+        rank(
+            otb(
+                [(0, kind, 0)],
+                *handshake(0),
+                Pipeline(
+                    (
+                        do(Op.PUT, inp(0, chunks), scr(k * chunks, chunks, 0), channels=[0]),
+                        do(Op.NOP),
+                        do(Op.SIGNAL, channels=[0]),
+                    ),
+                    chunks,
+                    4096,
+                ),
+                *farewell(0),
+            ),
+            i=chunks,
+            o=chunks,
+        )
+        for k in range(2)
+    ]
+    slots = [scr(k * chunks, chunks) for k in range(2)]
+    root = rank(
+        otb(
+            [(1, kind, 0), (2, kind, 0)],
+            *handshake(0, 1),
+            Pipeline(
+                (
+                    do(Op.WAIT, channels=[0, 1]),
+                    do(Op.NOP),
+                    do(Op.REDUCE_TO, [inp(0, chunks), *slots], out(0, chunks)),
+                ),
+                chunks,
+                4096,
+            ),
+            *farewell(0, 1),
+        ),
+        i=chunks,
+        o=chunks,
+        s=2 * chunks,
+    )
+    return program(Collective.REDUCE, "onesided", [root, *leaves], root=0)
+
+
+def relay_by_semaphore(chunks: int = 2) -> Program:
+    """Broadcast 0 to 1 to 2; at rank 1 one thread block waits and releases, another acquires and puts."""
+    put = do(Op.PUT, inp(0, chunks), out(0, chunks, 1), channels=[0])
+    body = (put, do(Op.NOP), do(Op.SIGNAL, channels=[0]))
+    copy = otb([], do(Op.COPY, inp(0, chunks), out(0, chunks)))
+    first = otb([(1, "memory", 0)], *handshake(0), Pipeline(body, chunks, 512), *farewell(0))
+    receive = (
+        do(Op.WAIT, channels=[0]),
+        do(Op.NOP),
+        Instruction(Op.RELEASE, semaphores=(0,)),
+    )
+    put = do(Op.PUT, out(0, chunks), out(0, chunks, 2), channels=[0])
+    passing = (
+        Instruction(Op.ACQUIRE, semaphores=(0,)),
+        do(Op.NOP),
+        put,
+        do(Op.NOP),
+        do(Op.SIGNAL, channels=[0]),
+    )
+    middle = [
+        otb([(0, "memory", 0)], *handshake(0), Pipeline(receive, chunks, 512), *farewell(0)),
+        otb([(2, "memory", 0)], *handshake(0), Pipeline(passing, chunks, 512), *farewell(0)),
+    ]
+    waits = Pipeline((do(Op.WAIT, channels=[0]),), chunks, 512)
+    last = otb([(1, "memory", 0)], *handshake(0), waits, *farewell(0))
+    ranks = [
+        rank(copy, first, i=chunks, o=chunks),
+        rank(*middle, i=chunks, o=chunks, semaphores=(0,)),
+        rank(last, i=chunks, o=chunks),
+    ]
+    return program(Collective.BROADCAST, "onesided", ranks, root=0)
+
+
+def exchange_by_barrier(parts: int = 2) -> Program:
+    """Allreduce of two ranks: thread blocks each fetch a part of all, then a barrier, then add up."""
+    ranks = []
+    for r in range(2):
+        barrier = Instruction(Op.BARRIER, ident=0, group=parts)
+        blocks = []
+        for k in range(parts):
+            steps: list[Instruction] = [*handshake(0)]
+            get = do(Op.GET, inp(0, 2, 1 - r), scr(0, 2), channels=[0])
+            steps.append(replace(get, part=(k, parts)))
+            steps.append(barrier)
+            # The other way round: what one thread block fetched, another adds.
+            turned = (parts - 1 - k, parts)
+            total = do(Op.REDUCE_TO, [inp(0, 2), scr(0, 2)], out(0, 2))
+            steps += [do(Op.SIGNAL, channels=[0]), do(Op.WAIT, channels=[0])]
+            steps += [barrier, replace(total, part=turned)]
+            blocks.append(otb([(1 - r, "memory", k)], *steps))
+        ranks.append(rank(*blocks, i=2, o=2, s=2))
+    return program(Collective.ALLREDUCE, "onesided", ranks)
+
+
+def all_good() -> dict[str, Program]:
+    """Every program of this module, by a name that says which it is."""
+    return {
+        "chain_broadcast": chain_broadcast(),
+        "ring_allgather": ring_allgather(),
+        "ring_allreduce": ring_allreduce(),
+        "star_reduce": star_reduce(),
+        "direct_reduce_scatter": direct_reduce_scatter(),
+        "pipelined_broadcast-memory": pipelined_broadcast(),
+        "pipelined_broadcast-port": pipelined_broadcast(kind="port"),
+        "direct_allgather-memory": direct_allgather(),
+        "direct_allgather-port": direct_allgather(kind="port"),
+        "reading_allreduce": reading_allreduce(),
+        "reduce_to_root-memory": reduce_to_root("memory"),
+        "reduce_to_root-port": reduce_to_root("port", 3),
+        "relay_by_semaphore": relay_by_semaphore(),
+        "exchange_by_barrier": exchange_by_barrier(),
+    }
+
+
+# --- spoiling --------------------------------------------------------------------------------------
+
+
+def with_rank(p: Program, r: int, new: RankProgram) -> Program:
+    """The program with rank r's part replaced."""
+    return replace(p, ranks=(*p.ranks[:r], new, *p.ranks[r + 1 :]))
+
+
+def with_block(p: Program, r: int, b: int, new: ThreadBlock) -> Program:
+    """The program with a thread block replaced."""
+    blocks = p.ranks[r].thread_blocks
+    return with_rank(p, r, replace(p.ranks[r], thread_blocks=(*blocks[:b], new, *blocks[b + 1 :])))
+
+
+def with_steps(p: Program, r: int, b: int, change: Callable[[list[Step]], None]) -> Program:
+    """The program after `change` has worked on the step list of a thread block."""
+    block = p.ranks[r].thread_blocks[b]
+    steps = list(block.steps)
+    change(steps)
+    return with_block(p, r, b, replace(block, steps=tuple(steps)))
+
+
+def drop(p: Program, r: int, b: int, s: int) -> Program:
+    """The program without a step."""
+    return with_steps(p, r, b, lambda steps: steps.pop(s) and None)
+
+
+def insert(p: Program, r: int, b: int, s: int, new: Step) -> Program:
+    """The program with a step more."""
+    return with_steps(p, r, b, lambda steps: steps.insert(s, new))
+
+
+def swap(p: Program, r: int, b: int, s: int, t: int) -> Program:
+    """The program with two steps in each other's place."""
+
+    def change(steps: list[Step]) -> None:
+        steps[s], steps[t] = steps[t], steps[s]
+
+    return with_steps(p, r, b, change)
+
+
+def edit(p: Program, r: int, b: int, s: int, **fields: object) -> Program:
+    """The program with fields of one step replaced."""
+
+    def change(steps: list[Step]) -> None:
+        steps[s] = replace(steps[s], **fields)  # type: ignore[arg-type]
+
+    return with_steps(p, r, b, change)
+
+
+def edit_body(p: Program, r: int, b: int, s: int, change: Callable[[list[Step]], None]) -> Program:
+    """The program after `change` has worked on the body of a pipeline."""
+    loop = p.ranks[r].thread_blocks[b].steps[s]
+    assert isinstance(loop, Pipeline)
+    body: list[Step] = list(loop.body)
+    change(body)
+    return edit(p, r, b, s, body=tuple(body))
