@@ -25,9 +25,52 @@ class Target:
     count: int  # largest count of chunks in one step
     dependency_blocks: int  # thread blocks that may be named in a dependency
     fused: bool  # rcs, rrs, rrc, rrcs run
+    channel_blocks: int = 2**31 - 1  # fifo: thread blocks of a rank per channel and direction
+    nodes: int = 2**31 - 1  # fifo: XML elements one rank loads: algo, every gpu, its tbs and steps
+    chunks: int = 2**31 - 1  # chunks in one buffer (offsets are int16 in MSCCL's device structures)
+    peers: int = 2**31 - 1  # onesided: channels, destinations, remote operands in one operation
+    remote_buffers: int = 2**31 - 1  # onesided: remote buffers of one kind a thread block refers to
 
 
-MSCCL = Target("msccl", "msccl-xml", "fifo", 108, 64, 32, 71, 128, True)
-RCCL = Target("rccl", "msccl-xml", "fifo", 64, 64, 32, 71, 64, False)
-MSCCLPP = Target("mscclpp", "mscclpp-json", "onesided", 108, 64, 16, 2**31 - 1, 108, False)
+MSCCL = Target(
+    name="msccl",
+    format="msccl-xml",
+    style="fifo",
+    thread_blocks=108,
+    steps=64,
+    channels=32,
+    count=71,
+    dependency_blocks=128,
+    fused=True,
+    channel_blocks=32,
+    nodes=4096,
+    chunks=2**15 - 1,
+)
+RCCL = Target(
+    name="rccl",
+    format="msccl-xml",
+    style="fifo",
+    thread_blocks=64,
+    steps=64,
+    channels=32,
+    count=71,
+    dependency_blocks=64,
+    fused=False,
+    channel_blocks=32,
+    nodes=4096,
+    chunks=2**15 - 1,
+)
+MSCCLPP = Target(
+    name="mscclpp",
+    format="mscclpp-json",
+    style="onesided",
+    thread_blocks=108,
+    steps=64,
+    channels=16,
+    count=2**31 - 1,
+    dependency_blocks=108,
+    fused=False,
+    peers=8,
+    remote_buffers=16,
+)
 TARGETS = {t.name: t for t in (MSCCL, RCCL, MSCCLPP)}

@@ -1,0 +1,100 @@
+"""Forest -> Program: chunks, thread blocks, channels, within the limits of a target.
+
+    layout     which chunks a tree carries, and where they lie in each rank's buffers
+    fifo       MSCCL XML: send, receive, copy, reduce; dependencies between thread blocks
+    onesided   MSCCL++: put, signal, wait; one pipeline a tree
+    limits     what a program takes of a target, and the refusals
+
+Every program is right in place and out of place; out of place it never writes the input.
+"""
+
+from __future__ import annotations
+
+from forestcoll.errors import PlanError
+from forestcoll.forest import Forest
+from forestcoll.lower.fifo import lower_fifo
+from forestcoll.lower.layout import layout
+from forestcoll.lower.limits import Usage, check_limits, usage
+from forestcoll.lower.onesided import lower_onesided
+from forestcoll.program import Collective, Program, Protocol
+from forestcoll.targets import Target
+
+__all__ = ["UNIT_BYTES", "Usage", "fits", "hopeless", "lower", "usage"]
+
+UNIT_BYTES = 256 * 1024
+"""Slice of a onesided pipeline: long enough for a network's packets, short against a buffer."""
+
+
+def lower(
+    forest: Forest, target: Target, *, unit_bytes: int = UNIT_BYTES, instances: int = 1
+) -> Program:
+    """The program that carries the forest out on every rank, within the limits of `target`.
+
+    `unit_bytes`: the slice that a onesided pipeline moves at a time, a multiple of 16. `instances`:
+    equal parts into which every tree is cut, for more thread blocks at work on few trees.
+    Raises PlanError where the target cannot hold it (naming rank, figure, limit and a way out), or
+    where a path relays through a GPU that is no rank.
+    """
+    if unit_bytes < 16 or unit_bytes % 16:
+        raise PlanError(f"unit_bytes is {unit_bytes}: must be a positive multiple of 16")
+    if instances < 1:
+        raise PlanError(f"instances is {instances}: must be at least 1")
+    where = f"{forest.collective} on {forest.name}"
+    chunks = layout(forest, instances)
+    boxes = tuple(forest.graph.box(node) for node in forest.graph.ranks)
+    if target.style == "fifo":
+        ranks = lower_fifo(chunks, target, where)
+    else:
+        ranks = lower_onesided(chunks, target, where, boxes, unit_bytes)
+    program = Program(
+        name=forest.name,
+        collective=forest.collective,
+        style=target.style,
+        ranks=ranks,
+        in_place=True,
+        out_of_place=True,
+        root=forest.root,
+        protocol=_protocol(forest, target, boxes),
+        names=tuple(forest.graph.names[node] for node in forest.graph.ranks),
+    )
+    check_limits(program, target)
+    return program
+
+
+def fits(forest: Forest, target: Target) -> str | None:
+    """Why `target` cannot hold the forest's program, or None where it can."""
+    try:
+        lower(forest, target)
+    except PlanError as error:
+        return str(error)
+    return None
+
+
+def hopeless(target: Target, collective: Collective, n: int, trees: int) -> str | None:
+    """Why no forest of `trees` unequal trees a root over `n` ranks can fit, from counts alone.
+
+    None where only lowering can tell.
+    """
+    chunks = trees if collective.rooted else n * trees
+    if chunks > target.chunks:
+        return f"{chunks} chunks in a buffer, {target.name} holds {target.chunks}"
+    # every rank takes in all chunks but its own: one step at least for so many of them
+    received = max(0, chunks - (0 if collective.rooted else trees))
+    if collective is Collective.ALLREDUCE:
+        received *= 2
+    steps = -(-received // target.count)
+    limit = target.thread_blocks * target.steps
+    if steps > limit:
+        return f"{steps} steps at a rank, {target.name} holds {limit}"
+    return None
+
+
+def _protocol(forest: Forest, target: Target, boxes: tuple[str, ...]) -> Protocol:
+    """LL128 for a rooted collective that leaves a box in MSCCL, Simple otherwise.
+
+    There the proxies count a Simple broadcast's or reduce's steps by those collectives' own rule,
+    which the interpreter does not follow (Azure/msccl-executor-nccl c6f6b36, msccl_setup.cc).
+    """
+    if target.style == "fifo" and forest.collective.rooted and len(set(boxes)) > 1:
+        return "LL128"
+    return "Simple"

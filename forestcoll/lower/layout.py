@@ -1,0 +1,222 @@
+"""Which chunks each tree carries, and where a chunk lies in a rank's buffers.
+
+All weights are divided by what they have in common; one unit of weight is one chunk of the whole.
+A root owns a range of chunks, in rank order, and cuts it among its trees.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from forestcoll.errors import PlanError
+from forestcoll.forest import Forest, Phase, Tree
+from forestcoll.program import Buffer, Collective, Ref
+
+
+@dataclass(frozen=True, slots=True)
+class RankTree:
+    """A tree over rank numbers that carries the chunks `first` ... `first + count - 1`."""
+
+    root: int
+    phase: Phase
+    first: int
+    count: int
+    parent: tuple[int, ...]  # per rank; -1 at the root
+    order: tuple[int, ...]  # all ranks, parents before their children
+
+    def children(self) -> list[list[int]]:
+        """Per rank its children, ascending."""
+        children: list[list[int]] = [[] for _ in self.parent]
+        for rank, parent in enumerate(self.parent):
+            if parent >= 0:
+                children[parent].append(rank)
+        return children
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The chunks of a collective: how many, whose, and the trees that carry them."""
+
+    collective: Collective
+    n: int
+    chunks: int  # of the whole: the larger of a rank's two buffers
+    start: tuple[int, ...]  # per root rank its first chunk, then `chunks`
+    trees: tuple[RankTree, ...]
+
+    @property
+    def input_chunks(self) -> int:
+        """Chunks of a rank's input."""
+        return self.chunks // self.n if self.collective is Collective.ALLGATHER else self.chunks
+
+    @property
+    def output_chunks(self) -> int:
+        """Chunks of a rank's output."""
+        part = self.collective is Collective.REDUCE_SCATTER
+        return self.chunks // self.n if part else self.chunks
+
+    def input(self, rank: int, chunk: int, count: int) -> Ref:
+        """Where `rank` finds its own contribution to `count` chunks of the whole from `chunk`."""
+        own = self.start[rank] if self.collective is Collective.ALLGATHER else 0
+        return Ref(Buffer.INPUT, chunk - own, count)
+
+    def output(self, rank: int, chunk: int, count: int) -> Ref:
+        """Where `rank` has the result of `count` chunks of the whole from `chunk`."""
+        own = self.start[rank] if self.collective is Collective.REDUCE_SCATTER else 0
+        return Ref(Buffer.OUTPUT, chunk - own, count)
+
+    def copies(self, rank: int, most: int, parts: int) -> list[tuple[Ref, Ref]]:
+        """What `rank` as a root copies from input to output, in at least `parts` pieces if it can.
+
+        No piece has more than `most` chunks. In place source and destination are the very same
+        memory, and nothing changes.
+        """
+        low, high = self.start[rank], self.start[rank + 1]
+        pieces = max(-(-(high - low) // most), min(parts, high - low))
+        cuts = [low + (high - low) * p // max(1, pieces) for p in range(pieces + 1)]
+        return [
+            (self.input(rank, a, b - a), self.output(rank, a, b - a)) for a, b in pairwise(cuts)
+        ]
+
+
+def local_blocks(layout: Layout) -> int:
+    """Thread blocks that share a rank's local copies: several where one rank copies all data."""
+    return 4 if layout.collective.rooted else 1
+
+
+def layout(forest: Forest, instances: int = 1) -> Layout:
+    """The forest over chunks; every tree is cut into `instances` equal ones.
+
+    Trees that differ only in switches on the way become one: no runtime can choose switches.
+    Raises PlanError where a path relays through a GPU, or the shares do not fit the collective.
+    """
+    _refuse_relays(forest)
+    merged = _merge(_rank_trees(forest))
+    whole = math.gcd(forest.total, *(t.count for t in merged))
+    trees = [replace(t, count=t.count // whole) for t in merged]
+    chunks = forest.total // whole
+    parts = [0] * forest.n
+    # every root's share is cut once in each phase
+    phase = "reduce" if forest.collective.reduces else "broadcast"
+    for tree in trees:
+        if tree.phase == phase:
+            parts[tree.root] += tree.count
+    _check_parts(forest, parts, chunks)
+    start = [0]
+    for part in parts:
+        start.append(start[-1] + part * instances)
+    placed = tuple(_place(trees, start, instances))
+    return Layout(forest.collective, forest.n, chunks * instances, tuple(start), placed)
+
+
+def _refuse_relays(forest: Forest) -> None:
+    graph = forest.graph
+    for tree in forest.trees:
+        for path in tree.edges:
+            for node in path[1:-1]:
+                if graph.gpu[node]:
+                    raise PlanError(
+                        f"{graph.names[path[0]]} -> {graph.names[path[-1]]} relays through "
+                        f"{graph.names[node]}, a GPU that is no rank: no runtime can do that; "
+                        "solve with --relays none, or write only --format forest"
+                    )
+
+
+def _rank_trees(forest: Forest) -> Iterator[RankTree]:
+    rank_of = {node: rank for rank, node in enumerate(forest.graph.ranks)}
+    for number, tree in enumerate(forest.trees):
+        parent = [-1] * forest.n
+        for path in tree.edges:
+            ends = (path[0], path[-1]) if tree.phase == "broadcast" else (path[-1], path[0])
+            parent[rank_of[ends[1]]] = rank_of[ends[0]]
+        root = rank_of[tree.root]
+        yield RankTree(
+            root, tree.phase, 0, tree.weight, tuple(parent), _order(number, tree, root, parent)
+        )
+
+
+def _order(number: int, tree: Tree, root: int, parent: list[int]) -> tuple[int, ...]:
+    """Ranks from the root outwards; PlanError if the edges are no tree that reaches all."""
+    children = defaultdict(list)
+    for rank, p in enumerate(parent):
+        children[p].append(rank)
+    order = [root]
+    for rank in order:
+        order.extend(children[rank])
+    if len(order) != len(parent) or len(tree.edges) != len(parent) - 1 or parent[root] != -1:
+        raise PlanError(
+            f"tree {number} of the forest is no spanning tree of the ranks: check the forest first"
+        )
+    return tuple(order)
+
+
+def _merge(trees: Iterable[RankTree]) -> list[RankTree]:
+    """Trees alike between ranks as one of their summed weight, in order of first appearance."""
+    merged: dict[tuple[int, Phase, tuple[int, ...]], RankTree] = {}
+    for tree in trees:
+        key = (tree.root, tree.phase, tree.parent)
+        known = merged.get(key)
+        merged[key] = replace(known, count=known.count + tree.count) if known else tree
+    return list(merged.values())
+
+
+def _check_parts(forest: Forest, parts: list[int], chunks: int) -> None:
+    collective, names = forest.collective, forest.graph.names
+    if sum(parts) != chunks:
+        raise PlanError(
+            f"the trees carry {sum(parts)} of {chunks} shares of the {collective}: "
+            "check the forest first"
+        )
+    if collective in (Collective.ALLGATHER, Collective.REDUCE_SCATTER) and len(set(parts)) > 1:
+        low = parts.index(min(parts))
+        raise PlanError(
+            f"{names[forest.graph.ranks[low]]} has {parts[low]} of {chunks} shares, another rank "
+            f"{max(parts)}: plans of {collective} need equal parts"
+        )
+
+
+def _place(trees: list[RankTree], start: list[int], instances: int) -> Iterator[RankTree]:
+    """The trees with the chunks they carry, root by root; both phases cut alike where they can."""
+    roots: dict[int, list[RankTree]] = defaultdict(list)
+    for tree in trees:
+        roots[tree.root].append(tree)
+    for root in sorted(roots):
+        reduce = [t for t in roots[root] if t.phase == "reduce"]
+        broadcast = [t for t in roots[root] if t.phase == "broadcast"]
+        if reduce and broadcast:
+            reduce, broadcast = _align(reduce, broadcast)
+        for phase in (reduce, broadcast):
+            chunk = start[root]
+            for tree in phase:
+                for _ in range(instances):
+                    yield replace(tree, first=chunk)
+                    chunk += tree.count
+            if phase and chunk != start[root + 1]:
+                raise PlanError(
+                    f"rank {root}'s {phase[0].phase} trees carry {chunk - start[root]} chunks, "
+                    f"its share is {start[root + 1] - start[root]}: check the forest first"
+                )
+
+
+def _align(
+    reduce: list[RankTree], broadcast: list[RankTree]
+) -> tuple[list[RankTree], list[RankTree]]:
+    """Both lists so ordered that equal cuts coincide: mirror images first, then equal weights."""
+    pairs: list[tuple[RankTree, RankTree]] = []
+    for alike in (lambda t: (t.count, t.parent), lambda t: (t.count,)):
+        waiting: dict[tuple[object, ...], list[RankTree]] = defaultdict(list)
+        for tree in reversed(broadcast):
+            waiting[alike(tree)].append(tree)
+        left = []
+        for tree in reduce:
+            if waiting[alike(tree)]:
+                pairs.append((tree, waiting[alike(tree)].pop()))
+            else:
+                left.append(tree)
+        reduce = left
+        taken = {id(b) for _, b in pairs}
+        broadcast = [t for t in broadcast if id(t) not in taken]
+    return [r for r, _ in pairs] + reduce, [b for _, b in pairs] + broadcast

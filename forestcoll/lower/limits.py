@@ -1,0 +1,113 @@
+"""How much of a target a program takes, and the refusal where that is too much."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from forestcoll.errors import PlanError
+from forestcoll.program import Instruction, Op, Pipeline, Program, RankProgram, ThreadBlock
+from forestcoll.targets import Target
+
+SMALLER = "fewer trees (--trees 1) may fit, --format forest always does"
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Largest figures over all ranks."""
+
+    thread_blocks: int  # of a rank
+    steps: int  # of a thread block, as the target counts them
+    channels: int  # fifo: channel numbers; onesided: channels of one kind in a thread block
+    operations: int  # steps of all thread blocks of a rank
+
+
+def usage(program: Program) -> Usage:
+    """What the fullest rank or thread block of the program takes, figure by figure."""
+    ranks = program.ranks
+    return Usage(
+        thread_blocks=max((len(r.thread_blocks) for r in ranks), default=0),
+        steps=max((steps(b) for r in ranks for b in r.thread_blocks), default=0),
+        channels=max((_channels(b) for r in ranks for b in r.thread_blocks), default=0),
+        operations=max((sum(map(steps, r.thread_blocks)) for r in ranks), default=0),
+    )
+
+
+def steps(block: ThreadBlock) -> int:
+    """Steps of a block: also a no-op for every dependency but the last, and pipelines' bodies."""
+    return sum(
+        1 + len(s.body) if isinstance(s, Pipeline) else max(1, len(s.after)) for s in block.steps
+    )
+
+
+def too_much(
+    target: Target, where: str, what: str, figure: int, limit: int, hint: str
+) -> PlanError:
+    """The error of a limit: where, which, the figure, the limit, what to do."""
+    return PlanError(f"{where}: {figure} {what}, {target.name} holds {limit}; {hint}")
+
+
+def check_limits(program: Program, target: Target) -> None:
+    """Nothing, or PlanError with the first limit of `target` that a rank of the program breaks."""
+    for number, rank in enumerate(program.ranks):
+        name = program.names[number] if number < len(program.names) else ""
+        where = f"{program.collective} on {program.name}: rank {number}" + (
+            f" ({name})" if name else ""
+        )
+        _check_rank(rank, program.n, target, where)
+
+
+def _check_rank(rank: RankProgram, n: int, target: Target, where: str) -> None:
+    blocks = rank.thread_blocks
+    operations = sum(map(steps, blocks))
+    chunks = max(rank.input_chunks, rank.output_chunks, rank.scratch_chunks)
+    depended = max((b for block in blocks for b in _depended(block)), default=-1) + 1
+    for what, figure, limit in (
+        ("thread blocks", len(blocks), target.thread_blocks),
+        ("chunks in a buffer", chunks, target.chunks),
+        ("thread blocks that others wait for", depended, target.dependency_blocks),
+        (
+            "XML elements (algo, gpus, thread blocks, steps)",
+            1 + n + len(blocks) + operations,
+            target.nodes,
+        ),
+    ):
+        if figure > limit:
+            raise too_much(target, where, what, figure, limit, SMALLER)
+    for number, block in enumerate(blocks):
+        _check_block(block, target, f"{where}, thread block {number}")
+
+
+def _check_block(block: ThreadBlock, target: Target, where: str) -> None:
+    instructions = [i for s in block.steps for i in (s.body if isinstance(s, Pipeline) else (s,))]
+    count = max((r.count for i in instructions for r in (*i.src, *i.dst)), default=0)
+    peers = max(map(_width, instructions), default=0)
+    what = "channels of one kind" if target.style == "onesided" else "channels"
+    for words, figure, limit in (
+        ("steps", steps(block), target.steps),
+        (what, _channels(block), target.channels),
+        ("chunks in one step", count, target.count),
+        ("peers in one operation", peers, target.peers),
+    ):
+        if figure > limit:
+            raise too_much(target, where, words, figure, limit, SMALLER)
+
+
+def _depended(block: ThreadBlock) -> list[int]:
+    return [b for s in block.steps if isinstance(s, Instruction) for b, _ in s.after]
+
+
+def _width(instruction: Instruction) -> int:
+    """Channels or remote operands of one operation; local sums take two operands more."""
+    if instruction.op is Op.REDUCE_TO:
+        return len(instruction.src) - 2
+    remote = max(
+        sum(r.rank is not None for r in refs) for refs in (instruction.src, instruction.dst)
+    )
+    return max(len(instruction.channels), remote)
+
+
+def _channels(block: ThreadBlock) -> int:
+    if not block.channels:
+        return block.channel + 1 if block.recv >= 0 or block.send >= 0 else 0
+    kinds = [c.kind for c in block.channels]
+    return max(kinds.count("memory"), kinds.count("port"))
