@@ -39,6 +39,8 @@ def lower(
         raise PlanError(f"unit_bytes is {unit_bytes}: must be a positive multiple of 16")
     if instances < 1:
         raise PlanError(f"instances is {instances}: must be at least 1")
+    if forest.n < 2:
+        raise PlanError(f"{forest.name} has {forest.n} ranks: a plan needs at least 2")
     where = f"{forest.collective} on {forest.name}"
     chunks = layout(forest, instances)
     boxes = tuple(forest.graph.box(node) for node in forest.graph.ranks)

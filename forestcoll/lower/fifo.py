@@ -354,6 +354,7 @@ class _Rank:
         self.local = range(len(ports), len(ports) + local)
         self.steps: list[list[Instruction]] = [[] for _ in range(len(ports) + local)]
         self._writer: dict[tuple[Buffer, int], tuple[int, int]] = {}
+        self._readers: dict[int, dict[int, int]] = defaultdict(dict)  # of the input's chunks
         # per thread block what it has waited for already, and need not wait for again
         self._known: list[dict[int, int]] = [{} for _ in self.steps]
 
@@ -362,10 +363,31 @@ class _Rank:
         self.scratch += count
         return Ref(Buffer.SCRATCH, self.scratch - count, count)
 
-    def add(self, block: int, op: Op, src: tuple[Ref, ...] = (), dst: tuple[Ref, ...] = ()) -> None:
-        """Appends an instruction that waits for the last writers of all that it touches."""
+    def copy(self, copies: list[tuple[Ref, Ref]]) -> None:
+        """The own data from input to output, shared by the thread blocks that are there for it.
+
+        In place the two are one memory, which a copy writes though it changes nothing: it waits
+        for all that read it before.
+        """
+        for place, (src, dst) in enumerate(copies):
+            waits: dict[int, int] = {}
+            for chunk in range(src.offset, src.offset + src.count):
+                for block, step in self._readers[chunk].items():
+                    waits[block] = max(step, waits.get(block, -1))
+            self.add(self.local[place % len(self.local)], Op.COPY, (src,), (dst,), waits)
+
+    def add(
+        self,
+        block: int,
+        op: Op,
+        src: tuple[Ref, ...] = (),
+        dst: tuple[Ref, ...] = (),
+        readers: dict[int, int] | None = None,
+    ) -> None:
+        """Appends an instruction: it waits for `readers` and the last writers of all it touches."""
         known = self._known[block]
-        waits: dict[int, int] = {}
+        waits = {b: s for b, s in (readers or {}).items() if s > known.get(b, -1)}
+        known |= waits
         for ref in (*src, *dst):
             for chunk in range(ref.offset, ref.offset + ref.count):
                 other, step = self._writer.get((ref.buffer, chunk), (block, -1))
@@ -374,6 +396,9 @@ class _Rank:
         for ref in dst:
             for chunk in range(ref.offset, ref.offset + ref.count):
                 self._writer[ref.buffer, chunk] = block, len(self.steps[block])
+        if op is Op.SEND and src[0].buffer is Buffer.INPUT:
+            for chunk in range(src[0].offset, src[0].offset + src[0].count):
+                self._readers[chunk][block] = len(self.steps[block])
         self.steps[block].append(
             Instruction(op=op, src=src, dst=dst, after=tuple(sorted(waits.items())))
         )
@@ -402,13 +427,14 @@ def _emit(
     target: Target,
 ) -> tuple[RankProgram, ...]:
     ranks = []
+    copies = []
     for number, ports in enumerate(blocks):
         spare = max(1, target.thread_blocks - len(ports))
-        copies = layout.copies(number, target.count, min(spare, local_blocks(layout)))
-        local = min(len(copies), spare, local_blocks(layout))
-        rank = _Rank(ports, local, scratch[number])
-        for place, (src, dst) in enumerate(copies):
-            rank.add(rank.local[place % local], Op.COPY, (src,), (dst,))
+        local = min(spare, local_blocks(layout))
+        copies.append(layout.copies(number, target.count, local))
+        rank = _Rank(ports, min(local, len(copies[number])), scratch[number])
+        if layout.collective.reduces:  # sums begin with the own data; else copies come last
+            rank.copy(copies[number])
         ranks.append(rank)
     for message, channel in zip(messages, channels, strict=True):
         sender, receiver = ranks[message.src], ranks[message.dst]
@@ -424,4 +450,7 @@ def _emit(
             if message.land == "open":
                 own = layout.input(message.dst, message.chunk, message.count)
                 receiver.add(block, Op.REDUCE, (own,), (message.total,))
+    if not layout.collective.reduces:
+        for number, rank in enumerate(ranks):
+            rank.copy(copies[number])
     return tuple(rank.program(layout) for rank in ranks)

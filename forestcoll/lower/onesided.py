@@ -19,7 +19,7 @@ from itertools import groupby
 from typing import Literal, NoReturn
 
 from forestcoll.errors import PlanError
-from forestcoll.lower.layout import Layout, local_blocks
+from forestcoll.lower.layout import Layout
 from forestcoll.lower.limits import SMALLER, too_much
 from forestcoll.program import (
     Buffer,
@@ -97,14 +97,12 @@ def lower_onesided(
     emit = _Emitter(layout, target, boxes, unit_bytes, slots)
     units = [emit.unit(trees) for trees in _together(layout)]
     classes = _classes(units, layout, target, where, boxes)
-    local = min(local_blocks(layout), target.thread_blocks - len(classes))
     programs = []
     used: list[dict[tuple[int, str], int]] = [defaultdict(int) for _ in range(layout.n)]
     for rank in range(layout.n):
-        blocks = [_block(c, rank, layout, target, boxes, used[rank]) for c in classes]
-        blocks += _local(layout, rank, target, local)
+        blocks = tuple(_block(c, rank, layout, target, boxes, used[rank]) for c in classes)
         programs.append(
-            RankProgram(tuple(blocks), layout.input_chunks, layout.output_chunks, scratch[rank])
+            RankProgram(blocks, layout.input_chunks, layout.output_chunks, scratch[rank])
         )
     return tuple(programs)
 
@@ -177,12 +175,14 @@ class _Emitter:
         chunks = (tree.first, tree.count)
         body: list[Instruction] = []
         source = layout.output(rank, *chunks)
+        # the root sends what it has copied to its output: in place the copy writes the input, so
+        # that no put, which a proxy may do any time later, can read the input beside it
+        if rank == tree.root and layout.collective is not Collective.ALLREDUCE:
+            body += [Instruction(Op.COPY, (layout.input(rank, *chunks),), (source,)), NOP]
         if rank != tree.root:
             body += self._sync(Op.WAIT, rank, [tree.parent[rank]])
             if children:
                 body.append(NOP)
-        elif layout.collective is not Collective.ALLREDUCE:
-            source = layout.input(rank, *chunks)
         to = {c: replace(layout.output(c, *chunks), rank=c) for c in children}
         return [*body, *self._put(rank, source, to)]
 
@@ -252,8 +252,7 @@ def _classes(
     units: list[_Unit], layout: Layout, target: Target, where: str, boxes: Boxes
 ) -> list[_Class]:
     """The units dealt out, the lightest class first; more classes where few cannot hold them."""
-    local = 1 if _copies_needed(layout) else 0
-    most = min(len(units), target.thread_blocks - local)
+    most = min(len(units), target.thread_blocks)
     number = min(most, CLASSES)
     while True:
         classes = [_Class(j, layout.n) for j in range(number)]
@@ -392,16 +391,3 @@ def _numbered(steps: Iterable[Step], peers: list[int]) -> Iterator[Step]:
             yield replace(step, body=tuple(map(number, step.body)))
         else:
             yield number(step)
-
-
-def _copies_needed(layout: Layout) -> bool:
-    """Whether roots copy their own data; where they add, the sum goes to the output anyway."""
-    return not layout.collective.reduces or layout.n == 1
-
-
-def _local(layout: Layout, rank: int, target: Target, blocks: int) -> list[ThreadBlock]:
-    """Thread blocks that copy the rank's own data from input to output beside the others."""
-    if not _copies_needed(layout):
-        return []
-    copies = layout.copies(rank, target.count, blocks)
-    return [ThreadBlock((Instruction(Op.COPY, (src,), (dst,)),)) for src, dst in copies]
