@@ -1,6 +1,7 @@
 """Optimum, switch removal, tree packing: a CapacityGraph in, a proven Forest out."""
 
+from forestcoll.solver.fixed import fixed_algbw
 from forestcoll.solver.optimum import Optimum, optimum
 from forestcoll.solver.synthesis import Progress, solve
 
-__all__ = ["Optimum", "Progress", "optimum", "solve"]
+__all__ = ["Optimum", "Progress", "fixed_algbw", "optimum", "solve"]

@@ -9,7 +9,8 @@ from fractions import Fraction
 from forestcoll.errors import UnsupportedError
 from forestcoll.graph import CapacityGraph
 from forestcoll.kernel import _kernel
-from forestcoll.solver.optimum import Task, is_balanced, require_size
+from forestcoll.program import Collective
+from forestcoll.solver.optimum import Task, analyse, is_balanced, is_symmetric, require_size
 
 
 def fixed_capacities(task: Task, trees: int) -> tuple[list[int], Fraction]:
@@ -43,6 +44,23 @@ def fixed_capacities(task: Task, trees: int) -> tuple[list[int], Fraction]:
         if trimmed is not None:
             return trimmed, u
         u = min(last, _next_step(u, graph.capacity))
+
+
+def fixed_algbw(
+    graph: CapacityGraph, collective: Collective, root: int | None, trees: int
+) -> Fraction:
+    """GB/s that a forest with `trees` trees a root reaches at least, without packing it."""
+
+    def phase(one_way: CapacityGraph) -> Fraction:
+        task = analyse(one_way, root)
+        _, u = fixed_capacities(task, trees)
+        return task.roots * trees / u * task.graph.unit
+
+    if collective is Collective.ALLREDUCE:
+        gather = phase(graph)
+        scatter = gather if is_symmetric(graph) else phase(graph.reverse())
+        return 1 / (1 / gather + 1 / scatter)
+    return phase(graph.reverse() if collective.reduces else graph)
 
 
 def _floors(u: Fraction, capacity: Iterable[int]) -> list[int]:

@@ -1,0 +1,383 @@
+"""The stages in a row: topology -> forest -> programs -> plan files, each checked on the way.
+
+This is what the command line calls, and what `import forestcoll` offers.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import TYPE_CHECKING, Literal
+
+from forestcoll.errors import ForestCollError, ForestError, PlanError, UnsupportedError
+from forestcoll.program import Collective
+from forestcoll.targets import MSCCL, MSCCLPP, RCCL, Target
+
+if TYPE_CHECKING:
+    from forestcoll.forest import Forest
+    from forestcoll.graph import CapacityGraph, Relays
+    from forestcoll.program import Program
+    from forestcoll.solver import Optimum
+    from forestcoll.topology import Topology
+
+PlanFormat = Literal["msccl-xml", "mscclpp-json"]
+Format = Literal["forest"] | PlanFormat
+TargetName = Literal["mscclpp", "msccl", "rccl", "any"]
+Progress = Callable[[str, float], None]
+
+FORMATS: dict[Format, str] = {
+    "forest": ".forest.json",
+    "msccl-xml": ".msccl.xml",
+    "mscclpp-json": ".mscclpp.json",
+}
+"""Suffix of the file of each format."""
+
+TREES_TRIED = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
+"""Trees a root that are tried when the exact optimum does not fit a target."""
+
+
+@dataclass(frozen=True, slots=True)
+class Synthesis:
+    """What `synthesize` made. `texts[format]` is ready to be written to a file."""
+
+    name: str  # of the expanded topology
+    forest: Forest
+    optimum: Optimum
+    programs: dict[PlanFormat, Program]
+    texts: dict[Format, str]
+    timings: dict[str, float]  # seconds a stage
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What `verify_text` proved: one line a fact, and the figures for machines."""
+
+    kind: Literal["forest", "msccl-xml", "mscclpp-json"]
+    lines: list[str]
+    figures: dict[str, object]
+
+
+class _Clock:
+    """Seconds a stage, and the caller's progress display."""
+
+    def __init__(self, progress: Progress | None) -> None:
+        self.seconds: dict[str, float] = {}
+        self._progress = progress
+
+    def report(self, stage: str, fraction: float) -> None:
+        if self._progress is not None:
+            self._progress(stage, fraction)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        self.report(name, 0.0)
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+
+
+def optimum(
+    topology: Topology,
+    collective: Collective | str,
+    *,
+    root: str | int | None = None,
+    ranks: Sequence[str] | None = None,
+    relays: Relays = "none",
+) -> Optimum:
+    """The best algbw that any schedule can reach, with the bound that proves it; no trees.
+
+    For allreduce: of schedules that reduce-scatter and allgather over spanning trees.
+    """
+    from forestcoll import solver
+
+    collective = parse_collective(collective)
+    graph = _graph(topology, ranks, relays)
+    return solver.optimum(graph, collective, parse_root(graph, collective, root))
+
+
+def synthesize(
+    topology: Topology,
+    collective: Collective | str,
+    *,
+    root: str | int | None = None,
+    ranks: Sequence[str] | None = None,
+    relays: Relays = "none",
+    trees: int | Literal["auto"] = "auto",
+    target: TargetName = "any",
+    formats: Iterable[Format] = ("forest", "msccl-xml", "mscclpp-json"),
+    progress: Progress | None = None,
+) -> Synthesis:
+    """A forest and the plans made from it, in all `formats`; one forest serves them all.
+
+    Without a plan format the forest is the exact optimum (or the best with `trees` trees a root).
+    With plan formats it is the best forest whose plans fit `target` ("any": all runtimes).
+    Every forest is checked against its graph and bound; every plan is read back, compared, and run
+    symbolically.
+
+    Raises InfeasibleError (the ranks cannot reach each other), PlanError (a target cannot hold it),
+    UnsupportedError (numbers too large).
+    """
+    from forestcoll import certificate, forest_file, solver
+
+    clock = _Clock(progress)
+    formats = tuple(dict.fromkeys(formats))
+    collective = parse_collective(collective)
+    with clock.stage("graph"):
+        graph = _graph(topology, ranks, relays)
+        root_rank = parse_root(graph, collective, root)
+    with clock.stage("optimum"):
+        best = solver.optimum(graph, collective, root_rank)
+    targets = _targets(formats, target)
+    chooser = _Chooser(graph, collective, root_rank, topology.name, targets, best, clock)
+    forest, programs = chooser.fixed(trees) if trees != "auto" else chooser.best()
+    with clock.stage("check"):
+        certificate.check(forest)
+    texts: dict[Format, str] = {}
+    for form in formats:
+        if form == "forest":
+            with clock.stage("write"):
+                texts[form] = forest_file.dumps(forest)
+        else:
+            texts[form] = _written(programs[form], form, targets[form], forest, clock)
+    notes = chooser.notes + _notes(forest, best)
+    return Synthesis(topology.name, forest, best, programs, texts, clock.seconds, notes)
+
+
+def verify_text(text: str, source: str) -> Verdict:
+    """What could be proven of a forest or plan file. Raises ForestError or PlanError if wrong."""
+    if _looks_like_forest(text):
+        return _verify_forest(text, source)
+    return _verify_plan(text, source)
+
+
+def parse_collective(name: Collective | str) -> Collective:
+    """The collective of that name, or UnsupportedError with the nearest one."""
+    from forestcoll.errors import did_you_mean
+
+    try:
+        return Collective(name)
+    except ValueError:
+        known = [c.value for c in Collective]
+        raise UnsupportedError(
+            f"unknown collective {str(name)!r}{did_you_mean(str(name), known)} "
+            f"(known: {', '.join(known)})"
+        ) from None
+
+
+def parse_root(graph: CapacityGraph, collective: Collective, root: str | int | None) -> int | None:
+    """The rank number of `root` (a node id or rank number; default 0), None if not rooted."""
+    from forestcoll.errors import did_you_mean
+
+    if not collective.rooted:
+        if root is not None:
+            raise UnsupportedError(f"{collective} has no root: leave --root away")
+        return None
+    names = [graph.names[v] for v in graph.ranks]
+    if root is None:
+        return 0
+    if str(root) in names:
+        return names.index(str(root))
+    if isinstance(root, int) or root.isdecimal():
+        if int(root) < len(names):
+            return int(root)
+        raise UnsupportedError(f"root {root}: the ranks are 0 to {len(names) - 1}")
+    raise UnsupportedError(f"root {root!r} is none of the ranks{did_you_mean(root, names)}")
+
+
+def _graph(topology: Topology, ranks: Sequence[str] | None, relays: Relays) -> CapacityGraph:
+    from forestcoll.graph import CapacityGraph
+
+    return CapacityGraph.from_topology(topology, ranks=ranks, relays=relays)
+
+
+def _targets(formats: Iterable[Format], target: TargetName) -> dict[PlanFormat, Target]:
+    """The target whose limits each plan format has to keep."""
+    known: dict[PlanFormat, Target] = {
+        "msccl-xml": MSCCL if target == "msccl" else RCCL,
+        "mscclpp-json": MSCCLPP,
+    }
+    return {form: known[form] for form in formats if form != "forest"}
+
+
+class _Chooser:
+    """Finds the best forest whose plans fit every target."""
+
+    def __init__(
+        self,
+        graph: CapacityGraph,
+        collective: Collective,
+        root: int | None,
+        name: str,
+        targets: dict[PlanFormat, Target],
+        optimum: Optimum,
+        clock: _Clock,
+    ) -> None:
+        self.graph = graph
+        self.collective = collective
+        self.root = root
+        self.name = name
+        self.targets = targets
+        self.optimum = optimum
+        self.clock = clock
+        self.notes: list[str] = []
+
+    def fixed(self, trees: int | Literal["auto"]) -> tuple[Forest, dict[PlanFormat, Program]]:
+        """The forest with that many trees a root and its programs; PlanError if one is too big."""
+        from forestcoll import solver
+        from forestcoll.lower import lower
+
+        with self.clock.stage("solve"):
+            forest = solver.solve(
+                self.graph,
+                self.collective,
+                self.root,
+                trees,
+                name=self.name,
+                progress=self.clock.report,
+            )
+        with self.clock.stage("lower"):
+            programs = {form: lower(forest, t) for form, t in self.targets.items()}
+        return forest, programs
+
+    def best(self) -> tuple[Forest, dict[PlanFormat, Program]]:
+        """The exact optimum where it fits; else the highest algbw, and then the fewest trees."""
+        try:
+            return self.fixed("auto")
+        except PlanError as error:
+            reason = str(error)
+        for _, k in self._rates():
+            if self._hopeless(k):
+                continue
+            try:
+                found = self.fixed(k)
+            except PlanError as error:
+                reason = str(error)
+                continue
+            self._explain(k, found[0].algbw)
+            return found
+        raise PlanError(reason)
+
+    def _hopeless(self, k: int) -> bool:
+        from forestcoll.lower import hopeless
+
+        n = len(self.graph.ranks)
+        return any(hopeless(t, self.collective, n, k) for t in self.targets.values())
+
+    def _rates(self) -> list[tuple[Fraction, int]]:
+        """(-algbw, k) of the numbers of trees worth a try, best first."""
+        from forestcoll import solver
+
+        with self.clock.stage("optimum"):
+            return sorted(
+                (-solver.fixed_algbw(self.graph, self.collective, self.root, k), k)
+                for k in TREES_TRIED
+                if k < self.optimum.trees_per_root
+            )
+
+    def _explain(self, k: int, algbw: Fraction) -> None:
+        best = self.optimum
+        names = ", ".join(sorted({t.name for t in self.targets.values()}))
+        self.notes.append(
+            f"{k} {'tree' if k == 1 else 'trees'} a root fit {names}: "
+            f"{float(algbw):.4g} GB/s; the optimum, {float(best.algbw):.4g} GB/s, takes "
+            f"{best.trees_per_root} (--format forest writes it)"
+        )
+
+
+def _written(program: Program, form: PlanFormat, target: Target, forest: Forest, clock: _Clock) -> str:
+    """The plan's text, after it was read back, compared and verified."""
+    from forestcoll import plans
+    from forestcoll.verify import link_loads, verify
+
+    with clock.stage("write"):
+        text = plans.dumps(program, form, target)
+    with clock.stage("verify"):
+        back = plans.loads(text, source=f"<{form}>", format=form)
+        if back != program:
+            raise PlanError(f"the {form} plan does not read back as it was written (a defect)")
+        verify(back)
+        link_loads(back, forest)
+    return text
+
+
+def _notes(forest: Forest, best: Optimum) -> list[str]:
+    notes = []
+    graph = forest.graph
+    if any(graph.multicast) or any(graph.aggregation):
+        notes.append(
+            "algbw counts copies and sums in the switches (NVLS) once; the plans of this version "
+            "copy and add on the GPUs"
+        )
+    if best.bound.algbw > forest.algbw and forest.trees_per_root == best.trees_per_root:
+        notes.append(
+            f"proven within {float(100 * forest.algbw / best.bound.algbw):.1f} % of any schedule"
+        )
+    return notes
+
+
+def _looks_like_forest(text: str) -> bool:
+    return text.lstrip()[:1] == "{" and '"forestcoll.forest/' in text[:4096]
+
+
+def _verify_forest(text: str, source: str) -> Verdict:
+    from forestcoll import certificate, forest_file
+
+    forest = forest_file.loads(text, source)
+    try:
+        algbw, bound = certificate.check(forest)
+    except ForestError as error:
+        raise ForestError(f"{source}: {error}") from None
+    lines = [
+        f"{forest.collective} on {forest.name}: {forest.n} ranks, {len(forest.trees)} trees span, "
+        f"height {forest.height}, shares add up",
+        f"algbw {algbw} = {float(algbw):.3f} GB/s, recomputed from the links",
+    ]
+    if bound is None:
+        lines.append("no bound in the file: nothing proven about optimality")
+    elif bound == algbw:
+        lines.append(f"optimal: the bound ({forest.bound and forest.bound.method}) equals it")
+    else:
+        percent = float(100 * algbw / bound)
+        lines.append(f"bound {bound} = {float(bound):.3f} GB/s holds: at least {percent:.2f} %")
+    figures: dict[str, object] = {
+        "collective": forest.collective.value,
+        "topology": forest.name,
+        "ranks": forest.n,
+        "trees": len(forest.trees),
+        "height": forest.height,
+        "algbw": str(algbw),
+        "bound": None if bound is None else str(bound),
+        "optimal": bound == algbw,
+    }
+    return Verdict("forest", lines, figures)
+
+
+def _verify_plan(text: str, source: str) -> Verdict:
+    from forestcoll import plans
+    from forestcoll.verify import verify
+
+    form = plans.detect(text, source)
+    program = plans.loads(text, source=source, format=form)
+    try:
+        done = verify(program)
+    except ForestCollError as error:
+        raise type(error)(f"{source}: {error}") from None
+    blocks = max(len(r.thread_blocks) for r in program.ranks)
+    modes = " and ".join(done.modes)
+    lines = [
+        f"{program.collective}, {program.n} ranks, at most {blocks} thread blocks a rank",
+        f"every output chunk is right, {modes}; no deadlock with bounded queues, no race",
+    ]
+    figures: dict[str, object] = {
+        "collective": program.collective.value,
+        "ranks": program.n,
+        "thread_blocks": blocks,
+        "modes": list(done.modes),
+    }
+    return Verdict(form, lines, figures)

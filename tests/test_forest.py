@@ -1,0 +1,205 @@
+"""Forests: what check accepts and refuses, and the file that carries them."""
+
+from __future__ import annotations
+
+import copy
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from fractions import Fraction
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forestcoll import certificate, forest_file
+from forestcoll.errors import ForestError
+from forestcoll.forest import Bound, Forest, Tree, check
+from forestcoll.graph import CapacityGraph
+from forestcoll.program import Collective
+
+CHECKER = Path(__file__).parents[2] / "shared" / "tools" / "check_forest.py"
+
+
+def star(gpus: int = 3, bandwidth: int = 12, multicast: bool = False) -> CapacityGraph:
+    """GPUs 0.. around one switch."""
+    names = (*(f"gpu{i}" for i in range(gpus)), "switch")
+    up = [((i, gpus), Fraction(bandwidth)) for i in range(gpus)]
+    down = [((gpus, i), Fraction(bandwidth)) for i in range(gpus)]
+    flags = (*(False for _ in range(gpus)), multicast)
+    return CapacityGraph.from_bandwidths(
+        names=names,
+        gpu=(*(True for _ in range(gpus)), False),
+        multicast=flags,
+        aggregation=flags,
+        ranks=tuple(range(gpus)),
+        bandwidths=dict(up + down),
+    )
+
+
+def chain_forest(graph: CapacityGraph, collective: Collective = Collective.ALLGATHER) -> Forest:
+    """One chain a root, round the star: every link carries N - 1 shares of 1/N."""
+    n = len(graph.ranks)
+    switch = n
+
+    def broadcast(r: int) -> Tree:
+        nodes = [(r + i) % n for i in range(n)]
+        return Tree(
+            r,
+            "broadcast",
+            1,
+            tuple((u, switch, v) for u, v in pairwise(nodes)),
+        )
+
+    def reduce(r: int) -> Tree:
+        tree = broadcast(r)
+        return Tree(r, "reduce", 1, tuple(tuple(reversed(p)) for p in reversed(tree.edges)))
+
+    trees: list[Tree] = []
+    if collective is not Collective.ALLGATHER:
+        trees += [reduce(r) for r in range(n)]
+    if collective is not Collective.REDUCE_SCATTER:
+        trees += [broadcast(r) for r in range(n)]
+    cut = frozenset(range(n + 1)) - {0} if collective is Collective.ALLGATHER else frozenset({1, 2})
+    bound = None
+    if collective is Collective.ALLGATHER:
+        bound = Bound(Fraction(12 * n, n - 1), "cut", (cut,))
+    return Forest("star", graph, collective, n, tuple(trees), bound)
+
+
+def test_star_allgather_is_optimal() -> None:
+    forest = chain_forest(star())
+    assert check(forest) == Fraction(18)
+    assert certificate.check(forest) == (Fraction(18), Fraction(18))
+    assert forest.height == 2
+    assert forest.trees_per_root == 1
+
+
+@pytest.mark.parametrize("collective", ["allgather", "reduce-scatter", "allreduce"])
+def test_file_round_trip(collective: str, tmp_path: Path) -> None:
+    forest = chain_forest(star(), Collective(collective))
+    text = forest_file.dumps(forest)
+    back = forest_file.loads(text)
+    assert back == forest
+    assert forest_file.dumps(back) == text
+    file = tmp_path / "x.forest.json"
+    file.write_text(text)
+    assert forest_file.load(file) == forest
+    if not CHECKER.exists():
+        pytest.skip("the independent checker of the forest contract is not here")
+    command = [sys.executable, str(CHECKER), str(file), "--collective", collective]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    assert f"algbw={forest.algbw} " in done.stdout
+
+
+def test_multicast_counts_one_copy() -> None:
+    graph = star(4, multicast=True)
+    trees = tuple(
+        Tree(r, "broadcast", 1, tuple((r, 4, v) for v in range(4) if v != r)) for r in range(4)
+    )
+    forest = Forest("star", graph, Collective.ALLGATHER, 4, trees)
+    loads = dict(zip(zip(graph.tail, graph.head, strict=True), forest.loads(), strict=True))
+    assert loads[0, 4] == 1  # one copy up
+    assert loads[4, 0] == 3
+    plain = Forest("star", star(4), Collective.ALLGATHER, 4, trees)
+    assert max(plain.loads()) == 3
+    assert plain.loads()[0] == 3
+
+
+def test_symmetry_expands_to_all_images() -> None:
+    forest = chain_forest(star())
+    data = json.loads(forest_file.dumps(forest))
+    data["trees"] = data["trees"][:1]
+    data["symmetry"] = {"generators": [{"gpu0": "gpu1", "gpu1": "gpu2", "gpu2": "gpu0"}]}
+    back = forest_file.loads(json.dumps(data))
+    assert {t.root for t in back.trees} == {0, 1, 2}
+    assert check(back) == 18
+
+
+def test_schema_file_is_the_model() -> None:
+    stored = json.loads(forest_file.SCHEMA_PATH.read_text(encoding="utf-8"))
+    assert stored == forest_file.schema()
+
+
+def _drop_edge(d: dict[str, Any]) -> None:
+    d["trees"][0]["edges"].pop()
+
+
+def _set(*path: Any, value: Any) -> Callable[[dict[str, Any]], None]:
+    def change(d: Any) -> None:
+        for key in path[:-1]:
+            d = d[key]
+        d[path[-1]] = value
+
+    return change
+
+
+MUTATIONS: list[tuple[str, Callable[[dict[str, Any]], None], str]] = [
+    ("edge missing", _drop_edge, "does not reach gpu2"),
+    ("wrong algbw", _set("algbw", value="19"), "states algbw 19, its trees give 18"),
+    ("share", _set("trees", 0, "share", value="1/4"), "root gpu0 add up to 1/4, not 1/3"),
+    ("negative share", _set("trees", 0, "share", value="-1/3"), r"trees\[0\].share: -1/3"),
+    ("share no number", _set("trees", 0, "share", value="x"), r"trees\[0\].share"),
+    ("zero denominator", _set("algbw", value="1/0"), "division by zero"),
+    ("root unknown", _set("trees", 1, "root", value="gpu9"), "unknown node 'gpu9'"),
+    ("root no rank", _set("trees", 1, "root", value="switch"), "root is no rank"),
+    ("no link", _set("trees", 0, "edges", 0, value=["gpu0", "gpu1"]), "no link gpu0 -> gpu1"),
+    (
+        "reached twice",
+        _set("trees", 0, "edges", 1, value=["gpu2", "switch", "gpu1"]),
+        "gpu1 is reached twice",
+    ),
+    (
+        "through a rank",
+        _set("trees", 0, "edges", 1, value=["gpu1", "switch", "gpu0", "switch", "gpu2"]),
+        "passes through rank gpu0",
+    ),
+    ("one end", _set("trees", 0, "edges", 0, value=["gpu0"]), "a path needs two ends"),
+    ("ends at switch", _set("trees", 0, "edges", 0, value=["gpu0", "switch"]), "which is no rank"),
+    ("phase", _set("trees", 0, "phase", value="reduce"), "allgather has no reduce trees"),
+    ("phase unknown", _set("trees", 0, "phase", value="up"), r"trees\[0\].phase"),
+    ("collective", _set("collective", value="alltoall"), "collective"),
+    ("format", _set("format", value="forestcoll.forest/2"), "format"),
+    ("unknown key", _set("colour", value="red"), "colour"),
+    ("bandwidth 0", _set("topology", "links", 0, "bandwidth", value="0"), "must be more than 0"),
+    ("link to itself", _set("topology", "links", 0, "dst", value="gpu0"), "to itself"),
+    ("link unknown", _set("topology", "links", 0, "dst", value="gpu7"), "unknown node 'gpu7'"),
+    ("rank unknown", _set("ranks", 0, value="gpu7"), "'gpu7' is no GPU"),
+    ("rank twice", _set("ranks", 0, value="gpu1"), "stands twice"),
+    ("bound too high", _set("bound", "algbw", value="20"), "20"),
+    ("bound cut all", _set("bound", "cut", value=["gpu0", "gpu1", "gpu2"]), "of 3 ranks|all ranks"),
+    ("bound cut unknown", _set("bound", "cut", value=["gpu0", "x"]), "unknown node 'x'"),
+    ("bound without cut", _set("bound", value={"algbw": "18"}), "without its node sets"),
+]
+
+
+@pytest.mark.parametrize(("name", "change", "message"), MUTATIONS, ids=[m[0] for m in MUTATIONS])
+def test_false_files_are_refused(
+    name: str, change: Callable[[dict[str, Any]], None], message: str
+) -> None:
+    data = copy.deepcopy(json.loads(forest_file.dumps(chain_forest(star()))))
+    change(data)
+    with pytest.raises(ForestError, match=message):
+        certificate.check(forest_file.parse(json.dumps(data))[0]) and forest_file.loads(
+            json.dumps(data)
+        )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "not JSON"),
+        ("{", "not JSON"),
+        ("[" * 100_000, "not JSON|nested too deeply"),
+        ('{"format": 1, "format": 2}', "'format' stands twice"),
+        ("[]", "file"),
+        ("null", "file"),
+        ('{"format": "forestcoll.forest/1"}', "Field required"),
+    ],
+)
+def test_no_forest_at_all(text: str, message: str) -> None:
+    with pytest.raises(ForestError, match=message):
+        forest_file.loads(text)
