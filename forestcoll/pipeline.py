@@ -290,7 +290,9 @@ class _Chooser:
         )
 
 
-def _written(program: Program, form: PlanFormat, target: Target, forest: Forest, clock: _Clock) -> str:
+def _written(
+    program: Program, form: PlanFormat, target: Target, forest: Forest, clock: _Clock
+) -> str:
     """The plan's text, after it was read back, compared and verified."""
     from forestcoll import plans
     from forestcoll.verify import link_loads, verify
@@ -328,9 +330,11 @@ def _looks_like_forest(text: str) -> bool:
 def _verify_forest(text: str, source: str) -> Verdict:
     from forestcoll import certificate, forest_file
 
-    forest = forest_file.loads(text, source)
+    forest, stated = forest_file.parse(text, source)
     try:
         algbw, bound = certificate.check(forest)
+        if algbw != stated:
+            raise ForestError(f"states algbw {stated}, its trees give {algbw}")
     except ForestError as error:
         raise ForestError(f"{source}: {error}") from None
     lines = [
