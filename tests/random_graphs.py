@@ -1,4 +1,4 @@
-"""Seeded random topologies, small and nasty, for property tests."""
+"""Seeded random topologies, small and nasty, and an independent judge of forests."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from itertools import pairwise
 
+from forestcoll.forest import Forest
 from forestcoll.graph import CapacityGraph
 
 Links = defaultdict[tuple[int, int], int]
@@ -139,3 +140,63 @@ _BUILDERS = {
     "asymmetric": _asymmetric,
 }
 KINDS = tuple(_BUILDERS)
+
+
+def starved_graph(seed: int) -> CapacityGraph:
+    """A tiny graph (2 to 4 ranks) whose one or two switches send far more than they receive.
+
+    Or, turned round, receive far more than they send. Every rank can reach every other.
+    """
+    rng = random.Random(seed)
+    n = rng.randint(2, 4)
+    ranks, relays = list(range(n)), list(range(n, n + rng.randint(1, 2)))
+    links: Links = defaultdict(int)
+    for w in relays:
+        for v in ranks:
+            links[v, w] += rng.randint(0, 3)
+            links[w, v] += rng.randint(1, 9)
+        links[ranks[0], w] += 1
+    for u, v in zip(ranks, ranks[1:] + ranks[:1], strict=True):
+        links[u, v] += rng.randint(1, 2)
+    graph = _shuffled(rng, links, n, n + len(relays))
+    return graph.reverse() if rng.random() < 0.3 else graph
+
+
+def judge(forest: Forest) -> Fraction:
+    """The forest's algbw, recounted with nothing of the package but the values themselves.
+
+    Fails (AssertionError) unless every path runs over links and passes through no rank, every tree
+    reaches every rank once in an order that data can flow in, and the shares are what the
+    collective asks for.
+    """
+    graph, ranks = forest.graph, set(forest.graph.ranks)
+    capacity = dict(zip(zip(graph.tail, graph.head, strict=True), graph.capacity, strict=True))
+    load: dict[tuple[int, int], int] = defaultdict(int)
+    share: dict[tuple[str, int], Fraction] = defaultdict(Fraction)
+    for tree in forest.trees:
+        assert tree.weight > 0
+        share[tree.phase, tree.root] += Fraction(tree.weight, forest.total)
+        edges = tree.edges
+        if tree.phase == "reduce":
+            edges = tuple(path[::-1] for path in reversed(edges))
+        reached = {tree.root}
+        for path in edges:
+            assert path[0] in reached, "a path starts before its first node has the data"
+            assert path[-1] not in reached, "a rank is reached twice"
+            assert not ranks & set(path[1:-1]), "a path passes through a rank"
+            reached.add(path[-1])
+        assert reached == ranks, "a rank is not reached"
+        for path in tree.edges:
+            for pair in pairwise(path):
+                load[pair] += tree.weight
+    n, kind = len(ranks), forest.collective.value
+    phases = {"allgather": ["broadcast"], "reduce-scatter": ["reduce"]}.get(kind)
+    if phases:
+        assert share == {(phases[0], r): Fraction(1, n) for r in ranks}
+    elif kind == "allreduce":
+        assert sum(share["broadcast", r] for r in ranks) == 1
+        assert all(share["broadcast", r] == share["reduce", r] for r in ranks)
+    else:
+        assert share == {(kind, graph.ranks[forest.root]): 1}
+    assert set(load) <= set(capacity), "a path needs a link that is not there"
+    return min(Fraction(capacity[e], w) for e, w in load.items()) * graph.unit * forest.total

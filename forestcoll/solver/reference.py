@@ -391,7 +391,7 @@ def forest(
         collective=collective,
         total=k * len(sources),
         trees=tuple(trees if forward else [_reverse(tree) for tree in trees]),
-        bound=Bound(algbw, "cut", (cut if forward else frozenset(range(graph.n)) - cut,)),
+        bound=Bound(algbw, "cut", (cut,)),
         root=-1 if root is None or not collective.rooted else root,
     )
 
