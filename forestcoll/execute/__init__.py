@@ -1,1 +1,1 @@
-
+"""Engines that run programs: `cpu` on this machine's threads."""

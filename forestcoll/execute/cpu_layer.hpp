@@ -1,0 +1,302 @@
+// The interpreter's layer for CPU threads: bounded connections, semaphores, barriers, progress.
+//
+// Thread blocks are not operating system threads. A few workers run thousands of them: a wait that is
+// not fulfilled returns false, the worker turns to another thread block, and whoever fulfils the wait
+// wakes the first one. Since everything that is waited for has a known set of possible waiters, waking
+// needs no list of waiters: a block announces the address of what it waits for, looks once more, and
+// only then goes to sleep; the other side changes the value and then reads the announcement. Both do
+// so in sequentially consistent order, so that one of the two sees the other.
+
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <vector>
+
+#include "engine.hpp"
+
+namespace forestcoll {
+
+constexpr std::int64_t copy_tile = std::int64_t{1} << 20;  // between looks at the abort flag
+constexpr std::int64_t combine_tile = 8192;                // stays in the first-level cache
+
+struct alignas(64) BlockState {
+  std::atomic<int> phase{0};
+  std::atomic<const void*> awaited{nullptr};
+  std::atomic<std::uint64_t> progress{0};
+  Position at;
+  Awaits awaits = Awaits::nothing;  // the last wait that was not fulfilled
+  std::int32_t object = -1;
+  std::int64_t wanted = 0;
+  std::uint64_t offered = 0;  // message number (+ 1) that was last offered a landing place
+};
+
+struct Slot {
+  std::int64_t bytes = 0;
+  bool landed = false;  // the sender has put the message where it belongs already
+};
+
+// One direction between two thread blocks. Messages are numbered from 0. `posted` is written by the
+// sender alone, `taken` by the receiver alone. A receiver that has to wait offers its target as a
+// landing place: `landing` = message number + 1; a sender that takes the offer (sets it to 0) writes
+// there directly and spares the way through the slot.
+struct alignas(64) Connection {
+  std::atomic<std::uint64_t> posted{0};
+  alignas(64) std::atomic<std::uint64_t> taken{0};
+  alignas(64) std::atomic<std::uint64_t> landing{0};
+  byte* landing_target = nullptr;
+  const byte* landing_operand = nullptr;
+  std::int64_t landing_bytes = 0;
+  std::vector<Slot> slots;
+  byte* memory = nullptr;
+  std::int32_t writer = -1, reader = -1;
+};
+
+struct Semaphore {
+  std::atomic<std::int64_t> value{0};
+  std::vector<std::int32_t> takers;  // blocks that may wait for it
+};
+
+struct Barrier {
+  std::atomic<std::uint64_t> arrived{0};
+  std::vector<std::int32_t> members;
+};
+
+struct Machine;
+struct Scheduler;
+
+// Puts a block back in line if it waits for `object`; defined by the scheduler.
+void wake(Machine& machine, int worker, std::int32_t block);
+
+// All that thread blocks share during a launch.
+struct Machine {
+  Plan plan;
+  Tables tables{};
+  Geometry geometry{};
+  std::vector<byte*> addresses;
+  Combine combine = nullptr;
+  std::int64_t slot_bytes = 0;
+  std::vector<BlockState> blocks;
+  std::vector<Connection> connections;
+  std::vector<Semaphore> semaphores;
+  std::vector<Barrier> barriers;
+  std::vector<std::vector<std::int32_t>> dependents;  // per block: blocks that wait for its progress
+  std::atomic<bool> abort{false};
+  std::atomic<bool> mismatch{false};
+  Stop culprit;
+  Scheduler* scheduler = nullptr;  // of the launch that is under way
+};
+
+struct alignas(64) Ticks {
+  std::atomic<std::uint64_t> count{0};  // of this worker; any change is progress
+  void add() { count.store(count.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed); }
+};
+
+class CpuLayer {
+ public:
+  CpuLayer(Machine& machine, int worker, Ticks& ticks)
+      : machine_(machine), worker_(worker), ticks_(ticks) {}
+
+  void enter(std::int32_t block) {
+    block_ = block;
+    self_ = &machine_.blocks[static_cast<std::size_t>(block)];
+    const Block& b = machine_.plan.blocks[static_cast<std::size_t>(block)];
+    in_ = b.incoming < 0 ? nullptr : &machine_.connections[static_cast<std::size_t>(b.incoming)];
+    out_ = b.outgoing < 0 ? nullptr : &machine_.connections[static_cast<std::size_t>(b.outgoing)];
+    incoming_ = b.incoming;
+    outgoing_ = b.outgoing;
+    self_->awaited.store(nullptr, std::memory_order_relaxed);
+  }
+
+  const Tables& tables() const { return machine_.tables; }
+  const Geometry& geometry() const { return machine_.geometry; }
+  byte* address(std::int64_t rank, std::int64_t buffer) const {
+    return machine_.addresses[static_cast<std::size_t>(rank * 3 + buffer)];
+  }
+  bool aborted() const { return machine_.abort.load(std::memory_order_relaxed); }
+  void report(const Position&) { ticks_.add(); }  // the position lives in the block's state already
+
+  bool reached(std::int32_t block, std::uint64_t progress) {
+    const auto& value = machine_.blocks[static_cast<std::size_t>(block)].progress;
+    return await(value, Awaits::dependency, block, static_cast<std::int64_t>(progress),
+                 [&] { return value.load() >= progress; });
+  }
+
+  bool can_send() {
+    const std::uint64_t next = out_->posted.load(std::memory_order_relaxed);
+    const std::uint64_t slots = out_->slots.size();
+    return await(out_->taken, Awaits::slot, outgoing_, static_cast<std::int64_t>(next + 1 - slots),
+                 [&] { return next - out_->taken.load() < slots; });
+  }
+
+  bool can_receive(byte* target, const byte* operand, std::int64_t bytes) {
+    const std::uint64_t next = in_->taken.load(std::memory_order_relaxed);
+    const auto arrived = [&] { return in_->posted.load() > next; };
+    if (!arrived()) offer(next, target, operand, bytes);
+    if (!await(in_->posted, Awaits::message, incoming_, static_cast<std::int64_t>(next + 1),
+               arrived))
+      return false;
+    const Slot& slot = in_->slots[next % in_->slots.size()];
+    if (slot.bytes != bytes) return mismatch(bytes, slot.bytes);
+    return true;
+  }
+
+  byte* outgoing_slot() { return slot_memory(*out_, out_->posted.load(std::memory_order_relaxed)); }
+
+  void deliver(const byte* source, std::int64_t bytes) {
+    const std::uint64_t number = out_->posted.load(std::memory_order_relaxed);
+    Slot& slot = out_->slots[number % out_->slots.size()];
+    std::uint64_t offer = number + 1;
+    // A receiver that expects another size must find the message in its slot and report it.
+    slot.landed = out_->landing.load() == offer && out_->landing_bytes == bytes &&
+                  out_->landing.compare_exchange_strong(offer, 0);
+    byte* const memory = slot_memory(*out_, number);
+    if (slot.landed)
+      store(out_->landing_target, source, out_->landing_operand, bytes);
+    else if (source != memory)
+      copy(memory, source, bytes);
+    slot.bytes = bytes;
+    out_->posted.store(number + 1);
+    notify(out_->reader, &out_->posted);
+  }
+
+  void take(byte* target, const byte* operand, std::int64_t bytes) {
+    const std::uint64_t number = in_->taken.load(std::memory_order_relaxed);
+    if (!in_->slots[number % in_->slots.size()].landed) {
+      in_->landing.store(0);  // a message in a slot means that the offer was not taken
+      store(target, slot_memory(*in_, number), operand, bytes);
+    }
+    in_->taken.store(number + 1);
+    notify(in_->writer, &in_->taken);
+  }
+
+  void complete(std::uint64_t progress) {
+    self_->progress.store(progress);
+    for (const std::int32_t block : machine_.dependents[static_cast<std::size_t>(block_)])
+      notify(block, &self_->progress);
+  }
+
+  void signal(std::int32_t index) {
+    Semaphore& semaphore = machine_.semaphores[static_cast<std::size_t>(index)];
+    semaphore.value.fetch_add(1);
+    for (const std::int32_t block : semaphore.takers) notify(block, &semaphore.value);
+  }
+
+  bool acquire(std::int32_t index) {
+    auto& value = machine_.semaphores[static_cast<std::size_t>(index)].value;
+    return await(value, Awaits::semaphore, index, 1, [&] {
+      std::int64_t present = value.load();
+      while (present > 0)
+        if (value.compare_exchange_weak(present, present - 1)) return true;
+      return false;
+    });
+  }
+
+  std::uint64_t arrive(std::int32_t index, std::int32_t group) {
+    Barrier& barrier = machine_.barriers[static_cast<std::size_t>(index)];
+    const auto size = static_cast<std::uint64_t>(group);
+    const std::uint64_t ticket = (barrier.arrived.fetch_add(1) / size + 1) * size;
+    for (const std::int32_t block : barrier.members) notify(block, &barrier.arrived);
+    return ticket;
+  }
+
+  bool passed(std::int32_t index, std::uint64_t ticket) {
+    const auto& arrived = machine_.barriers[static_cast<std::size_t>(index)].arrived;
+    return await(arrived, Awaits::barrier, index, static_cast<std::int64_t>(ticket),
+                 [&] { return arrived.load() >= ticket; });
+  }
+
+  void copy(byte* target, const byte* source, std::int64_t bytes) {
+    if (target == source) return;
+    const bool apart = target + bytes <= source || source + bytes <= target;
+    if (!apart) {  // a plan's fault, but no reason for undefined behaviour here
+      std::memmove(target, source, static_cast<std::size_t>(bytes));
+      return;
+    }
+    for (std::int64_t done = 0; done < bytes && !aborted(); done += copy_tile) {
+      const std::int64_t n = std::min(copy_tile, bytes - done);
+      std::memcpy(target + done, source + done, static_cast<std::size_t>(n));
+      ticks_.add();
+    }
+  }
+
+  // Tile by tile, each in a place of its own: the target may be one of the sources.
+  void combine(byte* target, const byte* const* sources, int n, std::int64_t bytes) {
+    if (n == 2) {
+      store(target, sources[0], sources[1], bytes);
+      return;
+    }
+    alignas(64) byte sum[combine_tile];
+    for (std::int64_t done = 0; done < bytes && !aborted(); done += combine_tile) {
+      const std::int64_t size = std::min(combine_tile, bytes - done);
+      std::memcpy(sum, sources[0] + done, static_cast<std::size_t>(size));
+      for (int i = 1; i < n; ++i) machine_.combine(sum, sum, sources[i] + done, size);
+      std::memcpy(target + done, sum, static_cast<std::size_t>(size));
+      ticks_.add();
+    }
+  }
+
+ private:
+  template <class Fulfilled>
+  bool await(const auto& value, Awaits kind, std::int32_t object, std::int64_t wanted,
+             Fulfilled fulfilled) {
+    if (fulfilled()) return true;
+    self_->awaits = kind;
+    self_->object = object;
+    self_->wanted = wanted;
+    self_->awaited.store(&value);
+    if (!fulfilled()) return false;
+    self_->awaited.store(nullptr, std::memory_order_relaxed);
+    return true;
+  }
+
+  void notify(std::int32_t block, const void* object) {
+    if (machine_.blocks[static_cast<std::size_t>(block)].awaited.load() == object)
+      wake(machine_, worker_, block);
+  }
+
+  byte* slot_memory(Connection& c, std::uint64_t number) const {
+    return c.memory + static_cast<std::int64_t>(number % c.slots.size()) * machine_.slot_bytes;
+  }
+
+  // Once a message: the sender may be writing there from the moment that it took the offer.
+  void offer(std::uint64_t number, byte* target, const byte* operand, std::int64_t bytes) {
+    if (self_->offered == number + 1) return;
+    self_->offered = number + 1;
+    in_->landing_target = target;
+    in_->landing_operand = operand;
+    in_->landing_bytes = bytes;
+    in_->landing.store(number + 1);
+  }
+
+  bool mismatch(std::int64_t wanted, std::int64_t present) {
+    if (!machine_.mismatch.exchange(true))
+      machine_.culprit = {block_,    self_->at, false,  Awaits::message,
+                          incoming_, wanted,    present};
+    machine_.abort.store(true);
+    return false;
+  }
+
+  // target = a, or a op b
+  void store(byte* target, const byte* a, const byte* b, std::int64_t bytes) {
+    if (!b) {
+      copy(target, a, bytes);
+      return;
+    }
+    for (std::int64_t done = 0; done < bytes && !aborted(); done += copy_tile) {
+      machine_.combine(target + done, a + done, b + done, std::min(copy_tile, bytes - done));
+      ticks_.add();
+    }
+  }
+
+  Machine& machine_;
+  const int worker_;
+  Ticks& ticks_;
+  std::int32_t block_ = -1, incoming_ = -1, outgoing_ = -1;
+  BlockState* self_ = nullptr;
+  Connection* in_ = nullptr;
+  Connection* out_ = nullptr;
+};
+
+}  // namespace forestcoll

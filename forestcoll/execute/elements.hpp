@@ -1,0 +1,144 @@
+// Element types and reductions, one definition for CPU, CUDA and HIP.
+//
+// float16 and bfloat16 are added as float32 and rounded to nearest even after every operation, as the
+// GPU runtimes do. Integers wrap around (two's complement).
+
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "interpreter.hpp"
+
+namespace forestcoll {
+
+// In the order of `type_names` in module.cpp.
+enum class Type : int { float32, float16, bfloat16, float64, int8, uint8, int32, int64 };
+enum class Reduction : int { sum, prod, min, max };
+
+struct Half {
+  std::uint16_t bits;
+};
+struct BFloat16 {
+  std::uint16_t bits;
+};
+
+FC_DEVICE std::uint32_t float_bits(float value) {
+  std::uint32_t bits;
+  memcpy(&bits, &value, sizeof bits);
+  return bits;
+}
+
+FC_DEVICE float bits_float(std::uint32_t bits) {
+  float value;
+  memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+// Exact. Without branches, so that loops over it vectorise: the bits are moved to their place in a
+// float32 and the exponent's bias is corrected by a multiplication, which also makes subnormals normal.
+FC_DEVICE float widen(Half h) {
+  const std::uint32_t magnitude = (h.bits & 0x7fffu) << 13;
+  const std::uint32_t scaled = float_bits(bits_float(magnitude) * bits_float(0x77800000u));  // 2^112
+  const std::uint32_t special = h.bits & 0x7c00u;
+  const std::uint32_t infinite = special == 0x7c00u ? 0x7f800000u : 0u;
+  return bits_float(scaled | infinite | (h.bits & 0x8000u) << 16);
+}
+
+// Rounds to nearest even; too large becomes infinite, NaN stays NaN.
+FC_DEVICE Half narrow_half(float value) {
+  const std::uint32_t bits = float_bits(value);
+  const std::uint32_t sign = bits >> 16 & 0x8000u;
+  const std::uint32_t magnitude = bits & 0x7fffffffu;
+  // Normal result: rebias the exponent, round half to even by adding just under half and the last bit.
+  const std::uint32_t normal = (magnitude - 0x38000000u + 0xfffu + (magnitude >> 13 & 1u)) >> 13;
+  // Subnormal result: adding 0.5 lets the float32 unit round at the bit that counts.
+  const std::uint32_t small = float_bits(bits_float(magnitude) + 0.5f) - 0x3f000000u;
+  const std::uint32_t special = magnitude > 0x7f800000u ? 0x7e00u : 0x7c00u;
+  const std::uint32_t finite = magnitude < 0x38800000u ? small : normal;
+  const std::uint32_t result = magnitude >= 0x47800000u ? special : finite;
+  return {static_cast<std::uint16_t>(result | sign)};
+}
+
+FC_DEVICE float widen(BFloat16 b) { return bits_float(static_cast<std::uint32_t>(b.bits) << 16); }
+
+FC_DEVICE BFloat16 narrow_bfloat16(float value) {
+  const std::uint32_t bits = float_bits(value);
+  const std::uint32_t rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
+  const std::uint32_t nan = bits >> 16 | 0x40u;
+  return {static_cast<std::uint16_t>((bits & 0x7fffffffu) > 0x7f800000u ? nan : rounded)};
+}
+
+// How a type is calculated with: in `Wide`, where nothing can overflow into undefined behaviour.
+template <class T>
+struct Arithmetic;
+
+template <class T>
+struct PlainFloat {
+  using Wide = T;
+  static FC_DEVICE Wide in(T value) { return value; }
+  static FC_DEVICE T out(Wide value) { return value; }
+};
+template <>
+struct Arithmetic<float> : PlainFloat<float> {};
+template <>
+struct Arithmetic<double> : PlainFloat<double> {};
+
+template <>
+struct Arithmetic<Half> {
+  using Wide = float;
+  static FC_DEVICE Wide in(Half value) { return widen(value); }
+  static FC_DEVICE Half out(Wide value) { return narrow_half(value); }
+};
+template <>
+struct Arithmetic<BFloat16> {
+  using Wide = float;
+  static FC_DEVICE Wide in(BFloat16 value) { return widen(value); }
+  static FC_DEVICE BFloat16 out(Wide value) { return narrow_bfloat16(value); }
+};
+
+// `Modular` is the unsigned type in which sums and products wrap; comparisons use T itself.
+template <class T, class M>
+struct Integer {
+  using Wide = T;
+  using Modular = M;
+  static FC_DEVICE Wide in(T value) { return value; }
+  static FC_DEVICE T out(Wide value) { return value; }
+};
+template <>
+struct Arithmetic<std::int8_t> : Integer<std::int8_t, std::uint32_t> {};
+template <>
+struct Arithmetic<std::uint8_t> : Integer<std::uint8_t, std::uint32_t> {};
+template <>
+struct Arithmetic<std::int32_t> : Integer<std::int32_t, std::uint32_t> {};
+template <>
+struct Arithmetic<std::int64_t> : Integer<std::int64_t, std::uint64_t> {};
+
+template <class A, class = void>
+struct Modulus {
+  template <class W>
+  static FC_DEVICE W sum(W a, W b) { return a + b; }
+  template <class W>
+  static FC_DEVICE W prod(W a, W b) { return a * b; }
+};
+
+template <class A>
+struct Modulus<A, decltype(static_cast<void>(typename A::Modular{}))> {
+  using M = typename A::Modular;
+  template <class W>
+  static FC_DEVICE W sum(W a, W b) { return static_cast<W>(static_cast<M>(a) + static_cast<M>(b)); }
+  template <class W>
+  static FC_DEVICE W prod(W a, W b) { return static_cast<W>(static_cast<M>(a) * static_cast<M>(b)); }
+};
+
+template <Reduction op, class T>
+FC_DEVICE T combine_elements(T a, T b) {
+  using A = Arithmetic<T>;
+  const typename A::Wide x = A::in(a), y = A::in(b);
+  if constexpr (op == Reduction::sum) return A::out(Modulus<A>::sum(x, y));
+  if constexpr (op == Reduction::prod) return A::out(Modulus<A>::prod(x, y));
+  if constexpr (op == Reduction::min) return A::out(y < x ? y : x);
+  if constexpr (op == Reduction::max) return A::out(x < y ? y : x);
+}
+
+}  // namespace forestcoll

@@ -1,0 +1,389 @@
+// The instruction loop: what one thread block of one rank does, for CPU threads, CUDA and HIP alike.
+//
+// Header only; no containers, allocation, exceptions or input and output. A plan is flat arrays of
+// plain integers (`Tables`). Everything that differs between machines is behind a `Layer`, which a
+// thread block calls with all of its threads together:
+//
+//   const Tables& tables()            const Geometry& geometry()
+//   byte* address(rank, buffer)       start of a rank's buffer as this thread block may reach it
+//   bool aborted()                    true once the launch must end early
+//   void report(const Position&)      where the thread block is, once per instruction
+//
+//   waits: false means "not yet"; the loop then returns Outcome::blocked and is called again later
+//   bool reached(block, progress)     another thread block of the rank has completed so many steps
+//   bool can_send()                   the outgoing connection has a free slot
+//   bool can_receive(target, operand, bytes)  a message has arrived; until then the sender may write
+//                                     it straight to `target`, combined with `operand` if not null
+//   bool acquire(counter)             takes one from a semaphore that is above zero
+//   bool passed(barrier, ticket)      everybody of that round has arrived
+//
+//   effects: each follows its waits and never fails
+//   void deliver(source, bytes)       sends a message (release); `source` may be outgoing_slot()
+//   byte* outgoing_slot()             where the next message may be built in place
+//   void take(target, operand, bytes) stores the message (combined with operand) and frees its slot
+//   void complete(progress)           publishes this thread block's progress (release)
+//   void signal(counter)              adds one to a semaphore (release)
+//   uint64_t arrive(barrier, group)   announces this thread block, returns its ticket
+//   void copy(target, source, bytes)  void combine(target, sources, n, bytes)
+//
+// A layer whose waits spin (a GPU) never returns false unless the launch is aborted. A layer that has
+// more thread blocks than processors returns false and runs another thread block: all waits of an
+// instruction come before its first effect, so that an interrupted instruction is simply begun again
+// and `Position` is all the state there is.
+
+#pragma once
+
+#include <cstdint>
+
+#if defined(__CUDACC__) || defined(__HIPCC__)
+#define FC_DEVICE __device__ inline
+#else
+#define FC_DEVICE inline
+#endif
+
+namespace forestcoll {
+
+using byte = unsigned char;
+
+// In the order of forestcoll.program.Op; `op_names` in module.cpp lets Python check that.
+enum class Op : std::int32_t {
+  nop,
+  copy,
+  reduce,
+  reduce_to,
+  send,
+  recv,
+  recv_copy_send,
+  recv_reduce_send,
+  recv_reduce_copy,
+  recv_reduce_copy_send,
+  put,
+  put_signal,
+  put_signal_flush,
+  get,
+  read_reduce,
+  read_reduce_put,
+  reduce_put,
+  signal,
+  wait,
+  relaxed_signal,
+  relaxed_wait,
+  flush,
+  barrier,
+  acquire,
+  release,
+  loop,  // not an instruction of a plan: the head of a pipeline's body, which follows it
+};
+
+constexpr int max_sources = 32;  // operands of one reduction
+
+struct Instruction {
+  std::int32_t op;
+  std::int32_t step;              // number in the plan; a pipeline's body shares one
+  std::int32_t operands;          // first of `sources` + `targets` operands
+  std::int32_t sources, targets;
+  std::int32_t after, afters;     // dependencies
+  std::int32_t names, named;      // semaphores to raise or to take from
+  std::int32_t barrier, group;
+  std::int32_t part, parts;       // this thread block's share of every chunk
+  std::int32_t loop;              // pipeline that it belongs to, -1: none
+  std::int32_t unused[2];
+};
+
+struct Operand {
+  std::int64_t rank, buffer, offset, count;  // offset and count in chunks
+};
+
+struct Dependency {
+  std::int32_t block, step, steps;  // steps: how many that block has, what one iteration counts
+};
+
+struct Loop {
+  std::int64_t first, last;  // instructions of the body, both inclusive
+  std::int64_t chunks, unit_bytes;
+};
+
+struct Block {
+  std::int32_t rank, number;        // number: thread block of the rank
+  std::int32_t begin, end;          // instructions
+  std::int32_t steps;
+  std::int32_t incoming, outgoing;  // connections, -1: none
+  std::int32_t fifo;                // the whole list repeats for slice after slice of every chunk
+};
+
+struct Tables {
+  const Instruction* instructions;
+  const Operand* operands;
+  const Dependency* dependencies;
+  const std::int32_t* names;
+  const Loop* loops;
+};
+
+// Sizes of one launch. fifo: either a slice is a whole chunk (slices = 1) and a message carries up to
+// piece_chunks chunks, or a slice is part of a chunk and a message carries one slice.
+struct Geometry {
+  std::int64_t chunk_bytes, element_bytes;
+  std::int64_t slice_bytes, slices, piece_chunks;
+};
+
+struct Position {
+  std::int32_t pc = 0;
+  std::int64_t slice = 0, round = 0;
+  std::int64_t piece = 0;    // how far inside the instruction
+  std::uint64_t ticket = 0;  // at a barrier
+};
+
+enum class Outcome { done, blocked };
+
+// Bytes [begin, begin + bytes) of `repeat` areas, a chunk apart.
+struct Window {
+  std::int64_t begin, bytes, repeat;
+};
+
+FC_DEVICE bool op_sends(Op op) {
+  return op == Op::send || op == Op::recv_copy_send || op == Op::recv_reduce_send ||
+         op == Op::recv_reduce_copy_send;
+}
+
+FC_DEVICE bool op_combines_message(Op op) {
+  return op == Op::recv_reduce_send || op == Op::recv_reduce_copy ||
+         op == Op::recv_reduce_copy_send;
+}
+
+FC_DEVICE std::int64_t at_most(std::int64_t value, std::int64_t limit) {
+  return value < limit ? value : limit;
+}
+
+template <class Layer>
+FC_DEVICE Window window_of(Layer& layer, const Block& block, const Instruction& in,
+                           const Position& at, std::int64_t count) {
+  const Geometry& g = layer.geometry();
+  if (in.loop >= 0) {
+    const std::int64_t unit = layer.tables().loops[in.loop].unit_bytes;
+    const std::int64_t begin = at.round * unit;
+    return {begin, at_most(unit, count * g.chunk_bytes - begin), 1};
+  }
+  if (block.fifo && g.slices > 1) {
+    const std::int64_t begin = at.slice * g.slice_bytes;
+    return {begin, at_most(g.slice_bytes, g.chunk_bytes - begin), count};
+  }
+  if (in.parts > 1) {
+    const std::int64_t elements = g.chunk_bytes / g.element_bytes;
+    const std::int64_t begin = elements * in.part / in.parts * g.element_bytes;
+    const std::int64_t end = elements * (in.part + 1) / in.parts * g.element_bytes;
+    return {begin, end - begin, count};
+  }
+  return {0, count * g.chunk_bytes, 1};
+}
+
+template <class Layer>
+FC_DEVICE byte* operand_address(Layer& layer, const Operand& operand) {
+  return layer.address(operand.rank, operand.buffer) + operand.offset * layer.geometry().chunk_bytes;
+}
+
+// Whether all that the instruction depends on is done, in this iteration.
+template <class Layer>
+FC_DEVICE bool dependencies_reached(Layer& layer, const Instruction& in, const Position& at) {
+  for (std::int32_t i = 0; i < in.afters; ++i) {
+    const Dependency& on = layer.tables().dependencies[in.after + i];
+    const std::int64_t progress = at.slice * on.steps + on.step + 1;
+    if (!layer.reached(on.block, static_cast<std::uint64_t>(progress))) return false;
+  }
+  return true;
+}
+
+// send, recv and their fused forms: the message of `count` chunks goes in pieces that fit a slot.
+template <class Layer>
+FC_DEVICE bool run_message(Layer& layer, const Instruction& in, Position& at) {
+  const Geometry& g = layer.geometry();
+  const Op op = static_cast<Op>(in.op);
+  const Operand* operands = layer.tables().operands + in.operands;
+  const Operand* source = in.sources ? operands : nullptr;
+  const Operand* target = in.targets ? operands + in.sources : nullptr;
+  const std::int64_t count = source ? source->count : target->count;
+  const std::int64_t pieces = (count + g.piece_chunks - 1) / g.piece_chunks;
+  for (; at.piece < pieces; ++at.piece) {
+    const std::int64_t first = at.piece * g.piece_chunks;
+    std::int64_t begin = first * g.chunk_bytes;
+    std::int64_t bytes = at_most(g.piece_chunks, count - first) * g.chunk_bytes;
+    if (g.slices > 1) {
+      begin += at.slice * g.slice_bytes;
+      bytes = at_most(g.slice_bytes, g.chunk_bytes - at.slice * g.slice_bytes);
+    }
+    byte* from = source ? operand_address(layer, *source) + begin : nullptr;
+    byte* to = target ? operand_address(layer, *target) + begin : nullptr;
+    if (op_sends(op) && !layer.can_send()) return false;
+    if (op == Op::send) {
+      layer.deliver(from, bytes);
+      continue;
+    }
+    if (!to) to = layer.outgoing_slot();
+    const byte* combine_with = op_combines_message(op) ? from : nullptr;
+    if (!layer.can_receive(to, combine_with, bytes)) return false;
+    layer.take(to, combine_with, bytes);
+    if (op_sends(op)) layer.deliver(to, bytes);
+  }
+  return true;
+}
+
+// copy, put and get: source i to target i, or one source to all targets.
+template <class Layer>
+FC_DEVICE void run_copies(Layer& layer, const Block& block, const Instruction& in,
+                          const Position& at) {
+  const std::int64_t stride = layer.geometry().chunk_bytes;
+  const Operand* sources = layer.tables().operands + in.operands;
+  const Operand* targets = sources + in.sources;
+  for (std::int32_t i = 0; i < in.targets; ++i) {
+    const Window w = window_of(layer, block, in, at, targets[i].count);
+    byte* to = operand_address(layer, targets[i]) + w.begin;
+    const byte* from = operand_address(layer, sources[in.sources == 1 ? 0 : i]) + w.begin;
+    for (std::int64_t k = 0; k < w.repeat; ++k)
+      layer.copy(to + k * stride, from + k * stride, w.bytes);
+  }
+}
+
+// reduce, reduce_to and the reading or putting forms: all sources into target 0, that to the others.
+template <class Layer>
+FC_DEVICE void run_reduction(Layer& layer, const Block& block, const Instruction& in,
+                             const Position& at) {
+  const std::int64_t stride = layer.geometry().chunk_bytes;
+  const Operand* sources = layer.tables().operands + in.operands;
+  const Operand* targets = sources + in.sources;
+  const Window w = window_of(layer, block, in, at, targets[0].count);
+  const bool accumulates = static_cast<Op>(in.op) == Op::reduce;
+  byte* const to = operand_address(layer, targets[0]) + w.begin;
+  for (std::int64_t k = 0; k < w.repeat; ++k) {
+    const byte* from[max_sources + 1];
+    int n = 0;
+    if (accumulates) from[n++] = to + k * stride;
+    for (std::int32_t i = 0; i < in.sources; ++i)
+      from[n++] = operand_address(layer, sources[i]) + w.begin + k * stride;
+    layer.combine(to + k * stride, from, n, w.bytes);
+    for (std::int32_t i = 1; i < in.targets; ++i)
+      layer.copy(operand_address(layer, targets[i]) + w.begin + k * stride, to + k * stride,
+                 w.bytes);
+  }
+}
+
+template <class Layer>
+FC_DEVICE void raise_all(Layer& layer, const Instruction& in) {
+  for (std::int32_t i = 0; i < in.named; ++i) layer.signal(layer.tables().names[in.names + i]);
+}
+
+template <class Layer>
+FC_DEVICE bool acquire_all(Layer& layer, const Instruction& in, Position& at) {
+  for (; at.piece < in.named; ++at.piece)
+    if (!layer.acquire(layer.tables().names[in.names + at.piece])) return false;
+  return true;
+}
+
+template <class Layer>
+FC_DEVICE bool run_barrier(Layer& layer, const Instruction& in, Position& at) {
+  if (at.piece == 0) {
+    at.ticket = layer.arrive(in.barrier, in.group);
+    at.piece = 1;
+  }
+  return layer.passed(in.barrier, at.ticket);
+}
+
+// One instruction; false: it has to wait, and `at` says where to go on.
+template <class Layer>
+FC_DEVICE bool run_instruction(Layer& layer, const Block& block, const Instruction& in,
+                               Position& at) {
+  switch (static_cast<Op>(in.op)) {
+    case Op::nop:
+    case Op::flush:  // puts are complete when they return
+    case Op::loop:
+      return true;
+    case Op::send:
+    case Op::recv:
+    case Op::recv_copy_send:
+    case Op::recv_reduce_send:
+    case Op::recv_reduce_copy:
+    case Op::recv_reduce_copy_send:
+      return run_message(layer, in, at);
+    case Op::copy:
+    case Op::put:
+    case Op::get:
+      run_copies(layer, block, in, at);
+      return true;
+    case Op::put_signal:
+    case Op::put_signal_flush:
+      run_copies(layer, block, in, at);
+      raise_all(layer, in);
+      return true;
+    case Op::reduce:
+    case Op::reduce_to:
+    case Op::read_reduce:
+    case Op::read_reduce_put:
+    case Op::reduce_put:
+      run_reduction(layer, block, in, at);
+      return true;
+    case Op::signal:
+    case Op::relaxed_signal:
+    case Op::release:
+      raise_all(layer, in);
+      return true;
+    case Op::wait:
+    case Op::relaxed_wait:
+    case Op::acquire:
+      return acquire_all(layer, in, at);
+    case Op::barrier:
+      return run_barrier(layer, in, at);
+  }
+  return true;
+}
+
+// Moves `at` past the instruction it stands on; true when that completed a step of the plan.
+template <class Layer>
+FC_DEVICE bool advance(Layer& layer, const Instruction& in, Position& at) {
+  at.piece = 0;
+  if (static_cast<Op>(in.op) == Op::loop) {
+    at.round = 0;
+    ++at.pc;
+    return false;
+  }
+  if (in.loop < 0) {
+    ++at.pc;
+    return true;
+  }
+  const Loop& loop = layer.tables().loops[in.loop];
+  if (at.pc < loop.last) {
+    ++at.pc;
+    return false;
+  }
+  const std::int64_t unit = loop.unit_bytes;
+  const std::int64_t bytes = loop.chunks * layer.geometry().chunk_bytes;
+  ++at.round;
+  if (at.round < bytes / unit + (bytes % unit != 0)) {
+    at.pc = static_cast<std::int32_t>(loop.first);
+    return false;
+  }
+  at.round = 0;
+  ++at.pc;
+  return true;
+}
+
+// Runs `block` from `at` on until it is done or has to wait (then call again with the same `at`).
+template <class Layer>
+FC_DEVICE Outcome run_thread_block(Layer& layer, const Block& block, Position& at) {
+  const std::int64_t slices = block.fifo ? layer.geometry().slices : 1;
+  if (block.begin == block.end) return Outcome::done;
+  while (at.slice < slices) {
+    if (at.pc == block.end) {
+      ++at.slice;
+      at.pc = block.begin;
+      continue;
+    }
+    if (layer.aborted()) return Outcome::blocked;
+    layer.report(at);
+    const Instruction& in = layer.tables().instructions[at.pc];
+    if (at.piece == 0 && !dependencies_reached(layer, in, at)) return Outcome::blocked;
+    if (!run_instruction(layer, block, in, at)) return Outcome::blocked;
+    const std::int64_t progress = at.slice * block.steps + in.step + 1;
+    if (advance(layer, in, at)) layer.complete(static_cast<std::uint64_t>(progress));
+  }
+  return Outcome::done;
+}
+
+}  // namespace forestcoll

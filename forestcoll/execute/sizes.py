@@ -1,0 +1,114 @@
+"""From a size in bytes to elements, chunks and memory, as nccl-tests defines sizes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+
+from forestcoll.program import Collective, Program
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How `size` bytes lie in a program's buffers.
+
+    The data consists of `parts` parts of `part` elements (allgather, reduce-scatter: one a rank;
+    else one). In the buffers each takes `chunks` chunks of `chunk` elements; the rest is padding.
+    """
+
+    size: int  # bytes, as nccl-tests counts them: the whole of the collective
+    count: int  # elements, as nccl-tests prints them
+    element: int  # bytes
+    parts: int
+    part: int
+    chunks: int
+    chunk: int
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Bytes of one chunk, padding included."""
+        return self.chunk * self.element
+
+    @property
+    def stride(self) -> int:
+        """Bytes from one part to the next."""
+        return self.chunks * self.chunk_bytes
+
+    @property
+    def padded(self) -> bool:
+        """Whether chunks hold more than the data."""
+        return self.chunks * self.chunk != self.part
+
+    @property
+    def multiple(self) -> int:
+        """Sizes (bytes) that are multiples of this need no padding."""
+        return self.parts * self.chunks * self.element
+
+
+def layout(program: Program, size: int, element: int) -> Layout:
+    """The layout of the largest data of at most `size` bytes, or of one element (a part)."""
+    first = program.ranks[0]
+    split = program.collective in (Collective.ALLGATHER, Collective.REDUCE_SCATTER)
+    parts = program.n if split else 1
+    chunks = min(first.input_chunks, first.output_chunks)
+    part = max(1, size // (parts * element))
+    return Layout(
+        size=parts * part * element,
+        count=part,
+        element=element,
+        parts=parts,
+        part=part,
+        chunks=chunks,
+        chunk=-(-part // chunks),
+    )
+
+
+def bus_factor(program: Program) -> Fraction:
+    """busbw / algbw of nccl-tests: the share of the size that every rank must send or receive."""
+    n = program.n
+    match program.collective:
+        case Collective.ALLREDUCE:
+            return Fraction(2 * (n - 1), n)
+        case Collective.ALLGATHER | Collective.REDUCE_SCATTER:
+            return Fraction(n - 1, n)
+        case _:
+            return Fraction(1)
+
+
+def memory_needed(program: Program, chunk_bytes: int, modes: tuple[str, ...]) -> int:
+    """Bytes of all ranks' buffers in the mode that needs most."""
+    total = 0
+    for rank in program.ranks:
+        user = max(rank.input_chunks, rank.output_chunks)
+        if "out-of-place" in modes:
+            user = rank.input_chunks + rank.output_chunks
+        total += (user + rank.scratch_chunks) * chunk_bytes
+    return total
+
+
+def memory_available() -> int | None:
+    """Bytes that can be had without swapping, within the control group's limit; None: unknown."""
+    found = [_machine_memory(), _group_memory(Path("/sys/fs/cgroup"))]
+    known = [bytes_ for bytes_ in found if bytes_ is not None]
+    return min(known) if known else None
+
+
+def _machine_memory() -> int | None:
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None  # not Linux: no estimate, no refusal
+    kib = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
+    return int(kib[0]) * 1024 if kib else None
+
+
+def _group_memory(group: Path) -> int | None:
+    try:
+        limit = (group / "memory.max").read_text().strip()
+        used = int((group / "memory.current").read_text())
+        stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+    except (OSError, ValueError):
+        return None  # no control group, or none of version 2
+    # Inactive file pages count as used but are given up at once.
+    return None if limit == "max" else int(limit) - used + int(stat.get("inactive_file", 0))
