@@ -1,0 +1,239 @@
+"""Bounds of allreduce: sound against the joint linear program, tight where they should be."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+from graphs import build, dgx_a100, mi250, ring, torus
+from random_graphs import judge, random_graph, starved_graph
+
+from forestcoll.errors import ForestError, InfeasibleError, UnsupportedError
+from forestcoll.forest import Bound
+from forestcoll.graph import CapacityGraph
+from forestcoll.program import Collective
+from forestcoll.solver import exact_lp, reference
+from forestcoll.solver.bounds import allreduce_bound, check_parts
+
+
+def proven(graph: CapacityGraph) -> Bound:
+    bound = allreduce_bound(graph)
+    assert check_parts(graph, bound, Collective.ALLREDUCE) == bound.algbw
+    return bound
+
+
+@pytest.mark.parametrize(
+    ("graph", "algbw"),
+    [
+        (dgx_a100(1), Fraction(1200, 7)),
+        (dgx_a100(2), Fraction(520, 3)),
+        (dgx_a100(2, planes=2), Fraction(520, 3)),
+        (dgx_a100(4), Fraction(400, 3)),
+        (dgx_a100(8), Fraction(800, 7)),
+        (mi250(1), Fraction(1200, 7)),
+        (mi250(2), Fraction(2656, 15)),
+        (torus(4, 4), Fraction(8 * 200, 15)),
+        (ring(6), Fraction(6, 5)),
+        (ring(2), Fraction(2)),
+    ],
+    ids=[
+        "a100",
+        "a100x2",
+        "planes",
+        "a100x4",
+        "a100x8",
+        "mi250",
+        "mi250x2",
+        "torus",
+        "ring",
+        "pair",
+    ],
+)
+def test_tight_for_the_same_trees_both_ways(graph: CapacityGraph, algbw: Fraction) -> None:
+    """Reduce-scatter and allgather, one after the other, reach the bound: it is the optimum."""
+    out, back = reference.plain_cut(graph), reference.plain_cut(graph.reverse())
+    assert len(graph.ranks) / (1 / out[0] + 1 / back[0]) == algbw
+    assert proven(graph).algbw == algbw
+
+
+def test_a_cut_bounds_where_ranks_can_add_in_the_middle() -> None:
+    """The inner nodes of a line add up what passes: only one link's width counts."""
+    bound = proven(build([("a", "b", 3), ("b", "c", 3)]))
+    assert bound.algbw == 3
+    assert bound.method == "cut"
+
+
+def test_1024_gpus_take_no_more_than_a_few_seconds() -> None:
+    graph = dgx_a100(128, planes=8)
+    start = time.perf_counter()
+    assert proven(graph).algbw == Fraction(12800, 127)
+    assert time.perf_counter() - start < 10  # 1 s on an idle core
+
+
+# --------------------------------------------------------------------------- soundness
+
+
+def cuts(graph: CapacityGraph) -> Iterator[frozenset[int]]:
+    for bits in range(2**graph.n):
+        cut = frozenset(v for v in range(graph.n) if bits >> v & 1)
+        if 0 < len(cut & set(graph.ranks)) < len(graph.ranks):
+            yield cut
+
+
+def joint_optimum(graph: CapacityGraph) -> Fraction:
+    """The best allreduce over trees (GB/s), by one linear program for both phases and all cuts.
+
+    Variables: what each link carries for the broadcast trees, then for the reduce trees, what each
+    root is given, then both phases together (at most the link).
+    """
+    links = list(zip(graph.tail, graph.head, strict=True))
+    count, n = len(links), len(graph.ranks)
+    share = {v: 2 * count + i for i, v in enumerate(graph.ranks)}
+    both = 2 * count + n
+    upper: list[int | None] = [*graph.capacity * 2, *[None] * n, *graph.capacity]
+    program = exact_lp.Program(upper, [0] * 2 * count + [1] * n + [0] * count)
+    for e in range(count):
+        program.rows.append(exact_lp.Row({both + e: 1, e: -1, count + e: -1}))
+    for phase in (0, count):
+        for w in set(range(graph.n)) - set(graph.ranks):
+            row = {phase + e: 1 if w == u else -1 for e, (u, v) in enumerate(links) if w in (u, v)}
+            program.rows.append(exact_lp.Row(row, equality=True))
+        for cut in cuts(graph):
+            leave = [(u, v) if phase == 0 else (v, u) for u, v in links]
+            row = {phase + e: 1 for e, (u, v) in enumerate(leave) if u in cut and v not in cut}
+            row.update({share[v]: -1 for v in graph.ranks if v in cut})
+            program.rows.append(exact_lp.Row(row))
+    solution = exact_lp.solve(program, float(max(graph.capacity)))
+    assert exact_lp.is_optimal(program, solution)
+    return solution.value * graph.unit
+
+
+def test_never_below_the_joint_optimum_and_mostly_equal() -> None:
+    tried = reached = 0
+    for seed in range(400):
+        graph = random_graph(seed) if seed % 4 else starved_graph(seed)
+        if graph.n > 7:
+            continue
+        best, bound = joint_optimum(graph), proven(graph)
+        assert best <= bound.algbw, seed
+        tried += 1
+        reached += best == bound.algbw
+    assert tried >= 150
+    assert reached >= 0.8 * tried
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_no_forest_beats_the_bound(seed: int) -> None:
+    graph = random_graph(seed, ("direct", "switched", "mixed", "cycles")[seed % 4])
+    assert judge(reference.forest(graph, Collective.ALLREDUCE)) <= proven(graph).algbw
+
+
+def test_switches_that_copy_and_add_raise_the_bound() -> None:
+    """One star of 8: each GPU's link carries all data once up and once down, and no more."""
+    graph = dgx_a100(1)
+    able = tuple(not gpu for gpu in graph.gpu)
+    both = proven(replace(graph, multicast=able, aggregation=able))
+    assert both.algbw == 300
+    one = proven(replace(graph, multicast=able))
+    assert Fraction(1200, 7) <= one.algbw < 300
+
+
+def test_such_switches_inside_a_box_do_not_raise_it() -> None:
+    graph = dgx_a100(4)
+    able = tuple(name.endswith("nvswitch") for name in graph.names)
+    assert proven(replace(graph, multicast=able, aggregation=able)).algbw == Fraction(400, 3)
+
+
+def test_unreachable_ranks_are_named() -> None:
+    one_way = build([("a", "b", 1), ("b", "a", 1), ("b", "c", 1)], both=False)
+    with pytest.raises(InfeasibleError, match="data of 'c' can never reach 'a', 'b'"):
+        allreduce_bound(one_way)
+    with pytest.raises(InfeasibleError, match="data of 'a', 'b' can never reach 'c'"):
+        allreduce_bound(one_way.reverse())
+    with pytest.raises(UnsupportedError, match="at least two ranks"):
+        allreduce_bound(replace(one_way, ranks=(0,)))
+
+
+# ------------------------------------------------------------------------- the certificate
+
+
+def uneven() -> CapacityGraph:
+    links = [
+        ("a", "b", 2),
+        ("b", "a", 3),
+        ("b", "c", 5),
+        ("c", "b", 7),
+        ("c", "a", 1),
+        ("a", "c", 1),
+    ]
+    return build(links, both=False)
+
+
+def cut_bound(*nodes: int) -> Bound:
+    return Bound(Fraction(0), "cut", (frozenset(nodes),))
+
+
+def test_a_cut_is_recomputed_for_each_collective() -> None:
+    graph, bound = uneven(), cut_bound(0, 1)  # leaving 1 + 5, entering 1 + 7
+    assert check_parts(graph, bound, Collective.ALLGATHER) == Fraction(6 * 3, 2)
+    assert check_parts(graph, bound, Collective.REDUCE_SCATTER) == Fraction(8 * 3, 2)
+    assert check_parts(graph, bound, Collective.ALLREDUCE) == 6
+    assert check_parts(graph, bound, Collective.BROADCAST, 0) == 6
+    assert check_parts(graph, bound, Collective.REDUCE, 1) == 8
+
+
+def test_a_partition_is_recomputed() -> None:
+    graph = uneven()
+    singles = tuple(frozenset([v]) for v in range(3))
+    bound = Bound(Fraction(0), "partition", singles)
+    assert check_parts(graph, bound, Collective.ALLREDUCE) == Fraction(19, 4)
+    two = Bound(Fraction(0), "partition", (frozenset([0]), frozenset([1, 2])))
+    assert check_parts(graph, two, Collective.ALLREDUCE) == Fraction(7, 2)
+
+
+def test_a_rank_outside_all_parts_would_make_a_partition_lie() -> None:
+    """All data can meet at the hub: 1 GB/s, where three parts without the hub would "prove" 3/4."""
+    graph = build([("hub", leaf, 1) for leaf in "abc"])
+    assert joint_optimum(graph) == 1
+    without = Bound(Fraction(3, 4), "partition", tuple(frozenset([v]) for v in (1, 2, 3)))
+    with pytest.raises(ForestError, match="rank hub is in no part"):
+        check_parts(graph, without, Collective.ALLREDUCE)
+    assert proven(graph).algbw == 1
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ((), "needs two parts or more, got 0"),
+        (({0, 1, 2},), "needs two parts or more, got 1"),
+        (({0, 1}, {1, 2}), "b is in parts 0 and 1"),
+        (({0, 1}, {2}, set()), "part 2 holds no rank"),
+        (({0}, {1}), "rank c is in no part"),
+        (({0}, {1, 2, 3}), "a part holds a node that does not exist"),
+    ],
+)
+def test_bad_partitions_are_refused(parts: tuple[set[int], ...], message: str) -> None:
+    bound = Bound(Fraction(1), "partition", tuple(map(frozenset, parts)))
+    with pytest.raises(ForestError, match=message):
+        check_parts(uneven(), bound, Collective.ALLREDUCE)
+
+
+def test_bad_cuts_are_refused() -> None:
+    graph = uneven()
+
+    def refuses(bound: Bound, message: str, collective: str = "allgather", root: int = 0) -> None:
+        with pytest.raises(ForestError, match=message):
+            check_parts(graph, bound, Collective(collective), root)
+
+    refuses(cut_bound(0, 1, 2), "the cut holds all ranks")
+    refuses(cut_bound(), "the cut holds no rank")
+    refuses(cut_bound(-1), "a node that does not exist")
+    refuses(cut_bound(1), "the cut does not hold the root a", "broadcast", 0)
+    refuses(cut_bound(1), "reduce needs a root rank, got 3", "reduce", 3)
+    refuses(Bound(Fraction(1), "cut"), "a cut is one node set, got 0")
+    refuses(Bound(Fraction(1), "linear-program"), "proven by its dual, not by parts")
+    halves = Bound(Fraction(1), "partition", (frozenset([0]), frozenset([1, 2])))
+    refuses(halves, "a partition proves nothing about allgather")
