@@ -129,7 +129,7 @@ class Instruction:
     semaphores: tuple[int, ...] = ()  # indices into the rank's `semaphores`
     ident: int = 0  # barrier id
     group: int = 0  # thread blocks at the barrier
-    part: tuple[int, int] = (0, 1)  # (index, size): this thread block does its slice of every chunk
+    part: tuple[int, int] = (0, 1)  # (index, size): does this slice of every operand's whole range
 
 
 @dataclass(frozen=True, slots=True)
