@@ -128,15 +128,23 @@ def test_allreduce_names_both_directions() -> None:
     assert text == "every box (2 GPUs): 50 GB/s in, and as much out"
 
 
+def test_rooted_collectives_name_their_own_cut() -> None:
+    graph = boxes(2)
+    text = words.bottleneck(graph, Collective.BROADCAST, cut(nodes(graph, "box0")))
+    assert text == "box0 (2 GPUs): 50 GB/s out"
+    text = words.bottleneck(graph, Collective.REDUCE, cut(nodes(graph, "box0")))
+    assert text == "box0 (2 GPUs): 50 GB/s in"
+
+
 def test_partition() -> None:
     graph = boxes(3)
     singles = tuple(nodes(graph, graph.names[v]) for v in graph.ranks)
     bound = Bound(Fraction(195), "partition", singles)
     text = words.bottleneck(graph, AR, bound)
-    assert text == "all 6 GPUs together: 1950 GB/s in, crossed 10 times"
+    assert text == "all 6 GPUs together: 1950 GB/s in, for 10 times the data"
     whole = Bound(Fraction(75, 2), "partition", tuple(nodes(graph, f"box{b}") for b in range(3)))
     text = words.bottleneck(graph, AR, whole)
-    assert text == "the 3 boxes together: 150 GB/s in, crossed 4 times"
+    assert text == "the 3 boxes together: 150 GB/s in, for 4 times the data"
 
 
 def test_linear_program() -> None:
@@ -173,7 +181,8 @@ def row(mode: str, **given: object) -> SimpleNamespace:
 
 def test_nccl_tests_columns() -> None:
     program = cast(Any, SimpleNamespace(collective=AR, n=16, name="ring"))
-    both = SimpleNamespace(rows=[row("out-of-place"), row("in-place", busbw=9.6608)], details=[])
+    both = SimpleNamespace(rows=[row("out-of-place"), row("in-place", busbw=9.6608)], mismatches=[])
+    both.wrong = 0
     lines = nccl_tests.table(program, cast(Any, [both])).splitlines()
     assert lines[0] == "# allreduce, 16 ranks, ring"
     assert lines[1].split() == ["#", "out-of-place", "in-place"]
@@ -191,7 +200,10 @@ def test_nccl_tests_columns() -> None:
 
 def test_nccl_tests_marks_what_is_wrong_or_not_run() -> None:
     program = cast(Any, SimpleNamespace(collective=AG, n=2, name=""))
-    one = SimpleNamespace(rows=[row("out-of-place", wrong=7)], details=[f"d{i}" for i in range(7)])
+    one = SimpleNamespace(
+        rows=[row("out-of-place", op="none", wrong=7)], mismatches=[f"d{i}" for i in range(7)]
+    )
+    one.wrong = 7
     lines = nccl_tests.table(program, cast(Any, [one])).splitlines()
     assert lines[4].split()[3:5] == ["none", "-1"]
     assert lines[4].split()[-4:] == ["-", "-", "-", "N/A"]

@@ -27,14 +27,14 @@ def table(program: Program, results: Sequence[RunResult]) -> str:
         "#" + names + _RIGHT.format("time", "algbw", "busbw", "#wrong") * 2,
         "#" + units + _RIGHT.format("(us)", "(GB/s)", "(GB/s)", "") * 2,
     ]
-    lines.extend(" " + _line(program, result.rows) for result in results)
+    lines.extend(" " + _line(result.rows) for result in results)
     rows = [row for result in results for row in result.rows]
-    wrong = sum(row.wrong for row in rows)
+    wrong = sum(result.wrong for result in results)
     average = sum(row.busbw for row in rows) / len(rows) if rows else 0.0
     lines.append(f"# Out of bounds values : {wrong} {'OK' if wrong == 0 else 'FAILED'}")
     lines.append(f"# Avg bus bandwidth    : {average:.4g}")
     lines.extend(f"# wrong: {text}" for text in _details(results))
-    return "\n".join(lines)
+    return "\n".join(line.rstrip() for line in lines)
 
 
 def summary(program: Program, results: Sequence[RunResult]) -> dict[str, object]:
@@ -64,25 +64,26 @@ def summary(program: Program, results: Sequence[RunResult]) -> dict[str, object]
     }
 
 
-def _line(program: Program, rows: Iterable[Row]) -> str:
+def _line(rows: Iterable[Row]) -> str:
     by_mode = {row.mode: row for row in rows}
     first = next(iter(by_mode.values()))
-    # nccl-tests prints "none" and -1 where a collective has no operation or no root.
-    op = first.op if program.collective.reduces else "none"
-    root = first.root if program.collective.rooted else -1
-    text = _LEFT.format(first.size, first.count, first.dtype, op, root)
+    text = _LEFT.format(first.size, first.count, first.dtype, first.op, first.root)
     for mode in MODES:
         row = by_mode.get(mode)
         if row is None:
             text += _RIGHT.format("-", "-", "-", "N/A")
         else:
             text += _RIGHT.format(
-                f"{row.time_us:.2f}", f"{row.algbw:.3f}", f"{row.busbw:.3f}", row.wrong
+                f"{row.time_us:.2f}", f"{row.algbw:.3f}", f"{row.busbw:.3f}", _count(row)
             )
     return text
 
 
+def _count(row: Row) -> int | str:
+    return "N/A" if row.wrong is None else row.wrong
+
+
 def _details(results: Iterable[RunResult]) -> list[str]:
-    texts = [str(text) for result in results for text in result.details]
+    texts = [str(text) for result in results for text in result.mismatches]
     more = len(texts) - DETAILS
     return texts[:DETAILS] + ([f"... and {more} more"] if more > 0 else [])

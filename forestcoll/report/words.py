@@ -81,7 +81,7 @@ def bottleneck(graph: CapacityGraph, collective: Collective, bound: Bound) -> st
     part = _smaller(graph, inside, outside)
     way = "out" if leaves == (part == inside) else "in"
     value = entering(graph, part) if way == "in" else graph.leaving(part)
-    whose = _every(graph, part, way)
+    whose = label(graph, part) if collective.rooted else _every(graph, part, way)
     if len(_ranks(graph, part)) == 1:
         return f"{whose}'s {'ingress' if way == 'in' else 'egress'}: {decimal(value)} GB/s"
     return f"{whose}: {decimal(value)} GB/s {way}"
@@ -104,7 +104,7 @@ def _partition(graph: CapacityGraph, bound: Bound) -> str:
     else:
         shown = "; ".join(label(graph, p) for p in bound.parts[:3])
         who = f"{m} groups ({shown}{'; ...' if m > 3 else ''})"
-    return f"{who} together: {decimal(min(into, out))} GB/s {way}, crossed {2 * (m - 1)} times"
+    return f"{who} together: {decimal(min(into, out))} GB/s {way}, for {2 * (m - 1)} times the data"
 
 
 def _linear_program(graph: CapacityGraph, bound: Bound) -> str:
