@@ -193,7 +193,7 @@ def _read_ranks(
         if r in gpus:
             ranks.append(_read_rank(r, gpus[r], header, share, notes))
         else:
-            notes.add(f"gpu {r} is missing: rank {r} does nothing, which runtimes cannot launch")
+            notes.add(f"gpu {r} is missing: it does nothing, which runtimes cannot launch", "gpu")
             ranks.append(empty)
     names = [gpus[r].tag.attributes.get("name") for r in range(header.n) if r in gpus]
     known = tuple(name for name in names if name is not None)
@@ -208,7 +208,7 @@ def _read_rank(
         told = tag.number(key, 0, 2**31 - 1)
         if told != size:
             # The runtimes size a chunk by nchunksperloop alone, so these two only bound offsets.
-            notes.add(f"{key} of gpu {r} is {told}, but nchunksperloop makes it {size}")
+            notes.add(f"{key} of gpu {r} is {told}, but nchunksperloop makes it {size}", key)
     blocks: dict[int, Block] = {}
     for block in gpu.blocks:
         b = block.tag.number("id", 0, 2**31 - 1)
@@ -235,10 +235,12 @@ def _read_steps(r: int, b: int, block: Block, header: _Header, notes: Notes) -> 
     position = -1
     labels_differ = False
     if len(block.steps) > STEPS_OF_CURRENT:
-        notes.add(f"tb {b} of gpu {r} has {len(block.steps)} steps; current runtimes hold 64")
+        notes.add(f"tb {b} of gpu {r} has {len(block.steps)} steps; runtimes hold 64", "64")
     for step in block.steps:
         if step.type == "nop" and step.depid < 0:
-            notes.add(f"line {step.line}: a nop that waits for nothing; runtimes do not count it")
+            notes.add(
+                f"line {step.line}: nop that waits for nothing; runtimes do not count it", "n"
+            )
             continue
         position += 1
         labels_differ |= step.s != position
@@ -256,10 +258,11 @@ def _read_steps(r: int, b: int, block: Block, header: _Header, notes: Notes) -> 
             drafts.append(_draft(step, waits, position, header, source))
             waits = []
     if waits:
-        notes.add(f"tb {b} of gpu {r} ends with nops that wait for others; runtimes drop them")
+        notes.add(f"tb {b} of gpu {r} ends with nops that wait; runtimes drop them", "end")
     if labels_differ:
         notes.add(
-            f"tb {b} of gpu {r} does not number its steps 0, 1, 2 ...; runtimes go by position"
+            f"tb {b} of gpu {r} does not number its steps 0, 1, 2 ...; runtimes go by position",
+            "labels",
         )
     return drafts
 
@@ -356,6 +359,7 @@ def _target(
     if flagged != first:
         notes.add(
             f"line {line}: step {position} of tb {other} has no hasdep=1; runtimes wait until the "
-            f"next one that has it is done"
+            f"next one that has it is done",
+            "hasdep",
         )
     return other, flagged

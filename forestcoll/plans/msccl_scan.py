@@ -80,7 +80,9 @@ class Tag:
                 raise self.fail(f"{key}={text!r} starts with 0, so the runtimes read it as octal")
             value = int(digits, 8)
             if value > 7:
-                self.notes.add(f"line {self.line}: {key}={text!r} is octal for runtimes: {value}")
+                self.notes.add(
+                    f"line {self.line}: {key}={text!r} is octal for runtimes: {value}", key
+                )
         else:
             value = int(digits, 0)
         value = -value if "-" in text else value
@@ -177,13 +179,15 @@ class _Scanner:
             raise self.fail(f"elements are nested more than {MAX_DEPTH} deep")
         if self.skipped or (self.open and name != _CHILD.get(self.open[-1])):
             if not self.skipped:
-                self.notes.add(f"line {line}: <{name[:40]}> in <{self.open[-1]}> is ignored")
+                self.notes.add(
+                    f"line {line}: <{name[:40]}> in <{self.open[-1]}> is ignored", "element"
+                )
             self.skipped += 1
             return
         tag = Tag(self.source, name, line, attributes, self.notes)
         if len(attributes) > MAX_ATTRIBUTES:
             self.notes.add(f"line {line}: more than {MAX_ATTRIBUTES} attributes; current runtimes "
-                           f"ignore the rest")  # fmt: skip
+                           f"ignore the rest", "attributes")  # fmt: skip
         self.open.append(name)
         if name == "step":
             self.step(tag)

@@ -141,7 +141,7 @@ def _choose_place(program: Program, in_place: bool | None) -> bool:
 def _served(program: Program) -> int:
     """The largest size that the plan serves: as asked for, within what the device can count."""
     largest = largest_size(program)
-    if program.min_bytes > largest or program.max_bytes >= largest:
+    if max(program.min_bytes, program.max_bytes) > largest:
         raise PlanError(
             f"sizes {program.min_bytes} to {program.max_bytes or 'any'}: offsets of 32 bits and "
             f"65535 rounds of a pipeline end this plan at {largest} bytes; lower max_bytes, or "
@@ -166,6 +166,8 @@ def _own(program: Program) -> dict[str, Any]:
         own["root"] = program.root
     if program.names:
         own["names"] = list(program.names)
+    if program.max_bytes == largest_size(program):
+        own["max_bytes"] = program.max_bytes  # else reading would take it for "no limit"
     return own
 
 

@@ -22,6 +22,7 @@ from forestcoll.plans.onesided_rules import (
     largest_size,
 )
 from forestcoll.plans.rules import (
+    MAX_BYTES,
     MAX_INSTRUCTIONS,
     MAX_RANKS,
     Notes,
@@ -135,10 +136,10 @@ def loads(text: str, source: str) -> Program:
             for key, usual in (("buffer_alignment", ALIGNMENT), ("num_threads_per_block", 1024))
         },
     )
-    return _checked(program, notes, source)
+    return _checked(program, own, notes, source)
 
 
-def _checked(program: Program, notes: Notes, source: str) -> Program:
+def _checked(program: Program, own: Object | None, notes: Notes, source: str) -> Program:
     """The program after the checks that need all of it, with its notes."""
     try:
         check_header(program)
@@ -149,8 +150,11 @@ def _checked(program: Program, notes: Notes, source: str) -> Program:
         check_limits(program, MSCCLPP)
     except PlanError as error:
         notes.add(f"the runtime cannot run it: {error}")
-    # The format has no way to say "no limit"; all that the device can count means just that.
-    limited = program.max_bytes < largest_size(program)
+    # The format has no way to say "no limit"; all that the device can count means just that,
+    # unless the file adds that the number is meant.
+    largest = largest_size(program)
+    meant = own is not None and own.has("max_bytes") and own.integer("max_bytes", 0, MAX_BYTES)
+    limited = program.max_bytes < largest or meant == program.max_bytes
     return replace(
         program,
         max_bytes=program.max_bytes if limited else 0,
@@ -371,9 +375,10 @@ def _read_operands(
         if len(src) > 1 and len(set(src)) == 1:
             src = src[:1]  # the Program's spelling of one source for all destinations
     if op is Op.GET and any(a.offset != b.offset for a, b in zip(src, dst, strict=False)):
-        reader.notes.add(f"{entry.where}: get between different chunks; the runtime swaps the two")
+        text = f"{entry.where}: get between different chunks; the runtime swaps the two"
+        reader.notes.add(text, "get")
     if op is Op.FLUSH:
-        reader.notes.add(f"{entry.where}: flush does nothing in the runtime")
+        reader.notes.add(f"{entry.where}: flush does nothing in the runtime", "flush")
     if op not in SHAPES and (src or dst):
         raise entry.fail(f"{entry.text('name')!r} has no buffers, but src_buff or dst_buff")
     return src, dst

@@ -37,24 +37,24 @@ BUFFER_WORDS = {Buffer.INPUT: "input", Buffer.OUTPUT: "output", Buffer.SCRATCH: 
 
 
 class Notes:
-    """Remarks about a file that was read leniently, each once, at most `limit` of them."""
+    """Remarks about a file that was read leniently: the first of each kind, at most `limit`."""
 
     __slots__ = ("_limit", "_texts")
 
     def __init__(self, limit: int = 40) -> None:
-        self._texts: dict[str, None] = {}
+        self._texts: dict[str, str] = {}
         self._limit = limit
 
-    def add(self, text: str) -> None:
-        """Keep `text` unless it is known already or there are too many."""
+    def add(self, text: str, kind: str = "") -> None:
+        """Keep `text`, unless there is one of its kind (without kind: the same one) already."""
         if len(self._texts) < self._limit:
-            self._texts[text] = None
+            self._texts.setdefault(kind or text, text)
 
     def extra(self, format_name: str) -> dict[str, str]:
         """What goes to `Program.extra`: the format, and the notes, one a line, if there are any."""
         found = {"format": format_name}
         if self._texts:
-            found["notes"] = "\n".join(self._texts)
+            found["notes"] = "\n".join(self._texts.values())
         return found
 
 
