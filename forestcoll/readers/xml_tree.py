@@ -107,6 +107,6 @@ class _Builder:
     def doctype(self, name: str, *_: object) -> None:
         line = self.parser.CurrentLineNumber
         raise TopologyError(
-            f"{self.source}:{line}: a document type ('{name[:40]}') is not allowed; an NCCL topology "
-            "has none and starts with <system>"
+            f"{self.source}:{line}: a document type ('{name[:40]}') is not allowed; an NCCL "
+            "topology has none and starts with <system>"
         )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 
 from forestcoll.errors import TopologyError, did_you_mean
 from forestcoll.topology.arithmetic import (
@@ -132,13 +132,24 @@ def apply_settings(
     return values
 
 
-@contextmanager
-def located(source: Source, line: int, what: str) -> Iterator[None]:
+class located:  # used like a function; a class because it is entered for every link
     """Puts file, line and `what` in front of an error that knows neither."""
-    try:
-        yield
-    except TopologyError as error:
-        raise source.error(line, f"{what}: {error}") from None
+
+    __slots__ = ("line", "source", "what")
+
+    def __init__(self, source: Source, line: int, what: str) -> None:
+        self.source = source
+        self.line = line
+        self.what = what
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: object
+    ) -> None:
+        if isinstance(error, TopologyError):
+            raise self.source.error(self.line, f"{self.what}: {error}") from None
 
 
 class Expansion:
@@ -152,11 +163,11 @@ class Expansion:
         self.links: list[Link] = []
         self.steps = 0
 
-    def step(self, line: int) -> None:
+    def step(self) -> None:
         """One more round of a loop: also loops that make nothing must end."""
         self.steps += 1
         if self.steps > 2 * MAX_LINKS:
-            raise self.source.error(line, f"loops go round more than {2 * MAX_LINKS:,} times")
+            raise TopologyError(f"loops go round more than {2 * MAX_LINKS:,} times")
 
     def boxes(self, value: Value) -> None:
         """Repeats the template of `boxes:` under box0/, box1/, ..."""
@@ -192,7 +203,7 @@ class Expansion:
                 continue
             with located(self.source, line, what):
                 for name in template.expand(names):
-                    self.step(line)
+                    self.step()
                     name = prefix + name
                     check_id(name)
                     if name in self.nodes:
@@ -249,7 +260,7 @@ class Expansion:
         """Expands one entry of a `links:` section."""
         with located(self.source, template.line, template.what):
             if not template.loops and template.when is None:
-                self.step(template.line)
+                self.step()
                 self.join(template, prefix, names)
                 return
             for bound in self.rounds(template, dict(names), 0):
@@ -261,13 +272,13 @@ class Expansion:
     ) -> Iterator[dict[str, Number]]:
         """`names` with every combination of the loop indices, in order."""
         if depth == len(template.loops):
-            self.step(template.line)
+            self.step()
             yield names
             return
         index, span = template.loops[depth]
         for value in span.values(names):
             names[index] = value
-            self.step(template.line)
+            self.step()
             yield from self.rounds(template, names, depth + 1)
 
     def join(self, template: _LinkTemplate, prefix: str, names: Mapping[str, Number]) -> None:
@@ -277,7 +288,7 @@ class Expansion:
         count = 1 if template.count is None else template.count.integer(names)
         for src in template.src.expand(names):
             for dst in template.dst.expand(names):
-                self.step(template.line)
+                self.step()
                 for end in (prefix + src, prefix + dst):
                     if end not in self.nodes:
                         raise TopologyError(unknown_node(end, self.nodes))
@@ -359,6 +370,7 @@ def _loops(value: Value | None, what: str, expansion: Expansion) -> tuple[tuple[
     return tuple(loops)
 
 
+@lru_cache(maxsize=4096)
 def _number(text: str) -> Expression:
     """An expression; what looks like a plain number is checked as one, for its better message."""
     if _PLAIN.fullmatch(text.strip()):

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from types import MappingProxyType
 
@@ -140,10 +141,10 @@ def _link(link: Link) -> str:
     fields = [
         f"src: {_scalar(link.src)}",
         f"dst: {_scalar(link.dst)}",
-        f"bandwidth: {_scalar(show(link.bandwidth))}",
+        f"bandwidth: {_number(link.bandwidth)}",
     ]
     if link.latency is not None:
-        fields.append(f"latency: {_scalar(show(link.latency))}")
+        fields.append(f"latency: {_number(link.latency)}")
     if link.count != 1:
         fields.append(f"count: {link.count}")
     if link.oneway:
@@ -155,6 +156,8 @@ def _scalar(text: str) -> str:
     """`text` for YAML, quoted where another reader might take it for something else."""
     word = re.fullmatch(r"[A-Za-z_][A-Za-z0-9_./-]*", text) is not None
     special = text.lower() in ("true", "false", "yes", "no", "on", "off", "null", "y", "n")
-    if (word and not special) or re.fullmatch(r"0|[1-9][0-9]*", text):
-        return text
-    return json.dumps(text)
+    return text if word and not special else json.dumps(text)
+
+
+def _number(value: Fraction) -> str:
+    return show(value) if value.denominator == 1 else json.dumps(show(value))

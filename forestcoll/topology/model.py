@@ -22,7 +22,7 @@ Kind = Literal["gpu", "switch"]
 Exact = Annotated[InstanceOf[Fraction], BeforeValidator(exact)]
 
 MAX_NODES = 200_000
-MAX_LINKS = 2_000_000
+MAX_LINKS = 1_000_000
 MAX_COUNT = 1_000_000
 DEFAULT_LATENCY = Fraction(1)  # microseconds a link, where the file states none
 

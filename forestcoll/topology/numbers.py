@@ -32,6 +32,8 @@ def exact(value: object) -> Fraction:
 
     Raises `TopologyError` when it is no number, not finite, or has more than 40 digits.
     """
+    if type(value) is Fraction and is_small(value):
+        return value
     if isinstance(value, bool) or not isinstance(value, int | Fraction | Decimal | float | str):
         raise TopologyError(f"{value!r} is not a number")
     if isinstance(value, int | Fraction):

@@ -14,8 +14,8 @@ import yaml
 
 from forestcoll.errors import TopologyError, did_you_mean
 
-MAX_BYTES = 32 * 2**20
-MAX_VALUES = 6_000_000
+MAX_BYTES = 24 * 2**20
+MAX_VALUES = 2_500_000
 MAX_DEPTH = 16
 
 
@@ -134,7 +134,7 @@ class _Builder:
         self.values = 0
 
     def take(self, event: yaml.Event) -> None:
-        line = event.start_mark.line + 1
+        line = event.start_mark.line + 1 if event.start_mark else 1
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None:
             raise self.source.error(
                 line, "anchors and aliases (& and *) are not allowed: write the value out"
@@ -159,7 +159,7 @@ class _Builder:
     def tagged(self, event: yaml.NodeEvent, line: int) -> None:
         tag = getattr(event, "tag", None)
         if tag is not None and tag != "!":
-            raise self.source.error(line, f"tags ({tag[:40]}) are not allowed")
+            raise self.source.error(line, f"tags ({tag[:60]}) are not allowed")
 
     def add(self, value: Value) -> None:
         self.values += 1
