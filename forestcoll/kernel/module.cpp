@@ -4,11 +4,13 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <chrono>
 #include <tuple>
 
 #include "cuts.hpp"
 #include "expansion.hpp"
+#include "lowering.hpp"
 #include "packing.hpp"
 #include "splitting.hpp"
 
@@ -138,13 +140,22 @@ std::tuple<Digraph, Amounts, Ints> compact(const Logical& logical, const Amounts
   return {std::move(graph), std::move(weights), sinks};
 }
 
+// The lowest trees where they exist, else exact packing with its trees lowered afterwards.
+std::vector<Batch> pack_trees(const Digraph& graph, const Amounts& supply) {
+  if (auto batches = pack_layered(graph, supply)) return std::move(*batches);
+  std::vector<Batch> batches = pack_exact(graph, supply, 0);
+  const long edges = static_cast<long>(batches.size()) * graph.nodes;
+  lower_trees(graph, batches, std::min(1'000'000L, 1'700 * edges));  // half a second at most
+  return batches;
+}
+
 using TreeTuple = std::tuple<int, Amount, Ints>;
 
 std::vector<TreeTuple> pack_py(const Logical& logical, const Amounts& supply, const Ints& sinks) {
   demand(static_cast<int>(supply.size()), supply, sinks);
   nb::gil_scoped_release release;
   const auto [graph, weights, nodes] = compact(logical, supply, sinks);
-  std::vector<Batch> batches = pack_exact(graph, weights, 0);
+  std::vector<Batch> batches = pack_trees(graph, weights);
   for (Batch& batch : batches) {
     Ints parent(supply.size(), -1);
     for (std::size_t v = 0; v < nodes.size(); ++v)

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 #include <random>
+#include <utility>
 
 #include "flow.hpp"
 
@@ -110,7 +111,7 @@ class Packer {
     std::vector<int> order(graph_.nodes);
     std::iota(order.begin(), order.end(), 0);
     for (int level = 0; level < graph_.nodes - 1 && !complete(); ++level) {
-      std::shuffle(order.begin(), order.end(), random_);
+      for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random_() % i]);
       for (int y : order) visit(y, level);
     }
     std::vector<Batch> done;

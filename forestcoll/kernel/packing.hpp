@@ -1,6 +1,7 @@
 // Packing of spanning trees into logical links, exactly as many as the demand asks for.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "graph.hpp"
@@ -13,6 +14,13 @@ struct Batch {
   Amount weight = 0;
   std::vector<int> parent;
 };
+
+// The lowest trees there are, if they can be packed: each node hangs one hop farther from the root
+// than its parent. Then any choice of parents is a tree, and the packing falls apart into one
+// transportation problem a node: roots need units, arcs that enter it offer them. Nothing where
+// some node has no solution.
+std::optional<std::vector<Batch>> pack_layered(const Digraph& graph,
+                                               const std::vector<Amount>& supply);
 
 // Trees that span all nodes: for every node r, supply[r] of them rooted at r, at most capacity[e]
 // over arc e. Exact: succeeds whenever every node can receive the whole supply. Grows all trees
