@@ -14,7 +14,7 @@ from forestcoll.errors import PlanError
 from forestcoll.forest import Forest
 from forestcoll.lower.fifo import lower_fifo
 from forestcoll.lower.layout import layout
-from forestcoll.lower.limits import Usage, check_limits, usage
+from forestcoll.lower.limits import Budget, Usage, check_limits, usage
 from forestcoll.lower.onesided import lower_onesided
 from forestcoll.program import Collective, Program, Protocol
 from forestcoll.targets import Target
@@ -41,13 +41,15 @@ def lower(
         raise PlanError(f"instances is {instances}: must be at least 1")
     if forest.n < 2:
         raise PlanError(f"{forest.name} has {forest.n} ranks: a plan needs at least 2")
-    where = f"{forest.collective} on {forest.name}"
+    names = tuple(forest.graph.names[node] for node in forest.graph.ranks)
+    title = f"{forest.collective} on {forest.name}"
+    budget = Budget(target, title, names, forest.trees_per_root)
     chunks = layout(forest, instances)
     boxes = tuple(forest.graph.box(node) for node in forest.graph.ranks)
     if target.style == "fifo":
-        ranks = lower_fifo(chunks, target, where)
+        ranks = lower_fifo(chunks, budget)
     else:
-        ranks = lower_onesided(chunks, target, where, boxes, unit_bytes)
+        ranks = lower_onesided(chunks, budget, boxes, unit_bytes)
     program = Program(
         name=forest.name,
         collective=forest.collective,
@@ -57,9 +59,9 @@ def lower(
         out_of_place=True,
         root=forest.root,
         protocol=_protocol(forest, target, boxes),
-        names=tuple(forest.graph.names[node] for node in forest.graph.ranks),
+        names=names,
     )
-    check_limits(program, target)
+    check_limits(program, budget)
     return program
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from forestcoll.lower.layout import Layout, RankTree, local_blocks
-from forestcoll.lower.limits import SMALLER, steps, too_much
+from forestcoll.lower.limits import Budget, steps
 from forestcoll.program import (
     Buffer,
     Collective,
@@ -67,21 +67,22 @@ class _Message:
         return self.level, self.land != "open", self.tree, self.src, self.dst, self.chunk
 
 
-def lower_fifo(layout: Layout, target: Target, where: str) -> tuple[RankProgram, ...]:
-    """What every rank does. `where` begins the PlanError of a limit that cannot be kept."""
+def lower_fifo(layout: Layout, budget: Budget) -> tuple[RankProgram, ...]:
+    """What every rank does, or PlanError where a limit cannot be kept."""
+    target = budget.target
     trees = list(_cut(layout.trees, target.count))
     sums, scratch = _sums(trees, layout.n)
     messages = _join(_messages(layout, trees, sums), target.count)
     messages.sort(key=lambda m: m.key)
-    _refuse_early(layout.n, messages, target, where)
+    _refuse_early(layout.n, messages, budget)
     lanes = {(m.src, m.dst): 1 for m in messages}
     while True:
-        channels = _share_out(messages, lanes, target, where)
+        channels = _share_out(messages, lanes, budget)
         blocks = _own_blocks(messages, channels, layout.n)
         programs = _emit(layout, messages, channels, blocks, scratch, target)
-        if not _widen(lanes, blocks, programs, target, where):
+        if not _widen(lanes, blocks, programs, budget):
             break
-    paired = _pair(blocks, programs, target, where)
+    paired = _pair(blocks, programs, budget)
     if paired != blocks:
         programs = _emit(layout, messages, channels, paired, scratch, target)
     return programs
@@ -212,8 +213,9 @@ def _both(a: Ref, b: Ref) -> Ref:
     return Ref(a.buffer, a.offset, a.count + b.count)
 
 
-def _refuse_early(n: int, messages: list[_Message], target: Target, where: str) -> None:
+def _refuse_early(n: int, messages: list[_Message], budget: Budget) -> None:
     """PlanError where a rank's steps cannot fit, however they are spread over thread blocks."""
+    target = budget.target
     needed = [0] * n
     for message in messages:
         needed[message.src] += 1
@@ -223,17 +225,16 @@ def _refuse_early(n: int, messages: list[_Message], target: Target, where: str) 
     nodes = (target.nodes - 1 - n) * target.steps // (target.steps + 1)
     limit = min(target.thread_blocks * target.steps, nodes)
     if needed[rank] > limit:
-        raise too_much(target, f"{where}: rank {rank}", "steps", needed[rank], limit, SMALLER)
+        raise budget.refuse(budget.rank(rank), "steps", needed[rank], limit)
 
 
-def _share_out(
-    messages: list[_Message], lanes: dict[Connection, int], target: Target, where: str
-) -> list[int]:
+def _share_out(messages: list[_Message], lanes: dict[Connection, int], budget: Budget) -> list[int]:
     """Per message its channel. Each connection uses `lanes` channels, loaded evenly.
 
     A runtime allows only so many thread blocks per rank, channel and direction: a rank with many
     peers uses further channels.
     """
+    target = budget.target
     room: dict[tuple[int, bool, int], int] = defaultdict(lambda: target.channel_blocks)
     numbers: dict[Connection, list[int]] = {}
     for (src, dst), wanted in sorted(lanes.items()):
@@ -241,9 +242,7 @@ def _share_out(
             :wanted
         ]
         if len(free) < wanted:
-            raise too_much(
-                target, f"{where}: rank {src} -> {dst}", "channels", wanted, len(free), SMALLER
-            )
+            raise budget.refuse(f"{budget.rank(src)} -> {dst}", "channels", wanted, len(free))
         for channel in free:
             room[src, True, channel] -= 1
             room[dst, False, channel] -= 1
@@ -276,10 +275,10 @@ def _widen(
     lanes: dict[Connection, int],
     blocks: list[list[tuple[_Port, ...]]],
     programs: tuple[RankProgram, ...],
-    target: Target,
-    where: str,
+    budget: Budget,
 ) -> bool:
     """More channels for connections with too long a thread block; whether there were any."""
+    target = budget.target
     wanted: dict[Connection, int] = {}
     for rank, program in enumerate(programs):
         for ports, block in zip(blocks[rank], program.thread_blocks, strict=False):
@@ -293,9 +292,8 @@ def _widen(
             wanted[connection] = max(more, wanted.get(connection, 0))
     for (src, dst), count in wanted.items():
         if count > target.channels:
-            raise too_much(
-                target, f"{where}: rank {src} -> {dst}", "channels", count, target.channels, SMALLER
-            )
+            where = f"{budget.rank(src)} -> {dst}"
+            raise budget.refuse(where, "channels", count, target.channels)
     lanes.update(wanted)
     return bool(wanted)
 
@@ -303,10 +301,10 @@ def _widen(
 def _pair(
     blocks: list[list[tuple[_Port, ...]]],
     programs: tuple[RankProgram, ...],
-    target: Target,
-    where: str,
+    budget: Budget,
 ) -> list[list[tuple[_Port, ...]]]:
     """The blocks, where a rank has too many of them with short senders and receivers joined."""
+    target = budget.target
     result = []
     for rank, (ports, program) in enumerate(zip(blocks, programs, strict=True)):
         # one for local copies, if there are any
@@ -315,14 +313,8 @@ def _pair(
         length = {p[0]: steps(b) for p, b in zip(ports, program.thread_blocks, strict=False)}
         pairs = _matches(length, target.steps)[: max(0, excess)]
         if len(pairs) < excess:
-            raise too_much(
-                target,
-                f"{where}: rank {rank}",
-                "thread blocks",
-                len(ports) + local - len(pairs),
-                target.thread_blocks,
-                SMALLER,
-            )
+            figure = len(ports) + local - len(pairs)
+            raise budget.refuse(budget.rank(rank), "thread blocks", figure, target.thread_blocks)
         gone = {p for pair in pairs for p in pair}
         result.append([p for p in ports if p[0] not in gone] + pairs)
     return result
@@ -353,7 +345,8 @@ class _Rank:
         self.block = {port: b for b, group in enumerate(ports) for port in group}
         self.local = range(len(ports), len(ports) + local)
         self.steps: list[list[Instruction]] = [[] for _ in range(len(ports) + local)]
-        self._writer: dict[tuple[Buffer, int], tuple[int, int]] = {}
+        # per chunk the (thread block, step) that wrote it last
+        self._writer: dict[Buffer, list[tuple[int, int]]] = defaultdict(list)
         self._readers: dict[int, dict[int, int]] = defaultdict(dict)  # of the input's chunks
         # per thread block what it has waited for already, and need not wait for again
         self._known: list[dict[int, int]] = [{} for _ in self.steps]
@@ -389,13 +382,14 @@ class _Rank:
         waits = {b: s for b, s in (readers or {}).items() if s > known.get(b, -1)}
         known |= waits
         for ref in (*src, *dst):
-            for chunk in range(ref.offset, ref.offset + ref.count):
-                other, step = self._writer.get((ref.buffer, chunk), (block, -1))
+            for other, step in set(self._writer[ref.buffer][ref.offset : ref.offset + ref.count]):
                 if other != block and step > known.get(other, -1):
                     known[other] = waits[other] = step
         for ref in dst:
-            for chunk in range(ref.offset, ref.offset + ref.count):
-                self._writer[ref.buffer, chunk] = block, len(self.steps[block])
+            writer = self._writer[ref.buffer]
+            end = ref.offset + ref.count
+            writer += [(block, -1)] * (end - len(writer))
+            writer[ref.offset : end] = [(block, len(self.steps[block]))] * ref.count
         if op is Op.SEND and src[0].buffer is Buffer.INPUT:
             for chunk in range(src[0].offset, src[0].offset + src[0].count):
                 self._readers[chunk][block] = len(self.steps[block])

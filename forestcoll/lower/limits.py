@@ -8,8 +8,6 @@ from forestcoll.errors import PlanError
 from forestcoll.program import Instruction, Op, Pipeline, Program, RankProgram, ThreadBlock
 from forestcoll.targets import Target
 
-SMALLER = "fewer trees (--trees 1) may fit, --format forest always does"
-
 
 @dataclass(frozen=True, slots=True)
 class Usage:
@@ -39,24 +37,44 @@ def steps(block: ThreadBlock) -> int:
     )
 
 
-def too_much(
-    target: Target, where: str, what: str, figure: int, limit: int, hint: str
-) -> PlanError:
-    """The error of a limit: where, which, the figure, the limit, what to do."""
-    return PlanError(f"{where}: {figure} {what}, {target.name} holds {limit}; {hint}")
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """A target's limits, and the words that refuse what goes beyond them."""
 
+    target: Target
+    title: str  # what is lowered
+    names: tuple[str, ...]  # of the ranks
+    trees: int  # a root
 
-def check_limits(program: Program, target: Target) -> None:
-    """Nothing, or PlanError with the first limit of `target` that a rank of the program breaks."""
-    for number, rank in enumerate(program.ranks):
-        name = program.names[number] if number < len(program.names) else ""
-        where = f"{program.collective} on {program.name}: rank {number}" + (
-            f" ({name})" if name else ""
+    @property
+    def hint(self) -> str:
+        """What whoever meets a limit can do."""
+        fewer = "fewer trees (--trees 1) may fit, " if self.trees > 1 else ""
+        return (
+            f"{fewer}another runtime (--target) has other limits, "
+            "--format forest writes the trees without any"
         )
-        _check_rank(rank, program.n, target, where)
+
+    def rank(self, rank: int) -> str:
+        """The rank in words."""
+        return f"rank {rank} ({self.names[rank]})"
+
+    def refuse(self, where: str, what: str, figure: int, limit: int) -> PlanError:
+        """The error of a limit: where, which, the figure, the limit, what to do."""
+        return PlanError(
+            f"{self.title}: {where} needs {figure} {what}, {self.target.name} holds {limit}; "
+            f"{self.hint}"
+        )
 
 
-def _check_rank(rank: RankProgram, n: int, target: Target, where: str) -> None:
+def check_limits(program: Program, budget: Budget) -> None:
+    """Nothing, or PlanError with the first limit that a rank of the program breaks."""
+    for number, rank in enumerate(program.ranks):
+        _check_rank(rank, program.n, budget, budget.rank(number))
+
+
+def _check_rank(rank: RankProgram, n: int, budget: Budget, where: str) -> None:
+    target = budget.target
     blocks = rank.thread_blocks
     operations = sum(map(steps, blocks))
     chunks = max(rank.input_chunks, rank.output_chunks, rank.scratch_chunks)
@@ -72,12 +90,13 @@ def _check_rank(rank: RankProgram, n: int, target: Target, where: str) -> None:
         ),
     ):
         if figure > limit:
-            raise too_much(target, where, what, figure, limit, SMALLER)
+            raise budget.refuse(where, what, figure, limit)
     for number, block in enumerate(blocks):
-        _check_block(block, target, f"{where}, thread block {number}")
+        _check_block(block, budget, f"{where}, thread block {number}")
 
 
-def _check_block(block: ThreadBlock, target: Target, where: str) -> None:
+def _check_block(block: ThreadBlock, budget: Budget, where: str) -> None:
+    target = budget.target
     instructions = [i for s in block.steps for i in (s.body if isinstance(s, Pipeline) else (s,))]
     count = max((r.count for i in instructions for r in (*i.src, *i.dst)), default=0)
     peers = max(map(_width, instructions), default=0)
@@ -89,7 +108,7 @@ def _check_block(block: ThreadBlock, target: Target, where: str) -> None:
         ("peers in one operation", peers, target.peers),
     ):
         if figure > limit:
-            raise too_much(target, where, words, figure, limit, SMALLER)
+            raise budget.refuse(where, words, figure, limit)
 
 
 def _depended(block: ThreadBlock) -> list[int]:

@@ -20,7 +20,7 @@ from typing import Literal, NoReturn
 
 from forestcoll.errors import PlanError
 from forestcoll.lower.layout import Layout
-from forestcoll.lower.limits import SMALLER, too_much
+from forestcoll.lower.limits import Budget
 from forestcoll.program import (
     Buffer,
     Channel,
@@ -90,13 +90,14 @@ class _Class:
 
 
 def lower_onesided(
-    layout: Layout, target: Target, where: str, boxes: Boxes, unit_bytes: int
+    layout: Layout, budget: Budget, boxes: Boxes, unit_bytes: int
 ) -> tuple[RankProgram, ...]:
-    """What every rank does. `where` begins the PlanError of a limit that cannot be kept."""
+    """What every rank does, or PlanError where a limit cannot be kept."""
+    target = budget.target
     slots, scratch = _slots(layout)
     emit = _Emitter(layout, target, boxes, unit_bytes, slots)
     units = [emit.unit(trees) for trees in _together(layout)]
-    classes = _classes(units, layout, target, where, boxes)
+    classes = _classes(units, layout, budget, boxes)
     programs = []
     used: list[dict[tuple[int, str], int]] = [defaultdict(int) for _ in range(layout.n)]
     for rank in range(layout.n):
@@ -248,10 +249,9 @@ def _batches(items: Sequence[int], size: int) -> Iterator[tuple[int, ...]]:
         yield tuple(items[low : low + size])
 
 
-def _classes(
-    units: list[_Unit], layout: Layout, target: Target, where: str, boxes: Boxes
-) -> list[_Class]:
+def _classes(units: list[_Unit], layout: Layout, budget: Budget, boxes: Boxes) -> list[_Class]:
     """The units dealt out, the lightest class first; more classes where few cannot hold them."""
+    target = budget.target
     most = min(len(units), target.thread_blocks)
     number = min(most, CLASSES)
     while True:
@@ -260,7 +260,7 @@ def _classes(
         if stuck is None:
             return [c for c in classes if c.units]
         if number == most:
-            _refuse(stuck, units, most, layout, target, where, boxes)
+            _refuse(stuck, units, most, layout, budget, boxes)
         number = min(most, number + max(1, number // 4))
 
 
@@ -305,22 +305,20 @@ def _refuse(
     units: list[_Unit],
     most: int,
     layout: Layout,
-    target: Target,
-    where: str,
+    budget: Budget,
     boxes: Boxes,
 ) -> NoReturn:
     """PlanError: the unit fits no thread block, even alone, or there are too few of them."""
+    target = budget.target
     alone = _obstacle(stuck, _Class(0, layout.n), target, boxes)
     if alone is not None:
         rank, what, figure, limit = alone
         root = layout.trees[stuck.trees[0]].root
-        raise too_much(
-            target, f"{where}: rank {rank}, trees of root {root}", what, figure, limit, SMALLER
-        )
+        raise budget.refuse(f"{budget.rank(rank)} in a tree of root {root}", what, figure, limit)
     raise PlanError(
-        f"{where}: {len(units)} trees need more than {most} thread blocks of {target.steps} "
+        f"{budget.title}: {len(units)} trees need more than {most} thread blocks of {target.steps} "
         f"operations and {target.channels} channels of a kind, all that {target.name} holds; "
-        f"{SMALLER}"
+        f"{budget.hint}"
     )
 
 
