@@ -328,11 +328,13 @@ def show(name: str, pairs: tuple[tuple[str, str], ...], source: bool, as_json: b
 @set_option
 def check(file: str, pairs: tuple[tuple[str, str], ...]) -> None:
     """Well formed, and every GPU can reach every other?"""
+    from forestcoll.graph import CapacityGraph
     from forestcoll.report import topologies
     from forestcoll.topology import check_connected
 
     expanded = _load(file, pairs)
     check_connected(expanded)
+    CapacityGraph.from_topology(expanded)
     click.echo(f"{file}: ok: {topologies.census(expanded)}; every GPU reaches every other")
 
 

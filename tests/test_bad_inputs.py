@@ -147,7 +147,10 @@ TOPOLOGIES: dict[str, tuple[str, list[str]]] = {
         ["1000000000000000003"],
     ),
     "nccl-truncated": ('<system version="1">\n  <cpu numaid="0"\n', ["nccl-truncated.yaml"]),
-    "nccl-no-gpu": ('<system version="1"><cpu numaid="0"></cpu></system>', ["GPU"]),
+    "nccl-no-gpu": (
+        '<system version="1"><cpu numaid="0"></cpu></system>',
+        ["no <gpu>", "NCCL_TOPO_DUMP_FILE"],
+    ),
     "xml-bomb": (XML_BOMB, ["xml-bomb.yaml"]),
     "other-xml": ("<html><body/></html>", ["other-xml.yaml"]),
 }
@@ -170,7 +173,7 @@ PROBLEMS: dict[str, tuple[str, list[str]]] = {
     "rank-unknown": ("-t dgx-a100 -c allreduce --ranks box0/gpu0,box0/gpu9", ["box0/gpu9"]),
     "ranks-none": ("-t dgx-a100 -c allreduce --ranks box7/*", ["box7/*"]),
     "ranks-twice": ("-t dgx-a100 -c allreduce --ranks box0/gpu0,box0/gpu0", ["box0/gpu0"]),
-    "ranks-one": ("-t dgx-a100 -c allreduce --ranks box0/gpu0", ["2"]),
+    "ranks-one": ("-t dgx-a100 -c allreduce --ranks box0/gpu0", ["1 rank", "two GPUs"]),
     "rank-is-switch": ("-t dgx-a100 -c allreduce --ranks box0/gpu0,box0/nvswitch", ["nvswitch"]),
     "root-unknown": ("-t dgx-a100 -c broadcast --root box0/gpu8", ["box0/gpu8", "did you mean"]),
     "root-range": ("-t dgx-a100 -c broadcast --root 8", ["8", "0 to 7"]),
@@ -205,10 +208,15 @@ def call(
 
 
 def refused(outcome: Outcome, code: int, words: list[str]) -> None:
-    """One line that says what is wrong, the right exit code, and nothing else."""
+    """One message that says what is wrong, the right exit code, and nothing else.
+
+    One line; a stuck plan lists who waits for whom in indented lines below it.
+    """
     got, out, err = outcome
-    assert err.count("\n") == 1, err
-    assert re.match(r"forestcoll: error: \S", err), err
+    first, *more = err.splitlines()
+    assert re.match(r"forestcoll: error: \S", first), err
+    assert "stuck" in first if more else True, err
+    assert all(line.startswith("  ") for line in more), err
     assert got == code, err
     assert out == ""
     assert "Traceback" not in err
@@ -286,8 +294,8 @@ def test_output_is_a_device(call: Run) -> None:
 
 
 def test_too_many_trees_for_a_target(call: Run, tmp_path: Path) -> None:
-    line = "-t dgx-a100 --set boxes=2 -c allreduce --trees 13 -o out/"
-    refused(call("synthesize", *line.split()), 1, ["--trees"])
+    line = "-t star --set gpus=70 -c allgather --trees 1 -o out/"
+    refused(call("synthesize", *line.split()), 1, ["70 thread blocks", "rccl holds 64"])
     assert list(tmp_path.iterdir()) == []
 
 
@@ -349,7 +357,7 @@ FORESTS: dict[str, tuple[Change, list[str]]] = {
     ),
     "rank-twice": (edit(lambda f: f["ranks"].append(f["ranks"][0])), ["rank"]),
     "unknown-field": (edit(lambda f: f.update(speed=1)), ["speed"]),
-    "no-format": (edit(lambda f: f.pop("format")), ["format"]),
+    "no-format": (edit(lambda f: f.pop("format")), ["forest"]),
     "no-topology": (edit(lambda f: f.pop("topology")), ["topology"]),
     "link-gone": (edit(lambda f: f["topology"]["links"].pop(0)), ["link"]),
     "collective": (edit(lambda f: f.update(collective="alltoall")), ["collective"]),
@@ -357,7 +365,7 @@ FORESTS: dict[str, tuple[Change, list[str]]] = {
 }
 
 XML_PLANS: dict[str, tuple[Change, list[str]]] = {
-    "truncated": (cut_at(0.5), ["line"]),
+    "truncated": (cut_at(0.5), ["not well-formed XML"]),
     "collective": (swap('coll="allreduce"', 'coll="sumall"'), ["sumall"]),
     "protocol": (swap('proto="Simple"', 'proto="Fast"'), ["Fast"]),
     "ranks": (swap(r'ngpus="3"', 'ngpus="4"'), []),
@@ -366,7 +374,7 @@ XML_PLANS: dict[str, tuple[Change, list[str]]] = {
     "chunks-negative": (swap(r'i_chunks="\d+"', 'i_chunks="-3"'), []),
     "peer": (swap(r'send="[12]"', 'send="7"'), ["7"]),
     "peer-self": (swap(r'(<gpu id="0".*\n\s*<tb [^\n]*?)send="-?\d"', r'\1send="0"'), []),
-    "offset": (swap(r'srcoff="\d+"', 'srcoff="5000"'), ["5000"]),
+    "offset": (swap(r'(type="s"[^>]*srcoff=)"\d+"', r'\1"5000"'), ["5000"]),
     "type": (swap(r'type="s"', 'type="shout"'), ["shout"]),
     "send-gone": (drop_line(r'type="s"'), ["rank"]),
     "recv-gone": (drop_line(r'type="r"'), ["rank"]),
@@ -378,7 +386,7 @@ XML_PLANS: dict[str, tuple[Change, list[str]]] = {
 }
 
 JSON_PLANS: dict[str, tuple[Change, list[str]]] = {
-    "truncated": (cut_at(0.5), ["line"]),
+    "truncated": (cut_at(0.5), ["not well-formed JSON"]),
     "collective": (edit(lambda p: p.update(collective="sumall")), ["sumall"]),
     "no-gpus": (edit(lambda p: p.pop("gpus")), ["gpus"]),
     "gpus-empty": (edit(lambda p: p.update(gpus=[])), []),
@@ -442,11 +450,15 @@ def test_run_refuses_or_stops(
 def test_run_takes_plans_only(good: Path, call: Run) -> None:
     refused(call("run", str(file_of(good, ".forest.json"))), 1, ["forest"])
     refused(call("run", "nosuch.xml"), 1, ["nosuch.xml"])
-    refused(call("run", str(good)), 1, ["irectory"])
+    refused(call("run", str(good)), 1, ["not a regular file"])
 
 
 def test_run_beyond_memory(good: Path, call: Run) -> None:
-    refused(call("run", str(file_of(good, ".msccl.xml")), "--size", "900T"), 1, ["memory"])
+    refused(
+        call("run", str(file_of(good, ".msccl.xml")), "--size", "900T"),
+        1,
+        ["GiB", "choose a smaller size"],
+    )
 
 
 def test_verify_names_what_it_cannot_read(good: Path, call: Run, tmp_path: Path) -> None:

@@ -263,10 +263,11 @@ def test_wrong_elements_mean_exit_1(call: Run) -> None:
     places = re.findall(
         r'dstbuf="o" dstoff="(\d+)"[^\n]* type="r"|type="r"[^\n]*dstoff="(\d+)"', rank_0
     )
-    first, second = dict.fromkeys(a or b for a, b in places)
+    first, second, *_ = dict.fromkeys(a or b for a, b in places)
+    swapped = {first: second, second: first}
     wrong = re.sub(
         r'(type="r"[^\n]*dstoff=)"(\d+)"',
-        lambda m: f'{m[1]}"{second if m[2] == first else first}"',
+        lambda m: f'{m[1]}"{swapped.get(m[2], m[2])}"',
         rank_0,
     )
     Path("wrong.msccl.xml").write_text(f"{wrong}</gpu>{rest}")
