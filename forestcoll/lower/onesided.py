@@ -218,10 +218,7 @@ class _Emitter:
         far = [p for p in sorted(to) if _kind(rank, p, self._boxes) == "port"]
         for op, peers in ((Op.PUT_SIGNAL, far), (Op.PUT, near)):
             for some in _batches(peers, self._target.peers):
-                # one source a destination: the runtime reads the offset of each
-                yield Instruction(
-                    op, (source,) * len(some), tuple(to[p] for p in some), channels=some
-                )
+                yield Instruction(op, (source,), tuple(to[p] for p in some), channels=some)
         if near:
             yield NOP
             yield from self._sync(Op.SIGNAL, rank, near)
