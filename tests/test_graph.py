@@ -1,0 +1,171 @@
+"""Topologies as integer graphs: exact scaling, merging, ranks and relays."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import networkx as nx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from forestcoll import catalog
+from forestcoll.errors import InfeasibleError, TopologyError
+from forestcoll.graph import CAPACITY_LIMIT, CapacityGraph, select_ranks
+from forestcoll.topology import Link, Node, Topology
+
+GPU, SWITCH = Node("gpu"), Node("switch")
+
+
+def chain(*bandwidths: Fraction | int | str) -> Topology:
+    """GPUs a0 - a1 - a2 ... with those bandwidths between them."""
+    nodes = {f"a{i}": GPU for i in range(len(bandwidths) + 1)}
+    links = tuple(
+        Link(f"a{i}", f"a{i + 1}", b)
+        for i, b in enumerate(bandwidths)  # type: ignore[arg-type]
+    )
+    return Topology("chain", nodes, links)
+
+
+def test_capacities_are_exact_multiples_of_the_unit() -> None:
+    graph = CapacityGraph.from_topology(chain("37.5", 25, "10/3"))
+    assert graph.unit == Fraction(5, 6)
+    assert [graph.bandwidth(e) for e in range(6)] == [
+        Fraction(b) for b in ("37.5", "37.5", "25", "25", "10/3", "10/3")
+    ]
+    assert graph.capacity == (45, 45, 30, 30, 4, 4)
+    assert graph.names == ("a0", "a1", "a2", "a3")
+    assert graph.ranks == (0, 1, 2, 3)
+    assert list(zip(graph.tail, graph.head, strict=True))[:2] == [(0, 1), (1, 0)]
+
+
+def test_parallel_links_are_merged() -> None:
+    nodes = {"a": GPU, "b": GPU, "s": Node("switch", True, False)}
+    links = (
+        Link("a", "b", Fraction(10), count=3),
+        Link("b", "a", Fraction(5), oneway=True),
+        Link("a", "b", Fraction(5)),
+        Link("a", "s", Fraction(5), oneway=True),
+    )
+    graph = CapacityGraph.from_topology(Topology("t", nodes, links))
+    assert graph.unit == 5
+    merged = dict(zip(zip(graph.tail, graph.head, strict=True), graph.capacity, strict=True))
+    assert merged == {(0, 1): 7, (1, 0): 8, (0, 2): 1}
+    assert graph.multicast == (False, False, True)
+    assert graph.gpu == (True, True, False)
+
+
+def test_ranks_and_relays() -> None:
+    topology = catalog.load("mi250", {"boxes": "2"})
+    half = ["box0/gpu[0-7]", "box1/gpu[0-7]"]
+    alone = CapacityGraph.from_topology(topology, half)
+    assert len(alone.ranks) == 16
+    assert alone.n == 17
+    assert sum(alone.gpu) == 16
+    assert "fabric" in alone.names
+    for relays in ("idle", "all"):
+        graph = CapacityGraph.from_topology(topology, half, relays)  # type: ignore[arg-type]
+        assert len(graph.ranks) == 16
+        assert graph.n == 33
+        assert sum(graph.gpu) == 32
+    ordered = CapacityGraph.from_topology(topology, ["box1/gpu3", "box0/gpu0"])
+    assert [ordered.names[r] for r in ordered.ranks] == ["box1/gpu3", "box0/gpu0"]
+    with pytest.raises(TopologyError, match="relays is 'none', 'idle' or 'all', not 'some'"):
+        CapacityGraph.from_topology(topology, half, "some")  # type: ignore[arg-type]
+
+
+def test_select_ranks() -> None:
+    topology = catalog.load("dgx-a100", {"boxes": "2"})
+    assert select_ranks(topology, ["box1/gpu7", "box0/gpu[01]"]) == (
+        "box1/gpu7",
+        "box0/gpu0",
+        "box0/gpu1",
+    )
+    assert select_ranks(topology, ["*"]) == topology.gpus
+    for patterns, message in (
+        (["box0/gpu9"], r"^unknown rank 'box0/gpu9'; did you mean 'box0/gpu\d'\?$"),
+        (["fabric"], r"^rank 'fabric' is a switch; ranks are GPUs$"),
+        (["box2/*"], r"^no GPU of 'dgx-a100-2' matches 'box2/\*'; they are called 'box0/gpu0' to"),
+        (["box0/gpu0", "box0/gpu0"], r"^rank 'box0/gpu0' is given twice$"),
+        (["box0/*", "*/gpu0"], r"^rank 'box0/gpu0' is given twice, by 'box0/\*' and '\*/gpu0'$"),
+    ):
+        with pytest.raises(TopologyError, match=message):
+            select_ranks(topology, patterns)
+
+
+def test_too_few_ranks() -> None:
+    topology = catalog.load("dgx-a100")
+    with pytest.raises(TopologyError, match=r"^topology 'dgx-a100-1': 1 rank; a collective needs"):
+        CapacityGraph.from_topology(topology, ["box0/gpu0"])
+    with pytest.raises(
+        TopologyError, match=r"^topology 't': 1 rank; a collective needs at least two"
+    ):
+        CapacityGraph.from_topology(Topology("t", {"a": GPU}, ()))
+
+
+def test_scaling_that_would_overflow_is_refused() -> None:
+    with pytest.raises(TopologyError) as caught:
+        CapacityGraph.from_topology(chain("1/1000000007", "1/998244353", 10**6))
+    assert str(caught.value).startswith(
+        "topology 'chain': bandwidths 1/1000000007, 1/998244353, 1000000 GB/s have no common unit"
+    )
+    assert str(caught.value).endswith("under 2^62; round them to fewer digits")
+    with pytest.raises(TopologyError, match="have no common unit"):
+        CapacityGraph.from_topology(chain(1, 2**60))
+    # Many unrelated fractions must not build a huge denominator first.
+    with pytest.raises(TopologyError, match="have no common unit"):
+        CapacityGraph.from_topology(chain(*(Fraction(1, 10**9 + i) for i in range(500))))
+    largest = CapacityGraph.from_topology(chain(1, 2**57))
+    assert sum(largest.capacity) * len(largest.ranks) < CAPACITY_LIMIT
+    # Large primes are fine as long as they fit.
+    assert CapacityGraph.from_topology(chain(999983, 1000003)).unit == 1
+
+
+def test_a_rank_without_links_is_named() -> None:
+    nodes = {"a": GPU, "b": GPU, "c": GPU}
+    graph = CapacityGraph.from_topology(Topology("t", nodes, (Link("a", "b", Fraction(1)),)))
+    with pytest.raises(
+        InfeasibleError, match=r"^ranks a, b cannot reach c: no link leaves \{a, b\}$"
+    ):
+        graph.check_connected()
+    CapacityGraph.from_topology(chain(1, 1)).check_connected()
+    without = CapacityGraph.from_topology(chain(1, 1), ["a0", "a2"])
+    with pytest.raises(InfeasibleError, match=r"^rank a0 cannot reach a2"):
+        without.check_connected()
+    CapacityGraph.from_topology(chain(1, 1), ["a0", "a2"], "idle").check_connected()
+    bare = CapacityGraph.from_topology(Topology("t", nodes, ()))
+    assert bare.capacity == ()
+
+
+def test_networkx_view_has_the_same_flows() -> None:
+    graph = CapacityGraph.from_topology(catalog.load("dgx-a100", {"boxes": "2"}))
+    view = graph.to_networkx()
+    assert view.graph["unit"] == graph.unit == 25
+    assert view.nodes[0]["name"] == "box0/gpu0"
+    assert view.nodes[9]["rank"] == 8
+    assert view.nodes[8]["rank"] is None
+    assert nx.maximum_flow_value(view, 0, 9) == 8  # the uplinks of box 0
+
+
+def test_reverse_and_leaving() -> None:
+    nodes = {"a": GPU, "b": GPU, "s": Node("switch", True, False)}
+    links = (Link("a", "s", Fraction(3), oneway=True), Link("s", "b", Fraction(2), oneway=True))
+    graph = CapacityGraph.from_topology(Topology("t", nodes, links))
+    assert graph.leaving(frozenset({0})) == 3
+    assert graph.reverse().leaving(frozenset({1})) == 2
+    assert graph.reverse().aggregation == (False, False, True)
+    assert graph.box(0) == ""
+
+
+BANDWIDTHS = st.fractions(min_value=Fraction(1, 1000), max_value=1000, max_denominator=1000)
+
+
+@given(st.lists(BANDWIDTHS, min_size=1, max_size=4))
+@settings(max_examples=100, deadline=None)
+def test_scaling_never_loses_anything(bandwidths: list[Fraction]) -> None:
+    graph = CapacityGraph.from_topology(chain(*bandwidths))
+    assert [graph.bandwidth(2 * i) for i in range(len(bandwidths))] == bandwidths
+    assert all(c > 0 for c in graph.capacity)
+    # No coarser unit does: the capacities have no common divisor.
+    assert math.gcd(*graph.capacity) == 1
