@@ -654,3 +654,12 @@ def test_logic_and_precedence() -> None:
         ("37.3", Fraction(373, 10)),
     ):
         assert compile_expression(text).value({}) == value
+
+
+def test_the_documents_examples_are_real() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "topology-file.md").read_text()
+    examples = re.findall(r"```yaml\n(format:.*?)```", page, flags=re.DOTALL)
+    assert len(examples) == 2
+    for example in examples:
+        check_connected(loads_topology(example))
+    assert len(loads_topology(examples[1], "pod", {"boxes": "3"}).gpus) == 24
