@@ -21,7 +21,6 @@ from forestcoll.lower.layout import Layout, RankTree, local_blocks
 from forestcoll.lower.limits import Budget, steps
 from forestcoll.program import (
     Buffer,
-    Collective,
     Instruction,
     Op,
     RankProgram,
@@ -29,6 +28,12 @@ from forestcoll.program import (
     ThreadBlock,
 )
 from forestcoll.targets import Target
+
+READERS = 16
+"""A root's copy to its own output waits for the sends of the same data, up to so many children.
+
+With more it comes first, and the sends wait for it: one dependency each.
+"""
 
 Land = Literal["open", "add", "final"]
 Connection = tuple[int, int]  # sender, receiver
@@ -72,19 +77,20 @@ def lower_fifo(layout: Layout, budget: Budget) -> tuple[RankProgram, ...]:
     target = budget.target
     trees = list(_cut(layout.trees, target.count))
     sums, scratch = _sums(trees, layout.n)
-    messages = _join(_messages(layout, trees, sums), target.count)
+    early = _early(layout)
+    messages = _join(_messages(layout, trees, sums, early), target.count)
     messages.sort(key=lambda m: m.key)
     _refuse_early(layout.n, messages, budget)
     lanes = {(m.src, m.dst): 1 for m in messages}
     while True:
         channels = _share_out(messages, lanes, budget)
         blocks = _own_blocks(messages, channels, layout.n)
-        programs = _emit(layout, messages, channels, blocks, scratch, target)
+        programs = _emit(layout, messages, channels, blocks, scratch, early, target)
         if not _widen(lanes, blocks, programs, budget):
             break
     paired = _pair(blocks, programs, budget)
     if paired != blocks:
-        programs = _emit(layout, messages, channels, paired, scratch, target)
+        programs = _emit(layout, messages, channels, paired, scratch, early, target)
     return programs
 
 
@@ -118,8 +124,18 @@ def _sums(trees: list[RankTree], n: int) -> tuple[dict[tuple[int, int], int], li
     return offsets, sizes
 
 
+def _early(layout: Layout) -> frozenset[int]:
+    """Ranks that copy their own data to the output before all else, and use it from there."""
+    if layout.collective.reduces:  # sums begin with it
+        return frozenset(range(layout.n))
+    children: dict[int, set[int]] = defaultdict(set)
+    for tree in layout.trees:
+        children[tree.root].update(r for r, p in enumerate(tree.parent) if p == tree.root)
+    return frozenset(r for r, found in children.items() if len(found) > READERS)
+
+
 def _messages(
-    layout: Layout, trees: list[RankTree], sums: dict[tuple[int, int], int]
+    layout: Layout, trees: list[RankTree], sums: dict[tuple[int, int], int], early: frozenset[int]
 ) -> Iterator[_Message]:
     ready = [0] * layout.chunks  # level from which the root has the finished sum of a chunk
     for number, tree in enumerate(trees):
@@ -127,7 +143,7 @@ def _messages(
             yield from _reduce_messages(layout, number, tree, sums, ready)
     for number, tree in enumerate(trees):
         if tree.phase == "broadcast":
-            yield from _broadcast_messages(layout, number, tree, ready)
+            yield from _broadcast_messages(layout, number, tree, ready, early)
 
 
 def _reduce_messages(
@@ -161,13 +177,12 @@ def _reduce_messages(
 
 
 def _broadcast_messages(
-    layout: Layout, number: int, tree: RankTree, ready: list[int]
+    layout: Layout, number: int, tree: RankTree, ready: list[int], early: frozenset[int]
 ) -> Iterator[_Message]:
-    summed = layout.collective is Collective.ALLREDUCE
     level = [max(ready[tree.first : tree.first + tree.count])] * layout.n
     for rank in tree.order[1:]:
         parent = tree.parent[rank]
-        given = summed or parent != tree.root
+        given = parent != tree.root or parent in early
         source = (layout.output if given else layout.input)(parent, tree.first, tree.count)
         total = layout.output(rank, tree.first, tree.count)
         yield _Message(
@@ -418,6 +433,7 @@ def _emit(
     channels: list[int],
     blocks: list[list[tuple[_Port, ...]]],
     scratch: list[int],
+    early: frozenset[int],
     target: Target,
 ) -> tuple[RankProgram, ...]:
     ranks = []
@@ -427,7 +443,7 @@ def _emit(
         local = min(spare, local_blocks(layout))
         copies.append(layout.copies(number, target.count, local))
         rank = _Rank(ports, min(local, len(copies[number])), scratch[number])
-        if layout.collective.reduces:  # sums begin with the own data; else copies come last
+        if number in early:
             rank.copy(copies[number])
         ranks.append(rank)
     for message, channel in zip(messages, channels, strict=True):
@@ -444,7 +460,7 @@ def _emit(
             if message.land == "open":
                 own = layout.input(message.dst, message.chunk, message.count)
                 receiver.add(block, Op.REDUCE, (own,), (message.total,))
-    if not layout.collective.reduces:
-        for number, rank in enumerate(ranks):
+    for number, rank in enumerate(ranks):
+        if number not in early:
             rank.copy(copies[number])
     return tuple(rank.program(layout) for rank in ranks)
