@@ -95,7 +95,7 @@ def program(
     )
 
 
-# --- fifo ------------------------------------------------------------------------------------------
+# --- fifo
 
 
 def chain_broadcast(n: int = 3, chunks: int = 2) -> Program:
@@ -181,7 +181,7 @@ def direct_reduce_scatter(n: int = 3, part: int = 2) -> Program:
     return program(Collective.REDUCE_SCATTER, "fifo", ranks)
 
 
-# --- onesided --------------------------------------------------------------------------------------
+# --- onesided
 
 
 def handshake(*channels: int) -> tuple[Instruction, ...]:
@@ -312,7 +312,7 @@ def reduce_to_root(kind: Kind = "port", chunks: int = 1) -> Program:
 
 
 def relay_by_semaphore(chunks: int = 2) -> Program:
-    """Broadcast 0 to 1 to 2; at rank 1 one thread block waits and releases, another acquires and puts."""
+    """Broadcast 0 to 1 to 2; at rank 1 one thread block waits and releases, another passes on."""
     put = do(Op.PUT, inp(0, chunks), out(0, chunks, 1), channels=[0])
     body = (put, do(Op.NOP), do(Op.SIGNAL, channels=[0]))
     copy = otb([], do(Op.COPY, inp(0, chunks), out(0, chunks)))
@@ -345,7 +345,7 @@ def relay_by_semaphore(chunks: int = 2) -> Program:
 
 
 def exchange_by_barrier(parts: int = 2) -> Program:
-    """Allreduce of two ranks: thread blocks each fetch a part of all, then a barrier, then add up."""
+    """Allreduce of two ranks: each thread block fetches a part; a barrier; then all add up."""
     ranks = []
     for r in range(2):
         barrier = Instruction(Op.BARRIER, ident=0, group=parts)
@@ -385,7 +385,7 @@ def all_good() -> dict[str, Program]:
     }
 
 
-# --- spoiling --------------------------------------------------------------------------------------
+# --- spoiling
 
 
 def with_rank(p: Program, r: int, new: RankProgram) -> Program:

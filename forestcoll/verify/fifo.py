@@ -155,7 +155,7 @@ class _Run:
         if kind == _MESSAGE:
             return Blocked(line, f"waits for a message of rank {rank}", on)
         if kind == _SPACE:
-            return Blocked(line, f"cannot send, its queue to rank {rank} is full", on)
+            return Blocked(line, f"cannot send, its queue to rank {rank} is full", on, full=True)
         after = next(s for t, s in self.steps[b][line].after if t == on and len(self.done[t]) <= s)
         return Blocked(line, f"comes after {self.code.where(on, after)}", on)
 

@@ -40,9 +40,9 @@ class Sizes:
 
     def of(self, rank: int, buffer: Buffer) -> int:
         """Chunks of `buffer` at `rank`."""
-        if buffer is Buffer.INPUT:
+        if buffer == Buffer.INPUT:
             return self.input
-        return self.output if buffer is Buffer.OUTPUT else self.scratch[rank]
+        return self.output if buffer == Buffer.OUTPUT else self.scratch[rank]
 
 
 def sizes_of(program: Program) -> Sizes:

@@ -38,7 +38,7 @@ Token = tuple[int, int]  # the events that a signal comes after: all data before
 
 
 class _Block:
-    __slots__ = ("begin", "blocked", "ends", "launch", "line", "open", "sync", "tails")
+    __slots__ = ("begin", "blocked", "ends", "launch", "line", "nops", "open", "sync", "tails")
 
     def __init__(self, ends: list[End]) -> None:
         self.ends = ends
@@ -47,7 +47,8 @@ class _Block:
         self.begin = -1  # the event that began the launch
         self.sync = -1  # the last thread barrier
         self.open: list[int] = []  # events of own threads since then
-        # of each port channel: last event, barrier before it, the thread that pushed it
+        self.nops = 0  # thread barriers so far
+        # of each port channel: last event, thread barriers before it, the thread that pushed it
         self.tails: dict[int, tuple[int, int, int]] = {}
         self.blocked: Blocked | None = None
 
@@ -113,6 +114,7 @@ class _Run:
                     state.line, state.launch = 0, launch
                     state.begin = state.sync = at
                     state.open = []
+                    state.nops += 1
                     self.running[r] += 1
                     self.ready.append(b)
             if self.running[r]:
@@ -144,8 +146,7 @@ class _Run:
         if op in _DATA:
             state.open.append(self._event(b, state, WHOLE, b, ()))
         elif op is Op.NOP:
-            if state.open:
-                self._synchronise([b])
+            self._synchronise([b])
         elif op in PUTS:
             self._put(b, state, line)
         elif op in SIGNALS:
@@ -179,6 +180,10 @@ class _Run:
 
     def _synchronise(self, blocks: list[int]) -> None:
         """A thread barrier of all these thread blocks: one event after everything before it."""
+        for b in blocks:
+            self.blocks[b].nops += 1
+        if len(blocks) == 1 and not self.blocks[blocks[0]].open:
+            return
         cross: list[int] = []
         for b in blocks:
             cross += self.blocks[b].open
@@ -194,8 +199,8 @@ class _Run:
         """What thread `position` may rely on to have been pushed through a port before it."""
         if channel not in state.tails:
             return ()
-        event, sync, pusher = state.tails[channel]
-        return (event,) if pusher == position or sync != state.sync else ()
+        event, nops, pusher = state.tails[channel]
+        return (event,) if pusher == position or nops != state.nops else ()
 
     def _put(self, b: int, state: _Block, line: Line) -> None:
         i = line.instruction
@@ -210,7 +215,7 @@ class _Run:
             self.proxies -= 1
             tail = self._tail(state, c, position)
             event = self._event(b, state, position, self.proxies, tail)
-            state.tails[c] = (event, state.sync, position)
+            state.tails[c] = (event, state.nops, position)
             if i.op is not Op.PUT:
                 self._deliver(state, c, (event, state.begin))
             if i.op is Op.PUT_SIGNAL_FLUSH:
@@ -225,7 +230,7 @@ class _Run:
             self.proxies -= 1
             tail = self._tail(state, c, position)
             event = self._event(b, state, SYNC, self.proxies, tail)
-            state.tails[c] = (event, state.sync, position)
+            state.tails[c] = (event, state.nops, position)
             self._deliver(state, c, (event, state.begin))
 
     def _deliver(self, state: _Block, c: int, token: Token) -> None:

@@ -21,14 +21,6 @@ from forestcoll.verify.trace import SYNC, Line, Trace
 Span = tuple[int, int]  # locations [from, to)
 
 
-class _WrongValueError(Exception):
-    """Raised inside a replay: an event cannot do what it is told with the values that it finds."""
-
-    def __init__(self, event: int, text: str) -> None:
-        super().__init__(text)
-        self.event = event
-
-
 @dataclass(frozen=True, slots=True)
 class _Work:
     """What an instruction does in this mode: sources added up (or copied) to destinations.
@@ -54,6 +46,7 @@ class Replay:
         self.readers = [0] * layout.size  # who read it since: index into _lists, 0 for nobody
         self._lists: list[tuple[int, int]] = [(-1, 0)]  # (event, index of the rest)
         self.collisions: dict[tuple[int, int], int] = {}  # (event, later event) -> location
+        self._wrong: tuple[int, str] | None = None  # the first event that adds what does not add up
         self._messages: dict[int, int] = {}
         self._cache: dict[tuple[int, int], _Work] = {}
 
@@ -61,17 +54,16 @@ class Replay:
         """Check the whole run.
 
         `ordered` holds pairs of events known to be ordered and is added to. Raises PlanError: for a
-        race first, since what it may spoil is only its effect.
+        race first, since a wrong value may be but its effect.
         """
-        try:
-            if self.trace.code.program.style == "fifo":
-                self._run_fifo()
-            else:
-                self._run_onesided()
-        except _WrongValueError as e:
-            self._check_races(ordered)
-            raise PlanError(f"{self.trace.where(e.event)}: {e} ({self.layout.mode})") from None
+        if self.trace.code.program.style == "fifo":
+            self._run_fifo()
+        else:
+            self._run_onesided()
         self._check_races(ordered)
+        if self._wrong is not None:
+            event, text = self._wrong
+            raise PlanError(f"{self.trace.where(event)}: {text} ({self.layout.mode})")
 
     # --- accesses ---------------------------------------------------------------------------------
 
@@ -128,7 +120,7 @@ class Replay:
             if trace.block[caller] >= 0:
                 continue
             rank = ~trace.block[caller]
-            if caller == a:
+            if trace.launch(other) >= trace.line[caller]:
                 raise PlanError(
                     f"race: {trace.where(other)} uses {place} while that may still belong to "
                     f"{trace.where(caller)}; wait for a signal (relaxed will do) that rank {rank} "
@@ -154,19 +146,23 @@ class Replay:
     # --- values -----------------------------------------------------------------------------------
 
     def _add(self, event: int, x: int, y: int) -> int:
-        """The sum of two values; an error unless they are the same chunk of different ranks."""
+        """The sum of two values: defined, of the same chunk, and of different ranks.
+
+        Otherwise nothing defined, and the first such event is noted.
+        """
         if x and y and not (x ^ y) & SLICE and not (x & y) >> SHIFT:
             return x | y
-        name = self.layout.describe
-        if not x or not y:
-            other = name(x or y)
-            raise _WrongValueError(event, f"adds something undefined to {other}")
-        if (x ^ y) & SLICE:
-            raise _WrongValueError(event, f"adds {name(x)} to {name(y)}: different chunks")
-        twice = contributors((x & y) >> SHIFT << SHIFT)
-        raise _WrongValueError(
-            event, f"adds {name(x)} to {name(y)}: rank {twice[0]} would count twice"
-        )
+        if self._wrong is None:
+            name = self.layout.describe
+            if not x or not y:
+                text = f"adds something undefined to {name(x or y)}"
+            elif (x ^ y) & SLICE:
+                text = f"adds {name(x)} to {name(y)}: different chunks"
+            else:
+                twice = contributors((x & y) >> SHIFT << SHIFT)
+                text = f"adds {name(x)} to {name(y)}: rank {twice[0]} would count twice"
+            self._wrong = event, text
+        return 0
 
     def _sum(self, event: int, spans: tuple[Span, ...]) -> list[int]:
         values = self.values[spans[0][0] : spans[0][1]]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 from forestcoll.errors import PlanError
-from forestcoll.program import Instruction, Op, Pipeline, Program
+from forestcoll.program import Instruction, Pipeline, Program
 
 SYNC = -2
 """`Trace.item` of an event that touches no memory."""
@@ -126,6 +126,7 @@ class Blocked:
     line: int
     needs: str
     block: int | None
+    full: bool = False  # it is a full connection that stops it
 
 
 def raise_deadlock(code: Code, blocked: Mapping[int, Blocked], *, queue: int | None) -> NoReturn:
@@ -142,15 +143,10 @@ def raise_deadlock(code: Code, blocked: Mapping[int, Blocked], *, queue: int | N
     closing = "; and so round again" if blocked[path[-1]].block == path[0] else ""
     advice = (
         f" (a connection holds {queue} message{'s' * (queue != 1)}: one of them must receive first)"
-        if queue is not None and any(_sends(code, b, blocked[b].line) for b in path)
+        if any(blocked[b].full for b in path)
         else ""
     )
     raise PlanError(f"deadlock: {'; '.join(links)}{closing}{advice}")
 
 
 _LONGEST_CIRCLE = 12
-
-
-def _sends(code: Code, block: int, line: int) -> bool:
-    op = code.lines[block][line % len(code.lines[block])].instruction.op
-    return op in (Op.SEND, Op.RECV_COPY_SEND, Op.RECV_REDUCE_SEND, Op.RECV_REDUCE_COPY_SEND)

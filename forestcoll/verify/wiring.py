@@ -147,12 +147,13 @@ class Use:
     times: tuple[tuple[int, Fraction | None], ...]
 
     def __str__(self) -> str:
-        words = [
-            f"{count} times"
-            if length is None
-            else f"{count} times a round of a pipeline of {length} rounds a byte of chunk"
-            for count, length in self.times
-        ]
+        words = []
+        for count, length in self.times:
+            often = "once" if count == 1 else f"{count} times"
+            loop = (
+                "" if length is None else f" a round of a pipeline ({length} rounds a chunk byte)"
+            )
+            words.append(often + loop)
         return " and ".join(words)
 
 
@@ -253,7 +254,7 @@ def _check_semaphores(program: Program, r: int) -> None:
                 rest = f"{reverse} {other} (thread block {other.block})"
             raise PlanError(
                 f"{where(r, found.block, found.step, op)}: {verb} semaphore {index} {found} "
-                f"a launch, but it is {rest}; it must return to {program.ranks[r].semaphores[index]}"
+                f"a launch, but it is {rest}; it must return to its initial value"
             )
 
 
