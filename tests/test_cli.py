@@ -17,7 +17,8 @@ import click
 import pytest
 
 import forestcoll
-from forestcoll import cli, options
+from forestcoll import cli
+from forestcoll.cli import options
 from forestcoll.errors import PlanError
 
 Outcome = tuple[int, str, str]
@@ -199,7 +200,6 @@ def test_ranks_are_split_and_globbed(call: Run) -> None:
     two = ("optimum", "-t", "dgx-a100", "--set", "boxes=2", "-c", "allgather", "--json")
     summary = json.loads(fine(call(*two, "--ranks", "box0/*,box1/gpu0", "--ranks", "box1/gpu1")))
     assert summary["ranks"] == 10
-    assert options.split_ranks(()) is None
 
 
 def test_topology_list_show_check_expand(call: Run, tmp_path: Path) -> None:

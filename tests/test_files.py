@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from forestcoll import files
+from forestcoll.cli import files
 from forestcoll.errors import ForestCollError, OutputError
 
 ALL = ("forest", "msccl-xml", "mscclpp-json")

@@ -36,8 +36,6 @@ ALLOWED: dict[str, set[str]] = {
     "pipeline": FOREST
     | {"targets", "solver", "certificate", "forest_file", "lower", "verify", "plans"},
     "report": FOREST | {"pipeline", "solver", "execute"},
-    "files": BASE | {"pipeline"},
-    "options": BASE | {"pipeline", "program", "targets"},
     "doctor": BASE | {"catalog"},
 }
 """Which pieces a piece may import. What is not named here may import anything: cli, __init__."""

@@ -65,7 +65,7 @@ def summary(program: Program, results: Sequence[RunResult]) -> dict[str, object]
 
 
 def _line(rows: Iterable[Row]) -> str:
-    by_mode = {row.mode: row for row in rows}
+    by_mode: dict[str, Row] = {row.mode: row for row in rows}
     first = next(iter(by_mode.values()))
     text = _LEFT.format(first.size, first.count, first.dtype, first.op, first.root)
     for mode in MODES:

@@ -72,5 +72,6 @@ class StageProgress:
                 console=Console(file=sys.stderr),
                 transient=True,
             )
-            self._display.add_task(self._stage, total=1.0, completed=self._fraction)
+            task = self._display.add_task(self._stage, total=1.0)
+            self._display.update(task, completed=self._fraction)
             self._display.start()

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from forestcoll.graph import CapacityGraph
-    from forestcoll.pipeline import Synthesis
+    from forestcoll.pipeline import Format, Synthesis
     from forestcoll.program import Collective
     from forestcoll.solver import Optimum
 
@@ -22,7 +22,7 @@ ENOUGH = 0.005
 
 
 def table(
-    result: Synthesis, timings: Mapping[str, float], paths: Mapping[str, Path]
+    result: Synthesis, timings: Mapping[str, float], paths: Mapping[Format, Path]
 ) -> RenderableType:
     """The forest against its bound, the plans, where the time went, and what was written."""
     forest, algbw, bound = result.forest, result.forest.algbw, result.optimum.bound
@@ -48,7 +48,7 @@ def table(
 
 
 def summary(
-    result: Synthesis, timings: Mapping[str, float], paths: Mapping[str, Path]
+    result: Synthesis, timings: Mapping[str, float], paths: Mapping[Format, Path]
 ) -> dict[str, object]:
     """The same for machines: fractions as strings, seconds as numbers."""
     forest, bound = result.forest, result.optimum.bound

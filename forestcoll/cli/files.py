@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from forestcoll.errors import ForestCollError, OutputError
-from forestcoll.pipeline import FORMATS
+from forestcoll.pipeline import FORMATS, Format
 
 SIZE_LIMIT = 2**30
 """Bytes of a file that are read at most: a plan or forest beyond this is none."""
@@ -20,12 +20,12 @@ SIZE_LIMIT = 2**30
 class Destination:
     """Where `--output` sends which formats: standard output, one file, or files in a directory."""
 
-    formats: tuple[str, ...]
+    formats: tuple[Format, ...]
     stdout: bool = False
     file: Path | None = None
     directory: Path | None = None
 
-    def paths(self, stem: str) -> dict[str, Path]:
+    def paths(self, stem: str) -> dict[Format, Path]:
         """Format -> file, for a schedule called `stem` (`dgx-a100-2.allreduce`)."""
         if self.file is not None:
             return {self.formats[0]: self.file}
@@ -34,7 +34,7 @@ class Destination:
         return {}
 
 
-def destination(output: str, asked: Sequence[str], default: Sequence[str]) -> Destination:
+def destination(output: str, asked: Sequence[Format], default: Sequence[Format]) -> Destination:
     """What `--output` means, given the formats `asked` for (none: `default`, or by the suffix).
 
     "-" is standard output; an existing directory, a name that ends in "/" and a name without a
@@ -65,7 +65,7 @@ def destination(output: str, asked: Sequence[str], default: Sequence[str]) -> De
         raise ValueError(f"'{output}' is one file, but {len(formats)} formats are asked for")
     if told is not None and formats and formats[0] != told:
         raise ValueError(f"'{output}' is the name of a {told} file, but --format says {formats[0]}")
-    return Destination(formats or (told or "",), file=path)
+    return Destination(formats if told is None else (told,), file=path)
 
 
 def read_text(name: str) -> str:
@@ -83,7 +83,7 @@ def read_text(name: str) -> str:
         raise ForestCollError(f"{name}: not text (byte {error.start} is not UTF-8)") from error
 
 
-def format_of(name: str) -> str | None:
+def format_of(name: str) -> Format | None:
     """The format that a file name tells, or None."""
     if name.endswith(".xml"):
         return "msccl-xml"

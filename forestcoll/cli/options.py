@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -23,8 +25,16 @@ SIZE_LIMIT = 2**50
 
 F = TypeVar("F", bound=Callable[..., object])
 
+if TYPE_CHECKING:
+    from forestcoll.graph import Relays
+    from forestcoll.topology import Topology
 
-class SizeType(click.ParamType):
+    _ParamType = click.ParamType[Any]
+else:
+    _ParamType = click.ParamType  # generic in the newest click only
+
+
+class SizeType(_ParamType):
     """Bytes: `64M`, `1.5G`, `4KiB`, `832`. K, M, G, T are powers of 1024, as in nccl-tests."""
 
     name = "size"
@@ -43,7 +53,7 @@ class SizeType(click.ParamType):
         return int(number)
 
 
-class TreesType(click.ParamType):
+class TreesType(_ParamType):
     """`auto` or a number of trees per root."""
 
     name = "K|auto"
@@ -58,7 +68,7 @@ class TreesType(click.ParamType):
         return int(value)
 
 
-class SettingType(click.ParamType):
+class SettingType(_ParamType):
     """`name=value`."""
 
     name = "name=value"
@@ -74,7 +84,34 @@ class SettingType(click.ParamType):
         return name.strip(), text.strip()
 
 
-def settings(pairs: tuple[tuple[str, str], ...]) -> dict[str, str]:
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What `optimum` and `synthesize` are asked to solve."""
+
+    topology: str
+    settings: dict[str, str]
+    collective: str
+    root: str | None
+    ranks: list[str] | None
+    relays: Relays
+
+    def load(self) -> Topology:
+        """The expanded topology."""
+        from forestcoll import catalog
+
+        return catalog.load(self.topology, self.settings)
+
+
+def load(name: str, pairs: tuple[tuple[str, str], ...]) -> Topology:
+    """The topology of that name or file, with the parameters that `--set` gives."""
+    settings = _settings(pairs)
+
+    from forestcoll import catalog
+
+    return catalog.load(name, settings)
+
+
+def _settings(pairs: tuple[tuple[str, str], ...]) -> dict[str, str]:
     """`--set` options as a mapping; the same name twice is a usage error."""
     found: dict[str, str] = {}
     for name, value in pairs:
@@ -84,7 +121,7 @@ def settings(pairs: tuple[tuple[str, str], ...]) -> dict[str, str]:
     return found
 
 
-def split_ranks(texts: tuple[str, ...]) -> list[str] | None:
+def _ranks(texts: tuple[str, ...]) -> list[str] | None:
     """`--ranks` options, split at commas; None where the option is not given."""
     if not texts:
         return None
@@ -114,25 +151,52 @@ def set_option(command: F) -> F:
     )(command)
 
 
-def problem_options(command: F) -> F:
-    """What is to be done on what: the options that `optimum` and `synthesize` share."""
+def problem_options(command: Callable[..., object]) -> Callable[..., object]:
+    """What is to be done on what, as a `Problem`: the options of `optimum` and `synthesize`."""
+
+    @functools.wraps(command)
+    def with_problem(
+        *,
+        topology: str,
+        pairs: tuple[tuple[str, str], ...],
+        collective: str,
+        root: str | None,
+        ranks: tuple[str, ...],
+        relays: Relays,
+        **others: object,
+    ) -> object:
+        if root is not None and not Collective(collective).rooted:
+            raise click.UsageError(f"--root is for broadcast and reduce; {collective} has none")
+        problem = Problem(topology, _settings(pairs), collective, root, _ranks(ranks), relays)
+        return command(problem=problem, **others)
+
     return _stack(
         click.option(
-            "--topology", "-t", required=True, metavar="NAME|FILE",
+            "--topology",
+            "-t",
+            required=True,
+            metavar="NAME|FILE",
             help="Catalogue name, topology YAML, or NCCL topology dump.",
         ),
         set_option,
         click.option("--collective", "-c", required=True, type=click.Choice(COLLECTIVES)),
-        click.option("--root", metavar="ID|RANK", help="Root of broadcast and reduce."),
         click.option(
-            "--ranks", multiple=True, metavar="ID,...",
+            "--root", metavar="ID|RANK", help="Root of broadcast, reduce; default rank 0."
+        ),
+        click.option(
+            "--ranks",
+            multiple=True,
+            metavar="ID,...",
             help="Take part: ids or globs ('box0/*'), in rank order. Default: every GPU.",
         ),
         click.option(
-            "--relays", type=click.Choice(("none", "idle", "all")), default="none",
-            show_default=True, help="Which GPUs that are not ranks may forward data.",
+            "--relays",
+            type=click.Choice(("none", "idle", "all")),
+            default="none",
+            show_default=True,
+            help="Which GPUs that are not ranks may forward data.",
         ),
-    )(command)  # fmt: skip
+    )(with_problem)
 
 
 def json_option(command: F) -> F:

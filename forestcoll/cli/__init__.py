@@ -1,0 +1,83 @@
+"""The command line. Everything heavy is imported inside the commands: `--help` must be quick.
+
+This package alone prints and decides exit codes: 0 fine, 1 wrong input or failed check, 2 usage,
+130 interrupted, 141 nobody reads the output any more.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+import click
+
+import forestcoll
+from forestcoll.cli import commands, talk
+from forestcoll.cli.topology import topology
+from forestcoll.errors import ForestCollError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit code, after running the command in `arguments` (default: the process's own).
+
+    The one place that turns exceptions into messages: one line on standard error.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        # Not cli.main(): it has ways of its own with Ctrl-C and broken pipes.
+        with cli.make_context("forestcoll", words) as context:
+            code = cli.invoke(context)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except click.exceptions.Exit as wanted:
+        return wanted.exit_code
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return 2
+    except click.UsageError as error:
+        where = error.ctx.command_path if error.ctx else "forestcoll"
+        return talk.complain(f"{_one_line(error.format_message())} (see '{where} --help')", 2)
+    except click.ClickException as error:
+        return talk.complain(error.format_message(), 1)
+    except ForestCollError as error:
+        return talk.complain(str(error), 1)
+    except BrokenPipeError:
+        # Python flushes standard output once more on its way out: give it a place to go.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except OSError as error:
+        name = f"{error.filename}: " if error.filename else ""
+        return talk.complain(f"{name}{error.strerror or error}", 1)
+    except MemoryError:
+        return talk.complain("out of memory; a smaller topology, size or tree count needs less", 1)
+    except KeyboardInterrupt:
+        return talk.complain("interrupted", 130, kind="")
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split()).removesuffix(".")
+
+
+def _version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
+    if asked and not ctx.resilient_parsing:
+        click.echo(f"forestcoll {forestcoll.__version__}")
+        ctx.exit()
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_version,
+    help="Show the version and exit.",
+)
+def cli() -> None:
+    """Compile a topology into a proven bandwidth-optimal collective schedule, and run it."""
+
+
+for command in commands.ALL:
+    cli.add_command(command)
+cli.add_command(topology)

@@ -1,0 +1,264 @@
+"""The commands that make, judge and run schedules, and `doctor`."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from forestcoll.cli import files
+from forestcoll.cli.options import (
+    DTYPES,
+    FORMATS,
+    HOLDS,
+    OPS,
+    TARGETS,
+    Problem,
+    SizeType,
+    TreesType,
+    json_option,
+    problem_options,
+)
+from forestcoll.cli.talk import complain, draw, note, print_json
+from forestcoll.errors import ForestCollError
+
+if TYPE_CHECKING:
+    from typing import Literal
+
+    from forestcoll.pipeline import Format, TargetName
+
+
+@click.command()
+@problem_options
+@click.option(
+    "--trees",
+    type=TreesType(),
+    default="auto",
+    show_default=True,
+    help="Trees per root. auto: the optimum, or the best that a plan's target can hold.",
+)
+@click.option(
+    "--target",
+    type=click.Choice(TARGETS),
+    default="any",
+    show_default=True,
+    help="Runtime that the plans must fit.",
+)
+@click.option(
+    "--format",
+    "formats",
+    type=click.Choice(FORMATS),
+    multiple=True,
+    help="What to write (repeatable). Default: the forest and every plan that the target reads.",
+)
+@click.option(
+    "--output", "-o", required=True, metavar="DIR|FILE|-", help="Where to write; '-' is stdout."
+)
+@click.option("--force", is_flag=True, help="Overwrite files.")
+@json_option
+def synthesize(
+    problem: Problem,
+    trees: int | Literal["auto"],
+    target: TargetName,
+    formats: tuple[Format, ...],
+    output: str,
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Compute a schedule; write its forest and its plans."""
+    where = _destination(output, formats, target)
+    if where.stdout and as_json:
+        raise click.UsageError("--json and '--output -' both want standard output")
+    began = time.perf_counter()
+    topology = problem.load()
+    paths = where.paths(f"{topology.name}.{problem.collective}")
+    files.check_free(paths.values(), force)
+
+    from forestcoll import pipeline
+    from forestcoll.report import synthesis
+    from forestcoll.report.progress import StageProgress
+
+    loaded = time.perf_counter() - began
+    with StageProgress() as progress:
+        result = pipeline.synthesize(
+            topology,
+            problem.collective,
+            root=problem.root,
+            ranks=problem.ranks,
+            relays=problem.relays,
+            trees=trees,
+            target=target,
+            formats=where.formats,
+            progress=progress,
+        )
+    if where.stdout:
+        click.echo(result.texts[where.formats[0]], nl=False)
+    else:
+        files.write_all({path: result.texts[f] for f, path in paths.items()}, force)
+    timings = {"load": loaded, **result.timings}
+    if as_json:
+        print_json(synthesis.summary(result, timings, paths))
+    else:
+        draw(synthesis.table(result, timings, paths), err=where.stdout)
+
+
+@click.command()
+@problem_options
+@json_option
+def optimum(problem: Problem, as_json: bool) -> None:
+    """The best possible algbw and what limits it, without any tree."""
+    topology = problem.load()
+
+    from forestcoll import pipeline
+    from forestcoll.graph import CapacityGraph
+    from forestcoll.report import synthesis
+    from forestcoll.report.progress import StageProgress
+
+    began = time.perf_counter()
+    collective = pipeline.parse_collective(problem.collective)
+    with StageProgress("optimum"):
+        best = pipeline.optimum(
+            topology,
+            collective,
+            root=problem.root,
+            ranks=problem.ranks,
+            relays=problem.relays,
+        )
+    took = time.perf_counter() - began
+    graph = CapacityGraph.from_topology(topology, ranks=problem.ranks, relays=problem.relays)
+    root = pipeline.parse_root(graph, collective, problem.root)
+    shown = (topology.name, graph, collective, best, -1 if root is None else root, took)
+    if as_json:
+        print_json(synthesis.optimum_summary(*shown))
+    else:
+        draw(synthesis.optimum_table(*shown))
+
+
+@click.command()
+@click.argument("sources", nargs=-1, required=True, metavar="FILE...")
+@json_option
+def verify(sources: tuple[str, ...], as_json: bool) -> int:
+    """Prove forests and plans right, or say what is wrong.
+
+    Takes anybody's files; "-" is standard input. Exit 1 if any is wrong.
+    """
+    from forestcoll import pipeline
+    from forestcoll.report.progress import StageProgress
+
+    results: list[dict[str, object]] = []
+    for source in sources:
+        try:
+            with StageProgress(f"verifying {source}"):
+                verdict = pipeline.verify_text(files.read_text(source), source)
+        except ForestCollError as error:
+            message = str(error) if source in str(error) else f"{source}: {error}"
+            results.append({"file": source, "ok": False, "error": message})
+            complain(message, 1)
+            continue
+        entry = {"file": source, "ok": True, "kind": verdict.kind, "proven": list(verdict.lines)}
+        results.append({**entry, "figures": dict(verdict.figures)})
+        if not as_json:
+            click.echo(f"{source}: ok")
+            for line in verdict.lines:
+                click.echo(f"  {line}")
+    if as_json:
+        print_json(results)
+    return 0 if all(r["ok"] for r in results) else 1
+
+
+@click.command()
+@click.argument("plan", metavar="PLAN")
+@click.option(
+    "--size",
+    "sizes",
+    type=SizeType(),
+    multiple=True,
+    default=("64M",),
+    show_default="64M",
+    help="Bytes as nccl-tests counts them: K, M, G are powers of 1024. Repeatable.",
+)
+@click.option("--dtype", type=click.Choice(DTYPES), default="float32", show_default=True)
+@click.option("--op", type=click.Choice(OPS), default="sum", show_default=True)
+@click.option(
+    "--iterations",
+    "-n",
+    type=click.IntRange(1, 1_000_000),
+    default=1,
+    show_default=True,
+    help="Timed runs of each row.",
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(0.1, 86400),
+    default=60.0,
+    show_default=True,
+    help="Seconds without any progress before the run is given up.",
+)
+@json_option
+def run(
+    plan: str,
+    sizes: tuple[int, ...],
+    dtype: str,
+    op: str,
+    iterations: int,
+    timeout: float,
+    as_json: bool,
+) -> int:
+    """Run a plan on this machine and check every element.
+
+    Every rank has real buffers; the table is that of nccl-tests.
+    """
+    from forestcoll import plans
+    from forestcoll.execute import cpu
+    from forestcoll.report import nccl_tests
+
+    program = plans.read_plan(Path(plan))
+    if program.style == "onesided" and op != "sum" and program.collective.reduces:
+        note(f"MSCCL++'s own executor always sums; --op {op} holds on this machine only")
+    results = [
+        cpu.run(program, size, dtype=dtype, op=op, iterations=iterations, timeout=timeout)
+        for size in sizes
+    ]
+    for text in dict.fromkeys(t for result in results for t in result.notes):
+        note(text)
+    if as_json:
+        print_json(nccl_tests.summary(program, results))
+    else:
+        click.echo(nccl_tests.table(program, results))
+    return 1 if any(result.wrong for result in results) else 0
+
+
+@click.command()
+@json_option
+def doctor(as_json: bool) -> int:
+    """Check this installation and this machine."""
+    from forestcoll import doctor as clinic
+    from forestcoll.report import table
+
+    findings = clinic.examine()
+    if as_json:
+        print_json([f.as_dict() for f in findings])
+    else:
+        draw(table.columns(("what", "", "found"), [(f.what, f.state, f.found) for f in findings]))
+    missing = [f.what for f in findings if f.state == clinic.MISSING]
+    if missing:
+        return complain(f"needed and missing: {', '.join(missing)}", 1)
+    return 0
+
+
+def _destination(output: str, formats: tuple[Format, ...], target: TargetName) -> files.Destination:
+    """`--output`, `--format` and `--target` together; what contradicts itself is a usage error."""
+    default = FORMATS if target == "any" else ("forest", HOLDS[target])
+    try:
+        where = files.destination(output, formats, default)
+    except ValueError as error:
+        raise click.UsageError(f"--output: {error}") from None
+    for asked in where.formats:
+        if target != "any" and asked not in ("forest", HOLDS[target]):
+            raise click.UsageError(f"--target {target} reads {HOLDS[target]}, not {asked}")
+    return where
+
+
+ALL = (synthesize, optimum, verify, run, doctor)

@@ -1,0 +1,84 @@
+"""`forestcoll topology ...`: look at topologies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from forestcoll.cli import files
+from forestcoll.cli.options import json_option, load, set_option
+from forestcoll.cli.talk import draw, print_json
+
+
+@click.group()
+def topology() -> None:
+    """Look at topologies: the catalogue's and your own."""
+
+
+@topology.command("list")
+@json_option
+def list_topologies(as_json: bool) -> None:
+    """The catalogue: names, parameters with their defaults."""
+    from forestcoll import catalog
+    from forestcoll.report import table
+
+    names = catalog.names()
+    if as_json:
+        print_json([{"name": n, "description": catalog.describe(n)} for n in names])
+    else:
+        draw(table.columns(("name", "what"), [(n, catalog.describe(n)) for n in names]))
+
+
+@topology.command()
+@click.argument("name", metavar="NAME|FILE")
+@set_option
+@click.option("--source", is_flag=True, help="Print the catalogue's YAML, comments and all.")
+@json_option
+def show(name: str, pairs: tuple[tuple[str, str], ...], source: bool, as_json: bool) -> None:
+    """What a topology is made of."""
+    from forestcoll import catalog
+    from forestcoll.report import topologies
+
+    if source:
+        click.echo(catalog.source(name), nl=False)
+        return
+    expanded = load(name, pairs)
+    about = catalog.describe(name) if name.removesuffix(".yaml") in catalog.names() else ""
+    if as_json:
+        print_json(topologies.summary(expanded, about))
+    else:
+        draw(topologies.table(expanded, about))
+
+
+@topology.command()
+@click.argument("file", metavar="FILE|NAME")
+@set_option
+def check(file: str, pairs: tuple[tuple[str, str], ...]) -> None:
+    """Well formed, and every GPU can reach every other?"""
+    from forestcoll.graph import CapacityGraph
+    from forestcoll.report import topologies
+    from forestcoll.topology import check_connected
+
+    expanded = load(file, pairs)
+    check_connected(expanded)
+    CapacityGraph.from_topology(expanded)
+    click.echo(f"{file}: ok: {topologies.census(expanded)}; every GPU reaches every other")
+
+
+@topology.command()
+@click.argument("name", metavar="NAME|FILE")
+@set_option
+@click.option("--output", "-o", default="-", metavar="FILE|-", help="Default: standard output.")
+@click.option("--force", is_flag=True, help="Overwrite the file.")
+def expand(name: str, pairs: tuple[tuple[str, str], ...], output: str, force: bool) -> None:
+    """Write the explicit form: every node and link by itself."""
+    from forestcoll.topology import dumps_topology
+
+    if output != "-":
+        files.check_free([Path(output)], force)
+    text = dumps_topology(load(name, pairs))
+    if output == "-":
+        click.echo(text, nl=False)
+    else:
+        files.write_all({Path(output): text}, force)
