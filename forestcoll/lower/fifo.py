@@ -257,7 +257,8 @@ def _share_out(messages: list[_Message], lanes: dict[Connection, int], budget: B
             :wanted
         ]
         if len(free) < wanted:
-            raise budget.refuse(f"{budget.rank(src)} -> {dst}", "channels", wanted, len(free))
+            where = f"{budget.rank(src)} -> {dst}"
+            raise budget.refuse(where, "free channels", wanted, len(free))
         for channel in free:
             room[src, True, channel] -= 1
             room[dst, False, channel] -= 1

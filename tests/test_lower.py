@@ -1,0 +1,524 @@
+"""Lowering: every program is right by the symbolic check, and keeps its target's limits."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from forestcoll import catalog, plans
+from forestcoll.errors import PlanError
+from forestcoll.forest import Forest, Phase, Tree, check
+from forestcoll.graph import CapacityGraph
+from forestcoll.lower import fits, hopeless, lower, usage
+from forestcoll.program import Buffer, Collective, Instruction, Op, Pipeline, Program
+from forestcoll.solver import solve
+from forestcoll.targets import MSCCL, MSCCLPP, RCCL, TARGETS, Target
+from forestcoll.verify import link_loads, verify
+
+BOTH = pytest.mark.parametrize("target", [RCCL, MSCCLPP], ids=lambda t: t.name)
+ALL = pytest.mark.parametrize("collective", list(Collective), ids=str)
+ONE_PHASE: dict[Collective, Phase] = {
+    Collective.ALLGATHER: "broadcast",
+    Collective.BROADCAST: "broadcast",
+    Collective.REDUCE_SCATTER: "reduce",
+    Collective.REDUCE: "reduce",
+}
+
+
+def mesh(n: int, boxes: int = 1) -> CapacityGraph:
+    """n GPUs, in so many boxes, each linked to each."""
+    pairs = [(u, v) for u in range(n) for v in range(n) if u != v]
+    return CapacityGraph(
+        names=tuple(f"box{v * boxes // n}/gpu{v}" for v in range(n)),
+        gpu=(True,) * n,
+        multicast=(False,) * n,
+        aggregation=(False,) * n,
+        ranks=tuple(range(n)),
+        tail=tuple(u for u, _ in pairs),
+        head=tuple(v for _, v in pairs),
+        capacity=(1,) * len(pairs),
+        unit=Fraction(1),
+    )
+
+
+def tree(phase: Phase, weight: int, parents: list[int]) -> Tree:
+    """A tree from each rank's parent, -1 at the root."""
+    edges: list[tuple[int, int]] = []
+    reached = [parents.index(-1)]
+    for u in reached:
+        children = [v for v, p in enumerate(parents) if p == u]
+        reached += children
+        edges += [(u, v) for v in children]
+    if phase == "reduce":
+        edges = [(v, u) for u, v in reversed(edges)]
+    return Tree(reached[0], phase, weight, tuple(edges))
+
+
+def chain(n: int, root: int, phase: Phase, weight: int = 1, step: int = 1) -> Tree:
+    """root, root + step, root + 2 step ...; step and n have no common factor."""
+    parents = [-1] * n
+    for hop in range(1, n):
+        parents[(root + hop * step) % n] = (root + (hop - 1) * step) % n
+    return tree(phase, weight, parents)
+
+
+def star(n: int, root: int, phase: Phase, weight: int = 1) -> Tree:
+    return tree(phase, weight, [-1 if v == root else root for v in range(n)])
+
+
+def forest(collective: Collective, n: int, trees: list[Tree], boxes: int = 1) -> Forest:
+    """A forest that passes its own check."""
+    total = sum(t.weight for t in trees)
+    if collective is Collective.ALLREDUCE:
+        total //= 2
+    root = trees[0].root if collective.rooted else -1
+    made = Forest("hand-made", mesh(n, boxes), collective, total, tuple(trees), root=root)
+    check(made)
+    return made
+
+
+def of_shape(collective: Collective, n: int, shape: Any, boxes: int = 1) -> Forest:
+    """One tree of that shape a root (and phase)."""
+    roots = [n - 1] if collective.rooted else list(range(n))
+    phases: list[Phase] = (
+        ["reduce", "broadcast"] if collective is Collective.ALLREDUCE else [ONE_PHASE[collective]]
+    )
+    return forest(collective, n, [shape(n, r, p) for p in phases for r in roots], boxes)
+
+
+def proven(made: Forest, target: Target, **options: int) -> Program:
+    """The program, once it is right in place and out of place and reads back from its plan."""
+    program = lower(made, target, **options)
+    assert program.in_place
+    assert program.out_of_place
+    verify(program)
+    if target.style == "fifo":
+        verify(program, queue=1)
+    link_loads(program, made)
+    text = plans.dumps(program, target.format, target)
+    assert plans.loads(text, source="text", format=target.format) == program
+    return program
+
+
+def instructions(program: Program) -> Iterator[Instruction]:
+    return (i for _, _, _, i in program.instructions())
+
+
+# -- right for every collective, shape and style ------------------------------------------------
+
+
+@BOTH
+@ALL
+@pytest.mark.parametrize("shape", [chain, star])
+@pytest.mark.parametrize(("n", "boxes"), [(2, 1), (2, 2), (3, 1), (4, 2), (5, 5)])
+def test_small_forests_are_right(
+    collective: Collective, target: Target, shape: Any, n: int, boxes: int
+) -> None:
+    program = proven(of_shape(collective, n, shape, boxes), target)
+    assert program.collective is collective
+    assert program.style == target.style
+    assert program.names == tuple(f"box{v * boxes // n}/gpu{v}" for v in range(n))
+    assert program.root == (n - 1 if collective.rooted else -1)
+
+
+@st.composite
+def forests(draw: st.DrawFn) -> Forest:
+    """Any trees, weights and cuts; for allreduce the two phases of a root are cut apart."""
+    collective = draw(st.sampled_from(list(Collective)))
+    n = draw(st.integers(2, 6))
+
+    def some(root: int, phase: Phase, weight: int) -> Iterator[Tree]:
+        while weight:
+            part = draw(st.integers(1, weight))
+            weight -= part
+            order = [root, *draw(st.permutations([v for v in range(n) if v != root]))]
+            parents = [-1] * n
+            for place in range(1, n):
+                parents[order[place]] = order[draw(st.integers(0, place - 1))]
+            yield tree(phase, part, parents)
+
+    trees: list[Tree] = []
+    k = draw(st.integers(1, 4))
+    if collective is Collective.ALLREDUCE:
+        for root in range(n):
+            share = k if root == 0 else draw(st.integers(0, 4))
+            trees += some(root, "reduce", share)
+            trees += some(root, "broadcast", share)
+    else:
+        roots = [draw(st.integers(0, n - 1))] if collective.rooted else list(range(n))
+        for root in roots:
+            trees += some(root, ONE_PHASE[collective], k)
+    return forest(collective, n, trees, draw(st.integers(1, 2)))
+
+
+@settings(max_examples=60, deadline=None)
+@given(forests(), st.sampled_from([RCCL, MSCCLPP]), st.integers(1, 2))
+def test_any_forest_is_right(made: Forest, target: Target, instances: int) -> None:
+    proven(made, target, instances=instances)
+
+
+@settings(max_examples=30, deadline=None)
+@given(forests())
+def test_programs_do_not_write_the_input(made: Forest) -> None:
+    for target in (MSCCL, MSCCLPP):
+        for i in instructions(lower(made, target)):
+            assert all(ref.buffer is not Buffer.INPUT for ref in i.dst)
+
+
+def test_the_same_forest_gives_the_same_program() -> None:
+    made = of_shape(Collective.ALLREDUCE, 5, star)
+    for target in TARGETS.values():
+        assert lower(made, target) == lower(made, target)
+
+
+# -- chunks ------------------------------------------------------------------------------------
+
+
+@BOTH
+def test_weights_share_no_factor_in_chunks(target: Target) -> None:
+    made = forest(
+        Collective.ALLGATHER,
+        2,
+        [chain(2, r, "broadcast", 6) for r in range(2)],
+    )
+    program = proven(made, target)
+    assert {(r.input_chunks, r.output_chunks) for r in program.ranks} == {(1, 2)}
+
+
+@pytest.mark.parametrize(
+    ("collective", "sizes"),
+    [
+        (Collective.ALLGATHER, (1, 3)),
+        (Collective.REDUCE_SCATTER, (3, 1)),
+        (Collective.ALLREDUCE, (3, 3)),
+        (Collective.BROADCAST, (1, 1)),
+        (Collective.REDUCE, (1, 1)),
+    ],
+)
+@BOTH
+def test_buffers_have_the_sizes_of_the_collective(
+    collective: Collective, sizes: tuple[int, int], target: Target
+) -> None:
+    program = lower(of_shape(collective, 3, chain), target)
+    assert {(r.input_chunks, r.output_chunks) for r in program.ranks} == {sizes}
+
+
+@BOTH
+def test_roots_of_an_allreduce_may_own_different_parts(target: Target) -> None:
+    trees = [chain(3, 0, "reduce", 5), star(3, 0, "broadcast", 5)]
+    trees += [star(3, 2, "reduce", 2), chain(3, 2, "broadcast", 1), star(3, 2, "broadcast", 1)]
+    program = proven(forest(Collective.ALLREDUCE, 3, trees), target)
+    assert program.ranks[0].input_chunks == 7
+
+
+def test_instances_cut_every_tree() -> None:
+    made = of_shape(Collective.ALLGATHER, 3, star)
+    once, thrice = lower(made, MSCCLPP), proven(made, MSCCLPP, instances=3)
+    assert usage(once).thread_blocks == 3
+    assert usage(thrice).thread_blocks == 9
+    assert thrice.ranks[0].output_chunks == 3 * once.ranks[0].output_chunks
+
+
+@BOTH
+def test_trees_that_differ_in_switches_only_are_one(target: Target) -> None:
+    graph = mesh(2)
+    # two switches between two ranks
+    wide = replace(
+        graph,
+        names=(*graph.names, "x", "y"),
+        gpu=(True, True, False, False),
+        multicast=(False,) * 4,
+        aggregation=(False,) * 4,
+        tail=(0, 2, 0, 3, 1, 2, 1, 3),
+        head=(2, 1, 3, 1, 2, 0, 3, 0),
+        capacity=(1,) * 8,
+    )
+    trees = [Tree(r, "broadcast", 1, ((r, x, 1 - r),)) for r in (0, 1) for x in (2, 3)]
+    made = Forest("two-ways", wide, Collective.ALLGATHER, 4, tuple(trees))
+    check(made)
+    assert lower(made, target).ranks[0].output_chunks == 2
+
+
+# -- fifo style --------------------------------------------------------------------------------
+
+
+def test_fifo_uses_what_every_parser_runs() -> None:
+    allowed = {Op.SEND, Op.RECV, Op.COPY, Op.REDUCE}
+    for collective in Collective:
+        program = lower(of_shape(collective, 4, star), RCCL)
+        assert {i.op for i in instructions(program)} <= allowed
+
+
+def test_a_heavy_tree_is_sent_in_several_messages() -> None:
+    trees = [star(3, 0, "broadcast", 150), chain(3, 0, "broadcast", 7)]
+    program = proven(forest(Collective.BROADCAST, 3, trees), RCCL)
+    counts = [i.src[0].count for i in instructions(program) if i.op is Op.SEND]
+    assert max(counts) <= 71
+    assert sum(counts) == 2 * 157
+
+
+def test_neighbouring_messages_become_one() -> None:
+    # to rank 1 both trees go alike, and their chunks are neighbours
+    trees = [tree("broadcast", 1, [-1, 0, 0]), tree("broadcast", 1, [-1, 0, 1])]
+    program = proven(forest(Collective.BROADCAST, 3, trees), RCCL)
+    to_1 = [b for b in program.ranks[0].thread_blocks if b.send == 1]
+    (send,) = (s for b in to_1 for s in b.steps)
+    assert isinstance(send, Instruction)
+    assert send.src[0].count == 2
+
+
+def test_a_full_thread_block_spills_to_further_channels() -> None:
+    made = forest(Collective.REDUCE, 3, [star(3, 0, "reduce", 71 * 18), chain(3, 0, "reduce", 1)])
+    assert usage(lower(made, RCCL)).channels == 1
+    program = lower(made, replace(RCCL, steps=20))
+    verify(program)
+    assert usage(program).channels == 3
+    assert usage(program).steps <= 20
+    peers = [b.recv for b in program.ranks[0].thread_blocks]
+    assert max(peers.count(1), peers.count(2)) == 3
+
+
+def test_short_thread_blocks_are_joined_where_there_are_too_few() -> None:
+    made = of_shape(Collective.ALLREDUCE, 6, star)
+    assert usage(lower(made, RCCL)).thread_blocks == 11
+    few = replace(RCCL, thread_blocks=7)
+    program = lower(made, few)
+    verify(program)
+    verify(program, queue=1)
+    assert usage(program).thread_blocks == 7
+
+
+def test_many_peers_use_further_channels() -> None:
+    made = of_shape(Collective.ALLGATHER, 6, star)
+    program = lower(made, replace(RCCL, channel_blocks=2))
+    verify(program)
+    for rank in program.ranks:
+        for direction in ("send", "recv"):
+            used = [b.channel for b in rank.thread_blocks if getattr(b, direction) >= 0]
+            assert max(map(used.count, used)) == 2
+
+
+def test_a_wide_root_copies_before_it_sends() -> None:
+    made = forest(Collective.BROADCAST, 20, [star(20, 3, "broadcast")])
+    program = proven(made, RCCL)
+    (copy,) = (i for i in instructions(program) if i.op is Op.COPY)
+    assert copy.after == ()
+    few = forest(Collective.BROADCAST, 4, [star(4, 3, "broadcast")])
+    (copy,) = (i for i in instructions(lower(few, RCCL)) if i.op is Op.COPY)
+    assert len(copy.after) == 3
+
+
+def test_rooted_fifo_plans_between_boxes_use_ll128() -> None:
+    for collective in Collective:
+        inside = lower(of_shape(collective, 4, chain), RCCL)
+        between = lower(of_shape(collective, 4, chain, boxes=2), RCCL)
+        assert inside.protocol == "Simple"
+        assert between.protocol == ("LL128" if collective.rooted else "Simple")
+
+
+# -- onesided style ----------------------------------------------------------------------------
+
+
+def test_channels_are_memory_in_a_box_and_port_between() -> None:
+    program = lower(of_shape(Collective.ALLGATHER, 4, star, boxes=2), MSCCLPP)
+    for number, rank in enumerate(program.ranks):
+        for block in rank.thread_blocks:
+            for channel in block.channels:
+                near = number // 2 == channel.peer // 2
+                assert channel.kind == ("memory" if near else "port")
+
+
+def test_thread_blocks_shake_hands_and_only_ports_are_awaited_at_the_end() -> None:
+    for boxes, last in ((1, Pipeline), (4, Instruction)):
+        program = lower(of_shape(Collective.ALLREDUCE, 4, chain, boxes), MSCCLPP)
+        for rank in program.ranks:
+            for block in rank.thread_blocks:
+                first = block.steps[0]
+                assert isinstance(first, Instruction)
+                assert first.op is Op.RELAXED_SIGNAL
+                assert isinstance(block.steps[-1], last)
+
+
+def test_pipelines_take_the_callers_slice() -> None:
+    program = lower(of_shape(Collective.REDUCE, 3, chain), MSCCLPP, unit_bytes=4096)
+    sizes = {
+        s.unit_bytes
+        for r in program.ranks
+        for b in r.thread_blocks
+        for s in b.steps
+        if isinstance(s, Pipeline)
+    }
+    assert sizes == {4096}
+    for wrong in (0, -16, 24):
+        with pytest.raises(PlanError, match=rf"unit_bytes is {wrong}: must be .* multiple of 16"):
+            lower(of_shape(Collective.REDUCE, 3, chain), MSCCLPP, unit_bytes=wrong)
+
+
+def test_operations_reach_at_most_eight_peers() -> None:
+    for collective in (Collective.BROADCAST, Collective.REDUCE, Collective.ALLREDUCE):
+        program = proven(of_shape(collective, 16, star), MSCCLPP)
+        for i in instructions(program):
+            assert len(i.channels) <= 8
+            assert len(i.src) <= 10
+            assert len(i.dst) <= 8
+
+
+def test_classes_grow_where_few_thread_blocks_are_too_small() -> None:
+    trees = [chain(3, 0, "broadcast", 1, step) for step in (1, 2)]
+    trees += [star(3, 0, "broadcast", 2), chain(3, 0, "broadcast", 3)]
+    made = forest(Collective.BROADCAST, 3, trees)
+    tight = replace(MSCCLPP, steps=20)
+    program = lower(made, tight)
+    verify(program)
+    assert usage(program).steps <= 20
+
+
+# -- refusals ----------------------------------------------------------------------------------
+
+
+def test_relays_are_refused() -> None:
+    graph = replace(mesh(3), ranks=(0, 2))
+    trees = (
+        Tree(0, "broadcast", 1, ((0, 1, 2),)),
+        Tree(2, "broadcast", 1, ((2, 0),)),
+    )
+    made = Forest("relayed", graph, Collective.ALLGATHER, 2, trees)
+    check(made)
+    with pytest.raises(
+        PlanError, match=r"box0/gpu0 -> box0/gpu2 relays .* box0/gpu1.*--relays none"
+    ):
+        lower(made, RCCL)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"trees": (star(3, 0, "broadcast"), star(3, 1, "broadcast"))}, "carry 2 of 3 shares"),
+        (
+            {
+                "trees": (
+                    star(3, 0, "broadcast", 2),
+                    star(3, 1, "broadcast"),
+                    star(3, 2, "broadcast", 3),
+                ),
+                "total": 6,
+            },
+            r"box0/gpu1 has 1 of 6 shares, another rank 3: .* equal parts",
+        ),
+        (
+            {"trees": (Tree(0, "broadcast", 3, ((0, 1),)),)},
+            "tree 0 of the forest is no spanning tree",
+        ),
+        (
+            {"trees": (Tree(0, "broadcast", 3, ((0, 1), (0, 1))),)},
+            "tree 0 of the forest is no spanning tree",
+        ),
+    ],
+)
+def test_wrong_forests_are_refused(change: dict[str, Any], words: str) -> None:
+    made = replace(of_shape(Collective.ALLGATHER, 3, star), **change)
+    with pytest.raises(PlanError, match=words):
+        lower(made, RCCL)
+
+
+def test_phases_of_an_allreduce_must_carry_the_same() -> None:
+    trees = (star(2, 0, "reduce", 2), star(2, 0, "broadcast"), star(2, 1, "broadcast"))
+    made = Forest("torn", mesh(2), Collective.ALLREDUCE, 2, trees)
+    with pytest.raises(PlanError, match=r"rank 0's broadcast trees carry 1 chunks, its share is 2"):
+        lower(made, MSCCLPP)
+
+
+@pytest.mark.parametrize(
+    ("target", "limits", "words"),
+    [
+        (RCCL, {"thread_blocks": 4}, r"rank 0 \(box0/gpu0\) needs 6 thread blocks, rccl holds 4"),
+        (RCCL, {"steps": 1}, r"rank 1 \(box0/gpu1\) -> 0 needs 48 channels, rccl holds 32"),
+        (
+            RCCL,
+            {"channel_blocks": 1, "channels": 2},
+            r"\(box0/gpu0\) -> 3 needs 1 free channels, rccl holds 0",
+        ),
+        (RCCL, {"chunks": 5}, r"needs 6 chunks in a buffer, rccl holds 5"),
+        (RCCL, {"nodes": 42}, r"needs 4\d XML elements .*, rccl holds 42"),
+        (RCCL, {"dependency_blocks": 2}, r"blocks that others wait for, rccl holds 2"),
+        (MSCCLPP, {"channels": 4}, r"needs 5 channels of one kind in one thread block, mscclpp"),
+        (MSCCLPP, {"remote_buffers": 4}, r"needs 5 remote buffers in one thread block, mscclpp"),
+        (MSCCLPP, {"steps": 9}, r"operations in one thread block, mscclpp holds 9"),
+        (
+            MSCCLPP,
+            {"thread_blocks": 1, "steps": 40},
+            r"6 trees need more than 1 thread blocks of 40",
+        ),
+    ],
+)
+def test_limits_are_named_with_rank_figure_and_way_out(
+    target: Target, limits: dict[str, Any], words: str
+) -> None:
+    made = of_shape(Collective.ALLREDUCE, 6, star)
+    small = replace(target, **limits)
+    with pytest.raises(PlanError, match=words) as caught:
+        lower(made, small)
+    assert str(caught.value).startswith("allreduce on hand-made: ")
+    assert "another runtime (--target) has other limits" in str(caught.value)
+    assert "--format forest" in str(caught.value)
+    assert "--trees" not in str(caught.value)  # there is but one tree a root
+    assert fits(made, small) == str(caught.value)
+    assert fits(made, target) is None
+
+
+def test_many_trees_are_advised_to_be_fewer() -> None:
+    trees = [star(2, r, "broadcast", 2) for r in (0, 1)]
+    made = forest(Collective.ALLGATHER, 2, trees)
+    with pytest.raises(PlanError, match=r"fewer trees \(--trees 1\) may fit"):
+        lower(made, replace(RCCL, thread_blocks=1))
+
+
+def test_hopeless_counts() -> None:
+    assert hopeless(RCCL, Collective.ALLREDUCE, 16, 13) is None
+    assert "64000 chunks in a buffer, rccl holds 32767" in str(
+        hopeless(RCCL, Collective.ALLGATHER, 64, 1000)
+    )
+    small = replace(RCCL, thread_blocks=2, steps=3)
+    assert "7 steps at a rank, rccl holds 6" in str(
+        hopeless(small, Collective.BROADCAST, 2, 71 * 7)
+    )
+    assert hopeless(MSCCLPP, Collective.ALLGATHER, 64, 1000) is None
+
+
+# -- machines of the catalogue -----------------------------------------------------------------
+
+
+def solved(name: str, parameters: dict[str, str], collective: Collective, trees: Any) -> Forest:
+    topology = catalog.load(name, parameters)
+    graph = CapacityGraph.from_topology(topology)
+    root = 0 if collective.rooted else None
+    return solve(graph, collective, root, trees, name=topology.name)
+
+
+@ALL
+@pytest.mark.parametrize(
+    ("name", "parameters", "trees"),
+    [("dgx-a100", {"boxes": "2"}, 1), ("mi250", {"boxes": "1"}, "auto")],
+)
+def test_machines(collective: Collective, name: str, parameters: Any, trees: Any) -> None:
+    made = solved(name, parameters, collective, trees)
+    for target in (RCCL, MSCCLPP):
+        proven(made, target)
+
+
+@pytest.mark.parametrize("target", [MSCCL, RCCL, MSCCLPP], ids=lambda t: t.name)
+def test_sixty_four_ranks_are_lowered_in_seconds(target: Target) -> None:
+    made = solved("torus-3d", {"x": "4", "y": "4", "z": "4"}, Collective.ALLREDUCE, "auto")
+    start = time.process_time()
+    program = lower(made, target)
+    assert time.process_time() - start < 5
+    assert program.n == 64
+    if target is RCCL:
+        verify(program)
