@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections import defaultdict
 from collections.abc import Iterable
 from fractions import Fraction
@@ -25,7 +24,7 @@ def build(
     switches: Iterable[str] = (),
     unit: Fraction = Fraction(1),
 ) -> CapacityGraph:
-    """A graph from named links; nodes named `...switch` or `fabric...` or in `switches` are switches."""
+    """A graph from named links; `...switch`, `fabric...` and those in `switches` are switches."""
     capacity: dict[tuple[str, str], int] = defaultdict(int)
     for u, v, c in links:
         capacity[u, v] += c
@@ -34,9 +33,7 @@ def build(
     names = tuple(dict.fromkeys(v for pair in capacity for v in pair))
     index = {name: number for number, name in enumerate(names)}
     known = set(switches)
-    gpu = tuple(
-        not (n in known or n.startswith("fabric") or n.endswith("switch")) for n in names
-    )
+    gpu = tuple(not (n in known or n.startswith("fabric") or n.endswith("switch")) for n in names)
     chosen = ranks if ranks is not None else [n for n, g in zip(names, gpu, strict=True) if g]
     none = (False,) * len(names)
     return CapacityGraph(
@@ -91,33 +88,4 @@ def torus(*sides: int, capacity: int = 50) -> CapacityGraph:
 
 def ring(count: int, capacity: int = 1, both: bool = True) -> CapacityGraph:
     """`count` GPUs in a circle."""
-    return build(
-        [(f"g{i}", f"g{(i + 1) % count}", capacity) for i in range(count)], both=both
-    )
-
-
-def random_graph(seed: int) -> CapacityGraph:
-    """A connected graph of 2..8 ranks and 0..4 balanced switches, one-way and uneven links."""
-    rng = random.Random(seed)
-    gpus = [f"g{i}" for i in range(rng.randint(2, 8))]
-    switches = [f"s{i}" for i in range(rng.randint(0, 4))]
-    idle = [f"i{i}" for i in range(rng.choice([0, 0, 0, 2]))]
-    relays = switches + idle
-    weights = rng.choice([(1,), (1, 2, 3), (2, 3, 5, 7, 101, 7919), (25, 50, 300)])
-    links = []
-    order = gpus[:]
-    rng.shuffle(order)
-    if rng.random() < 0.6 or not relays:  # a cycle through all ranks
-        links += [
-            (u, v, rng.choice(weights)) for u, v in zip(order, order[1:] + order[:1], strict=True)
-        ]
-    else:
-        links += [(g, relays[0], w := rng.choice(weights)) for g in gpus]
-        links += [(v, u, c) for u, v, c in links]
-    nodes = gpus + relays
-    for _ in range(rng.randint(0, 2 * len(nodes))):  # closed walks keep every relay balanced
-        walk = rng.sample(nodes, rng.randint(2, min(4, len(nodes))))
-        c = rng.choice(weights)
-        links += [(u, v, c) for u, v in zip(walk, walk[1:] + walk[:1], strict=True)]
-    used = {v for u, v, _ in links} | {u for u, v, _ in links}
-    return build(links, both=False, ranks=[g for g in gpus if g in used], switches=switches)
+    return build([(f"g{i}", f"g{(i + 1) % count}", capacity) for i in range(count)], both=both)

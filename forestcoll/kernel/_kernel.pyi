@@ -51,7 +51,8 @@ def remove_relays(
     supply: Sequence[int],
     sinks: Sequence[int],
     group: Sequence[int],
+    detours: bool,
 ) -> Logical: ...
 def pack(
-    logical: Logical, supply: Sequence[int], sinks: Sequence[int]
-) -> list[tuple[int, int, list[int]]]: ...
+    logical: Logical, supply: Sequence[int], sinks: Sequence[int], exact: bool
+) -> tuple[int, list[tuple[int, int, list[int]]]] | None: ...

@@ -99,9 +99,10 @@ class Lowering {
   // Whether no node is deeper than `limit` now, after at most `tries` candidates.
   bool reach(int limit, long& tries) {
     excess_.clear();
+    high_.clear();
     Amount total = 0;
     for (std::size_t i = 0; i < shapes_.size(); ++i) {
-      excess_.push_back(shapes_[i].excess(limit));
+      add_excess(shapes_[i].excess(limit));
       total += excess_[i] * weight_[i];
     }
     for (; total > 0 && tries > 0; --tries) {
@@ -172,16 +173,26 @@ class Lowering {
   void divide(int i, Amount keep) {
     const int rest = static_cast<int>(shapes_.size());
     shapes_.push_back(Shape(shapes_[i]));
-    excess_.push_back(excess_[i]);
+    add_excess(excess_[i]);
     weight_.push_back(weight_[i] - keep);
     weight_[i] = keep;
     for (int v = 0; v < shapes_[i].size(); ++v)
       if (v != shapes_[i].root()) users_[arc(shapes_[i].parent(v), v)].push_back(rest);
   }
 
+  void add_excess(long excess) {
+    if (excess > 0) high_.push_back(static_cast<int>(excess_.size()));
+    excess_.push_back(excess);
+  }
+
+  // A batch that is too high. The list may name some that no longer are; they go when met.
   int too_high() {
-    for (;;)
-      if (const int i = below(static_cast<int>(shapes_.size())); excess_[i] > 0) return i;
+    for (;;) {
+      const int n = below(static_cast<int>(high_.size()));
+      if (excess_[high_[n]] > 0) return high_[n];
+      std::swap(high_[n], high_.back());
+      high_.pop_back();
+    }
   }
 
   // A node that is too deep, or one above it.
@@ -195,6 +206,7 @@ class Lowering {
 
   void take(int i, int v, int from, int to, long change) {
     shapes_[i].move(v, tail_[to]);
+    if (excess_[i] == 0 && change > 0) high_.push_back(i);
     excess_[i] += change;
     room_[from] += weight_[i];
     room_[to] -= weight_[i];
@@ -209,6 +221,7 @@ class Lowering {
   std::vector<Shape> shapes_;
   std::vector<Amount> weight_;
   std::vector<long> excess_;  // per batch, for the limit at hand
+  std::vector<int> high_;     // batches with excess
   std::size_t most_;          // batches
   std::mt19937 random_;
 };

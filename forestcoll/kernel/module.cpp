@@ -113,60 +113,70 @@ std::optional<Amounts> trim_py(int nodes, const Ints& tail, const Ints& head,
 }
 
 Logical remove_relays_py(int nodes, const Ints& tail, const Ints& head, const Amounts& capacity,
-                         const Amounts& supply, const Ints& sinks, const Ints& group) {
+                         const Amounts& supply, const Ints& sinks, const Ints& group,
+                         bool detours) {
   const Digraph graph = digraph(nodes, tail, head, capacity);
   const Demand asked = demand(nodes, supply, sinks);
   require(static_cast<int>(group.size()) == nodes, "group needs one entry a node");
   nb::gil_scoped_release release;
-  return remove_relays(graph, asked, relays(nodes, sinks), group);
+  return remove_relays(graph, asked, relays(nodes, sinks), group, detours);
 }
 
-std::tuple<Digraph, Amounts, Ints> compact(const Logical& logical, const Amounts& supply, const Ints& sinks) {
-  Ints position(supply.size(), -1);
+// The logical links with the sinks numbered 0, 1, ...
+Digraph compact(const Logical& logical, const Ints& sinks, int nodes) {
+  Ints position(nodes, -1);
+  for (std::size_t i = 0; i < sinks.size(); ++i) position[sinks[i]] = static_cast<int>(i);
   Digraph graph;
-  Amounts weights;
   graph.nodes = static_cast<int>(sinks.size());
-  for (int v : sinks) {
-    position[v] = static_cast<int>(weights.size());
-    weights.push_back(supply[v]);
-  }
   for (std::size_t a = 0; a < logical.tail.size(); ++a) {
     graph.tail.push_back(position[logical.tail[a]]);
     graph.head.push_back(position[logical.head[a]]);
+    require(graph.tail.back() >= 0 && graph.head.back() >= 0, "a logical link ends at no sink");
     Amount sum = 0;
     for (const PathUnits& unit : logical.units[a]) sum += unit.count;
     graph.capacity.push_back(sum);
   }
-  return {std::move(graph), std::move(weights), sinks};
-}
-
-// The lowest trees where they exist, else exact packing with its trees lowered afterwards.
-std::vector<Batch> pack_trees(const Digraph& graph, const Amounts& supply) {
-  if (auto batches = pack_layered(graph, supply)) return std::move(*batches);
-  std::vector<Batch> batches = pack_exact(graph, supply, 0);
-  const long edges = static_cast<long>(batches.size()) * graph.nodes;
-  lower_trees(graph, batches, std::min(1'000'000L, 1'700 * edges));  // half a second at most
-  return batches;
+  return graph;
 }
 
 using TreeTuple = std::tuple<int, Amount, Ints>;
 
-std::vector<TreeTuple> pack_py(const Logical& logical, const Amounts& supply, const Ints& sinks) {
-  demand(static_cast<int>(supply.size()), supply, sinks);
-  nb::gil_scoped_release release;
-  const auto [graph, weights, nodes] = compact(logical, supply, sinks);
-  std::vector<Batch> batches = pack_trees(graph, weights);
+std::vector<TreeTuple> over_paths(std::vector<Batch> batches, const Logical& logical,
+                                  const Ints& sinks, int nodes) {
   for (Batch& batch : batches) {
-    Ints parent(supply.size(), -1);
-    for (std::size_t v = 0; v < nodes.size(); ++v)
-      if (batch.parent[v] >= 0) parent[nodes[v]] = nodes[batch.parent[v]];
+    Ints parent(nodes, -1);
+    for (std::size_t v = 0; v < sinks.size(); ++v)
+      if (batch.parent[v] >= 0) parent[sinks[v]] = sinks[batch.parent[v]];
     batch.parent = std::move(parent);
-    batch.root = nodes[batch.root];
+    batch.root = sinks[batch.root];
   }
   std::vector<TreeTuple> result;
-  for (PathTree& tree : expand(std::move(batches), logical, static_cast<int>(supply.size())))
+  for (PathTree& tree : expand(std::move(batches), logical, nodes))
     result.emplace_back(tree.root, tree.weight, std::move(tree.paths));
   return result;
+}
+
+// Trees in layers (the lowest there are) or, with `exact`, always trees, lowered afterwards.
+std::optional<std::tuple<int, std::vector<TreeTuple>>> pack_py(const Logical& logical,
+                                                               const Amounts& supply,
+                                                               const Ints& sinks, bool exact) {
+  const int nodes = static_cast<int>(supply.size());
+  demand(nodes, supply, sinks);
+  const Digraph graph = compact(logical, sinks, nodes);
+  Amounts weights;
+  for (int v : sinks) weights.push_back(supply[v]);
+  nb::gil_scoped_release release;
+  std::optional<std::vector<Batch>> batches;
+  if (exact) {
+    batches = pack_exact(graph, weights, 0);
+    const long edges = static_cast<long>(batches->size()) * graph.nodes;
+    lower_trees(graph, *batches, std::min(1'000'000L, 1'700 * edges));  // half a second at most
+  } else {
+    batches = pack_layered(graph, weights);
+  }
+  if (!batches) return std::nullopt;
+  const int most = height(*batches);
+  return std::tuple{most, over_paths(std::move(*batches), logical, sinks, nodes)};
 }
 
 }  // namespace
@@ -196,7 +206,9 @@ NB_MODULE(_kernel, m) {
   m.def("trim", &trim_py, "nodes"_a, "tail"_a, "head"_a, "capacity"_a, "supply"_a, "sinks"_a,
         "Lower capacities, balanced at every relay, that still meet the demand; None if not found.");
   m.def("remove_relays", &remove_relays_py, "nodes"_a, "tail"_a, "head"_a, "capacity"_a,
-        "supply"_a, "sinks"_a, "group"_a, "Logical links instead of every node that is no sink.");
-  m.def("pack", &pack_py, "logical"_a, "supply"_a, "sinks"_a,
-        "[(root, weight, paths)]: spanning trees, supply[r] of them at every r, in growth order.");
+        "supply"_a, "sinks"_a, "group"_a, "detours"_a,
+        "Logical links instead of every node that is no sink.");
+  m.def("pack", &pack_py, "logical"_a, "supply"_a, "sinks"_a, "exact"_a,
+        "(height, [(root, weight, paths)]): spanning trees, supply[r] of them at every r, in growth "
+        "order. Without `exact` only the lowest trees will do, else None.");
 }

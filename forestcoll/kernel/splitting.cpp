@@ -85,6 +85,7 @@ class Splitter {
         if (fresh) {
           result.paths.push_back({origin_[unit.path].tail});
           walk(unit.path, result.paths.back());
+          cut_loops(result.paths.back());
         }
         list.push_back({it->second, unit.count});
       }
@@ -204,6 +205,16 @@ class Splitter {
     }
     walk(o.left, nodes);
     walk(o.right, nodes);
+  }
+
+  // A path that comes back to a relay goes on from its first visit: it only uses less.
+  static void cut_loops(std::vector<int>& nodes) {
+    for (std::size_t i = 0; i < nodes.size(); ++i)
+      for (std::size_t j = nodes.size() - 1; j > i; --j)
+        if (nodes[j] == nodes[i]) {
+          nodes.erase(nodes.begin() + static_cast<long>(i), nodes.begin() + static_cast<long>(j));
+          break;
+        }
   }
 
   const Demand& demand_;
@@ -329,11 +340,27 @@ std::vector<int> depths(const Digraph& graph, const std::vector<char>& relay) {
   return depth;
 }
 
+// Takes out what relays could only send back and forth between each other, as far as the cuts allow:
+// else a leaf switch would send up to the spine what its own ports can exchange.
+void drop_detours(Splitter& splitter, const std::vector<char>& relay) {
+  std::vector<Change> loops;
+  const Digraph& graph = splitter.graph();
+  for (int e = 0; e < graph.arcs(); ++e) {
+    const int u = graph.tail[e], w = graph.head[e];
+    if (!relay[u] || !relay[w] || u > w) continue;
+    const Amount units = std::min(splitter.capacity(u, w), splitter.capacity(w, u));
+    if (units > 0) loops.push_back({w, u, u, units, 0});
+  }
+  std::vector<std::vector<char>> broken;
+  if (!loops.empty()) splitter.apply(loops, broken);
+}
+
 }  // namespace
 
 Logical remove_relays(const Digraph& graph, const Demand& demand, const std::vector<char>& relay,
-                      const std::vector<int>& group) {
+                      const std::vector<int>& group, bool detours) {
   Splitter splitter(graph, demand, relay);
+  if (!detours) drop_detours(splitter, relay);
   const std::vector<int> depth = depths(graph, relay);
   std::vector<int> waiting;
   for (int v = 0; v < graph.nodes; ++v)

@@ -27,9 +27,10 @@ bool trim(Digraph& graph, const Demand& demand, const std::vector<char>& relay);
 
 // Replaces every relay by direct links between the others such that the demand can still be met.
 // Relays must be balanced and the demand met at the start. `group` names each node's box (or -1):
-// a relay that joins several boxes should not be wasted on traffic inside one.
+// a relay that joins several boxes should not be wasted on traffic inside one. Without `detours`,
+// relays first lose what they could only send back and forth between each other.
 // Source: Bang-Jensen, Frank, Jackson (1995) for the existence of a complete splitting.
 Logical remove_relays(const Digraph& graph, const Demand& demand, const std::vector<char>& relay,
-                      const std::vector<int>& group);
+                      const std::vector<int>& group, bool detours);
 
 }  // namespace forestcoll

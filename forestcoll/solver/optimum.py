@@ -74,9 +74,7 @@ class Task:
         return math.gcd(self.rate.numerator, *self.graph.capacity)
 
 
-def optimum(
-    graph: CapacityGraph, collective: Collective, root: int | None = None
-) -> Optimum:
+def optimum(graph: CapacityGraph, collective: Collective, root: int | None = None) -> Optimum:
     """The best algbw of `collective` on `graph`, with its certificate.
 
     `root` is a rank number, for broadcast and reduce only. InfeasibleError names the cut where some
@@ -156,7 +154,7 @@ def analyse(graph: CapacityGraph, root: int | None) -> Task:
 
 
 def require_size(capacity: list[int] | tuple[int, ...], factor: int) -> None:
-    """UnsupportedError where flows over these capacities, `factor` times over, would leave int64."""
+    """UnsupportedError where flows over `capacity`, `factor` times over, would leave int64."""
     if sum(capacity) * factor >= CAPACITY_LIMIT:
         raise UnsupportedError(
             f"the links add up to {sum(capacity)} units, times {factor}: too many for exact 64-bit "

@@ -2,34 +2,63 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import pairwise
+
 from forestcoll.forest import Path, Tree
 from forestcoll.graph import CapacityGraph
 from forestcoll.kernel import _kernel
 
 
-def remove_switches(
+def pack(graph: CapacityGraph, capacity: list[int], supply: list[int]) -> list[Tree]:
+    """Broadcast trees, `supply[r]` of them rooted at each node r; equal ones are one Tree.
+
+    Every node that is no rank must be balanced in `capacity`, and every rank must be able to
+    receive the whole supply: then trees always exist. Layered packing where it works, for no trees
+    are lower; else exact packing, and the lowest trees that it finds.
+    """
+    ways = []
+    for logical in _ways(graph, capacity, supply):
+        packed = _kernel.pack(logical, supply, graph.ranks, False)
+        if packed is not None:
+            return _merged(graph, logical, packed[1])
+        ways.append(logical)
+    found = []
+    for logical in ways:
+        packed = _kernel.pack(logical, supply, graph.ranks, True)
+        if packed is None:
+            raise RuntimeError("internal error: no trees were packed")
+        found.append((*packed, logical))
+    _, batches, logical = min(found, key=lambda f: (f[0], len(f[1])))
+    return _merged(graph, logical, batches)
+
+
+def _ways(
     graph: CapacityGraph, capacity: list[int], supply: list[int]
-) -> _kernel.Logical:
+) -> Iterator[_kernel.Logical]:
     """Links between ranks only that can still carry `supply`, and their way back to real paths.
 
-    Every node that is no rank must be balanced in `capacity`. Nodes of one box count as near: what
-    joins boxes is not spent inside one.
+    Nodes of one box count as near: what joins boxes is not spent inside one. Spare links between
+    switches make trees lower, or only lead astray: with such links there is a second way, without.
     """
     number: dict[str, int] = {}
     group = []
     for node in range(graph.n):
         box = graph.box(node)
         group.append(number.setdefault(box, len(number)) if box else -1)
-    return _kernel.remove_relays(
-        graph.n, graph.tail, graph.head, capacity, supply, graph.ranks, group
-    )
+    links = (graph.n, graph.tail, graph.head, capacity, supply, graph.ranks, group)
+    yield _kernel.remove_relays(*links, True)
+    ranks = set(graph.ranks)
+    if any(t not in ranks and h not in ranks for t, h in zip(graph.tail, graph.head, strict=True)):
+        yield _kernel.remove_relays(*links, False)
 
 
-def pack(graph: CapacityGraph, logical: _kernel.Logical, supply: list[int]) -> list[Tree]:
-    """Broadcast trees, `supply[r]` of them rooted at each node r; equal ones are one Tree."""
+def _merged(
+    graph: CapacityGraph, logical: _kernel.Logical, batches: list[tuple[int, int, list[int]]]
+) -> list[Tree]:
     paths: list[Path] = [tuple(path) for path in logical.paths]
     merged: dict[tuple[int, tuple[int, ...]], tuple[int, list[int]]] = {}
-    for root, weight, edges in _kernel.pack(logical, supply, graph.ranks):
+    for root, weight, edges in batches:
         key = (root, tuple(sorted(edges)))
         before, order = merged.get(key, (0, edges))
         merged[key] = (before + weight, order)
@@ -42,12 +71,12 @@ def pack(graph: CapacityGraph, logical: _kernel.Logical, supply: list[int]) -> l
 
 
 def check_loads(graph: CapacityGraph, capacity: list[int], trees: list[Tree]) -> None:
-    """RuntimeError where some link carries more trees than it may: a bug, caught before it leaves."""
+    """RuntimeError where a link carries more trees than it may: a bug, caught before it leaves."""
     room = dict(zip(zip(graph.tail, graph.head, strict=True), capacity, strict=True))
     for tree in trees:
         for path in tree.edges:
-            for i in range(len(path) - 1):
-                room[path[i], path[i + 1]] -= tree.weight
+            for hop in pairwise(path):
+                room[hop] -= tree.weight
     for (tail, head), left in room.items():
         if left < 0:
             names = graph.names

@@ -13,7 +13,7 @@ from forestcoll.graph import CapacityGraph
 from forestcoll.program import Collective
 from forestcoll.solver.fixed import fixed_capacities
 from forestcoll.solver.optimum import Task, analyse, check_root, is_symmetric, require_size
-from forestcoll.solver.packing import check_loads, pack, remove_switches
+from forestcoll.solver.packing import check_loads, pack
 
 Progress = Callable[[str, float], None]
 """Called with the name of the stage that begins and the part of the work done, from 0 to 1."""
@@ -90,10 +90,8 @@ class _Phase:
         task = analyse(graph, root)
         k, capacity, algbw = _whole(task, trees)
         supply = task.supply(k)
-        report("switches", 0.1)
-        logical = remove_switches(task.graph, capacity, supply)
-        report("packing", 0.3)
-        packed = pack(task.graph, logical, supply)
+        report("packing", 0.2)
+        packed = pack(task.graph, capacity, supply)
         report("checking", 0.9)
         check_loads(task.graph, capacity, packed)
         report.done += 1
