@@ -147,6 +147,16 @@ def test_partition() -> None:
     assert text == "the 3 boxes together: 150 GB/s in, for 4 times the data"
 
 
+def test_partition_into_groups() -> None:
+    graph = boxes(2)
+    halves = (nodes(graph, "box0/gpu0", "box1/gpu0"), nodes(graph, "box0/gpu1", "box1/gpu1"))
+    text = words.bottleneck(graph, AR, Bound(Fraction(1), "partition", halves))
+    assert text == (
+        "2 groups of GPUs (box0/gpu0, box1/gpu0; box0/gpu1, box1/gpu1) together: 1300 GB/s in, "
+        "for 2 times the data"
+    )
+
+
 def test_linear_program() -> None:
     graph = boxes(2)
     bound = Bound(

@@ -102,8 +102,8 @@ def _partition(graph: CapacityGraph, bound: Bound) -> str:
     elif all(_whole_boxes(graph, p) is not None for p in bound.parts):
         who = f"the {m} boxes" if _boxes(graph) == m else f"{m} groups of boxes"
     else:
-        shown = "; ".join(label(graph, p) for p in bound.parts[:3])
-        who = f"{m} groups ({shown}{'; ...' if m > 3 else ''})"
+        shown = "; ".join(listed(graph.names[v] for v in _ranks(graph, p)) for p in bound.parts[:3])
+        who = f"{m} groups of GPUs ({shown}{'; ...' if m > 3 else ''})"
     return f"{who} together: {decimal(min(into, out))} GB/s {way}, for {2 * (m - 1)} times the data"
 
 
