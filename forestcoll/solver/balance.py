@@ -15,6 +15,7 @@ down, so only those that a max-flow finds violated are added; its dual is the pr
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -36,9 +37,6 @@ from forestcoll.solver.reference import (
 )
 
 Cut = frozenset[int]
-
-ROUNDING = 2**40
-"""Floating-point proposals become integers by this factor before cuts are searched in them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,27 +67,25 @@ def balance(graph: CapacityGraph, root: int | None = None) -> Balanced:
     Raises InfeasibleError when some rank cannot reach another.
     """
     best, cut = _plain(graph, root)
-    whole = _trim(graph, {}) if unbalanced(graph) else links_of(graph)
-    trimmed = graph if not unbalanced(graph) else _with_capacities(graph, whole, 1)
-    if _reaches(trimmed, root, best):
-        rate = best * graph.unit
-        return Balanced(trimmed, rate, Bound(rate * _shares(graph, root), "cut", (cut,)))
+    plain_bound = Bound(best * graph.unit * _shares(graph, root), "cut", (cut,))
+    if is_balanced(graph):
+        return Balanced(graph, best * graph.unit, plain_bound)
+    used = _trim(graph, {})
+    if not _violated(graph, used, best, root, first=True):
+        return Balanced(_with_capacities(graph, used, 1), best * graph.unit, plain_bound)
     switches = _non_ranks(graph)
     cuts = _first_cuts(graph, root)
-    solution = _optimum(graph, root, best, switches, cuts)
-    common = math.lcm(*(z.denominator for z in solution.primal))
-    pairs = list(links_of(graph))
-    used = {pair: int(z * common) for pair, z in zip(pairs, solution.primal, strict=False)}
-    trimmed = _with_capacities(graph, _trim(graph, used, common), common)
+    solution, used, common = _optimum(graph, root, best, switches, cuts)
+    trimmed = _with_capacities(graph, used, common)
     rate = solution.value * graph.unit
     if solution.value == best:
-        return Balanced(trimmed, rate, Bound(rate * _shares(graph, root), "cut", (cut,)))
+        return Balanced(trimmed, rate, plain_bound)
     bound = _certificate(graph, root, solution, switches, cuts)
-    copying = [w for w, _ in bound.potentials if graph.multicast[w]]
-    if copying:  # in = out does not hold there for schedules that copy in the fabric
-        plain = [w for w in switches if not graph.multicast[w]]
-        solution = _optimum(graph, root, best, plain, cuts)
-        bound = _certificate(graph, root, solution, plain, cuts)
+    if any(graph.multicast[w] for w, _ in bound.potentials):
+        # in = out does not hold there for schedules that copy in the fabric
+        switches = [w for w in switches if not graph.multicast[w]]
+        solution, _, _ = _optimum(graph, root, best, switches, cuts)
+        bound = _certificate(graph, root, solution, switches, cuts)
     return Balanced(trimmed, rate, bound)
 
 
@@ -108,11 +104,6 @@ def _shares(graph: CapacityGraph, root: int | None) -> int:
 def _non_ranks(graph: CapacityGraph) -> list[int]:
     ranks = set(graph.ranks)
     return [v for v in range(graph.n) if v not in ranks]
-
-
-def _reaches(graph: CapacityGraph, root: int | None, rate: Fraction) -> bool:
-    """Whether every cut of `graph` allows `rate` (in its units)."""
-    return not _violated(graph, links_of(graph), rate, root, first=True)
 
 
 # ---------------------------------------------------------------------------------- trimming
@@ -168,19 +159,27 @@ def _with_capacities(graph: CapacityGraph, links: Links, common: int) -> Capacit
 
 
 def _first_cuts(graph: CapacityGraph, root: int | None) -> list[Cut]:
-    """Cuts to start from: what enters each rank, and what leaves each."""
+    """Cuts to start from: what enters and what leaves each rank and each box."""
     everything = frozenset(range(graph.n))
-    sources = graph.ranks if root is None else (graph.ranks[root],)
-    cuts = [everything - {v} for v in graph.ranks if root is None or v != graph.ranks[root]]
-    return list(dict.fromkeys(cuts + [frozenset([v]) for v in sources]))
+    boxes: dict[str, set[int]] = defaultdict(set)
+    for v in range(graph.n):
+        boxes[graph.box(v)].add(v)
+    sides = [frozenset([v]) for v in graph.ranks] + [frozenset(box) for box in boxes.values()]
+    sides += [everything - side for side in sides]
+    ranks = frozenset(graph.ranks)
+    if root is None:
+        return [side for side in dict.fromkeys(sides) if side & ranks and not ranks <= side]
+    return [s for s in dict.fromkeys(sides) if graph.ranks[root] in s and not ranks <= s]
 
 
 def _optimum(
     graph: CapacityGraph, root: int | None, best: Fraction, switches: list[int], cuts: list[Cut]
-) -> exact_lp.Solution:
-    """The exact optimum (links' c, then x, as its variables). `cuts` grows by those it needed.
+) -> tuple[exact_lp.Solution, Links, int]:
+    """(exact optimum, capacities that reach it, the part of a unit they count in).
 
-    `best` bounds x from above and sets the scale of the floating-point proposals.
+    The variables are the links' c, then x. `cuts` grows by those that were needed; `best` bounds x
+    from above. A vertex leaves most links at the least it can; cuts are searched after all others
+    were raised as far as in = out allows, which spares most of them.
     """
     links = links_of(graph)
     x = len(links)
@@ -188,23 +187,16 @@ def _optimum(
     for w in switches:
         program.rows.append(exact_lp.Row(_balance_row(links, w), equality=True))
     program.rows += [exact_lp.Row(_cut_row(graph, links, cut, root)) for cut in cuts]
-    solution: exact_lp.Solution | None = None
     while True:
-        if solution is None:
-            guess, basis = exact_lp.propose(program, float(best))
-            c = {pair: int(z * ROUNDING) for pair, z in zip(links, guess, strict=False)}
-            rate = Fraction(int(guess[x] * ROUNDING * (1 - 1e-7)))
-        else:
-            common = math.lcm(*(z.denominator for z in solution.primal))
-            c = {pair: int(z * common) for pair, z in zip(links, solution.primal, strict=False)}
-            rate = solution.value * common
-        fresh = [cut for cut in _violated(graph, c, rate, root) if cut not in set(cuts)]
+        solution = exact_lp.solve(program, float(best))
+        common = math.lcm(*(z.denominator for z in solution.primal))
+        used = {pair: int(z * common) for pair, z in zip(links, solution.primal, strict=False)}
+        used = _trim(graph, used, common)
+        fresh = _violated(graph, used, solution.value * common, root)
+        if not fresh:
+            return solution, used, common
         cuts += fresh
         program.rows += [exact_lp.Row(_cut_row(graph, links, cut, root)) for cut in fresh]
-        if solution is not None and not fresh:
-            return solution
-        # what floating point accepts is proven next, and then searched once more, exactly
-        solution = None if fresh else exact_lp.prove(program, basis) or exact_lp.simplex(program)
 
 
 def _balance_row(links: Links, w: int) -> dict[int, int]:

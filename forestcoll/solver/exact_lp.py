@@ -18,6 +18,8 @@ from fractions import Fraction
 
 from forestcoll.errors import UnsupportedError
 
+PROPOSALS = ("", "use_dual_simplex: true", "use_scaling: false")
+"""Ways to ask the ordinary solver, in turn, until a proposal can be proven."""
 PIVOT_LIMIT = 20_000
 """Pivots of the exact simplex before it gives up (it runs only where no proposal can be proven)."""
 
@@ -55,15 +57,15 @@ class Solution:
 Basis = tuple[list[int], list[int], list[int]]  # variables within bounds, at the upper; tight rows
 
 
-def propose(program: Program, scale: float) -> tuple[list[float], Basis]:
-    """What floating point says: z / scale, and the basis that it stopped at."""
+def propose(program: Program, scale: float, options: str) -> Basis:
+    """The basis at which an ordinary solver stops; `scale` is a typical size of z."""
     with warnings.catch_warnings():  # the bindings' own import warnings are no concern of callers
         warnings.simplefilter("ignore")
         from ortools.linear_solver import pywraplp
     solver = pywraplp.Solver.CreateSolver("GLOP")
     solver.SetSolverSpecificParametersAsString(
         "primal_feasibility_tolerance: 1e-10 dual_feasibility_tolerance: 1e-10 "
-        "use_preprocessing: false"
+        f"use_preprocessing: false {options}"
     )
     inf = solver.infinity()
     variables = [solver.NumVar(0, inf if u is None else u / scale, "") for u in program.upper]
@@ -80,7 +82,7 @@ def propose(program: Program, scale: float) -> tuple[list[float], Basis]:
     inside = [j for j, v in enumerate(variables) if v.basis_status() == solver.BASIC]
     above = [j for j, v in enumerate(variables) if v.basis_status() == solver.AT_UPPER_BOUND]
     tight = [i for i, c in enumerate(rows) if c.basis_status() != solver.BASIC]
-    return [v.solution_value() for v in variables], (inside, above, tight)
+    return inside, above, tight
 
 
 def prove(program: Program, basis: Basis) -> Solution | None:
@@ -253,5 +255,8 @@ def _pivot(table: list[list[Fraction]], basis: list[int], enter: int) -> None:
 
 def solve(program: Program, scale: float) -> Solution:
     """The exact optimum: proposed in floating point and proven, or else found by `simplex`."""
-    _, basis = propose(program, scale)
-    return prove(program, basis) or simplex(program)
+    for options in PROPOSALS:
+        solution = prove(program, propose(program, scale, options))
+        if solution is not None:
+            return solution
+    return simplex(program)
