@@ -52,7 +52,7 @@ READS_SRC = frozenset((Op.SEND, Op.RECV_REDUCE_SEND, Op.RECV_REDUCE_COPY,
 WRITES_DST = frozenset((Op.RECV, Op.RECV_COPY_SEND, Op.RECV_REDUCE_COPY,
                         Op.RECV_REDUCE_COPY_SEND, Op.COPY, Op.REDUCE))  # fmt: skip
 # The last chunk that a step can reach: its offset has 16 bits, its count is at most 71.
-MAX_CHUNKS = MAX_OFFSET + 72
+MAX_CHUNKS = MAX_OFFSET + 71
 STEPS_OF_CURRENT = 64
 
 

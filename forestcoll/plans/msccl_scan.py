@@ -189,14 +189,14 @@ class _Scanner:
             self.notes.add(f"line {line}: more than {MAX_ATTRIBUTES} attributes; current runtimes "
                            f"ignore the rest", "attributes")  # fmt: skip
         self.open.append(name)
-        if name == "step":
+        if len(self.open) == 1:
+            self.root(tag)
+        elif name == "step":
             self.step(tag)
         elif name == "tb":
             self.block(tag)
-        elif name == "gpu":
-            self.gpu(tag)
         else:
-            self.root(tag)
+            self.gpu(tag)
 
     def root(self, tag: Tag) -> None:
         if tag.name != "algo":
