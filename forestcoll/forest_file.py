@@ -57,6 +57,7 @@ class BoundModel(_Model):
     algbw: Exact
     cut: list[str] | None = None
     method: Literal["cut", "partition", "linear-program"] = "cut"
+    optimum: Exact | None = None  # of the linear program, where `algbw` and `cut` are a plain cut
     parts: list[list[str]] | None = None
     weights: list[Exact] | None = None
     potentials: dict[str, Exact] | None = None
@@ -110,7 +111,7 @@ def dumps(forest: Forest) -> str:
         "algbw": str(forest.algbw),
     }
     if forest.bound is not None:
-        head["bound"] = _bound(forest.bound, names)
+        head["bound"] = _bound(forest, forest.bound)
     trees = [
         {
             "root": names[t.root],
@@ -148,17 +149,30 @@ def _node(graph: CapacityGraph, v: int) -> dict[str, object]:
     }
 
 
-def _bound(bound: Bound, names: tuple[str, ...]) -> dict[str, object]:
+def _bound(forest: Forest, bound: Bound) -> dict[str, object]:
+    names = forest.graph.names
     parts = [[names[v] for v in sorted(part)] for part in bound.parts]
     out: dict[str, object] = {"algbw": str(bound.algbw), "method": bound.method}
     if bound.method == "cut":
         out["cut"] = parts[0]
         return out
+    if bound.method == "linear-program" and not forest.collective.rooted:
+        # A reader who knows cuts only finds a true one, above the optimum that the dual proves.
+        value, number = min((_cut_value(forest, part), i) for i, part in enumerate(bound.parts))
+        out |= {"algbw": str(value), "cut": parts[number], "optimum": str(bound.algbw)}
     out["parts"] = parts
     if bound.method == "linear-program":
         out["weights"] = [str(w) for w in bound.weights]
         out["potentials"] = {names[v]: str(p) for v, p in bound.potentials}
     return out
+
+
+def _cut_value(forest: Forest, part: frozenset[int]) -> Fraction:
+    """N times what crosses the cut in GB/s, divided by its ranks."""
+    graph = forest.graph
+    rest = frozenset(range(graph.n)) - part
+    crossing = graph.leaving(part if forest.collective is Collective.ALLGATHER else rest)
+    return crossing * Fraction(forest.n, sum(v in part for v in graph.ranks))
 
 
 def load(path: FilePath) -> Forest:
@@ -274,7 +288,7 @@ def _read_bound(model: BoundModel, node: Any) -> Bound:
         (node(v, "bound"), _fraction(p)) for v, p in (model.potentials or {}).items()
     )
     return Bound(
-        algbw=_fraction(model.algbw),
+        algbw=_fraction(model.optimum or model.algbw),
         method=model.method,
         parts=tuple(part(p) for p in parts if p is not None),
         weights=weights,

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from forestcoll import certificate, forest_file
+from forestcoll import certificate, forest_file, solver
 from forestcoll.errors import ForestError
 from forestcoll.forest import Bound, Forest, Tree, check
 from forestcoll.graph import CapacityGraph
@@ -202,3 +202,32 @@ def test_false_files_are_refused(
 def test_no_forest_at_all(text: str, message: str) -> None:
     with pytest.raises(ForestError, match=message):
         forest_file.loads(text)
+
+
+def test_unbalanced_switch_states_a_cut_and_the_optimum(tmp_path: Path) -> None:
+    """One link in and two out: no cut is reachable, the dual proves the optimum."""
+    bandwidths = {(0, 3): 10, (3, 1): 10, (3, 2): 10, (1, 0): 7, (2, 0): 7, (1, 2): 3, (2, 1): 3}
+    graph = CapacityGraph.from_bandwidths(
+        names=("g0", "g1", "g2", "w"),
+        gpu=(True, True, True, False),
+        multicast=(False,) * 4,
+        aggregation=(False,) * 4,
+        ranks=(0, 1, 2),
+        bandwidths={pair: Fraction(b) for pair, b in bandwidths.items()},
+    )
+    forest = solver.solve(graph, Collective.ALLGATHER, name="asymmetric")
+    assert forest.bound is not None
+    assert forest.bound.method == "linear-program"
+    assert forest.algbw == forest.bound.algbw == 12
+    text = forest_file.dumps(forest)
+    stated = json.loads(text)["bound"]
+    assert stated["optimum"] == "12"
+    assert Fraction(stated["algbw"]) > 12
+    assert forest_file.loads(text) == forest
+    assert certificate.check(forest) == (12, 12)
+    if CHECKER.exists():
+        file = tmp_path / "x.forest.json"
+        file.write_text(text)
+        command = [sys.executable, str(CHECKER), str(file), "--algbw", "12"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout
