@@ -39,11 +39,14 @@ FIFO = frozenset(
 )
 SENDING = frozenset({Op.SEND, Op.RECV_COPY_SEND, Op.RECV_REDUCE_SEND, Op.RECV_REDUCE_COPY_SEND})
 RECEIVING = FIFO - {Op.REDUCE, Op.SEND}
+MESSAGES = SENDING | RECEIVING
 PUTS = frozenset({Op.PUT, Op.PUT_SIGNAL, Op.PUT_SIGNAL_FLUSH})
 REDUCTIONS = frozenset({Op.REDUCE, Op.REDUCE_TO, Op.READ_REDUCE, Op.READ_REDUCE_PUT, Op.REDUCE_PUT})
 SIGNALS = frozenset({Op.SIGNAL, Op.RELAXED_SIGNAL, Op.PUT_SIGNAL, Op.PUT_SIGNAL_FLUSH})
 WAITS = frozenset({Op.WAIT, Op.RELAXED_WAIT})
 ONESIDED = frozenset(Op) - FIFO - LOCAL | {Op.REDUCE}
+
+_KNOWN = {"fifo": LOCAL | FIFO, "onesided": LOCAL | ONESIDED}
 
 # (sources, targets) of the ops that have exactly one or none; the others are ranges.
 _SHAPE = {
@@ -68,11 +71,13 @@ def check(program: Program) -> None:
         for b, block in enumerate(rank.thread_blocks):
             _check_ends(program, r, b, block)
             for s, step in enumerate(block.steps):
-                where = f"rank {r}, thread block {b}, step {s}"
                 if isinstance(step, Pipeline):
+                    where = f"rank {r}, thread block {b}, step {s}"
                     _check_pipeline(program, rank, step, where)
-                for i in step.body if isinstance(step, Pipeline) else (step,):
-                    _Checker(program, r, block, i, f"{where} ({i.op})").check()
+                    for i in step.body:
+                        _Checker(program, (r, b, s), i).check()
+                else:
+                    _Checker(program, (r, b, s), step).check()
     if program.style == "fifo":
         _check_connections(program)
 
@@ -152,18 +157,23 @@ def _check_pipeline(program: Program, rank: RankProgram, loop: Pipeline, where: 
 class _Checker:
     """Tests of one instruction."""
 
-    def __init__(
-        self, program: Program, r: int, block: ThreadBlock, i: Instruction, where: str
-    ) -> None:
-        self.program, self.r, self.block, self.i, self.where = program, r, block, i, where
-        self.rank = program.ranks[r]
+    __slots__ = ("at", "block", "i", "program", "r", "rank")
+
+    def __init__(self, program: Program, at: tuple[int, int, int], i: Instruction) -> None:
+        self.program, self.at, self.i = program, at, i
+        self.r = at[0]
+        self.rank = program.ranks[self.r]
+        self.block = self.rank.thread_blocks[at[1]]
+
+    @property
+    def where(self) -> str:
+        return f"rank {self.r}, thread block {self.at[1]}, step {self.at[2]} ({self.i.op})"
 
     def fail(self, text: str) -> PlanError:
         return PlanError(f"{self.where}: {text}")
 
     def check(self) -> None:
-        known = LOCAL | (FIFO if self.program.style == "fifo" else ONESIDED)
-        if self.i.op not in known:
+        if self.i.op not in _KNOWN[self.program.style]:
             raise self.fail(f"not an instruction of the {self.program.style} style")
         self.check_shape()
         for ref, remote in self.refs():
@@ -220,14 +230,14 @@ class _Checker:
         if owner != self.r and not remote:
             raise self.fail(f"this operand cannot be memory of another rank ({owner})")
         rank = self.program.ranks[owner]
-        sizes = {
-            Buffer.INPUT: rank.input_chunks,
-            Buffer.OUTPUT: rank.output_chunks,
-            Buffer.SCRATCH: rank.scratch_chunks,
-        }
-        if ref.buffer not in sizes:
+        if ref.buffer == Buffer.INPUT:
+            size = rank.input_chunks
+        elif ref.buffer == Buffer.OUTPUT:
+            size = rank.output_chunks
+        elif ref.buffer == Buffer.SCRATCH:
+            size = rank.scratch_chunks
+        else:
             raise self.fail(f"unknown buffer {ref.buffer!r}")
-        size = sizes[ref.buffer]
         if ref.count < 1 or ref.offset < 0 or ref.offset + ref.count > size:
             name = Buffer(ref.buffer).name.lower()
             raise self.fail(
@@ -323,7 +333,7 @@ def _messages(block: ThreadBlock) -> tuple[list[tuple[int, int]], list[tuple[int
     """(step, chunks) of every message that is sent, and of every one that is received."""
     sent, received = [], []
     for s, i in enumerate(block.steps):
-        if isinstance(i, Pipeline) or i.op not in FIFO - {Op.REDUCE}:
+        if isinstance(i, Pipeline) or i.op not in MESSAGES:
             continue
         count = (i.src or i.dst)[0].count
         if i.op in SENDING:

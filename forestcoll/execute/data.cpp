@@ -161,7 +161,8 @@ std::string text(T value) {
     out << value;
   else
     out << widen(value);
-  return out.str();
+  const std::string written = out.str();
+  return written == "-nan" ? "nan" : written;  // its sign means nothing
 }
 
 // work(first, n) for all tiles of [0, count).

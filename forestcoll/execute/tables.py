@@ -20,7 +20,7 @@ from forestcoll.execute.check import (
     channel_key,
     channel_keys,
 )
-from forestcoll.program import Buffer, Instruction, Op, Pipeline, Program, Ref, ThreadBlock
+from forestcoll.program import Buffer, Instruction, Op, Pipeline, Program, ThreadBlock
 
 _BUFFERS = {Buffer.INPUT: 0, Buffer.OUTPUT: 1, Buffer.SCRATCH: 2}
 
@@ -150,11 +150,14 @@ class _Builder:
     def add(self, r: int, b: int, step: int, i: Instruction, loop: int) -> None:
         t = self.tables
         operands, after, names = len(t.operands), len(t.dependencies), len(t.names)
-        t.operands.extend(self.operand(r, ref) for ref in (*i.src, *i.dst))
+        for ref in (*i.src, *i.dst):
+            owner = r if ref.rank is None else ref.rank
+            t.operands.append((owner, _BUFFERS[ref.buffer], ref.offset, ref.count))
         for block, on in i.after:
             steps = len(self.program.ranks[r].thread_blocks[block].steps)
             t.dependencies.append((self.first_block[r] + block, on, steps))
-        t.names.extend(self.semaphores(r, b, step, i))
+        if i.channels or i.semaphores:
+            t.names.extend(self.semaphores(r, b, step, i))
         barrier = self.barrier(r, b, i) if i.op is Op.BARRIER else 0
         t.instructions.append(
             (
@@ -176,10 +179,6 @@ class _Builder:
             )
         )
         t.ops.append((step, i.op))
-
-    def operand(self, r: int, ref: Ref) -> tuple[int, int, int, int]:
-        owner = r if ref.rank is None else ref.rank
-        return owner, _BUFFERS[ref.buffer], ref.offset, ref.count
 
     def semaphores(self, r: int, b: int, step: int, i: Instruction) -> list[int]:
         block = self.first_block[r] + b

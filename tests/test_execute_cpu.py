@@ -1,0 +1,753 @@
+"""Running programs on this machine: right results for right plans, clear words for all others."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import programs as pg
+import pytest
+from programs import do, inp, out, scr
+
+from forestcoll.errors import ExecutionError, PlanError, UnsupportedError
+from forestcoll.execute import _engine, cpu, sizes
+from forestcoll.execute.check import check
+from forestcoll.execute.cpu import DTYPES, OPS, run
+from forestcoll.execute.tables import build
+from forestcoll.program import (
+    Buffer,
+    Collective,
+    Instruction,
+    Op,
+    Pipeline,
+    Program,
+    Ref,
+)
+
+
+def chain_reduce(n: int = 4) -> Program:
+    """Partial sums go from rank n-1 to rank 0 (rrs), which stores the last (rrc)."""
+    ranks = [pg.rank(pg.tb(do(Op.RECV_REDUCE_COPY, inp(0, 2), out(0, 2)), recv=1), i=2, o=2)]
+    for r in range(1, n - 1):
+        relay = do(Op.RECV_REDUCE_SEND, inp(0, 2))
+        ranks.append(pg.rank(pg.tb(relay, recv=r + 1, send=r - 1), i=2, o=2))
+    # A dependency of no use, carried by a nop as plan files do.
+    nop, send = do(Op.NOP, after=[(1, 0)]), do(Op.SEND, inp(0, 2), after=[(1, 1)])
+    other = pg.tb(do(Op.NOP), do(Op.NOP))
+    ranks.append(pg.rank(pg.tb(nop, send, send=n - 2), other, i=2, o=2))
+    return pg.program(Collective.REDUCE, "fifo", ranks, root=0)
+
+
+def pushing_allreduce() -> Program:
+    """Two ranks exchange chunks by put_signal, add and put the sum back (reduce_put)."""
+    ranks = []
+    for r in range(2):
+        steps = [
+            *pg.handshake(0),
+            do(Op.PUT_SIGNAL, inp(1 - r), scr(0, 1, 1 - r), channels=[0]),
+            do(Op.WAIT, channels=[0]),
+            do(Op.NOP),
+            do(Op.REDUCE_PUT, [inp(r), scr(0)], [out(r), out(r, 1, 1 - r)], channels=[0]),
+            do(Op.FLUSH, channels=[0]),
+            *pg.farewell(0),
+        ]
+        ranks.append(pg.rank(pg.otb([(1 - r, "memory", 0)], *steps), i=2, o=2, s=1))
+    return pg.program(Collective.ALLREDUCE, "onesided", ranks)
+
+
+def reading_pair() -> Program:
+    """Two ranks each read the other's input (read_reduce): out of place only."""
+    ranks = []
+    for r in range(2):
+        read = do(Op.READ_REDUCE, [inp(0, 3), inp(0, 3, 1 - r)], out(0, 3), channels=[0])
+        block = pg.otb([(1 - r, "memory", 0)], *pg.handshake(0), read, *pg.farewell(0))
+        ranks.append(pg.rank(block, i=3, o=3))
+    return pg.program(Collective.ALLREDUCE, "onesided", ranks, modes="out")
+
+
+def swapping_allgather() -> Program:
+    """Two ranks, put_signal_flush in one pipeline."""
+    ranks = []
+    for r in range(2):
+        put = do(Op.PUT_SIGNAL_FLUSH, inp(0), out(r, 1, 1 - r), channels=[0])
+        body = (put, do(Op.WAIT, channels=[0]))
+        block = pg.otb([(1 - r, "port", 0)], *pg.handshake(0), Pipeline(body, 1, 256))
+        ranks.append(pg.rank(block, pg.otb([], do(Op.COPY, inp(0), out(r))), i=1, o=2))
+    return pg.program(Collective.ALLGATHER, "onesided", ranks)
+
+
+GOOD = pg.all_good() | {
+    "chain_reduce": chain_reduce(),
+    "pushing_allreduce": pushing_allreduce(),
+    "reading_pair": reading_pair(),
+    "swapping_allgather": swapping_allgather(),
+}
+ALLREDUCES = ("ring_allreduce", "reading_allreduce", "pushing_allreduce", "exchange_by_barrier")
+
+
+def ops_of(program: Program) -> set[Op]:
+    return {i.op for _, _, _, i in program.instructions()}
+
+
+def test_the_samples_use_every_instruction_and_collective() -> None:
+    assert set().union(*(ops_of(p) for p in GOOD.values())) == set(Op)
+    for style in ("fifo", "onesided"):
+        here = {p.collective for p in GOOD.values() if p.style == style}
+        assert here >= set(Collective) - {Collective.REDUCE_SCATTER}
+
+
+def test_the_engine_numbers_instructions_as_the_program_module_does() -> None:
+    assert _engine.op_names() == [op.value for op in Op] + ["loop"]
+
+
+@pytest.mark.parametrize("name", GOOD)
+@pytest.mark.parametrize("size", [1, 44, 4096, 99_999])
+def test_right_programs_are_right_at_any_size(name: str, size: int) -> None:
+    result = run(GOOD[name], size)
+    assert result.wrong == 0
+    assert result.mismatches == ()
+    assert len(result.rows) == GOOD[name].in_place + GOOD[name].out_of_place
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_small_slots_slices_and_single_slots_change_nothing(name: str) -> None:
+    # Fused instructions need a message and a free slot at once, as on the GPU: a ring of them with
+    # a message in every connection can only turn if there are two slots. And who sends two chunks
+    # before it receives needs two slots where a slot holds one.
+    fewest = 2 if name.startswith("ring_") or name == "direct_reduce_scatter" else 1
+    for slots, slot_bytes, slice_bytes, threads in itertools.product(
+        (fewest, 3), (64, 4096), (8, None), (1, 3)
+    ):
+        result = run(
+            GOOD[name],
+            5000,
+            slots=slots,
+            slot_bytes=slot_bytes,
+            slice_bytes=slice_bytes,
+            threads=threads,
+        )
+        assert result.wrong == 0, (slots, slot_bytes, slice_bytes, result.mismatches)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("op", OPS)
+def test_every_type_and_operation(dtype: str, op: str) -> None:
+    for name in (*ALLREDUCES, "direct_reduce_scatter", "chain_reduce", "reduce_to_root-port"):
+        assert run(GOOD[name], 3001, dtype=dtype, op=op).wrong == 0, name
+    for name in ("ring_allgather", "pipelined_broadcast-memory"):
+        assert run(GOOD[name], 3001, dtype=dtype, op=op).wrong == 0, name
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("op", OPS)
+def test_sums_of_many_ranks_stay_exact(dtype: str, op: str) -> None:
+    assert run(pg.ring_allreduce(40), 40 * 64, dtype=dtype, op=op).wrong == 0
+
+
+@pytest.mark.parametrize(("dtype", "ranks"), [("bfloat16", 300), ("float16", 300)])
+def test_more_ranks_than_the_type_can_count(dtype: str, ranks: int) -> None:
+    assert run(pg.star_reduce(ranks), 2000, dtype=dtype).wrong == 0
+
+
+def test_rows_have_the_columns_of_nccl_tests() -> None:
+    n = 4
+    gather = run(pg.ring_allgather(n), 64_000).rows
+    assert [row.mode for row in gather] == ["out-of-place", "in-place"]
+    row = gather[0]
+    assert (row.size, row.count, row.op, row.root) == (64_000, 4000, "none", -1)
+    assert row.algbw == pytest.approx(row.size / row.time_us / 1e3)
+    assert row.busbw == pytest.approx(row.algbw * (n - 1) / n)
+    row = run(pg.ring_allreduce(n), 64_000, dtype="float16", op="max", iterations=3, warmup=1).rows[
+        0
+    ]
+    assert (row.size, row.count, row.dtype, row.op) == (64_000, 32_000, "float16", "max")
+    assert row.busbw == pytest.approx(row.algbw * 2 * (n - 1) / n)
+    row = run(pg.star_reduce(n), 64_000, modes=["in-place"]).rows[0]
+    assert (row.mode, row.count, row.root) == ("in-place", 16_000, 0)
+    assert row.busbw == row.algbw
+    row = run(pg.direct_reduce_scatter(3, 2), 66_000).rows[0]
+    assert (row.size, row.count) == (66_000, 5500)
+
+
+def test_notes_say_what_sizes_need_no_padding() -> None:
+    plan = replace(pg.chain_broadcast(chunks=13), min_bytes=1, max_bytes=2000)
+    assert run(plan, 832).notes == ()
+    (note,) = run(plan, 840).notes
+    assert "multiples of 52 bytes" in note
+    notes = run(pg.ring_allgather(4), 3).notes
+    assert notes[0] == "3 bytes are not a whole number of elements on each rank; ran 16 bytes"
+    assert "serves 1 to 2000 bytes" in run(plan, 832 * 4).notes[0]
+
+
+def test_modes_are_those_of_the_program() -> None:
+    plan = replace(pg.ring_allgather(), in_place=False)
+    assert [row.mode for row in run(plan, 64).rows] == ["out-of-place"]
+    with pytest.raises(PlanError, match="serves none of these: in-place"):
+        run(plan, 64, modes=["in-place"])
+
+
+def test_unchecked_runs_say_so() -> None:
+    assert [row.wrong for row in run(pg.ring_allgather(), 64, check=False).rows] == [None, None]
+
+
+# --- elements
+
+
+def add_arrays(dtype: str, op: str, a: npt.NDArray[np.uint8], b: npt.NDArray[np.uint8]) -> None:
+    """b = a op b, by the engine, with arrays of raw bytes."""
+    ref = Ref(Buffer.INPUT, 0, 1), Ref(Buffer.OUTPUT, 0, 1)
+    one = pg.rank(pg.tb(Instruction(Op.REDUCE, (ref[0],), (ref[1],))), i=1, o=1)
+    engine = build(pg.program(Collective.ALLREDUCE, "fifo", [one])).engine()
+    options = _engine.Options(
+        chunk_bytes=a.nbytes,
+        slice_bytes=a.nbytes,
+        slot_bytes=a.nbytes,
+        slots=1,
+        type=DTYPES.index(dtype),
+        op=OPS.index(op),
+        threads=1,
+        patience=10,
+    )
+    status, *_ = engine.launch([a.ctypes.data, b.ctypes.data, a.ctypes.data], options)
+    assert status == 0
+
+
+def every_half() -> npt.NDArray[np.uint16]:
+    return np.arange(2**16, dtype=np.uint16)
+
+
+@pytest.mark.parametrize(("op", "function"), [("sum", np.add), ("prod", np.multiply)])
+def test_float16_arithmetic_rounds_as_numpy_does(op: str, function: np.ufunc) -> None:
+    rng = np.random.default_rng(1)
+    for other in (np.zeros(2**16, np.uint16), rng.permutation(every_half())):
+        a, b = every_half().view(np.float16), other.view(np.float16)
+        got = b.copy()
+        add_arrays("float16", op, a.view(np.uint8), got.view(np.uint8))
+        with np.errstate(all="ignore"):
+            want = function(a.astype(np.float32), b.astype(np.float32)).astype(np.float16)
+        number = ~np.isnan(want)
+        assert np.array_equal(got[number].view(np.uint16), want[number].view(np.uint16))
+        assert np.isnan(got[~number]).all()
+
+
+def test_bfloat16_arithmetic_rounds_to_nearest_even() -> None:
+    rng = np.random.default_rng(2)
+    a, b = every_half(), rng.permutation(every_half())
+    got = b.copy()
+    add_arrays("bfloat16", "sum", a.view(np.uint8), got.view(np.uint8))
+    wide = [(x.astype(np.uint32) << 16).view(np.float32) for x in (a, b)]
+    with np.errstate(all="ignore"):
+        total = wide[0] + wide[1]
+    bits = total.view(np.uint32).astype(np.uint64)
+    half, even = np.uint64(0x7FFF), bits >> np.uint64(16) & np.uint64(1)
+    want = ((bits + half + even) >> np.uint64(16)).astype(np.uint16)
+    number = ~np.isnan(total)
+    assert np.array_equal(got[number], want[number])
+    assert np.isnan((got[~number].astype(np.uint32) << 16).view(np.float32)).all()
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64", "float32", "float64"])
+@pytest.mark.parametrize(
+    ("op", "function"),
+    [("sum", np.add), ("prod", np.multiply), ("min", np.minimum), ("max", np.maximum)],
+)
+def test_plain_arithmetic_is_numpys(dtype: str, op: str, function: np.ufunc) -> None:
+    rng = np.random.default_rng(3)
+    a, b = (rng.integers(-(2**62), 2**62, 999).astype(dtype) for _ in range(2))
+    got = b.copy()
+    add_arrays(dtype, op, a.view(np.uint8), got.view(np.uint8))
+    assert np.array_equal(got, function(a, b))
+
+
+def test_test_data_differs_by_rank_and_position() -> None:
+    pattern = _engine.Pattern(0, 0, True, 8)
+    arrays = [np.zeros(4096, np.float32) for _ in range(2)]
+    for r, a in enumerate(arrays):
+        _engine.fill(pattern, r, 0, a.size, a.ctypes.data, 1)
+    assert np.mean(arrays[0] == arrays[1]) < 0.01
+    for shift in (1, 2, 64, 1000, 1024, 2048):
+        assert np.mean(arrays[0][shift:] == arrays[0][:-shift]) < 0.01
+
+
+# --- wrong plans
+
+
+def one_wrong_receive() -> Program:
+    """Two messages of an allgather arrive at each other's place."""
+
+    def change(steps: list[object]) -> None:
+        a, b = steps[2], steps[3]
+        assert isinstance(a, Instruction)
+        assert isinstance(b, Instruction)
+        steps[2], steps[3] = replace(a, dst=b.dst), replace(b, dst=a.dst)
+
+    return pg.with_steps(pg.ring_allgather(), 2, 0, change)  # type: ignore[arg-type]
+
+
+def test_swapped_receives_are_wrong_elements_with_their_place() -> None:
+    result = run(one_wrong_receive(), 4 * 4096)
+    # Rank 2 stores two parts at the wrong places and hands one of them on.
+    assert result.wrong > 2 * 2 * 1000
+    assert result.mismatches[0].startswith("rank 2, output element ")
+    assert "chunk 0" in result.mismatches[0]
+
+
+def test_an_untouched_output_is_wrong() -> None:
+    result = run(pg.drop(pg.chain_broadcast(), 0, 0, 0), 80, modes=["out-of-place"])
+    assert result.wrong == 20
+    assert result.mismatches[0].startswith("rank 0, output element 0 (chunk 0): expected ")
+    assert result.mismatches[0].endswith("got nan")
+
+
+def test_a_missing_contribution_is_wrong() -> None:
+    plan = pg.edit(pg.ring_allreduce(), 1, 0, 2, op=Op.RECV_COPY_SEND, src=(), dst=(out(0),))
+    for op in OPS:
+        assert run(plan, 40_000, op=op).wrong > 1000
+
+
+def test_a_changed_input_is_wrong_out_of_place() -> None:
+    plan = pg.insert(pg.star_reduce(), 2, 0, 1, do(Op.COPY, out(0), inp(0)))
+    result = run(plan, 400, modes=["out-of-place"])
+    assert result.wrong == 100
+    assert "rank 2, input element 0 (chunk 0)" in result.mismatches[0]
+    assert "was changed to nan" in result.mismatches[0]
+
+
+def test_a_plan_that_is_right_out_of_place_only() -> None:
+    both = replace(reading_pair(), in_place=True)
+    # Both read what the other is overwriting: whoever comes second adds a sum.
+    rows = run(both, 3 * 4 * 100_000, threads=1).rows
+    assert rows[0].wrong == 0
+    assert rows[1].wrong
+
+
+def stuck(program: Program, *expected: str) -> None:
+    begin = time.monotonic()
+    with pytest.raises(ExecutionError) as caught:
+        run(program, 4096)
+    assert time.monotonic() - begin < 2
+    for text in expected:
+        assert text in str(caught.value)
+
+
+def test_a_missing_send_is_named() -> None:
+    stuck(
+        pg.drop(pg.chain_broadcast(), 1, 1, 1),
+        "rank 2, thread block 0, step 1 (recv) waits for a message from rank 1, thread block 1, "
+        "which has finished",
+        "1 of 5 thread blocks",
+    )
+
+
+def test_a_missing_receive_is_named() -> None:
+    plan = pg.chain_broadcast(2, 4)
+    for _ in range(3):
+        plan = pg.drop(plan, 1, 0, 1)
+    stuck(
+        plan,
+        "rank 0, thread block 1, step 3 (send) waits until an earlier message is received by "
+        "rank 1, thread block 0, which has finished",
+    )
+
+
+def test_one_unread_message_is_no_success() -> None:
+    stuck(
+        pg.drop(pg.chain_broadcast(2, 3), 1, 0, 2),
+        "leaves things behind that would break the next launch",
+        "1 messages from rank 0, thread block 1 to rank 1, thread block 0 were never received",
+    )
+
+
+def test_a_circle_of_waits_is_shown() -> None:
+    plan = pg.ring_allgather(3)
+    for r in range(3):
+        plan = pg.swap(plan, r, 0, 1, 2)
+    stuck(
+        plan,
+        "3 of 3 thread blocks wait",
+        "these wait for each other:",
+        "rank 1, thread block 0, step 1 (recv_copy_send) waits for a message from rank 0, "
+        "thread block 0, which is at step 1 (recv_copy_send)",
+    )
+
+
+def test_a_dependency_that_never_comes_is_named() -> None:
+    plan = pg.edit(chain_reduce(), 3, 1, 0, after=((0, 0),))
+    stuck(
+        plan,
+        "rank 3, thread block 0, step 0 (nop) waits for step 0 of rank 3, thread block 1, "
+        "which is at step 0 (nop)",
+    )
+
+
+def test_a_queue_that_is_too_short_is_a_circle() -> None:
+    # Both send three messages before they receive any: two slots are not enough.
+    ranks = []
+    for r in range(2):
+        sends = [do(Op.SEND, inp(0)) for _ in range(3)]
+        recvs = [do(Op.RECV, (), out(1 - r)) for _ in range(3)]
+        copy = do(Op.COPY, inp(0), out(r))
+        ranks.append(pg.rank(pg.tb(copy, *sends, *recvs, recv=1 - r, send=1 - r), i=1, o=2))
+    plan = pg.program(Collective.ALLGATHER, "fifo", ranks)
+    stuck(plan, "these wait for each other", "rank 0, thread block 0, step 3 (send)")
+    assert run(plan, 4096, slots=3).wrong == 0
+
+
+def test_a_missing_signal_is_named() -> None:
+    plan = pg.edit_body(pg.pipelined_broadcast(), 0, 0, 3, lambda body: body.pop() and None)
+    stuck(
+        plan,
+        # The farewell's signal was taken for the missing one.
+        "rank 1, thread block 0, step 6 (wait) waits for a signal from rank 0 on memory channel 0: "
+        "rank 0, thread block 0, which has finished",
+    )
+
+
+def test_a_signal_too_many_is_no_success() -> None:
+    plan = pg.insert(pg.direct_allgather(2), 0, 1, 3, do(Op.SIGNAL, channels=[0]))
+    stuck(
+        plan,
+        "a signal from rank 0 on memory channel 0 (raised by rank 0, thread block 1) "
+        "ends 1 above its start",
+    )
+
+
+def test_a_semaphore_that_nobody_releases_is_named() -> None:
+    plan = pg.edit_body(pg.relay_by_semaphore(), 1, 0, 3, lambda body: body.pop() and None)
+    stuck(
+        plan,
+        "rank 1, thread block 1, step 3 (acquire) waits for semaphore 0: "
+        "which no instruction raises",
+    )
+
+
+def test_a_barrier_that_one_misses_is_named() -> None:
+    plan = pg.exchange_by_barrier()
+    barrier = next(
+        s
+        for s, i in enumerate(plan.ranks[1].thread_blocks[1].steps)
+        if isinstance(i, Instruction) and i.op is Op.BARRIER
+    )
+    stuck(
+        pg.drop(pg.drop(plan, 1, 1, barrier + 3), 1, 1, barrier),
+        f"rank 1, thread block 0, step {barrier} (barrier) waits at a barrier, "
+        "which nobody else comes to",
+    )
+
+
+def test_messages_of_unequal_size_are_refused_before_and_while_running(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plan = pg.edit(pg.chain_broadcast(2, 2), 1, 0, 0, dst=(out(0, 2),))
+    with pytest.raises(
+        PlanError, match="receives 2 chunks, but message 0 on channel 0 from rank 0"
+    ):
+        run(plan, 4096)
+    monkeypatch.setattr(cpu, "check_structure", lambda program: None)
+    with pytest.raises(
+        ExecutionError,
+        match=r"rank 1, thread block 0, step 0 \(recv\) expects a message of 4096 bytes, "
+        "but rank 0, thread block 1 sent 2048",
+    ):
+        run(plan, 4096)
+
+
+def in_single_elements() -> Program:
+    """A pipeline with a round for every element: long runs of many small steps."""
+    plan = pg.pipelined_broadcast(3)
+    for r in range(3):
+        plan = pg.edit(plan, r, 0, 3, unit_bytes=4)
+    return plan
+
+
+def test_ctrl_c_ends_a_run() -> None:
+    timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
+    begin = time.monotonic()
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        run(in_single_elements(), 2**24, check=False, iterations=50)
+    timer.join()
+    assert time.monotonic() - begin < 5
+
+
+def test_a_run_without_progress_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = _engine.Options
+    monkeypatch.setattr(cpu._engine, "Options", lambda **k: real(**{**k, "patience": -1.0}))
+    with pytest.raises(ExecutionError, match="no thread block made progress for 60 s") as caught:
+        run(in_single_elements(), 2**24, check=False, iterations=50)
+    assert "rank 1, thread block 0, step " in str(caught.value)
+
+
+# --- what is refused
+
+
+BROKEN: dict[str, tuple[Program, str]] = {
+    "offset": (
+        pg.edit(pg.chain_broadcast(), 1, 0, 1, dst=(out(2),)),
+        "rank 1, thread block 0, step 1 (recv): chunks 2 to 2 of rank 1's output, which has 2",
+    ),
+    "negative offset": (
+        pg.edit(pg.chain_broadcast(), 1, 0, 1, dst=(out(-1),)),
+        "chunks -1 to -1 of rank 1's output",
+    ),
+    "huge count": (
+        pg.edit(pg.chain_broadcast(), 0, 0, 0, src=(inp(0, 2**62),), dst=(out(0, 2**62),)),
+        "of rank 0's input, which has 2",
+    ),
+    "no count": (pg.edit(pg.chain_broadcast(), 1, 0, 0, dst=(out(0, 0),)), "chunks 0 to -1"),
+    "remote bounds": (
+        pg.edit(pg.direct_allgather(), 0, 1, 3, dst=(out(3, 1, 1),)),
+        "rank 0, thread block 1, step 3 (put): chunks 3 to 3 of rank 1's output, which has 3",
+    ),
+    "no such rank": (pg.edit(pg.direct_allgather(), 0, 1, 3, dst=(out(0, 1, 9),)), "rank 9"),
+    "remote where local": (
+        pg.edit(pg.direct_allgather(), 0, 0, 0, dst=(out(0, 1, 1),)),
+        "step 0 (copy): this operand cannot be memory of another rank (1)",
+    ),
+    "no peer": (
+        pg.with_block(pg.chain_broadcast(), 0, 1, pg.tb(do(Op.SEND, inp(0)))),
+        "rank 0, thread block 1, step 0 (send): sends, but its thread block has no rank",
+    ),
+    "peer out of range": (
+        pg.with_block(pg.chain_broadcast(), 0, 1, pg.tb(do(Op.SEND, inp(0)), send=3)),
+        "rank 0, thread block 1: sends to rank 3; there are ranks 0 to 2",
+    ),
+    "own peer": (
+        pg.with_block(pg.chain_broadcast(), 0, 1, pg.tb(do(Op.SEND, inp(0)), send=0)),
+        "rank 0, thread block 1: sends to its own rank",
+    ),
+    "no partner": (
+        pg.with_block(pg.chain_broadcast(), 0, 1, pg.tb(do(Op.SEND, inp(0)), send=1, channel=4)),
+        "rank 0, thread block 1: sends to rank 1 on channel 4, but no thread block there",
+    ),
+    "two owners": (
+        pg.with_block(pg.chain_broadcast(), 0, 0, pg.tb(do(Op.SEND, inp(0)), send=1)),
+        "rank 0, thread block 1: sends to rank 1 on channel 0, which thread block 0 does already",
+    ),
+    "style": (
+        pg.edit(pg.chain_broadcast(), 0, 1, 0, op=Op.PUT),
+        "step 0 (put): not an instruction of the fifo style",
+    ),
+    "operands": (
+        pg.edit(pg.chain_broadcast(), 0, 1, 0, dst=(out(0),)),
+        "needs 1 sources and 0 targets, not 1 and 1",
+    ),
+    "sizes of operands": (
+        pg.edit(pg.chain_broadcast(), 0, 0, 0, dst=(out(0),)),
+        "its operands differ in size: [1, 2] chunks",
+    ),
+    "no data": (pg.edit(pg.direct_allgather(), 0, 1, 4, src=(inp(0),)), "(nop): takes no data"),
+    "dependency": (
+        pg.edit(pg.chain_broadcast(), 1, 1, 0, after=((0, 7),)),
+        "rank 1, thread block 1, step 0 (send): waits for thread block 0, step 7",
+    ),
+    "channel": (
+        pg.edit(pg.direct_allgather(), 0, 1, 0, channels=(1,)),
+        "rank 0, thread block 1, step 0 (relaxed_signal): channel 1 of a thread block that has 1",
+    ),
+    "channel without counterpart": (
+        pg.with_block(
+            pg.direct_allgather(), 0, 1, pg.otb([(1, "port", 3)], do(Op.WAIT, channels=[0]))
+        ),
+        "rank 0, thread block 1, step 0 (wait): port channel 3 to rank 1 has no counterpart",
+    ),
+    "semaphore": (
+        pg.insert(pg.direct_allgather(), 0, 1, 0, Instruction(Op.ACQUIRE, semaphores=(0,))),
+        "step 0 (acquire): semaphore 0 of 0",
+    ),
+    "barrier": (
+        pg.insert(pg.direct_allgather(), 0, 1, 0, Instruction(Op.BARRIER, group=4)),
+        "step 0 (barrier): a barrier of 4 thread blocks; the rank has 3",
+    ),
+    "part": (
+        pg.edit(pg.direct_allgather(), 0, 0, 0, part=(2, 2)),
+        "step 0 (copy): part 2 of 2 is impossible",
+    ),
+    "dependencies in onesided": (
+        pg.edit(pg.direct_allgather(), 0, 0, 0, after=((1, 0),)),
+        "dependencies between thread blocks are fifo style",
+    ),
+    "pipeline chunks": (
+        pg.edit(pg.pipelined_broadcast(), 0, 0, 3, chunks=1),
+        "rank 0, thread block 0, step 3 (copy): 2 chunks in a pipeline of 1",
+    ),
+    "pipeline unit": (
+        pg.edit(pg.pipelined_broadcast(), 0, 0, 3, unit_bytes=0),
+        "step 3: the pipeline's unit of 0 bytes is impossible",
+    ),
+    "pipeline without data": (
+        pg.edit(pg.pipelined_broadcast(), 2, 0, 3, chunks=10**15),
+        "step 3: the pipeline covers 1000000000000000 chunks, not 1 to 2",
+    ),
+    "empty pipeline": (
+        pg.edit(pg.pipelined_broadcast(), 0, 0, 3, body=()),
+        "rank 0, thread block 0, step 3: the pipeline is empty",
+    ),
+    "unit of half an element": (
+        pg.edit(pg.pipelined_broadcast(), 0, 0, 3, unit_bytes=6),
+        "step 3: a pipeline unit of 6 bytes splits elements of 4",
+    ),
+    "chunk counts": (
+        replace(pg.ring_allgather(2), ranks=(pg.rank(i=1, o=3),) * 2),
+        "allgather over 2 ranks needs output chunks = 2 x input chunks, not 1 and 3",
+    ),
+    "ranks differ": (
+        pg.with_rank(pg.ring_allgather(2), 1, pg.rank(i=2, o=4)),
+        "rank 1: 2 input and 4 output chunks, but rank 0 has 1 and 2",
+    ),
+    "no root": (replace(pg.star_reduce(), root=-1), "the root must be a rank from 0 to 3"),
+    "no ranks": (replace(pg.star_reduce(), ranks=()), "the program has no ranks"),
+    "no chunks": (
+        pg.with_rank(pg.ring_allgather(2), 0, pg.rank(i=0, o=0)),
+        "rank 0: input and output need at least one chunk",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_malformed_programs_are_refused_before_they_run(name: str) -> None:
+    plan, text = BROKEN[name]
+    with pytest.raises(PlanError) as caught:
+        run(plan, 4096)
+    assert text in str(caught.value)
+
+
+def test_all_good_samples_pass_the_check() -> None:
+    for plan in GOOD.values():
+        check(plan)
+
+
+def test_arguments_are_checked() -> None:
+    plan = pg.ring_allgather()
+    for arguments, text in (
+        ({"dtype": "float23"}, "unknown data type 'float23'; did you mean 'float32'?"),
+        ({"dtype": "x"}, "unknown data type 'x'; there are float32, float16"),
+        ({"op": "avg"}, "run 'sum' instead"),
+        ({"op": "mix"}, "unknown operation 'mix'"),
+        ({"iterations": 0}, "iterations must be above 0, not 0"),
+        ({"size_bytes": -1}, "size must be above 0, not -1"),
+        ({"root": 1}, "allgather has no root"),
+        ({"modes": ["in-palce"]}, "did you mean 'in-place'?"),
+    ):
+        with pytest.raises(UnsupportedError) as caught:
+            run(plan, **({"size_bytes": 64} | arguments))  # type: ignore[arg-type]
+        assert text in str(caught.value)
+    with pytest.raises(PlanError, match="the plan's root is rank 0, not 1"):
+        run(pg.star_reduce(), 64, root=1)
+    wide = pg.insert(pg.star_reduce(), 1, 0, 0, do(Op.REDUCE, [inp(0)] * 33, out(0)))
+    with pytest.raises(UnsupportedError, match="33 sources; this engine adds at most 32"):
+        run(wide, 64)
+
+
+def test_a_root_can_be_given_where_the_plan_has_none() -> None:
+    plan = replace(pg.star_reduce(), root=-1)
+    result = run(plan, 64, root=0)
+    assert (result.wrong, result.rows[0].root) == (0, 0)
+
+
+def test_more_memory_than_there_is_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu, "memory_available", lambda: 2**20)
+    run(pg.ring_allgather(), 2**16)
+    with pytest.raises(UnsupportedError, match=r"the ranks' buffers need 5\.0 GiB"):
+        run(pg.ring_allgather(), 2**30)
+
+
+def test_scratch_counts_as_memory() -> None:
+    plan = pg.with_rank(
+        pg.ring_allgather(), 0, replace(pg.ring_allgather().ranks[0], scratch_chunks=2**31 - 1)
+    )
+    with pytest.raises(UnsupportedError, match=r"buffers need [0-9.]+ GiB"):
+        run(plan, 2**26)
+
+
+def test_available_memory_respects_control_groups(tmp_path: Path) -> None:
+    assert sizes._group_memory(tmp_path) is None
+    (tmp_path / "memory.max").write_text("1000000\n")
+    (tmp_path / "memory.current").write_text("700000\n")
+    (tmp_path / "memory.stat").write_text("anon 1\ninactive_file 100000\n")
+    assert sizes._group_memory(tmp_path) == 400_000
+    (tmp_path / "memory.max").write_text("max\n")
+    assert sizes._group_memory(tmp_path) is None
+
+
+# --- many thread blocks
+
+
+def many_rings(n: int, rings: int) -> Program:
+    """`rings` allreduce rings side by side, each with its own channel and chunks."""
+    one = pg.ring_allreduce(n)
+
+    def moved(ref: Ref, k: int) -> Ref:
+        return replace(ref, offset=ref.offset + k * n)
+
+    ranks = []
+    for rank in one.ranks:
+        block = rank.thread_blocks[0]
+        blocks = [
+            replace(
+                block,
+                channel=k,
+                steps=tuple(
+                    replace(
+                        i,
+                        src=tuple(moved(ref, k) for ref in i.src),
+                        dst=tuple(moved(ref, k) for ref in i.dst),
+                    )
+                    for i in block.steps
+                    if isinstance(i, Instruction)
+                ),
+            )
+            for k in range(rings)
+        ]
+        ranks.append(pg.rank(*blocks, i=n * rings, o=n * rings))
+    return replace(one, ranks=tuple(ranks))
+
+
+@pytest.mark.parametrize(("n", "rings"), [(16, 128), (200, 1)])
+def test_thousands_of_thread_blocks(n: int, rings: int) -> None:
+    result = run(many_rings(n, rings), n * rings * 64, modes=["out-of-place"])
+    assert result.wrong == 0
+
+
+def test_many_workers_on_few_cores() -> None:
+    for _ in range(20):
+        assert run(many_rings(6, 3), 20_000, threads=8, slots=2, slot_bytes=512).wrong == 0
+
+
+def test_memory_is_given_back() -> None:
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    plan = pg.ring_allreduce()
+    run(plan, 2**21)
+    before = resident()
+    for _ in range(10):
+        run(plan, 2**21)
+    assert resident() - before < 2**25
+
+
+# --- other compilers
+
+
+def test_the_interpreter_compiles_for_a_gpu(tmp_path: Path) -> None:
+    compiler = shutil.which("nvcc")
+    if compiler is None:
+        pytest.skip("nvcc is not installed")
+    source = Path(__file__).parent / "fixtures" / "device_layer.cu"
+    headers = Path(cpu.__file__).parent
+    if not (headers / "interpreter.hpp").exists():
+        pytest.skip("the package was installed without its headers")
+    command = [compiler, "-std=c++20", "-c", "-I", str(headers), "-o", str(tmp_path / "o.o")]
+    done = subprocess.run(
+        [*command, str(source)], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
