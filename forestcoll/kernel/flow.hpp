@@ -48,9 +48,10 @@ class Residual {
 
   // Routes up to `limit` more units from `source` to `target`; returns how many found a way.
   Amount push(int source, int target, Amount limit) {
-    if ((++pushes_ & 63) == 0) poll_signals();
+    thread_local unsigned phases = 0;
     Amount sent = 0;
     while (sent < limit && search(source, target)) {
+      if ((++phases & 15) == 0) poll_signals();
       std::copy(first_.begin(), first_.end(), cursor_.begin());
       sent += advance(source, target, limit - sent);
     }
@@ -131,7 +132,6 @@ class Residual {
   std::vector<int> first_, next_, head_;
   std::vector<Amount> base_, left_;
   std::vector<int> level_, cursor_, queue_, path_;
-  unsigned pushes_ = 0;
 };
 
 }  // namespace forestcoll

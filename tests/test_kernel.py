@@ -1,0 +1,263 @@
+"""The C++ kernel alone: flows, cuts, splitting and packing of bare arrays of integers."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import signal
+import time
+from collections import defaultdict
+from fractions import Fraction
+from types import FrameType
+
+import networkx as nx
+import pytest
+from graphs import dgx_a100, mi250, torus
+from random_graphs import random_graph
+
+from forestcoll.graph import CapacityGraph
+from forestcoll.kernel import _kernel
+from forestcoll.solver.optimum import Task, analyse, is_balanced
+
+Flat = tuple[int, tuple[int, ...], tuple[int, ...], list[int]]
+SMALL = [seed for seed in range(60) if random_graph(seed).n <= 11]
+BALANCED = [seed for seed in range(200) if is_balanced(random_graph(seed))]
+
+
+def flat(graph: CapacityGraph) -> Flat:
+    return graph.n, graph.tail, graph.head, list(graph.capacity)
+
+
+def scaled(graph: CapacityGraph, root: int | None = None) -> tuple[Flat, list[int], Task]:
+    """The graph with whole trees a link at its optimum, the supply, and the task."""
+    task = analyse(graph, root)
+    links = (graph.n, graph.tail, graph.head, task.capacities())
+    return links, task.supply(task.trees_per_root), task
+
+
+def as_networkx(links: Flat) -> nx.DiGraph:
+    network = nx.DiGraph()
+    network.add_nodes_from(range(links[0]))
+    for u, v, c in zip(*links[1:], strict=True):
+        network.add_edge(u, v, capacity=c)
+    return network
+
+
+@pytest.mark.parametrize("seed", SMALL)
+def test_best_ratio_is_the_least_over_all_sets(seed: int) -> None:
+    graph = random_graph(seed)
+    leaving, inside, nodes = _kernel.best_ratio(*flat(graph), graph.ranks)
+    best = min(
+        Fraction(sum(c for u, v, c in arcs(graph) if u in s and v not in s), held)
+        for s in subsets(graph.n)
+        if 0 < (held := sum(v in s for v in graph.ranks)) < len(graph.ranks)
+    )
+    cut = set(nodes)
+    assert Fraction(leaving, inside) == best
+    assert leaving == sum(c for u, v, c in arcs(graph) if u in cut and v not in cut)
+    assert inside == sum(v in cut for v in graph.ranks)
+
+
+def arcs(graph: CapacityGraph) -> list[tuple[int, int, int]]:
+    return list(zip(graph.tail, graph.head, graph.capacity, strict=True))
+
+
+def subsets(n: int) -> list[frozenset[int]]:
+    return [frozenset(s) for size in range(1, n) for s in itertools.combinations(range(n), size)]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_least_flow_is_the_least_of_all_max_flows(seed: int) -> None:
+    graph = random_graph(seed)
+    source = graph.ranks[seed % len(graph.ranks)]
+    flow, nodes = _kernel.least_flow(*flat(graph), source, graph.ranks)
+    network = as_networkx(flat(graph))
+    expected = min(nx.maximum_flow_value(network, source, v) for v in graph.ranks if v != source)
+    assert flow == expected
+    assert source in nodes
+    assert flow == sum(c for u, v, c in arcs(graph) if u in nodes and v not in nodes)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_violated_finds_a_cut_exactly_above_the_optimum(seed: int) -> None:
+    graph = random_graph(seed)
+    leaving, inside, _ = _kernel.best_ratio(*flat(graph), graph.ranks)
+    n, tail, head, capacity = flat(graph)
+    links = (n, tail, head, [c * inside for c in capacity])
+    supply = [leaving if v in graph.ranks else 0 for v in range(n)]
+    assert _kernel.violated(*links, supply, graph.ranks) is None
+
+    found = _kernel.violated(*links, [s + (s > 0) for s in supply], graph.ranks)
+    assert found is not None
+    sink, nodes = found
+    assert sink not in nodes
+    carried = sum(c * inside for u, v, c in arcs(graph) if u in nodes and v not in nodes)
+    assert carried < sum(supply[v] + 1 for v in graph.ranks if v in nodes)
+
+
+@pytest.mark.parametrize("detours", [True, False])
+@pytest.mark.parametrize("seed", BALANCED[::2])
+def test_removed_relays_leave_real_paths_and_the_demand(seed: int, detours: bool) -> None:
+    """Also where the boxes are nonsense: a bad proposal must be repaired, not believed."""
+    graph = random_graph(seed)
+    rng = random.Random(seed)
+    group = [rng.randint(-1, 2) for _ in range(graph.n)]
+    for root in (None, seed % len(graph.ranks)):
+        links, supply, _ = scaled(graph, root)
+        logical = _kernel.remove_relays(*links, supply, graph.ranks, group, detours)
+        load: dict[tuple[int, int], int] = defaultdict(int)
+        capacity = []
+        for tail, head, units in zip(logical.tail, logical.head, logical.units, strict=True):
+            assert {tail, head} <= set(graph.ranks)
+            capacity.append(sum(count for _, count in units))
+            for number, count in units:
+                path = logical.paths[number]
+                assert (path[0], path[-1]) == (tail, head)
+                assert len(set(path)) == len(path)
+                assert not set(path[1:-1]) & set(graph.ranks)
+                for hop in itertools.pairwise(path):
+                    load[hop] += count
+        room = {(u, v): c for u, v, c in zip(*links[1:], strict=True)}
+        assert all(units <= room[hop] for hop, units in load.items())
+        reduced = (graph.n, logical.tail, logical.head, capacity)
+        assert _kernel.violated(*reduced, supply, graph.ranks) is None
+
+
+@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize("seed", BALANCED[::3])
+def test_packed_trees_span_and_fit(seed: int, exact: bool) -> None:
+    graph = random_graph(seed)
+    links, supply, _ = scaled(graph)
+    logical = _kernel.remove_relays(*links, supply, graph.ranks, [-1] * graph.n, True)
+    packed = _kernel.pack(logical, supply, graph.ranks, exact)
+    if packed is None:
+        assert not exact  # layers may fail, exact packing must not
+        return
+    height, trees = packed
+    used: dict[int, int] = defaultdict(int)
+    rooted: dict[int, int] = defaultdict(int)
+    highest = 0
+    for root, weight, paths in trees:
+        depth = {root: 0}
+        for number in paths:
+            path = logical.paths[number]
+            assert path[0] in depth
+            assert path[-1] not in depth
+            depth[path[-1]] = depth[path[0]] + 1
+            used[number] += weight
+        assert set(depth) == set(graph.ranks)
+        assert weight > 0
+        rooted[root] += weight
+        highest = max(highest, *depth.values())
+    assert rooted == {v: s for v, s in enumerate(supply) if s}
+    assert highest == height
+    count: dict[int, int] = defaultdict(int)
+    for units in logical.units:
+        for number, amount in units:
+            count[number] += amount
+    assert all(weight <= count[number] for number, weight in used.items())
+
+
+def test_trim_balances_and_keeps_the_demand() -> None:
+    # 0, 1, 2 -> switch 3 -> 0, 1, 2: it takes in 4 + 2 + 2 and could send out 3 + 3 + 5.
+    links = (4, (0, 1, 2, 3, 3, 3), (3, 3, 3, 0, 1, 2), [4, 2, 2, 3, 3, 5])
+    supply, sinks = [1, 1, 1, 0], [0, 1, 2]
+    trimmed = _kernel.trim(*links, supply, sinks)
+    assert trimmed is not None
+    assert sum(trimmed[:3]) == sum(trimmed[3:]) <= 8
+    assert all(0 <= t <= c for t, c in zip(trimmed, links[3], strict=True))
+    assert _kernel.violated(*links[:3], trimmed, supply, sinks) is None
+
+
+def test_trim_says_when_it_cannot() -> None:
+    # The switch copies in the plain cut's eyes: 1 unit in, 2 out, and both sinks need theirs.
+    links = (3, (0, 2, 2, 0, 1), (2, 0, 1, 1, 0), [1, 1, 1, 1, 1])
+    assert _kernel.trim(*links, [1, 1, 0], [0, 1]) is not None
+    starved = (4, (0, 3, 3, 1, 2), (3, 1, 2, 0, 0), [1, 1, 1, 1, 1])
+    assert _kernel.violated(*starved, [1, 0, 0, 0], [0, 1, 2]) is None
+    assert _kernel.trim(*starved, [1, 0, 0, 0], [0, 1, 2]) is None
+
+
+def test_one_box_of_nvswitch_is_spread_evenly() -> None:
+    links, supply, _ = scaled(dgx_a100(1))
+    graph = dgx_a100(1)
+    logical = _kernel.remove_relays(*links, supply, graph.ranks, [0] * graph.n, True)
+    assert len(logical.tail) == 8 * 7
+    assert {sum(c for _, c in units) for units in logical.units} == {1}
+
+
+def test_two_boxes_split_evenly_and_along_the_rails() -> None:
+    """180 units to 7 box mates: 26 or 25 each; all 15 fabric units to the same GPU next door."""
+    graph = dgx_a100(2)
+    links, supply, _ = scaled(graph)
+    group = [int(name[3]) if name.startswith("box") else -1 for name in graph.names]
+    logical = _kernel.remove_relays(*links, supply, graph.ranks, group, True)
+    for u, v, units in zip(logical.tail, logical.head, logical.units, strict=True):
+        total = sum(count for _, count in units)
+        if group[u] == group[v]:
+            assert total in (25, 26)
+        else:
+            assert total == 15
+            assert graph.names[u][4:] == graph.names[v][4:]
+
+
+@pytest.mark.parametrize(
+    ("links", "message"),
+    [
+        ((2, [0], [2], [1]), "unknown node"),
+        ((2, [0], [-1], [1]), "unknown node"),
+        ((2, [0], [1], [-1]), "negative"),
+        ((2, [0, 1], [1], [1]), "differ in length"),
+        ((0, [], [], []), "needs nodes"),
+    ],
+)
+def test_wrong_arrays_are_refused(
+    links: tuple[int, list[int], list[int], list[int]], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        _kernel.best_ratio(*links, [0, 1])
+    with pytest.raises(ValueError, match=message):
+        _kernel.remove_relays(*links, [1] * links[0], [0, 1], [-1] * links[0], True)
+
+
+def test_wrong_ranks_are_refused() -> None:
+    with pytest.raises(ValueError, match="two ranks"):
+        _kernel.best_ratio(2, [0], [1], [1], [0])
+    with pytest.raises(ValueError, match="unknown node"):
+        _kernel.best_ratio(2, [0], [1], [1], [0, 7])
+    with pytest.raises(ValueError, match="empty"):
+        _kernel.least_flow(2, [0], [1], [1], 0, [])
+    with pytest.raises(ValueError, match="one entry a node"):
+        _kernel.violated(2, [0], [1], [1], [1], [0, 1])
+
+
+def test_ctrl_c_gets_through() -> None:
+    """A signal handler's exception ends a long loop in C++ soon."""
+    graph = torus(8, 8, 8)
+    links, supply, _ = scaled(graph)
+    logical = _kernel.remove_relays(*links, supply, graph.ranks, [-1] * graph.n, True)
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, stop)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        start = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            _kernel.pack(logical, supply, graph.ranks, True)
+        assert time.monotonic() - start < 5
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_exact_packing_alone_packs_the_machines() -> None:
+    """What layers solve elsewhere: the general path must hold its own."""
+    for graph, most in ((dgx_a100(2), 3), (mi250(1), 8), (torus(3, 4), 6)):
+        links, supply, _ = scaled(graph)
+        group = [int(name[3]) if name.startswith("box") else -1 for name in graph.names]
+        logical = _kernel.remove_relays(*links, supply, graph.ranks, group, True)
+        packed = _kernel.pack(logical, supply, graph.ranks, True)
+        assert packed is not None
+        assert packed[0] <= most
