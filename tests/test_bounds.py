@@ -125,6 +125,12 @@ def test_never_below_the_joint_optimum_and_mostly_equal() -> None:
     assert reached >= 0.8 * tried
 
 
+@pytest.mark.parametrize("seed", [553, 683, 823, 1583])
+def test_the_search_finds_partitions_that_no_rule_of_thumb_names(seed: int) -> None:
+    graph = random_graph(seed)
+    assert proven(graph).algbw == joint_optimum(graph)
+
+
 @pytest.mark.parametrize("seed", range(30))
 def test_no_forest_beats_the_bound(seed: int) -> None:
     graph = random_graph(seed, ("direct", "switched", "mixed", "cycles")[seed % 4])

@@ -55,8 +55,9 @@ def test_a_wrong_basis_is_not_proven() -> None:
         Solution(Fraction(6), [Fraction(4), Fraction(2)], [Fraction(1)]),
         Solution(Fraction(4), [Fraction(2), Fraction(2)], [Fraction(1)]),
         Solution(Fraction(2), [Fraction(3), Fraction(-1)], [Fraction(1)]),
+        Solution(Fraction(6), [Fraction(1), Fraction(5)], [Fraction(1)]),
     ],
-    ids=["dual sign", "row broken", "above its bound", "not optimal", "negative"],
+    ids=["dual sign", "too much", "above its bound", "not optimal", "negative", "row broken"],
 )
 def test_wrong_claims_are_seen_through(claim: Solution) -> None:
     assert not exact_lp.is_optimal(Program([3, 5], [1, 1], [Row({0: 1, 1: -1})]), claim)
@@ -83,6 +84,11 @@ def determinant(matrix: list[list[int]]) -> int:
         return 1
     minors = ([row[:j] + row[j + 1 :] for row in matrix[1:]] for j in range(len(matrix)))
     return sum((-1) ** j * matrix[0][j] * determinant(minor) for j, minor in enumerate(minors))
+
+
+def test_a_variable_without_a_limit_must_not_pay() -> None:
+    assert not exact_lp.is_optimal(Program([None], [1]), Solution(Fraction(0), [Fraction(0)], []))
+    assert exact_lp.is_optimal(Program([None], [-1]), Solution(Fraction(0), [Fraction(0)], []))
 
 
 def test_a_program_without_a_limit_is_refused() -> None:
