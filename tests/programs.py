@@ -181,6 +181,61 @@ def direct_reduce_scatter(n: int = 3, part: int = 2) -> Program:
     return program(Collective.REDUCE_SCATTER, "fifo", ranks)
 
 
+def tree_allreduce(n: int, per: int, strides: tuple[int, ...] = (1, 2, 5, 11)) -> Program:
+    """Up and down breadth-first trees over the links +-strides, `per` chunks a root.
+
+    One thread block a connection and direction, each in the order of time: a plan as big as real
+    ones (about 8 instructions a chunk and rank).
+    """
+    links = [d for s in strides for d in (s, n - s)]
+    messages: list[tuple[int, int, bool, int, int]] = []  # time, chunk, down, from, to
+    for root in range(n):
+        depth, parent, line = {root: 0}, {root: root}, [root]
+        for k, u in enumerate(line):  # grows while it is walked: breadth first
+            turn = (root + k) % len(links)
+            for d in links[turn:] + links[:turn]:
+                v = (u + d) % n
+                if v not in depth:
+                    depth[v], parent[v] = depth[u] + 1, u
+                    line.append(v)
+        height = max(depth.values())
+        for c in range(root * per, (root + 1) * per):
+            messages += [(height - depth[v], c, False, v, parent[v]) for v in line[1:]]
+            messages += [(height + depth[v], c, True, parent[v], v) for v in line[1:]]
+    chunks = n * per
+    steps: list[dict[tuple[str, int], list[Instruction]]] = [
+        {("copy", -1): [do(Op.COPY, inp(0, chunks), out(0, chunks))]} for _ in range(n)
+    ]
+    last: list[dict[int, tuple[int, int]]] = [
+        dict.fromkeys(range(chunks), (0, 0)) for _ in range(n)
+    ]
+    slots = [0] * n
+
+    def add(r: int, key: tuple[str, int], i: Instruction) -> tuple[int, int]:
+        own = steps[r].setdefault(key, [])
+        own.append(i)
+        return list(steps[r]).index(key), len(own) - 1
+
+    for _, c, down, u, v in sorted(messages):
+        sent = add(u, ("send", v), do(Op.SEND, out(c), after=[last[u][c]]))
+        if down:
+            last[v][c] = add(v, ("recv", u), do(Op.RECV, (), out(c), after=[last[v][c]]))
+            continue
+        last[u][c] = sent  # what comes back must not overwrite what is still to leave
+        slot = scr(slots[v])
+        slots[v] += 1
+        add(v, ("recv", u), do(Op.RECV, (), slot))
+        last[v][c] = add(v, ("recv", u), do(Op.REDUCE, slot, out(c), after=[last[v][c]]))
+    ranks = []
+    for r in range(n):
+        blocks = [
+            tb(*own, send=peer if way == "send" else -1, recv=peer if way == "recv" else -1)
+            for (way, peer), own in steps[r].items()
+        ]
+        ranks.append(rank(*blocks, i=chunks, o=chunks, s=slots[r]))
+    return program(Collective.ALLREDUCE, "fifo", ranks)
+
+
 # --- onesided
 
 

@@ -165,6 +165,15 @@ def test_scratch_needs_no_handshake_when_the_launch_before_said_farewell() -> No
     assert verify(p, launches=3).root == 0
 
 
+def test_a_large_plan_takes_seconds() -> None:
+    p = pg.tree_allreduce(32, 2)
+    start = time.process_time()
+    found = verify(p, queue=1)
+    assert time.process_time() - start < 5
+    assert found.moved == 2 * 31 * 64
+    assert found.steps > 9000
+
+
 # --- what is wrong
 
 R0, R1, R2, R3 = (f"rank {r}, thread block" for r in range(4))
@@ -1055,6 +1064,21 @@ def test_mutants_are_refused(spoil: Callable[[], Program], words: list[str]) -> 
         verify(spoil())
     for word in words:
         assert re.search(word, str(found.value)), f"{word!r} is not in: {found.value}"
+
+
+def test_messages_are_cut_as_the_largest_size_demands() -> None:
+    p = _big_messages(3)
+    with pytest.raises(PlanError, match="deadlock"):
+        verify(p)
+    # A slot holds 2 MiB and a connection two: 5 of 10 chunks go in two pieces of at most 3.
+    big = _big_messages(5)
+    largest = (2 << 20) // 3 * 10
+    assert verify(replace(big, max_bytes=largest)).events == 2 * (1 + 2 * 2)
+    with pytest.raises(PlanError, match="deadlock"):
+        verify(replace(big, max_bytes=largest + 1))
+    assert verify(replace(big, protocol="LL")).queue == 8
+    with pytest.raises(PlanError, match="a connection holds 8 messages"):
+        verify(replace(_big_messages(9), protocol="LL128"))
 
 
 @pytest.mark.parametrize("name", ["chain_broadcast", "star_reduce", "direct_reduce_scatter"])

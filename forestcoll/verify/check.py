@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from forestcoll.errors import PlanError
 from forestcoll.program import Collective, Instruction, Program
-from forestcoll.verify.fifo import run_fifo
+from forestcoll.verify.fifo import run_fifo, slots_of
 from forestcoll.verify.layout import Layout, Sizes, sizes_of
 from forestcoll.verify.onesided import run_onesided
 from forestcoll.verify.replay import Replay
@@ -49,15 +49,17 @@ class Verified:
     queue: int | None  # messages a connection was taken to hold (fifo)
 
 
-def verify(program: Program, *, launches: int = 2, rounds: int = 2, queue: int = 2) -> Verified:
+def verify(
+    program: Program, *, launches: int = 2, rounds: int = 2, queue: int | None = None
+) -> Verified:
     """Prove that `program` does its collective, or raise PlanError saying where it does not.
 
     Proven: every operand lies within its buffer; all that is sent is received and all that is
     signalled is waited for, one to one; no thread block waits for ever, with connections that hold
-    `queue` messages; any two accesses to a chunk of which one writes are ordered, also from one
-    launch to the next; no contribution is added twice and no different chunks are mixed; every
-    output chunk ends as the collective defines, in each mode that the program claims; out of place
-    the input is as it was.
+    `queue` messages (by default as many as the runtime's with this protocol); any two accesses to a
+    chunk of which one writes are ordered, also from one launch to the next; no contribution is
+    added twice and no different chunks are mixed; every output chunk ends as the collective
+    defines, in each mode that the program claims; out of place the input is as it was.
 
     One run is enough: every connection and semaphore has one producer and one consumer, so the
     program is a deterministic network (Kahn), and without races its memory is deterministic too.
@@ -68,7 +70,7 @@ def verify(program: Program, *, launches: int = 2, rounds: int = 2, queue: int =
     this check handles, or where its outcome depends on timing that the check does not follow.
     """
     for name, value in (("launches", launches), ("rounds", rounds), ("queue", queue)):
-        if value < 1:
+        if value is not None and value < 1:
             raise ValueError(f"{name} must be at least 1, not {value}")
     check_frame(program)
     sizes = sizes_of(program)
@@ -77,7 +79,12 @@ def verify(program: Program, *, launches: int = 2, rounds: int = 2, queue: int =
     scale = scale_of(program, sizes, rounds=rounds, launches=launches)
     check_wiring(program)
     code = flatten(program, rounds)
-    trace = run_fifo(code, queue) if program.style == "fifo" else run_onesided(code, launches)
+    piece, slots = slots_of(program, sizes.total)
+    queue = slots if queue is None else queue
+    if program.style == "fifo":
+        trace = run_fifo(code, queue, piece)
+    else:
+        trace = run_onesided(code, launches)
     root, ordered = program.root, set[tuple[int, int]]()
     modes = []
     for name, claimed, in_place in (

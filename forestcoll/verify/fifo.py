@@ -1,8 +1,9 @@
 """An abstract run of a fifo program: what happens in which order, and whether it gets stuck.
 
-A message of c chunks is c pieces, which is how finely a runtime may cut it; a connection holds at
-most `queue` pieces, and a sender blocks while it is full. One pass over the instruction lists
-stands for all:
+A message is cut into pieces of at most `piece` chunks, as finely as the runtime does at the largest
+size that the program serves; a connection holds at most `queue` pieces, and a sender blocks while
+it is full. (Smaller sizes mean coarser pieces, which block less and order more.) One pass over the
+instruction lists stands for all:
 
 * Slices. The lists are repeated for slice after slice of every chunk. Slices touch disjoint memory,
   a dependency stays within its slice, and a pass leaves every connection empty. So any slice's
@@ -17,11 +18,29 @@ from __future__ import annotations
 
 from collections import deque
 
-from forestcoll.program import Instruction
+from forestcoll.program import Instruction, Program
 from forestcoll.verify.structure import RECEIVES, SENDS
 from forestcoll.verify.trace import WHOLE, Blocked, Code, Trace, raise_deadlock
 
 _MESSAGE, _SPACE, _STEP = range(3)
+
+
+# What a message slot holds (bytes) and how many there are, with default buffers: buffer size / 8
+# steps, half of them a message in Simple (and 2 messages); LL spends half of its lines on flags,
+# LL128 one in sixteen. Source: ROCm/rccl 0cbce2a, msccl_setup.cc (mscclSetupCount), init.cc.
+_SLOTS = {"Simple": (2 << 20, 2), "LL": (32 << 10, 8), "LL128": (576_000, 8)}
+
+
+def slots_of(program: Program, chunks: int) -> tuple[int, int]:
+    """(most chunks in one message piece, pieces that a connection holds) of the real runtimes.
+
+    `chunks`: of the collective's whole data. A program that serves every size is cut finest: a
+    piece a chunk.
+    """
+    size, count = _SLOTS.get(program.protocol, _SLOTS["Simple"])
+    if not program.max_bytes:
+        return 1, count
+    return max(1, size // -(-program.max_bytes // chunks)), count
 
 
 class _Connection:
@@ -37,17 +56,17 @@ class _Connection:
 class _Step:
     __slots__ = ("after", "pieces", "receives", "sends")
 
-    def __init__(self, i: Instruction, first: int) -> None:
+    def __init__(self, i: Instruction, first: int, piece: int) -> None:
         self.receives = i.op in RECEIVES
         self.sends = i.op in SENDS
         message = self.receives or self.sends
-        self.pieces = (*i.src, *i.dst)[0].count if message else 1
+        self.pieces = -(-(*i.src, *i.dst)[0].count // piece) if message else 1
         self.after = tuple((first + b, s) for b, s in i.after)
 
 
 class _Run:
-    def __init__(self, code: Code, queue: int) -> None:
-        self.code, self.queue, self.trace = code, queue, Trace(code)
+    def __init__(self, code: Code, queue: int, piece: int) -> None:
+        self.code, self.queue, self.trace = code, queue, Trace(code, piece)
         self.connections: dict[tuple[int, int, int], _Connection] = {}
         self.incoming: list[_Connection | None] = []
         self.outgoing: list[_Connection | None] = []
@@ -67,7 +86,9 @@ class _Run:
                 out = self.connections[r, block.send, block.channel] = _Connection(b, self.queue)
             self.outgoing.append(out)
             first = self.code.first[r]
-            self.steps.append([_Step(x.instruction, first) for x in self.code.lines[b]])
+            self.steps.append(
+                [_Step(x.instruction, first, self.trace.piece) for x in self.code.lines[b]]
+            )
             self.done.append([])
             self.piece.append(0)
             self.last.append(-1)
@@ -160,10 +181,10 @@ class _Run:
         return Blocked(line, f"comes after {self.code.where(on, after)}", on)
 
 
-def run_fifo(code: Code, queue: int) -> Trace:
+def run_fifo(code: Code, queue: int, piece: int) -> Trace:
     """One pass of a fifo program that passed the checks of structure.py and wiring.py.
 
     Of a receiving event, the first entry of `cross` is the event that sent its message. Raises
     PlanError with the circle of thread blocks where they wait for each other for ever.
     """
-    return _Run(code, queue).run()
+    return _Run(code, queue, piece).run()

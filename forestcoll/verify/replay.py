@@ -47,7 +47,7 @@ class Replay:
         self._lists: list[tuple[int, int]] = [(-1, 0)]  # (event, index of the rest)
         self.collisions: dict[tuple[int, int], int] = {}  # (event, later event) -> location
         self._wrong: tuple[int, str] | None = None  # the first event that adds what does not add up
-        self._messages: dict[int, int] = {}
+        self._messages: dict[int, list[int]] = {}  # by the event that sent it
         self._cache: dict[tuple[int, int], _Work] = {}
 
     def run(self, ordered: set[tuple[int, int]]) -> None:
@@ -167,9 +167,11 @@ class Replay:
     def _sum(self, event: int, spans: tuple[Span, ...]) -> list[int]:
         values = self.values[spans[0][0] : spans[0][1]]
         for low, high in spans[1:]:
-            more = self.values[low:high]
-            values = [self._add(event, x, y) for x, y in zip(values, more, strict=True)]
+            values = self._add_all(event, values, self.values[low:high])
         return values
+
+    def _add_all(self, event: int, xs: list[int], ys: list[int]) -> list[int]:
+        return [self._add(event, x, y) for x, y in zip(xs, ys, strict=True)]
 
     # --- fifo -------------------------------------------------------------------------------------
 
@@ -184,20 +186,23 @@ class Replay:
             if op not in RECEIVES and op not in SENDS:
                 self._local(event, work)
                 continue
-            value, item = 0, trace.item[event]
+            values: list[int] = []
             if op in RECEIVES:
-                value = messages.pop(trace.cross[event][0])
+                values = messages.pop(trace.cross[event][0])
+            first = trace.item[event] * trace.piece
             if work.src:
-                at = work.src[0][0] + item
-                self._read(event, at, at + 1)
-                own = self.values[at]
-                value = self._add(event, value, own) if op in RECEIVES else own
+                low, high = work.src[0][0] + first, work.src[0][1]
+                high = min(high, low + trace.piece)
+                self._read(event, low, high)
+                own = self.values[low:high]
+                values = self._add_all(event, values, own) if op in RECEIVES else own
             if work.dst:
-                at = work.dst[0][0] + item
-                self._write(event, at, at + 1)
-                self.values[at] = value
+                low, high = work.dst[0][0] + first, work.dst[0][1]
+                high = min(high, low + trace.piece)
+                self._write(event, low, high)
+                self.values[low:high] = values
             if op in SENDS:
-                messages[event] = value
+                messages[event] = values
         for r in range(self.layout.sizes.ranks):
             self.final.keep(r, self.values, self.writer)
 

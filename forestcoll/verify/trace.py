@@ -78,11 +78,12 @@ class Trace:
     by `prev`: event e comes after `prev[e]` and after all events of its chain before `prev[e]`.
     `cross[e]`: further events that e comes after. `block`: thread block, or ~rank for the caller of
     a rank between launches. `line`: position in the block's code plus code length times launch; for
-    a caller the launch that follows. `item`: SYNC, WHOLE, or which chunk (fifo) or destination
-    (asynchronous put) of the instruction this event handles.
+    a caller the launch that follows. `item`: SYNC, WHOLE, or which piece (fifo) or destination
+    (asynchronous put) of the instruction this event handles. `piece`: chunks in a piece.
     """
 
     code: Code
+    piece: int = 1
     block: list[int] = field(default_factory=list)
     line: list[int] = field(default_factory=list)
     item: list[int] = field(default_factory=list)

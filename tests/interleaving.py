@@ -1,0 +1,389 @@
+"""Programs run for real in random order: an independent second opinion on the symbolic check.
+
+Nothing here is shared with forestcoll.verify. Values are bags of (launch, rank, chunk, slice);
+every thread of a thread block, every proxy of a port channel and every rank's caller moves on its
+own, one element at a time, in an order drawn at random.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import deque
+from collections.abc import Iterator
+
+from forestcoll.program import (
+    Buffer,
+    Collective,
+    Instruction,
+    Op,
+    Pipeline,
+    Program,
+    Ref,
+    ThreadBlock,
+)
+
+Bag = tuple[tuple[object, ...], ...]
+Place = tuple[int, str, int]
+Key = tuple[object, ...]
+THREADS = 3
+RECEIVES = (
+    "recv",
+    "recv_copy_send",
+    "recv_reduce_send",
+    "recv_reduce_copy",
+    "recv_reduce_copy_send",
+)
+SENDS = ("send", "recv_copy_send", "recv_reduce_send", "recv_reduce_copy_send")
+
+
+class Failed(Exception):
+    """The run got stuck or left wrong data."""
+
+
+class World:
+    """Memory and synchronisation of all ranks; actors are generators that yield at every step.
+
+    An actor yields None after it moved, or a function that says whether it could go on.
+    """
+
+    def __init__(
+        self, program: Program, *, in_place: bool, launches: int, queue: int, seed: int
+    ) -> None:
+        self.program, self.in_place = program, in_place
+        self.launches, self.queue = launches, queue
+        self.random = random.Random(seed)
+        self.memory: dict[Place, Bag] = {}
+        self.garbage = 0
+        self.messages: dict[Key, deque[Bag]] = {}
+        self.semaphores: dict[Key, int] = {}
+        self.flags: dict[Key, int] = {}
+        self.ported: dict[Key, deque[object]] = {}
+        self.arrived: dict[Key, int] = {}
+        self.total = max(program.ranks[0].input_chunks, program.ranks[0].output_chunks)
+        self.part = self.total // program.n
+        loops = any(
+            isinstance(s, Pipeline) for r in program.ranks for b in r.thread_blocks for s in b.steps
+        )
+        self.rounds = 2
+        self.grain = math.lcm(2 if loops else 1, *(i.part[1] for *_, i in program.instructions()))
+        for r, rank in enumerate(program.ranks):
+            for s, value in enumerate(rank.semaphores):
+                self.semaphores["own", r, s] = value
+
+    # --- running
+
+    def run(self) -> None:
+        actors: list[Iterator[object]] = [self.caller(r) for r in range(self.program.n)]
+        ends = {
+            (r, c.peer, c.index)
+            for r, rank in enumerate(self.program.ranks)
+            for b in rank.thread_blocks
+            for c in b.channels
+            if c.kind == "port"
+        }
+        callers = len(actors)
+        actors += [self.proxy(end) for end in sorted(ends)]
+        alive = set(range(callers))
+        waiting: dict[int, object] = {}
+        self.spawned = actors
+        while alive & set(range(callers)):
+            choices = [
+                a
+                for a in range(len(actors))
+                if actors[a] is not None and self.ready(waiting.get(a))
+            ]
+            if not choices:
+                raise Failed("stuck")
+            a = self.random.choice(choices)
+            for _ in range(self.random.choice((1, 1, 5, 50))):
+                if not self.ready(waiting.get(a)):
+                    break
+                try:
+                    waiting[a] = next(actors[a])
+                except StopIteration:
+                    waiting[a] = lambda: False
+                    alive.discard(a)
+                    break
+
+    @staticmethod
+    def ready(condition: object) -> bool:
+        return condition is None or bool(condition())  # type: ignore[operator]
+
+    def spawn(self, actors: list[Iterator[object]]) -> object:
+        """Start actors; the answer says whether all have ended."""
+        left = [len(actors)]
+
+        def counted(actor: Iterator[object]) -> Iterator[object]:
+            yield from actor
+            left[0] -= 1
+
+        self.spawned += [counted(a) for a in actors]
+        return lambda: left[0] == 0
+
+    # --- memory
+
+    def place(self, rank: int, buffer: Buffer, slice_: int) -> Place:
+        if self.in_place and buffer != Buffer.SCRATCH:
+            own = rank * self.part * self.grain
+            sizes = self.program.ranks[rank]
+            if buffer == Buffer.INPUT and sizes.input_chunks < sizes.output_chunks:
+                return rank, "user", own + slice_
+            if buffer == Buffer.OUTPUT and sizes.output_chunks < sizes.input_chunks:
+                return rank, "user", own + slice_
+            return rank, "user", slice_
+        return rank, buffer.value, slice_
+
+    def read(self, place: Place) -> Bag:
+        if place not in self.memory:
+            self.trash(place)
+        return self.memory[place]
+
+    def trash(self, place: Place) -> None:
+        self.garbage += 1
+        self.memory[place] = (("garbage", self.garbage),)
+
+    def places(self, rank: int, ref: Ref, index: int = 0, of: int = 1) -> list[Place]:
+        low, length = ref.offset * self.grain, ref.count * self.grain
+        cut = range(low + length * index // of, low + length * (index + 1) // of)
+        return [self.place(rank if ref.rank is None else ref.rank, ref.buffer, s) for s in cut]
+
+    # --- a rank's caller
+
+    def caller(self, rank: int) -> Iterator[object]:
+        program = self.program
+        for launch in range(self.launches):
+            sizes = program.ranks[rank]
+            user = [
+                self.place(rank, Buffer.OUTPUT, s) for s in range(sizes.output_chunks * self.grain)
+            ]
+            given = [
+                self.place(rank, Buffer.INPUT, s) for s in range(sizes.input_chunks * self.grain)
+            ]
+            for place in user + given:
+                self.trash(place)
+            yield None
+            inputs = {}
+            for s, place in enumerate(given):
+                chunk = s // self.grain + (
+                    rank * self.part if program.collective is Collective.ALLGATHER else 0
+                )
+                inputs[place] = self.memory[place] = ((launch, rank, chunk, s % self.grain),)
+            yield None
+            if program.style == "fifo":
+                blocks = [self.fifo(rank, b, t, launch) for b, t in enumerate(sizes.thread_blocks)]
+            else:
+                blocks = [self.onesided(rank, t, launch) for t in sizes.thread_blocks]
+            done = self.spawn(blocks)
+            yield done
+            self.check(rank, launch, user)
+            if not self.in_place and any(self.memory[p] != v for p, v in inputs.items()):
+                raise Failed(f"rank {rank}: input changed")
+            yield None
+
+    def check(self, rank: int, launch: int, user: list[Place]) -> None:
+        collective, n = self.program.collective, self.program.n
+        if collective is Collective.REDUCE and rank != self.program.root:
+            return
+        for s, place in enumerate(user):
+            chunk, ranks = s // self.grain, list(range(n))
+            if collective is Collective.ALLGATHER:
+                ranks = [chunk // self.part]
+            elif collective is Collective.BROADCAST:
+                ranks = [self.program.root]
+            elif collective is Collective.REDUCE_SCATTER:
+                chunk += rank * self.part
+            wanted = tuple((launch, r, chunk, s % self.grain) for r in ranks)
+            if tuple(sorted(self.read(place), key=str)) != tuple(sorted(wanted, key=str)):
+                raise Failed(f"rank {rank}: {place} holds {self.read(place)}, not {wanted}")
+
+    # --- fifo
+
+    def fifo(self, rank: int, number: int, block: ThreadBlock, launch: int) -> Iterator[object]:
+        into: Key = (block.recv, rank, block.channel)
+        out: Key = (rank, block.send, block.channel)
+        arriving = self.messages.setdefault(into, deque())
+        leaving = self.messages.setdefault(out, deque())
+        for s, i in enumerate(block.steps):
+            assert isinstance(i, Instruction)
+            for target in i.after:
+                key: Key = (rank, launch, *target)
+                yield lambda key=key: key in self.flags
+            src = self.places(rank, i.src[0]) if i.src else []
+            dst = self.places(rank, i.dst[0]) if i.dst else []
+            if i.op in RECEIVES or i.op in SENDS:
+                for k in range(len(src or dst)):
+                    yield (
+                        lambda i=i: (
+                            (i.op not in RECEIVES or bool(arriving))
+                            and (i.op not in SENDS or len(leaving) < self.queue)
+                        )
+                    )
+                    value: Bag = arriving.popleft() if i.op in RECEIVES else ()
+                    value += self.read(src[k]) if src else ()
+                    if dst:
+                        self.memory[dst[k]] = value
+                    if i.op in SENDS:
+                        leaving.append(value)
+            elif i.op is not Op.NOP:
+                for task in self.data(rank, i, 0, 1):
+                    task()
+                    yield None
+            self.flags[rank, launch, number, s] = 1
+
+    # --- onesided
+
+    def data(self, rank: int, i: Instruction, index: int, of: int) -> list[object]:
+        """The element-wise work of a data instruction, one function an element."""
+        src = [self.places(rank, ref, index, of) for ref in i.src]
+        dst = [self.places(rank, ref, index, of) for ref in i.dst]
+        tasks: list[object] = []
+
+        def move(place: Place, to: list[Place]) -> object:
+            def task() -> None:
+                for other in to:
+                    if other != place:
+                        self.memory[other] = self.read(place)
+
+            return task
+
+        def total(places: list[Place], to: list[Place]) -> object:
+            def task() -> None:
+                value: Bag = ()
+                for place in places:
+                    value += self.read(place)
+                for other in to:
+                    self.memory[other] = value
+
+            return task
+
+        if i.op in (Op.COPY, Op.GET, Op.PUT, Op.PUT_SIGNAL, Op.PUT_SIGNAL_FLUSH):
+            for k, to in enumerate(dst):
+                source = src[0] if len(src) == 1 else src[k]
+                tasks += [move(x, [y]) for x, y in zip(source, to, strict=True)]
+        else:
+            added = [*dst, *src] if i.op is Op.REDUCE else src
+            tasks += [total([x[e] for x in added], [x[e] for x in dst]) for e in range(len(dst[0]))]
+        return tasks
+
+    def lines(self, block: ThreadBlock) -> Iterator[tuple[Instruction, int, int]]:
+        for step in block.steps:
+            if isinstance(step, Pipeline):
+                for t in range(self.rounds):
+                    yield from ((i, t, self.rounds) for i in step.body)
+            else:
+                yield step, *step.part
+
+    def onesided(self, rank: int, block: ThreadBlock, launch: int) -> Iterator[object]:
+        """Segments between thread barriers: in each, every thread works in its own time."""
+        threads: list[list[Iterator[object]]] = [[] for _ in range(THREADS)]
+        for i, index, of in self.lines(block):
+            if i.op in (Op.NOP, Op.BARRIER):
+                yield self.spawn([self.chain(t) for t in threads])
+                threads = [[] for _ in range(THREADS)]
+                if i.op is Op.BARRIER:
+                    key: Key = ("barrier", rank, i.ident)
+                    self.arrived[key] = self.arrived.get(key, 0) + 1
+                    goal = -(-self.arrived[key] // i.group) * i.group
+                    yield lambda key=key, goal=goal: self.arrived[key] >= goal
+                continue
+            self.share(rank, block, i, index, of, threads)
+        yield self.spawn([self.chain(t) for t in threads])
+
+    @staticmethod
+    def chain(parts: list[Iterator[object]]) -> Iterator[object]:
+        for part in parts:
+            yield from part
+
+    def share(
+        self,
+        rank: int,
+        block: ThreadBlock,
+        i: Instruction,
+        index: int,
+        of: int,
+        threads: list[list[Iterator[object]]],
+    ) -> None:
+        ends = [block.channels[c] for c in i.channels]
+        puts = i.op in (Op.PUT, Op.PUT_SIGNAL, Op.PUT_SIGNAL_FLUSH)
+        if puts and any(c.kind == "port" for c in ends):
+            for k, c in enumerate(ends):
+                source = i.src[0] if len(i.src) == 1 else i.src[k]
+                one = Instruction(Op.PUT, (source,), (i.dst[k],))
+                threads[k % THREADS].append(self.push(rank, c.peer, c.index, one, i.op, index, of))
+        elif i.src or i.dst:
+            for task in self.data(rank, i, index, of):
+                self.random.choice(threads).append(self.once(task))
+        for k, c in enumerate(ends):
+            thread = threads[k % THREADS]
+            if i.op in (Op.SIGNAL, Op.RELAXED_SIGNAL):
+                if c.kind == "port":
+                    thread.append(self.push(rank, c.peer, c.index, None, i.op, 0, 1))
+                else:
+                    thread.append(self.raise_(c.peer, rank, c.kind, c.index))
+            elif i.op in (Op.WAIT, Op.RELAXED_WAIT):
+                thread.append(self.take(rank, c.peer, c.kind, c.index))
+        if i.op is Op.FLUSH:
+            for k, c in enumerate(ends or [c for c in block.channels if c.kind == "port"]):
+                threads[k % THREADS].append(self.flushed((rank, c.peer, c.index)))
+        for k, s in enumerate(i.semaphores):
+            if i.op is Op.RELEASE:
+                threads[k % THREADS].append(self.raise_("own", rank, s))
+            else:
+                threads[k % THREADS].append(self.take("own", rank, s))
+
+    def once(self, task: object) -> Iterator[object]:
+        yield None
+        task()  # type: ignore[operator]
+
+    def raise_(self, *key: object) -> Iterator[object]:
+        yield None
+        self.semaphores[key] = self.semaphores.get(key, 0) + 1
+
+    def take(self, *key: object) -> Iterator[object]:
+        yield lambda: self.semaphores.get(key, 0) > 0
+        self.semaphores[key] -= 1
+
+    def flushed(self, end: Key) -> Iterator[object]:
+        yield None
+        yield lambda: not self.ported.get(end)
+
+    def push(
+        self,
+        rank: int,
+        peer: int,
+        number: int,
+        put: Instruction | None,
+        op: Op,
+        index: int,
+        of: int,
+    ) -> Iterator[object]:
+        """Hand a put, a signal, or both to the proxy of a port channel."""
+        yield None
+        end: Key = (rank, peer, number)
+        work: list[object] = [] if put is None else self.data(rank, put, index, of)
+        queue = self.ported.setdefault(end, deque())
+        queue.append((work, op is not Op.PUT))
+        if op is Op.PUT_SIGNAL_FLUSH:
+            yield lambda: not queue
+
+    def proxy(self, end: tuple[int, int, int]) -> Iterator[object]:
+        rank, peer, number = end
+        queue = self.ported.setdefault(end, deque())
+        while True:
+            yield lambda: bool(queue)
+            work, signals = queue[0]  # type: ignore[misc]
+            for task in work:
+                task()
+                yield None
+            if signals:
+                key: Key = (peer, rank, "port", number)
+                self.semaphores[key] = self.semaphores.get(key, 0) + 1
+            queue.popleft()
+
+
+def run(program: Program, seed: int, *, launches: int = 3, queue: int = 2) -> None:
+    """Run in every mode that the program claims; raises Failed."""
+    for claimed, in_place in ((program.out_of_place, False), (program.in_place, True)):
+        if claimed:
+            World(program, in_place=in_place, launches=launches, queue=queue, seed=seed).run()
