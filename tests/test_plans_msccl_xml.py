@@ -578,6 +578,14 @@ def test_ra_is_unsupported() -> None:
         msccl_xml.loads(plan(tb(step(type="ra"))), "t")
 
 
+@pytest.mark.parametrize("text", [plan(tb(*[step()] * 9)), plan(*[tb(b=b) for b in range(9)])])
+def test_the_sum_of_elements_is_bounded(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert msccl_xml.loads(text, "t").n == 1
+    monkeypatch.setattr("forestcoll.plans.msccl_scan.MAX_INSTRUCTIONS", 8)
+    with pytest.raises(PlanError, match="more than 8 tbs and steps"):
+        msccl_xml.loads(text, "t")
+
+
 def test_entities_do_not_expand() -> None:
     bomb = '<!DOCTYPE a [<!ENTITY x "xxxxxxxxxx"><!ENTITY y "&x;&x;&x;&x;">]>' + GOOD.replace(
         "x", "&y;"

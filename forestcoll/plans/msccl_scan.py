@@ -137,7 +137,7 @@ class _Scanner:
         self.algo: Algo | None = None
         self.open: list[str] = []
         self.skipped = 0  # open elements inside one that no parser looks at
-        self.steps = 0
+        self.elements = 0  # steps and thread blocks so far
         self.parser = expat.ParserCreate()
 
     def run(self, text: str) -> Algo:
@@ -215,13 +215,17 @@ class _Scanner:
         blocks = self.algo.gpus[-1].blocks
         if len(blocks) >= MAX_BLOCKS:
             raise tag.fail(f"more than {MAX_BLOCKS} thread blocks in one gpu")
+        self.count(tag)
         blocks.append(Block(tag))
+
+    def count(self, tag: Tag) -> None:
+        self.elements += 1
+        if self.elements > MAX_INSTRUCTIONS:
+            raise tag.fail(f"more than {MAX_INSTRUCTIONS} tbs and steps; this is no real plan")
 
     def step(self, tag: Tag) -> None:
         assert self.algo is not None
-        self.steps += 1
-        if self.steps > MAX_INSTRUCTIONS:
-            raise tag.fail(f"more than {MAX_INSTRUCTIONS} steps; this is no plan for a machine")
+        self.count(tag)
         self.algo.gpus[-1].blocks[-1].steps.append(read_step(tag))
 
 

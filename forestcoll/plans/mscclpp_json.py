@@ -113,8 +113,10 @@ def dumps(program: Program, target: Target | None = None, *, in_place: bool | No
         "gpus": [_gpu(r, rank) for r, rank in enumerate(program.ranks)],
     }
     # The runtime keeps one context per name: two plans of one process must never share theirs.
-    digest = hashlib.sha256(render(document).encode()).hexdigest()[:12]
-    return render({**document, "name": f"{document['name']}.{digest}"}) + "\n"
+    text = render(document) + "\n"
+    digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+    bare, full = json.dumps(document["name"]), json.dumps(f"{document['name']}.{digest}")
+    return text.replace(bare, full, 1)  # the first string value of the text is the name
 
 
 def _base_name(program: Program) -> str:
