@@ -661,10 +661,11 @@ def test_more_memory_than_there_is_is_refused(monkeypatch: pytest.MonkeyPatch) -
         run(pg.ring_allgather(), 2**30)
 
 
-def test_scratch_counts_as_memory() -> None:
-    plan = pg.with_rank(
-        pg.ring_allgather(), 0, replace(pg.ring_allgather().ranks[0], scratch_chunks=2**31 - 1)
-    )
+def test_scratch_counts_as_memory_where_it_is_used() -> None:
+    first = pg.ring_allgather().ranks[0]
+    plan = pg.with_rank(pg.ring_allgather(), 0, replace(first, scratch_chunks=2**31 - 1))
+    assert run(plan, 4096).wrong == 0
+    plan = pg.insert(plan, 0, 0, 0, do(Op.COPY, inp(0), scr(2**31 - 2)))
     with pytest.raises(UnsupportedError, match=r"buffers need [0-9.]+ GiB"):
         run(plan, 2**26)
 

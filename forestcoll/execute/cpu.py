@@ -107,8 +107,8 @@ def run(
     element = _engine.element_bytes(type_)
     data = layout(program, size_bytes, element)
     _check_units(program, element)
-    _check_memory(memory_needed(program, data.chunk_bytes, chosen), data.size)
     tables = build(program)
+    _check_memory(memory_needed(program, tables.scratch, data.chunk_bytes, chosen), data.size)
     slot = slot_bytes or _slot_bytes(len(tables.connections), slots)
     pattern = _engine.Pattern(type_, op_, program.collective.reduces, program.n)
     job = _Job(
@@ -204,7 +204,7 @@ class _Job:
             else:
                 first = _memory(i)
                 second = first[own : own + o]
-            found.append(_Buffers(first, second, _memory(rank.scratch_chunks * chunk)))
+            found.append(_Buffers(first, second, _memory(self.tables.scratch[r] * chunk)))
         return found
 
     def fill(self, buffers: list[_Buffers], mode: Mode) -> None:

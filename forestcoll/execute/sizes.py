@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -76,14 +77,16 @@ def bus_factor(program: Program) -> Fraction:
             return Fraction(1)
 
 
-def memory_needed(program: Program, chunk_bytes: int, modes: tuple[str, ...]) -> int:
-    """Bytes of all ranks' buffers in the mode that needs most."""
+def memory_needed(
+    program: Program, scratch: Sequence[int], chunk_bytes: int, modes: Sequence[str]
+) -> int:
+    """Bytes of all ranks' buffers, `scratch` chunks each, in the mode that needs most."""
     total = 0
-    for rank in program.ranks:
+    for rank, extra in zip(program.ranks, scratch, strict=True):
         user = max(rank.input_chunks, rank.output_chunks)
         if "out-of-place" in modes:
             user = rank.input_chunks + rank.output_chunks
-        total += (user + rank.scratch_chunks) * chunk_bytes
+        total += (user + extra) * chunk_bytes
     return total
 
 

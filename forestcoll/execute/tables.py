@@ -38,6 +38,7 @@ class Tables:
     connections: list[tuple[int, int]] = field(default_factory=list)  # (writer, reader)
     semaphores: list[int] = field(default_factory=list)  # initial values
     barriers: int = 0
+    scratch: list[int] = field(default_factory=list)  # per rank: scratch chunks that are used
 
     ops: list[tuple[int, Op | None]] = field(default_factory=list)  # per instruction: (step, op)
     semaphore_names: list[str] = field(default_factory=list)
@@ -79,6 +80,7 @@ class _Builder:
         for rank in self.program.ranks:
             self.first_block.append(total)
             total += len(rank.thread_blocks)
+        self.tables.scratch = [0] * self.program.n
         self.number_semaphores()
         ends = self.number_connections()
         for r, rank in enumerate(self.program.ranks):
@@ -153,6 +155,8 @@ class _Builder:
         for ref in (*i.src, *i.dst):
             owner = r if ref.rank is None else ref.rank
             t.operands.append((owner, _BUFFERS[ref.buffer], ref.offset, ref.count))
+            if ref.buffer == Buffer.SCRATCH:
+                t.scratch[owner] = max(t.scratch[owner], ref.offset + ref.count)
         for block, on in i.after:
             steps = len(self.program.ranks[r].thread_blocks[block].steps)
             t.dependencies.append((self.first_block[r] + block, on, steps))
