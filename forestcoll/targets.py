@@ -30,6 +30,7 @@ class Target:
     chunks: int = 2**31 - 1  # chunks in one buffer (offsets are int16 in MSCCL's device structures)
     peers: int = 2**31 - 1  # onesided: channels, destinations, remote operands in one operation
     remote_buffers: int = 2**31 - 1  # onesided: remote buffers of one kind a thread block refers to
+    semaphores: int = 2**31 - 1  # onesided: in one operation
 
 
 MSCCL = Target(
@@ -72,5 +73,6 @@ MSCCLPP = Target(
     fused=False,
     peers=8,
     remote_buffers=16,
+    semaphores=16,
 )
 TARGETS = {t.name: t for t in (MSCCL, RCCL, MSCCLPP)}

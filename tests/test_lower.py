@@ -158,7 +158,7 @@ def forests(draw: st.DrawFn) -> Forest:
     return forest(collective, n, trees, draw(st.integers(1, 2)))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(forests(), st.sampled_from([RCCL, MSCCLPP]), st.integers(1, 2))
 def test_any_forest_is_right(made: Forest, target: Target, instances: int) -> None:
     proven(made, target, instances=instances)
@@ -380,6 +380,43 @@ def test_classes_grow_where_few_thread_blocks_are_too_small() -> None:
     assert usage(program).steps <= 20
 
 
+@ALL
+def test_a_wide_tree_is_cut_into_pieces(collective: Collective) -> None:
+    program = proven(of_shape(collective, 20, star), MSCCLPP)
+    assert any(rank.semaphores for rank in program.ranks)
+    assert usage(program).channels <= 16
+
+
+def test_inner_ranks_may_be_wide_as_well() -> None:
+    # 0 -> 1 -> all others, and back
+    parents = [-1, 0] + [1] * 18
+    trees = [tree("reduce", 2, parents), tree("broadcast", 2, parents)]
+    program = proven(forest(Collective.ALLREDUCE, 20, trees), MSCCLPP)
+    assert len(program.ranks[1].semaphores) == 4  # 18 children, 8 a piece, in either phase
+
+
+@settings(max_examples=25, deadline=None)
+@given(forests(), st.integers(2, 4), st.integers(1, 2))
+def test_any_forest_fits_narrow_thread_blocks(made: Forest, channels: int, peers: int) -> None:
+    narrow = replace(
+        MSCCLPP, channels=channels, peers=peers, semaphores=1, thread_blocks=1000, steps=100
+    )
+    program = lower(made, narrow)
+    verify(program)
+    link_loads(program, made)
+    assert usage(program).channels <= channels
+
+
+def test_broadcasts_wait_for_sums_in_other_thread_blocks() -> None:
+    # 10 neighbours in each phase, and not the same: more than one thread block's channels
+    up = tree("reduce", 2, [-1] + [0] * 10 + [10] * 10)
+    down = [tree("broadcast", 1, [-1] + [10] * 9 + [20] + [20] * 9 + [0])]
+    down += [tree("broadcast", 1, [-1] + [19] * 10 + [0] * 10)]
+    program = proven(forest(Collective.ALLREDUCE, 21, [up, *down]), MSCCLPP)
+    assert program.ranks[0].semaphores == (0, 0)
+    assert all(rank.semaphores == () for rank in program.ranks[1:])
+
+
 # -- refusals ----------------------------------------------------------------------------------
 
 
@@ -448,7 +485,6 @@ def test_phases_of_an_allreduce_must_carry_the_same() -> None:
         (RCCL, {"chunks": 5}, r"needs 6 chunks in a buffer, rccl holds 5"),
         (RCCL, {"nodes": 42}, r"needs 4\d XML elements .*, rccl holds 42"),
         (RCCL, {"dependency_blocks": 2}, r"blocks that others wait for, rccl holds 2"),
-        (MSCCLPP, {"channels": 4}, r"needs 5 channels of one kind in one thread block, mscclpp"),
         (MSCCLPP, {"remote_buffers": 4}, r"needs 5 remote buffers in one thread block, mscclpp"),
         (MSCCLPP, {"steps": 9}, r"operations in one thread block, mscclpp holds 9"),
         (
@@ -471,6 +507,12 @@ def test_limits_are_named_with_rank_figure_and_way_out(
     assert "--trees" not in str(caught.value)  # there is but one tree a root
     assert fits(made, small) == str(caught.value)
     assert fits(made, target) is None
+
+
+def test_a_chain_needs_two_channels() -> None:
+    made = of_shape(Collective.BROADCAST, 3, chain)
+    with pytest.raises(PlanError, match=r"rank 0 .* of root 2 needs 2 channels of one kind"):
+        lower(made, replace(MSCCLPP, channels=1))
 
 
 def test_many_trees_are_advised_to_be_fewer() -> None:

@@ -2,7 +2,11 @@
 
     layout     which chunks a tree carries, and where they lie in each rank's buffers
     fifo       MSCCL XML: send, receive, copy, reduce; dependencies between thread blocks
+      messages   what goes over a connection, and in which order
     onesided   MSCCL++: put, signal, wait; one pipeline a tree
+      pieces     trees too wide for a thread block, cut
+      pipelines  what is repeated slice by slice
+      classes    which trees share a thread block
     limits     what a program takes of a target, and the refusals
 
 Every program is right in place and out of place; out of place it never writes the input.
