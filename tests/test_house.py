@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ast
+import resource
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -140,14 +140,13 @@ def test_command_line_imports_nothing_heavy(tmp_path: Path) -> None:
 
 
 def test_help_takes_less_than_300_ms() -> None:
-    """The best of several starts: the machine may be busy, the program may not be slow."""
-    best = float("inf")
-    for _ in range(10):
-        start = time.perf_counter()
+    """Processor time, the best of several starts: the machine may be busy with other things."""
+    times = []
+    for _ in range(5):
+        start = resource.getrusage(resource.RUSAGE_CHILDREN)
         command = [sys.executable, "-m", "forestcoll", "--help"]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
-        best = min(best, time.perf_counter() - start)
+        end = resource.getrusage(resource.RUSAGE_CHILDREN)
+        times.append(end.ru_utime + end.ru_stime - start.ru_utime - start.ru_stime)
         assert "Usage: forestcoll" in done.stdout
-        if best < 0.3:
-            return
-    pytest.fail(f"forestcoll --help took {best:.2f} s")
+    assert min(times) < 0.3, times
