@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import random
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from forestcoll.program import (
     Buffer,
@@ -26,6 +26,7 @@ from forestcoll.program import (
 Bag = tuple[tuple[object, ...], ...]
 Place = tuple[int, str, int]
 Key = tuple[object, ...]
+Task = Callable[[], None]
 THREADS = 3
 RECEIVES = (
     "recv",
@@ -58,7 +59,7 @@ class World:
         self.messages: dict[Key, deque[Bag]] = {}
         self.semaphores: dict[Key, int] = {}
         self.flags: dict[Key, int] = {}
-        self.ported: dict[Key, deque[object]] = {}
+        self.ported: dict[Key, deque[tuple[list[Task], bool]]] = {}
         self.arrived: dict[Key, int] = {}
         self.total = max(program.ranks[0].input_chunks, program.ranks[0].output_chunks)
         self.part = self.total // program.n
@@ -233,13 +234,13 @@ class World:
 
     # --- onesided
 
-    def data(self, rank: int, i: Instruction, index: int, of: int) -> list[object]:
+    def data(self, rank: int, i: Instruction, index: int, of: int) -> list[Task]:
         """The element-wise work of a data instruction, one function an element."""
         src = [self.places(rank, ref, index, of) for ref in i.src]
         dst = [self.places(rank, ref, index, of) for ref in i.dst]
-        tasks: list[object] = []
+        tasks: list[Task] = []
 
-        def move(place: Place, to: list[Place]) -> object:
+        def move(place: Place, to: list[Place]) -> Task:
             def task() -> None:
                 for other in to:
                     if other != place:
@@ -247,7 +248,7 @@ class World:
 
             return task
 
-        def total(places: list[Place], to: list[Place]) -> object:
+        def total(places: list[Place], to: list[Place]) -> Task:
             def task() -> None:
                 value: Bag = ()
                 for place in places:
@@ -332,9 +333,9 @@ class World:
             else:
                 threads[k % THREADS].append(self.take("own", rank, s))
 
-    def once(self, task: object) -> Iterator[object]:
+    def once(self, task: Task) -> Iterator[object]:
         yield None
-        task()  # type: ignore[operator]
+        task()
 
     def raise_(self, *key: object) -> Iterator[object]:
         yield None
@@ -361,7 +362,7 @@ class World:
         """Hand a put, a signal, or both to the proxy of a port channel."""
         yield None
         end: Key = (rank, peer, number)
-        work: list[object] = [] if put is None else self.data(rank, put, index, of)
+        work: list[Task] = [] if put is None else self.data(rank, put, index, of)
         queue = self.ported.setdefault(end, deque())
         queue.append((work, op is not Op.PUT))
         if op is Op.PUT_SIGNAL_FLUSH:
@@ -372,7 +373,7 @@ class World:
         queue = self.ported.setdefault(end, deque())
         while True:
             yield lambda: bool(queue)
-            work, signals = queue[0]  # type: ignore[misc]
+            work, signals = queue[0]
             for task in work:
                 task()
                 yield None

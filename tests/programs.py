@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 from forestcoll.program import (
     Buffer,
@@ -269,7 +269,7 @@ def pipelined_broadcast(n: int = 3, kind: Kind = "memory", chunks: int = 2) -> P
         if down:
             put = do(Op.PUT, source, out(0, chunks, r + 1), channels=[every[-1]])
             body += [put, do(Op.NOP), do(Op.SIGNAL, channels=[every[-1]])]
-        steps = [*handshake(*every), Pipeline(tuple(body), chunks, 65536), *farewell(*every)]
+        steps: list[Step] = [*handshake(*every), Pipeline(tuple(body), chunks, 65536), *farewell(*every)]
         ranks.append(rank(otb([*up, *down], *steps), i=chunks, o=chunks))
     return program(Collective.BROADCAST, "onesided", ranks, root=0)
 
@@ -406,7 +406,7 @@ def exchange_by_barrier(parts: int = 2) -> Program:
         barrier = Instruction(Op.BARRIER, ident=0, group=parts)
         blocks = []
         for k in range(parts):
-            steps: list[Instruction] = [*handshake(0)]
+            steps: list[Step] = [*handshake(0)]
             get = do(Op.GET, inp(0, 2, 1 - r), scr(0, 2), channels=[0])
             steps.append(replace(get, part=(k, parts)))
             steps.append(barrier)
@@ -454,17 +454,17 @@ def with_block(p: Program, r: int, b: int, new: ThreadBlock) -> Program:
     return with_rank(p, r, replace(p.ranks[r], thread_blocks=(*blocks[:b], new, *blocks[b + 1 :])))
 
 
-def with_steps(p: Program, r: int, b: int, change: Callable[[list[Step]], None]) -> Program:
+def with_steps(p: Program, r: int, b: int, change: Callable[[list[Any]], object]) -> Program:
     """The program after `change` has worked on the step list of a thread block."""
     block = p.ranks[r].thread_blocks[b]
-    steps = list(block.steps)
+    steps: list[Any] = list(block.steps)
     change(steps)
     return with_block(p, r, b, replace(block, steps=tuple(steps)))
 
 
 def drop(p: Program, r: int, b: int, s: int) -> Program:
     """The program without a step."""
-    return with_steps(p, r, b, lambda steps: steps.pop(s) and None)
+    return with_steps(p, r, b, lambda steps: steps.pop(s))
 
 
 def insert(p: Program, r: int, b: int, s: int, new: Step) -> Program:
@@ -475,7 +475,7 @@ def insert(p: Program, r: int, b: int, s: int, new: Step) -> Program:
 def swap(p: Program, r: int, b: int, s: int, t: int) -> Program:
     """The program with two steps in each other's place."""
 
-    def change(steps: list[Step]) -> None:
+    def change(steps: list[Any]) -> None:
         steps[s], steps[t] = steps[t], steps[s]
 
     return with_steps(p, r, b, change)
@@ -484,16 +484,16 @@ def swap(p: Program, r: int, b: int, s: int, t: int) -> Program:
 def edit(p: Program, r: int, b: int, s: int, **fields: object) -> Program:
     """The program with fields of one step replaced."""
 
-    def change(steps: list[Step]) -> None:
-        steps[s] = replace(steps[s], **fields)  # type: ignore[arg-type]
+    def change(steps: list[Any]) -> None:
+        steps[s] = replace(steps[s], **fields)
 
     return with_steps(p, r, b, change)
 
 
-def edit_body(p: Program, r: int, b: int, s: int, change: Callable[[list[Step]], None]) -> Program:
+def edit_body(p: Program, r: int, b: int, s: int, change: Callable[[list[Any]], object]) -> Program:
     """The program after `change` has worked on the body of a pipeline."""
     loop = p.ranks[r].thread_blocks[b].steps[s]
     assert isinstance(loop, Pipeline)
-    body: list[Step] = list(loop.body)
+    body: list[Any] = list(loop.body)
     change(body)
     return edit(p, r, b, s, body=tuple(body))

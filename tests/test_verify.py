@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 import programs as pg
 import pytest
@@ -25,6 +26,7 @@ from forestcoll.program import (
     Program,
     Ref,
     Step,
+    ThreadBlock,
 )
 from forestcoll.verify import link_loads, verify
 
@@ -84,7 +86,7 @@ def test_the_root_is_found(p: Program) -> None:
         verify(replace(moved, root=0))
 
 
-def _turn(block: pg.ThreadBlock, n: int) -> pg.ThreadBlock:
+def _turn(block: ThreadBlock, n: int) -> ThreadBlock:
     def peer(r: int) -> int:
         return r if r < 0 else (r - 1) % n
 
@@ -137,7 +139,7 @@ def test_slices_and_more_of_them_change_nothing() -> None:
         for t in range(4):
             for s in block.steps:
                 assert isinstance(s, Instruction)
-                moved = {
+                moved: dict[str, Any] = {
                     "src": tuple(replace(x, offset=x.offset + 3 * t) for x in s.src),
                     "dst": tuple(replace(x, offset=x.offset + 3 * t) for x in s.dst),
                 }
@@ -204,13 +206,13 @@ def _all(p: Program, change: Callable[[Program, int], Program]) -> Program:
     return p
 
 
-def _body(p: Program, r: int, change: Callable[[list[Step]], object]) -> Program:
-    return pg.edit_body(p, r, 0, 3, lambda body: change(body) and None)
+def _body(p: Program, r: int, change: Callable[[list[Any]], object]) -> Program:
+    return pg.edit_body(p, r, 0, 3, change)
 
 
 def _op(p: Program, r: int, at: int, op: Op) -> Program:
-    def change(body: list[Step]) -> None:
-        body[at] = replace(body[at], op=op)  # type: ignore[call-arg]
+    def change(body: list[Any]) -> None:
+        body[at] = replace(body[at], op=op)
 
     return pg.edit_body(p, r, 0, 3, change)
 
@@ -578,7 +580,7 @@ def _hazard() -> Program:
     """The root copies its sum on without a barrier before."""
     p = pg.reduce_to_root("memory")
 
-    def change(body: list[Step]) -> None:
+    def change(body: list[Any]) -> None:
         body.append(do(Op.COPY, out(0), scr(0)))
 
     return pg.edit_body(p, 0, 0, 3, change)
@@ -610,8 +612,8 @@ def _two_releasers() -> Program:
 
 
 def _no_semaphores() -> Program:
-    p = pg.edit_body(pg.relay_by_semaphore(), 1, 0, 3, lambda body: body.pop(2) and None)
-    return pg.edit_body(p, 1, 1, 3, lambda body: body.pop(0) and None)
+    p = pg.edit_body(pg.relay_by_semaphore(), 1, 0, 3, lambda body: body.pop(2))
+    return pg.edit_body(p, 1, 1, 3, lambda body: body.pop(0))
 
 
 def _no_barriers() -> Program:
@@ -823,12 +825,12 @@ ONESIDED: list[Mutant] = [
     ),
     (
         "a release dropped",
-        lambda: pg.edit_body(pg.relay_by_semaphore(), 1, 0, 3, lambda b: b.pop(2) and None),
+        lambda: pg.edit_body(pg.relay_by_semaphore(), 1, 0, 3, lambda b: b.pop(2)),
         [f"{R1} 1, step 3 \\(acquire\\): acquires semaphore 0", "never released", "initial value"],
     ),
     (
         "an acquire dropped",
-        lambda: pg.edit_body(pg.relay_by_semaphore(), 1, 1, 3, lambda b: b.pop(0) and None),
+        lambda: pg.edit_body(pg.relay_by_semaphore(), 1, 1, 3, lambda b: b.pop(0)),
         [f"{R1} 0, step 3 \\(release\\): releases semaphore 0", "never acquired"],
     ),
     (
@@ -838,7 +840,7 @@ ONESIDED: list[Mutant] = [
     ),
     (
         "no nop before the release",
-        lambda: pg.edit_body(pg.relay_by_semaphore(), 1, 0, 3, lambda b: b.pop(1) and None),
+        lambda: pg.edit_body(pg.relay_by_semaphore(), 1, 0, 3, lambda b: b.pop(1)),
         ["race: ", f"{R0} 1, step 3 \\(put\\)", f"{R1} 1, step 3 \\(put\\)"],
     ),
     (
@@ -990,7 +992,7 @@ ONESIDED: list[Mutant] = [
 ]
 
 
-def _one_block_more(p: Program, block: pg.ThreadBlock) -> Program:
+def _one_block_more(p: Program, block: ThreadBlock) -> Program:
     blocks = (*p.ranks[0].thread_blocks, block)
     return pg.with_rank(p, 0, replace(p.ranks[0], thread_blocks=blocks))
 

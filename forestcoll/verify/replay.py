@@ -8,6 +8,7 @@ orders; if there are none, every timing gives the values of this one.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -79,10 +80,9 @@ class Replay:
         self.collisions.setdefault((earlier, event), location)
 
     def _read(self, event: int, low: int, high: int) -> None:
-        writers = self.writer[low:high]
-        for w in set(writers):
+        for w, x in _firsts(self.writer, low, high):
             if w >= 0 and w != event:
-                self._meet(w, event, low + writers.index(w))
+                self._meet(w, event, x)
         longer: dict[int, int] = {}
         lists, readers = self._lists, self.readers
         for x in range(low, high):
@@ -93,16 +93,14 @@ class Replay:
             readers[x] = longer[rest]
 
     def _write(self, event: int, low: int, high: int) -> None:
-        writers, readers = self.writer[low:high], self.readers[low:high]
-        for w in set(writers):
+        for w, x in _firsts(self.writer, low, high):
             if w >= 0 and w != event:
-                self._meet(w, event, low + writers.index(w))
-        for index in set(readers):
-            at = index
+                self._meet(w, event, x)
+        for at, x in _firsts(self.readers, low, high):
             while at:
                 reader, at = self._lists[at]
                 if reader != event:
-                    self._meet(reader, event, low + readers.index(index))
+                    self._meet(reader, event, x)
         self.writer[low:high] = [event] * (high - low)
         self.readers[low:high] = [0] * (high - low)
 
@@ -176,35 +174,40 @@ class Replay:
     # --- fifo -------------------------------------------------------------------------------------
 
     def _run_fifo(self) -> None:
-        trace, messages = self.trace, self._messages
+        trace = self.trace
         for event in range(len(trace)):
-            block, line = trace.block[event], trace.line[event]
-            op = trace.code.lines[block][line].instruction.op
-            if op is Op.NOP:
-                continue
-            work = self._work(block, line, trace.code.lines[block][line])
-            if op not in RECEIVES and op not in SENDS:
-                self._local(event, work)
-                continue
-            values: list[int] = []
-            if op in RECEIVES:
-                values = messages.pop(trace.cross[event][0])
-            first = trace.item[event] * trace.piece
-            if work.src:
-                low, high = work.src[0][0] + first, work.src[0][1]
-                high = min(high, low + trace.piece)
-                self._read(event, low, high)
-                own = self.values[low:high]
-                values = self._add_all(event, values, own) if op in RECEIVES else own
-            if work.dst:
-                low, high = work.dst[0][0] + first, work.dst[0][1]
-                high = min(high, low + trace.piece)
-                self._write(event, low, high)
-                self.values[low:high] = values
-            if op in SENDS:
-                messages[event] = values
+            block = trace.block[event]
+            entry = trace.code.lines[block][trace.line[event]]
+            op = entry.instruction.op
+            if op in RECEIVES or op in SENDS:
+                self._message(event, block, entry)
+            elif op is not Op.NOP:
+                self._local(event, self._place(block, entry))
         for r in range(self.layout.sizes.ranks):
             self.final.keep(r, self.values, self.writer)
+
+    def _message(self, event: int, block: int, entry: Line) -> None:
+        """Send, receive or both: one piece of a message."""
+        i, rank, trace = entry.instruction, self.trace.code.rank[block], self.trace
+        first = trace.item[event] * trace.piece
+        if first == 0 and i.src and i.dst:
+            self._place(block, entry)  # for its check of the operands
+        receives, values = i.op in RECEIVES, list[int]()
+        if receives:
+            values = self._messages.pop(trace.cross[event][0])
+        if i.src:
+            low, length = self.layout.span(rank, i.src[0])
+            low, high = low + first, low + min(length, first + trace.piece)
+            self._read(event, low, high)
+            own = self.values[low:high]
+            values = self._add_all(event, values, own) if receives else own
+        if i.dst:
+            low, length = self.layout.span(rank, i.dst[0])
+            low, high = low + first, low + min(length, first + trace.piece)
+            self._write(event, low, high)
+            self.values[low:high] = values
+        if i.op in SENDS:
+            self._messages[event] = values
 
     # --- onesided ---------------------------------------------------------------------------------
 
@@ -287,6 +290,14 @@ class Replay:
         total = self._sum(event, work.src)
         for low, high in work.dst:
             self.values[low:high] = total
+
+
+def _firsts(table: list[int], low: int, high: int) -> Iterable[tuple[int, int]]:
+    """Each entry of table[low:high] once, with the first index at which it stands."""
+    if high == low + 1:
+        return ((table[low], low),)
+    backwards = reversed(range(low, high))  # so that the first index is what stays
+    return {table[x]: x for x in backwards}.items()
 
 
 def _clash(i: Instruction, src: tuple[Span, ...], dst: tuple[Span, ...]) -> int | None:
