@@ -269,7 +269,11 @@ def pipelined_broadcast(n: int = 3, kind: Kind = "memory", chunks: int = 2) -> P
         if down:
             put = do(Op.PUT, source, out(0, chunks, r + 1), channels=[every[-1]])
             body += [put, do(Op.NOP), do(Op.SIGNAL, channels=[every[-1]])]
-        steps: list[Step] = [*handshake(*every), Pipeline(tuple(body), chunks, 65536), *farewell(*every)]
+        steps: list[Step] = [
+            *handshake(*every),
+            Pipeline(tuple(body), chunks, 65536),
+            *farewell(*every),
+        ]
         ranks.append(rank(otb([*up, *down], *steps), i=chunks, o=chunks))
     return program(Collective.BROADCAST, "onesided", ranks, root=0)
 
