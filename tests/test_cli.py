@@ -394,7 +394,7 @@ def test_progress_is_shown_on_a_terminal_after_a_second(tmp_path: Path) -> None:
         "    p('packing', 0.25); time.sleep({})"
     )
     slow = on_a_terminal([sys.executable, "-c", code.format(1.6)], tmp_path)
-    assert b"packing" in slow
+    assert b"packing 25%" in slow
     quick = on_a_terminal([sys.executable, "-c", code.format(0.1)], tmp_path)
     assert quick == b""
     command = [sys.executable, "-c", code.format(1.3)]

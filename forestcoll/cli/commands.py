@@ -212,15 +212,19 @@ def run(
     """
     from forestcoll import plans
     from forestcoll.execute import cpu
-    from forestcoll.report import nccl_tests
+    from forestcoll.report import nccl_tests, words
+    from forestcoll.report.progress import StageProgress
 
-    program = plans.read_plan(Path(plan))
+    with StageProgress(f"reading {plan}"):
+        program = plans.read_plan(Path(plan))
     if program.style == "onesided" and op != "sum" and program.collective.reduces:
         note(f"MSCCL++'s own executor always sums; --op {op} holds on this machine only")
-    results = [
-        cpu.run(program, size, dtype=dtype, op=op, iterations=iterations, timeout=timeout)
-        for size in sizes
-    ]
+    results = []
+    for size in sizes:
+        with StageProgress(f"running {words.size(size)}"):
+            results.append(
+                cpu.run(program, size, dtype=dtype, op=op, iterations=iterations, timeout=timeout)
+            )
     for text in dict.fromkeys(t for result in results for t in result.notes):
         note(text)
     if as_json:

@@ -39,9 +39,7 @@ class StageProgress:
         with self._lock:
             self._stage, self._fraction = stage, fraction
             if self._display is not None:
-                self._display.update(
-                    self._display.task_ids[0], description=stage, completed=fraction
-                )
+                self._display.update(self._display.task_ids[0], description=self._words())
 
     def __exit__(
         self,
@@ -57,21 +55,22 @@ class StageProgress:
                 self._display.stop()
                 self._display = None
 
+    def _words(self) -> str:
+        return f"{self._stage} {self._fraction:.0%}" if self._fraction else self._stage
+
     def _show(self) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
         with self._lock:
             if self._done:
                 return
             self._display = Progress(
                 SpinnerColumn(),
-                TextColumn("{task.description}"),
-                BarColumn(bar_width=24),
+                TextColumn("{task.description}", markup=False),
                 TimeElapsedColumn(),
                 console=Console(file=sys.stderr),
                 transient=True,
             )
-            task = self._display.add_task(self._stage, total=1.0)
-            self._display.update(task, completed=self._fraction)
+            self._display.add_task(self._words(), total=None)
             self._display.start()
