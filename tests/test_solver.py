@@ -111,7 +111,7 @@ def test_fixed_k_is_optimal_at_every_multiple_of_the_automatic_k() -> None:
 def test_fixed_k_takes_the_least_feasible_u(seed: int, k: int) -> None:
     """On direct links no rounding unbalances a switch, so any smaller U must break a cut."""
     graph = random_graph(seed, "direct")
-    capacity, u = fixed_capacities(analyse(graph, None), k)
+    _, capacity, u = fixed_capacities(analyse(graph, None), k)
     assert capacity == [math.floor(u * c) for c in graph.capacity]
     before = max(Fraction(math.ceil(u * c) - 1, c) for c in graph.capacity)
     less = [math.floor(before * c) for c in graph.capacity]

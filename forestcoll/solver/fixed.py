@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 from fractions import Fraction
 
 from forestcoll.errors import UnsupportedError
@@ -13,36 +14,41 @@ from forestcoll.program import Collective
 from forestcoll.solver.optimum import Task, analyse, is_balanced, is_symmetric, require_size
 
 
-def fixed_capacities(task: Task, trees: int) -> tuple[list[int], Fraction]:
-    """(trees that each link carries, U): U units of time for `trees` trees a root.
+def fixed_capacities(task: Task, trees: int) -> tuple[CapacityGraph, list[int], Fraction]:
+    """(links, trees that each carries, U): U units of time for `trees` trees a root.
 
     Link e carries floor(U b(e)) trees, and U is the least at which `trees` a root can be packed:
     algbw = roots * trees / U * unit. Starts where nothing could be faster; every cut that objects
-    names the least U at which it no longer does (discrete Newton). Where rounding unbalances a
-    switch, what is too much is trimmed; U grows where that fails.
+    names the least U at which it no longer does (discrete Newton). Where switches are unbalanced,
+    by rounding or from the start, what is too much is trimmed from all that the links hold; U grows
+    where that fails, at most to where the balanced part of the links (`task.graph`) needs no
+    rounding.
     """
     if trees < 1:
         raise UnsupportedError(f"{trees} trees a root: must be at least 1")
-    graph = task.graph
-    common = math.gcd(*graph.capacity)
-    u = trees / task.rate
-    # Here no link is rounded, so every switch is balanced: it always works.
-    last = Fraction(math.ceil(u * common), common)
-    supply = task.supply(trees)
+    graph, supply = task.given, task.supply(trees)
+    require_size(supply, 1)
+    scale = task.graph.unit / graph.unit
+    u = trees / (task.rate * scale)
+    last = _unrounded(task.graph, u * scale) / scale
     while True:
         capacity = _floors(u, graph.capacity)
         require_size(capacity, 1)
-        require_size(supply, 1)
-        links = (graph.n, graph.tail, graph.head, capacity, supply, graph.ranks)
-        violation = _kernel.violated(*links)
+        violation = _violated(graph, capacity, supply)
         if violation is not None:
-            u = _least_for(graph, frozenset(violation[1]), u, supply)
+            u = _least_for(graph, violation, u, supply)
             continue
-        if u >= last or _balanced(graph, capacity):
-            return capacity, u
-        trimmed = _kernel.trim(*links)
-        if trimmed is not None:
-            return trimmed, u
+        whole = _trimmed(graph, capacity, supply)
+        if whole is not None:
+            return graph, whole, u
+        if task.graph is not graph:
+            capacity = _floors(u * scale, task.graph.capacity)
+            if _violated(task.graph, capacity, supply) is None:
+                whole = _trimmed(task.graph, capacity, supply)
+                if whole is not None:
+                    return task.graph, whole, u * scale
+        if u >= last:
+            raise RuntimeError("internal error: links without rounding cannot hold the trees")
         u = min(last, _next_step(u, graph.capacity))
 
 
@@ -53,8 +59,8 @@ def fixed_algbw(
 
     def phase(one_way: CapacityGraph) -> Fraction:
         task = analyse(one_way, root)
-        _, u = fixed_capacities(task, trees)
-        return task.roots * trees / u * task.graph.unit
+        links, _, u = fixed_capacities(task, trees)
+        return task.roots * trees / u * links.unit
 
     if collective is Collective.ALLREDUCE:
         gather = phase(graph)
@@ -87,7 +93,26 @@ def _least_for(
     return u
 
 
-def _balanced(graph: CapacityGraph, capacity: list[int]) -> bool:
-    from dataclasses import replace
+def _unrounded(graph: CapacityGraph, u: Fraction) -> Fraction:
+    """The least U from `u` on at which every link of a balanced graph holds whole trees."""
+    common = math.gcd(*graph.capacity)
+    return Fraction(math.ceil(u * common), common)
 
-    return is_balanced(replace(graph, capacity=tuple(capacity)))
+
+def _violated(
+    graph: CapacityGraph, capacity: list[int], supply: list[int]
+) -> frozenset[int] | None:
+    """A node set that fewer trees can leave than are rooted in it and wanted outside, or None."""
+    links = (graph.n, graph.tail, graph.head, capacity, supply, graph.ranks)
+    found = _kernel.violated(*links)
+    return None if found is None else frozenset(found[1])
+
+
+def _trimmed(graph: CapacityGraph, capacity: list[int], supply: list[int]) -> list[int] | None:
+    """`capacity`, lowered until switches are balanced and no cut objects; None if no way is found.
+
+    No cut objects to `capacity` itself.
+    """
+    if is_balanced(replace(graph, capacity=tuple(capacity))):
+        return capacity
+    return _kernel.trim(graph.n, graph.tail, graph.head, capacity, supply, graph.ranks)

@@ -32,12 +32,14 @@ class Optimum:
 class Task:
     """One phase of broadcast trees to be packed at its optimum.
 
-    `graph` is balanced at every node that is no rank. `root` is None when every rank has the same
-    share (allgather), else the rank number of the only root (broadcast). `rate` is in units of the
-    graph's capacity: per rank, or for one root in all.
+    `graph` is balanced at every node that is no rank; `given` is the same graph before that, with
+    all of its capacity. `root` is None when every rank has the same share (allgather), else the
+    rank number of the only root (broadcast). `rate` is in units of the capacity of `graph`: per
+    rank, or for one root in all.
     """
 
     graph: CapacityGraph
+    given: CapacityGraph
     root: int | None
     rate: Fraction
     bound: Bound
@@ -150,7 +152,7 @@ def analyse(graph: CapacityGraph, root: int | None) -> Task:
     from forestcoll.solver.balance import balance
 
     balanced = balance(graph, root)
-    return Task(balanced.graph, root, balanced.rate / balanced.graph.unit, balanced.bound)
+    return Task(balanced.graph, graph, root, balanced.rate / balanced.graph.unit, balanced.bound)
 
 
 def require_size(capacity: list[int] | tuple[int, ...], factor: int) -> None:
@@ -175,7 +177,7 @@ def _plain_cut(graph: CapacityGraph, root: int | None) -> Task:
     if rate == 0:
         raise InfeasibleError(_separated(graph, cut))
     roots = len(graph.ranks) if root is None else 1
-    return Task(graph, root, rate, Bound(rate * roots * graph.unit, "cut", (cut,)))
+    return Task(graph, graph, root, rate, Bound(rate * roots * graph.unit, "cut", (cut,)))
 
 
 def _separated(graph: CapacityGraph, cut: frozenset[int]) -> str:

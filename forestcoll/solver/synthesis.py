@@ -88,12 +88,12 @@ class _Phase:
         """Broadcast trees on `graph`."""
         report("optimum", 0.0)
         task = analyse(graph, root)
-        k, capacity, algbw = _whole(task, trees)
+        k, links, capacity, algbw = _whole(task, trees)
         supply = task.supply(k)
         report("packing", 0.2)
-        packed = pack(task.graph, capacity, supply)
+        packed = pack(links, capacity, supply)
         report("checking", 0.9)
-        check_loads(task.graph, capacity, packed)
+        check_loads(links, capacity, packed)
         report.done += 1
         return cls(packed, k * task.roots, algbw, task.bound)
 
@@ -108,14 +108,16 @@ class _Phase:
         return _Phase(trees, total, self.algbw, self.bound)
 
 
-def _whole(task: Task, trees: int | Literal["auto"]) -> tuple[int, list[int], Fraction]:
-    """(k, trees that each link carries, algbw)."""
+def _whole(
+    task: Task, trees: int | Literal["auto"]
+) -> tuple[int, CapacityGraph, list[int], Fraction]:
+    """(k, links, trees that each of them carries, algbw)."""
     if trees == "auto":
         capacity = task.capacities()
         require_size(capacity, 1)
-        return task.trees_per_root, capacity, task.algbw
-    capacity, u = fixed_capacities(task, trees)
-    return trees, capacity, task.roots * trees / u * task.graph.unit
+        return task.trees_per_root, task.graph, capacity, task.algbw
+    links, capacity, u = fixed_capacities(task, trees)
+    return trees, links, capacity, task.roots * trees / u * links.unit
 
 
 def _turned(tree: Tree) -> Tree:
