@@ -3,7 +3,7 @@
 #pragma once
 
 #include <algorithm>
-#include <limits>
+#include <utility>
 #include <vector>
 
 #include "graph.hpp"
@@ -60,10 +60,41 @@ class Residual {
 
   // Which nodes `source` still reaches: the source side of a minimum cut after a push fell short.
   std::vector<char> reached(int source) {
-    search(source, -1);
-    std::vector<char> inside(nodes());
-    for (int v = 0; v < nodes(); ++v) inside[v] = level_[v] >= 0;
+    std::vector<char> inside(nodes(), 0);
+    queue_.assign(1, source);
+    inside[source] = 1;
+    for (std::size_t i = 0; i < queue_.size(); ++i)
+      for (int e = first_[queue_[i]]; e >= 0; e = next_[e])
+        if (left_[e] > 0 && !inside[head_[e]]) {
+          inside[head_[e]] = 1;
+          queue_.push_back(head_[e]);
+        }
     return inside;
+  }
+
+  // Takes back `amount` units that flow from `source` to `target`, arc by arc; `log` says how much of
+  // which arc, for `replay`. False (and part of it taken back) where less flows.
+  bool cancel(int source, int target, Amount amount, std::vector<std::pair<int, Amount>>& log) {
+    while (amount > 0) {
+      if (!trace(source, target)) return false;
+      Amount units = amount;
+      for (int e : path_) units = std::min(units, left_[e ^ 1]);
+      for (int e : path_) {
+        left_[e] += units;
+        left_[e ^ 1] -= units;
+        log.emplace_back(e, units);
+      }
+      amount -= units;
+    }
+    return true;
+  }
+
+  // Lets flow again what `cancel` took back.
+  void replay(const std::vector<std::pair<int, Amount>>& log) {
+    for (const auto& [e, units] : log) {
+      left_[e] -= units;
+      left_[e ^ 1] += units;
+    }
   }
 
  private:
@@ -75,23 +106,39 @@ class Residual {
     first_[u] = static_cast<int>(head_.size()) - 1;
   }
 
+  // Distances to `target`, found from there: the sink side of a tight cut is mostly the small one.
   bool search(int source, int target) {
     std::fill(level_.begin(), level_.end(), -1);
-    queue_.clear();
-    queue_.push_back(source);
-    level_[source] = 0;
+    queue_.assign(1, target);
+    level_[target] = 0;
     for (std::size_t i = 0; i < queue_.size(); ++i) {
-      const int u = queue_[i];
-      for (int e = first_[u]; e >= 0; e = next_[e]) {
-        const int v = head_[e];
-        if (left_[e] > 0 && level_[v] < 0) {
-          level_[v] = level_[u] + 1;
-          if (v == target) return true;
-          queue_.push_back(v);
+      const int v = queue_[i];
+      for (int e = first_[v]; e >= 0; e = next_[e]) {
+        const int u = head_[e];
+        if (left_[e ^ 1] > 0 && level_[u] < 0) {
+          level_[u] = level_[v] + 1;
+          if (u == source) return true;
+          queue_.push_back(u);
         }
       }
     }
     return false;
+  }
+
+  // Fills path_ with arcs that carry flow from `source` to `target`. Arcs have even numbers.
+  bool trace(int source, int target) {
+    std::fill(level_.begin(), level_.end(), -1);  // here: the arc by which a node was reached
+    queue_.assign(1, source);
+    for (std::size_t i = 0; i < queue_.size() && level_[target] < 0; ++i)
+      for (int e = first_[queue_[i]]; e >= 0; e = next_[e])
+        if ((e & 1) == 0 && left_[e ^ 1] > 0 && level_[head_[e]] < 0 && head_[e] != source) {
+          level_[head_[e]] = e;
+          queue_.push_back(head_[e]);
+        }
+    path_.clear();
+    if (level_[target] < 0) return false;
+    for (int v = target; v != source; v = head_[level_[v] ^ 1]) path_.push_back(level_[v]);
+    return true;
   }
 
   // A blocking flow in the level graph, at most `limit`. Iterative: a path may be as long as the graph.
@@ -115,12 +162,12 @@ class Residual {
         continue;
       }
       int& e = cursor_[u];
-      while (e >= 0 && !(left_[e] > 0 && level_[head_[e]] == level_[u] + 1)) e = next_[e];
+      while (e >= 0 && !(left_[e] > 0 && level_[head_[e]] == level_[u] - 1)) e = next_[e];
       if (e >= 0) {
         path_.push_back(e);
         u = head_[e];
       } else {
-        level_[u] = -1;
+        level_[u] = nodes();  // a dead end
         if (path_.empty()) break;
         u = head_[path_.back() ^ 1];
         path_.pop_back();

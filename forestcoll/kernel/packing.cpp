@@ -19,9 +19,9 @@ struct Growing {
   std::vector<char> refused;  // per arc: no unit of this batch may ever use it
 };
 
-// A flow that proves that node y can still be entered by every unfinished batch: the source feeds
-// each batch its weight, a batch feeds the nodes that it spans, and all of it arrives at y. It is
-// kept up to date while batches take arcs into y.
+// A flow that proves that node y can still be entered by every batch that has not reached it: the
+// source feeds each of them its weight, a batch feeds the nodes that it spans, and all of it arrives
+// at y. It is kept up to date while batches take arcs into y.
 class Inflow {
  public:
   Inflow(const Digraph& graph, const std::vector<Amount>& left, const std::vector<Growing>& batches,
@@ -32,7 +32,7 @@ class Inflow {
     Amount total = 0;
     for (const Growing& batch : batches) {
       add(batch);
-      if (finished(batch)) continue;
+      if (batch.depth[y] >= 0) continue;
       net_.add_arc(source_, node_.back(), batch.weight);
       total += batch.weight;
     }
@@ -44,47 +44,40 @@ class Inflow {
   // at most `wanted`: every set that holds y and not x must keep enough links for the batches that
   // have not reached it. Follow with `refuse` or `accept`.
   Amount try_arc(std::size_t i, Amount weight, int x, Amount wanted) {
-    if (net_.push(y_, node_[i], weight) < weight) throw InternalError("a batch has lost its flow");
+    taken_.clear();
+    if (!net_.cancel(node_[i], y_, weight, taken_)) throw InternalError("a batch has lost its flow");
     return net_.push(x, y_, wanted);
   }
 
-  void refuse(std::size_t i, Amount weight) { enter(i, weight); }
+  // Only after `try_arc` gave 0: nothing but the batch's own flow has changed.
+  void refuse() { net_.replay(taken_); }
 
-  // Arc e belongs to `units` trees of batch i now; y hears of the batch directly. The flow that came
-  // from x ends with it: e carries at least as much, because the shortest way is tried first.
-  void accept(std::size_t i, Amount units, int e) {
+  // Arc e belongs to trees of batch i now: y has been reached, so the batch has no flow any more. The
+  // flow that came from x ends with e, which carries as much: the shortest way is tried first.
+  void accept(Amount units, int e) {
     net_.set_left(2 * e + 1, net_.left(2 * e + 1) - units);
     if (net_.left(2 * e + 1) < 0) throw InternalError("an arc was taken without its flow");
-    const int arc = net_.add_arc(node_[i], y_, kInfinite);
-    net_.set_left(arc, kInfinite - units);
-    net_.set_left(arc + 1, units);
   }
 
   // A batch that has come off another one.
   void admit(const Growing& batch) {
     add(batch);
-    enter(node_.size() - 1, batch.weight);
+    if (net_.push(node_.back(), y_, batch.weight) < batch.weight)
+      throw InternalError("a batch cannot enter a node");
   }
 
  private:
-  bool finished(const Growing& batch) const {
-    return batch.spanned == static_cast<int>(batch.depth.size());
-  }
-
   void add(const Growing& batch) {
     node_.push_back(net_.add_node());
-    if (finished(batch)) return;
+    if (batch.depth[y_] >= 0) return;
     for (std::size_t v = 0; v < batch.depth.size(); ++v)
       if (batch.depth[v] >= 0) net_.add_arc(node_.back(), static_cast<int>(v), kInfinite);
-  }
-
-  void enter(std::size_t i, Amount weight) {
-    if (net_.push(node_[i], y_, weight) < weight) throw InternalError("a batch cannot enter a node");
   }
 
   int y_, source_;
   Residual net_;
   std::vector<int> node_;  // per batch
+  std::vector<std::pair<int, Amount>> taken_;
 };
 
 class Packer {
@@ -156,7 +149,7 @@ class Packer {
             inflow.try_arc(i, weight, graph_.tail[e], std::min(left_[e], weight));
         if (units == 0) {
           batches_[i].refused[e] = 1;
-          inflow.refuse(i, weight);
+          inflow.refuse();
           continue;
         }
         attach(i, e, units, inflow);
@@ -167,7 +160,7 @@ class Packer {
 
   void attach(std::size_t i, int e, Amount units, Inflow& inflow) {
     left_[e] -= units;
-    inflow.accept(i, units, e);
+    inflow.accept(units, e);
     if (units < batches_[i].weight) {  // the rest of the batch goes its own way
       Growing rest = batches_[i];
       rest.weight -= units;
