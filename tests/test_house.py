@@ -24,6 +24,7 @@ ALLOWED: dict[str, set[str]] = {
     "topology": BASE,
     "readers": BASE | {"topology"},
     "catalog": BASE | {"topology", "readers"},
+    "edit": BASE | {"topology"},
     "graph": BASE | {"topology"},
     "forest": GRAPH | {"program"},
     "forest_file": FOREST,

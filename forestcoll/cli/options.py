@@ -94,21 +94,35 @@ class Problem:
     root: str | None
     ranks: list[str] | None
     relays: Relays
+    without: tuple[str, ...] = ()
+    scale: tuple[str, ...] = ()
 
     def load(self) -> Topology:
-        """The expanded topology."""
-        from forestcoll import catalog
-
-        return catalog.load(self.topology, self.settings)
+        """The expanded topology, with what `--without` and `--scale` change."""
+        return _load(self.topology, self.settings, self.without, self.scale)
 
 
-def load(name: str, pairs: tuple[tuple[str, str], ...]) -> Topology:
-    """The topology of that name or file, with the parameters that `--set` gives."""
-    settings = _settings(pairs)
+def load(
+    name: str,
+    pairs: tuple[tuple[str, str], ...],
+    without: tuple[str, ...] = (),
+    scale: tuple[str, ...] = (),
+) -> Topology:
+    """The topology of that name or file, as `--set`, `--without` and `--scale` ask for it."""
+    return _load(name, _settings(pairs), without, scale)
 
+
+def _load(
+    name: str, settings: dict[str, str], without: tuple[str, ...], scale: tuple[str, ...]
+) -> Topology:
     from forestcoll import catalog
 
-    return catalog.load(name, settings)
+    topology = catalog.load(name, settings)
+    if not without and not scale:
+        return topology
+    from forestcoll.edit import edit, parse_scale
+
+    return edit(topology, without, [parse_scale(text) for text in scale])
 
 
 def _settings(pairs: tuple[tuple[str, str], ...]) -> dict[str, str]:
@@ -151,6 +165,26 @@ def set_option(command: F) -> F:
     )(command)
 
 
+def edit_options(command: F) -> F:
+    """`--without` and `--scale`: links down or slowed."""
+    return _stack(
+        click.option(
+            "--without",
+            multiple=True,
+            metavar="NODE|LINK",
+            help="Leave out a node, a link (a-b), one direction of it (a->b), or all that a glob "
+            "matches ('box*/gpu0-fabric'). Repeatable.",
+        ),
+        click.option(
+            "--scale",
+            multiple=True,
+            metavar="LINK=FACTOR",
+            help="Links that are slower, exactly: box0/gpu3-fabric=0.5, 'box0/*->fabric=17/18'. "
+            "Repeatable.",
+        ),
+    )(command)
+
+
 def problem_options(command: Callable[..., object]) -> Callable[..., object]:
     """What is to be done on what, as a `Problem`: the options of `optimum` and `synthesize`."""
 
@@ -163,11 +197,15 @@ def problem_options(command: Callable[..., object]) -> Callable[..., object]:
         root: str | None,
         ranks: tuple[str, ...],
         relays: Relays,
+        without: tuple[str, ...],
+        scale: tuple[str, ...],
         **others: object,
     ) -> object:
         if root is not None and not Collective(collective).rooted:
             raise click.UsageError(f"--root is for broadcast and reduce; {collective} has none")
-        problem = Problem(topology, _settings(pairs), collective, root, _ranks(ranks), relays)
+        problem = Problem(
+            topology, _settings(pairs), collective, root, _ranks(ranks), relays, without, scale
+        )
         return command(problem=problem, **others)
 
     return _stack(
@@ -179,6 +217,7 @@ def problem_options(command: Callable[..., object]) -> Callable[..., object]:
             help="Catalogue name, topology YAML, or NCCL topology dump.",
         ),
         set_option,
+        edit_options,
         click.option("--collective", "-c", required=True, type=click.Choice(COLLECTIVES)),
         click.option(
             "--root", metavar="ID|RANK", help="Root of broadcast, reduce; default rank 0."

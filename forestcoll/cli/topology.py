@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from forestcoll.cli import files
-from forestcoll.cli.options import json_option, load, set_option
+from forestcoll.cli.options import edit_options, json_option, load, set_option
 from forestcoll.cli.talk import draw, print_json
 
 
@@ -69,15 +69,23 @@ def check(file: str, pairs: tuple[tuple[str, str], ...]) -> None:
 @topology.command()
 @click.argument("name", metavar="NAME|FILE")
 @set_option
+@edit_options
 @click.option("--output", "-o", default="-", metavar="FILE|-", help="Default: standard output.")
 @click.option("--force", is_flag=True, help="Overwrite the file.")
-def expand(name: str, pairs: tuple[tuple[str, str], ...], output: str, force: bool) -> None:
+def expand(
+    name: str,
+    pairs: tuple[tuple[str, str], ...],
+    without: tuple[str, ...],
+    scale: tuple[str, ...],
+    output: str,
+    force: bool,
+) -> None:
     """Write the explicit form: every node and link by itself."""
     from forestcoll.topology import dumps_topology
 
     if output != "-":
         files.check_free([Path(output)], force)
-    text = dumps_topology(load(name, pairs))
+    text = dumps_topology(load(name, pairs, without, scale))
     if output == "-":
         click.echo(text, nl=False)
     else:
