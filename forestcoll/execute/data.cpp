@@ -16,11 +16,11 @@ constexpr std::int64_t tile = 4096;  // elements
 
 // A mixing function of position and rank: no period, so that no two chunks look alike.
 std::uint32_t mix(std::uint64_t position, std::uint32_t rank) {
-  std::uint32_t h = static_cast<std::uint32_t>(position) * 0x9e3779b1u +
-                    static_cast<std::uint32_t>(position >> 32) * 0x7feb352du + rank * 0x846ca68bu;
-  h = (h ^ h >> 15) * 0x2c1b3c6du;
-  h = (h ^ h >> 12) * 0x297a2d39u;
-  return h ^ h >> 15;
+  const std::uint32_t h = static_cast<std::uint32_t>(position) * 0x9e3779b1u +
+                          static_cast<std::uint32_t>(position >> 32) * 0x7feb352du +
+                          rank * 0x846ca68bu;
+  const std::uint32_t m = (h ^ h >> 15) * 0x2c1b3c6du;
+  return m ^ m >> 16;
 }
 
 bool is_integer(Type type) {
@@ -41,7 +41,7 @@ std::int64_t exact_limit(Type type) {
 // The values of one rank, as integers. Kinds:
 //   bits     any bits of the integer type (sums wrap, and still tell every contribution)
 //   odd      odd integers: products wrap and never lose a factor
-//   range    0 ... top: sums stay exact (min, max, plain moves: any exact integer)
+//   range    integers of so few bits that sums stay exact (else of up to 20 bits)
 //   one_in   0 or 1, not 0 for at most one in `gate` ranks: sums of very many ranks
 //   powers   +-1, or +-2 for one in `gate` ranks: products stay exact
 class Values {
@@ -59,7 +59,8 @@ class Values {
     } else {
       kind_ = range;
       const bool sum = p.reducing && p.op == Reduction::sum;
-      top_ = static_cast<std::uint64_t>(std::min(limit / (sum ? p.ranks : 1), std::int64_t{1} << 20));
+      const std::int64_t top = std::min(limit / (sum ? p.ranks : 1), std::int64_t{1} << 20);
+      while (std::int64_t{2} << bits_ <= top + 1) ++bits_;
     }
   }
 
@@ -71,8 +72,8 @@ class Values {
       case bits: return loop(rank, first, n, acc, operation, [](auto h, auto) { return wide(h); });
       case odd: return loop(rank, first, n, acc, operation, [](auto h, auto) { return wide(h) | 1; });
       case range:
-        return loop(rank, first, n, acc, operation, [top = top_ + 1](auto h, auto) {
-          return static_cast<std::int64_t>(h * top >> 32);
+        return loop(rank, first, n, acc, operation, [shift = 32 - bits_](auto h, auto) {
+          return static_cast<std::int64_t>(h >> shift);
         });
       case one_in:
         return loop(rank, first, n, acc, operation, [this](std::uint64_t h, std::uint64_t turn) {
@@ -106,7 +107,7 @@ class Values {
   }
 
   Kind kind_;
-  std::uint64_t top_ = 0;
+  int bits_ = 0;
   std::uint32_t gate_ = 1;
 };
 

@@ -45,6 +45,7 @@ class Region {
   Region(const Region&) = delete;
   Region& operator=(const Region&) = delete;
   byte* start() const { return static_cast<byte*>(start_); }
+  std::size_t bytes() const { return bytes_; }
 
  private:
   std::size_t bytes_;
@@ -127,6 +128,7 @@ struct Scheduler {
 
 struct Engine::State : Machine {
   bool broken = false;  // a launch ended early: connections hold half a conversation
+  std::unique_ptr<Region> slots;  // kept from launch to launch: its pages are there already
 };
 
 void wake(Machine& machine, int worker, std::int32_t block) {
@@ -376,9 +378,13 @@ Result Engine::launch(const std::vector<byte*>& addresses, const Options& option
   check_options(options, addresses.size(), s.plan);
   if (s.broken) throw std::invalid_argument("launch: an earlier launch of this engine failed");
   s.addresses = addresses;
-  const Region slots(s.connections.size() * static_cast<std::size_t>(options.slots) *
-                     static_cast<std::size_t>(options.slot_bytes));
-  prepare(s, options, slots.start());
+  const std::size_t slot_total = s.connections.size() * static_cast<std::size_t>(options.slots) *
+                                 static_cast<std::size_t>(options.slot_bytes);
+  if (!s.slots || s.slots->bytes() < slot_total) {
+    s.slots.reset();
+    s.slots = std::make_unique<Region>(slot_total);
+  }
+  prepare(s, options, s.slots->start());
   Result result;
   if (s.blocks.empty()) return result;
 
