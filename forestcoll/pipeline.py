@@ -374,14 +374,29 @@ def _verify_plan(text: str, source: str) -> Verdict:
         raise type(error)(f"{source}: {error}") from None
     blocks = max(len(r.thread_blocks) for r in program.ranks)
     modes = " and ".join(done.modes)
+    rooted = f", root {done.root}" if done.root >= 0 else ""
     lines = [
-        f"{program.collective}, {program.n} ranks, at most {blocks} thread blocks a rank",
+        f"{program.collective}{rooted}, {program.n} ranks, at most {blocks} thread blocks a rank",
         f"every output chunk is right, {modes}; no deadlock with bounded queues, no race",
     ]
+    busiest = max(done.loads, key=lambda pair: done.loads[pair], default=None)
+    if busiest is not None:
+        lines.append(
+            f"{done.moved} chunks move between ranks ({done.chunks} are the whole data); most from "
+            f"rank {busiest[0]} to rank {busiest[1]}, {done.loads[busiest]} of the data"
+        )
+    notes = program.extra.get("notes", "").splitlines()
+    lines += [f"note: {note}" for note in notes]
     figures: dict[str, object] = {
         "collective": program.collective.value,
         "ranks": program.n,
+        "root": done.root if done.root >= 0 else None,
         "thread_blocks": blocks,
         "modes": list(done.modes),
+        "chunks": done.chunks,
+        "moved_chunks": str(done.moved),
+        "busiest_pair": None if busiest is None else list(busiest),
+        "busiest_load": None if busiest is None else str(done.loads[busiest]),
+        "notes": notes,
     }
     return Verdict(form, lines, figures)
