@@ -35,8 +35,8 @@ def scaled(graph: CapacityGraph, root: int | None = None) -> tuple[Flat, list[in
     return links, task.supply(task.trees_per_root), task
 
 
-def as_networkx(links: Flat) -> nx.DiGraph:
-    network = nx.DiGraph()
+def as_networkx(links: Flat) -> nx.DiGraph[int]:
+    network: nx.DiGraph[int] = nx.DiGraph()
     network.add_nodes_from(range(links[0]))
     for u, v, c in zip(*links[1:], strict=True):
         network.add_edge(u, v, capacity=c)

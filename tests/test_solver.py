@@ -184,7 +184,7 @@ def test_allreduce_where_the_two_directions_differ() -> None:
     graph = build(links, both=False)
     gather, scatter = optimum(graph, ALLGATHER), optimum(graph, REDUCE_SCATTER)
     both = optimum(graph, ALLREDUCE)
-    assert (gather.algbw, gather.trees_per_root) == (9, 3)
+    assert (gather.algbw, gather.trees_per_root) == (Fraction(9), 3)
     assert (scatter.algbw, scatter.trees_per_root) == (Fraction(15, 2), 5)
     assert both.algbw == 1 / (1 / gather.algbw + 1 / scatter.algbw)
     forest = solve(graph, ALLREDUCE)

@@ -1,1 +1,1 @@
-"""C++ loops over max-flow (`_kernel`); arrays of integers in, arrays of integers out, the GIL released."""
+"""C++ loops over max-flow (`_kernel`): arrays of integers in and out, the GIL released."""
