@@ -33,6 +33,18 @@ class Tree:
 
 
 @dataclass(frozen=True, slots=True)
+class Symmetry:
+    """A map of the nodes that keeps the graph: links go to links of the same capacity.
+
+    `turned`: it turns links round, (u, v) to (image[v], image[u]); reduce trees become broadcast
+    trees and the other way round, and so do switches that add and switches that copy.
+    """
+
+    image: tuple[int, ...]  # per node
+    turned: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Bound:
     """Why nothing beats `algbw` (GB/s).
 
@@ -50,7 +62,15 @@ class Bound:
         leaves + p(u) - p(v)):
         allgather: sum of y * ranks in the cut = 1 and algbw <= N * sum of b(e) z(e);
         broadcast: every cut holds the root, sum of y = 1, algbw <= sum of b(e) z(e);
-        reduce-scatter and reduce: the same on the reversed graph.
+        reduce-scatter and reduce: the same on the reversed graph;
+        allreduce: each cut is one of broadcast trees or of reduce trees (`phases`), and holds some,
+        not all ranks. The pressure on a link is counted apart for each phase: on broadcast trees as
+        above; on reduce trees, y of the cuts that the link enters, and p(v) - p(u). z(e) is the
+        larger of the two, or 0; every rank is in cuts of total weight 1 or more, both phases
+        together, and algbw <= sum of b(e) z(e). Potentials of broadcast trees are >= 0 where the
+        switch multicasts, those of reduce trees (`reduce_potentials`) where it aggregates.
+        `symmetries` say which links and ranks are alike: pressures and weights then only have to
+        hold on the average over those that are (`solver.dual` says why).
     """
 
     algbw: Fraction
@@ -58,6 +78,9 @@ class Bound:
     parts: tuple[frozenset[int], ...] = ()
     weights: tuple[Fraction, ...] = ()  # linear-program: one per part
     potentials: tuple[tuple[int, Fraction], ...] = ()  # linear-program: (switch, p)
+    phases: tuple[Phase, ...] = ()  # linear-program of allreduce: one per part
+    reduce_potentials: tuple[tuple[int, Fraction], ...] = ()  # linear-program of allreduce
+    symmetries: tuple[Symmetry, ...] = ()  # linear-program of allreduce
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from pathlib import Path as FilePath
 from typing import Annotated, Any, Literal
@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from forestcoll.errors import ForestError, TopologyError
-from forestcoll.forest import Bound, Forest, Phase, Tree
+from forestcoll.forest import Bound, Forest, Phase, Symmetry, Tree
 from forestcoll.graph import CapacityGraph
 from forestcoll.program import Collective
 
@@ -53,6 +53,13 @@ class TopologyModel(_Model):
     links: list[LinkModel]
 
 
+class AlikeModel(_Model):
+    """A permutation of the nodes under which the graph stays the same; ids left out stay."""
+
+    image: dict[str, str]
+    turned: bool = False  # links are turned round, phases trade places
+
+
 class BoundModel(_Model):
     algbw: Exact
     cut: list[str] | None = None
@@ -61,6 +68,9 @@ class BoundModel(_Model):
     parts: list[list[str]] | None = None
     weights: list[Exact] | None = None
     potentials: dict[str, Exact] | None = None
+    phases: list[Phase] | None = None  # of the parts; this and below: allreduce only
+    reduce_potentials: dict[str, Exact] | None = None
+    symmetries: list[AlikeModel] | None = None
 
 
 class TreeModel(_Model):
@@ -96,7 +106,7 @@ def dumps(forest: Forest) -> str:
     """The forest as canonical JSON: the same forest gives the same bytes, a line per tree."""
     names = forest.graph.names
     graph = forest.graph
-    head = {
+    head: dict[str, Any] = {
         "format": FORMAT,
         "collective": forest.collective.value,
         "topology": {
@@ -121,7 +131,7 @@ def dumps(forest: Forest) -> str:
         }
         for t in forest.trees
     ]
-    topology: Mapping[str, Any] = head.pop("topology")  # type: ignore[assignment]
+    topology: Mapping[str, Any] = head.pop("topology")
     lines = ["{"]
     for key in ("format", "collective"):
         lines.append(f' "{key}": {json.dumps(head.pop(key))},')
@@ -156,7 +166,8 @@ def _bound(forest: Forest, bound: Bound) -> dict[str, object]:
     if bound.method == "cut":
         out["cut"] = parts[0]
         return out
-    if bound.method == "linear-program" and not forest.collective.rooted:
+    allreduce = forest.collective is Collective.ALLREDUCE
+    if bound.method == "linear-program" and not (forest.collective.rooted or allreduce):
         # A reader who knows cuts only finds a true one, above the optimum that the dual proves.
         value, number = min((_cut_value(forest, part), i) for i, part in enumerate(bound.parts))
         out |= {"algbw": str(value), "cut": parts[number], "optimum": str(bound.algbw)}
@@ -164,6 +175,16 @@ def _bound(forest: Forest, bound: Bound) -> dict[str, object]:
     if bound.method == "linear-program":
         out["weights"] = [str(w) for w in bound.weights]
         out["potentials"] = {names[v]: str(p) for v, p in bound.potentials}
+    if bound.method == "linear-program" and allreduce:
+        out["phases"] = list(bound.phases)
+        out["reduce_potentials"] = {names[v]: str(p) for v, p in bound.reduce_potentials}
+        out["symmetries"] = [
+            {
+                "image": {names[v]: names[to] for v, to in enumerate(s.image) if to != v},
+                "turned": s.turned,
+            }
+            for s in bound.symmetries
+        ]
     return out
 
 
@@ -259,7 +280,7 @@ def _forest(model: ForestModel) -> Forest:
         out.append(Tree(root, tree.phase, weight, _in_order(root, tree.phase, edges)))
     bound = None
     if model.bound is not None:
-        bound = _read_bound(model.bound, node)
+        bound = _read_bound(model.bound, node, graph)
     root = -1
     if model.collective.rooted and out and out[0].root in graph.ranks:
         root = graph.ranks.index(out[0].root)
@@ -274,9 +295,18 @@ def _forest(model: ForestModel) -> Forest:
     )
 
 
-def _read_bound(model: BoundModel, node: Any) -> Bound:
+def _read_bound(model: BoundModel, node: Callable[[str, str], int], graph: CapacityGraph) -> Bound:
     def part(ids: list[str]) -> frozenset[int]:
         return frozenset(node(v, "bound") for v in ids)
+
+    def potentials(given: dict[str, str] | None) -> tuple[tuple[int, Fraction], ...]:
+        return tuple((node(v, "bound"), _fraction(p)) for v, p in (given or {}).items())
+
+    def symmetry(alike: AlikeModel) -> Symmetry:
+        image = list(range(graph.n))
+        for v, to in alike.image.items():
+            image[node(v, "bound")] = node(to, "bound")
+        return Symmetry(tuple(image), alike.turned)
 
     parts = [model.cut] if model.method == "cut" else model.parts
     if parts is None or parts == [None]:
@@ -284,15 +314,15 @@ def _read_bound(model: BoundModel, node: Any) -> Bound:
     weights = tuple(_fraction(w) for w in model.weights or ())
     if model.method == "linear-program" and len(weights) != len(parts):
         raise ForestError(f"bound: {len(parts)} parts but {len(weights)} weights")
-    potentials = tuple(
-        (node(v, "bound"), _fraction(p)) for v, p in (model.potentials or {}).items()
-    )
     return Bound(
         algbw=_fraction(model.optimum or model.algbw),
         method=model.method,
         parts=tuple(part(p) for p in parts if p is not None),
         weights=weights,
-        potentials=potentials,
+        potentials=potentials(model.potentials),
+        phases=tuple(model.phases or ()),
+        reduce_potentials=potentials(model.reduce_potentials),
+        symmetries=tuple(symmetry(alike) for alike in model.symmetries or ()),
     )
 
 

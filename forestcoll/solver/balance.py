@@ -25,6 +25,7 @@ from forestcoll.forest import Bound
 from forestcoll.graph import CapacityGraph
 from forestcoll.program import Collective
 from forestcoll.solver import exact_lp
+from forestcoll.solver.dual import check_joint
 from forestcoll.solver.reference import (
     Links,
     broadcast_cut,
@@ -70,7 +71,7 @@ def balance(graph: CapacityGraph, root: int | None = None) -> Balanced:
     plain_bound = Bound(best * graph.unit * _shares(graph, root), "cut", (cut,))
     if is_balanced(graph):
         return Balanced(graph, best * graph.unit, plain_bound)
-    used = _trim(graph, {})
+    used = fill(graph, {})
     if not _violated(graph, used, best, root, first=True):
         return Balanced(_with_capacities(graph, used, 1), best * graph.unit, plain_bound)
     switches = _non_ranks(graph)
@@ -109,7 +110,7 @@ def _non_ranks(graph: CapacityGraph) -> list[int]:
 # ---------------------------------------------------------------------------------- trimming
 
 
-def _trim(graph: CapacityGraph, used: Links, common: int = 1) -> Links:
+def fill(graph: CapacityGraph, used: Links, common: int = 1) -> Links:
     """`used` (in = out at non-ranks), made as large as in = out allows; all in units / `common`.
 
     Links between ranks are taken whole; the rest is a maximum flow through the switches from all
@@ -191,7 +192,7 @@ def _optimum(
         solution = exact_lp.solve(program, float(best))
         common = math.lcm(*(z.denominator for z in solution.primal))
         used = {pair: int(z * common) for pair, z in zip(links, solution.primal, strict=False)}
-        used = _trim(graph, used, common)
+        used = fill(graph, used, common)
         fresh = _violated(graph, used, solution.value * common, root)
         if not fresh:
             return solution, used, common
@@ -278,7 +279,7 @@ def check_dual(
     if bound.method != "linear-program":
         raise ForestError(f"bound: method {bound.method!r} is no linear-program certificate")
     if collective is Collective.ALLREDUCE:
-        raise ForestError("bound: a linear-program certificate cannot prove an allreduce")
+        return check_joint(graph, bound)
     if collective in (Collective.REDUCE_SCATTER, Collective.REDUCE):
         graph = graph.reverse()
     if collective.rooted and (root is None or not 0 <= root < len(graph.ranks)):

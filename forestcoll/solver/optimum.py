@@ -17,15 +17,18 @@ from forestcoll.program import Collective
 class Optimum:
     """The best that trees can do.
 
-    `algbw` in GB/s; `rate` is GB/s a rank (algbw / N), for broadcast and reduce algbw itself. For
-    allreduce both are what a reduce-scatter followed by an allgather reaches; `bound` may be above.
-    `trees_per_root` is the least k at which the optimum is reached in whole units.
+    `algbw` in GB/s; `rate` is GB/s a rank (algbw / N), for broadcast and reduce algbw itself.
+    `trees_per_root` is the least k at which the optimum is reached in whole units; for allreduce,
+    where roots may have different shares, the k of the largest share that was found. `bound` is
+    above `algbw` only where a switch copies or adds in the fabric, or for an allreduce that is too
+    large for its joint optimum; `note` says so then.
     """
 
     algbw: Fraction
     rate: Fraction
     trees_per_root: int
     bound: Bound
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,16 +98,15 @@ def optimum(graph: CapacityGraph, collective: Collective, root: int | None = Non
 
 
 def _allreduce(graph: CapacityGraph) -> Optimum:
-    from forestcoll.solver.bounds import allreduce_bound
+    from forestcoll.solver.allreduce import plan
 
-    gather = analyse(graph, None)
-    scatter = gather if is_symmetric(graph) else analyse(graph.reverse(), None)
-    algbw = 1 / (1 / gather.algbw + 1 / scatter.algbw)
+    chosen = plan(graph)
     return Optimum(
-        algbw=algbw,
-        rate=algbw / len(graph.ranks),
-        trees_per_root=math.lcm(gather.trees_per_root, scatter.trees_per_root),
-        bound=allreduce_bound(graph),
+        algbw=chosen.algbw,
+        rate=chosen.algbw / len(graph.ranks),
+        trees_per_root=chosen.trees_per_root,
+        bound=chosen.bound,
+        note=chosen.note,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import Literal
@@ -11,8 +11,10 @@ from typing import Literal
 from forestcoll.forest import Bound, Forest, Tree, check
 from forestcoll.graph import CapacityGraph
 from forestcoll.program import Collective
+from forestcoll.solver.allreduce import plan
 from forestcoll.solver.fixed import fixed_capacities
-from forestcoll.solver.optimum import Task, analyse, check_root, is_symmetric, require_size
+from forestcoll.solver.joint import Joint
+from forestcoll.solver.optimum import Task, analyse, check_root, require_size
 from forestcoll.solver.packing import check_loads, pack
 
 Progress = Callable[[str, float], None]
@@ -87,7 +89,11 @@ class _Phase:
     ) -> _Phase:
         """Broadcast trees on `graph`."""
         report("optimum", 0.0)
-        task = analyse(graph, root)
+        return cls.packed(analyse(graph, root), trees, report)
+
+    @classmethod
+    def packed(cls, task: Task, trees: int | Literal["auto"], report: _Stages) -> _Phase:
+        """The trees of a task whose optimum is known."""
         k, links, capacity, algbw = _whole(task, trees)
         supply = task.supply(k)
         report("packing", 0.2)
@@ -129,17 +135,58 @@ def _allreduce(
     graph: CapacityGraph, trees: int | Literal["auto"], report: _Stages
 ) -> tuple[list[_Phase], Bound]:
     """Reduce to all roots, then broadcast from them, with the same share of each root in both."""
-    from forestcoll.solver.bounds import allreduce_bound
-
-    gather = _Phase.solved(graph, None, trees, report)
-    if is_symmetric(graph):
+    report("optimum", 0.0)
+    chosen = plan(graph)
+    if chosen.joint is not None and trees == "auto":
+        return _joint(graph, chosen.joint, report), chosen.bound
+    gather = _Phase.packed(chosen.gather, trees, report)
+    if chosen.scatter is chosen.gather:
         report.done += 1
         scatter = gather
     else:
-        scatter = _Phase.solved(graph.reverse(), None, trees, report)
+        scatter = _Phase.packed(chosen.scatter, trees, report)
     total = math.lcm(gather.total, scatter.total)
-    phases = [scatter.reversed().scaled(total), gather.scaled(total)]
-    return phases, allreduce_bound(graph)
+    return [scatter.reversed().scaled(total), gather.scaled(total)], chosen.bound
+
+
+def _joint(graph: CapacityGraph, joint: Joint, report: _Stages) -> list[_Phase]:
+    """The trees of both phases, each over its own part of the links."""
+    gather = _part(graph, joint.carried[0])
+    scatter = _part(graph.reverse(), joint.carried[1])
+    out = _packed(gather, joint, report)
+    if _links(scatter) == _links(gather):
+        report.done += 1
+        back = out
+    else:
+        back = _packed(scatter, joint, report)
+    # alone on its part of the links, a phase would take the whole time that both take together
+    total, algbw = sum(joint.supply), 2 * joint.algbw
+    phases = [_Phase(trees, total, algbw, joint.bound) for trees in (back, out)]
+    return [phases[0].reversed(), phases[1]]
+
+
+def _packed(part: CapacityGraph, joint: Joint, report: _Stages) -> list[Tree]:
+    report("packing", 0.2)
+    trees = pack(part, list(part.capacity), list(joint.supply))
+    report("checking", 0.9)
+    check_loads(part, list(part.capacity), trees)
+    report.done += 1
+    return trees
+
+
+def _part(graph: CapacityGraph, carried: Sequence[int]) -> CapacityGraph:
+    """The links that carry anything, with what they carry as their capacity."""
+    used = [e for e, units in enumerate(carried) if units]
+    return replace(
+        graph,
+        tail=tuple(graph.tail[e] for e in used),
+        head=tuple(graph.head[e] for e in used),
+        capacity=tuple(carried[e] for e in used),
+    )
+
+
+def _links(graph: CapacityGraph) -> dict[tuple[int, int], int]:
+    return dict(zip(zip(graph.tail, graph.head, strict=True), graph.capacity, strict=True))
 
 
 def _prove(forest: Forest, phases: list[_Phase]) -> None:
