@@ -49,7 +49,9 @@ class Bound:
     """Why nothing beats `algbw` (GB/s).
 
     "cut": `parts` holds one node set S.
-        allgather: algbw <= N * leaving(S) / ranks in S; reduce-scatter: the same with entering(S);
+        allgather: algbw <= N * leaving(S) / ranks in S; reduce-scatter: the same with entering(S)
+        (here and below, where ranks have parts of their own: the sum of parts for N, the parts of
+        the ranks in S for their number);
         broadcast: S holds the root, not all ranks, algbw <= leaving(S); reduce: with entering(S);
         allreduce: S holds some, not all ranks, algbw <= leaving(S) and <= entering(S).
     "partition": allreduce.
@@ -236,11 +238,12 @@ def _check_shares(forest: Forest) -> None:
     if collective in (Collective.ALLGATHER, Collective.REDUCE_SCATTER):
         phase: Phase = "broadcast" if collective is Collective.ALLGATHER else "reduce"
         forbid("reduce" if phase == "broadcast" else "broadcast")
-        for r in forest.graph.ranks:
-            if share(sums[r, phase]) != Fraction(1, forest.n):
+        whole = sum(forest.graph.parts)
+        for r, part in zip(forest.graph.ranks, forest.graph.parts, strict=True):
+            if share(sums[r, phase]) != Fraction(part, whole):
                 raise ForestError(
                     f"the shares of root {names[r]} add up to {share(sums[r, phase])}, "
-                    f"not 1/{forest.n}"
+                    f"not {Fraction(part, whole)}"
                 )
     elif collective is Collective.ALLREDUCE:
         total("broadcast")

@@ -9,6 +9,7 @@ import json
 import math
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path as FilePath
 from typing import Annotated, Any, Literal
@@ -91,6 +92,7 @@ class ForestModel(_Model):
     collective: Collective
     topology: TopologyModel
     ranks: list[str]
+    shares: dict[str, Annotated[int, Field(ge=0, le=2**62)]] | None = None  # parts that differ
     algbw: Exact
     bound: BoundModel | None = None
     trees: list[TreeModel]
@@ -118,8 +120,10 @@ def dumps(forest: Forest) -> str:
             ],
         },
         "ranks": [names[v] for v in graph.ranks],
-        "algbw": str(forest.algbw),
     }
+    if graph.shares:
+        head["shares"] = {names[v]: s for v, s in zip(graph.ranks, graph.shares, strict=True)}
+    head["algbw"] = str(forest.algbw)
     if forest.bound is not None:
         head["bound"] = _bound(forest, forest.bound)
     trees = [
@@ -193,7 +197,7 @@ def _cut_value(forest: Forest, part: frozenset[int]) -> Fraction:
     graph = forest.graph
     rest = frozenset(range(graph.n)) - part
     crossing = graph.leaving(part if forest.collective is Collective.ALLGATHER else rest)
-    return crossing * Fraction(forest.n, sum(v in part for v in graph.ranks))
+    return crossing * Fraction(sum(graph.parts), graph.held(part))
 
 
 def load(path: FilePath) -> Forest:
@@ -352,7 +356,7 @@ def _graph(model: ForestModel) -> CapacityGraph:
         raise ForestError("ranks: a rank stands twice")
     if len(model.ranks) < 2:
         raise ForestError(f"ranks: {len(model.ranks)}, a collective needs at least 2")
-    return CapacityGraph.from_bandwidths(
+    graph = CapacityGraph.from_bandwidths(
         name=model.topology.name,
         names=tuple(n.id for n in nodes),
         gpu=tuple(n.kind == "gpu" for n in nodes),
@@ -361,6 +365,23 @@ def _graph(model: ForestModel) -> CapacityGraph:
         ranks=tuple(ids[r] for r in model.ranks),
         bandwidths=bandwidth,
     )
+    return replace(graph, shares=_shares(model))
+
+
+def _shares(model: ForestModel) -> tuple[int, ...]:
+    """The parts of the ranks, in rank order; empty where they are equal."""
+    if model.shares is None:
+        return ()
+    if model.collective not in (Collective.ALLGATHER, Collective.REDUCE_SCATTER):
+        raise ForestError(f"shares: {model.collective} has no parts that could differ")
+    if set(model.shares) != set(model.ranks):
+        odd = min(set(model.shares) ^ set(model.ranks))
+        raise ForestError(f"shares: must name every rank and nothing else, see {odd!r}")
+    parts = [model.shares[rank] for rank in model.ranks]
+    common = math.gcd(*parts)
+    if not common:
+        raise ForestError("shares: all parts are 0")
+    return () if min(parts) == max(parts) else tuple(part // common for part in parts)
 
 
 def _in_order(

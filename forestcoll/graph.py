@@ -38,6 +38,7 @@ class CapacityGraph:
     head: tuple[int, ...]
     capacity: tuple[int, ...]
     unit: Fraction  # GB/s of one unit of capacity
+    shares: tuple[int, ...] = ()  # per rank its part of the data; empty: equal parts
 
     @staticmethod
     def from_topology(
@@ -115,6 +116,15 @@ class CapacityGraph:
         """Number of nodes."""
         return len(self.names)
 
+    @property
+    def parts(self) -> tuple[int, ...]:
+        """Per rank its part of the data (allgather, reduce-scatter); all 1 where they are equal."""
+        return self.shares or (1,) * len(self.ranks)
+
+    def held(self, nodes: frozenset[int]) -> int:
+        """The parts of all ranks in `nodes` together: how many they are, where parts are equal."""
+        return sum(p for v, p in zip(self.ranks, self.parts, strict=True) if v in nodes)
+
     def bandwidth(self, link: int) -> Fraction:
         """GB/s of link `link`, exact."""
         return self.capacity[link] * self.unit
@@ -135,6 +145,7 @@ class CapacityGraph:
             head=self.tail,
             capacity=self.capacity,
             unit=self.unit,
+            shares=self.shares,
         )
 
     def leaving(self, nodes: frozenset[int]) -> Fraction:

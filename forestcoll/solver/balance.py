@@ -36,6 +36,7 @@ from forestcoll.solver.reference import (
     residual_of,
     unbalanced,
 )
+from forestcoll.solver.shares import least_ratio
 
 Cut = frozenset[int]
 
@@ -92,14 +93,14 @@ def balance(graph: CapacityGraph, root: int | None = None) -> Balanced:
 
 def _plain(graph: CapacityGraph, root: int | None) -> tuple[Fraction, Cut]:
     if root is None:
-        return plain_cut(graph)
+        return least_ratio(graph) if graph.shares else plain_cut(graph)
     units, cut = broadcast_cut(graph, root)
     return Fraction(units), cut
 
 
 def _shares(graph: CapacityGraph, root: int | None) -> int:
     """algbw / rate."""
-    return len(graph.ranks) if root is None else 1
+    return sum(graph.parts) if root is None else 1
 
 
 def _non_ranks(graph: CapacityGraph) -> list[int]:
@@ -169,7 +170,7 @@ def _first_cuts(graph: CapacityGraph, root: int | None) -> list[Cut]:
     sides += [everything - side for side in sides]
     ranks = frozenset(graph.ranks)
     if root is None:
-        return [side for side in dict.fromkeys(sides) if side & ranks and not ranks <= side]
+        return [side for side in dict.fromkeys(sides) if graph.held(side) and not ranks <= side]
     return [s for s in dict.fromkeys(sides) if graph.ranks[root] in s and not ranks <= s]
 
 
@@ -206,14 +207,14 @@ def _balance_row(links: Links, w: int) -> dict[int, int]:
 
 
 def _cut_row(graph: CapacityGraph, links: Links, cut: Cut, root: int | None) -> dict[int, int]:
-    """leaving - x * ranks in the cut (broadcast: - x)."""
+    """leaving - x * parts of the ranks in the cut (broadcast: - x)."""
     row = {e: 1 for e, (u, v) in enumerate(links) if u in cut and v not in cut}
     row[len(links)] = -_count(graph, cut, root)
     return row
 
 
 def _count(graph: CapacityGraph, cut: Cut, root: int | None) -> int:
-    return sum(v in cut for v in graph.ranks) if root is None else 1
+    return graph.held(cut) if root is None else 1
 
 
 def _violated(
@@ -228,7 +229,8 @@ def _violated(
     scaled = {pair: units * q for pair, units in links.items()}
     source = -1 if root is None else graph.ranks[root]
     if root is None:
-        scaled.update({(source, v): p for v in graph.ranks})
+        parts = zip(graph.ranks, graph.parts, strict=True)
+        scaled.update({(source, v): p * part for v, part in parts if part})
     residual = residual_of(scaled, range(graph.n))
     need, at = p * _shares(graph, root), source
     found: dict[Cut, None] = {}
@@ -310,12 +312,12 @@ def _check_cuts(graph: CapacityGraph, bound: Bound, root: int | None) -> None:
             raise ForestError(f"bound: cut {number} has the negative weight {y}")
         if inside == len(graph.ranks):
             raise ForestError(f"bound: cut {number} holds all ranks, so it cuts nothing off")
-        if root is None and not inside:
+        if root is None and not graph.held(part):
             raise ForestError(f"bound: cut {number} holds no rank, so no data has to leave it")
         if root is not None and graph.ranks[root] not in part:
             name = graph.names[graph.ranks[root]]
             raise ForestError(f"bound: cut {number} does not hold the root {name}")
-        whole += y * (inside if root is None else 1)
+        whole += y * _count(graph, part, root)
     if whole != 1:
         what = "weights * ranks in the cut" if root is None else "weights"
         raise ForestError(f"bound: the {what} add up to {whole}, not 1")

@@ -319,7 +319,11 @@ def _check_cut(
     if collective is Collective.ALLREDUCE:
         return min(leaving, entering)
     if not collective.rooted:
-        return (leaving if collective is Collective.ALLGATHER else entering) * Fraction(n, inside)
+        held = graph.held(part)
+        if not held:
+            raise ForestError("bound: no rank in the cut has a part, so no data has to leave it")
+        crossing = leaving if collective is Collective.ALLGATHER else entering
+        return crossing * Fraction(sum(graph.parts), held)
     if root is None or not 0 <= root < n:
         raise ForestError(f"bound: {collective.value} needs a root rank, got {root}")
     if graph.ranks[root] not in part:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from forestcoll.errors import InfeasibleError, UnsupportedError
@@ -11,13 +11,15 @@ from forestcoll.forest import Bound
 from forestcoll.graph import CAPACITY_LIMIT, CapacityGraph
 from forestcoll.kernel import _kernel
 from forestcoll.program import Collective
+from forestcoll.solver.shares import least_ratio
 
 
 @dataclass(frozen=True, slots=True)
 class Optimum:
     """The best that trees can do.
 
-    `algbw` in GB/s; `rate` is GB/s a rank (algbw / N), for broadcast and reduce algbw itself.
+    `algbw` in GB/s; `rate` is GB/s a rank (algbw / N), a unit of a part where the parts of ranks
+    differ (algbw / their sum), for broadcast and reduce algbw itself.
     `trees_per_root` is the least k at which the optimum is reached in whole units; for allreduce,
     where roots may have different shares, the k of the largest share that was found. `bound` is
     above `algbw` only where a switch copies or adds in the fabric, or for an allreduce that is too
@@ -36,9 +38,9 @@ class Task:
     """One phase of broadcast trees to be packed at its optimum.
 
     `graph` is balanced at every node that is no rank; `given` is the same graph before that, with
-    all of its capacity. `root` is None when every rank has the same share (allgather), else the
-    rank number of the only root (broadcast). `rate` is in units of the capacity of `graph`: per
-    rank, or for one root in all.
+    all of its capacity. `root` is None when every rank sends its part (allgather), else the rank
+    number of the only root (broadcast). `rate` is in units of the capacity of `graph`: per rank
+    (per unit of a part where parts differ), or for one root in all.
     """
 
     graph: CapacityGraph
@@ -49,8 +51,8 @@ class Task:
 
     @property
     def roots(self) -> int:
-        """How many ranks are roots."""
-        return len(self.graph.ranks) if self.root is None else 1
+        """How many ranks are roots, or the sum of their parts where parts differ."""
+        return sum(self.graph.parts) if self.root is None else 1
 
     @property
     def algbw(self) -> Fraction:
@@ -67,11 +69,13 @@ class Task:
         return [self.rate.denominator * (c // self._common) for c in self.graph.capacity]
 
     def supply(self, trees: int) -> list[int]:
-        """Per node, how many trees are rooted there."""
+        """Per node, how many trees are rooted there: `trees` a root, or a unit of a part."""
         supply = [0] * self.graph.n
-        for number, node in enumerate(self.graph.ranks):
-            if self.root is None or self.root == number:
-                supply[node] = trees
+        if self.root is not None:
+            supply[self.graph.ranks[self.root]] = trees
+            return supply
+        for node, part in zip(self.graph.ranks, self.graph.parts, strict=True):
+            supply[node] = trees * part
         return supply
 
     @property
@@ -115,6 +119,11 @@ def check_root(graph: CapacityGraph, collective: Collective, root: int | None) -
     count = len(graph.ranks)
     if count < 2:
         raise UnsupportedError(f"{collective} needs at least 2 ranks, there is only {count}")
+    if graph.shares and collective not in (Collective.ALLGATHER, Collective.REDUCE_SCATTER):
+        raise UnsupportedError(
+            f"{collective} has no parts that could differ; shares are for allgather and "
+            "reduce-scatter"
+        )
     if not collective.rooted:
         if root is not None:
             raise UnsupportedError(f"{collective} has no root; leave the root out")
@@ -147,14 +156,46 @@ def analyse(graph: CapacityGraph, root: int | None) -> Task:
     A switch without copying cannot send more than it receives; where in and out differ, the best
     balanced part of the capacities takes the graph's place (`balance`).
     """
-    require_size(graph.capacity, len(graph.ranks))
+    require_size(graph.capacity, sum(graph.parts))
     task = _plain_cut(graph, root)
     if is_balanced(graph):
         return task
+    trimmed = _trimmed(task)
+    if trimmed is not None:
+        return trimmed
     from forestcoll.solver.balance import balance
 
     balanced = balance(graph, root)
     return Task(balanced.graph, graph, root, balanced.rate / balanced.graph.unit, balanced.bound)
+
+
+def _trimmed(task: Task) -> Task | None:
+    """The same rate on a balanced part of the links, or None where that is not found.
+
+    What a switch receives or sends too much is taken away link by link, as far as every rank still
+    gets everything: quick, and it keeps the cut as proof. It fails where the rate is out of reach.
+    """
+    graph, p, q = task.graph, task.rate.numerator, task.rate.denominator
+    capacity = _kernel.trim(
+        graph.n,
+        graph.tail,
+        graph.head,
+        [c * q for c in graph.capacity],
+        task.supply(p),
+        graph.ranks,
+    )
+    if capacity is None:
+        return None
+    common = math.gcd(*capacity)
+    kept = [e for e, units in enumerate(capacity) if units]
+    trimmed = replace(
+        graph,
+        tail=tuple(graph.tail[e] for e in kept),
+        head=tuple(graph.head[e] for e in kept),
+        capacity=tuple(capacity[e] // common for e in kept),
+        unit=graph.unit * Fraction(common, q),
+    )
+    return Task(trimmed, graph, task.root, Fraction(p, common), task.bound)
 
 
 def require_size(capacity: list[int] | tuple[int, ...], factor: int) -> None:
@@ -169,16 +210,17 @@ def require_size(capacity: list[int] | tuple[int, ...], factor: int) -> None:
 def _plain_cut(graph: CapacityGraph, root: int | None) -> Task:
     """The least cut, taking every switch for one that may copy."""
     links = (graph.n, graph.tail, graph.head, graph.capacity)
-    if root is None:
+    if root is None and graph.shares:
+        rate, cut = least_ratio(graph)
+    elif root is None:
         leaving, inside, nodes = _kernel.best_ratio(*links, graph.ranks)
-        rate = Fraction(leaving, inside)
+        rate, cut = Fraction(leaving, inside), frozenset(nodes)
     else:
         leaving, nodes = _kernel.least_flow(*links, graph.ranks[root], graph.ranks)
-        rate = Fraction(leaving)
-    cut = frozenset(nodes)
+        rate, cut = Fraction(leaving), frozenset(nodes)
     if rate == 0:
         raise InfeasibleError(_separated(graph, cut))
-    roots = len(graph.ranks) if root is None else 1
+    roots = sum(graph.parts) if root is None else 1
     return Task(graph, graph, root, rate, Bound(rate * roots * graph.unit, "cut", (cut,)))
 
 
