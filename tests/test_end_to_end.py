@@ -1,0 +1,135 @@
+"""The main job: topology in, proven schedule out, every element of every plan right."""
+
+from __future__ import annotations
+
+import itertools
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from forestcoll import catalog, pipeline, plans
+from forestcoll.execute import cpu
+from forestcoll.program import Collective
+from forestcoll.topology import Topology, loads_topology
+
+ORACLE = (
+    Path(__file__).parents[2]
+    / "shared"
+    / "topologies-real"
+    / "nccl-xml"
+    / "oracle"
+    / "H100-topology.xml"
+)
+
+THREE_LEVELS = """
+format: forestcoll.topology/1
+name: three-levels
+nodes: {nodes}
+links: {links}
+"""
+
+
+def three_levels() -> Topology:
+    """Eight GPUs under four leaves under two spines under one core, thinner towards the core."""
+    pairs = [(f"gpu{i}", f"leaf{i // 2}", "100") for i in range(8)]
+    pairs += [(f"leaf{i}", f"spine{i // 2}", "60") for i in range(4)]
+    pairs += [(f"spine{i}", "core", "40") for i in range(2)]
+    kinds = {end: "gpu" if end.startswith("gpu") else "switch" for p in pairs for end in p[:2]}
+    nodes = ", ".join(f"{name}: {{kind: {kind}}}" for name, kind in kinds.items())
+    links = ", ".join(f"{{src: {a}, dst: {b}, bandwidth: {c}}}" for a, b, c in pairs)
+    return loads_topology(THREE_LEVELS.format(nodes=f"{{{nodes}}}", links=f"[{links}]"))
+
+
+def topology(name: str) -> Topology:
+    """A catalogue machine with its settings ("dgx-a100 boxes=2"), the dump, or the switch tree."""
+    if name == "three-levels":
+        return three_levels()
+    if name == "oracle":
+        if not ORACLE.exists():
+            pytest.skip("the dump of a real H100 machine is not here")
+        return catalog.load(str(ORACLE), {})
+    first, *settings = name.split()
+    return catalog.load(first, dict(s.split("=", 1) for s in settings))
+
+
+SMALL = [
+    "oracle",
+    "three-levels",
+    "dgx-a100",
+    "dgx-a100 boxes=2",
+    "mi250",
+    "mi300x",
+    "mi300x boxes=2",
+    "dgx1-v100",
+    "dgx-h100",
+]
+LARGE = ["mi250 boxes=2", "torus-3d x=4 y=4 z=4"]
+DTYPES = itertools.cycle(["float32", "float16", "int32", "bfloat16", "float64", "int8", "int64"])
+OPS = itertools.cycle(["sum", "max", "prod", "min"])
+CASES = [
+    pytest.param(n, c, next(DTYPES), next(OPS), id=f"{n}-{c}") for n in SMALL for c in Collective
+] + [
+    pytest.param(n, c, next(DTYPES), next(OPS), id=f"{n}-{c}", marks=pytest.mark.slow)
+    for n in LARGE
+    for c in Collective
+]
+
+
+@pytest.mark.parametrize(("name", "collective", "dtype", "op"), CASES)
+def test_every_plan_proves_itself_and_runs(
+    name: str, collective: Collective, dtype: str, op: str
+) -> None:
+    made = pipeline.synthesize(topology(name), collective)
+    forest = made.forest
+    assert forest.bound is not None
+    assert forest.algbw == forest.bound.algbw or forest.bound.algbw > made.optimum.algbw
+    assert forest.algbw >= made.optimum.algbw
+    assert pipeline.verify_text(made.texts["forest"], "forest").kind == "forest"
+    ranks = forest.n
+    for form in ("msccl-xml", "mscclpp-json"):
+        program = plans.loads(made.texts[form], form)
+        assert program == made.programs[form]
+        chunks = max(max(r.input_chunks, r.output_chunks) for r in program.ranks)
+        even = chunks * 8 * ranks
+        for size in (even, 8 * (7777 // ranks * ranks + 3 * ranks), 8 * ranks):
+            done = cpu.run(program, size, dtype=dtype, op=op)
+            assert {row.mode for row in done.rows} == {"out-of-place", "in-place"}
+            assert done.wrong == 0, done.mismatches[:3]
+
+
+@pytest.mark.parametrize(
+    ("name", "algbw", "k"),
+    [
+        ("dgx-a100", "2400/7", 1),
+        ("dgx-a100 boxes=2", "1040/3", 13),
+        ("dgx-a100 boxes=4", "800/3", 1),
+        ("dgx-a100 boxes=8", "1600/7", 1),
+        ("dgx-a100 boxes=128", "25600/127", 1),
+        ("mi250", "2400/7", 3),
+        ("mi250 boxes=2", "5312/15", 83),
+        ("torus-3d x=8 y=8 z=16", "102400/341", 2),
+        ("oracle", "14832/35", 1),
+    ],
+)
+def test_known_optima(name: str, algbw: str, k: int) -> None:
+    """The published and hand-derived figures, exactly, with their trees a root."""
+    best = pipeline.optimum(topology(name), Collective.ALLGATHER)
+    assert best.algbw == best.bound.algbw == Fraction(algbw)
+    assert best.trees_per_root == k
+
+
+@pytest.mark.parametrize(("k", "algbw"), [(1, "320"), (2, "1024/3"), (5, "8000/23"), (7, "350")])
+def test_known_fixed_trees(k: int, algbw: str) -> None:
+    """Two MI250 boxes with k trees a root."""
+    made = pipeline.synthesize(topology("mi250 boxes=2"), "allgather", trees=k, formats=("forest",))
+    assert made.forest.algbw == Fraction(algbw)
+    assert made.forest.trees_per_root == k
+
+
+def test_half_of_each_mi250_box() -> None:
+    machine = topology("mi250 boxes=2")
+    dies = [f"box{b}/gpu{d}" for b in range(2) for d in range(8)]
+    best = pipeline.optimum(machine, "allgather", ranks=dies)
+    assert best.algbw == 208
+    assert best.trees_per_root == 13
