@@ -13,6 +13,9 @@ from forestcoll.kernel import _kernel
 from forestcoll.program import Collective
 from forestcoll.solver.optimum import Task, analyse, is_balanced, is_symmetric, require_size
 
+REFINEMENTS = 5
+"""Halvings of the last step of U, where trimming had failed before it."""
+
 
 def fixed_capacities(task: Task, trees: int) -> tuple[CapacityGraph, list[int], Fraction]:
     """(links, trees that each carries, U): U units of time for `trees` trees a root.
@@ -28,28 +31,57 @@ def fixed_capacities(task: Task, trees: int) -> tuple[CapacityGraph, list[int], 
         raise UnsupportedError(f"{trees} trees a root: must be at least 1")
     graph, supply = task.given, task.supply(trees)
     require_size(supply, 1)
-    scale = task.graph.unit / graph.unit
-    u = trees / (task.rate * scale)
-    last = _unrounded(task.graph, u * scale) / scale
+    u = trees * graph.unit / (task.rate * task.graph.unit)
     while True:
         capacity = _floors(u, graph.capacity)
         require_size(capacity, 1)
         violation = _violated(graph, capacity, supply)
-        if violation is not None:
-            u = _least_for(graph, violation, u, supply)
-            continue
-        whole = _trimmed(graph, capacity, supply)
+        if violation is None:
+            break
+        u = _least_for(graph, violation, u, supply)
+    return _balanced(task, supply, u)
+
+
+def _balanced(
+    task: Task, supply: list[int], u: Fraction
+) -> tuple[CapacityGraph, list[int], Fraction]:
+    """(links, trees that each carries, U) for a U near the least from `u` on that is found.
+
+    No cut objects to `u`. As long as trimming fails, U grows by more and more, and then comes back.
+    """
+    given, graph = task.given, task.graph
+    scale = graph.unit / given.unit
+    last = _unrounded(graph, u * scale) / scale
+
+    def attempt(u: Fraction) -> tuple[CapacityGraph, list[int]] | None:
+        whole = _trimmed(given, _floors(u, given.capacity), supply)
         if whole is not None:
-            return graph, whole, u
-        if task.graph is not graph:
-            capacity = _floors(u * scale, task.graph.capacity)
-            if _violated(task.graph, capacity, supply) is None:
-                whole = _trimmed(task.graph, capacity, supply)
-                if whole is not None:
-                    return task.graph, whole, u * scale
+            return given, whole
+        if graph is given:
+            return None
+        capacity = _floors(u * scale, graph.capacity)
+        if _violated(graph, capacity, supply) is not None:
+            return None
+        whole = _trimmed(graph, capacity, supply)
+        return None if whole is None else (graph, whole)
+
+    found, failed, step = attempt(u), u, Fraction(0)
+    while found is None:
         if u >= last:
             raise RuntimeError("internal error: links without rounding cannot hold the trees")
-        u = min(last, _next_step(u, graph.capacity))
+        failed, step = u, max(2 * step, _next_step(u, given.capacity) - u)
+        u = min(last, u + step)
+        found = attempt(u)
+    for _ in range(REFINEMENTS if u > failed else 0):
+        middle = (failed + u) / 2
+        nearer = attempt(middle)
+        if nearer is None:
+            failed = middle
+        else:
+            found, u = nearer, middle
+    links, capacity = found
+    # trimming may have lowered the very links that U was made for
+    return links, capacity, max(map(Fraction, capacity, links.capacity))
 
 
 def fixed_algbw(
