@@ -108,11 +108,14 @@ class Forest:
 
     @property
     def trees_per_root(self) -> int:
-        """k: units of weight in a root's share (the largest, where shares differ)."""
+        """k: units of weight in a root's share (the largest, where shares differ).
+
+        Where the graph gives the ranks parts of their own, per unit of a part.
+        """
         weights: dict[tuple[int, Phase], int] = defaultdict(int)
         for tree in self.trees:
             weights[tree.root, tree.phase] += tree.weight
-        return max(weights.values(), default=0)
+        return max(weights.values(), default=0) // max(self.graph.parts)
 
     @property
     def height(self) -> int:

@@ -27,6 +27,7 @@ PlanFormat = Literal["msccl-xml", "mscclpp-json"]
 Format = Literal["forest"] | PlanFormat
 TargetName = Literal["mscclpp", "msccl", "rccl", "any"]
 Progress = Callable[[str, float], None]
+Shares = Sequence[int | str]
 
 FORMATS: dict[Format, str] = {
     "forest": ".forest.json",
@@ -89,15 +90,17 @@ def optimum(
     root: str | int | None = None,
     ranks: Sequence[str] | None = None,
     relays: Relays = "none",
+    shares: Shares | None = None,
 ) -> Optimum:
     """The best algbw that any schedule can reach, with the bound that proves it; no trees.
 
-    For allreduce: of schedules that reduce-scatter and allgather over spanning trees.
+    For allreduce: of schedules that reduce-scatter and allgather over spanning trees. `shares`: see
+    `capacity_graph`.
     """
     from forestcoll import solver
 
     collective = parse_collective(collective)
-    graph = _graph(topology, ranks, relays)
+    graph = capacity_graph(topology, ranks, relays, shares)
     return solver.optimum(graph, collective, parse_root(graph, collective, root))
 
 
@@ -108,6 +111,7 @@ def synthesize(
     root: str | int | None = None,
     ranks: Sequence[str] | None = None,
     relays: Relays = "none",
+    shares: Shares | None = None,
     trees: int | Literal["auto"] = "auto",
     target: TargetName = "any",
     formats: Iterable[Format] = ("forest", "msccl-xml", "mscclpp-json"),
@@ -118,7 +122,7 @@ def synthesize(
     Without a plan format the forest is the exact optimum (or the best with `trees` trees a root).
     With plan formats it is the best forest whose plans fit `target` ("any": all runtimes).
     Every forest is checked against its graph and bound; every plan is read back, compared, and run
-    symbolically.
+    symbolically. `shares` (see `capacity_graph`) are for forests only.
 
     Raises InfeasibleError (the ranks cannot reach each other), PlanError (a target cannot hold it),
     UnsupportedError (numbers too large).
@@ -129,8 +133,9 @@ def synthesize(
     formats = tuple(dict.fromkeys(formats))
     collective = parse_collective(collective)
     with clock.stage("graph"):
-        graph = _graph(topology, ranks, relays)
+        graph = capacity_graph(topology, ranks, relays, shares)
         root_rank = parse_root(graph, collective, root)
+    _check_plannable(graph, formats)
     with clock.stage("optimum"):
         best = solver.optimum(graph, collective, root_rank)
     targets = _targets(formats, target)
@@ -190,10 +195,31 @@ def parse_root(graph: CapacityGraph, collective: Collective, root: str | int | N
     raise UnsupportedError(f"root {root!r} is none of the ranks{did_you_mean(root, names)}")
 
 
-def _graph(topology: Topology, ranks: Sequence[str] | None, relays: Relays) -> CapacityGraph:
-    from forestcoll.graph import CapacityGraph
+def capacity_graph(
+    topology: Topology,
+    ranks: Sequence[str] | None = None,
+    relays: Relays = "none",
+    shares: Shares | None = None,
+) -> CapacityGraph:
+    """What the solver is given. `shares`: the ranks' parts of the data where they differ.
 
-    return CapacityGraph.from_topology(topology, ranks=ranks, relays=relays)
+    One amount a rank, in rank order, or "id=amount" for all of them; globs work.
+    Raises `TopologyError`.
+    """
+    from forestcoll.graph import CapacityGraph
+    from forestcoll.solver.shares import with_shares
+
+    return with_shares(CapacityGraph.from_topology(topology, ranks=ranks, relays=relays), shares)
+
+
+def _check_plannable(graph: CapacityGraph, formats: Iterable[Format]) -> None:
+    """PlanError where no plan could state the problem: all its buffers are of one size."""
+    plans = [form for form in formats if form != "forest"]
+    if graph.shares and plans:
+        raise PlanError(
+            f"{' and '.join(plans)} cannot hold parts of different size: every rank's buffers are "
+            "alike there; --format forest writes the schedule"
+        )
 
 
 def _targets(formats: Iterable[Format], target: TargetName) -> dict[PlanFormat, Target]:

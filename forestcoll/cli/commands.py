@@ -88,6 +88,7 @@ def synthesize(
             root=problem.root,
             ranks=problem.ranks,
             relays=problem.relays,
+            shares=problem.shares,
             trees=trees,
             target=target,
             formats=where.formats,
@@ -112,7 +113,6 @@ def optimum(problem: Problem, as_json: bool) -> None:
     topology = problem.load()
 
     from forestcoll import pipeline
-    from forestcoll.graph import CapacityGraph
     from forestcoll.report import synthesis
     from forestcoll.report.progress import StageProgress
 
@@ -125,9 +125,10 @@ def optimum(problem: Problem, as_json: bool) -> None:
             root=problem.root,
             ranks=problem.ranks,
             relays=problem.relays,
+            shares=problem.shares,
         )
     took = time.perf_counter() - began
-    graph = CapacityGraph.from_topology(topology, ranks=problem.ranks, relays=problem.relays)
+    graph = pipeline.capacity_graph(topology, problem.ranks, problem.relays, problem.shares)
     root = pipeline.parse_root(graph, collective, problem.root)
     shown = (topology.name, graph, collective, best, -1 if root is None else root, took)
     if as_json:

@@ -15,6 +15,8 @@ from forestcoll import pipeline, targets
 from forestcoll.program import Collective
 
 COLLECTIVES = tuple(c.value for c in Collective)
+PARTED = (Collective.ALLGATHER.value, Collective.REDUCE_SCATTER.value)
+"""The collectives whose ranks may have parts of different size."""
 FORMATS = tuple(pipeline.FORMATS)
 TARGETS = ("any", *targets.TARGETS)
 HOLDS = {name: target.format for name, target in targets.TARGETS.items()}
@@ -96,6 +98,7 @@ class Problem:
     relays: Relays
     without: tuple[str, ...] = ()
     scale: tuple[str, ...] = ()
+    shares: list[str] | None = None
 
     def load(self) -> Topology:
         """The expanded topology, with what `--without` and `--scale` change."""
@@ -135,13 +138,13 @@ def _settings(pairs: tuple[tuple[str, str], ...]) -> dict[str, str]:
     return found
 
 
-def _ranks(texts: tuple[str, ...]) -> list[str] | None:
-    """`--ranks` options, split at commas; None where the option is not given."""
+def _entries(option: str, texts: tuple[str, ...]) -> list[str] | None:
+    """What all uses of an option list, split at commas; None where it is not given."""
     if not texts:
         return None
     parts = [part.strip() for text in texts for part in text.split(",")]
     if not all(parts):
-        raise click.UsageError(f"--ranks '{','.join(texts)}' has an empty entry")
+        raise click.UsageError(f"{option} '{','.join(texts)}' has an empty entry")
     return parts
 
 
@@ -199,12 +202,23 @@ def problem_options(command: Callable[..., object]) -> Callable[..., object]:
         relays: Relays,
         without: tuple[str, ...],
         scale: tuple[str, ...],
+        shares: tuple[str, ...],
         **others: object,
     ) -> object:
         if root is not None and not Collective(collective).rooted:
             raise click.UsageError(f"--root is for broadcast and reduce; {collective} has none")
+        if shares and collective not in PARTED:
+            raise click.UsageError(f"--shares is for {' and '.join(PARTED)}, not for {collective}")
         problem = Problem(
-            topology, _settings(pairs), collective, root, _ranks(ranks), relays, without, scale
+            topology=topology,
+            settings=_settings(pairs),
+            collective=collective,
+            root=root,
+            ranks=_entries("--ranks", ranks),
+            relays=relays,
+            without=without,
+            scale=scale,
+            shares=_entries("--shares", shares),
         )
         return command(problem=problem, **others)
 
@@ -234,6 +248,13 @@ def problem_options(command: Callable[..., object]) -> Callable[..., object]:
             default="none",
             show_default=True,
             help="Which GPUs that are not ranks may forward data.",
+        ),
+        click.option(
+            "--shares",
+            multiple=True,
+            metavar="N,...|ID=N,...",
+            help="Parts of different size (allgatherv, reduce-scatterv): one a rank, or by id "
+            "('*=1,box0/*=3'). 0 is allowed. Forests only.",
         ),
     )(with_problem)
 

@@ -80,8 +80,8 @@ def optimum_table(
     rows = [
         ("optimum", _title(collective, name, graph, root)),
         ("algbw", f"{words.exact(best.algbw)} GB/s"),
-        ("per rank", f"{words.exact(best.rate)} GB/s"),
-        ("trees", f"{best.trees_per_root} a root at the least"),
+        ("per unit" if graph.shares else "per rank", f"{words.exact(best.rate)} GB/s"),
+        ("trees", f"{best.trees_per_root} a {'unit' if graph.shares else 'root'} at the least"),
         ("bottleneck", words.bottleneck(graph, collective, best.bound)),
         ("time", words.seconds(took)),
     ]
@@ -117,6 +117,8 @@ def optimum_summary(
 def _title(collective: Collective, name: str, graph: CapacityGraph, root: int) -> str:
     rooted = f" {'from' if collective.value == 'broadcast' else 'to'} {_root(graph, root)}"
     ranks = words.plural(len(graph.ranks), "rank")
+    if graph.shares:
+        ranks += f" with parts of {min(graph.shares)} to {max(graph.shares)}"
     return f"{collective.value} on {name}, {ranks}{rooted if collective.rooted else ''}"
 
 
@@ -127,9 +129,10 @@ def _root(graph: CapacityGraph, root: int) -> str | None:
 def _trees(result: Synthesis) -> str:
     forest, best = result.forest, result.optimum
     per_root = forest.trees_per_root
-    text = f"{len(forest.trees)}, {per_root} a root"
+    unit = "unit of a part" if forest.graph.shares else "root"
+    text = f"{len(forest.trees)}, {per_root} a {unit}"
     if per_root != best.trees_per_root:
-        text += f" (the optimum takes {best.trees_per_root} a root)"
+        text += f" (the optimum takes {best.trees_per_root} a {unit})"
     return text
 
 

@@ -152,6 +152,8 @@ def _every(graph: CapacityGraph, part: frozenset[int], ways: str) -> str:
         return into if ways == "in" else min(into, graph.leaving(nodes))
 
     value, ranks = crossing(part), _ranks(graph, part)
+    if graph.shares:  # what has to cross differs from GPU to GPU, whatever the links
+        return label(graph, part)
     if len(ranks) == 1:
         alone = all(crossing(frozenset((v,))) == value for v in graph.ranks)
         return "every GPU" if alone else label(graph, part)

@@ -1,0 +1,134 @@
+"""The command line's options for other problems: links down, parts that differ, groups at once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from forestcoll import certificate, cli, forest_file
+
+Outcome = tuple[int, str, str]
+Run = Callable[..., Outcome]
+TWO = ("-t", "dgx-a100", "--set", "boxes=2")
+
+
+@pytest.fixture
+def call(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Run:
+    """Run the command line in an empty directory: (exit code, standard output, standard error)."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> Outcome:
+        code = cli.main(arguments)
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+def fine(outcome: Outcome) -> str:
+    """Standard output of a command that must succeed and say nothing on standard error."""
+    code, out, err = outcome
+    assert (code, err) == (0, "")
+    return out
+
+
+def test_without_and_scale_change_what_is_solved(call: Run) -> None:
+    whole = json.loads(fine(call("optimum", *TWO, "-c", "allgather", "--json")))
+    less = json.loads(
+        fine(
+            call(
+                "optimum",
+                *TWO,
+                "-c",
+                "allgather",
+                "--without=box0/gpu0-fabric",
+                "--scale=box1/gpu3<->fabric=0.5",
+                "--json",
+            )
+        )
+    )
+    assert whole["algbw"] == "1040/3"
+    # gpu0 takes in fifteen of sixteen parts over NVLink alone
+    assert less["algbw"] == "320"
+    assert less["topology"].startswith("dgx-a100-2-without-1-scaled-1-")
+
+
+def test_files_of_an_edited_topology_have_its_name(call: Run, tmp_path: Path) -> None:
+    fine(
+        call(
+            *("synthesize", *TWO, "-c", "allgather", "--without", "box0/gpu0->fabric"),
+            *("--format", "forest", "-o", "out/"),
+        )
+    )
+    (file,) = (tmp_path / "out").iterdir()
+    assert file.name.startswith("dgx-a100-2-without-1-")
+    forest = forest_file.load(file)
+    assert file.name == f"{forest.name}.allgather.forest.json"
+    algbw, bound = certificate.check(forest)
+    assert algbw == bound == 345
+
+
+def test_expand_writes_the_edited_topology(call: Run) -> None:
+    text = fine(call("topology", "expand", "ring", "--set", "gpus=3", "--scale", "gpu0->gpu1=1/3"))
+    assert 'bandwidth: "50/3"' in text
+    assert "gpu2" not in fine(
+        call("topology", "expand", "ring", "--set", "gpus=3", "--without", "gpu2")
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "message"),
+    [
+        (["--without", "box0/gpu9"], 1, "no node 'box0/gpu9'; did you mean"),
+        (["--without", "box0/gpu0-box1/gpu0"], 1, "no link of 'dgx-a100-2' joins"),
+        (["--without", "box0/gpu0-*"], 1, "ranks cannot reach each other"),
+        (["--without", "*"], 1, "no GPU is left"),
+        (["--scale", "box0/gpu0-fabric"], 1, "not of the form LINK=FACTOR"),
+        (["--scale", "box0/gpu0-fabric=0"], 1, "--without 'box0/gpu0-fabric'"),
+        (["--shares", "1,2"], 1, "2 amounts for 16 ranks"),
+        (["--shares", "box0/*=1"], 1, "no part is given for rank 'box1/gpu0' and 7 more"),
+        (["--shares", "*=1,,"], 2, "--shares '*=1,,' has an empty entry"),
+    ],
+)
+def test_refusals(call: Run, options: list[str], code: int, message: str) -> None:
+    got, out, err = call("optimum", *TWO, "-c", "allgather", *options)
+    assert (got, out) == (code, "")
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_shares_give_a_forest(call: Run, tmp_path: Path) -> None:
+    shares = "*=1,box0/gpu0=5,box1/gpu*=0"
+    said = fine(
+        call(
+            *("synthesize", *TWO, "-c", "allgather", "--shares", shares),
+            *("--format", "forest", "-o", "out/"),
+        )
+    )
+    assert "16 ranks with parts of 0 to 5" in said
+    assert "2 a unit of a part" in said
+    (file,) = (tmp_path / "out").iterdir()
+    forest = forest_file.load(file)
+    assert forest.graph.shares == (5, *[1] * 7, *[0] * 8)
+    assert "optimal: the bound (cut) equals it" in fine(call("verify", str(file)))
+
+
+def test_no_plan_holds_parts_of_different_size(call: Run, tmp_path: Path) -> None:
+    code, out, err = call(
+        *("synthesize", *TWO, "-c", "allgather", "--shares", "*=1,box0/gpu0=5", "-o", "out/")
+    )
+    assert (code, out) == (1, "")
+    assert "cannot hold parts of different size" in err
+    assert "--format forest writes the schedule" in err
+    assert not (tmp_path / "out").exists()
+
+
+def test_shares_are_for_collectives_with_parts(call: Run) -> None:
+    code, _, err = call("optimum", *TWO, "-c", "allreduce", "--shares", "*=1,box0/gpu0=5")
+    assert code == 2
+    assert "--shares is for allgather and reduce-scatter, not for allreduce" in err
