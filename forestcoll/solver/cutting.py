@@ -22,10 +22,8 @@ Separate = Callable[[Values, bool], list[dict[int, int]]]
 ROUNDS = 400
 """Rounds in floating point before what there is goes to the exact stage."""
 EXACT_ROUNDS = 40
-GRID = 2**20
+GRID = 2**26
 """Values in floating point are rounded to this part of the scale before rows are searched."""
-SLACK = 1e-7
-"""Rows with more than this part of the scale to spare do not go to the exact stage."""
 SIMPLEX_ROWS = 60
 """The exact simplex, where no proposal can be proven, runs on programs up to this size."""
 
@@ -41,34 +39,26 @@ def solve(
     """
     loose = _Loose(program, scale)
     loose.add(pool)
-    fresh = pool
-    for _ in range(ROUNDS):
-        values = loose.solve()
-        fresh = _unknown(separate(values, True), pool)
+    for _ in range(EXACT_ROUNDS):
+        for _ in range(ROUNDS):
+            fresh = _unknown(separate(loose.solve(), True), pool)
+            if not fresh:
+                break
+            pool += fresh
+            loose.add(fresh)
+        rows = program.rows + [exact_lp.Row(row) for row in pool]
+        whole = exact_lp.Program(program.upper, program.cost, rows)
+        solution = exact_lp.prove(whole, loose.basis()) or _exact(whole, float(scale))
+        fresh = separate(solution.primal, False)
         if not fresh:
-            break
+            return solution
         pool += fresh
         loose.add(fresh)
-    chosen = [i for i, row in enumerate(pool) if loose.slack(row) < SLACK]
-    for _ in range(EXACT_ROUNDS):
-        rows = program.rows + [exact_lp.Row(pool[i]) for i in chosen]
-        solution = _exact(exact_lp.Program(program.upper, program.cost, rows), float(scale))
-        missed = [i for i in range(len(pool)) if _sum(pool[i], solution.primal) < 0]
-        if not missed:
-            fresh = separate(solution.primal, False)
-            missed = list(range(len(pool), len(pool) + len(fresh)))
-            pool += fresh
-        if not missed:
-            own = len(program.rows)
-            dual = solution.dual[:own] + [Fraction(0)] * len(pool)
-            for i, y in zip(chosen, solution.dual[own:], strict=True):
-                dual[own + i] = y
-            return exact_lp.Solution(solution.value, solution.primal, dual)
-        chosen += missed
     raise UnsupportedError("the linear program keeps missing rows: no exact optimum found here")
 
 
 def _exact(program: exact_lp.Program, scale: float) -> exact_lp.Solution:
+    """The exact optimum from proposals made afresh."""
     for options in exact_lp.PROPOSALS:
         solution = exact_lp.prove(program, exact_lp.propose(program, scale, options))
         if solution is not None:
@@ -84,10 +74,6 @@ def _unknown(rows: list[dict[int, int]], pool: list[dict[int, int]]) -> list[dic
     return [row for row in rows if frozenset(row.items()) not in known]
 
 
-def _sum(row: dict[int, int], values: Values) -> Fraction:
-    return sum((a * values[j] for j, a in row.items()), Fraction(0))
-
-
 class _Loose:
     """The program in floating point; rows may be added between solves."""
 
@@ -97,6 +83,10 @@ class _Loose:
             from ortools.linear_solver import pywraplp
         self.scale = scale
         self.solver: Any = pywraplp.Solver.CreateSolver("GLOP")
+        self.solver.SetSolverSpecificParametersAsString(
+            "primal_feasibility_tolerance: 1e-10 dual_feasibility_tolerance: 1e-10 "
+            "use_preprocessing: false"
+        )
         self.inf = self.solver.infinity()
         self.variables = [
             self.solver.NumVar(0, self.inf if u is None else u / scale, "") for u in program.upper
@@ -104,9 +94,9 @@ class _Loose:
         for variable, cost in zip(self.variables, program.cost, strict=True):
             self.solver.Objective().SetCoefficient(variable, cost)
         self.solver.Objective().SetMaximization()
+        self.rows: list[Any] = []
         for row in program.rows:
             self._row(row.coefficients, row.equality)
-        self.values: list[float] = []
 
     def add(self, rows: Sequence[dict[int, int]]) -> None:
         """More rows, sum >= 0."""
@@ -116,15 +106,23 @@ class _Loose:
     def solve(self) -> Values:
         """The variables, rounded to fractions of the scale."""
         self.solver.Solve()
-        self.values = [variable.solution_value() for variable in self.variables]
         step = Fraction(self.scale, GRID)
-        return [max(0, math.floor(v * GRID + 0.5)) * step for v in self.values]
+        values = (variable.solution_value() for variable in self.variables)
+        return [max(0, math.floor(v * GRID + 0.5)) * step for v in values]
 
-    def slack(self, row: dict[int, int]) -> float:
-        """What the row has to spare, as a part of the scale."""
-        return sum(a * self.values[j] for j, a in row.items())
+    def basis(self) -> exact_lp.Basis:
+        """Where the last solve stopped."""
+        solver = self.solver
+        inside, above = solver.BASIC, solver.AT_UPPER_BOUND
+        states = [variable.basis_status() for variable in self.variables]
+        return (
+            [j for j, state in enumerate(states) if state == inside],
+            [j for j, state in enumerate(states) if state == above],
+            [i for i, row in enumerate(self.rows) if row.basis_status() != inside],
+        )
 
     def _row(self, coefficients: dict[int, int], equality: bool) -> None:
         constraint = self.solver.Constraint(0, 0 if equality else self.inf)
         for j, a in coefficients.items():
             constraint.SetCoefficient(self.variables[j], a)
+        self.rows.append(constraint)

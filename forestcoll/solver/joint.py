@@ -31,7 +31,9 @@ from forestcoll.solver.optimum import require_size
 from forestcoll.solver.orbits import HALVES, orbits
 
 PHASES: tuple[Phase, Phase] = ("broadcast", "reduce")
-VARIABLES = 4000
+MISSED = 23
+"""Rough searches leave out cuts that miss less than 1 / 2^MISSED of all data."""
+VARIABLES = 20_000
 """Links, flows and ranks, alike ones counted once, up to which the program is solved."""
 ALTERNATIVES = 600
 """The same, up to which solutions in other, perhaps larger units are looked for."""
@@ -267,7 +269,7 @@ class _Model:
         total = sum(supply)
         if 2 * (sum(units[j] for j in self.flow) + total) >= CAPACITY_LIMIT:
             raise UnsupportedError("the optimum's fractions are too long for 64-bit flows")
-        least = total >> 20 if rough else 0
+        least = total >> MISSED if rough else 0
         cuts: list[Cut] = []
         for half in HALVES:
             arcs = list(self.arcs(half))
