@@ -1,13 +1,13 @@
 """Every error that this package raises on purpose.
 
-    ForestCollError                 catch this one to catch them all; the command line turns it into exit 1
-      TopologyError                 a topology (file, dump, parameter) is wrong: what, where, what would be right
-      InfeasibleError               the collective cannot be done on this topology; the message names the cut
-      ForestError                   a forest file is malformed or its claims do not hold
-      PlanError                     a plan or program is malformed, wrong, or does not fit its target
-      UnsupportedError              well-formed input that asks for something this version cannot do
-      ExecutionError                a plan got stuck or computed wrong data while it ran
-      OutputError                   a result cannot be written where it was asked for
+    ForestCollError       catches them all; the command line turns it into exit 1
+      TopologyError       a topology (file, dump, parameter) is wrong
+      InfeasibleError     the collective cannot be done on this topology; the message names the cut
+      ForestError         a forest file is malformed or its claims do not hold
+      PlanError           a plan or program is malformed, wrong, or does not fit its target
+      UnsupportedError    well-formed input that asks for something this version cannot do
+      ExecutionError      a plan got stuck or computed wrong data while it ran
+      OutputError         a result cannot be written where it was asked for
 
 Messages are for people: what, where, what to do.
 """

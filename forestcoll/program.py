@@ -6,8 +6,9 @@ Two styles of communication exist, and one instruction set holds both:
   channel. `send` hands a message over, the n-th `recv` of a connection takes the n-th `send`; a
   connection holds a bounded number of messages. The whole instruction list of every thread block is
   repeated for slice after slice of every chunk: that loop is the pipelining.
-* **onesided** (MSCCL++): `put` writes into a peer's buffer, `signal` and `wait` count semaphores of a
-  channel. Loops are explicit (`Pipeline`): its body is repeated for slice after slice of its chunks.
+* **onesided** (MSCCL++): `put` writes into a peer's buffer, `signal` and `wait` count semaphores of
+  a channel. Loops are explicit (`Pipeline`): its body is repeated for slice after slice of its
+  chunks.
 
 Buffers are counted in chunks. One chunk is `input bytes / input_chunks` (the same for all buffers):
 allreduce, broadcast, reduce: input = output = all chunks; allgather: the output holds N times the
@@ -56,28 +57,29 @@ class Collective(StrEnum):
 class Op(StrEnum):
     """Instructions. `src` and `dst` are tuples of `Ref`; (R) marks operands that may be remote.
 
-    local          nop                       nothing (in fifo style: carries dependencies; onesided: thread barrier)
+    local          nop                       nothing (fifo: carries dependencies; onesided:
+                                             barrier of the block's threads)
                    copy      src -> dst
                    reduce    dst[0] = dst[0] op src[0] op src[1] ...              (fifo: MSCCL `re`)
-                   reduce_to dst[0] = src[0] op src[1] op ...                     (onesided: MSCCL++ `re`)
+                   reduce_to dst[0] = src[0] op src[1] op ...             (onesided: MSCCL++ `re`)
     fifo           send      src -> connection
                    recv      connection -> dst
                    recv_copy_send         (rcs)  connection -> dst, and forward
                    recv_reduce_send       (rrs)  connection op src -> forward only
                    recv_reduce_copy       (rrc)  connection op src -> dst
                    recv_reduce_copy_send  (rrcs) connection op src -> dst, and forward
-    onesided       put              src[0] -> every dst (R); or src[i] -> dst[i] when counts are equal
+    onesided       put              src[0] -> every dst (R); or src[i] -> dst[i], equal counts
                    put_signal       as put, then signal on the same channels      (MSCCL++ `pws`)
                    put_signal_flush as put_signal, and wait until the source may be reused (`pwsf`)
                    get              src[i] (R) -> dst[i]
                    read_reduce      dst[0] = src[0] op src[1..] (R)                (MSCCL++ `rre`)
                    read_reduce_put  as read_reduce, and result -> dst[1..] (R)     (MSCCL++ `rres`)
-                   reduce_put       dst[0] = src[0] op src[1..] local, result -> dst[1..] (R)  (`res`)
+                   reduce_put       dst[0] = src[0] op src[1..] local; result -> dst[1..] (R) `res`
                    signal, wait     on each of `channels`
                    relaxed_signal, relaxed_wait   the same without ordering data (handshakes)
                    flush            wait until earlier puts have left
                    barrier          among `group` thread blocks of the rank, barrier id `ident`
-                   acquire, release semaphores `semaphores` of the rank (MSCCL++ sem_acquire, sem_release)
+                   acquire, release `semaphores` of the rank (MSCCL++ sem_acquire, sem_release)
     """
 
     NOP = "nop"
@@ -109,7 +111,7 @@ class Op(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """`count` chunks at chunk `offset` of a buffer; of rank `rank`, or of the own rank when None."""
+    """`count` chunks at chunk `offset` of a buffer of rank `rank`; None: of the own rank."""
 
     buffer: Buffer
     offset: int
@@ -124,7 +126,7 @@ class Instruction:
     op: Op
     src: tuple[Ref, ...] = ()
     dst: tuple[Ref, ...] = ()
-    after: tuple[tuple[int, int], ...] = ()  # (thread block, step) of the same rank that must be done
+    after: tuple[tuple[int, int], ...] = ()  # (thread block, step) of this rank, must be done
     channels: tuple[int, ...] = ()  # onesided: indices into this thread block's `channels`
     semaphores: tuple[int, ...] = ()  # indices into the rank's `semaphores`
     ident: int = 0  # barrier id
@@ -134,7 +136,7 @@ class Instruction:
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """A loop in a onesided thread block: `body` runs for each `unit_bytes` slice of `chunks` chunks.
+    """A loop in a onesided thread block: `body` runs for each `unit_bytes` slice of the chunks.
 
     Every data instruction of the body covers exactly `chunks` chunks and no `part`. The number of
     rounds is ceil(chunks * chunk bytes / unit_bytes), the same at both ends of a channel.
@@ -174,7 +176,7 @@ class ThreadBlock:
 
 @dataclass(frozen=True, slots=True)
 class RankProgram:
-    """All that one rank does. Chunk counts are sizes of its buffers; `semaphores` initial values."""
+    """All that one rank does. Chunk counts: sizes of its buffers; `semaphores`: initial values."""
 
     thread_blocks: tuple[ThreadBlock, ...]
     input_chunks: int
@@ -185,7 +187,7 @@ class RankProgram:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A collective for all ranks. `ranks[i]` is the program of rank i; `names[i]` its node id or ''."""
+    """A collective for all ranks. `ranks[i]` is what rank i does; `names[i]` its node id or ''."""
 
     name: str
     collective: Collective
@@ -206,7 +208,7 @@ class Program:
         return len(self.ranks)
 
     def instructions(self) -> Iterator[tuple[int, int, int, Instruction]]:
-        """(rank, thread block, step, instruction) of all, bodies of pipelines included (their step)."""
+        """(rank, thread block, step, instruction) of all; bodies of pipelines have their step."""
         for r, rank in enumerate(self.ranks):
             for b, block in enumerate(rank.thread_blocks):
                 for s, step in enumerate(block.steps):
