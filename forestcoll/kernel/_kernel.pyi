@@ -19,6 +19,32 @@ def best_ratio(
     capacity: Sequence[int],
     ranks: Sequence[int],
 ) -> tuple[int, int, list[int]]: ...
+def best_ratio_alike(
+    nodes: int,
+    tail: Sequence[int],
+    head: Sequence[int],
+    capacity: Sequence[int],
+    ranks: Sequence[int],
+    sinks: Sequence[int],
+) -> tuple[int, int, list[int]]: ...
+def refine_colours(
+    nodes: int,
+    tail: Sequence[int],
+    head: Sequence[int],
+    capacity: Sequence[int],
+    colour: Sequence[int],
+) -> list[int]: ...
+def components(
+    nodes: int, tail: Sequence[int], head: Sequence[int], outside: Sequence[int]
+) -> list[int]: ...
+def maximum_flow(
+    nodes: int,
+    tail: Sequence[int],
+    head: Sequence[int],
+    capacity: Sequence[int],
+    source: int,
+    sink: int,
+) -> list[int]: ...
 def least_flow(
     nodes: int,
     tail: Sequence[int],

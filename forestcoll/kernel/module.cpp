@@ -11,6 +11,7 @@
 #include "cuts.hpp"
 #include "expansion.hpp"
 #include "lowering.hpp"
+#include "orbits.hpp"
 #include "packing.hpp"
 #include "splitting.hpp"
 
@@ -77,6 +78,46 @@ std::tuple<Amount, Amount, Ints> best_ratio_py(int nodes, const Ints& tail, cons
   nb::gil_scoped_release release;
   CutRatio best = best_ratio(graph, ranks);
   return {best.leaving, best.ranks, std::move(best.inside)};
+}
+
+std::tuple<Amount, Amount, Ints> best_ratio_alike_py(int nodes, const Ints& tail, const Ints& head,
+                                                     const Amounts& capacity, const Ints& ranks,
+                                                     const Ints& sinks) {
+  const Digraph graph = digraph(nodes, tail, head, capacity);
+  require_nodes(ranks, nodes);
+  require_nodes(sinks, nodes);
+  require(ranks.size() >= 2, "a cut needs two ranks");
+  nb::gil_scoped_release release;
+  CutRatio best = best_ratio_alike(graph, ranks, sinks);
+  return {best.leaving, best.ranks, std::move(best.inside)};
+}
+
+Ints refine_colours_py(int nodes, const Ints& tail, const Ints& head, const Amounts& capacity,
+                       const Ints& colour) {
+  const Digraph graph = digraph(nodes, tail, head, capacity);
+  require(static_cast<int>(colour.size()) == nodes, "colour needs one entry a node");
+  nb::gil_scoped_release release;
+  return refine_colours(graph, colour);
+}
+
+Ints components_py(int nodes, const Ints& tail, const Ints& head, const Ints& outside) {
+  const Digraph graph = digraph(nodes, tail, head, Amounts(tail.size(), 1));
+  std::vector<char> gone(nodes, 0);
+  for (int v : outside) {
+    require(0 <= v && v < nodes, "an unknown node is named");
+    gone[v] = 1;
+  }
+  nb::gil_scoped_release release;
+  return components(graph, gone);
+}
+
+Amounts maximum_flow_py(int nodes, const Ints& tail, const Ints& head, const Amounts& capacity,
+                        int source, int sink) {
+  const Digraph graph = digraph(nodes, tail, head, capacity);
+  require_nodes({source, sink}, nodes);
+  require(source != sink, "a flow needs two ends");
+  nb::gil_scoped_release release;
+  return maximum_flow(graph, source, sink);
 }
 
 std::tuple<Amount, Ints> least_flow_py(int nodes, const Ints& tail, const Ints& head,
@@ -199,6 +240,14 @@ NB_MODULE(_kernel, m) {
       });
   m.def("best_ratio", &best_ratio_py, "nodes"_a, "tail"_a, "head"_a, "capacity"_a, "ranks"_a,
         "(leaving, ranks inside, nodes inside) of the cut with the least leaving / ranks.");
+  m.def("best_ratio_alike", &best_ratio_alike_py, "nodes"_a, "tail"_a, "head"_a, "capacity"_a,
+        "ranks"_a, "sinks"_a, "As best_ratio, where every rank is alike to one of the sinks.");
+  m.def("refine_colours", &refine_colours_py, "nodes"_a, "tail"_a, "head"_a, "capacity"_a,
+        "colour"_a, "Colours by which nodes differ, as far as their surroundings tell.");
+  m.def("components", &components_py, "nodes"_a, "tail"_a, "head"_a, "outside"_a,
+        "Component of each node when those outside are gone; -1 for those.");
+  m.def("maximum_flow", &maximum_flow_py, "nodes"_a, "tail"_a, "head"_a, "capacity"_a, "source"_a,
+        "sink"_a, "Flow on each arc of a maximum flow.");
   m.def("least_flow", &least_flow_py, "nodes"_a, "tail"_a, "head"_a, "capacity"_a, "source"_a,
         "sinks"_a, "(flow, nodes inside): the least max-flow from source to a sink, and its cut.");
   m.def("violated", &violated_py, "nodes"_a, "tail"_a, "head"_a, "capacity"_a, "supply"_a,
