@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
 from typing import Literal
 
 from forestcoll.errors import ForestError
-from forestcoll.graph import CapacityGraph
+from forestcoll.graph import CAPACITY_LIMIT, CapacityGraph
+from forestcoll.kernel import _kernel
 from forestcoll.program import Collective
 
 Phase = Literal["broadcast", "reduce"]
@@ -120,7 +122,10 @@ class Forest:
     @property
     def height(self) -> int:
         """The largest number of hops, rank to rank, between a root and a rank of its trees."""
-        return max((max(_depths(self, i, t).values()) for i, t in enumerate(self.trees)), default=0)
+        wrong, height, _ = scan(self.graph, self.trees)
+        if wrong >= 0:
+            _check_tree(self, wrong, self.trees[wrong])
+        return height
 
     def loads(self) -> list[int]:
         """Units of weight that cross each link of the graph, in the order of its links.
@@ -128,6 +133,11 @@ class Forest:
         A multicasting switch takes in one copy for all paths of a broadcast tree that fan out of
         it, an aggregating one sends out one sum: such a link counts once per tree.
         """
+        counted = scan(self.graph, self.trees)[2]
+        return self._loads() if counted is None else counted
+
+    def _loads(self) -> list[int]:
+        """The same with numbers of any size, and with words for a link that is missing."""
         link = {
             pair: e for e, pair in enumerate(zip(self.graph.tail, self.graph.head, strict=True))
         }
@@ -168,10 +178,38 @@ def check(forest: Forest) -> Fraction:
     """
     if forest.total < 1:
         raise ForestError(f"total weight {forest.total}: must be at least 1")
-    for number, tree in enumerate(forest.trees):
-        _check_tree(forest, number, tree)
+    wrong, _, _ = scan(forest.graph, forest.trees)
+    if wrong >= 0:
+        _check_tree(forest, wrong, forest.trees[wrong])
+        raise RuntimeError(f"internal error: the kernel refuses tree {wrong}")
     _check_shares(forest)
     return forest.algbw
+
+
+def scan(
+    graph: CapacityGraph, trees: Sequence[Tree], copying: bool = True
+) -> tuple[int, int, list[int] | None]:
+    """(number of the first tree that is wrong or -1, height of the others, load of each link).
+
+    The loads are None where they leave 64 bits or a path needs a link that is not there. With
+    `copying` they count copies and sums in the switches once, as `Forest.loads` says.
+    """
+    no = (False,) * graph.n
+    wrong, height, loads = _kernel.scan_trees(
+        graph.n,
+        graph.tail,
+        graph.head,
+        graph.ranks,
+        graph.multicast if copying else no,
+        graph.aggregation if copying else no,
+        [tree.root for tree in trees],
+        [tree.phase == "reduce" for tree in trees],
+        [max(0, min(tree.weight, CAPACITY_LIMIT)) for tree in trees],
+        [tree.edges for tree in trees],
+    )
+    if any(tree.weight >= CAPACITY_LIMIT for tree in trees):
+        loads = None
+    return wrong, height, loads
 
 
 def _check_tree(forest: Forest, number: int, tree: Tree) -> None:

@@ -26,7 +26,7 @@ ALLOWED: dict[str, set[str]] = {
     "catalog": BASE | {"topology", "readers"},
     "edit": BASE | {"topology"},
     "graph": BASE | {"topology"},
-    "forest": GRAPH | {"program"},
+    "forest": GRAPH | {"program", "kernel"},
     "forest_file": FOREST,
     "solver": FOREST | {"kernel"},
     "certificate": FOREST | {"forest_file", "solver"},

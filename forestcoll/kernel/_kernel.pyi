@@ -82,3 +82,15 @@ def remove_relays(
 def pack(
     logical: Logical, supply: Sequence[int], sinks: Sequence[int], exact: bool
 ) -> tuple[int, list[tuple[int, int, list[int]]]] | None: ...
+def scan_trees(
+    nodes: int,
+    tail: Sequence[int],
+    head: Sequence[int],
+    ranks: Sequence[int],
+    copies: Sequence[bool],
+    adds: Sequence[bool],
+    roots: Sequence[int],
+    reduce: Sequence[bool],
+    weights: Sequence[int],
+    edges: Sequence[Sequence[Sequence[int]]],
+) -> tuple[int, int, list[int] | None]: ...

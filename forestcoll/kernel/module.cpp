@@ -7,12 +7,14 @@
 #include <algorithm>
 #include <chrono>
 #include <tuple>
+#include <unordered_map>
 
 #include "cuts.hpp"
 #include "expansion.hpp"
 #include "lowering.hpp"
 #include "orbits.hpp"
 #include "packing.hpp"
+#include "scanning.hpp"
 #include "splitting.hpp"
 
 namespace nb = nanobind;
@@ -220,6 +222,63 @@ std::optional<std::tuple<int, std::vector<TreeTuple>>> pack_py(const Logical& lo
   return std::tuple{most, over_paths(std::move(*batches), logical, sinks, nodes)};
 }
 
+// Trees as Python holds them: paths are shared between trees, so each is read only once.
+struct PyTrees {
+  std::vector<PathInfo> paths;
+  std::vector<Ints> trees;  // per tree, its paths
+
+  PyTrees(const nb::sequence& edges, const TreeScan& scan, int nodes) {
+    std::unordered_map<const PyObject*, int> number;
+    Ints hops;
+    for (nb::handle tree : edges) {
+      Ints& list = trees.emplace_back();
+      list.reserve(nb::len(tree));
+      for (nb::handle path : nb::borrow<nb::sequence>(tree)) {
+        const auto [it, fresh] = number.try_emplace(path.ptr(), static_cast<int>(paths.size()));
+        if (fresh) {
+          keep_.push_back(nb::borrow(path));  // no other path may come to lie at its address
+          hops.clear();
+          for (nb::handle node : nb::borrow<nb::sequence>(path)) {
+            hops.push_back(nb::cast<int>(node));
+            require(0 <= hops.back() && hops.back() < nodes, "a path names an unknown node");
+          }
+          paths.push_back(scan.read(hops));
+        }
+        list.push_back(it->second);
+      }
+    }
+  }
+
+ private:
+  std::vector<nb::object> keep_;
+};
+
+std::tuple<int, int, std::optional<Amounts>> scan_trees_py(
+    int nodes, const Ints& tail, const Ints& head, const Ints& ranks,
+    const std::vector<bool>& copies, const std::vector<bool>& adds, const Ints& roots,
+    const std::vector<bool>& reduce, const Amounts& weights, const nb::sequence& edges) {
+  const Digraph graph = digraph(nodes, tail, head, Amounts(tail.size(), 0));
+  require_nodes(ranks, nodes);
+  for (int root : roots) require(0 <= root && root < nodes, "an unknown root is named");
+  require(static_cast<int>(copies.size()) == nodes && static_cast<int>(adds.size()) == nodes,
+          "copies and adds need one entry a node");
+  std::vector<char> rank(nodes, 0);
+  for (int v : ranks) rank[v] = 1;
+  TreeScan scan(graph, rank, {copies.begin(), copies.end()}, {adds.begin(), adds.end()});
+  const PyTrees given(edges, scan, nodes);
+  require(given.trees.size() == roots.size() && roots.size() == reduce.size() &&
+              roots.size() == weights.size(),
+          "trees, roots, phases and weights differ in length");
+  nb::gil_scoped_release release;
+  int wrong = -1;
+  for (std::size_t i = 0; i < roots.size(); ++i)
+    if (!scan.add(roots[i], reduce[i], weights[i], given.trees[i], given.paths) && wrong < 0)
+      wrong = static_cast<int>(i);
+  std::optional<Amounts> loads;
+  if (scan.counted()) loads = scan.loads();
+  return {wrong, scan.height(), std::move(loads)};
+}
+
 }  // namespace
 }  // namespace forestcoll
 
@@ -260,4 +319,8 @@ NB_MODULE(_kernel, m) {
   m.def("pack", &pack_py, "logical"_a, "supply"_a, "sinks"_a, "exact"_a,
         "(height, [(root, weight, paths)]): spanning trees, supply[r] of them at every r, in growth "
         "order. Without `exact` only the lowest trees will do, else None.");
+  m.def("scan_trees", &scan_trees_py, "nodes"_a, "tail"_a, "head"_a, "ranks"_a, "copies"_a,
+        "adds"_a, "roots"_a, "reduce"_a, "weights"_a, "edges"_a,
+        "(first tree that does not span or -1, height of those that do, units over each arc): the "
+        "units None where they leave 64 bits or a path needs an arc that is not there.");
 }

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
 
-from forestcoll.forest import Path, Tree
+from forestcoll.forest import Path, Tree, scan
 from forestcoll.graph import CapacityGraph
 from forestcoll.kernel import _kernel
 
@@ -72,14 +71,13 @@ def _merged(
 
 def check_loads(graph: CapacityGraph, capacity: list[int], trees: list[Tree]) -> None:
     """RuntimeError where a link carries more trees than it may: a bug, caught before it leaves."""
-    room = dict(zip(zip(graph.tail, graph.head, strict=True), capacity, strict=True))
-    for tree in trees:
-        for path in tree.edges:
-            for hop in pairwise(path):
-                room[hop] -= tree.weight
-    for (tail, head), left in room.items():
-        if left < 0:
-            names = graph.names
+    loads = scan(graph, trees, copying=False)[2]
+    if loads is None:
+        raise RuntimeError("internal error: trees over links that are not there, or too many")
+    names = graph.names
+    for tail, head, room, load in zip(graph.tail, graph.head, capacity, loads, strict=True):
+        if load > room:
             raise RuntimeError(
-                f"internal error: {names[tail]} -> {names[head]} carries {-left} trees too many"
+                f"internal error: {names[tail]} -> {names[head]} carries {load - room} trees "
+                "too many"
             )

@@ -1,0 +1,85 @@
+#include "scanning.hpp"
+
+#include <algorithm>
+
+namespace forestcoll {
+
+TreeScan::TreeScan(const Digraph& graph, const std::vector<char>& rank, std::vector<char> copies,
+                   std::vector<char> adds)
+    : nodes_(graph.nodes), rank_(rank), loads_(graph.arcs(), 0), parent_(graph.nodes),
+      depth_(graph.nodes), seen_(graph.arcs(), 0) {
+  for (char r : rank) ranks_ += r != 0;
+  arc_.reserve(graph.arcs());
+  for (int e = 0; e < graph.arcs(); ++e) {
+    arc_[std::int64_t{graph.tail[e]} * nodes_ + graph.head[e]] = e;
+    once_[0].push_back(copies[graph.head[e]]);
+    once_[1].push_back(adds[graph.tail[e]]);
+  }
+}
+
+PathInfo TreeScan::read(std::span<const int> nodes) const {
+  PathInfo path;
+  if (nodes.size() < 2) return path;
+  path.first = nodes.front();
+  path.last = nodes.back();
+  path.sound = rank_[path.first] && rank_[path.last];
+  path.linked = true;
+  for (std::size_t i = 1; i < nodes.size(); ++i) {
+    if (i + 1 < nodes.size() && rank_[nodes[i]]) path.sound = false;
+    const auto found = arc_.find(std::int64_t{nodes[i - 1]} * nodes_ + nodes[i]);
+    if (found == arc_.end()) path.linked = false;
+    else path.arcs.push_back(found->second);
+  }
+  return path;
+}
+
+bool TreeScan::add(int root, bool reduce, Amount weight, const std::vector<int>& paths,
+                   const std::vector<PathInfo>& known) {
+  ++tree_;
+  const bool good = weight > 0 && rank_[root] && spans(root, reduce, paths, known);
+  load(reduce, weight, paths, known);
+  return good;
+}
+
+bool TreeScan::spans(int root, bool reduce, const std::vector<int>& paths,
+                     const std::vector<PathInfo>& known) {
+  if (static_cast<int>(paths.size()) != ranks_ - 1) return false;
+  std::fill(parent_.begin(), parent_.end(), -1);
+  std::fill(depth_.begin(), depth_.end(), -1);
+  depth_[root] = 0;
+  for (int p : paths) {
+    const PathInfo& path = known[p];
+    const int above = reduce ? path.last : path.first, below = reduce ? path.first : path.last;
+    if (!path.sound || below == root || parent_[below] >= 0) return false;
+    parent_[below] = above;
+  }
+  // Every rank but the root has one parent now: the tree spans if following them ends at the root.
+  for (int p : paths) {
+    chain_.clear();
+    int v = reduce ? known[p].first : known[p].last;
+    for (; depth_[v] < 0; v = parent_[v]) {
+      if (static_cast<int>(chain_.size()) >= ranks_) return false;
+      chain_.push_back(v);
+    }
+    int depth = depth_[v];
+    for (std::size_t i = chain_.size(); i-- > 0;) depth_[chain_[i]] = ++depth;
+    height_ = std::max(height_, depth);
+  }
+  return true;
+}
+
+void TreeScan::load(bool reduce, Amount weight, const std::vector<int>& paths,
+                    const std::vector<PathInfo>& known) {
+  for (int p : paths) {
+    counted_ &= known[p].linked;
+    for (int e : known[p].arcs) {
+      if (once_[reduce][e]) {
+        if (seen_[e] == tree_) continue;
+        seen_[e] = tree_;
+      }
+      if (__builtin_add_overflow(loads_[e], weight, &loads_[e])) counted_ = false;
+    }
+  }
+}
+
+}  // namespace forestcoll

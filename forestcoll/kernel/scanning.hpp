@@ -1,0 +1,55 @@
+// Whether trees over paths span, how high they are and what they load: the check's inner loops.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "graph.hpp"
+
+namespace forestcoll {
+
+// A path of nodes once read: its ends and the arcs it runs over.
+struct PathInfo {
+  int first = -1, last = -1;
+  bool sound = false;   // two ends or more, ranks only at the ends
+  bool linked = false;  // every hop is an arc of the graph
+  std::vector<int> arcs;
+};
+
+// Looks at trees one by one. Arcs into a node that copies (broadcast) or out of one that adds
+// (reduce) are loaded once a tree, however many of its paths cross them.
+class TreeScan {
+ public:
+  TreeScan(const Digraph& graph, const std::vector<char>& rank, std::vector<char> copies,
+           std::vector<char> adds);
+
+  PathInfo read(std::span<const int> nodes) const;
+
+  // Notes one tree; `paths` are indexes into `known`. Returns whether it reaches every rank once.
+  bool add(int root, bool reduce, Amount weight, const std::vector<int>& paths,
+           const std::vector<PathInfo>& known);
+
+  int height() const { return height_; }  // of the sound trees
+  bool counted() const { return counted_; }  // no overflow, no hop without an arc
+  const std::vector<Amount>& loads() const { return loads_; }
+
+ private:
+  bool spans(int root, bool reduce, const std::vector<int>& paths,
+             const std::vector<PathInfo>& known);
+  void load(bool reduce, Amount weight, const std::vector<int>& paths,
+            const std::vector<PathInfo>& known);
+
+  int nodes_, ranks_ = 0, height_ = 0;
+  bool counted_ = true;
+  const std::vector<char>& rank_;
+  std::unordered_map<std::int64_t, int> arc_;
+  std::vector<char> once_[2];  // per phase and arc
+  std::vector<Amount> loads_;
+  std::vector<int> parent_, depth_, chain_;
+  std::vector<long> seen_;  // per arc, the last tree that loaded it
+  long tree_ = 0;
+};
+
+}  // namespace forestcoll
