@@ -1,0 +1,251 @@
+"""From the share of the links that each group has to trees: one forest a group, valid together."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Literal
+
+from forestcoll.errors import ForestError, UnsupportedError
+from forestcoll.forest import Forest, Tree, check
+from forestcoll.graph import CapacityGraph, Relays
+from forestcoll.program import Collective
+from forestcoll.solver.bounds import allreduce_bound
+from forestcoll.solver.fixed import fixed_capacities
+from forestcoll.solver.groups import Flow, phases, split, view
+from forestcoll.solver.groups_bound import Group, GroupsBound
+from forestcoll.solver.optimum import Task, analyse, optimum, require_size
+from forestcoll.solver.packing import check_loads, pack
+
+TRIED = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
+"""Trees a root that are tried before as many as the optimum of a group's share takes."""
+
+Links = dict[tuple[str, str], Fraction]
+
+
+@dataclass(frozen=True, slots=True)
+class Together:
+    """What several groups do at once. `forests[g]` is group g's, on what it has of the links.
+
+    A forest's topology holds the links that its trees use, with the bandwidth that is reserved for
+    them; on these it reaches `algbw` and is optimal. `bound` says what no common algbw exceeds.
+    """
+
+    machine: CapacityGraph
+    groups: tuple[Group, ...]
+    collective: Collective
+    relays: Relays
+    algbw: Fraction
+    forests: tuple[Forest, ...]
+    bound: GroupsBound
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Packed:
+    """Broadcast trees of a flow, `total` units of weight in all, at `algbw` on its share."""
+
+    trees: list[Tree]
+    total: int
+    algbw: Fraction
+
+
+def together(
+    machine: CapacityGraph,
+    groups: Sequence[Sequence[int]],
+    collective: Collective,
+    roots: Sequence[int] | None = None,
+    relays: Relays = "none",
+    trees: int | Literal["auto"] = "auto",
+    name: str = "",
+) -> Together:
+    """Forests of all groups that reach the same algbw at the same time, as high as can be.
+
+    `groups` are lists of nodes of `machine` (in rank order), `roots` a rank number for each. With a
+    number of `trees` a root, each group uses so many on its share: the algbw may be lower. `name`
+    is the topology's; the forests are called `<name>-group0`, ... Raises InfeasibleError and
+    UnsupportedError.
+    """
+    views = view(machine, groups, roots or [0] * len(groups), relays)
+    shares = split(machine, views, collective)
+    packed = [_pack(flow, shares.algbw, trees) for flow in shares.flows]
+    algbw = min(shares.algbw, *(one.algbw for one in packed))
+    forests = []
+    for g, group in enumerate(views):
+        own = [
+            (flow, one) for flow, one in zip(shares.flows, packed, strict=True) if flow.group == g
+        ]
+        forests.append(_forest(group, own, collective, algbw, f"{name}-group{g}"))
+    done = Together(
+        machine, tuple(views), collective, relays, algbw, tuple(forests), shares.bound, shares.note
+    )
+    check_together(done)
+    return done
+
+
+def _pack(flow: Flow, algbw: Fraction, trees: int | Literal["auto"]) -> _Packed:
+    """Trees on the flow's share: few that reach `algbw`, or as many as are asked for."""
+    graph = flow.graph
+    roots = [v for v, amount in enumerate(flow.supply) if amount]
+    root = graph.ranks.index(roots[0]) if len(roots) == 1 else None
+    if root is None and len({flow.supply[v] for v in graph.ranks}) > 1:
+        if trees != "auto":
+            raise UnsupportedError(
+                "the groups share the links best with parts that differ from rank to rank, so a "
+                "number of trees a root cannot be chosen: leave --trees away"
+            )
+        return _exactly(flow, algbw)
+    task = analyse(graph, root)
+    if trees != "auto":
+        return _fixed(task, trees)
+    for k in TRIED:
+        if k >= task.trees_per_root:
+            break
+        links, capacity, u = fixed_capacities(task, k)
+        if task.roots * k / u * links.unit >= algbw:
+            return _trees(task, k, links, capacity, u)
+    if task.algbw < algbw:
+        raise RuntimeError(f"internal error: a share of {task.algbw} GB/s, {algbw} promised")
+    k = task.trees_per_root
+    if _exactly(flow, algbw, dry=True).total < k * task.roots:
+        return _exactly(flow, algbw)
+    return _trees(task, k, task.graph, task.capacities(), k / task.rate)
+
+
+def _fixed(task: Task, k: int) -> _Packed:
+    links, capacity, u = fixed_capacities(task, k)
+    return _trees(task, k, links, capacity, u)
+
+
+def _trees(task: Task, k: int, links: CapacityGraph, capacity: list[int], u: Fraction) -> _Packed:
+    """`k` trees a root in links that carry `capacity` of them in time u."""
+    require_size(capacity, 1)
+    found = pack(links, capacity, task.supply(k))
+    check_loads(links, capacity, found)
+    return _Packed(found, k * task.roots, task.roots * k / u * links.unit)
+
+
+def _exactly(flow: Flow, algbw: Fraction, dry: bool = False) -> _Packed:
+    """Trees in the whole units in which all that starts and all links are; `dry` only counts."""
+    scale = math.lcm(*(amount.denominator for amount in flow.supply))
+    supply = [int(amount * scale) for amount in flow.supply]
+    capacity = [units * scale for units in flow.graph.capacity]
+    common = math.gcd(*supply, *capacity)
+    supply = [amount // common for amount in supply]
+    capacity = [units // common for units in capacity]
+    if dry:
+        return _Packed([], sum(supply), algbw)
+    require_size(capacity, 1)
+    require_size(supply, 1)
+    found = pack(flow.graph, capacity, supply)
+    check_loads(flow.graph, capacity, found)
+    return _Packed(found, sum(supply), algbw)
+
+
+def _forest(
+    group: Group,
+    flows: Sequence[tuple[Flow, _Packed]],
+    collective: Collective,
+    algbw: Fraction,
+    name: str,
+) -> Forest:
+    """The group's forest on the bandwidth that its trees take at `algbw`."""
+    total = math.lcm(*(packed.total for _, packed in flows))
+    trees = []
+    for flow, packed in flows:
+        for tree in packed.trees:
+            heavy = replace(tree, weight=tree.weight * (total // packed.total))
+            trees.append(_turned(heavy) if flow.phase == "reduce" else heavy)
+    whole = Forest(name, group.graph, collective, total, tuple(trees))
+    loads = {
+        (u, v): Fraction(load, total) * algbw
+        for u, v, load in zip(group.graph.tail, group.graph.head, whole.loads(), strict=True)
+        if load
+    }
+    graph, place = _reserved(group.graph, loads, name)
+    moved = tuple(
+        Tree(
+            place[tree.root],
+            tree.phase,
+            tree.weight,
+            tuple(tuple(place[v] for v in path) for path in tree.edges),
+        )
+        for tree in trees
+    )
+    root = group.root if collective.rooted else None
+    if collective is Collective.ALLREDUCE:
+        bound = allreduce_bound(graph)
+    else:
+        bound = optimum(graph, collective, root).bound
+    forest = Forest(name, graph, collective, total, moved, bound, -1 if root is None else root)
+    reached = check(forest)
+    if reached != algbw:
+        raise RuntimeError(f"internal error: {name} reaches {reached} GB/s, not {algbw}")
+    return forest
+
+
+def _reserved(
+    graph: CapacityGraph, loads: Mapping[tuple[int, int], Fraction], name: str
+) -> tuple[CapacityGraph, dict[int, int]]:
+    """(the links in use with these bandwidths, the new number of each node that is kept)."""
+    used = {v for pair in loads for v in pair} | set(graph.ranks)
+    place = {v: i for i, v in enumerate(sorted(used))}
+    reserved = CapacityGraph.from_bandwidths(
+        names=tuple(graph.names[v] for v in place),
+        gpu=tuple(graph.gpu[v] for v in place),
+        multicast=tuple(graph.multicast[v] for v in place),
+        aggregation=tuple(graph.aggregation[v] for v in place),
+        ranks=tuple(place[v] for v in graph.ranks),
+        bandwidths={(place[u], place[v]): load for (u, v), load in loads.items()},
+        name=name,
+    )
+    return reserved, place
+
+
+def _turned(tree: Tree) -> Tree:
+    edges = tuple(path[::-1] for path in reversed(tree.edges))
+    return Tree(tree.root, "reduce", tree.weight, edges)
+
+
+def check_together(done: Together) -> None:
+    """ForestError unless every forest reaches the common algbw, and all at once fit the links."""
+    fits(done.machine, done.forests, done.algbw)
+    for forest, group in zip(done.forests, done.groups, strict=True):
+        expected = tuple(group.graph.names[v] for v in group.graph.ranks)
+        given = tuple(forest.graph.names[v] for v in forest.graph.ranks)
+        if given != expected:
+            raise ForestError(f"{forest.name} is of other ranks than its group")
+        if {tree.phase for tree in forest.trees} != set(phases(done.collective)):
+            raise ForestError(f"{forest.name} is no {done.collective}")
+
+
+def fits(machine: CapacityGraph, forests: Sequence[Forest], algbw: Fraction) -> None:
+    """ForestError unless each forest reaches `algbw` (GB/s) and all of them together fit.
+
+    Everything is recounted from the trees and the machine's own links, by name.
+    """
+    taken: Links = defaultdict(Fraction)
+    for forest in forests:
+        reached = check(forest)
+        if reached < algbw:
+            raise ForestError(f"{forest.name} reaches {reached} GB/s, not the common {algbw}")
+        graph = forest.graph
+        for u, v, trees in zip(graph.tail, graph.head, forest.loads(), strict=True):
+            if trees:
+                pair = (graph.names[u], graph.names[v])
+                taken[pair] += Fraction(trees, forest.total) * algbw
+    bandwidth = {
+        (machine.names[u], machine.names[v]): c * machine.unit
+        for u, v, c in zip(machine.tail, machine.head, machine.capacity, strict=True)
+    }
+    for (src, dst), load in taken.items():
+        if (src, dst) not in bandwidth:
+            raise ForestError(f"a forest uses {src} -> {dst}, which is no link of the machine")
+        if load > bandwidth[src, dst]:
+            raise ForestError(
+                f"{src} -> {dst} would have to carry {load} GB/s for all groups together, "
+                f"it has {bandwidth[src, dst]}"
+            )
