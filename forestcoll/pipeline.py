@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING, Literal
 
+from forestcoll.choose import Budget, PlanFormat, Row, Wishes
 from forestcoll.errors import ForestCollError, ForestError, PlanError, UnsupportedError
 from forestcoll.program import Collective
-from forestcoll.targets import MSCCL, MSCCLPP, RCCL, Target
+from forestcoll.targets import MSCCL, MSCCLPP, RCCL, TARGETS, Target
 
 if TYPE_CHECKING:
     from forestcoll.forest import Forest
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from forestcoll.solver import Optimum
     from forestcoll.topology import Topology
 
-PlanFormat = Literal["msccl-xml", "mscclpp-json"]
 Format = Literal["forest"] | PlanFormat
 TargetName = Literal["mscclpp", "msccl", "rccl", "any"]
 Progress = Callable[[str, float], None]
@@ -35,9 +35,6 @@ FORMATS: dict[Format, str] = {
     "mscclpp-json": ".mscclpp.json",
 }
 """Suffix of the file of each format."""
-
-TREES_TRIED = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
-"""Trees a root that are tried when the exact optimum does not fit a target."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +48,19 @@ class Synthesis:
     texts: dict[Format, str]
     timings: dict[str, float]  # seconds a stage
     notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class FrontTable:
+    """What `front` found; `left_out` points between are not in `rows`."""
+
+    name: str  # of the expanded topology
+    graph: CapacityGraph
+    collective: Collective
+    optimum: Optimum
+    rows: tuple[Row, ...]
+    left_out: int
+    timings: dict[str, float]  # seconds a stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,25 +123,34 @@ def synthesize(
     relays: Relays = "none",
     shares: Shares | None = None,
     trees: int | Literal["auto"] = "auto",
+    min_percent: Fraction | int | None = None,
+    max_height: int | None = None,
+    budget: Budget = Budget(),  # noqa: B008 (frozen)
     target: TargetName = "any",
     formats: Iterable[Format] = ("forest", "msccl-xml", "mscclpp-json"),
     progress: Progress | None = None,
 ) -> Synthesis:
     """A forest and the plans made from it, in all `formats`; one forest serves them all.
 
-    Without a plan format the forest is the exact optimum (or the best with `trees` trees a root).
-    With plan formats it is the best forest whose plans fit `target` ("any": all runtimes).
+    Without a plan format the forest is the exact optimum. With plan formats it is that where its
+    plans fit `target` ("any": all runtimes); else the fewest trees a root that reach 99 % of it and
+    fit; else the best that fits. Or the caller chooses: exactly `trees` a root; the fewest that
+    reach `min_percent` of the optimum; the best whose height is `max_height` hops at most; a
+    `budget` of different trees a root, channels and thread blocks.
     Every forest is checked against its graph and bound; every plan is read back, compared, and run
     symbolically. `shares` (see `capacity_graph`) are for forests only.
 
     Raises InfeasibleError (the ranks cannot reach each other), PlanError (a target cannot hold it),
-    UnsupportedError (numbers too large).
+    UnsupportedError (numbers too large, wishes that contradict each other or cannot be met).
     """
     from forestcoll import certificate, forest_file, solver
+    from forestcoll.choose import Chooser
 
     clock = _Clock(progress)
     formats = tuple(dict.fromkeys(formats))
     collective = parse_collective(collective)
+    percent = None if min_percent is None else Fraction(min_percent)
+    wishes = Wishes(trees, percent, max_height, budget)
     with clock.stage("graph"):
         graph = capacity_graph(topology, ranks, relays, shares)
         root_rank = parse_root(graph, collective, root)
@@ -139,8 +158,9 @@ def synthesize(
     with clock.stage("optimum"):
         best = solver.optimum(graph, collective, root_rank)
     targets = _targets(formats, target)
-    chooser = _Chooser(graph, collective, root_rank, topology.name, targets, best, clock)
-    forest, programs = chooser.fixed(trees) if trees != "auto" else chooser.best()
+    problem = (graph, collective, root_rank, topology.name)
+    choice = Chooser(*problem, targets, wishes, best, clock.stage, clock.report).choose()
+    forest = choice.forest
     with clock.stage("check"):
         certificate.check(forest)
     texts: dict[Format, str] = {}
@@ -149,9 +169,46 @@ def synthesize(
             with clock.stage("write"):
                 texts[form] = forest_file.dumps(forest)
         else:
-            texts[form] = _written(programs[form], form, targets[form], forest, clock)
-    notes = chooser.notes + _notes(forest, best)
-    return Synthesis(topology.name, forest, best, programs, texts, clock.seconds, notes)
+            texts[form] = _written(choice.programs[form], form, targets[form], forest, clock)
+    notes = choice.notes + _notes(forest, best)
+    return Synthesis(topology.name, forest, best, choice.programs, texts, clock.seconds, notes)
+
+
+def front(
+    topology: Topology,
+    collective: Collective | str,
+    *,
+    root: str | int | None = None,
+    ranks: Sequence[str] | None = None,
+    relays: Relays = "none",
+    shares: Shares | None = None,
+    forests: bool = True,
+    plans: bool = False,
+    everything: bool = False,
+    progress: Progress | None = None,
+) -> FrontTable:
+    """Fewer trees a root against less algbw: every number of them that beats all smaller ones.
+
+    From one tree a root to the least that reaches 99 %, the least that reaches 99.9 %, and the
+    exact optimum. `forests`: with the height of each; `plans`: with what its plans need of each
+    target. A long front is shown in part unless `everything` is asked for.
+    """
+    from forestcoll import solver
+    from forestcoll.choose import Chooser
+
+    clock = _Clock(progress)
+    collective = parse_collective(collective)
+    with clock.stage("graph"):
+        graph = capacity_graph(topology, ranks, relays, shares)
+        root_rank = parse_root(graph, collective, root)
+    with clock.stage("optimum"):
+        best = solver.optimum(graph, collective, root_rank)
+    targets: dict[PlanFormat, Target] = {}
+    problem = (graph, collective, root_rank, topology.name)
+    chooser = Chooser(*problem, targets, Wishes(), best, clock.stage, clock.report)
+    rows = tuple(chooser.rows(forests or plans, everything, TARGETS.values() if plans else ()))
+    left_out = len(chooser.front.points()) - len(rows)
+    return FrontTable(topology.name, graph, collective, best, rows, left_out, clock.seconds)
 
 
 def verify_text(text: str, source: str) -> Verdict:
@@ -229,91 +286,6 @@ def _targets(formats: Iterable[Format], target: TargetName) -> dict[PlanFormat, 
         "mscclpp-json": MSCCLPP,
     }
     return {form: known[form] for form in formats if form != "forest"}
-
-
-class _Chooser:
-    """Finds the best forest whose plans fit every target."""
-
-    def __init__(
-        self,
-        graph: CapacityGraph,
-        collective: Collective,
-        root: int | None,
-        name: str,
-        targets: dict[PlanFormat, Target],
-        optimum: Optimum,
-        clock: _Clock,
-    ) -> None:
-        self.graph = graph
-        self.collective = collective
-        self.root = root
-        self.name = name
-        self.targets = targets
-        self.optimum = optimum
-        self.clock = clock
-        self.notes: list[str] = []
-
-    def fixed(self, trees: int | Literal["auto"]) -> tuple[Forest, dict[PlanFormat, Program]]:
-        """The forest with that many trees a root and its programs; PlanError if one is too big."""
-        from forestcoll import solver
-        from forestcoll.lower import lower
-
-        with self.clock.stage("solve"):
-            forest = solver.solve(
-                self.graph,
-                self.collective,
-                self.root,
-                trees,
-                name=self.name,
-                progress=self.clock.report,
-            )
-        with self.clock.stage("lower"):
-            programs = {form: lower(forest, t) for form, t in self.targets.items()}
-        return forest, programs
-
-    def best(self) -> tuple[Forest, dict[PlanFormat, Program]]:
-        """The exact optimum where it fits; else the highest algbw, and then the fewest trees."""
-        try:
-            return self.fixed("auto")
-        except PlanError as error:
-            reason = str(error)
-        for _, k in self._rates():
-            if self._hopeless(k):
-                continue
-            try:
-                found = self.fixed(k)
-            except PlanError as error:
-                reason = str(error)
-                continue
-            self._explain(k, found[0].algbw)
-            return found
-        raise PlanError(reason)
-
-    def _hopeless(self, k: int) -> bool:
-        from forestcoll.lower import hopeless
-
-        n = len(self.graph.ranks)
-        return any(hopeless(t, self.collective, n, k) for t in self.targets.values())
-
-    def _rates(self) -> list[tuple[Fraction, int]]:
-        """(-algbw, k) of the numbers of trees worth a try, best first."""
-        from forestcoll import solver
-
-        with self.clock.stage("optimum"):
-            return sorted(
-                (-solver.fixed_algbw(self.graph, self.collective, self.root, k), k)
-                for k in TREES_TRIED
-                if k < self.optimum.trees_per_root
-            )
-
-    def _explain(self, k: int, algbw: Fraction) -> None:
-        best = self.optimum
-        names = ", ".join(sorted({t.name for t in self.targets.values()}))
-        self.notes.append(
-            f"{k} {'tree' if k == 1 else 'trees'} a root fit {names}: "
-            f"{float(algbw):.4g} GB/s; the optimum, {float(best.algbw):.4g} GB/s, takes "
-            f"{best.trees_per_root} (--format forest writes it)"
-        )
 
 
 def _written(

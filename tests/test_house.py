@@ -34,9 +34,10 @@ ALLOWED: dict[str, set[str]] = {
     "verify": FOREST | {"targets"},
     "plans": FOREST | {"targets"},
     "execute": FOREST | {"targets"},
+    "choose": FOREST | {"targets", "solver", "lower"},
     "pipeline": FOREST
-    | {"targets", "solver", "certificate", "forest_file", "lower", "verify", "plans"},
-    "report": FOREST | {"pipeline", "solver", "execute"},
+    | {"targets", "solver", "choose", "certificate", "forest_file", "lower", "verify", "plans"},
+    "report": FOREST | {"pipeline", "choose", "solver", "execute"},
     "doctor": BASE | {"catalog"},
 }
 """Which pieces a piece may import. What is not named here may import anything: cli, __init__."""

@@ -95,6 +95,11 @@ class Front:
             self._known[trees] = 1 / time
         return self._known[trees]
 
+    def point(self, trees: int) -> Point:
+        """The point of `trees` trees a root, whether a smaller k beats it or not."""
+        algbw = self.algbw(trees)
+        return Point(trees, algbw, algbw / self.best.algbw)
+
     @property
     def ceiling(self) -> Fraction:
         """GB/s that more and more trees a root come near: below the optimum in some allreduces.
@@ -162,7 +167,7 @@ class Front:
                     continue
                 reached = self.algbw(k)
                 if reached > algbw or (reached == algbw and not strict):
-                    return Point(k, reached, reached / self.best.algbw)
+                    return self.point(k)
             size = min(2 * size, 4096)
         return None
 
@@ -255,18 +260,14 @@ class _Phase:
         The links that leave the bottleneck must be whole; k is a multiple of what they have in
         common. Where more multiples than MULTIPLES lie below, only those are tried.
         """
-        task = self.task
-        if task.bound.method != "cut" or task.graph is not task.given:
+        task, graph = self.task, self._graph
+        if task.bound.method != "cut":
             return None
-        part = task.bound.parts[0]
-        tight = [
-            c
-            for t, h, c in zip(
-                self._graph.tail, self._graph.head, self._graph.capacity, strict=True
-            )
-            if t in part and h not in part
-        ]
-        step = task.rate.numerator // math.gcd(task.rate.numerator, *tight)
+        part, rate = task.bound.parts[0], task.rate * task.graph.unit / graph.unit
+        step = 1  # U = k / rate makes every tight link whole
+        for t, h, c in zip(graph.tail, graph.head, graph.capacity, strict=True):
+            if t in part and h not in part:
+                step = math.lcm(step, (c / rate).denominator)
         ks = range(step, below, step)[:MULTIPLES]
         for k in self.hopeful(ks, self.ceiling, strict=False):
             if not self.objects(k, self.ceiling, strict=False) and self.algbw(k) == self.ceiling:
@@ -297,7 +298,8 @@ class _Phase:
         graph, task = self._graph, self.task
         if all(v in side for v in graph.ranks):
             return
-        roots = sum(v in side for i, v in enumerate(graph.ranks) if task.root in (None, i))
+        root = task.root
+        roots = graph.held(side) if root is None else int(graph.ranks[root] in side)
         weights: dict[int, Fraction] = defaultdict(Fraction)
         for t, h, c in zip(graph.tail, graph.head, graph.capacity, strict=True):
             if t in side and h not in side:

@@ -1,0 +1,368 @@
+"""Which forest to take: what the front offers, what targets hold, what the caller wishes.
+
+More trees a root are faster only until a runtime cannot hold them. Without wishes the answer is the
+exact optimum where its plans fit; else the fewest trees a root that reach ENOUGH of it; else the
+best that fits. Rates come from the front without any tree; trees are made only for what is tried,
+and how many are tried depends on the problem alone, so that the same call gives the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import TYPE_CHECKING, Literal
+
+from forestcoll.errors import PlanError, UnsupportedError
+from forestcoll.program import Collective
+from forestcoll.targets import Target
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from forestcoll.forest import Forest
+    from forestcoll.graph import CapacityGraph
+    from forestcoll.lower import Usage
+    from forestcoll.program import Program
+    from forestcoll.solver import Optimum
+    from forestcoll.solver.front import Front, Point
+
+PlanFormat = Literal["msccl-xml", "mscclpp-json"]
+
+ENOUGH = Fraction(99, 100)
+"""Share of the optimum at which fewer trees a root count for more than the rest."""
+SMALL = 16
+"""Every k up to here is a candidate, also one that a smaller k beats: its trees may be lower."""
+FEW = 6
+TRIES = 48
+"""Forests made at most for one list of candidates, on small graphs; FEW on very large ones."""
+MANY_CHUNKS = 2048
+"""From here on a plan's sizes without padding are so rare that a note says so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Limits below those of the targets; None: no limit of its own."""
+
+    trees: int | None = None  # different trees of a root, in each phase
+    channels: int | None = None  # as in `Target`
+    blocks: int | None = None  # thread blocks of a rank
+
+    def lowered(self, target: Target) -> Target:
+        """`target` with these limits where they are lower."""
+        blocks = min(target.thread_blocks, self.blocks or target.thread_blocks)
+        channels = min(target.channels, self.channels or target.channels)
+        if (blocks, channels) == (target.thread_blocks, target.channels):
+            return target
+        name = f"{target.name} within the budget"
+        return replace(target, name=name, thread_blocks=blocks, channels=channels)
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What the caller asks of a forest.
+
+    `trees`: exactly so many a root. `min_percent`: the fewest trees a root that reach so many
+    percent of the optimum (over 0 to 100). `max_height`: hops; the best algbw that has no more.
+    """
+
+    trees: int | Literal["auto"] = "auto"
+    min_percent: Fraction | None = None
+    max_height: int | None = None
+    budget: Budget = field(default_factory=Budget)
+
+    def __post_init__(self) -> None:
+        if self.min_percent is not None:
+            if self.trees != "auto":
+                raise UnsupportedError(
+                    "trees and min_percent both say how many trees a root: give one of them"
+                )
+            if not 0 < self.min_percent <= 100:
+                raise UnsupportedError(
+                    f"min_percent is {self.min_percent}: must be over 0 and at most 100"
+                )
+        limits = (
+            ("max_height", self.max_height),
+            ("budget: trees", self.budget.trees),
+            ("budget: channels", self.budget.channels),
+            ("budget: blocks", self.budget.blocks),
+        )
+        for what, limit in limits:
+            if limit is not None and limit < 1:
+                raise UnsupportedError(f"{what} is {limit}: must be at least 1")
+
+    def refusal(self, forest: Forest) -> str | None:
+        """Why the forest is not what is asked for, or None."""
+        if self.max_height is not None and forest.height > self.max_height:
+            return f"its height is {forest.height} hops, over {self.max_height}"
+        most = different_trees(forest)
+        if self.budget.trees is not None and most > self.budget.trees:
+            return f"a root has {most} different trees, over {self.budget.trees}"
+        return None
+
+
+def different_trees(forest: Forest) -> int:
+    """The largest number of different trees that a root has in one phase."""
+    counts: dict[tuple[int, str], int] = {}
+    for tree in forest.trees:
+        counts[tree.root, tree.phase] = counts.get((tree.root, tree.phase), 0) + 1
+    return max(counts.values(), default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A point of the front; where its forest was made also that, and what its plans need.
+
+    `needs`: per target the largest figures of its plan, or why it has none.
+    """
+
+    point: Point
+    height: int | None = None  # hops
+    different: int | None = None  # trees of a root in one phase
+    needs: Mapping[str, Usage | str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The forest that was taken, the program of each format, and what there is to say about it."""
+
+    forest: Forest
+    programs: dict[PlanFormat, Program]
+    notes: list[str]
+
+
+class Chooser:
+    """Makes forests and their programs until one suits.
+
+    `targets`: per format the target that its program must fit. `stage` times a stage by its name;
+    `report` is told how far it is.
+    """
+
+    def __init__(
+        self,
+        graph: CapacityGraph,
+        collective: Collective,
+        root: int | None,
+        name: str,
+        targets: Mapping[PlanFormat, Target],
+        wishes: Wishes,
+        best: Optimum,
+        stage: Callable[[str], AbstractContextManager[None]],
+        report: Callable[[str, float], None] | None = None,
+    ) -> None:
+        self.graph = graph
+        self.collective = collective
+        self.root = root
+        self.name = name
+        self.targets = {form: wishes.budget.lowered(t) for form, t in targets.items()}
+        self.wishes = wishes
+        self.best = best
+        self._stage = stage
+        self._report = report
+        self._front: Front | None = None
+        self._heights: dict[int, int] = {}  # trees a root -> height, of all that was made
+        self._tried: dict[int, str] = {}  # trees a root -> why not
+
+    def choose(self) -> Choice:
+        """The forest that the wishes ask for.
+
+        Raises PlanError where no plan fits, UnsupportedError where no forest is as is wished.
+        """
+        if self.wishes.trees != "auto":
+            forest = self.forest(self.wishes.trees)
+            refusal = self.wishes.refusal(forest)
+            if refusal:
+                raise UnsupportedError(f"{_words(self.wishes.trees)}: {refusal}")
+            return Choice(forest, self._lowered(forest), [])
+        for points in self._candidates():
+            found = self._first(points)
+            if found is not None:
+                return self._explained(found)
+        raise self._failure()
+
+    def rows(self, forests: bool, everything: bool, targets: Iterable[Target]) -> Iterator[Row]:
+        """The front, k ascending; all of it or, where it is long, what is worth reading.
+
+        `forests`: makes the forest of every row; without, rates are all there is, and quick.
+        `targets`: whose figures the rows have.
+        """
+        targets = tuple(targets)
+        points = self.front.points()
+        for point in points if everything else _worth_reading(points):
+            if not forests:
+                yield Row(point)
+                continue
+            forest = self.forest("auto" if point.exact else point.trees)
+            needs = {t.name: self._need(forest, t) for t in targets}
+            yield Row(point, forest.height, different_trees(forest), needs)
+
+    def _need(self, forest: Forest, target: Target) -> Usage | str:
+        from forestcoll.lower import hopeless, lower, usage
+
+        k, n = forest.trees_per_root, len(self.graph.ranks)
+        with self._stage("lower"):
+            try:
+                return hopeless(target, self.collective, n, k) or usage(lower(forest, target))
+            except PlanError as error:
+                return str(error)
+
+    @property
+    def front(self) -> Front:
+        """Rates of all numbers of trees a root."""
+        if self._front is None:
+            from forestcoll.solver.front import Front
+
+            with self._stage("front"):
+                self._front = Front(self.graph, self.collective, self.root, self.best)
+        return self._front
+
+    def forest(self, trees: int | Literal["auto"]) -> Forest:
+        """The forest with that many trees a root ("auto": the optimum in whole units)."""
+        from forestcoll import solver
+
+        with self._stage("solve"):
+            return solver.solve(
+                self.graph,
+                self.collective,
+                self.root,
+                trees,
+                name=self.name,
+                progress=self._report,
+            )
+
+    def _lowered(self, forest: Forest) -> dict[PlanFormat, Program]:
+        from forestcoll.lower import lower
+
+        with self._stage("lower"):
+            return {form: lower(forest, t) for form, t in self.targets.items()}
+
+    def _exact(self) -> Point:
+        """The optimum with the fewest trees a root; one tree needs no search for fewer."""
+        from forestcoll.solver.front import Point
+
+        if self.best.trees_per_root == 1:
+            return Point(1, self.best.algbw, Fraction(1), exact=True)
+        return self.front.exact
+
+    def _candidates(self) -> Iterator[Iterable[Point]]:
+        """What to try: list after list, each in its order, until something suits.
+
+        With a percentage the fewest trees come first; with wishes for height or budget alone the
+        best algbw. Without any, what is good enough with fewer trees comes before the best.
+        """
+        if self.wishes.min_percent is not None:
+            yield self.front.reaching(self.wishes.min_percent / 100)
+            return
+        yield [self._exact()]
+        enough = [p for p, _ in zip(self.front.reaching(ENOUGH), range(SMALL), strict=False)]
+        if self.wishes == Wishes():
+            yield enough
+        small = [self.front.point(k) for k in range(1, min(SMALL, self._exact().trees) + 1)]
+        points = {p.trees: p for p in (*small, *enough, *self.front.points())}
+        for some in (points.values(), small[:FEW]):
+            yield sorted(some, key=lambda p: (-p.algbw, p.trees))
+
+    def _first(
+        self, points: Iterable[Point]
+    ) -> tuple[Point, Forest, dict[PlanFormat, Program]] | None:
+        """The first that suits; what surely does not fit costs no try."""
+        left = max(FEW, min(TRIES, 4096 // len(self.graph.ranks)))
+        for point in points:
+            if point.trees in self._tried:
+                continue
+            hopeless = self._hopeless(point.trees)
+            if hopeless:
+                self._tried[point.trees] = hopeless
+                continue
+            if left == 0:
+                return None
+            left -= 1
+            forest = self.forest("auto" if point.exact else point.trees)
+            self._heights[point.trees] = forest.height
+            refusal = self.wishes.refusal(forest)
+            if refusal is None:
+                try:
+                    return point, forest, self._lowered(forest)
+                except PlanError as error:
+                    refusal = str(error)
+            self._tried[point.trees] = refusal
+        return None
+
+    def _hopeless(self, trees: int) -> str | None:
+        from forestcoll.lower import hopeless
+
+        n = len(self.graph.ranks)
+        reasons = (hopeless(t, self.collective, n, trees) for t in self.targets.values())
+        return next((reason for reason in reasons if reason), None)
+
+    def _failure(self) -> PlanError | UnsupportedError:
+        """The error when nothing suits: the nearest miss, and what would help."""
+        least, highest = self.wishes.min_percent, self.wishes.max_height
+        what = "" if least is None else f"with {_percent(least / 100)} of the optimum or more "
+        if highest is not None and self._heights:
+            trees, height = min(self._heights.items(), key=lambda item: (item[1], item[0]))
+            if height > highest:
+                return UnsupportedError(
+                    f"no forest {what}whose height is {highest} or less was found; the lowest has "
+                    f"{height} ({_words(trees)})"
+                )
+        trees, reason = min(self._tried.items())
+        if self.wishes == Wishes():
+            return PlanError(reason)
+        kind = PlanError if self.targets else UnsupportedError
+        return kind(f"no forest {what}was found that suits; {_words(trees)}: {reason}")
+
+    def _explained(self, found: tuple[Point, Forest, dict[PlanFormat, Program]]) -> Choice:
+        """The choice with notes: why not the optimum, and which sizes a plan serves."""
+        point, forest, programs = found
+        notes = []
+        exact = self._exact()
+        if forest.algbw < self.best.algbw:
+            why = self._tried.get(exact.trees)
+            notes.append(
+                f"taken: {_words(point.trees)}, {different_trees(forest)} of them different "
+                f"at most, {_percent(forest.algbw / self.best.algbw)} of the optimum; that takes "
+                f"{exact.trees} a root" + (f" ({why})" if why else "")
+            )
+        chunks = max((_chunks(p) for p in programs.values()), default=0)
+        if chunks > MANY_CHUNKS and self.wishes.min_percent is None:
+            notes.append(self._rare_sizes(chunks, point))
+        return Choice(forest, programs, notes)
+
+    def _rare_sizes(self, chunks: int, point: Point) -> str:
+        text = f"the plan serves multiples of {chunks} elements without padding"
+        fewer = self.front.fewest(ENOUGH)
+        if fewer.trees < point.trees:
+            text += (
+                f"; --min-percent 99 would take {_words(fewer.trees)} "
+                f"({_percent(fewer.share)} of the optimum)"
+            )
+        return text
+
+
+def _worth_reading(points: Sequence[Point]) -> list[Point]:
+    """The first that reach GOALS, the ends, and what comes a good part nearer to the optimum."""
+    from forestcoll.solver.front import GOALS
+
+    kept: list[Point] = []
+    for point in points:
+        before = kept[-1].share if kept else Fraction(0)
+        goal = any(before < g <= point.share for g in GOALS)
+        if goal or point in (points[0], points[-1]) or 4 * (1 - point.share) <= 3 * (1 - before):
+            kept.append(point)
+    return kept
+
+
+def _chunks(program: Program) -> int:
+    """Elements of the whole data that a plan needs a multiple of."""
+    return max(max(r.input_chunks, r.output_chunks) for r in program.ranks)
+
+
+def _percent(share: Fraction) -> str:
+    """`"99.31 %"`, rounded down: a share below the whole never reads as the whole."""
+    hundredths = share * 10_000 // 1
+    return f"{hundredths // 100}.{hundredths % 100:02d} %"
+
+
+def _words(trees: int) -> str:
+    return f"{trees} {'tree' if trees == 1 else 'trees'} a root"
