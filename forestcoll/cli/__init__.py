@@ -14,6 +14,7 @@ import click
 
 import forestcoll
 from forestcoll.cli import commands, talk
+from forestcoll.cli.front import front
 from forestcoll.cli.topology import topology
 from forestcoll.errors import ForestCollError
 
@@ -80,4 +81,5 @@ def cli() -> None:
 
 for command in commands.ALL:
     cli.add_command(command)
+cli.add_command(front)
 cli.add_command(topology)

@@ -17,7 +17,7 @@ from forestcoll.cli.options import (
     TARGETS,
     Problem,
     SizeType,
-    TreesType,
+    choice_options,
     json_option,
     problem_options,
 )
@@ -25,20 +25,16 @@ from forestcoll.cli.talk import complain, draw, note, print_json
 from forestcoll.errors import ForestCollError
 
 if TYPE_CHECKING:
+    from fractions import Fraction
     from typing import Literal
 
+    from forestcoll.choose import Budget
     from forestcoll.pipeline import Format, TargetName
 
 
 @click.command()
 @problem_options
-@click.option(
-    "--trees",
-    type=TreesType(),
-    default="auto",
-    show_default=True,
-    help="Trees per root. auto: the optimum, or the best that a plan's target can hold.",
-)
+@choice_options
 @click.option(
     "--target",
     type=click.Choice(TARGETS),
@@ -61,6 +57,9 @@ if TYPE_CHECKING:
 def synthesize(
     problem: Problem,
     trees: int | Literal["auto"],
+    min_percent: Fraction | None,
+    max_height: int | None,
+    budget: Budget,
     target: TargetName,
     formats: tuple[Format, ...],
     output: str,
@@ -69,6 +68,10 @@ def synthesize(
 ) -> None:
     """Compute a schedule; write its forest and its plans."""
     where = _destination(output, formats, target)
+    if trees != "auto" and min_percent is not None:
+        raise click.UsageError("--trees and --min-percent both say how many trees: give one")
+    if (budget.channels or budget.blocks) and where.formats == ("forest",):
+        raise click.UsageError("--budget: channels and blocks limit plans; only a forest is asked")
     if where.stdout and as_json:
         raise click.UsageError("--json and '--output -' both want standard output")
     began = time.perf_counter()
@@ -90,6 +93,9 @@ def synthesize(
             relays=problem.relays,
             shares=problem.shares,
             trees=trees,
+            min_percent=min_percent,
+            max_height=max_height,
+            budget=budget,
             target=target,
             formats=where.formats,
             progress=progress,

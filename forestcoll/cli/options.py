@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from forestcoll import pipeline, targets
+from forestcoll.choose import Budget
 from forestcoll.program import Collective
 
 COLLECTIVES = tuple(c.value for c in Collective)
@@ -68,6 +69,45 @@ class TreesType(_ParamType):
         if not re.fullmatch(r"[0-9]{1,9}", value) or int(value) < 1:
             self.fail(f"'{value}' is neither 'auto' nor a number of trees (1, 2, 3, ...)")
         return int(value)
+
+
+class PercentType(_ParamType):
+    """A percentage as an exact number: `99`, `99.9`."""
+
+    name = "percent"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Fraction:
+        if isinstance(value, Fraction):
+            return value
+        match = re.fullmatch(r"\s*(\d{1,3}(?:\.\d{1,9})?)\s*%?\s*", value)
+        if match is None or not 0 < Fraction(match[1]) <= 100:
+            self.fail(f"'{value}' is not a percentage over 0 and up to 100, such as 99 or 99.9")
+        return Fraction(match[1])
+
+
+class BudgetType(_ParamType):
+    """`trees=8,channels=16,blocks=32`: any of the three."""
+
+    name = "budget"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Budget:
+        if isinstance(value, Budget):
+            return value
+        found: dict[str, int] = {}
+        for entry in value.split(","):
+            match = re.fullmatch(r"\s*(trees|channels|blocks)\s*=\s*(\d{1,9})\s*", entry)
+            if match is None or int(match[2]) < 1:
+                self.fail(
+                    f"'{entry.strip()}' is none of trees=N, channels=N and blocks=N, N from 1"
+                )
+            if match[1] in found:
+                self.fail(f"{match[1]} is given twice")
+            found[match[1]] = int(match[2])
+        return Budget(**found)
 
 
 class SettingType(_ParamType):
@@ -188,8 +228,13 @@ def edit_options(command: F) -> F:
     )(command)
 
 
-def problem_options(command: Callable[..., object]) -> Callable[..., object]:
-    """What is to be done on what, as a `Problem`: the options of `optimum` and `synthesize`."""
+def problem_options(
+    command: Callable[..., object], collective: str | None = None
+) -> Callable[..., object]:
+    """What is to be done on what, as a `Problem`: the options of `optimum` and `synthesize`.
+
+    `collective`: the default; without, the option must be given.
+    """
 
     @functools.wraps(command)
     def with_problem(
@@ -232,7 +277,14 @@ def problem_options(command: Callable[..., object]) -> Callable[..., object]:
         ),
         set_option,
         edit_options,
-        click.option("--collective", "-c", required=True, type=click.Choice(COLLECTIVES)),
+        click.option(
+            "--collective",
+            "-c",
+            required=collective is None,
+            default=collective,
+            show_default=collective is not None,
+            type=click.Choice(COLLECTIVES),
+        ),
         click.option(
             "--root", metavar="ID|RANK", help="Root of broadcast, reduce; default rank 0."
         ),
@@ -257,6 +309,40 @@ def problem_options(command: Callable[..., object]) -> Callable[..., object]:
             "('*=1,box0/*=3'). 0 is allowed. Forests only.",
         ),
     )(with_problem)
+
+
+def choice_options(command: F) -> F:
+    """Which point of the front to take."""
+    return _stack(
+        click.option(
+            "--trees",
+            type=TreesType(),
+            default="auto",
+            show_default=True,
+            help="Trees per root. auto: the optimum; where a plan's target cannot hold it, the "
+            "fewest that reach 99 % of it, or the best that fits.",
+        ),
+        click.option(
+            "--min-percent",
+            type=PercentType(),
+            metavar="P",
+            help="The fewest trees per root that reach P percent of the optimum.",
+        ),
+        click.option(
+            "--max-height",
+            type=click.IntRange(1, 1_000_000),
+            metavar="H",
+            help="The best forest found whose trees are at most H hops high.",
+        ),
+        click.option(
+            "--budget",
+            type=BudgetType(),
+            default=Budget(),
+            metavar="NAME=N,...",
+            help="Limits below the target's: trees (different ones per root), channels, blocks "
+            "(thread blocks per rank). trees=8,channels=16,blocks=32",
+        ),
+    )(command)
 
 
 def json_option(command: F) -> F:

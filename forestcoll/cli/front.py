@@ -1,0 +1,50 @@
+"""`forestcoll front`: fewer trees a root against less algbw."""
+
+from __future__ import annotations
+
+import functools
+
+import click
+
+from forestcoll.cli.options import Problem, json_option, problem_options
+from forestcoll.cli.talk import draw, print_json
+
+
+@click.command()
+@functools.partial(problem_options, collective="allgather")
+@click.option("--plans", is_flag=True, help="Also what the plans need of every target.")
+@click.option("--rates", is_flag=True, help="Rates only, no trees: quick on large machines.")
+@click.option("--all", "everything", is_flag=True, help="Every point of a long front.")
+@json_option
+def front(problem: Problem, plans: bool, rates: bool, everything: bool, as_json: bool) -> None:
+    """What fewer trees cost: algbw, height, needs of plans, from 1 to the optimum.
+
+    A row is a number of trees per root that beats all smaller ones. The least that reach 99 % and
+    99.9 % are always among them. `synthesize` takes one by --trees, --min-percent, --max-height or
+    --budget.
+    """
+    if plans and rates:
+        raise click.UsageError("--plans needs trees, --rates makes none: give one of them")
+    topology = problem.load()
+
+    from forestcoll import pipeline
+    from forestcoll.report import front as report
+    from forestcoll.report.progress import StageProgress
+
+    with StageProgress("front") as progress:
+        found = pipeline.front(
+            topology,
+            problem.collective,
+            root=problem.root,
+            ranks=problem.ranks,
+            relays=problem.relays,
+            shares=problem.shares,
+            forests=not rates,
+            plans=plans,
+            everything=everything,
+            progress=progress,
+        )
+    if as_json:
+        print_json(report.summary(found))
+    else:
+        draw(report.table(found))

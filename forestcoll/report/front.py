@@ -1,0 +1,92 @@
+"""The front of trees against algbw, as a table for people and as JSON for machines."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from forestcoll.report import table as tables
+from forestcoll.report import words
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from forestcoll.choose import Row
+    from forestcoll.pipeline import FrontTable
+
+
+def table(front: FrontTable) -> RenderableType:
+    """A line a point, and under it what plans need or why there is none."""
+    from rich.console import Group
+
+    heads = ["trees a root", "algbw", "of optimal", "height", "different"]
+    plans = list(front.rows[0].needs)
+    rows = []
+    for row in front.rows:
+        line = [
+            str(row.point.trees),
+            words.decimal(row.point.algbw),
+            words.percent(row.point.algbw, front.optimum.algbw),
+            "" if row.height is None else str(row.height),
+            "" if row.different is None else str(row.different),
+        ]
+        rows.append([*line, *(_need(row, target) for target in plans)])
+    if front.rows[0].height is None:
+        heads, rows = heads[:3], [row[:3] for row in rows]
+    title = f"{front.collective} on {front.name}, {words.plural(len(front.graph.ranks), 'rank')}"
+    facts = [
+        ("front", title),
+        ("optimum", f"{words.exact(front.optimum.algbw)} GB/s"),
+        ("time", words.seconds(sum(front.timings.values()))),
+    ]
+    if front.left_out:
+        facts.append(("left out", f"{words.plural(front.left_out, 'point')} between; --all"))
+    if plans:
+        facts.append(("plans", "thread blocks a rank / channels / steps a thread block"))
+    return Group(tables.facts(facts), "", tables.columns([*heads, *plans], rows, range(len(heads))))
+
+
+def summary(front: FrontTable) -> dict[str, object]:
+    """The same for machines: fractions as strings; `plan` is None where there is a `reason`."""
+    return {
+        "topology": front.name,
+        "collective": front.collective.value,
+        "ranks": len(front.graph.ranks),
+        "optimum": str(front.optimum.algbw),
+        "optimum_decimal": float(front.optimum.algbw),
+        "left_out": front.left_out,
+        "points": [_point(row) for row in front.rows],
+        "seconds": dict(front.timings),
+    }
+
+
+def _point(row: Row) -> dict[str, object]:
+    point = row.point
+    found: dict[str, object] = {
+        "trees_per_root": point.trees,
+        "algbw": str(point.algbw),
+        "algbw_decimal": float(point.algbw),
+        "percent": float(100 * point.share),
+    }
+    if row.height is not None:
+        found |= {"height": row.height, "different_trees_per_root": row.different}
+    if row.needs:
+        found["plans"] = {
+            target: {"fits": False, "reason": need}
+            if isinstance(need, str)
+            else {
+                "fits": True,
+                "thread_blocks": need.thread_blocks,
+                "channels": need.channels,
+                "steps": need.steps,
+            }
+            for target, need in row.needs.items()
+        }
+    return found
+
+
+def _need(row: Row, target: str) -> str:
+    """`"16 / 8 / 40"`, or the figure that is too large."""
+    need = row.needs[target]
+    if isinstance(need, str):
+        return "no: " + need.partition("; ")[0].rpartition(": ")[2]
+    return f"{need.thread_blocks} / {need.channels} / {need.steps}"
