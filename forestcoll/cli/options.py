@@ -267,6 +267,9 @@ def problem_options(
         )
         return command(problem=problem, **others)
 
+    needed: dict[str, Any] = {"required": True}
+    if collective is not None:
+        needed = {"default": collective, "show_default": True}
     return _stack(
         click.option(
             "--topology",
@@ -277,14 +280,7 @@ def problem_options(
         ),
         set_option,
         edit_options,
-        click.option(
-            "--collective",
-            "-c",
-            required=collective is None,
-            default=collective,
-            show_default=collective is not None,
-            type=click.Choice(COLLECTIVES),
-        ),
+        click.option("--collective", "-c", type=click.Choice(COLLECTIVES), **needed),
         click.option(
             "--root", metavar="ID|RANK", help="Root of broadcast, reduce; default rank 0."
         ),
