@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -11,8 +12,13 @@ from forestcoll.errors import UnsupportedError
 from forestcoll.forest import Bound
 from forestcoll.graph import CapacityGraph
 from forestcoll.solver.bounds import allreduce_bound
+from forestcoll.solver.fixed import fixed_capacities
 from forestcoll.solver.joint import Joint, joint
+from forestcoll.solver.joint_fixed import fixed_joint
 from forestcoll.solver.optimum import Task, analyse, is_symmetric
+
+FEW = 8
+"""Trees a root that are few: where the optimum has more, it is tried to be reached with these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +27,7 @@ class Plan:
 
     `gather` and `scatter` are the phases alone on the links, `scatter` on the reversed graph (the
     same task where the graph is symmetric). `joint` is None where both, one after the other, are as
-    good. `note` says why the bound may be out of reach, or is empty.
+    good. `note` says why there is no joint optimum to compare with, or is empty.
     """
 
     gather: Task
@@ -50,7 +56,7 @@ class Plan:
 
 @lru_cache(maxsize=4)
 def plan(graph: CapacityGraph) -> Plan:
-    """The better way, proven optimal unless `note` says otherwise.
+    """The better way; nothing beats it but copies and sums in switches, unless `note` says why not.
 
     The joint program is solved only where cuts and partitions leave a gap above the same trees.
     Raises InfeasibleError where ranks cannot reach each other.
@@ -66,8 +72,53 @@ def plan(graph: CapacityGraph) -> Plan:
         note = f"reduce-scatter and allgather over the same trees, no joint optimum: {reason}"
         return Plan(gather, scatter, None, same.bound, note)
     bound = min(same.bound, best.bound, key=lambda b: b.algbw)
-    note = ""
-    if bound.algbw > best.algbw:
-        note = "the bound allows for copies and sums in switches, which these trees do not use"
-    better = best if best.algbw > same.same_algbw else None
-    return Plan(gather, scatter, better, bound, note)
+    better = _fewer(graph, best) if best.algbw > same.same_algbw else None
+    return Plan(gather, scatter, better, bound)
+
+
+@lru_cache(maxsize=64)
+def fixed(graph: CapacityGraph, trees: int) -> Joint | None:
+    """The joint allreduce with `trees` trees a root on the average.
+
+    None where reduce-scatter and allgather with `trees` trees a root each are as good. Looked for
+    only where the joint optimum is better than theirs.
+    """
+    best = plan(graph).joint
+    if best is None or trees < 1:
+        return None
+    found = []
+    with suppress(UnsupportedError):  # there are other ways
+        found.append(fixed_joint(graph, trees, best))
+    times, rest = divmod(trees * len(graph.ranks), sum(best.supply))
+    if not rest:
+        found.append(best.times(times))
+    better = max((j for j in found if j is not None), key=lambda j: j.algbw, default=None)
+    return better if better is not None and better.algbw > same_fixed(graph, trees) else None
+
+
+def same_fixed(graph: CapacityGraph, trees: int) -> Fraction:
+    """GB/s of reduce-scatter, then allgather, with `trees` trees a root each."""
+    tasks = plan(graph).gather, plan(graph).scatter
+    return 1 / sum((_alone(task, trees) for task in tasks), Fraction(0))
+
+
+def _alone(task: Task, trees: int) -> Fraction:
+    """Seconds for a GB of a phase that has the links for itself, with `trees` trees a root."""
+    links, _, u = fixed_capacities(task, trees)
+    return u / (task.roots * trees * links.unit)
+
+
+def _fewer(graph: CapacityGraph, best: Joint) -> Joint:
+    """`best`, or the same algbw with fewer trees where `best` has many and few are enough."""
+    if max(best.supply) <= FEW:
+        return best
+    for trees in range(1, FEW + 1):
+        if trees * len(graph.ranks) >= sum(best.supply):
+            break
+        try:
+            found = fixed_joint(graph, trees, best, exact=True)
+        except UnsupportedError:  # `best` is there already
+            break
+        if found is not None:
+            return found
+    return best

@@ -11,7 +11,7 @@ from forestcoll.errors import UnsupportedError
 from forestcoll.graph import CapacityGraph
 from forestcoll.kernel import _kernel
 from forestcoll.program import Collective
-from forestcoll.solver.optimum import Task, analyse, is_balanced, is_symmetric, require_size
+from forestcoll.solver.optimum import Task, analyse, is_balanced, require_size
 
 REFINEMENTS = 5
 """Halvings of the last step of U, where trimming had failed before it."""
@@ -89,16 +89,14 @@ def fixed_algbw(
 ) -> Fraction:
     """GB/s that a forest with `trees` trees a root reaches at least, without packing it."""
 
-    def phase(one_way: CapacityGraph) -> Fraction:
-        task = analyse(one_way, root)
-        links, _, u = fixed_capacities(task, trees)
-        return task.roots * trees / u * links.unit
-
     if collective is Collective.ALLREDUCE:
-        gather = phase(graph)
-        scatter = gather if is_symmetric(graph) else phase(graph.reverse())
-        return 1 / (1 / gather + 1 / scatter)
-    return phase(graph.reverse() if collective.reduces else graph)
+        from forestcoll.solver.allreduce import fixed, same_fixed
+
+        joint = fixed(graph, trees)
+        return same_fixed(graph, trees) if joint is None else joint.algbw
+    task = analyse(graph.reverse() if collective.reduces else graph, root)
+    links, _, u = fixed_capacities(task, trees)
+    return task.roots * trees / u * links.unit
 
 
 def _floors(u: Fraction, capacity: Iterable[int]) -> list[int]:

@@ -55,6 +55,13 @@ class Joint:
     carried: Carried
     bound: Bound
 
+    def times(self, factor: int) -> Joint:
+        """The same with `factor` trees for each."""
+        out, back = (tuple(units * factor for units in half) for half in self.carried)
+        return replace(
+            self, supply=tuple(units * factor for units in self.supply), carried=(out, back)
+        )
+
 
 def joint(graph: CapacityGraph) -> Joint:
     """The joint optimum of allreduce, in as few whole units as was found, with its dual.
@@ -63,7 +70,7 @@ def joint(graph: CapacityGraph) -> Joint:
     solved exactly here.
     """
     found = symmetries(graph)
-    model = _Model(graph, found, equal=False)
+    model = Model(graph, found, equal=False)
     if len(model.program.upper) > VARIABLES:
         raise UnsupportedError(
             f"{len(model.program.upper)} links and flows that no symmetry makes alike are too many "
@@ -71,28 +78,28 @@ def joint(graph: CapacityGraph) -> Joint:
         )
     solution = model.solve()
     bound = _bound(model, solution)
-    candidates = [_whole(model, solution)]
+    candidates = [in_units(model, solution)]
     for others, equal in ((found, True), ((), False)):
-        again = _Model(graph, others, equal)
+        again = Model(graph, others, equal)
         if len(again.program.upper) > ALTERNATIVES:
             continue
         again.pool = again.rows(model.cuts)
         try:
             other = again.solve()
             if other.value == solution.value:
-                candidates.append(_whole(again, other))
+                candidates.append(in_units(again, other))
         except UnsupportedError:  # an answer is there already; this one could have been nicer
             continue
     supply, carried = min(candidates, key=lambda c: (sum(c[0]), max(c[0])))
     common = sum(supply) / solution.value  # trees for each unit of capacity
     require_size([math.ceil(c * common) for c in graph.capacity], 2)
-    return Joint(solution.value * graph.unit, supply, _raised(graph, carried, common), bound)
+    return Joint(solution.value * graph.unit, supply, raised(graph, carried, common), bound)
 
 
-def _bound(model: _Model, solution: exact_lp.Solution) -> Bound:
+def _bound(model: Model, solution: exact_lp.Solution) -> Bound:
     """The dual, in which switches that copy or add are free to do so."""
     if not model.is_dual(solution):
-        model = _Model(model.graph, model.symmetries, equal=False, able=True)
+        model = Model(model.graph, model.symmetries, equal=False, able=True)
         solution = model.solve()
     links = len(set(model.orbits.link))
     switches = len(model.switches)
@@ -116,7 +123,7 @@ def _bound(model: _Model, solution: exact_lp.Solution) -> Bound:
     return bound
 
 
-def _whole(model: _Model, solution: exact_lp.Solution) -> tuple[tuple[int, ...], Carried]:
+def in_units(model: Model, solution: exact_lp.Solution) -> tuple[tuple[int, ...], Carried]:
     """(supply, carried): shares and flows in the largest unit in which all of them are whole."""
     values = [solution.primal[j] for j in (*model.share.values(), *model.flow)]
     parts = math.lcm(*(value.denominator for value in values))
@@ -128,7 +135,7 @@ def _whole(model: _Model, solution: exact_lp.Solution) -> tuple[tuple[int, ...],
     return tuple(supply), (flow[: model.count], flow[model.count :])
 
 
-def _raised(graph: CapacityGraph, carried: Carried, common: Fraction) -> Carried:
+def raised(graph: CapacityGraph, carried: Carried, common: Fraction) -> Carried:
     """`carried`, and of what is left of the links as much as in = out allows: room for low trees.
 
     What is left is halved, such that mirror images stay mirror images.
@@ -147,7 +154,7 @@ def _raised(graph: CapacityGraph, carried: Carried, common: Fraction) -> Carried
     return out[0], out[1]
 
 
-class _Model:
+class Model:
     """The linear program of one graph, with one variable for all that symmetries make alike.
 
     Variables: links (what both halves may take together), flows (what a half takes of a link), then
@@ -168,6 +175,7 @@ class _Model:
         first = 1 + max(flow)
         node = [self.orbits.node[v] for v in graph.ranks]
         share = [first] * len(node) if equal else _numbered(node, first)
+        self.link = link
         self.flow = flow
         self.share = dict(zip(graph.ranks, share, strict=True))
         upper: list[int | None] = [None] * (1 + max(share))
@@ -290,10 +298,11 @@ class _Model:
         return self.rows(cuts)
 
     def solve(self) -> exact_lp.Solution:
-        """The exact optimum and its dual."""
+        """The exact optimum and its dual: links, `switches`, `cuts`."""
         if not self.pool:
             self.start()
-        return cutting.solve(self.program, self.pool, self.separate, max(self.graph.capacity))
+        scale = max(1, *(u for u in self.program.upper if u is not None))
+        return cutting.solve(self.program, self.pool, self.separate, scale)
 
 
 def _numbered(representatives: Sequence[int], first: int) -> list[int]:

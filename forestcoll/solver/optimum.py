@@ -22,8 +22,8 @@ class Optimum:
     differ (algbw / their sum), for broadcast and reduce algbw itself.
     `trees_per_root` is the least k at which the optimum is reached in whole units; for allreduce,
     where roots may have different shares, the k of the largest share that was found. `bound` is
-    above `algbw` only where a switch copies or adds in the fabric, or for an allreduce that is too
-    large for its joint optimum; `note` says so then.
+    above `algbw` only where a switch copies or adds in the fabric, and for an allreduce that is too
+    large for its joint optimum; then `note` says so.
     """
 
     algbw: Fraction

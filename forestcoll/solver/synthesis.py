@@ -11,7 +11,7 @@ from typing import Literal
 from forestcoll.forest import Bound, Forest, Tree, check
 from forestcoll.graph import CapacityGraph
 from forestcoll.program import Collective
-from forestcoll.solver.allreduce import plan
+from forestcoll.solver.allreduce import fixed, plan
 from forestcoll.solver.fixed import fixed_capacities
 from forestcoll.solver.joint import Joint
 from forestcoll.solver.optimum import Task, analyse, check_root, require_size
@@ -137,8 +137,9 @@ def _allreduce(
     """Reduce to all roots, then broadcast from them, with the same share of each root in both."""
     report("optimum", 0.0)
     chosen = plan(graph)
-    if chosen.joint is not None and trees == "auto":
-        return _joint(graph, chosen.joint, report), chosen.bound
+    joint = chosen.joint if trees == "auto" else fixed(graph, trees)
+    if joint is not None:
+        return _joint(graph, joint, report), chosen.bound
     gather = _Phase.packed(chosen.gather, trees, report)
     if chosen.scatter is chosen.gather:
         report.done += 1
