@@ -318,6 +318,8 @@ def _notes(forest: Forest, best: Optimum) -> list[str]:
         notes.append(
             f"proven within {float(100 * forest.algbw / best.bound.algbw):.1f} % of any schedule"
         )
+    if best.note:
+        notes.append(best.note)
     return notes
 
 

@@ -131,7 +131,7 @@ def _trees(result: Synthesis) -> str:
     per_root = forest.trees_per_root
     unit = "unit of a part" if forest.graph.shares else "root"
     text = f"{len(forest.trees)}, {per_root} a {unit}"
-    if per_root != best.trees_per_root:
+    if per_root != best.trees_per_root and forest.algbw != best.algbw:
         text += f" (the optimum takes {best.trees_per_root} a {unit})"
     return text
 

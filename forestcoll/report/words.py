@@ -117,6 +117,8 @@ def _linear_program(graph: CapacityGraph, bound: Bound) -> str:
     outside = frozenset(range(graph.n)) - part
     shown = label(graph, _smaller(graph, part, outside))
     why = "switches whose directions differ" if bound.potentials else "no single cut is tight"
+    if bound.phases:
+        why = "reduce and broadcast trees share the links"
     return f"{cuts} together ({why}), the heaviest around {shown}"
 
 

@@ -21,7 +21,7 @@ class Optimum:
     `algbw` in GB/s; `rate` is GB/s a rank (algbw / N), a unit of a part where the parts of ranks
     differ (algbw / their sum), for broadcast and reduce algbw itself.
     `trees_per_root` is the least k at which the optimum is reached in whole units; for allreduce,
-    where roots may have different shares, the k of the largest share that was found. `bound` is
+    where roots may have different shares, the mean of those that were found. `bound` is
     above `algbw` only where a switch copies or adds in the fabric, and for an allreduce that is too
     large for its joint optimum; then `note` says so.
     """
