@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING
 
 from forestcoll.errors import PlanError
 from forestcoll.program import Collective, Instruction, Program
+from forestcoll.verify.atoms import find_atoms
 from forestcoll.verify.fifo import run_fifo, slots_of
 from forestcoll.verify.layout import Layout, Sizes, sizes_of
+from forestcoll.verify.memory import Memory
 from forestcoll.verify.onesided import run_onesided
+from forestcoll.verify.order import unordered
 from forestcoll.verify.replay import Replay
 from forestcoll.verify.structure import (
     SENDS,
@@ -18,7 +21,7 @@ from forestcoll.verify.structure import (
     check_instructions,
     scale_of,
 )
-from forestcoll.verify.trace import flatten
+from forestcoll.verify.trace import Trace, flatten
 from forestcoll.verify.wiring import check_wiring
 
 if TYPE_CHECKING:
@@ -33,7 +36,7 @@ class Verified:
 
     `loads[i, j]` is the fraction of the collective's total data (`chunks` chunks) that rank i hands
     straight to rank j in a launch; `moved` is the number of chunks between ranks in all. `steps`
-    counts instructions, `events` those of the abstract run (pieces of messages, rounds, launches).
+    counts instructions, `events` those of the abstract run (parts of messages, rounds, launches).
     """
 
     collective: Collective
@@ -81,29 +84,24 @@ def verify(
     code = flatten(program, rounds)
     piece, slots = slots_of(program, sizes.total)
     queue = slots if queue is None else queue
+    layout = Layout(program, sizes, grain=scale.grain)
+    atoms = find_atoms(code, layout, scale.rounds, piece)
     if program.style == "fifo":
-        trace = run_fifo(code, queue, piece)
+        trace = run_fifo(code, atoms, queue, piece)
     else:
         trace = run_onesided(code, launches)
-    root, ordered = program.root, set[tuple[int, int]]()
-    modes = []
-    for name, claimed, in_place in (
-        ("out-of-place", program.out_of_place, False),
-        ("in-place", program.in_place, True),
-    ):
-        if claimed:
-            replay = Replay(
-                trace, Layout(program, sizes, in_place=in_place, grain=scale.grain), scale
-            )
-            replay.run(ordered)
-            root = replay.final.check(root)
-            modes.append(name)
+    memories = [
+        Memory(layout, atoms, in_place=in_place)
+        for claimed, in_place in ((program.out_of_place, False), (program.in_place, True))
+        if claimed
+    ]
+    root = _replay(trace, memories, program.root)
     loads = rank_loads(program, sizes)
     return Verified(
         collective=program.collective,
         ranks=program.n,
         root=root if program.collective.rooted else -1,
-        modes=tuple(modes),
+        modes=tuple(memory.mode.replace(" ", "-") for memory in memories),
         chunks=sizes.total,
         moved=sum(loads.values(), Fraction(0)) * sizes.total,
         loads=loads,
@@ -112,6 +110,29 @@ def verify(
         launches=launches,
         queue=queue if program.style == "fifo" else None,
     )
+
+
+def _replay(trace: Trace, memories: list[Memory], root: int) -> int:
+    """The root, once the trace is known to be right in all modes; PlanError of the first not so."""
+    replays: list[Replay] = []
+    failure: PlanError | None = None
+    for memory in memories:
+        replay = Replay(trace, memory)
+        try:
+            replay.run()
+            if replay.mixed:
+                replay = Replay(trace, memory, every=True)
+                replay.run()
+        except PlanError as error:
+            failure = error  # unless an earlier mode has something to say
+            break
+        replays.append(replay)
+    loose = unordered(trace, {pair for replay in replays for pair in replay.collisions})
+    for replay in replays:
+        root = replay.check(loose, root)
+    if failure is not None:
+        raise failure
+    return root
 
 
 def rank_loads(program: Program, sizes: Sizes) -> Loads:

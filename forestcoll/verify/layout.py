@@ -1,8 +1,8 @@
 """Where every chunk of every rank lies, what it holds at first and what it must hold at the end.
 
-One address space holds the buffers of all ranks, so that buffers which are the same memory in place
-are the same locations. A location is a chunk, or one of `grain` equal slices of it where pipelines
-or partial instructions make a thread block work on less than a chunk.
+One address space holds the buffers of all ranks; memory.py makes one of those that are the same
+memory in place. A location is a chunk, or one of `grain` equal slices of it where pipelines or
+partial instructions make a thread block work on less than a chunk.
 
 A value is one integer: the low bits hold 1 + the logical slice, the bits above `SHIFT` say which
 ranks have contributed to it; 0 is "nothing defined". Adding two values of one slice whose
@@ -12,7 +12,6 @@ contributors are disjoint is a bitwise or; everything else that is added is an e
 from __future__ import annotations
 
 import bisect
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from forestcoll.errors import PlanError
@@ -99,37 +98,18 @@ def _rule(collective: Collective, n: int) -> str:
 
 
 class Layout:
-    """Addresses of all chunks in one mode (in place or not); one chunk is `grain` locations."""
+    """Addresses of all buffers, each by itself; one chunk is `grain` locations."""
 
-    def __init__(self, program: Program, sizes: Sizes, *, in_place: bool, grain: int) -> None:
+    def __init__(self, program: Program, sizes: Sizes, *, grain: int) -> None:
         self.collective = program.collective
         self.sizes = sizes
-        self.in_place = in_place
         self.grain = grain
-        self.mode = "in place" if in_place else "out of place"
         self._bases: list[dict[Buffer, int]] = []
         self._starts: list[int] = []  # where each buffer starts, and what it is
         self._regions: list[tuple[int, Buffer]] = []
         self.size = 0
         for r in range(sizes.ranks):
-            self._bases.append(self._place(r))
-
-    def _place(self, rank: int) -> dict[Buffer, int]:
-        sizes, part = self.sizes, self.sizes.part * self.grain
-        if not self.in_place:
-            order: Sequence[Buffer] = (Buffer.INPUT, Buffer.OUTPUT, Buffer.SCRATCH)
-            return {b: self._region(rank, b) for b in order}
-        if sizes.input > sizes.output:
-            whole = self._region(rank, Buffer.INPUT)
-            bases = {Buffer.INPUT: whole, Buffer.OUTPUT: whole + rank * part}
-        elif sizes.input < sizes.output:
-            whole = self._region(rank, Buffer.OUTPUT)
-            bases = {Buffer.INPUT: whole + rank * part, Buffer.OUTPUT: whole}
-        else:
-            whole = self._region(rank, Buffer.OUTPUT)
-            bases = {Buffer.INPUT: whole, Buffer.OUTPUT: whole}
-        bases[Buffer.SCRATCH] = self._region(rank, Buffer.SCRATCH)
-        return bases
+            self._bases.append({b: self._region(r, b) for b in BUFFER_NAMES})
 
     def _region(self, rank: int, buffer: Buffer) -> int:
         start = self.size
@@ -142,20 +122,26 @@ class Layout:
         """First location of `buffer` at `rank`."""
         return self._bases[rank][buffer]
 
+    def buffer(self, rank: int, buffer: Buffer) -> tuple[int, int]:
+        """Locations [from, to) of `buffer` at `rank`."""
+        low = self._bases[rank][buffer]
+        return low, low + self.sizes.of(rank, buffer) * self.grain
+
+    def shared(self, rank: int) -> tuple[tuple[int, int], tuple[int, int]]:
+        """The locations of `rank`'s input and those of its output that are one memory in place."""
+        part = self.sizes.part * self.grain * rank
+        low, high = self.buffer(rank, Buffer.INPUT)
+        first, last = self.buffer(rank, Buffer.OUTPUT)
+        if self.sizes.input > self.sizes.output:
+            return (low + part, low + part + last - first), (first, last)
+        if self.sizes.input < self.sizes.output:
+            return (low, high), (first + part, first + part + high - low)
+        return (low, high), (first, last)
+
     def span(self, rank: int, ref: Ref) -> tuple[int, int]:
         """First location and number of locations of `ref` as seen by `rank`."""
         owner = rank if ref.rank is None else ref.rank
         return self._bases[owner][ref.buffer] + ref.offset * self.grain, ref.count * self.grain
-
-    def user(self, rank: int) -> tuple[tuple[int, int], ...]:
-        """Location ranges [from, to) that belong to the caller of `rank` between launches."""
-        spans = []
-        for b in (Buffer.INPUT, Buffer.OUTPUT):
-            start = self._bases[rank][b]
-            spans.append((start, start + self.sizes.of(rank, b) * self.grain))
-        if not self.in_place:
-            return tuple(spans)
-        return (max(spans, key=lambda s: s[1] - s[0]),)
 
     def name(self, location: int) -> str:
         """`chunk 3 of rank 1's output`."""
@@ -164,40 +150,26 @@ class Layout:
         chunk = (location - self._starts[i]) // self.grain
         return f"chunk {chunk} of rank {rank}'s {BUFFER_NAMES[buffer]}"
 
-    def initial(self) -> list[int]:
-        """Values of all locations when a launch begins: every rank's input, and nothing else."""
-        values = [0] * self.size
-        for r in range(self.sizes.ranks):
-            start, count = self._bases[r][Buffer.INPUT], self.sizes.input * self.grain
-            values[start : start + count] = self.input_values(r)
-        return values
-
-    def input_values(self, rank: int) -> list[int]:
-        """What the caller of `rank` puts into its input."""
-        first = 1
+    def input_value(self, rank: int, place: int) -> int:
+        """What the caller of `rank` puts into its input, `place` locations from its start."""
         if self.collective is Collective.ALLGATHER:
-            first += rank * self.sizes.part * self.grain
-        bit = 1 << (SHIFT + rank)
-        return [bit | i for i in range(first, first + self.sizes.input * self.grain)]
+            place += rank * self.sizes.part * self.grain
+        return (1 << (SHIFT + rank)) | (1 + place)
 
-    def output_values(self, rank: int, root: int) -> list[int] | None:
-        """What the output of `rank` must hold at the end; None where the collective leaves it open.
+    def output_value(self, rank: int, root: int, place: int) -> int:
+        """What the output of `rank` must hold at the end, `place` locations from its start.
 
         `root` is the root of a broadcast or reduce, and unused otherwise.
         """
-        count, grain = self.sizes.output * self.grain, self.grain
-        everyone = ((1 << self.sizes.ranks) - 1) << SHIFT
+        part = self.sizes.part * self.grain
         if self.collective is Collective.ALLGATHER:
-            part = self.sizes.part * grain
-            return [(1 << (SHIFT + i // part)) | (1 + i) for i in range(count)]
+            return (1 << (SHIFT + place // part)) | (1 + place)
         if self.collective is Collective.BROADCAST:
-            return [(1 << (SHIFT + root)) | (1 + i) for i in range(count)]
-        if self.collective is Collective.REDUCE and rank != root:
-            return None
-        first = 1
+            return (1 << (SHIFT + root)) | (1 + place)
+        everyone = ((1 << self.sizes.ranks) - 1) << SHIFT
         if self.collective is Collective.REDUCE_SCATTER:
-            first += rank * self.sizes.part * grain
-        return [everyone | i for i in range(first, first + count)]
+            place += rank * part
+        return everyone | (1 + place)
 
     def describe(self, value: int) -> str:
         """A value in words: `chunk 2 of rank 1's input`, `chunk 2 added up over ranks 0, 1`."""

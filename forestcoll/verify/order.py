@@ -8,9 +8,107 @@ from forestcoll.verify.trace import Trace
 
 _BATCH = 2048
 
+Pair = tuple[int, int]
 
-def unordered(trace: Trace, pairs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Those of the `pairs` (a, b), a < b, where no chain of arrows leads from a to b.
+
+def unordered(trace: Trace, pairs: Iterable[Pair]) -> list[Pair]:
+    """Those of the `pairs` (a, b), a < b, where no chain of arrows leads from a to b."""
+    return _search(trace, _Plain(trace).sift(pairs))
+
+
+class _Plain:
+    """Orders that are plain to see: from what a chain has waited for itself.
+
+    One sweep over the trace keeps, for each chain, up to which event of every other chain its next
+    events come after. Only what an event waits for directly is handed on, except by a rank's caller,
+    who knows all that the rank's thread blocks did. Most pairs are settled so.
+    """
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self.known: dict[int, dict[int, int]] = {}
+        self.waits: dict[int, list[int]] = {}  # per chain: events that it does not yet come after
+        self.loose: dict[int, list[int]] = {}  # per chain: events since its last whole one
+        self.top: list[int] = []  # per event: it and its chain's events up to this are before it
+
+    def sift(self, pairs: Iterable[Pair]) -> list[Pair]:
+        """The pairs that are not plain."""
+        firsts: dict[int, list[int]] = {}
+        for a, b in pairs:
+            firsts.setdefault(b, []).append(a)
+        found = []
+        for event in range(max(firsts, default=-1) + 1):
+            self._arrive(event)
+            for a in firsts.get(event, ()):
+                if not self._comes_after(event, a):
+                    found.append((a, event))
+        return found
+
+    def _arrive(self, event: int) -> None:
+        trace = self.trace
+        chain, prev, cross = trace.chain[event], trace.prev[event], trace.cross[event]
+        waits = self.waits.setdefault(chain, [])
+        while waits and waits[0] <= prev:
+            for other in trace.cross[waits.pop(0)]:
+                self._learn(chain, other)
+        if prev >= 0 and trace.chain[prev] != chain:
+            self._learn(chain, prev)
+        loose = self.loose.setdefault(chain, [])
+        while loose and loose[0] <= prev:
+            del loose[0]
+        whole = not loose or (len(cross) >= len(loose) and set(loose) <= set(cross))
+        self.top.append(event if whole else prev)
+        loose.append(event)
+        if trace.block[event] < 0:
+            for other in cross:
+                self._inherit(chain, trace.chain[other])
+        elif cross:
+            waits.append(event)
+
+    def _learn(self, chain: int, event: int) -> None:
+        """From now on, events of the chain come after `event`."""
+        trace = self.trace
+        known = self.known.setdefault(chain, {})
+        self._note(known, event)
+        if trace.chain[event] < ~trace.code.program.n:  # a put by somebody else
+            for other in (trace.prev[event], *trace.cross[event]):
+                if other >= 0:
+                    self._note(known, other)
+
+    def _note(self, known: dict[int, int], event: int) -> None:
+        chain, top = self.trace.chain[event], self.top[event]
+        if top > known.get(chain, -1):
+            known[chain] = top
+
+    def _inherit(self, chain: int, other: int) -> None:
+        """A caller's events come after all that a thread block of the rank has done so far."""
+        for event in self.waits.get(other, ()):
+            for before in self.trace.cross[event]:
+                self._learn(other, before)
+        self.waits[other] = []
+        known = self.known.setdefault(chain, {})
+        for key, event in self.known.get(other, {}).items():
+            known[key] = max(event, known.get(key, -1))
+
+    def _comes_after(self, event: int, a: int) -> bool:
+        trace = self.trace
+        chain, first = trace.chain[event], trace.chain[a]
+        if a == trace.prev[event] or (first == chain and a <= trace.prev[event]):
+            return True
+        known = self.known.get(chain, {})
+        if a <= known.get(first, -1):
+            return True
+        for other in trace.cross[event]:
+            if a == other or (first == trace.chain[other] and a <= self.top[other]):
+                return True
+        if first < 0:
+            return False
+        caller = known.get(~trace.code.rank[first], -1)
+        return caller >= 0 and trace.line[caller] > trace.launch(a)
+
+
+def _search(trace: Trace, pairs: Iterable[Pair]) -> list[Pair]:
+    """Those of the pairs where no chain of arrows leads from the one to the other.
 
     Takes the first events of the pairs in batches; one sweep over the trace hands on, for each
     event, the set of those that lead to it (one bit each of an integer).
@@ -19,7 +117,7 @@ def unordered(trace: Trace, pairs: Iterable[tuple[int, int]]) -> list[tuple[int,
     for a, b in pairs:
         by_first.setdefault(a, []).append(b)
     firsts = sorted(by_first)
-    found: list[tuple[int, int]] = []
+    found: list[Pair] = []
     for start in range(0, len(firsts), _BATCH):
         batch = firsts[start : start + _BATCH]
         bits = {a: 1 << i for i, a in enumerate(batch)}

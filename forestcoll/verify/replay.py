@@ -1,25 +1,27 @@
-"""Memory along a trace: what every chunk holds, and which accesses meet in one place.
+"""Memory along a trace: what every atom holds, and which accesses meet in one place.
 
 One replay covers one mode (in place or out of place). Values are followed through the first launch
 only: later launches run the same instructions on new input (onesided.py says why that is enough).
-Collisions are collected as pairs of events and handed to order.py, which finds those that nothing
-orders; if there are none, every timing gives the values of this one.
+Collisions are collected as pairs of events, for order.py to find those that nothing orders; if there
+are none, every timing gives the values of this one. Pairs of two events of later launches are
+the same as pairs an equal number of launches earlier, and not collected. That leaves none unchecked
+as long as no place is used in the first launch after it was used in a later one, which is possible
+only where ranks are a launch apart; then (`mixed`) another replay has to collect `every` pair.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import NoReturn
 
 from forestcoll.errors import PlanError
-from forestcoll.program import Buffer, Collective, Instruction, Op, Ref
-from forestcoll.verify.layout import BUFFER_NAMES, SHIFT, SLICE, Layout, contributors
-from forestcoll.verify.order import unordered
-from forestcoll.verify.structure import PUTS, RECEIVES, SENDS, Scale
-from forestcoll.verify.trace import SYNC, Line, Trace
-
-Span = tuple[int, int]  # locations [from, to)
+from forestcoll.program import Instruction, Op
+from forestcoll.verify.atoms import Span
+from forestcoll.verify.layout import SHIFT, SLICE, contributors
+from forestcoll.verify.memory import Final, Memory
+from forestcoll.verify.structure import PUTS, RECEIVES, SENDS
+from forestcoll.verify.trace import SYNC, Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,38 +41,50 @@ class _Work:
 class Replay:
     """One mode's memory; `run` goes through the whole trace."""
 
-    def __init__(self, trace: Trace, layout: Layout, scale: Scale) -> None:
-        self.trace, self.layout, self.scale = trace, layout, scale
-        self.final = Final(trace, layout)
-        self.values = layout.initial()
-        self.writer = [-1] * layout.size  # last event that wrote a location
-        self.readers = [0] * layout.size  # who read it since: index into _lists, 0 for nobody
+    def __init__(self, trace: Trace, memory: Memory, *, every: bool = False) -> None:
+        self.trace, self.memory = trace, memory
+        self.mixed = False
+        self._late = bytearray(len(trace)) if every else trace.late()
+        self.final = Final(trace, memory)
+        self.values = memory.initial()
+        self.writer = [-1] * memory.size  # last event that wrote an atom
+        self.readers = [0] * memory.size  # who read it since: index into _lists, 0 for nobody
         self._lists: list[tuple[int, int]] = [(-1, 0)]  # (event, index of the rest)
-        self.collisions: dict[tuple[int, int], int] = {}  # (event, later event) -> location
+        self.collisions: dict[tuple[int, int], int] = {}  # (event, later event) -> atom
         self._wrong: tuple[int, str] | None = None  # the first event that adds what does not add up
         self._messages: dict[int, list[int]] = {}  # by the event that sent it
         self._cache: dict[tuple[int, int], _Work] = {}
 
-    def run(self, ordered: set[tuple[int, int]]) -> None:
-        """Check the whole run.
-
-        `ordered` holds pairs of events known to be ordered and is added to. Raises PlanError: for a
-        race first, since a wrong value may be but its effect.
-        """
+    def run(self) -> None:
+        """Go through the whole trace: values of the first launch, collisions of all."""
         if self.trace.code.program.style == "fifo":
             self._run_fifo()
         else:
             self._run_onesided()
-        self._check_races(ordered)
+
+    def check(self, loose: Collection[tuple[int, int]], root: int) -> int:
+        """Check what `run` found; `loose` are the collisions that nothing orders.
+
+        Returns the root of a rooted collective (else -1). Raises PlanError: for a race first, since
+        a wrong value may be but its effect.
+        """
+        races = [pair for pair in loose if pair in self.collisions]
+        if races:
+            self._raise_race(*min(races, key=lambda p: (p[1], p[0])))
         if self._wrong is not None:
             event, text = self._wrong
-            raise PlanError(f"{self.trace.where(event)}: {text} ({self.layout.mode})")
+            raise PlanError(f"{self.trace.where(event)}: {text} ({self.memory.mode})")
+        return self.final.check(root)
 
     # --- accesses ---------------------------------------------------------------------------------
 
     def _meet(self, earlier: int, event: int, location: int) -> None:
         """Note that the order of two events matters, unless it is plain to see."""
         trace = self.trace
+        if self._late[earlier]:
+            if self._late[event]:
+                return
+            self.mixed = True
         chain = trace.chain[earlier]
         if chain == trace.chain[event] and earlier <= trace.prev[event]:
             return
@@ -104,16 +118,9 @@ class Replay:
         self.writer[low:high] = [event] * (high - low)
         self.readers[low:high] = [0] * (high - low)
 
-    def _check_races(self, ordered: set[tuple[int, int]]) -> None:
-        todo = [p for p in self.collisions if p not in ordered]
-        loose = unordered(self.trace, todo)
-        if loose:
-            self._raise_race(*min(loose, key=lambda p: (p[1], p[0])))
-        ordered.update(todo)
-
     def _raise_race(self, a: int, b: int) -> NoReturn:
-        trace, place = self.trace, self.layout.name(self.collisions[a, b])
-        mode = self.layout.mode
+        trace, place = self.trace, self.memory.name(self.collisions[a, b])
+        mode = self.memory.mode
         for caller, other in ((a, b), (b, a)):
             if trace.block[caller] >= 0:
                 continue
@@ -151,7 +158,7 @@ class Replay:
         if x and y and not (x ^ y) & SLICE and not (x & y) >> SHIFT:
             return x | y
         if self._wrong is None:
-            name = self.layout.describe
+            name = self.memory.layout.describe
             if not x or not y:
                 text = f"adds something undefined to {name(x or y)}"
             elif (x ^ y) & SLICE:
@@ -175,55 +182,53 @@ class Replay:
 
     def _run_fifo(self) -> None:
         trace = self.trace
-        for event in range(len(trace)):
-            block = trace.block[event]
-            entry = trace.code.lines[block][trace.line[event]]
-            op = entry.instruction.op
-            if op in RECEIVES or op in SENDS:
-                self._message(event, block, entry)
-            elif op is not Op.NOP:
-                self._local(event, self._place(block, entry))
-        for r in range(self.layout.sizes.ranks):
+        for event, (block, line) in enumerate(zip(trace.block, trace.line, strict=True)):
+            work = self._work(block, line)
+            if work.op in RECEIVES or work.op in SENDS:
+                self._message(event, work)
+            elif work.op is not Op.NOP:
+                self._local(event, work)
+        for r in range(self.memory.layout.sizes.ranks):
             self.final.keep(r, self.values, self.writer)
 
-    def _message(self, event: int, block: int, entry: Line) -> None:
-        """Send, receive or both: one piece of a message."""
-        i, rank, trace = entry.instruction, self.trace.code.rank[block], self.trace
-        first = trace.item[event] * trace.piece
-        if first == 0 and i.src and i.dst:
-            self._place(block, entry)  # for its check of the operands
-        receives, values = i.op in RECEIVES, list[int]()
+    def _message(self, event: int, work: _Work) -> None:
+        """Send, receive or both: one part of a message."""
+        receives, values = work.op in RECEIVES, list[int]()
         if receives:
-            values = self._messages.pop(trace.cross[event][0])
-        if i.src:
-            low, length = self.layout.span(rank, i.src[0])
-            low, high = low + first, low + min(length, first + trace.piece)
+            values = self._messages.pop(self.trace.cross[event][0])
+        if work.src:
+            low, high = self._part(event, work.src[0])
             self._read(event, low, high)
             own = self.values[low:high]
             values = self._add_all(event, values, own) if receives else own
-        if i.dst:
-            low, length = self.layout.span(rank, i.dst[0])
-            low, high = low + first, low + min(length, first + trace.piece)
+        if work.dst:
+            low, high = self._part(event, work.dst[0])
             self._write(event, low, high)
             self.values[low:high] = values
-        if i.op in SENDS:
+        if work.op in SENDS:
             self._messages[event] = values
+
+    def _part(self, event: int, span: Span) -> Span:
+        """The atoms of a message's operand that an event handles."""
+        item, piece, atoms = self.trace.item[event], self.trace.piece, self.memory.atoms
+        if piece == 1:
+            return span[0] + item, span[0] + item + 1
+        first = atoms.starts[span[0]] + item * piece
+        return atoms.span(first, min(first + piece, atoms.starts[span[1]]))
 
     # --- onesided ---------------------------------------------------------------------------------
 
     def _run_onesided(self) -> None:
         trace = self.trace
-        for event in range(len(trace)):
-            item = trace.item[event]
+        for event, item in enumerate(trace.item):
             if item == SYNC:
                 continue
             block = trace.block[event]
             if block < 0:
                 self._caller(event, ~block)
                 continue
-            code = trace.code.lines[block]
-            launch, line = divmod(trace.line[event], len(code))
-            work = self._work(block, line, code[line])
+            launch, line = divmod(trace.line[event], len(trace.code.lines[block]))
+            work = self._work(block, line)
             if item >= 0:  # one destination of a put
                 src = work.src[item if len(work.src) > 1 else 0]
                 work = _Work(Op.PUT, (src,), (work.dst[item],), (work.dst[item],))
@@ -236,42 +241,36 @@ class Replay:
         """Between launches input and output are the caller's, who may change both."""
         if self.trace.line[event] == 1:
             self.final.keep(rank, self.values, self.writer)
-        for low, high in self.layout.user(rank):
+        for low, high in self.memory.user(rank):
             self._write(event, low, high)
 
     # --- one instruction --------------------------------------------------------------------------
 
-    def _work(self, block: int, line: int, entry: Line) -> _Work:
-        """The locations that a line of a thread block's code uses in this mode."""
+    def _work(self, block: int, line: int) -> _Work:
+        """The atoms that a line of a thread block's code uses in this mode."""
         found = self._cache.get((block, line))
         if found is None:
-            found = self._cache[block, line] = self._place(block, entry)
+            found = self._cache[block, line] = self._place(block, line)
         return found
 
-    def _place(self, block: int, entry: Line) -> _Work:
-        i, rank = entry.instruction, self.trace.code.rank[block]
-        src = tuple(self._span(rank, ref, entry) for ref in i.src)
-        dst = tuple(self._span(rank, ref, entry) for ref in i.dst)
+    def _place(self, block: int, line: int) -> _Work:
+        code = self.trace.code
+        entry = code.lines[block][line]
+        i, operands = entry.instruction, self.memory.operands(block, line)
+        src, dst = operands.src, operands.dst
         if i.op is Op.REDUCE:
             src = (*dst, *src)
-        clash = _clash(i, src, dst)
+        clash = _clash(i, src, dst) if dst else None
         if clash is not None:
-            number = self.trace.code.number[block]
             raise PlanError(
-                f"rank {rank}, thread block {number}, step {entry.step} ({i.op.value}): two of its "
-                f"operands meet in {self.layout.name(clash)} but are not the same chunks "
-                f"({self.layout.mode}); they must be equal or apart"
+                f"{code.where(block, line)}: two of its operands meet in "
+                f"{self.memory.name(clash)} but are not the same chunks ({self.memory.mode}); "
+                f"they must be equal or apart"
             )
         written = dst
         if i.op is Op.COPY:
             written = tuple(d for s, d in zip(src, dst, strict=True) if s != d)
         return _Work(i.op, src, dst, written)
-
-    def _span(self, rank: int, ref: Ref, entry: Line) -> Span:
-        """The slice of `ref` that this line handles: of a pipeline's round, or of a part."""
-        low, length = self.layout.span(rank, ref)
-        index, of = (entry.round, self.scale.rounds) if entry.round >= 0 else entry.instruction.part
-        return low + length * index // of, low + length * (index + 1) // of
 
     def _touch(self, event: int, work: _Work) -> None:
         for low, high in work.src:
@@ -312,68 +311,3 @@ def _clash(i: Instruction, src: tuple[Span, ...], dst: tuple[Span, ...]) -> int 
             if not equal and low < other[1] and other[0] < high:
                 return max(low, other[0])
     return None
-
-
-class Final:
-    """What every rank was left with by the first launch."""
-
-    def __init__(self, trace: Trace, layout: Layout) -> None:
-        self.trace, self.layout = trace, layout
-        self._kept: dict[tuple[int, Buffer], tuple[list[int], list[int]]] = {}
-
-    def keep(self, rank: int, values: list[int], writers: list[int]) -> None:
-        """Note the user buffers of `rank` as they are now."""
-        for buffer in (Buffer.INPUT, Buffer.OUTPUT):
-            low = self.layout.base(rank, buffer)
-            high = low + self.layout.sizes.of(rank, buffer) * self.layout.grain
-            self._kept[rank, buffer] = values[low:high], writers[low:high]
-
-    def check(self, root: int) -> int:
-        """Compare with what the collective defines; returns the root of a rooted one (else -1).
-
-        A `root` of -1 is found from where the data came from or went. Raises PlanError with the
-        first chunk that is wrong and who wrote it last.
-        """
-        rooted = self.layout.collective.rooted
-        root = self._find_root() if rooted and root < 0 else root
-        for rank in range(self.layout.sizes.ranks):
-            wanted = self.layout.output_values(rank, root)
-            if wanted is not None:
-                self._compare(rank, Buffer.OUTPUT, wanted)
-            if not self.layout.in_place:
-                self._compare(rank, Buffer.INPUT, self.layout.input_values(rank))
-        return root if rooted else -1
-
-    def _find_root(self) -> int:
-        n = self.layout.sizes.ranks
-        if self.layout.collective is Collective.BROADCAST:
-            votes = {v for r in range(n) for v in self._kept[r, Buffer.OUTPUT][0][:1] if v}
-            ranks = {contributors(v)[0] for v in votes}
-            return min(ranks) if len(ranks) == 1 else 0
-        for rank in range(n):
-            if self._kept[rank, Buffer.OUTPUT][0] == self.layout.output_values(rank, rank):
-                return rank
-
-        def filled(rank: int) -> int:
-            return sum(len(contributors(v)) for v in self._kept[rank, Buffer.OUTPUT][0])
-
-        return max(range(n), key=filled)
-
-    def _compare(self, rank: int, buffer: Buffer, wanted: list[int]) -> None:
-        values, writers = self._kept[rank, buffer]
-        if values == wanted:
-            return
-        k = next(k for k, (x, y) in enumerate(zip(values, wanted, strict=True)) if x != y)
-        name = f"chunk {k // self.layout.grain} of rank {rank}'s {BUFFER_NAMES[buffer]}"
-        holds, needs = self.layout.describe(values[k]), self.layout.describe(wanted[k])
-        writer = writers[k]
-        by = (
-            "nothing writes it"
-            if writer < 0 or self.trace.block[writer] < 0
-            else f"last written by {self.trace.where(writer)}"
-        )
-        rule = "it must stay" if buffer is Buffer.INPUT else "it should hold"
-        raise PlanError(
-            f"wrong result: {name} holds {holds} at the end, {rule} {needs}; {by} "
-            f"({self.layout.mode})"
-        )

@@ -78,8 +78,9 @@ class Trace:
     by `prev`: event e comes after `prev[e]` and after all events of its chain before `prev[e]`.
     `cross[e]`: further events that e comes after. `block`: thread block, or ~rank for the caller of
     a rank between launches. `line`: position in the block's code plus code length times launch; for
-    a caller the launch that follows. `item`: SYNC, WHOLE, or which piece (fifo) or destination
-    (asynchronous put) of the instruction this event handles. `piece`: chunks in a piece.
+    a caller the launch that follows. `item`: SYNC, WHOLE, or which part of a message (fifo) or
+    destination (asynchronous put) of the instruction this event handles. `piece`: chunks in a part
+    of a message; where it is 1, a part is an atom.
     """
 
     code: Code
@@ -118,6 +119,14 @@ class Trace:
         """The launch in which the event happens; of a caller, the launch that follows it."""
         b = self.block[event]
         return self.line[event] if b < 0 else self.line[event] // len(self.code.lines[b])
+
+    def late(self) -> bytearray:
+        """Per event, whether it belongs to a launch after the first (or to the caller before)."""
+        lengths = [len(lines) for lines in self.code.lines]
+        return bytearray(
+            line >= (lengths[b] if b >= 0 else 1)
+            for b, line in zip(self.block, self.line, strict=True)
+        )
 
 
 @dataclass(frozen=True, slots=True)
