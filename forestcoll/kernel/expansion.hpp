@@ -15,7 +15,8 @@ struct PathTree {
   std::vector<int> paths;
 };
 
-// Hands every tree edge one path. A batch is divided only where no single path holds all of it.
-std::vector<PathTree> expand(std::vector<Batch> batches, Logical logical, int nodes);
+// Hands every tree edge one path. A batch is divided only where no single path holds all of it; equal
+// trees come out as one.
+std::vector<PathTree> expand(std::vector<Batch> batches, Logical logical);
 
 }  // namespace forestcoll

@@ -1,8 +1,11 @@
 #include <algorithm>
-#include <set>
+#include <atomic>
+#include <cstdint>
+#include <span>
 
-#include "flow.hpp"
 #include "packing.hpp"
+#include "parallel.hpp"
+#include "transport.hpp"
 
 namespace forestcoll {
 namespace {
@@ -13,103 +16,143 @@ struct Share {
   Amount units = 0;
 };
 
-// Hops from `root` along arcs that have capacity; -1 where there is no way.
-std::vector<int> hops(const Digraph& graph, const std::vector<std::vector<int>>& out, int root) {
-  std::vector<int> level(graph.nodes, -1), queue{root};
-  level[root] = 0;
-  for (std::size_t i = 0; i < queue.size(); ++i)
-    for (int e : out[queue[i]])
-      if (const int v = graph.head[e]; level[v] < 0) {
-        level[v] = level[queue[i]] + 1;
-        queue.push_back(v);
-      }
-  return level;
-}
+// What enters one node: the shares of root i are list[start[i]] up to list[start[i + 1]].
+struct Entries {
+  std::vector<int> start{0};
+  std::vector<Share> list;
 
-// Divides the arcs into node v among the roots; per root its shares, or nothing if it cannot be done.
-std::optional<std::vector<std::vector<Share>>> divide(const Digraph& graph,
-                                                      const std::vector<int>& into,
-                                                      const std::vector<std::vector<int>>& level,
-                                                      const std::vector<int>& roots,
-                                                      const std::vector<Amount>& supply, int v) {
-  const int rows = static_cast<int>(roots.size()), columns = static_cast<int>(into.size());
-  Residual net(rows + columns + 2);
-  const int source = rows + columns, sink = source + 1;
-  Amount wanted = 0;
-  for (int e = 0; e < columns; ++e) net.add_arc(rows + e, sink, graph.capacity[into[e]]);
-  std::vector<std::pair<int, int>> options;  // (row, column) of the arcs that follow, in order
-  for (int i = 0; i < rows; ++i)
-    for (int e = 0; e < columns; ++e)
-      if (level[i][graph.tail[into[e]]] == level[i][v] - 1 && roots[i] != v) {
-        net.add_arc(i, rows + e, supply[roots[i]]);
-        options.emplace_back(i, e);
-      }
-  for (int i = 0; i < rows; ++i)
-    if (roots[i] != v) {
-      net.add_arc(source, i, supply[roots[i]]);
-      wanted += supply[roots[i]];
-    }
-  if (net.push(source, sink, wanted) < wanted) return std::nullopt;
-  std::vector<std::vector<Share>> shares(rows);
-  for (std::size_t n = 0; n < options.size(); ++n)
-    if (const Amount units = net.left(2 * (columns + static_cast<int>(n)) + 1); units > 0)
-      shares[options[n].first].push_back({graph.tail[into[options[n].second]], units});
-  return shares;
+  std::span<const Share> of(int root) const {
+    return {list.data() + start[root], list.data() + start[root + 1]};
+  }
+};
+
+// Hops from each root to each node along arcs that have capacity; kNowhere where there is no way.
+class Levels {
+ public:
+  static constexpr std::uint16_t kNowhere = 0xffff;
+
+  Levels(const Digraph& graph, const std::vector<int>& roots)
+      : roots_(roots.size()), level_(roots.size() * graph.nodes, kNowhere) {
+    std::vector<std::vector<int>> out(graph.nodes);
+    for (int e = 0; e < graph.arcs(); ++e)
+      if (graph.capacity[e] > 0) out[graph.tail[e]].push_back(graph.head[e]);
+    parallel_for(static_cast<int>(roots.size()), level_.size() > 10'000, [&](int i) {
+      std::vector<int> queue{roots[i]};
+      level(i, roots[i]) = 0;
+      // in dense graphs most arcs lead back: none need be followed once all nodes are found
+      for (std::size_t n = 0; n < queue.size() && queue.size() < out.size(); ++n)
+        for (int v : out[queue[n]])
+          if (level(i, v) == kNowhere) {
+            level(i, v) = static_cast<std::uint16_t>(level(i, queue[n]) + 1);
+            queue.push_back(v);
+          }
+    });
+  }
+
+  // The levels of one node, seen from each root.
+  std::span<const std::uint16_t> at(int v) const { return {level_.data() + v * roots_, roots_}; }
+
+ private:
+  std::uint16_t& level(int root, int v) { return level_[v * roots_ + root]; }
+
+  std::size_t roots_;
+  std::vector<std::uint16_t> level_;  // by node, then root
+};
+
+// Divides the arcs into node v among the roots; false where it cannot be done.
+bool divide(const Digraph& graph, const std::vector<int>& into, const Levels& levels,
+            const std::vector<int>& roots, const std::vector<Amount>& supply, int v,
+            Entries& entries) {
+  thread_local Transport transport;
+  thread_local std::vector<std::vector<int>> options;  // per root, arcs
+  transport.clear();
+  options.resize(std::max(options.size(), roots.size()));
+  const auto here = levels.at(v);
+  for (int e = 0; e < static_cast<int>(into.size()); ++e) {
+    transport.add_column(graph.capacity[into[e]]);
+    const auto there = levels.at(graph.tail[into[e]]);
+    for (std::size_t i = 0; i < roots.size(); ++i)
+      if (there[i] + 1 == here[i]) options[i].push_back(e);
+  }
+  for (std::size_t i = 0; i < roots.size(); ++i) {
+    for (int e : options[i]) transport.add_option(e);
+    options[i].clear();
+    transport.end_row(roots[i] == v ? 0 : supply[roots[i]]);
+  }
+  if (!transport.solve()) return false;
+  for (std::size_t i = 0; i < roots.size(); ++i) {
+    transport.read(static_cast<int>(i), [&](int e, Amount units) {
+      entries.list.push_back({graph.tail[into[e]], units});
+    });
+    entries.start.push_back(static_cast<int>(entries.list.size()));
+  }
+  return true;
 }
 
 // One root's trees: every node's shares are laid along the line 0 .. supply, largest first; a tree
 // holds from one border to the next.
-void assemble(int root, Amount supply, std::vector<std::vector<Share>>& shares,
-              std::vector<Batch>& batches) {
-  std::set<Amount> borders{supply};
-  for (std::vector<Share>& list : shares) {
-    std::stable_sort(list.begin(), list.end(),
+std::vector<Batch> assemble(int number, int root, Amount supply,
+                            const std::vector<Entries>& entries) {
+  const int nodes = static_cast<int>(entries.size());
+  std::vector<std::vector<Share>> shares(nodes);
+  std::vector<Amount> borders{supply};
+  Batch batch{root, supply, std::vector<int>(nodes, -1)};
+  for (int v = 0; v < nodes; ++v) {
+    const auto list = entries[v].of(number);
+    if (list.size() == 1) batch.parent[v] = list[0].parent;
+    if (list.size() <= 1) continue;
+    shares[v].assign(list.begin(), list.end());
+    std::stable_sort(shares[v].begin(), shares[v].end(),
                      [](const Share& a, const Share& b) { return a.units > b.units; });
     Amount at = 0;
-    for (const Share& share : list) borders.insert(at += share.units);
+    for (const Share& share : shares[v]) borders.push_back(at += share.units);
   }
-  const int nodes = static_cast<int>(shares.size());
+  std::sort(borders.begin(), borders.end());
+  borders.erase(std::unique(borders.begin(), borders.end()), borders.end());
   std::vector<std::size_t> current(nodes, 0);
   std::vector<Amount> until(nodes, 0);
   Amount from = 0;
+  std::vector<Batch> batches;
   for (const Amount border : borders) {
-    Batch batch{root, border - from, std::vector<int>(nodes, -1)};
+    batch.weight = border - from;
     for (int v = 0; v < nodes; ++v) {
-      if (v == root) continue;
+      if (shares[v].empty()) continue;
       while (until[v] <= from) until[v] += shares[v][current[v]++].units;
       batch.parent[v] = shares[v][current[v] - 1].parent;
     }
-    batches.push_back(std::move(batch));
+    batches.push_back(batch);
     from = border;
   }
+  return batches;
 }
 
 }  // namespace
 
 std::optional<std::vector<Batch>> pack_layered(const Digraph& graph,
                                                const std::vector<Amount>& supply) {
-  std::vector<std::vector<int>> out(graph.nodes), into(graph.nodes), level;
-  for (int e = 0; e < graph.arcs(); ++e) {
-    if (graph.capacity[e] == 0) continue;
-    out[graph.tail[e]].push_back(e);
-    into[graph.head[e]].push_back(e);
-  }
+  std::vector<std::vector<int>> into(graph.nodes);
+  for (int e = 0; e < graph.arcs(); ++e)
+    if (graph.capacity[e] > 0) into[graph.head[e]].push_back(e);
   std::vector<int> roots;
   for (int r = 0; r < graph.nodes; ++r)
-    if (supply[r] > 0) {
-      roots.push_back(r);
-      level.push_back(hops(graph, out, r));
-    }
-  std::vector<std::vector<std::vector<Share>>> shares(  // root, node
-      roots.size(), std::vector<std::vector<Share>>(graph.nodes));
-  for (int v = 0; v < graph.nodes; ++v) {
-    auto divided = divide(graph, into[v], level, roots, supply, v);
-    if (!divided) return std::nullopt;
-    for (std::size_t i = 0; i < roots.size(); ++i) shares[i][v] = std::move((*divided)[i]);
-  }
+    if (supply[r] > 0) roots.push_back(r);
+  const int count = static_cast<int>(roots.size());
+  const bool heavy = static_cast<long>(count) * graph.nodes > 10'000;
+  const Levels levels(graph, roots);
+  std::vector<Entries> entries(graph.nodes);
+  std::atomic<bool> possible{true};
+  parallel_for(graph.nodes, heavy, [&](int v) {
+    if (v % 16 == 0) poll_signals();
+    if (possible && !divide(graph, into[v], levels, roots, supply, v, entries[v])) possible = false;
+  });
+  if (!possible) return std::nullopt;
+  std::vector<std::vector<Batch>> packed(count);
+  parallel_for(count, heavy, [&](int i) {
+    packed[i] = assemble(i, roots[i], supply[roots[i]], entries);
+  });
   std::vector<Batch> batches;
-  for (std::size_t i = 0; i < roots.size(); ++i)
-    assemble(roots[i], supply[roots[i]], shares[i], batches);
+  for (std::vector<Batch>& list : packed)
+    for (Batch& batch : list) batches.push_back(std::move(batch));
   return batches;
 }
 

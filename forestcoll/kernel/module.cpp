@@ -14,6 +14,7 @@
 #include "lowering.hpp"
 #include "orbits.hpp"
 #include "packing.hpp"
+#include "parallel.hpp"
 #include "scanning.hpp"
 #include "splitting.hpp"
 
@@ -23,6 +24,10 @@ using namespace nb::literals;
 namespace forestcoll {
 
 void poll_signals() {
+  if (stop_asked) {  // a thread that Python does not know
+    if (*stop_asked) throw Stopped();
+    return;
+  }
   using Clock = std::chrono::steady_clock;
   thread_local Clock::time_point last = Clock::now();
   const Clock::time_point now = Clock::now();
@@ -194,7 +199,7 @@ std::vector<TreeTuple> over_paths(std::vector<Batch> batches, const Logical& log
     batch.root = sinks[batch.root];
   }
   std::vector<TreeTuple> result;
-  for (PathTree& tree : expand(std::move(batches), logical, nodes))
+  for (PathTree& tree : expand(std::move(batches), logical))
     result.emplace_back(tree.root, tree.weight, std::move(tree.paths));
   return result;
 }

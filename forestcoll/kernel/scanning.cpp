@@ -6,12 +6,10 @@ namespace forestcoll {
 
 TreeScan::TreeScan(const Digraph& graph, const std::vector<char>& rank, std::vector<char> copies,
                    std::vector<char> adds)
-    : nodes_(graph.nodes), rank_(rank), loads_(graph.arcs(), 0), parent_(graph.nodes),
+    : rank_(rank), arc_(graph), loads_(graph.arcs(), 0), parent_(graph.nodes),
       depth_(graph.nodes), seen_(graph.arcs(), 0) {
   for (char r : rank) ranks_ += r != 0;
-  arc_.reserve(graph.arcs());
   for (int e = 0; e < graph.arcs(); ++e) {
-    arc_[std::int64_t{graph.tail[e]} * nodes_ + graph.head[e]] = e;
     once_[0].push_back(copies[graph.head[e]]);
     once_[1].push_back(adds[graph.tail[e]]);
   }
@@ -26,9 +24,9 @@ PathInfo TreeScan::read(std::span<const int> nodes) const {
   path.linked = true;
   for (std::size_t i = 1; i < nodes.size(); ++i) {
     if (i + 1 < nodes.size() && rank_[nodes[i]]) path.sound = false;
-    const auto found = arc_.find(std::int64_t{nodes[i - 1]} * nodes_ + nodes[i]);
-    if (found == arc_.end()) path.linked = false;
-    else path.arcs.push_back(found->second);
+    const int e = arc_.find(nodes[i - 1], nodes[i]);
+    if (e < 0) path.linked = false;
+    else path.arcs.push_back(e);
   }
   return path;
 }

@@ -3,9 +3,9 @@
 
 #include <optional>
 #include <span>
-#include <unordered_map>
 #include <vector>
 
+#include "arc_index.hpp"
 #include "graph.hpp"
 
 namespace forestcoll {
@@ -41,10 +41,10 @@ class TreeScan {
   void load(bool reduce, Amount weight, const std::vector<int>& paths,
             const std::vector<PathInfo>& known);
 
-  int nodes_, ranks_ = 0, height_ = 0;
+  int ranks_ = 0, height_ = 0;
   bool counted_ = true;
   const std::vector<char>& rank_;
-  std::unordered_map<std::int64_t, int> arc_;
+  ArcIndex arc_;
   std::vector<char> once_[2];  // per phase and arc
   std::vector<Amount> loads_;
   std::vector<int> parent_, depth_, chain_;

@@ -20,7 +20,7 @@ def pack(graph: CapacityGraph, capacity: list[int], supply: list[int]) -> list[T
     for logical in _ways(graph, capacity, supply):
         packed = _kernel.pack(logical, supply, graph.ranks, False)
         if packed is not None:
-            return _merged(graph, logical, packed[1])
+            return _over_paths(graph, logical, packed[1])
         ways.append(logical)
     found = []
     for logical in ways:
@@ -29,7 +29,7 @@ def pack(graph: CapacityGraph, capacity: list[int], supply: list[int]) -> list[T
             raise RuntimeError("internal error: no trees were packed")
         found.append((*packed, logical))
     _, batches, logical = min(found, key=lambda f: (f[0], len(f[1])))
-    return _merged(graph, logical, batches)
+    return _over_paths(graph, logical, batches)
 
 
 def _ways(
@@ -52,18 +52,13 @@ def _ways(
         yield _kernel.remove_relays(*links, False)
 
 
-def _merged(
+def _over_paths(
     graph: CapacityGraph, logical: _kernel.Logical, batches: list[tuple[int, int, list[int]]]
 ) -> list[Tree]:
     paths: list[Path] = [tuple(path) for path in logical.paths]
-    merged: dict[tuple[int, tuple[int, ...]], tuple[int, list[int]]] = {}
-    for root, weight, edges in batches:
-        key = (root, tuple(sorted(edges)))
-        before, order = merged.get(key, (0, edges))
-        merged[key] = (before + weight, order)
     trees = [
-        Tree(root, "broadcast", weight, tuple(paths[e] for e in order))
-        for (root, _), (weight, order) in merged.items()
+        Tree(root, "broadcast", weight, tuple(map(paths.__getitem__, edges)))
+        for root, weight, edges in batches
     ]
     rank = {node: number for number, node in enumerate(graph.ranks)}
     return sorted(trees, key=lambda tree: (rank[tree.root], -tree.weight))

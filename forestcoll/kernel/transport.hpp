@@ -1,0 +1,53 @@
+// Transportation: rows need units, columns offer them, and a row may only use some columns.
+#pragma once
+
+#include <vector>
+
+#include "graph.hpp"
+
+namespace forestcoll {
+
+// A problem and its solution. Fill, solve, read, clear; memory is kept for the next problem.
+class Transport {
+ public:
+  // Columns are numbered from 0 in the order in which they are added.
+  void clear() {
+    room_.clear();
+    demand_.clear();
+    start_.assign(1, 0);
+    column_.clear();
+  }
+  void add_column(Amount offered) { room_.push_back(offered); }
+
+  // The row that comes next; say its options first.
+  void add_option(int column) { column_.push_back(column); }
+  void end_row(Amount demand) {
+    demand_.push_back(demand);
+    start_.push_back(static_cast<int>(column_.size()));
+  }
+
+  int rows() const { return static_cast<int>(demand_.size()); }
+
+  // Whether every row got all it needs. Rows with little choice choose first, each the column that
+  // has most left, so that rows are divided seldom; shortest augmenting paths do the rest.
+  bool solve();
+
+  // Calls use(column, units) for what `row` was given.
+  template <typename Use>
+  void read(int row, const Use& use) const {
+    for (int o = start_[row]; o < start_[row + 1]; ++o)
+      if (units_[o] > 0) use(column_[o], units_[o]);
+  }
+
+ private:
+  void choose(int row);
+  void index_columns();
+  Amount augment(int row, Amount least);
+
+  std::vector<Amount> room_, demand_, units_;  // per column; per row: what is missing; per option
+  std::vector<int> start_{0}, column_;         // options of row i: start_[i] .. start_[i + 1]
+  std::vector<int> by_column_, column_start_, row_of_;  // options ordered by column
+  std::vector<int> order_, queue_, came_row_, came_column_;
+};
+
+}  // namespace forestcoll
