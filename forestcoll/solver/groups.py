@@ -33,7 +33,7 @@ from forestcoll.solver.optimum import optimum
 
 GPUS = 64
 """GPUs in all groups together up to which the optimum is exact."""
-VARIABLES = 4000
+VARIABLES = 1200
 """Links of all groups' flows up to which the optimum is exact."""
 MISSED = 23
 """Rough searches leave out cuts that miss less than 1 / 2^MISSED of all data."""
@@ -165,7 +165,7 @@ def _exact(machine: CapacityGraph, groups: Sequence[Group], collective: Collecti
             f"internal error: {algbw} reached, {bound.algbw} stated, {proven} proven"
         )
     note = "" if algbw == proven else "the bound allows for copies and sums in switches"
-    return Split(algbw, _raised(machine, model.flows(solution)), bound, note)
+    return Split(algbw, model.flows(solution), bound, note)
 
 
 class _Model:
@@ -297,17 +297,21 @@ class _Model:
         return out
 
     def separate(self, values: cutting.Values, rough: bool) -> list[dict[int, int]]:
-        """Rows of cuts that the values violate, at most one for each rank of each flow."""
+        """Rows of cuts that the values violate, at most one for each rank of each flow.
+
+        A vertex leaves most links at the least it can. Cuts are searched after all flows were
+        raised into what is left, which spares most of them.
+        """
         common = math.lcm(*(value.denominator for value in values))
         units = [int(value * common) for value in values]
         if 2 * sum(units) * self.scale >= CAPACITY_LIMIT:
             raise UnsupportedError("the optimum's fractions are too long for 64-bit flows")
         cuts = []
-        for f, graph in enumerate(self.graphs):
+        raised = self.raised(units, common)
+        for f, (graph, carried) in enumerate(zip(self.graphs, raised, strict=True)):
             supply = [0] * graph.n
             for v, (j, a) in self.parts[self.keys[f][0]].items():
                 supply[v] = units[j] * a
-            carried = units[self.first[f] : self.first[f] + len(graph.tail)]
             least = sum(supply) >> MISSED if rough else 0
             for sink in graph.ranks:
                 found = _kernel.violated(graph.n, graph.tail, graph.head, carried, supply, [sink])
@@ -339,51 +343,47 @@ class _Model:
             potentials=tuple(potentials),
         )
 
-    def flows(self, solution: exact_lp.Solution) -> list[tuple[Flow, list[Fraction]]]:
-        """The flows over their whole graphs, and what each takes of its links, in units."""
+    def raised(self, units: Sequence[int], common: int) -> list[list[int]]:
+        """What each flow takes of its links, raised into what nobody takes, in units / `common`.
+
+        What is left of a link is cut into equal parts for those that have it, and taken as far as
+        in = out allows.
+        """
+        taken = [
+            list(units[first : first + len(graph.tail)])
+            for first, graph in zip(self.first, self.graphs, strict=True)
+        ]
+        if self.able:
+            return taken
+        left = [c * common for c in self.machine.capacity]
+        users = [0] * len(left)
+        for (g, _), flow in zip(self.keys, taken, strict=True):
+            for e, c in zip(self.groups[g].links, flow, strict=True):
+                left[e] -= c
+                users[e] += 1
         out = []
-        for f, ((g, phase), graph) in enumerate(zip(self.keys, self.graphs, strict=True)):
-            supply = [Fraction(0)] * graph.n
-            for v, (j, a) in self.parts[g].items():
-                supply[v] = solution.primal[j] * a
-            taken = solution.primal[self.first[f] : self.first[f] + len(graph.tail)]
-            out.append((Flow(g, phase, graph, tuple(supply)), taken))
+        for (g, _), graph, flow in zip(self.keys, self.graphs, taken, strict=True):
+            links = self.groups[g].links
+            room = [c + max(0, left[e]) // users[e] for e, c in zip(links, flow, strict=True)]
+            pairs = list(zip(graph.tail, graph.head, strict=True))
+            wide = replace(graph, capacity=tuple(room))
+            filled = fill(wide, dict(zip(pairs, flow, strict=True)))
+            out.append([filled.get(pair, 0) for pair in pairs])
         return out
 
-
-def _raised(
-    machine: CapacityGraph, flows: Sequence[tuple[Flow, list[Fraction]]]
-) -> tuple[Flow, ...]:
-    """The flows with what they take as their capacity, raised into what nobody takes.
-
-    What is left of a link is cut into equal parts for those that have it, as far as in = out
-    allows. Room makes trees low and few.
-    """
-    place = {pair: e for e, pair in enumerate(zip(machine.tail, machine.head, strict=True))}
-    common = math.lcm(*(c.denominator for _, taken in flows for c in taken))
-    left = [c * common for c in machine.capacity]
-    users = [0] * len(left)
-    numbers = []
-    for flow, taken in flows:
-        turned = flow.phase == "reduce"
-        ends = zip(flow.graph.tail, flow.graph.head, strict=True)
-        own = [place[(v, u) if turned else (u, v)] for u, v in ends]
-        numbers.append(own)
-        for e, c in zip(own, taken, strict=True):
-            left[e] -= int(c * common)
-            users[e] += 1
-    out = []
-    for (flow, taken), own in zip(flows, numbers, strict=True):
-        used = [int(c * common) for c in taken]
-        room = [c + left[e] // users[e] for e, c in zip(own, used, strict=True)]
-        graph = replace(flow.graph, capacity=tuple(room))
-        pairs = list(zip(graph.tail, graph.head, strict=True))
-        filled = fill(graph, dict(zip(pairs, used, strict=True)))
-        capacity = [filled.get(pair, 0) for pair in pairs]
-        share = scaled(graph, capacity, machine.unit / common)
-        supply = tuple(amount * machine.unit / share.unit for amount in flow.supply)
-        out.append(replace(flow, graph=share, supply=supply))
-    return tuple(out)
+    def flows(self, solution: exact_lp.Solution) -> tuple[Flow, ...]:
+        """The flows with all that they may take; room makes trees low and few."""
+        common = math.lcm(*(value.denominator for value in solution.primal))
+        units = [int(value * common) for value in solution.primal]
+        out = []
+        raised = zip(self.keys, self.graphs, self.raised(units, common), strict=True)
+        for (g, phase), graph, capacity in raised:
+            share = scaled(graph, capacity, self.machine.unit / common)
+            supply = [Fraction(0)] * graph.n
+            for v, (j, a) in self.parts[g].items():
+                supply[v] = solution.primal[j] * a * self.machine.unit / share.unit
+            out.append(Flow(g, phase, share, tuple(supply)))
+        return tuple(out)
 
 
 def scaled(graph: CapacityGraph, capacity: Sequence[int], unit: Fraction) -> CapacityGraph:
