@@ -83,7 +83,8 @@ def joint(graph: CapacityGraph) -> Joint:
         again = Model(graph, others, equal)
         if len(again.program.upper) > ALTERNATIVES:
             continue
-        again.pool = again.rows(model.cuts)
+        again.start()
+        again.pool += again.rows(model.cuts)
         try:
             other = again.solve()
             if other.value == solution.value:

@@ -1,0 +1,582 @@
+"""The joint optimum of allreduce: its value, its proof, its trees, and what happens without it."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+import time
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+from graphs import build, dgx_a100, mi250, ring, torus
+from random_graphs import judge, random_graph, starved_graph
+
+from forestcoll import certificate, forest_file
+from forestcoll.errors import ForestError
+from forestcoll.forest import Bound, Forest, Symmetry, Tree
+from forestcoll.graph import CapacityGraph
+from forestcoll.lower import lower
+from forestcoll.program import Collective
+from forestcoll.solver import allreduce, exact_lp, fixed_algbw, joint, optimum, solve
+from forestcoll.solver.automorphisms import symmetries
+from forestcoll.solver.dual import check_joint
+from forestcoll.solver.orbits import is_symmetry, orbits
+from forestcoll.targets import MSCCLPP, RCCL, Target
+from forestcoll.verify import link_loads, verify
+
+ALLREDUCE = Collective.ALLREDUCE
+CHECKER = Path(__file__).parents[2] / "shared" / "tools" / "check_forest.py"
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_remembered() -> Iterator[None]:
+    yield
+    allreduce.plan.cache_clear()
+    allreduce.fixed.cache_clear()
+
+
+def star(*capacities: int) -> CapacityGraph:
+    return build([(f"g{i}", "switch", c) for i, c in enumerate(capacities)])
+
+
+def perturbed(graph: CapacityGraph, seed: int) -> CapacityGraph:
+    """Every pair of links up to 10 % slower, two decimals."""
+    rng = random.Random(seed)
+    capacity: dict[tuple[int, int], int] = {}
+    for u, v, c in zip(graph.tail, graph.head, graph.capacity, strict=True):
+        slower = round(float(c * graph.unit) * (1 - rng.random() / 10) * 100)
+        capacity[u, v] = capacity.get((v, u), slower)
+    return replace(graph, capacity=tuple(capacity.values()), unit=Fraction(1, 100))
+
+
+def solved(graph: CapacityGraph) -> Forest:
+    """The forest: judged, and proven optimal by its own certificate."""
+    forest = solve(graph, ALLREDUCE)
+    best = optimum(graph, ALLREDUCE)
+    assert judge(forest) == best.algbw == best.bound.algbw
+    assert forest.bound == best.bound
+    assert certificate.check(forest) == (best.algbw, best.algbw)
+    return forest
+
+
+# -------------------------------------------------------------------------------- the numbers
+
+
+@pytest.mark.parametrize(
+    ("graph", "algbw", "same", "k"),
+    [
+        (mi250(2, dies=8), Fraction(128), Fraction(104), 4),
+        (mi250(1, dies=8), Fraction(150), Fraction(100), 1),
+        (star(80, *[10] * 8), Fraction(10), Fraction(45, 8), 1),
+    ],
+    ids=["half of 2 MI250 boxes", "half of an MI250 box", "uneven star"],
+)
+def test_more_than_the_same_trees_reach(
+    graph: CapacityGraph, algbw: Fraction, same: Fraction, k: int
+) -> None:
+    plan = allreduce.plan(graph)
+    assert (plan.algbw, plan.same_algbw, plan.trees_per_root) == (algbw, same, k)
+    assert solved(graph).algbw == algbw
+
+
+@pytest.mark.parametrize(
+    ("graph", "algbw"),
+    [
+        (dgx_a100(1), Fraction(1200, 7)),
+        (dgx_a100(2), Fraction(520, 3)),
+        (dgx_a100(4), Fraction(400, 3)),
+        (mi250(2), Fraction(2656, 15)),
+        (torus(3, 3, 2), None),
+        (ring(7, both=False), Fraction(7, 12)),
+    ],
+    ids=["1 A100 box", "2 A100 boxes", "4 A100 boxes", "2 MI250 boxes", "torus", "one-way ring"],
+)
+def test_symmetric_machines_need_no_more_than_the_same_trees(
+    graph: CapacityGraph, algbw: Fraction | None
+) -> None:
+    plan = allreduce.plan(graph)
+    assert plan.joint is None
+    assert joint.joint(graph).algbw == plan.algbw == plan.bound.algbw
+    assert algbw in (None, solved(graph).algbw)
+
+
+def test_shares_of_roots_may_differ() -> None:
+    """One root is enough, and best: every GPU sends all data to the hub once and gets it once."""
+    forest = solved(star(80, *[10] * 8))
+    assert forest.total == 1
+    assert len({tree.root for tree in forest.trees}) == 1
+    for tree in forest.trees:
+        assert all(0 in (path[0], path[-1]) for path in tree.edges)
+
+
+def test_solving_twice_gives_the_same() -> None:
+    graph = perturbed(mi250(2, dies=8), 3)
+    first = forest_file.dumps(solve(graph, ALLREDUCE))
+    allreduce.plan.cache_clear()
+    assert forest_file.dumps(solve(graph, ALLREDUCE)) == first
+
+
+@pytest.mark.parametrize("make", [dgx_a100, mi250], ids=["A100", "MI250"])
+def test_uneven_links(make: Callable[[int], CapacityGraph]) -> None:
+    graph = perturbed(make(2), 5)
+    assert allreduce.plan(graph).joint is not None
+    forest = solved(graph)
+    assert forest.trees_per_root > 1000
+
+
+def test_64_uneven_ranks_take_seconds() -> None:
+    graph = perturbed(mi250(4), 1)
+    start = time.process_time()
+    plan = allreduce.plan(graph)
+    assert time.process_time() - start < 20
+    assert plan.joint is not None
+    assert plan.note == ""
+    assert plan.algbw == plan.bound.algbw > plan.same_algbw
+    assert check_joint(graph, plan.joint.bound) == plan.algbw
+
+
+# ---------------------------------------------------------------------- the value, independently
+
+
+def flow_program(graph: CapacityGraph) -> float:
+    """The joint optimum (GB/s) with flows to every rank written out, in floating point.
+
+    Variables: shares, what each half takes of each link, and for each half and rank a flow of
+    everything to it. No cuts, no symmetries.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from ortools.linear_solver import pywraplp
+    lp = pywraplp.Solver.CreateSolver("GLOP")
+    links, ranks = list(zip(graph.tail, graph.head, strict=True)), graph.ranks
+    top = max(graph.capacity)
+
+    def variables(keys: Iterable[Any]) -> dict[Any, Any]:
+        return {key: lp.NumVar(0, lp.infinity(), "") for key in keys}
+
+    share = variables(ranks)
+    whole = sum(share.values())
+    taken = [variables(links) for _ in range(2)]
+    for link, units in zip(links, graph.capacity, strict=True):
+        lp.Add(taken[0][link] + taken[1][link] <= units / top)
+    for half in range(2):
+
+        def kept(flow: dict[Any, Any], v: int, half: int = half) -> Any:
+            """What leaves v, less what enters it, in the direction of broadcast trees."""
+            out = sum(flow[u, w] for u, w in links if (u, w)[half] == v)
+            return out - sum(flow[u, w] for u, w in links if (u, w)[1 - half] == v)
+
+        for w in set(range(graph.n)) - set(ranks):
+            lp.Add(kept(taken[half], w) == 0)
+        for sink in ranks:
+            flow, given = variables(links), variables(ranks)
+            for link in links:
+                lp.Add(flow[link] <= taken[half][link])
+            for v in ranks:
+                lp.Add(given[v] <= share[v])
+            for v in range(graph.n):
+                at = given[v] if v in share else 0
+                lp.Add(kept(flow, v) == at - (whole if v == sink else 0))
+    lp.Maximize(whole)
+    assert lp.Solve() == lp.OPTIMAL
+    return float(lp.Objective().Value() * top * graph.unit)
+
+
+def test_300_random_graphs_agree_with_flows_written_out() -> None:
+    better = duals = tried = seed = 0
+    while tried < 300:
+        graph = random_graph(seed) if seed % 5 else starved_graph(seed)
+        seed += 1
+        if graph.n > 10:
+            continue
+        tried += 1
+        plan = allreduce.plan(graph)
+        assert plan.note == ""
+        assert plan.same_algbw <= plan.algbw == plan.bound.algbw
+        assert flow_program(graph) == pytest.approx(float(plan.algbw), rel=1e-7), seed
+        better += plan.joint is not None
+        duals += plan.bound.method == "linear-program"
+    assert better >= 150
+    assert duals >= 5
+
+
+@pytest.mark.parametrize("kind", ["direct", "switched", "mixed", "cycles", "asymmetric"])
+def test_random_forests_reach_it(kind: str) -> None:
+    for seed in range(30):
+        solved(random_graph(seed, kind))
+
+
+def test_tiny_graphs_agree_with_all_cuts_written_down() -> None:
+    tried = 0
+    for seed in range(60):
+        graph = starved_graph(seed) if seed % 2 else random_graph(seed)
+        if graph.n > 5:
+            continue
+        tried += 1
+        assert joint.joint(graph).algbw == all_cuts(graph), seed
+    assert tried >= 25
+
+
+def all_cuts(graph: CapacityGraph) -> Fraction:
+    """The joint optimum (GB/s), exactly, from a program with every cut of each half."""
+    links, count = list(zip(graph.tail, graph.head, strict=True)), len(graph.tail)
+    share = {v: 2 * count + i for i, v in enumerate(graph.ranks)}
+    rooms = 2 * count + len(share)
+    upper: list[int | None] = [None] * rooms + list(graph.capacity)
+    program = exact_lp.Program(upper, [0] * 2 * count + [1] * len(share) + [0] * count)
+    for e in range(count):
+        program.rows.append(exact_lp.Row({rooms + e: 1, e: -1, count + e: -1}))
+    for half in range(2):
+        arcs = [link[::-1] if half else link for link in links]
+        for w in set(range(graph.n)) - set(share):
+            row = {
+                half * count + e: 1 if u == w else -1
+                for e, (u, v) in enumerate(arcs)
+                if w in (u, v)
+            }
+            program.rows.append(exact_lp.Row(row, equality=True))
+        for bits in range(2**graph.n):
+            inside = {v for v in range(graph.n) if bits >> v & 1}
+            if 0 < len(inside & set(share)) < len(share):
+                row = {
+                    half * count + e: 1
+                    for e, (u, v) in enumerate(arcs)
+                    if u in inside and v not in inside
+                }
+                row |= {share[v]: -1 for v in inside if v in share}
+                program.rows.append(exact_lp.Row(row))
+    return exact_lp.solve(program, float(max(graph.capacity))).value * graph.unit
+
+
+# ------------------------------------------------------------------------------- symmetries
+
+
+@pytest.mark.parametrize(
+    ("graph", "ranks", "links"),
+    [
+        (dgx_a100(8), 1, 2),
+        (torus(4, 4, 4), 1, 1),
+        (mi250(2, dies=8), 4, 10),
+        (ring(9, both=False), 1, 1),
+        (star(80, *[10] * 8), 2, 2),
+    ],
+    ids=["A100 boxes", "torus", "MI250 dies", "one-way ring", "uneven star"],
+)
+def test_symmetries_are_found(graph: CapacityGraph, ranks: int, links: int) -> None:
+    found = symmetries(graph)
+    alike = orbits(graph, found)
+    assert len({alike.node[v] for v in graph.ranks}) == ranks
+    assert len(set(alike.link)) == links
+    assert all(is_symmetry(graph, symmetry) for symmetry in found)
+    assert symmetries(graph) == found
+
+
+def test_one_slow_link_breaks_what_it_breaks() -> None:
+    graph = dgx_a100(2)
+    slow = replace(graph, capacity=(graph.capacity[0] - 1, *graph.capacity[1:]))
+    alike = orbits(slow, symmetries(slow))
+    assert len({alike.node[v] for v in slow.ranks}) == 3  # the GPU, its box mates, the other box
+    assert not any(symmetry.turned for symmetry in symmetries(slow))
+    assert not any(is_symmetry(slow, s) for s in symmetries(graph) if s.image[0] != 0 or s.turned)
+
+
+def test_graphs_that_look_alike_only_to_refinement() -> None:
+    """Two triangles and a hexagon, all of degree two: no ring's node goes to a triangle's."""
+    links = [(f"h{i}", f"h{(i + 1) % 6}", 1) for i in range(6)]
+    links += [(f"{t}{i}", f"{t}{(i + 1) % 3}", 1) for t in "ab" for i in range(3)]
+    graph = build(links)
+    alike = orbits(graph, symmetries(graph))
+    assert len({alike.node[v] for v in graph.ranks}) == 2
+
+
+def test_symmetries_change_nothing_but_the_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    for graph in (mi250(1, dies=8), mi250(2, dies=8), star(8, 1, 1, 1), ring(5), dgx_a100(2)):
+        short = joint.joint(graph)
+        with monkeypatch.context() as patch:
+            patch.setattr(joint, "symmetries", lambda graph: ())
+            long = joint.joint(graph)
+        assert short.algbw == long.algbw
+        assert len(short.bound.parts) <= len(long.bound.parts)
+
+
+# ------------------------------------------------------------------------------- certificates
+
+
+def certified(graph: CapacityGraph) -> Bound:
+    bound = joint.joint(graph).bound
+    assert bound.method == "linear-program"
+    assert check_joint(graph, bound) == bound.algbw
+    return bound
+
+
+BROKEN: dict[str, tuple[Callable[[Bound], Bound], str]] = {
+    "weight-negative": (
+        lambda b: replace(b, weights=(-b.weights[0], *b.weights[1:])),
+        "cut 0 has the negative weight",
+    ),
+    "weight-lost": (lambda b: replace(b, weights=b.weights[1:]), "cuts but"),
+    "phase-lost": (lambda b: replace(b, phases=b.phases[1:]), "phases"),
+    "too-light": (
+        lambda b: replace(b, weights=tuple(w / 2 for w in b.weights)),
+        "weigh 1/2, less than 1, so the bound leaves its share out",
+    ),
+    "cut-without-rank": (
+        lambda b: replace(b, parts=(frozenset(), *b.parts[1:])),
+        "cut 0 holds no rank",
+    ),
+    "cut-with-all": (
+        lambda b: replace(b, parts=(frozenset(range(17)), *b.parts[1:])),
+        "cut 0 holds all ranks",
+    ),
+    "cut-of-nothing": (
+        lambda b: replace(b, parts=(frozenset([0, 99]), *b.parts[1:])),
+        "cut 0 holds a node that does not exist",
+    ),
+    "potential-of-rank": (lambda b: replace(b, potentials=((0, Fraction(1)),)), "which is a rank"),
+    "potential-twice": (
+        lambda b: replace(b, reduce_potentials=((8, Fraction(1)), (8, Fraction(1)))),
+        "two potentials for fabric",
+    ),
+    "potential-of-nothing": (
+        lambda b: replace(b, potentials=((99, Fraction(1)),)),
+        "node 99, which does not exist",
+    ),
+    "no-permutation": (
+        lambda b: replace(b, symmetries=(Symmetry((0,) * 17),)),
+        "symmetry 0 is no permutation",
+    ),
+    "kinds-mixed": (
+        lambda b: replace(b, symmetries=(Symmetry((8, *range(1, 8), 0, *range(9, 17))),)),
+        "maps box0/die0 to fabric, which is of another kind",
+    ),
+    "no-symmetry": (
+        lambda b: replace(b, symmetries=(Symmetry((1, 0, *range(2, 17))),)),
+        "which has another bandwidth or is no link",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_broken_certificates_are_refused(name: str) -> None:
+    graph = mi250(2, dies=8)
+    assert graph.names.index("fabric") == 8
+    spoil, message = BROKEN[name]
+    with pytest.raises(ForestError, match=message):
+        check_joint(graph, spoil(certified(graph)))
+
+
+def test_no_certificate_proves_too_little() -> None:
+    """Any weights, potentials and symmetries that are accepted give at least the optimum."""
+    rng = random.Random(1)
+    accepted = 0
+    for seed in range(150):
+        graph = random_graph(seed)
+        if graph.n > 8:
+            continue
+        best = joint.joint(graph)
+        given = best.bound
+        ranks = set(graph.ranks)
+        for _ in range(6):
+            sets = [
+                frozenset(rng.sample(range(graph.n), rng.randint(1, graph.n))) for _ in range(6)
+            ]
+            parts = [*given.parts, *(s for s in sets if s & ranks and not ranks <= s)]
+            relays = [v for v in range(graph.n) if v not in ranks]
+            bound = replace(
+                given,
+                parts=tuple(parts),
+                weights=tuple(Fraction(rng.randint(0, 8), 4) for _ in parts),
+                phases=tuple(rng.choice(("broadcast", "reduce")) for _ in parts),
+                potentials=tuple((w, Fraction(rng.randint(-4, 4), 2)) for w in relays),
+                reduce_potentials=tuple((w, Fraction(rng.randint(-4, 4), 2)) for w in relays),
+                symmetries=rng.choice(((), given.symmetries)),
+            )
+            try:
+                proven = check_joint(graph, bound)
+            except ForestError as error:
+                assert "less than 1" in str(error)  # noqa: PT017
+                continue
+            accepted += 1
+            assert proven >= best.algbw
+    assert accepted >= 100
+
+
+def test_files_keep_the_certificate(tmp_path: Path) -> None:
+    graph = mi250(2, dies=8)
+    forest = replace(solve(graph, ALLREDUCE), bound=certified(graph))
+    text = forest_file.dumps(forest)
+    back = forest_file.loads(text)
+    assert back.bound == forest.bound
+    assert back.bound is not None
+    assert back.bound.symmetries
+    assert back.bound.phases
+    assert certificate.check(back) == (Fraction(128), Fraction(128))
+    data = json.loads(text)
+    data["bound"]["symmetries"][0]["image"]["box0/die1"] = "nobody"
+    with pytest.raises(ForestError, match="bound: unknown node 'nobody'"):
+        forest_file.loads(json.dumps(data))
+    data = json.loads(text)
+    data["bound"]["algbw"] = "127"
+    with pytest.raises(ForestError, match="states bound 127, its linear-program gives 128"):
+        certificate.check(forest_file.loads(json.dumps(data)))
+    if not CHECKER.exists():
+        pytest.skip("no independent checker beside this checkout")
+    path = tmp_path / "forest.json"
+    path.write_text(text)
+    command = [sys.executable, str(CHECKER), str(path), "--algbw", "128"]
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
+
+
+# ----------------------------------------------------------------- switches that copy and add
+
+
+def able(graph: CapacityGraph, multicast: bool = True, aggregation: bool = True) -> CapacityGraph:
+    switch = tuple(not gpu for gpu in graph.gpu)
+    none = (False,) * graph.n
+    return replace(
+        graph,
+        multicast=switch if multicast else none,
+        aggregation=switch if aggregation else none,
+    )
+
+
+def test_switches_that_copy_and_add_raise_the_bound() -> None:
+    """In a star of 8 each link carries all data once each way: no trees that copy could do more."""
+    graph = able(star(*[10] * 8))
+    best = joint.joint(graph)
+    assert best.algbw == Fraction(40, 7)
+    assert best.bound.algbw == check_joint(graph, best.bound) == 10
+    hub = 0
+    leaves = [v for v in graph.ranks if v != hub]
+    switch = graph.names.index("switch")
+    down = Tree(hub, "broadcast", 1, tuple((hub, switch, v) for v in leaves))
+    up = Tree(hub, "reduce", 1, tuple((v, switch, hub) for v in leaves))
+    forest = Forest("star", graph, ALLREDUCE, 1, (up, down), best.bound)
+    assert certificate.check(forest) == (Fraction(10), Fraction(10))
+
+
+@pytest.mark.parametrize("which", [(True, False), (False, True)], ids=["copies", "adds"])
+def test_a_switch_may_do_only_one_of_both(which: tuple[bool, bool]) -> None:
+    for plain in (star(*[10] * 8), star(7, 5, 3, 3), dgx_a100(2)):
+        graph = able(plain, *which)
+        best = joint.joint(graph)
+        assert joint.joint(plain).algbw == best.algbw <= best.bound.algbw
+        assert best.bound.algbw <= joint.joint(able(plain)).bound.algbw
+        assert check_joint(graph, best.bound) == best.bound.algbw
+
+
+def test_potentials_where_data_may_be_copied_or_added() -> None:
+    plain = star(7, 5, 3, 3)
+    bound = certified(plain)
+    negative = replace(bound, potentials=((1, Fraction(-1)),))
+    positive = replace(bound, potentials=((1, Fraction(1)),))
+    assert plain.names[1] == "switch"
+    assert check_joint(plain, negative) >= bound.algbw
+    with pytest.raises(ForestError, match="negative potential -1 for switch, which may copy"):
+        check_joint(able(plain), negative)
+    assert check_joint(able(plain), positive) >= bound.algbw
+    added = replace(bound, potentials=(), reduce_potentials=((1, Fraction(-1)),))
+    with pytest.raises(ForestError, match="negative potential -1 for switch, which may add"):
+        check_joint(able(plain), added)
+
+
+# ------------------------------------------------------------------------------ few trees
+
+
+@pytest.mark.parametrize("trees", [1, 2, 3, 8])
+def test_few_trees_share_the_links_too(trees: int) -> None:
+    graph = mi250(2, dies=8)
+    forest = solve(graph, ALLREDUCE, None, trees)
+    assert judge(forest) == fixed_algbw(graph, ALLREDUCE, None, trees) == 128
+    assert forest.total == trees * 16
+    assert certificate.check(forest) == (Fraction(128), Fraction(128))
+
+
+def test_uneven_links_get_near_with_few_trees() -> None:
+    for make in (dgx_a100, mi250):
+        for boxes in (1, 2):
+            graph = perturbed(make(boxes), 7)
+            best = optimum(graph, ALLREDUCE).algbw
+            rates = [fixed_algbw(graph, ALLREDUCE, None, k) for k in (1, 2, 4, 8)]
+            assert max(rates) >= Fraction(98, 100) * best
+            forest = solve(graph, ALLREDUCE, None, 4)
+            assert judge(forest) >= rates[2]
+            assert forest.total == 4 * len(graph.ranks)
+
+
+@pytest.mark.parametrize("kind", ["direct", "switched", "mixed", "asymmetric"])
+def test_few_trees_are_never_worse_than_the_same_trees(kind: str) -> None:
+    better = 0
+    for seed in range(12):
+        graph = random_graph(seed, kind)
+        for k in (1, 2, 5):
+            forest = solve(graph, ALLREDUCE, None, k)
+            same = allreduce.same_fixed(graph, k)
+            assert fixed_algbw(graph, ALLREDUCE, None, k) >= same
+            assert judge(forest) >= same
+            assert forest.total == k * len(graph.ranks)
+            better += judge(forest) > same
+    assert better > 0 or kind == "asymmetric"
+
+
+def test_halves_that_switches_leave_over_are_made_whole() -> None:
+    """Three links of one tree each cannot go one and a half up, one and a half down."""
+    graph = build([("a", "switch", 1), ("b", "switch", 1), ("c", "switch", 1), ("a", "b", 5)])
+    for k in range(1, 6):
+        forest = solve(graph, ALLREDUCE, None, k)
+        assert forest.total == 3 * k
+        assert judge(forest) <= optimum(graph, ALLREDUCE).algbw
+
+
+# ----------------------------------------------------------------------------- what if not
+
+
+def test_too_large_a_program_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = mi250(2, dies=8)
+    monkeypatch.setattr(joint, "VARIABLES", 20)
+    best = optimum(graph, ALLREDUCE)
+    assert best.algbw == 104
+    assert "no joint optimum: 33 links and flows" in best.note
+    assert best.bound.algbw >= 128
+    forest = solve(graph, ALLREDUCE)
+    assert judge(forest) == 104
+    assert certificate.check(forest) == (Fraction(104), best.bound.algbw)
+
+
+def test_numbers_that_are_too_long_are_left_alone() -> None:
+    primes = (999_999_999_989, 999_999_999_961, 999_999_999_937, 999_999_999_899)
+    graph = star(*primes)
+    best = optimum(graph, ALLREDUCE)
+    assert "no joint optimum" in best.note
+    assert best.algbw <= best.bound.algbw
+    assert best.algbw == allreduce.plan(graph).same_algbw
+
+
+# ------------------------------------------------------------------------------ down the line
+
+
+@pytest.mark.parametrize("target", [MSCCLPP, RCCL], ids=lambda target: target.name)
+@pytest.mark.parametrize(
+    "graph",
+    [mi250(2, dies=8), mi250(1, dies=8), star(80, *[10] * 8), random_graph(12), random_graph(24)],
+    ids=["2 half boxes", "half box", "star", "random 12", "random 24"],
+)
+def test_plans_of_joint_forests_are_right(graph: CapacityGraph, target: Target) -> None:
+    assert allreduce.plan(graph).joint is not None
+    forest = solve(graph, ALLREDUCE)
+    program = lower(forest, target)
+    verify(program)
+    link_loads(program, forest)
+    weights: dict[tuple[int, str], int] = defaultdict(int)
+    for tree in forest.trees:
+        weights[tree.root, tree.phase] += tree.weight
+    for rank in graph.ranks:
+        assert weights[rank, "broadcast"] == weights[rank, "reduce"]
