@@ -31,13 +31,13 @@ VALUES: list[Any] = [None, True, False, 0, -1, 1, 2, 9, 64, 2**31, 2**32, 10**9,
 
 def read(text: str, format: plans.Format | None = None) -> Program | None:
     """The Program, or None after a deliberate error with a message; anything else comes through."""
-    began, message = time.monotonic(), "-"
+    began, message = time.process_time(), "-"
     program = None
     try:
         program = plans.loads(text, "t", format)
     except ForestCollError as error:
         message = str(error)
-    assert time.monotonic() - began < 5
+    assert time.process_time() - began < 5
     assert 0 < len(message) < 500
     assert "\n" not in message
     return program
