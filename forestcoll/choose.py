@@ -319,10 +319,11 @@ class Chooser:
         exact = self._exact()
         if forest.algbw < self.best.algbw:
             why = self._tried.get(exact.trees)
+            share = _percent(forest.algbw / self.best.algbw)
             notes.append(
-                f"taken: {_words(point.trees)}, {different_trees(forest)} of them different "
-                f"at most, {_percent(forest.algbw / self.best.algbw)} of the optimum; that takes "
-                f"{exact.trees} a root" + (f" ({why})" if why else "")
+                f"{_words(point.trees)}, at most {different_trees(forest)} of a root different: "
+                f"{share} of the optimum, which takes {exact.trees} a root"
+                + (f" ({why})" if why else "")
             )
         chunks = max((_chunks(p) for p in programs.values()), default=0)
         if chunks > MANY_CHUNKS and self.wishes.min_percent is None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from forestcoll.choose import different_trees
 from forestcoll.report import table as tables
 from forestcoll.report import words
 
@@ -64,6 +65,7 @@ def summary(
         "optimal": forest.algbw == bound.algbw,
         "trees_per_root": forest.trees_per_root,
         "trees": len(forest.trees),
+        "different_trees_per_root": different_trees(forest),
         "height": forest.height,
         "bottleneck": words.bottleneck(forest.graph, forest.collective, bound),
         "cut": [[forest.graph.names[v] for v in sorted(part)] for part in bound.parts],

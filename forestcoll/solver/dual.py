@@ -40,18 +40,22 @@ def check_joint(graph: CapacityGraph, bound: Bound) -> Fraction:
     _check_cuts(graph, bound)
     _check_potentials(graph, bound.potentials, graph.multicast, "copy")
     _check_potentials(graph, bound.reduce_potentials, graph.aggregation, "add")
+    _check_weights(graph, bound, orbits(graph, bound.symmetries))
+    worth = link_worth(graph, bound)
+    return (
+        sum((c * z for c, z in zip(graph.capacity, worth, strict=True)), Fraction(0)) * graph.unit
+    )
+
+
+def link_worth(graph: CapacityGraph, bound: Bound) -> list[Fraction]:
+    """Per link what a GB/s of it is worth at most, z(e), in GB/s of allreduce."""
     alike = orbits(graph, bound.symmetries)
-    _check_weights(graph, bound, alike)
-    pressure = _pressures(graph, bound, alike)
-    total = Fraction(0)
     count = len(graph.tail)
     highest: dict[int, Fraction] = defaultdict(Fraction)
-    for flow, mean in pressure.items():
+    for flow, mean in _pressures(graph, bound, alike).items():
         link = alike.link[flow % count]
         highest[link] = max(highest[link], mean)
-    for e, units in enumerate(graph.capacity):
-        total += units * highest[alike.link[e]]
-    return total * graph.unit
+    return [highest[alike.link[e]] for e in range(count)]
 
 
 def _check_cuts(graph: CapacityGraph, bound: Bound) -> None:

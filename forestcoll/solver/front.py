@@ -16,17 +16,17 @@ found) tell for thousands of k at once that they cannot do it.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
 
 from forestcoll.graph import CapacityGraph
 from forestcoll.kernel import _kernel
 from forestcoll.program import Collective
-from forestcoll.solver.fixed import fixed_capacities
+from forestcoll.solver.dual import link_worth
+from forestcoll.solver.fixed import fixed_algbw, fixed_capacities
 from forestcoll.solver.optimum import (
     Optimum,
     Task,
@@ -36,17 +36,12 @@ from forestcoll.solver.optimum import (
     optimum,
     require_size,
 )
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    Numbers = NDArray[Any]  # int64, or Python's integers where those could overflow
+from forestcoll.solver.rates import Rates, by_capacity
 
 GOALS = (Fraction(99, 100), Fraction(999, 1000))
 """Shares of the optimum whose least k every front holds."""
-CELLS = 2**19
-"""Numbers (k times different bandwidths) that a test of many k at once holds in memory."""
+JOINT = 32
+"""k that are tried at most for a joint allreduce: each of them is a linear program."""
 MULTIPLES = 2**12
 """How many k are tried for the exact optimum with fewer trees than its links' common unit asks."""
 
@@ -86,10 +81,14 @@ class Front:
                 self._phases[0].times = 2
             else:
                 self._phases.append(_Phase(analyse(graph.reverse(), None), 1))
+        same = 1 / sum((p.times / p.ceiling for p in self._phases), Fraction(0))
+        self._joint = _Joint(graph, self.best) if same < self.best.algbw else None
         self._known: dict[int, Fraction] = {}
 
     def algbw(self, trees: int) -> Fraction:
         """GB/s of the best forest with `trees` trees a root (see `fixed_algbw`)."""
+        if self._joint is not None:
+            return self._joint.algbw(trees)
         if trees not in self._known:
             time = sum((p.times / p.algbw(trees) for p in self._phases), Fraction(0))
             self._known[trees] = 1 / time
@@ -100,20 +99,12 @@ class Front:
         algbw = self.algbw(trees)
         return Point(trees, algbw, algbw / self.best.algbw)
 
-    @property
-    def ceiling(self) -> Fraction:
-        """GB/s that more and more trees a root come near: below the optimum in some allreduces.
-
-        There the roots of the optimum have shares of their own.
-        """
-        return 1 / sum((p.times / p.ceiling for p in self._phases), Fraction(0))
-
     @cached_property
     def exact(self) -> Point:
         """The optimum with as few trees a root as are known to reach it."""
         best = self.best
         trees = best.trees_per_root
-        if len(self._phases) == 1 and self.ceiling == best.algbw:
+        if len(self._phases) == 1 and self._joint is None:
             fewer = self._phases[0].least_exact(trees)
             if fewer is not None:
                 return Point(fewer, best.algbw, Fraction(1))
@@ -126,7 +117,7 @@ class Front:
         """
         goal, found = max(goals, default=Fraction(1)), [Point(0, Fraction(0), Fraction(0))]
         limit = min(self.limit(goal), self.exact.trees - 1)
-        while found[-1].algbw < goal * self.ceiling:
+        while found[-1].share < goal:
             last = found[-1]
             point = self._next(range(last.trees + 1, limit + 1), last.algbw, strict=True)
             if point is None:
@@ -142,7 +133,7 @@ class Front:
         The first is the least k that is known. The list ends some way behind the k that surely
         reaches the share.
         """
-        last = min(max(self.limit(share), 64), self.exact.trees - 1)
+        last = min(self.limit(share) + 2 * JOINT, self.exact.trees - 1)
         after = 0
         while point := self._next(range(after + 1, last + 1), share * self.best.algbw):
             yield point
@@ -154,8 +145,14 @@ class Front:
         return next(self.reaching(share))
 
     def limit(self, share: Fraction) -> int:
-        """A k that surely reaches `share` of the optimum of this kind of forest."""
-        return max(phase.limit(share) for phase in self._phases)
+        """A k that reaches `share` of the optimum, and beyond which none is tried for it.
+
+        Proven but for trimmed switches and for joint allreduces, whose shares of the roots differ.
+        """
+        most = self.best.trees_per_root
+        if self._joint is not None:
+            return min(most, JOINT)
+        return most if share >= 1 else min(most, max(p.limit(share) for p in self._phases))
 
     def _next(self, trees: range, algbw: Fraction, strict: bool = False) -> Point | None:
         """The first k among `trees` that reaches `algbw` (`strict`: more than that)."""
@@ -163,7 +160,7 @@ class Front:
         while trees:
             batch, trees = trees[:size], trees[size:]
             for k in self._hopeful(batch, algbw, strict):
-                if any(p.objects(k, self._least(p, algbw), strict) for p in self._phases):
+                if self._objects(k, algbw, strict):
                     continue
                 reached = self.algbw(k)
                 if reached > algbw or (reached == algbw and not strict):
@@ -174,17 +171,22 @@ class Front:
     def _hopeful(self, trees: Sequence[int], algbw: Fraction, strict: bool) -> Sequence[int]:
         if algbw == 0:
             return trees
+        if self._joint is not None:
+            return self._joint.rates.hopeful(trees, algbw, strict)
         for phase in self._phases:
             least = self._least(phase, algbw)
             if least > phase.ceiling or (strict and least == phase.ceiling):
                 return ()
-            trees = phase.hopeful(trees, least, strict)
+            trees = phase.rates.hopeful(trees, least, strict)
         return trees
+
+    def _objects(self, trees: int, algbw: Fraction, strict: bool) -> bool:
+        if algbw == 0 or self._joint is not None:
+            return False
+        return any(p.objects(trees, self._least(p, algbw), strict) for p in self._phases)
 
     def _least(self, phase: _Phase, algbw: Fraction) -> Fraction:
         """What the phase has to reach alone where the others take the least time they can."""
-        if algbw == 0:
-            return algbw
         others = sum((p.times / p.ceiling for p in self._phases if p is not phase), Fraction(0))
         left = 1 / algbw - others
         return phase.times / left if left > 0 else 2 * phase.ceiling
@@ -198,13 +200,16 @@ class _Phase:
         self.times = times  # 2: the same trees once more, turned round
         self.ceiling = task.algbw
         self._graph = task.given
-        self._bandwidths = sorted(set(self._graph.capacity))
-        self._column = {c: i for i, c in enumerate(self._bandwidths)}
-        self._cuts: dict[_Cut, int] = {}  # cut -> how many k it has refused
+        self.rates = Rates(self._graph, task.roots)
+        self._out: list[list[int]] = [[] for _ in range(self._graph.n)]
+        self._into: list[list[int]] = [[] for _ in range(self._graph.n)]
+        for e, (t, h) in enumerate(zip(self._graph.tail, self._graph.head, strict=True)):
+            self._out[t].append(e)
+            self._into[h].append(e)
         for side in _likely_cuts(task):
             self._learn(side)
         if task.bound.method == "linear-program":
-            self._learn_dual()
+            self.rates.add(1, by_capacity(self._graph, _worth(task)))
 
     def algbw(self, trees: int) -> Fraction:
         """GB/s of this phase alone on the links with `trees` trees a root."""
@@ -212,41 +217,18 @@ class _Phase:
         return self.task.roots * trees / u * links.unit
 
     def limit(self, share: Fraction) -> int:
-        """A k that reaches `share` of the optimum; see the head of this file."""
-        if share >= 1:
-            return self.task.trees_per_root
+        """A k from which on all reach `share` < 1 of the optimum; see the head of this file."""
         graph, task = self.task.graph, self.task
-        rounded = 1 if len(graph.ranks) == graph.n else 2
-        links = min(task.rate / min(graph.capacity), Fraction(len(graph.capacity)))
-        return min(task.trees_per_root, math.ceil(rounded * links * share / (1 - share)))
-
-    def hopeful(self, trees: Sequence[int], algbw: Fraction, strict: bool) -> Sequence[int]:
-        """Those of `trees` that no known cut keeps from `algbw` GB/s (`strict`: from more)."""
-        import numpy as np
-
-        left: list[int] = []
-        size = max(1, CELLS // len(self._bandwidths))
-        for start in range(0, len(trees), size):
-            some = trees[start : start + size]
-            floors = self._floors(some, algbw, strict)
-            ks = np.array(some, dtype=floors.dtype)
-            for cut in sorted(self._cuts, key=lambda cut: -self._cuts[cut]):
-                keep = (
-                    floors[:, cut.columns] @ np.array(cut.weights, dtype=floors.dtype)
-                    >= ks * cut.roots
-                )
-                if not keep.all():
-                    self._cuts[cut] += int((~keep).sum())
-                    floors, ks = floors[keep], ks[keep]
-            left += (int(k) for k in ks)
-        return left
+        links = task.rate / min(graph.capacity)
+        if len(graph.ranks) == graph.n:
+            links = min(links, Fraction(len(graph.capacity)))
+        else:
+            links *= 2  # rounding at switches
+        return math.ceil(links * share / (1 - share))
 
     def objects(self, trees: int, algbw: Fraction, strict: bool) -> bool:
         """Whether a cut, found by flows, keeps `trees` trees a root from `algbw`; it is learned."""
-        if algbw == 0:
-            return False
-        by_bandwidth = self._floors([trees], algbw, strict)[0]
-        capacity = [int(by_bandwidth[self._column[c]]) for c in self._graph.capacity]
+        capacity = self.rates.capacity(trees, algbw, strict)
         require_size(capacity, 1)
         graph, supply = self._graph, self.task.supply(trees)
         found = _kernel.violated(graph.n, graph.tail, graph.head, capacity, supply, graph.ranks)
@@ -265,33 +247,13 @@ class _Phase:
             return None
         part, rate = task.bound.parts[0], task.rate * task.graph.unit / graph.unit
         step = 1  # U = k / rate makes every tight link whole
-        for t, h, c in zip(graph.tail, graph.head, graph.capacity, strict=True):
-            if t in part and h not in part:
-                step = math.lcm(step, (c / rate).denominator)
+        for e in self._leaving(part):
+            step = math.lcm(step, (graph.capacity[e] / rate).denominator)
         ks = range(step, below, step)[:MULTIPLES]
-        for k in self.hopeful(ks, self.ceiling, strict=False):
+        for k in self.rates.hopeful(ks, self.ceiling, strict=False):
             if not self.objects(k, self.ceiling, strict=False) and self.algbw(k) == self.ceiling:
                 return k
         return None
-
-    def _floors(self, trees: Sequence[int], algbw: Fraction, strict: bool) -> Numbers:
-        """Per k and different bandwidth how many trees a link carries at that algbw.
-
-        `strict`: at an algbw that is larger by next to nothing.
-        """
-        import numpy as np
-
-        u = self.task.roots * self._graph.unit / algbw  # for one tree a root
-        p, q = u.as_integer_ratio()
-        whole, rest = zip(*(divmod(p * c, q) for c in self._bandwidths), strict=True)
-        largest = max(trees, default=0) * max(q, max(whole) + 1) * (len(self._graph.tail) + 1)
-        kind: type[np.int64] | type[object] = np.int64 if largest < 2**62 else object
-        k = np.array(trees, dtype=kind)[:, None]
-        floors: Numbers = (
-            k * np.array(whole, dtype=kind)
-            + (k * np.array(rest, dtype=kind) - (1 if strict else 0)) // q
-        )
-        return floors
 
     def _learn(self, side: frozenset[int]) -> None:
         """Remembers what must leave `side`, where it is a cut."""
@@ -300,41 +262,45 @@ class _Phase:
             return
         root = task.root
         roots = graph.held(side) if root is None else int(graph.ranks[root] in side)
-        weights: dict[int, Fraction] = defaultdict(Fraction)
-        for t, h, c in zip(graph.tail, graph.head, graph.capacity, strict=True):
-            if t in side and h not in side:
-                weights[self._column[c]] += 1
         if roots:
-            self._cuts.setdefault(_Cut.of(Fraction(roots), weights), 0)
+            self.rates.add(roots, Counter(graph.capacity[e] for e in self._leaving(side)))
 
-    def _learn_dual(self) -> None:
-        """Remembers the dual that proves the optimum: it holds for whole trees on links as well."""
-        graph, bound = self._graph, self.task.bound
-        potential = defaultdict(Fraction, bound.potentials)
-        weights: dict[int, Fraction] = defaultdict(Fraction)
-        for t, h, c in zip(graph.tail, graph.head, graph.capacity, strict=True):
-            z = potential[t] - potential[h]
-            for part, y in zip(bound.parts, bound.weights, strict=True):
-                if t in part and h not in part:
-                    z += y
-            weights[self._column[c]] += max(Fraction(0), z)
-        self._cuts.setdefault(_Cut.of(Fraction(1), weights), 0)
+    def _leaving(self, side: frozenset[int]) -> Iterator[int]:
+        """The links that leave `side`, from the end where fewer nodes have to be looked at."""
+        graph = self._graph
+        if 2 * len(side) <= graph.n:
+            yield from (e for v in side for e in self._out[v] if graph.head[e] not in side)
+        else:
+            outside = (v for v in range(graph.n) if v not in side)
+            yield from (e for v in outside for e in self._into[v] if graph.tail[e] in side)
 
 
-@dataclass(frozen=True, slots=True)
-class _Cut:
-    """k trees a root ask for sum of `weights` * trees over links of `columns` >= `roots` * k."""
+class _Joint:
+    """An allreduce whose two phases share the links: every k is a linear program."""
 
-    roots: int
-    columns: tuple[int, ...]  # positions among the different bandwidths
-    weights: tuple[int, ...]
+    def __init__(self, graph: CapacityGraph, best: Optimum) -> None:
+        self._graph = graph
+        self.rates = Rates(graph, len(graph.ranks))
+        if best.bound.method == "linear-program":
+            self.rates.add(len(graph.ranks), by_capacity(graph, link_worth(graph, best.bound)))
 
-    @staticmethod
-    def of(roots: Fraction, weights: Mapping[int, Fraction]) -> _Cut:
-        """The same in whole numbers."""
-        common = math.lcm(roots.denominator, *(w.denominator for w in weights.values()))
-        pairs = sorted((i, int(w * common)) for i, w in weights.items() if w)
-        return _Cut(int(roots * common), tuple(i for i, _ in pairs), tuple(w for _, w in pairs))
+    def algbw(self, trees: int) -> Fraction:
+        """GB/s with `trees` trees a root on the average."""
+        return fixed_algbw(self._graph, Collective.ALLREDUCE, None, trees)
+
+
+def _worth(task: Task) -> list[Fraction]:
+    """Per link what its dual pays for it: holds for whole trees on links as well."""
+    graph, bound = task.given, task.bound
+    potential = defaultdict(Fraction, bound.potentials)
+    worth = []
+    for t, h in zip(graph.tail, graph.head, strict=True):
+        z = potential[t] - potential[h]
+        for part, y in zip(bound.parts, bound.weights, strict=True):
+            if t in part and h not in part:
+                z += y
+        worth.append(max(Fraction(0), z))
+    return worth
 
 
 def _likely_cuts(task: Task) -> Iterator[frozenset[int]]:

@@ -1,0 +1,434 @@
+"""The front of trees against algbw, held against every k, and what is chosen from it."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+from graphs import build, dgx_a100, mi250, ring
+from random_graphs import judge, random_graph
+
+from forestcoll import certificate, cli
+from forestcoll.choose import Budget, Choice, Chooser, Wishes, different_trees
+from forestcoll.errors import ForestCollError, PlanError, UnsupportedError
+from forestcoll.forest import Forest
+from forestcoll.graph import CapacityGraph
+from forestcoll.program import Collective
+from forestcoll.solver import fixed_algbw, optimum, solve
+from forestcoll.solver.front import GOALS, Front, Point
+from forestcoll.targets import MSCCLPP, RCCL, Target
+
+ALLGATHER, ALLREDUCE = Collective.ALLGATHER, Collective.ALLREDUCE
+PERCENT = Fraction(1, 100)
+EVERY = 40
+"""k up to which all are tried by hand."""
+
+
+def perturbed(graph: CapacityGraph, seed: int, per: str) -> CapacityGraph:
+    """Every cable, or every direction of one, up to 10 % faster or slower; two decimals."""
+    rng = random.Random(seed)
+    bandwidths: dict[tuple[int, int], Fraction] = {}
+    for e, (u, v) in enumerate(zip(graph.tail, graph.head, strict=True)):
+        if per == "cable" and (v, u) in bandwidths:
+            bandwidths[u, v] = bandwidths[v, u]
+            continue
+        changed = graph.bandwidth(e) * Fraction(rng.randint(900, 1100), 1000)
+        bandwidths[u, v] = Fraction(round(100 * changed), 100)
+    return CapacityGraph.from_bandwidths(
+        names=graph.names,
+        gpu=graph.gpu,
+        multicast=graph.multicast,
+        aggregation=graph.aggregation,
+        ranks=graph.ranks,
+        bandwidths=bandwidths,
+    )
+
+
+def chosen(
+    graph: CapacityGraph,
+    wishes: Wishes,
+    *targets: Target,
+    collective: Collective = ALLGATHER,
+) -> Choice:
+    """What the chooser takes, with the forest judged by the tests' own arithmetic."""
+
+    @contextmanager
+    def stage(_: str) -> Iterator[None]:
+        yield
+
+    by_format = {target.format: target for target in targets}
+    best = optimum(graph, collective)
+    choice = Chooser(graph, collective, None, "test", by_format, wishes, best, stage).choose()
+    assert judge(choice.forest) == certificate.check(choice.forest)[0]
+    assert set(choice.programs) == set(by_format)
+    return choice
+
+
+def share(choice: Choice, graph: CapacityGraph) -> Fraction:
+    return choice.forest.algbw / optimum(graph, choice.forest.collective).algbw
+
+
+# ------------------------------------------------------------------------------------- points
+
+
+@pytest.mark.parametrize("collective", list(Collective))
+@pytest.mark.parametrize("seed", range(0, 75, 3))
+def test_the_front_is_that_of_all_k(seed: int, collective: Collective) -> None:
+    graph = random_graph(seed)
+    root = seed % len(graph.ranks) if collective.rooted else None
+    front = Front(graph, collective, root)
+    points = front.points()
+    best, expected = Fraction(0), []
+    last = points[-1]
+    for k in range(1, min(EVERY, last.trees - 1) + 1):
+        algbw = fixed_algbw(graph, collective, root, k)
+        if algbw > best:
+            expected.append((k, best := algbw))
+        if algbw >= GOALS[-1] * last.algbw:
+            break
+    found = [(p.trees, p.algbw) for p in points if p.trees <= EVERY and p != last]
+    if last.trees <= EVERY:
+        assert last.share == 1
+        expected = [(k, algbw) for k, algbw in expected if k < last.trees]
+    assert found == expected
+    assert last.algbw == optimum(graph, collective, root).algbw
+
+
+@pytest.mark.parametrize("collective", list(Collective))
+@pytest.mark.parametrize("seed", range(1, 60, 7))
+def test_every_point_has_a_forest_that_reaches_it(seed: int, collective: Collective) -> None:
+    graph = random_graph(seed)
+    root = seed % len(graph.ranks) if collective.rooted else None
+    points = Front(graph, collective, root).points()
+    assert [p.trees for p in points] == sorted({p.trees for p in points})
+    assert [p.algbw for p in points] == sorted({p.algbw for p in points})
+    for point in points[:4] + points[-1:]:
+        forest = solve(graph, collective, root, "auto" if point.exact else point.trees)
+        algbw, bound = certificate.check(forest)
+        assert bound is not None
+        assert point.algbw <= algbw <= bound
+
+
+@pytest.mark.parametrize("percent", [80, 95, 99])
+@pytest.mark.parametrize("seed", range(2, 60, 6))
+def test_fewest_is_the_first_of_all_k(seed: int, percent: int) -> None:
+    graph = random_graph(seed)
+    front = Front(graph, ALLGATHER)
+    point = front.fewest(percent * PERCENT)
+    assert point.share >= percent * PERCENT
+    for k in range(1, min(EVERY, point.trees)):
+        assert fixed_algbw(graph, ALLGATHER, None, k) < percent * PERCENT * front.best.algbw
+
+
+def test_every_front_holds_the_fewest_trees_for_its_goals() -> None:
+    for seed, per in ((1, "cable"), (2, "direction")):
+        graph = perturbed(mi250(1), seed, per)
+        front = Front(graph, ALLGATHER)
+        points = front.points()
+        assert front.best.trees_per_root > 2000
+        assert {front.fewest(goal) for goal in GOALS} <= set(points)
+        assert all(points[i].share < points[i + 1].share for i in range(len(points) - 1))
+
+
+@pytest.mark.parametrize("seed", range(0, 30, 3))
+def test_the_limit_surely_reaches_its_share(seed: int) -> None:
+    """Proven for links without switches between: there no rounding has to be balanced."""
+    graph = random_graph(seed, "direct")
+    front = Front(graph, ALLGATHER)
+    for percent in (50, 90, 99):
+        limit = front.limit(percent * PERCENT)
+        above = limit < front.best.trees_per_root
+        for k in (limit, limit + 1, limit + 7) if above else (limit,):
+            assert front.algbw(k) >= percent * PERCENT * front.best.algbw
+
+
+def test_numbers_beyond_64_bits_are_no_trouble() -> None:
+    """Large primes over large primes: k times what the cuts compare leaves int64."""
+    primes = (1_000_000_007, 998_244_353, 2_147_483_647, 1_000_000_009)
+    links = [(f"gpu{i}", f"gpu{(i + 1) % 4}", p) for i, p in enumerate(primes)]
+    graph = build(links, unit=Fraction(1, 1_000_003))
+    front = Front(graph, ALLGATHER)
+    points = front.points()
+    assert front.exact.trees > 10**6
+    best = Fraction(0)
+    for k in range(1, 30):
+        algbw = fixed_algbw(graph, ALLGATHER, None, k)
+        assert (algbw > best) == (k in {p.trees for p in points})
+        best = max(best, algbw)
+        if algbw >= GOALS[-1] * front.best.algbw:
+            break
+
+
+def test_the_optimum_with_fewer_trees_than_its_links_have_in_common() -> None:
+    """Links that are not tight may be rounded: 3 trees a root instead of 8."""
+    graph = mi250(4)
+    front = Front(graph, ALLGATHER)
+    assert (front.best.trees_per_root, front.exact.trees) == (8, 3)
+    assert judge(solve(graph, ALLGATHER, None, 3)) == front.best.algbw
+    assert all(front.algbw(k) < front.best.algbw for k in (1, 2))
+
+
+def test_parts_that_differ_have_a_front_too() -> None:
+    graph = replace(ring(4), shares=(3, 1, 0, 2))
+    front = Front(graph, ALLGATHER)
+    points = front.points()
+    assert points[-1].algbw == optimum(graph, ALLGATHER).algbw
+    for point in points:
+        forest = solve(graph, ALLGATHER, None, "auto" if point.exact else point.trees)
+        assert certificate.check(forest)[0] >= point.algbw
+
+
+def test_a_thousand_gpus_with_measured_links() -> None:
+    """The exact optimum takes 18,955 trees a root; 99.9 % of it takes 3."""
+    graph = perturbed(dgx_a100(128), 1, "cable")
+    start = time.monotonic()
+    front = Front(graph, ALLGATHER)
+    points = front.points()
+    assert front.best.trees_per_root > 1000
+    assert points[-2].trees < 10
+    assert points[-2].share >= GOALS[-1]
+    assert time.monotonic() - start < 30
+
+
+# ----------------------------------------------------------------------------------- choosing
+
+
+@pytest.mark.parametrize(
+    ("machine", "per", "seed"),
+    [
+        pytest.param(m, p, s, marks=[pytest.mark.slow] if s else [])
+        for m in ("a100", "mi250")
+        for p in ("cable", "direction")
+        for s in range(20)
+    ],
+)
+def test_measured_machines_need_eight_trees_a_root(machine: str, per: str, seed: int) -> None:
+    """99 % of the exact optimum with at most 8 different trees a root, where that takes 1000s."""
+    graph = perturbed(dgx_a100(2) if machine == "a100" else mi250(1), seed, per)
+    wishes = Wishes(min_percent=Fraction(99), budget=Budget(trees=8))
+    start = time.monotonic()
+    choice = chosen(graph, wishes)
+    assert time.monotonic() - start < 30
+    assert share(choice, graph) >= Fraction(99, 100)
+    assert different_trees(choice.forest) <= 8
+    assert choice.forest.total <= 32 * len(graph.ranks)
+
+
+def test_eight_equal_trees_a_root_are_not_enough() -> None:
+    """Proof by the exact optimum of each k (links are direct): unequal weights are needed."""
+    graph = perturbed(mi250(1), 0, "cable")
+    front = Front(graph, ALLGATHER)
+    shares = [front.point(k).share for k in range(1, 9)]
+    assert max(shares) < Fraction(99, 100)
+    assert all(front.algbw(k) == fixed_algbw(graph, ALLGATHER, None, k) for k in range(1, 9))
+
+
+def test_without_wishes_the_optimum_is_taken_where_it_fits() -> None:
+    choice = chosen(dgx_a100(2), Wishes(), RCCL, MSCCLPP)
+    assert (choice.forest.trees_per_root, choice.notes) == (13, [])
+
+
+def test_without_wishes_and_plans_the_optimum_is_taken_always() -> None:
+    graph = perturbed(dgx_a100(2), 1, "cable")
+    choice = chosen(graph, Wishes())
+    assert share(choice, graph) == 1
+    assert choice.forest.trees_per_root > 1000
+
+
+def test_what_does_not_fit_gives_way_to_the_fewest_trees_at_99_percent() -> None:
+    graph = perturbed(dgx_a100(2), 1, "cable")
+    choice = chosen(graph, Wishes(), RCCL)
+    fewest = Front(graph, ALLGATHER).fewest(Fraction(99, 100))
+    assert choice.forest.trees_per_root == fewest.trees == 7
+    (note,) = choice.notes
+    assert "7 trees a root" in note
+    assert "% of the optimum, which takes 4912 a root (" in note
+    assert "rccl holds" in note
+
+
+def test_fewest_trees_for_a_percentage() -> None:
+    graph = mi250(2)
+    for percent, k in ((90, 1), (96, 2), (98, 5), (99, 9), (100, 83)):
+        choice = chosen(graph, Wishes(min_percent=Fraction(percent)))
+        assert choice.forest.trees_per_root == k
+        assert share(choice, graph) >= percent * PERCENT
+
+
+def test_the_best_of_a_height() -> None:
+    graph = mi250(1)
+    choice = chosen(graph, Wishes(max_height=5))
+    assert choice.forest.height <= 5
+    assert share(choice, graph) >= Fraction(14, 15)
+    with pytest.raises(
+        UnsupportedError,
+        match=r"^no forest whose height is 4 or less was found; the lowest has 5 \(1 tree a root\)",
+    ):
+        chosen(graph, Wishes(max_height=4))
+
+
+def test_a_budget_of_thread_blocks_and_channels() -> None:
+    graph = dgx_a100(2)
+    roomy = chosen(graph, Wishes(trees=7), MSCCLPP).programs["mscclpp-json"]
+    blocks = max(len(r.thread_blocks) for r in roomy.ranks) - 1
+    choice = chosen(graph, Wishes(budget=Budget(blocks=blocks)), MSCCLPP)
+    program = choice.programs["mscclpp-json"]
+    assert max(len(r.thread_blocks) for r in program.ranks) <= blocks
+    with pytest.raises(PlanError, match=r"more than 1 thread blocks .* within the budget holds;"):
+        chosen(graph, Wishes(trees=7, budget=Budget(blocks=1)), MSCCLPP)
+    with pytest.raises(PlanError, match=r"^no forest was found that suits; 1 tree a root: "):
+        chosen(graph, Wishes(budget=Budget(blocks=1, channels=1)), MSCCLPP)
+
+
+def test_a_plan_for_hardly_any_size_says_so() -> None:
+    choice = chosen(mi250(2), Wishes(), MSCCLPP)
+    (note,) = choice.notes
+    assert note == (
+        "the plan serves multiples of 2656 elements without padding; --min-percent 99 would take "
+        "9 trees a root (99.17 % of the optimum)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("wishes", "message"),
+    [
+        ({"trees": 3, "min_percent": Fraction(99)}, "trees and min_percent both say how many"),
+        ({"min_percent": Fraction(0)}, "min_percent is 0: must be over 0 and at most 100"),
+        ({"min_percent": Fraction(101)}, "min_percent is 101: must be over 0 and at most 100"),
+        ({"max_height": 0}, "max_height is 0: must be at least 1"),
+        ({"budget": Budget(trees=0)}, "budget: trees is 0: must be at least 1"),
+        ({"budget": Budget(channels=-1)}, "budget: channels is -1: must be at least 1"),
+        ({"budget": Budget(blocks=0)}, "budget: blocks is 0: must be at least 1"),
+    ],
+)
+def test_wishes_that_cannot_be(wishes: dict[str, object], message: str) -> None:
+    with pytest.raises(UnsupportedError, match=message):
+        Wishes(**wishes)  # type: ignore[arg-type]
+
+
+def test_asked_for_trees_that_break_a_wish() -> None:
+    graph = mi250(1)
+    with pytest.raises(UnsupportedError, match=r"^3 trees a root: its height is \d hops, over 2$"):
+        chosen(graph, Wishes(trees=3, max_height=2))
+    with pytest.raises(UnsupportedError, match=r"a root has \d different trees, over 1$"):
+        chosen(graph, Wishes(trees=3, budget=Budget(trees=1)))
+
+
+def test_different_trees_are_counted_in_each_phase() -> None:
+    forest: Forest = solve(dgx_a100(2), ALLREDUCE, None, 7)
+    counts = [
+        sum(t.root == root and t.phase == phase for t in forest.trees)
+        for root in forest.graph.ranks
+        for phase in ("broadcast", "reduce")
+    ]
+    assert different_trees(forest) == max(counts)
+
+
+def test_the_same_call_takes_the_same_forest() -> None:
+    graph = perturbed(mi250(1), 3, "cable")
+    wishes = Wishes(min_percent=Fraction(99), budget=Budget(trees=8))
+    assert chosen(graph, wishes).forest == chosen(graph, wishes).forest
+
+
+# --------------------------------------------------------------------------------- command line
+
+
+def call(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    code = cli.main(words)
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_front_shows_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = call(capsys, "front", "-t", "dgx-a100", "--set", "boxes=2", "--plans")
+    assert (code, err) == (0, "")
+    assert "allgather on dgx-a100-2, 16 ranks" in out
+    rows = [line.split() for line in out.splitlines() if line.strip()[:1].isdigit()]
+    assert [row[0] for row in rows] == ["1", "7", "13"]
+    assert rows[-1][1:5] == ["346.667", "100", "%", "2"]
+
+
+def test_front_for_machines(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("front", "-t", "mi250", "-c", "allreduce", "--json", "--plans")
+    code, out, err = call(capsys, *words)
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    assert [p["trees_per_root"] for p in found["points"]] == [1, 2, 3]
+    assert found["points"][-1]["algbw"] == found["optimum"] == "1200/7"
+    for point in found["points"]:
+        assert set(point["plans"]) == {"msccl", "rccl", "mscclpp"}
+        assert all(plan["fits"] for plan in point["plans"].values())
+        assert all(plan["thread_blocks"] > 0 for plan in point["plans"].values())
+
+
+def test_front_of_rates_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = call(capsys, "front", "-t", "mi250", "--set", "boxes=2", "--rates", "--json")
+    assert code == 0
+    found = json.loads(out)
+    assert all("height" not in point for point in found["points"])
+    code, out, _ = call(
+        capsys, "front", "-t", "mi250", "--set", "boxes=2", "--rates", "--json", "--all"
+    )
+    everything = json.loads(out)
+    assert everything["left_out"] == 0
+    assert len(everything["points"]) == len(found["points"]) + found["left_out"]
+    trees = [p["trees_per_root"] for p in everything["points"]]
+    assert trees == [1, 2, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 83]
+
+
+def test_synthesize_takes_a_point(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    common = ("synthesize", "-t", "mi250", "-c", "allgather", "--json", "-o")
+    for options, k in (
+        (("--min-percent", "90"), 2),
+        (("--max-height", "5"), 2),
+        (("--budget", "trees=2"), 2),
+        (("--min-percent", "70", "--budget", "trees=1,blocks=30,channels=8"), 1),
+    ):
+        code, out, _ = call(capsys, *common, str(tmp_path / f"{k}{options[0]}/"), *options)
+        assert code == 0
+        summary = json.loads(out)
+        assert summary["trees_per_root"] == k
+        assert summary["different_trees_per_root"] <= k
+        assert any("of the optimum, which takes 3 a root" in n for n in summary["notes"])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--min-percent", "0"), "'0' is not a percentage over 0 and up to 100"),
+        (("--min-percent", "100.1"), "'100.1' is not a percentage"),
+        (("--min-percent", "99", "--trees", "3"), "--trees and --min-percent both say how many"),
+        (("--max-height", "0"), "0 is not in the range"),
+        (("--budget", "trees=0"), "'trees=0' is none of trees=N, channels=N and blocks=N"),
+        (("--budget", "tree=3"), "'tree=3' is none of"),
+        (("--budget", "trees=3,trees=4"), "trees is given twice"),
+        (("--budget", "blocks=3", "--format", "forest"), "channels and blocks limit plans"),
+    ],
+)
+def test_options_that_make_no_sense(
+    options: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    words = ("synthesize", "-t", "mi250", "-c", "allgather", "-o", str(tmp_path / "out/"))
+    code, out, err = call(capsys, *words, *options)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert not (tmp_path / "out").exists()
+
+
+def test_front_refuses_plans_without_trees(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = call(capsys, "front", "-t", "mi250", "--rates", "--plans")
+    assert code == 2
+    assert "--plans needs trees, --rates makes none" in err
+
+
+def test_errors_of_the_front_are_ours() -> None:
+    graph = dgx_a100(1)
+    with pytest.raises(ForestCollError, match="allgather has no root"):
+        Front(graph, ALLGATHER, 0)
+    assert Front(graph, ALLGATHER).points() == (Point(1, Fraction(2400, 7), Fraction(1), True),)
