@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path as FilePath
@@ -111,14 +111,6 @@ def dumps(forest: Forest) -> str:
     head: dict[str, Any] = {
         "format": FORMAT,
         "collective": forest.collective.value,
-        "topology": {
-            "name": forest.name,
-            "nodes": [_node(graph, v) for v in range(graph.n)],
-            "links": [
-                {"src": names[t], "dst": names[h], "bandwidth": str(c * graph.unit)}
-                for t, h, c in zip(graph.tail, graph.head, graph.capacity, strict=True)
-            ],
-        },
         "ranks": [names[v] for v in graph.ranks],
     }
     if graph.shares:
@@ -135,17 +127,28 @@ def dumps(forest: Forest) -> str:
         }
         for t in forest.trees
     ]
-    topology: Mapping[str, Any] = head.pop("topology")
     lines = ["{"]
     for key in ("format", "collective"):
         lines.append(f' "{key}": {json.dumps(head.pop(key))},')
-    lines.append(f' "topology": {{\n  "name": {json.dumps(topology["name"])},')
-    lines.append(f'  "nodes": [\n{_rows(topology["nodes"], 3)}\n  ],')
-    lines.append(f'  "links": [\n{_rows(topology["links"], 3)}\n  ]\n }},')
+    lines.append(topology_text(forest.name, graph))
     for key, value in head.items():
         lines.append(f' "{key}": {json.dumps(value)},')
     lines.append(f' "trees": [\n{_rows(trees, 2)}\n ]\n}}\n')
     return "\n".join(lines)
+
+
+def topology_text(name: str, graph: CapacityGraph) -> str:
+    """The key `topology` of a file with its value, a line a node and link, and the comma."""
+    nodes = [_node(graph, v) for v in range(graph.n)]
+    links = [
+        {"src": graph.names[t], "dst": graph.names[h], "bandwidth": str(c * graph.unit)}
+        for t, h, c in zip(graph.tail, graph.head, graph.capacity, strict=True)
+    ]
+    return (
+        f' "topology": {{\n  "name": {json.dumps(name)},\n'
+        f'  "nodes": [\n{_rows(nodes, 3)}\n  ],\n'
+        f'  "links": [\n{_rows(links, 3)}\n  ]\n }},'
+    )
 
 
 def _rows(items: list[Any], indent: int) -> str:
@@ -259,7 +262,7 @@ def _fraction(text: str) -> Fraction:
 
 
 def _forest(model: ForestModel) -> Forest:
-    graph = _graph(model)
+    graph = replace(graph_of(model.topology, model.ranks), shares=_shares(model))
     ids = {name: v for v, name in enumerate(graph.names)}
 
     def node(name: str, what: str) -> int:
@@ -330,14 +333,14 @@ def _read_bound(model: BoundModel, node: Callable[[str, str], int], graph: Capac
     )
 
 
-def _graph(model: ForestModel) -> CapacityGraph:
-    """The graph of the file's topology, capacities scaled to integers exactly."""
-    nodes = model.topology.nodes
+def graph_of(topology: TopologyModel, ranks: list[str]) -> CapacityGraph:
+    """The graph of a file's topology, capacities scaled to integers exactly; else ForestError."""
+    nodes = topology.nodes
     ids = {n.id: v for v, n in enumerate(nodes)}
     if len(ids) != len(nodes):
         raise ForestError("topology.nodes: an id stands twice")
     bandwidth: dict[tuple[int, int], Fraction] = {}
-    for number, link in enumerate(model.topology.links):
+    for number, link in enumerate(topology.links):
         where = f"topology.links[{number}]"
         for end in (link.src, link.dst):
             if end not in ids:
@@ -349,23 +352,22 @@ def _graph(model: ForestModel) -> CapacityGraph:
             raise ForestError(f"{where}.bandwidth: {value}, must be more than 0")
         pair = (ids[link.src], ids[link.dst])
         bandwidth[pair] = bandwidth.get(pair, Fraction(0)) + value
-    for name in model.ranks:
+    for name in ranks:
         if name not in ids or nodes[ids[name]].kind != "gpu":
             raise ForestError(f"ranks: {name!r} is no GPU of the topology")
-    if len(set(model.ranks)) != len(model.ranks):
+    if len(set(ranks)) != len(ranks):
         raise ForestError("ranks: a rank stands twice")
-    if len(model.ranks) < 2:
-        raise ForestError(f"ranks: {len(model.ranks)}, a collective needs at least 2")
-    graph = CapacityGraph.from_bandwidths(
-        name=model.topology.name,
+    if len(ranks) < 2:
+        raise ForestError(f"ranks: {len(ranks)}, a collective needs at least 2")
+    return CapacityGraph.from_bandwidths(
+        name=topology.name,
         names=tuple(n.id for n in nodes),
         gpu=tuple(n.kind == "gpu" for n in nodes),
         multicast=tuple(n.multicast for n in nodes),
         aggregation=tuple(n.aggregation for n in nodes),
-        ranks=tuple(ids[r] for r in model.ranks),
+        ranks=tuple(ids[r] for r in ranks),
         bandwidths=bandwidth,
     )
-    return replace(graph, shares=_shares(model))
 
 
 def _shares(model: ForestModel) -> tuple[int, ...]:
