@@ -124,10 +124,14 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The forest that was taken, the program of each format, and what there is to say about it."""
+    """The forest that was taken, the program of each format, and what there is to say about it.
+
+    `optimum_trees`: the fewest trees a root that are known to reach the optimum.
+    """
 
     forest: Forest
     programs: dict[PlanFormat, Program]
+    optimum_trees: int
     notes: list[str]
 
 
@@ -173,7 +177,7 @@ class Chooser:
             refusal = self.wishes.refusal(forest)
             if refusal:
                 raise UnsupportedError(f"{_words(self.wishes.trees)}: {refusal}")
-            return Choice(forest, self._lowered(forest), [])
+            return Choice(forest, self._lowered(forest), self._exact().trees, [])
         for points in self._candidates():
             found = self._first(points)
             if found is not None:
@@ -328,7 +332,7 @@ class Chooser:
         chunks = max((_chunks(p) for p in programs.values()), default=0)
         if chunks > MANY_CHUNKS and self.wishes.min_percent is None:
             notes.append(self._rare_sizes(chunks, point))
-        return Choice(forest, programs, notes)
+        return Choice(forest, programs, exact.trees, notes)
 
     def _rare_sizes(self, chunks: int, point: Point) -> str:
         text = f"the plan serves multiples of {chunks} elements without padding"
