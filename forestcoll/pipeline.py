@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Literal
 
@@ -39,7 +39,10 @@ FORMATS: dict[Format, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Synthesis:
-    """What `synthesize` made. `texts[format]` is ready to be written to a file."""
+    """What `synthesize` made. `texts[format]` is ready to be written to a file.
+
+    `optimum.trees_per_root` is the least that is known, be it that some links are rounded.
+    """
 
     name: str  # of the expanded topology
     forest: Forest
@@ -160,7 +163,7 @@ def synthesize(
     targets = _targets(formats, target)
     problem = (graph, collective, root_rank, topology.name)
     choice = Chooser(*problem, targets, wishes, best, clock.stage, clock.report).choose()
-    forest = choice.forest
+    forest, best = choice.forest, replace(best, trees_per_root=choice.optimum_trees)
     with clock.stage("check"):
         certificate.check(forest)
     texts: dict[Format, str] = {}
