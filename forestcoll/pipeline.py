@@ -36,6 +36,9 @@ FORMATS: dict[Format, str] = {
 }
 """Suffix of the file of each format."""
 
+FEWER_SOUGHT = 4096
+"""Ranks up to which `optimum` looks for fewer trees than all links have in common."""
+
 
 @dataclass(frozen=True, slots=True)
 class Synthesis:
@@ -111,10 +114,15 @@ def optimum(
     `capacity_graph`.
     """
     from forestcoll import solver
+    from forestcoll.solver.front import Front
 
     collective = parse_collective(collective)
     graph = capacity_graph(topology, ranks, relays, shares)
-    return solver.optimum(graph, collective, parse_root(graph, collective, root))
+    root_rank = parse_root(graph, collective, root)
+    best = solver.optimum(graph, collective, root_rank)
+    if best.trees_per_root == 1 or len(graph.ranks) > FEWER_SOUGHT:
+        return best
+    return replace(best, trees_per_root=Front(graph, collective, root_rank, best).exact.trees)
 
 
 def synthesize(
