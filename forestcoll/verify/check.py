@@ -120,14 +120,14 @@ def _replay(trace: Trace, memories: list[Memory], root: int) -> int:
         replay = Replay(trace, memory)
         try:
             replay.run()
-            if replay.mixed:
+            if replay.accesses.mixed:
                 replay = Replay(trace, memory, every=True)
                 replay.run()
         except PlanError as error:
             failure = error  # unless an earlier mode has something to say
             break
         replays.append(replay)
-    loose = unordered(trace, {pair for replay in replays for pair in replay.collisions})
+    loose = unordered(trace, {pair for replay in replays for pair in replay.accesses.collisions})
     for replay in replays:
         root = replay.check(loose, root)
     if failure is not None:

@@ -1,4 +1,4 @@
-"""What every atom holds in one mode (in place or out of place), and what it must hold at the end."""
+"""What every atom holds in one mode (in place or not), and what it must hold at the end."""
 
 from __future__ import annotations
 
@@ -26,20 +26,21 @@ class Memory:
         self.mode = "in place" if in_place else "out of place"
         self.size = len(atoms.starts) - 1
         self.number: list[int] | range = range(self.size)
-        self.longer = USER[layout.sizes.input <= layout.sizes.output]
+        input_longer = layout.sizes.input > layout.sizes.output
+        self.longer = Buffer.INPUT if input_longer else Buffer.OUTPUT
         if in_place:
             self.number = list(self.number)
             for rank in range(layout.sizes.ranks):
-                spans = [atoms.span(*span) for span in layout.shared(rank)]
-                kept, gone = reversed(spans) if self.longer is Buffer.OUTPUT else spans
+                input_, output = (atoms.span(*span) for span in layout.shared(rank))
+                kept, gone = (input_, output) if input_longer else (output, input_)
                 self.number[gone[0] : gone[1]] = range(*kept)
 
     def operands(self, block: int, line: int) -> Operands:
         """What a line works on, as the memory is in this mode."""
         found = self.atoms.operands[block][line]
-        return (
-            Operands(*(self._really(s) for s in (found.src, found.dst))) if self.in_place else found
-        )
+        if not self.in_place:
+            return found
+        return Operands(self._really(found.src), self._really(found.dst))
 
     def _really(self, spans: tuple[Span, ...]) -> tuple[Span, ...]:
         number = self.number

@@ -20,8 +20,8 @@ class _Plain:
     """Orders that are plain to see: from what a chain has waited for itself.
 
     One sweep over the trace keeps, for each chain, up to which event of every other chain its next
-    events come after. Only what an event waits for directly is handed on, except by a rank's caller,
-    who knows all that the rank's thread blocks did. Most pairs are settled so.
+    events come after. Only what an event waits for directly is handed on, except by a rank's
+    caller, who knows all that the rank's thread blocks did. Most pairs are settled so.
     """
 
     def __init__(self, trace: Trace) -> None:

@@ -2,26 +2,26 @@
 
 One replay covers one mode (in place or out of place). Values are followed through the first launch
 only: later launches run the same instructions on new input (onesided.py says why that is enough).
-Collisions are collected as pairs of events, for order.py to find those that nothing orders; if there
-are none, every timing gives the values of this one. Pairs of two events of later launches are
-the same as pairs an equal number of launches earlier, and not collected. That leaves none unchecked
-as long as no place is used in the first launch after it was used in a later one, which is possible
-only where ranks are a launch apart; then (`mixed`) another replay has to collect `every` pair.
+accesses.py collects collisions as pairs of events, for order.py to find those that nothing orders;
+if there are none, every timing gives the values of this one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import NoReturn
 
 from forestcoll.errors import PlanError
 from forestcoll.program import Instruction, Op
+from forestcoll.verify.accesses import Accesses
 from forestcoll.verify.atoms import Span
 from forestcoll.verify.layout import SHIFT, SLICE, contributors
 from forestcoll.verify.memory import Final, Memory
 from forestcoll.verify.structure import PUTS, RECEIVES, SENDS
 from forestcoll.verify.trace import SYNC, Trace
+
+MOVES = PUTS | {Op.COPY, Op.GET}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,21 +39,19 @@ class _Work:
 
 
 class Replay:
-    """One mode's memory; `run` goes through the whole trace."""
+    """One mode's memory; `run` goes through the whole trace.
+
+    Not `every` collision is collected but where that is asked for: accesses.py says when it is.
+    """
 
     def __init__(self, trace: Trace, memory: Memory, *, every: bool = False) -> None:
-        self.trace, self.memory = trace, memory
-        self.mixed = False
-        self._late = bytearray(len(trace)) if every else trace.late()
+        self.trace, self.memory, self.every = trace, memory, every
+        self.accesses = Accesses(trace, memory.size)
         self.final = Final(trace, memory)
         self.values = memory.initial()
-        self.writer = [-1] * memory.size  # last event that wrote an atom
-        self.readers = [0] * memory.size  # who read it since: index into _lists, 0 for nobody
-        self._lists: list[tuple[int, int]] = [(-1, 0)]  # (event, index of the rest)
-        self.collisions: dict[tuple[int, int], int] = {}  # (event, later event) -> atom
         self._wrong: tuple[int, str] | None = None  # the first event that adds what does not add up
         self._messages: dict[int, list[int]] = {}  # by the event that sent it
-        self._cache: dict[tuple[int, int], _Work] = {}
+        self._works: list[list[_Work | None]] = [[None] * len(x) for x in trace.code.lines]
 
     def run(self) -> None:
         """Go through the whole trace: values of the first launch, collisions of all."""
@@ -68,7 +66,7 @@ class Replay:
         Returns the root of a rooted collective (else -1). Raises PlanError: for a race first, since
         a wrong value may be but its effect.
         """
-        races = [pair for pair in loose if pair in self.collisions]
+        races = [pair for pair in loose if pair in self.accesses.collisions]
         if races:
             self._raise_race(*min(races, key=lambda p: (p[1], p[0])))
         if self._wrong is not None:
@@ -76,50 +74,8 @@ class Replay:
             raise PlanError(f"{self.trace.where(event)}: {text} ({self.memory.mode})")
         return self.final.check(root)
 
-    # --- accesses ---------------------------------------------------------------------------------
-
-    def _meet(self, earlier: int, event: int, location: int) -> None:
-        """Note that the order of two events matters, unless it is plain to see."""
-        trace = self.trace
-        if self._late[earlier]:
-            if self._late[event]:
-                return
-            self.mixed = True
-        chain = trace.chain[earlier]
-        if chain == trace.chain[event] and earlier <= trace.prev[event]:
-            return
-        for c in trace.cross[event]:
-            if chain == trace.chain[c] and (earlier == c or earlier <= trace.prev[c]):
-                return
-        self.collisions.setdefault((earlier, event), location)
-
-    def _read(self, event: int, low: int, high: int) -> None:
-        for w, x in _firsts(self.writer, low, high):
-            if w >= 0 and w != event:
-                self._meet(w, event, x)
-        longer: dict[int, int] = {}
-        lists, readers = self._lists, self.readers
-        for x in range(low, high):
-            rest = readers[x]
-            if rest not in longer:
-                longer[rest] = len(lists)
-                lists.append((event, rest))
-            readers[x] = longer[rest]
-
-    def _write(self, event: int, low: int, high: int) -> None:
-        for w, x in _firsts(self.writer, low, high):
-            if w >= 0 and w != event:
-                self._meet(w, event, x)
-        for at, x in _firsts(self.readers, low, high):
-            while at:
-                reader, at = self._lists[at]
-                if reader != event:
-                    self._meet(reader, event, x)
-        self.writer[low:high] = [event] * (high - low)
-        self.readers[low:high] = [0] * (high - low)
-
     def _raise_race(self, a: int, b: int) -> NoReturn:
-        trace, place = self.trace, self.memory.name(self.collisions[a, b])
+        trace, place = self.trace, self.memory.name(self.accesses.collisions[a, b])
         mode = self.memory.mode
         for caller, other in ((a, b), (b, a)):
             if trace.block[caller] >= 0:
@@ -183,13 +139,13 @@ class Replay:
     def _run_fifo(self) -> None:
         trace = self.trace
         for event, (block, line) in enumerate(zip(trace.block, trace.line, strict=True)):
-            work = self._work(block, line)
+            work = self._works[block][line] or self._place(block, line)
             if work.op in RECEIVES or work.op in SENDS:
                 self._message(event, work)
             elif work.op is not Op.NOP:
                 self._local(event, work)
         for r in range(self.memory.layout.sizes.ranks):
-            self.final.keep(r, self.values, self.writer)
+            self.final.keep(r, self.values, self.accesses.writer)
 
     def _message(self, event: int, work: _Work) -> None:
         """Send, receive or both: one part of a message."""
@@ -198,12 +154,12 @@ class Replay:
             values = self._messages.pop(self.trace.cross[event][0])
         if work.src:
             low, high = self._part(event, work.src[0])
-            self._read(event, low, high)
+            self.accesses.read(event, low, high)
             own = self.values[low:high]
             values = self._add_all(event, values, own) if receives else own
         if work.dst:
             low, high = self._part(event, work.dst[0])
-            self._write(event, low, high)
+            self.accesses.write(event, low, high)
             self.values[low:high] = values
         if work.op in SENDS:
             self._messages[event] = values
@@ -219,44 +175,45 @@ class Replay:
     # --- onesided ---------------------------------------------------------------------------------
 
     def _run_onesided(self) -> None:
-        trace = self.trace
+        trace, works = self.trace, self._works
         for event, item in enumerate(trace.item):
             if item == SYNC:
                 continue
-            block = trace.block[event]
+            block, line = trace.block[event], trace.line[event]
             if block < 0:
-                self._caller(event, ~block)
+                self._caller(event, ~block, line)
                 continue
-            launch, line = divmod(trace.line[event], len(trace.code.lines[block]))
-            work = self._work(block, line)
+            codes = works[block]
+            launch, line = divmod(line, len(codes))
+            work = codes[line] or self._place(block, line)
             if item >= 0:  # one destination of a put
                 src = work.src[item if len(work.src) > 1 else 0]
                 work = _Work(Op.PUT, (src,), (work.dst[item],), (work.dst[item],))
             if launch == 0:
                 self._local(event, work)
-            else:
+            elif self.every:
                 self._touch(event, work)
+            else:
+                for span in work.src:
+                    self.accesses.read_later(event, *span)
+                for span in work.written:
+                    self.accesses.write_later(event, *span)
 
-    def _caller(self, event: int, rank: int) -> None:
+    def _caller(self, event: int, rank: int, launch: int) -> None:
         """Between launches input and output are the caller's, who may change both."""
-        if self.trace.line[event] == 1:
-            self.final.keep(rank, self.values, self.writer)
+        if launch == 1:
+            self.final.keep(rank, self.values, self.accesses.writer)
+        later = launch > 0 and not self.every
+        write = self.accesses.write_later if later else self.accesses.write
         for low, high in self.memory.user(rank):
-            self._write(event, low, high)
+            write(event, low, high)
 
     # --- one instruction --------------------------------------------------------------------------
 
-    def _work(self, block: int, line: int) -> _Work:
-        """The atoms that a line of a thread block's code uses in this mode."""
-        found = self._cache.get((block, line))
-        if found is None:
-            found = self._cache[block, line] = self._place(block, line)
-        return found
-
     def _place(self, block: int, line: int) -> _Work:
+        """The atoms that a line of a thread block's code uses in this mode, noted for next time."""
         code = self.trace.code
-        entry = code.lines[block][line]
-        i, operands = entry.instruction, self.memory.operands(block, line)
+        i, operands = code.lines[block][line].instruction, self.memory.operands(block, line)
         src, dst = operands.src, operands.dst
         if i.op is Op.REDUCE:
             src = (*dst, *src)
@@ -270,38 +227,31 @@ class Replay:
         written = dst
         if i.op is Op.COPY:
             written = tuple(d for s, d in zip(src, dst, strict=True) if s != d)
-        return _Work(i.op, src, dst, written)
+        found = self._works[block][line] = _Work(i.op, src, dst, written)
+        return found
 
     def _touch(self, event: int, work: _Work) -> None:
         for low, high in work.src:
-            self._read(event, low, high)
+            self.accesses.read(event, low, high)
         for low, high in work.written:
-            self._write(event, low, high)
+            self.accesses.write(event, low, high)
 
     def _local(self, event: int, work: _Work) -> None:
         self._touch(event, work)
-        if work.op in PUTS or work.op in (Op.COPY, Op.GET):
-            single = len(work.src) == 1
-            data = [self.values[low:high] for low, high in work.src]
-            for k, (low, high) in enumerate(work.dst):
-                self.values[low:high] = data[0 if single else k]
+        values, src = self.values, work.src
+        if work.op not in MOVES:
+            total = self._sum(event, src)
+            for low, high in work.dst:
+                values[low:high] = total
             return
-        total = self._sum(event, work.src)
-        for low, high in work.dst:
-            self.values[low:high] = total
-
-
-def _firsts(table: list[int], low: int, high: int) -> Iterable[tuple[int, int]]:
-    """Each entry of table[low:high] once, with the first index at which it stands."""
-    if high == low + 1:
-        return ((table[low], low),)
-    backwards = reversed(range(low, high))  # so that the first index is what stays
-    return {table[x]: x for x in backwards}.items()
+        data = [values[low:high] for low, high in src]
+        for k, (low, high) in enumerate(work.dst):
+            values[low:high] = data[k if len(data) > 1 else 0]
 
 
 def _clash(i: Instruction, src: tuple[Span, ...], dst: tuple[Span, ...]) -> int | None:
-    """A location where two operands overlap though the threads of a block would need an order."""
-    pairs = i.op in PUTS or i.op in (Op.COPY, Op.GET)
+    """An atom where two operands overlap though the threads of a block would need an order."""
+    pairs = i.op in MOVES
     for k, (low, high) in enumerate(dst):
         for other in dst[:k]:
             if low < other[1] and other[0] < high:

@@ -120,14 +120,6 @@ class Trace:
         b = self.block[event]
         return self.line[event] if b < 0 else self.line[event] // len(self.code.lines[b])
 
-    def late(self) -> bytearray:
-        """Per event, whether it belongs to a launch after the first (or to the caller before)."""
-        lengths = [len(lines) for lines in self.code.lines]
-        return bytearray(
-            line >= (lengths[b] if b >= 0 else 1)
-            for b, line in zip(self.block, self.line, strict=True)
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
