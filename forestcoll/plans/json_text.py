@@ -64,6 +64,9 @@ class Object:
         return PlanError(f"{self.source}: {self.where}: {text}" if self.where
                          else f"{self.source}: {text}")  # fmt: skip
 
+    def __len__(self) -> int:
+        return len(self._value)
+
     def has(self, key: str) -> bool:
         """Whether the key is there."""
         return key in self._value

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable
+from functools import cache, lru_cache
 from itertools import groupby
 from typing import Any, Final
 
@@ -187,7 +188,7 @@ def _gpu(r: int, rank: RankProgram) -> dict[str, Any]:
             if flat[kind]
         ],
         "remote_buffers": [
-            {"rank": peer, "type": buffer.value, "access_channel_types": kinds}
+            _line({"rank": peer, "type": buffer.value, "access_channel_types": kinds})
             for (peer, buffer), kinds in buffers.items()
         ],
         "semaphores": [{"init_value": value} for value in rank.semaphores],
@@ -224,6 +225,12 @@ def _remote_buffers(rank: RankProgram) -> dict[tuple[int, Buffer], list[str]]:
     return {key: sorted(found[key]) for key in order}
 
 
+class Line(str):
+    """JSON text of a value, on one line: what is made once need not be rendered again."""
+
+    __slots__ = ()
+
+
 class _Writer:
     """Writes one thread block and numbers its own channels and remote buffers."""
 
@@ -258,59 +265,91 @@ class _Writer:
             "ops": operations,
         }
 
-    def step(self, step: Step) -> dict[str, Any]:
+    def step(self, step: Step) -> dict[str, Any] | Line:
         if isinstance(step, Pipeline):
             return {
                 "name": "pipeline",
-                "iter_context": {"unit_size": step.unit_bytes, "num_chunks": step.chunks},
+                "iter_context": _line({"unit_size": step.unit_bytes, "num_chunks": step.chunks}),
                 "ops": [self.operation(inner) for inner in step.body],
             }
         return self.operation(step)
 
-    def operation(self, step: Instruction) -> dict[str, Any]:
-        out: dict[str, Any] = {"name": OP_WORDS[step.op]}
+    def operation(self, step: Instruction) -> dict[str, Any] | Line:
         kind = kind_of(self.block, step)
-        remote = any(ref.rank is not None for ref in step.src + step.dst)
-        if step.op in SYNCS or remote:
+        ids = tuple([self.own_ids[c] for c in step.channels])
+        if step.op not in SHAPES:
+            return _synchronisation(step.op, kind, ids, step.semaphores, step.ident, step.group)
+        out: dict[str, Any] = {"name": OP_WORDS[step.op]}
+        if any(ref.rank is not None for ref in step.src + step.dst):
             out["channel_type"] = kind
-        if step.channels:
-            out["channel_ids"] = [self.own_ids[c] for c in step.channels]
-        if step.op in SHAPES:
-            # The kernel takes the i-th source for the i-th destination and never repeats one.
-            repeat = len(step.dst) if step.op in PUTS and len(step.src) == 1 else 1
-            out["src_buff"] = self.operands(step.src * repeat, kind)
-            out["dst_buff"] = self.operands(step.dst, kind)
+        if ids:
+            out["channel_ids"] = Line(list(ids))
+        # The kernel takes the i-th source for the i-th destination and never repeats one.
+        repeat = len(step.dst) if step.op in PUTS and len(step.src) == 1 else 1
+        out["src_buff"] = self.operands(step.src * repeat, kind)
+        out["dst_buff"] = self.operands(step.dst, kind)
         if step.part != (0, 1):
             out["tbg_info"] = {"tb_id": step.part[0], "tbg_size": step.part[1]}
-        if step.op is Op.BARRIER:
-            out["barrier_id"], out["num_threadblocks"] = step.ident, step.group
-        if step.semaphores:
-            out["semaphore_ids"] = list(step.semaphores)
         return out
 
-    def operands(self, refs: Iterable[Ref], kind: str) -> list[dict[str, Any]]:
+    def operands(self, refs: Iterable[Ref], kind: str) -> list[Line]:
         return [self.operand(ref, kind) for ref in refs]
 
-    def operand(self, ref: Ref, kind: str) -> dict[str, Any]:
+    def operand(self, ref: Ref, kind: str) -> Line:
         if ref.rank is None:
-            return {"type": ref.buffer.value, "index": ref.offset, "size": ref.count}
-        refs = self.refs.setdefault(kind, {})
-        number = refs.setdefault((ref.rank, ref.buffer), len(refs))
-        return {"buffer_id": number, "index": ref.offset, "size": ref.count}
+            where = f'"type": "{ref.buffer.value}"'
+        else:
+            refs = self.refs.setdefault(kind, {})
+            where = f'"buffer_id": {refs.setdefault((ref.rank, ref.buffer), len(refs))}'
+        return Line(f'{{{where}, "index": {ref.offset}, "size": {ref.count}}}')
+
+
+def _line(value: dict[str, Any]) -> Line:
+    return Line(json.dumps(value))
+
+
+@lru_cache(maxsize=4096)
+def _synchronisation(
+    op: Op, kind: str, ids: tuple[int, ...], semaphores: tuple[int, ...], ident: int, group: int
+) -> Line:
+    """An operation without operands: there are few different ones, and many of each."""
+    out: dict[str, Any] = {"name": OP_WORDS[op]}
+    if op in SYNCS:
+        out["channel_type"] = kind
+    if ids:
+        out["channel_ids"] = ids
+    if op is Op.BARRIER:
+        out["barrier_id"], out["num_threadblocks"] = ident, group
+    if semaphores:
+        out["semaphore_ids"] = semaphores
+    return _line(out)
 
 
 def render(value: Any, indent: int = 0, room: int = WIDTH) -> str:
     """JSON text of plain values; a list or object stands on one line where it fits `room`."""
-    if not isinstance(value, dict | list) or not value:
+    if isinstance(value, Line):
+        return value if len(value) <= room else render(json.loads(value), indent, room)
+    if not isinstance(value, (dict, list)) or not value:
         return json.dumps(value)
     pad = " " * (indent + 2)
-    items = []
-    for key, item in value.items() if isinstance(value, dict) else ((None, v) for v in value):
-        label = "" if key is None else json.dumps(key) + ": "
-        items.append(label + render(item, indent + 2, WIDTH - indent - 3 - len(label)))
-    left, right = "{}" if isinstance(value, dict) else "[]"
+    wide = WIDTH - indent - 3
+    if isinstance(value, dict):
+        left, right = "{", "}"
+        labels = map(_label, value)
+        items = [
+            label + render(item, indent + 2, wide - len(label))
+            for label, item in zip(labels, value.values(), strict=True)
+        ]
+    else:
+        left, right = "[", "]"
+        items = [render(item, indent + 2, wide) for item in value]
     line = left + ", ".join(items) + right
-    if "\n" not in line and len(line) <= room:
+    if len(line) <= room and "\n" not in line:
         return line
     body = f",\n{pad}".join(items)
     return f"{left}\n{pad}{body}\n{' ' * indent}{right}"
+
+
+@cache
+def _label(key: str) -> str:
+    return json.dumps(key) + ": "

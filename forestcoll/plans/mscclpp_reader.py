@@ -99,7 +99,9 @@ class _Reader:
     notes: Notes
     n: int
     count: int = 0  # of operations so far
-    refs: dict[Ref, Ref] = field(default_factory=dict)  # equal references share one object
+    # equal references share one object, and so do equal operations without any
+    refs: dict[Ref, Ref] = field(default_factory=dict)
+    plain: dict[tuple[object, ...], Instruction] = field(default_factory=dict)
 
 
 def loads(text: str, source: str) -> Program:
@@ -318,6 +320,8 @@ def _read_operation(reader: _Reader, block: _Block, entry: Object) -> Instructio
         hint = did_you_mean(word[:40], [*OPS, "pipeline"])
         raise entry.fail(f"operation {word[:40]!r} does not exist{hint}")
     op = OPS[word]
+    if op is Op.NOP and len(entry) == 1:  # by far the most frequent
+        return _plain(reader, op)
     kind = _kind(entry, "channel_type") if entry.has("channel_type") else "none"
     if kind == "switch":
         raise UnsupportedError(
@@ -328,16 +332,31 @@ def _read_operation(reader: _Reader, block: _Block, entry: Object) -> Instructio
         group = entry.object("tbg_info")
         part = (group.integer("tb_id", 0, _TOP), group.integer("tbg_size", 1, _TOP))
     src, dst = _read_operands(reader, block, entry, op, kind)
-    return Instruction(
-        op,
-        src,
-        dst,
-        channels=_read_ids(block, entry, kind),
-        semaphores=tuple(_integers(entry, "semaphore_ids")),
-        ident=entry.integer("barrier_id", 0, _TOP) if entry.has("barrier_id") else 0,
-        group=entry.integer("num_threadblocks", 0, _TOP) if entry.has("num_threadblocks") else 0,
-        part=part,
-    )
+    channels = _read_ids(block, entry, kind)
+    semaphores = tuple(_integers(entry, "semaphore_ids"))
+    ident = entry.integer("barrier_id", 0, _TOP) if entry.has("barrier_id") else 0
+    size = entry.integer("num_threadblocks", 0, _TOP) if entry.has("num_threadblocks") else 0
+    if src or dst:
+        return Instruction(op, src, dst, (), channels, semaphores, ident, size, part)
+    return _plain(reader, op, channels, semaphores, ident, size, part)
+
+
+def _plain(
+    reader: _Reader,
+    op: Op,
+    channels: tuple[int, ...] = (),
+    semaphores: tuple[int, ...] = (),
+    ident: int = 0,
+    group: int = 0,
+    part: tuple[int, int] = (0, 1),
+) -> Instruction:
+    """An operation without operands."""
+    key = (op, channels, semaphores, ident, group, part)
+    found = reader.plain.get(key)
+    if found is None:
+        found = Instruction(op, (), (), (), channels, semaphores, ident, group, part)
+        reader.plain[key] = found
+    return found
 
 
 def _read_ids(block: _Block, entry: Object, kind: str) -> tuple[int, ...]:
@@ -361,7 +380,9 @@ def _read_operands(
     reader: _Reader, block: _Block, entry: Object, op: Op, kind: str
 ) -> tuple[tuple[Ref, ...], tuple[Ref, ...]]:
     src, dst = (
-        tuple(_read_ref(reader, block, item, kind) for item in _objects(entry, key))
+        tuple([_read_ref(reader, block, item, kind) for item in _objects(entry, key)])
+        if entry.has(key)
+        else ()
         for key in ("src_buff", "dst_buff")
     )
     if op in PUTS:

@@ -160,14 +160,13 @@ def _check_operation(
 def _check_unused(step: Instruction, at: At) -> None:
     """The runtime keeps groups of fields in the same bytes: an operation may only use its own."""
     data, sync = step.op in SHAPES, step.op in SYNCS
-    used = {
-        "src and dst": (bool(step.src or step.dst), data),
-        "channels": (bool(step.channels), (data and step.op not in LOCAL) or sync),
-        "semaphores": (bool(step.semaphores), step.op in SEMAPHORE_OPS),
-        "ident and group": (bool(step.ident or step.group), step.op is Op.BARRIER),
-        "part": (step.part != (0, 1), data),
-    }
-    for field, (given, allowed) in used.items():
+    for field, given, allowed in (
+        ("src and dst", step.src or step.dst, data),
+        ("channels", step.channels, (data and step.op not in LOCAL) or sync),
+        ("semaphores", step.semaphores, step.op in SEMAPHORE_OPS),
+        ("ident and group", step.ident or step.group, step.op is Op.BARRIER),
+        ("part", step.part != (0, 1), data),
+    ):
         if given and not allowed:
             raise PlanError(f"{place(*at)}: {step.op} has no {field}")
     if sync and not step.channels:
