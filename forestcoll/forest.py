@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import pairwise
 from typing import Literal
 
-from forestcoll.errors import ForestError
+from forestcoll.errors import ForestError, UnsupportedError
 from forestcoll.graph import CAPACITY_LIMIT, CapacityGraph
 from forestcoll.kernel import _kernel
 from forestcoll.program import Collective
+from forestcoll.symmetry import SymmetryGroup, symmetry_group
 
 Phase = Literal["broadcast", "reduce"]
 Path = tuple[int, ...]
+
+EXPANDED_LIMIT = 4_000_000
+"""Tree edges that a compact forest may be expanded to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +93,12 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Forest:
-    """Trees for one collective on one graph. A tree carries weight / total of all data."""
+    """Trees for one collective on one graph. A tree carries weight / total of all data.
+
+    With a `group` the forest is compact: it consists of the images of every tree by all elements of
+    the group, which are all different. `trees` then has the representatives only; all that is said
+    of the forest holds for the images too, without writing them out.
+    """
 
     name: str  # of the topology
     graph: CapacityGraph
@@ -98,6 +107,7 @@ class Forest:
     trees: tuple[Tree, ...]
     bound: Bound | None = None
     root: int = -1  # rank number, for broadcast and reduce
+    group: SymmetryGroup | None = None
 
     def share(self, tree: Tree) -> Fraction:
         """The fraction of the collective's total data that `tree` carries."""
@@ -109,6 +119,11 @@ class Forest:
         return len(self.graph.ranks)
 
     @property
+    def images(self) -> int:
+        """How many trees each of `trees` stands for."""
+        return 1 if self.group is None else self.group.size
+
+    @property
     def trees_per_root(self) -> int:
         """k: units of weight in a root's share (the largest, where shares differ).
 
@@ -116,7 +131,7 @@ class Forest:
         """
         weights: dict[tuple[int, Phase], int] = defaultdict(int)
         for tree in self.trees:
-            weights[tree.root, tree.phase] += tree.weight
+            weights[self.orbit(tree.root), tree.phase] += tree.weight
         return max(weights.values(), default=0) // max(self.graph.parts)
 
     @property
@@ -134,7 +149,40 @@ class Forest:
         it, an aggregating one sends out one sum: such a link counts once per tree.
         """
         counted = scan(self.graph, self.trees)[2]
-        return self._loads() if counted is None else counted
+        if counted is None:
+            counted = self._loads()
+        return counted if self.group is None else _spread(counted, self.group)
+
+    def orbit(self, node: int) -> int:
+        """The least node that images of `node` are at: itself where there is no group."""
+        return node if self.group is None else self.group.node[node]
+
+    def expanded(self, limit: int = EXPANDED_LIMIT) -> Forest:
+        """The same forest with all of its trees, roots in rank order.
+
+        Raises UnsupportedError where they would have more than `limit` edges.
+        """
+        if self.group is None:
+            return self
+        edges = self.group.size * sum(len(tree.edges) for tree in self.trees)
+        if edges > limit:
+            raise UnsupportedError(
+                f"the forest of {self.name} is compact; written out, its trees have {edges:,} "
+                f"edges, more than the limit of {limit:,}: take fewer ranks, or keep the forest "
+                "(--format forest)"
+            )
+        number = {node: rank for rank, node in enumerate(self.graph.ranks)}
+        trees = [
+            replace(
+                tree,
+                root=element[tree.root],
+                edges=tuple(tuple([element[v] for v in path]) for path in tree.edges),
+            )
+            for element in self.group.elements()
+            for tree in self.trees
+        ]
+        trees.sort(key=lambda tree: (tree.phase != "reduce", number.get(tree.root, -1)))
+        return replace(self, trees=tuple(trees), group=None)
 
     def _loads(self) -> list[int]:
         """The same with numbers of any size, and with words for a link that is missing."""
@@ -163,7 +211,7 @@ class Forest:
     def algbw(self) -> Fraction:
         """GB/s by nccl-tests' definition: 1 / max over links of (share crossing it / bandwidth)."""
         graph = self.graph
-        pairs = zip(graph.capacity, self.loads(), strict=True)
+        pairs = set(zip(graph.capacity, self.loads(), strict=True))
         units = min((Fraction(c, load) for c, load in pairs if load), default=None)
         if units is None:
             raise ForestError("the trees cross no link at all")
@@ -182,8 +230,29 @@ def check(forest: Forest) -> Fraction:
     if wrong >= 0:
         _check_tree(forest, wrong, forest.trees[wrong])
         raise RuntimeError(f"internal error: the kernel refuses tree {wrong}")
+    if forest.group is not None:
+        _check_group(forest, forest.group)
     _check_shares(forest)
     return forest.algbw
+
+
+def _check_group(forest: Forest, group: SymmetryGroup) -> None:
+    """The group is what it says it is, or ForestError."""
+    if forest.collective.rooted:
+        raise ForestError(f"{forest.collective} has one root, so its trees have no images")
+    if symmetry_group(forest.graph, group.generators) != group:
+        raise ForestError("the group's orders and orbits are not those of its generators")
+
+
+def _spread(counted: Sequence[int], group: SymmetryGroup) -> list[int]:
+    """Loads of the images too: each link carries its orbit's share of |group| times the whole."""
+    total: dict[int, int] = defaultdict(int)
+    members: dict[int, int] = defaultdict(int)
+    for units, orbit in zip(counted, group.link, strict=True):
+        total[orbit] += units
+        members[orbit] += 1
+    each = {orbit: units * (group.size // members[orbit]) for orbit, units in total.items()}
+    return [each[orbit] for orbit in group.link]
 
 
 def scan(
@@ -262,7 +331,7 @@ def _check_shares(forest: Forest) -> None:
     names, collective = forest.graph.names, forest.collective
     sums: dict[tuple[int, Phase], int] = defaultdict(int)
     for tree in forest.trees:
-        sums[tree.root, tree.phase] += tree.weight
+        sums[forest.orbit(tree.root), tree.phase] += tree.weight
 
     def share(weight: int) -> Fraction:
         return Fraction(weight, forest.total)
@@ -272,7 +341,7 @@ def _check_shares(forest: Forest) -> None:
             raise ForestError(f"{collective} has no {phase} trees, the file has some")
 
     def total(phase: Phase) -> None:
-        whole = share(sum(w for (_, p), w in sums.items() if p == phase))
+        whole = share(forest.images * sum(w for (_, p), w in sums.items() if p == phase))
         if whole != 1:
             raise ForestError(f"the shares of the {phase} trees add up to {whole}, not 1")
 
@@ -281,19 +350,20 @@ def _check_shares(forest: Forest) -> None:
         forbid("reduce" if phase == "broadcast" else "broadcast")
         whole = sum(forest.graph.parts)
         for r, part in zip(forest.graph.ranks, forest.graph.parts, strict=True):
-            if share(sums[r, phase]) != Fraction(part, whole):
+            weight = sums[forest.orbit(r), phase]
+            if weight * whole != part * forest.total:
                 raise ForestError(
-                    f"the shares of root {names[r]} add up to {share(sums[r, phase])}, "
+                    f"the shares of root {names[r]} add up to {share(weight)}, "
                     f"not {Fraction(part, whole)}"
                 )
     elif collective is Collective.ALLREDUCE:
         total("broadcast")
         total("reduce")
         for r in forest.graph.ranks:
-            if sums[r, "broadcast"] != sums[r, "reduce"]:
+            there, back = (sums[forest.orbit(r), p] for p in ("reduce", "broadcast"))
+            if there != back:
                 raise ForestError(
-                    f"{names[r]} reduces the share {share(sums[r, 'reduce'])} "
-                    f"but broadcasts {share(sums[r, 'broadcast'])}"
+                    f"{names[r]} reduces the share {share(there)} but broadcasts {share(back)}"
                 )
     else:
         phase = "broadcast" if collective is Collective.BROADCAST else "reduce"

@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).parents[1] / "forestcoll"
 
 BASE = {"errors"}
 GRAPH = BASE | {"topology", "graph"}
-FOREST = GRAPH | {"program", "forest"}
+FOREST = GRAPH | {"program", "symmetry", "forest"}
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "kernel": BASE,
@@ -26,7 +26,8 @@ ALLOWED: dict[str, set[str]] = {
     "catalog": BASE | {"topology", "readers"},
     "edit": BASE | {"topology"},
     "graph": BASE | {"topology"},
-    "forest": GRAPH | {"program", "kernel"},
+    "symmetry": GRAPH,
+    "forest": GRAPH | {"program", "kernel", "symmetry"},
     "forest_file": FOREST,
     "solver": FOREST | {"kernel"},
     "certificate": FOREST | {"forest_file", "solver"},

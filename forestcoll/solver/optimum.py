@@ -13,6 +13,9 @@ from forestcoll.kernel import _kernel
 from forestcoll.program import Collective
 from forestcoll.solver.shares import least_ratio
 
+ALIKE_FROM = 1_024
+"""Above that many ranks, alike ones are looked for: one flow will do for all of them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Optimum:
@@ -66,7 +69,8 @@ class Task:
 
     def capacities(self) -> list[int]:
         """Per link, how many trees it carries when every root has `trees_per_root`."""
-        return [self.rate.denominator * (c // self._common) for c in self.graph.capacity]
+        common = self._common
+        return [self.rate.denominator * (c // common) for c in self.graph.capacity]
 
     def supply(self, trees: int) -> list[int]:
         """Per node, how many trees are rooted there: `trees` a root, or a unit of a part."""
@@ -213,7 +217,13 @@ def _plain_cut(graph: CapacityGraph, root: int | None) -> Task:
     if root is None and graph.shares:
         rate, cut = least_ratio(graph)
     elif root is None:
-        leaving, inside, nodes = _kernel.best_ratio(*links, graph.ranks)
+        if len(graph.ranks) > ALIKE_FROM:
+            from forestcoll.solver.symmetry import alike_ranks
+
+            sinks = alike_ranks(graph)
+            leaving, inside, nodes = _kernel.best_ratio_alike(*links, graph.ranks, sinks)
+        else:
+            leaving, inside, nodes = _kernel.best_ratio(*links, graph.ranks)
         rate, cut = Fraction(leaving, inside), frozenset(nodes)
     else:
         leaving, nodes = _kernel.least_flow(*links, graph.ranks[root], graph.ranks)

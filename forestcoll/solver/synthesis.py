@@ -94,7 +94,7 @@ class _Phase:
     @classmethod
     def packed(cls, task: Task, trees: int | Literal["auto"], report: _Stages) -> _Phase:
         """The trees of a task whose optimum is known."""
-        k, links, capacity, algbw = _whole(task, trees)
+        k, links, capacity, algbw = whole(task, trees)
         supply = task.supply(k)
         report("packing", 0.2)
         packed = pack(links, capacity, supply)
@@ -105,7 +105,7 @@ class _Phase:
 
     def reversed(self) -> _Phase:
         """The same trees with data flowing the other way, towards the roots."""
-        return _Phase([_turned(t) for t in self.trees], self.total, self.algbw, self.bound)
+        return _Phase([turned(t) for t in self.trees], self.total, self.algbw, self.bound)
 
     def scaled(self, total: int) -> _Phase:
         """The same shares in units of 1 / `total`, a multiple of the present one."""
@@ -114,7 +114,7 @@ class _Phase:
         return _Phase(trees, total, self.algbw, self.bound)
 
 
-def _whole(
+def whole(
     task: Task, trees: int | Literal["auto"]
 ) -> tuple[int, CapacityGraph, list[int], Fraction]:
     """(k, links, trees that each of them carries, algbw)."""
@@ -126,7 +126,8 @@ def _whole(
     return trees, links, capacity, task.roots * trees / u * links.unit
 
 
-def _turned(tree: Tree) -> Tree:
+def turned(tree: Tree) -> Tree:
+    """The broadcast tree with data flowing to its root."""
     edges = tuple(path[::-1] for path in reversed(tree.edges))
     return Tree(tree.root, "reduce", tree.weight, edges)
 

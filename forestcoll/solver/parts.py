@@ -1,0 +1,323 @@
+"""Equal parts of a graph around a few switches: boxes on a fabric, pods below spines.
+
+Found from the links alone, whatever the nodes are called. Without the switches "outside", a graph
+falls into parts; where all parts are alike and hang on the same outside nodes in the same way, they
+may be rotated: part b takes the place of part b + 1. What is found is checked link by link
+(`symmetry_group`), so a wrong guess costs time, never correctness.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from forestcoll.errors import ForestError
+from forestcoll.graph import CapacityGraph
+from forestcoll.kernel import _kernel
+from forestcoll.symmetry import Image, SymmetryGroup, symmetry_group
+
+CLASSES_TRIED = 8
+"""Sets of switches that are tried as the outside, beside the obvious ones."""
+ALIGNMENTS = 200
+"""Refinements that may be spent on matching the nodes of parts where their order does not do."""
+SAMPLED = 8
+"""Ranks at which a translation is tried before it is checked everywhere."""
+INNER_NODES = 4_096
+"""Parts (with the outside) beyond this are not searched for symmetries of their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """`members[b][i]` is node i of part b: all parts in the same order, ranks of part 0 by number.
+
+    `rotation` maps `members[b][i]` to `members[b + 1][i]`, the last part to the first, and keeps
+    `outside` in place, node by node; it is a symmetry of the graph.
+    """
+
+    outside: tuple[int, ...]
+    members: tuple[tuple[int, ...], ...]
+    rotation: Image
+
+    def everywhere(self, image: dict[int, int]) -> Image:
+        """A map of part 0 and the outside, done in every part alike."""
+        out = list(range(len(self.rotation)))
+        place = {v: i for i, v in enumerate(self.members[0])}
+        for v in self.outside:
+            out[v] = image[v]
+        for i, v in enumerate(self.members[0]):
+            to = place[image[v]]
+            for part in self.members:
+                out[part[i]] = part[to]
+        return tuple(out)
+
+
+def find_parts(graph: CapacityGraph) -> Iterator[Parts]:
+    """Ways to see the graph as equal parts, the fewest parts first."""
+    ranks = set(graph.ranks)
+    links = (graph.n, graph.tail, graph.head)
+    colours = _refined(graph, {})
+    seen: set[tuple[int, ...]] = set()
+    found = []
+    for candidate in _outsides(graph, colours):
+        labels = _kernel.components(*links, candidate)
+        with_ranks = {labels[v] for v in ranks}
+        if -1 in with_ranks or len(with_ranks) < 2:
+            continue
+        whole = tuple(v for v in range(graph.n) if labels[v] not in with_ranks)
+        if whole not in seen:
+            seen.add(whole)
+            found.append((len(with_ranks), whole, labels))
+    for _, outside, labels in sorted(found, key=lambda f: (f[0], f[1])):
+        parts = _aligned(graph, outside, labels)
+        if parts is not None:
+            yield parts
+
+
+def inner_generators(graph: CapacityGraph, parts: Parts) -> SymmetryGroup:
+    """The rotation of the parts, and what moves the ranks of every part freely and alike.
+
+    Tried are rotations of digits of a rank's number in its part (all, halves, every other, ...),
+    which takes in equal GPUs, equal boxes of a pod, meshes and cubes.
+    """
+    group = symmetry_group(graph, [parts.rotation])
+    if len(parts.members[0]) + len(parts.outside) > INNER_NODES:
+        return group
+    inside = set(graph.ranks)
+    ranks = [v for v in parts.members[0] if v in inside]
+    near = _neighbours(graph, {*parts.members[0], *parts.outside})
+    for image in digit_rotations(len(ranks)):
+        if group.size == len(graph.ranks):
+            break
+        if group.node[ranks[image[0]]] == group.node[ranks[0]]:
+            continue
+        whole = _extended(near, {ranks[i]: ranks[to] for i, to in enumerate(image)})
+        if whole is None:
+            continue
+        try:
+            group = symmetry_group(graph, [*group.generators, parts.everywhere(whole)])
+        except ForestError:  # no symmetry, or one that does not go with the others
+            continue
+    return group
+
+
+def translations(graph: CapacityGraph) -> SymmetryGroup | None:
+    """What moves the ranks of a graph without switches freely: tori, cubes, meshes, rings.
+
+    Ranks are taken to be numbered in order of their coordinates, as in `inner_generators`. None
+    where there are switches, or no such symmetry.
+    """
+    count = len(graph.ranks)
+    if graph.n != count:
+        return None
+    links = dict(zip(zip(graph.tail, graph.head, strict=True), graph.capacity, strict=True))
+    number = {v: i for i, v in enumerate(graph.ranks)}
+    sample = set(graph.ranks[:: max(1, count // SAMPLED)])
+    near = [pair for pair in links if pair[0] in sample]
+    group = None
+    for size, step in _digits(count):
+
+        def to(v: int, size: int = size, step: int = step) -> int:
+            return graph.ranks[_turned(number[v], size, step)]
+
+        first = graph.ranks[0]
+        if group is not None and group.node[to(first)] == group.node[first]:
+            continue
+        if any(links.get((to(u), to(v))) != links[u, v] for u, v in near):
+            continue
+        known = group.generators if group is not None else ()
+        try:
+            group = symmetry_group(graph, [*known, tuple(to(v) for v in range(graph.n))])
+        except ForestError:  # no symmetry, or one that does not go with the others
+            continue
+        if group.size == count:
+            break
+    return group
+
+
+def digit_rotations(count: int) -> Iterator[Image]:
+    """Maps of 0 .. count - 1 that add 1 to one digit of the number, without carry.
+
+    A digit is (number // step) % size, for all steps and sizes whose product divides the count; the
+    largest sizes come first. Digits of size 2 turn bits over.
+    """
+    for size, step in _digits(count):
+        yield tuple(_turned(v, size, step) for v in range(count))
+
+
+def _digits(count: int) -> list[tuple[int, int]]:
+    """(size, step), the largest sizes first."""
+    divisors = [d for d in range(1, count + 1) if count % d == 0]
+    digits = [(d, step) for d in divisors[1:] for step in divisors if count // d % step == 0]
+    return sorted(digits, key=lambda digit: (-digit[0], digit[1]))
+
+
+def _turned(v: int, size: int, step: int) -> int:
+    """`v` with 1 added to its digit."""
+    return v - step * (size - 1) if v // step % size == size - 1 else v + step
+
+
+def _outsides(graph: CapacityGraph, colours: Sequence[int]) -> Iterator[list[int]]:
+    """Sets of nodes that may be the outside: switches of one colour, without a box, all of them."""
+    ranks = set(graph.ranks)
+    relays = [v for v in range(graph.n) if v not in ranks]
+    classes: dict[int, list[int]] = defaultdict(list)
+    for v in relays:
+        classes[colours[v]].append(v)
+    yield from sorted(classes.values(), key=lambda c: (len(c), c))[:CLASSES_TRIED]
+    yield [v for v in relays if not graph.box(v)]
+    yield relays
+
+
+def _refined(graph: CapacityGraph, special: dict[int, int]) -> list[int]:
+    """Colours by which nodes differ; `special` nodes have one of their own from the start."""
+    part = dict(zip(graph.ranks, graph.parts, strict=True))
+    kinds: dict[object, int] = {}
+    looks = zip(graph.gpu, graph.multicast, graph.aggregation, strict=True)
+    colour = [
+        kinds.setdefault((look, part.get(v, -1), special.get(v, -1)), len(kinds))
+        for v, look in enumerate(looks)
+    ]
+    return _kernel.refine_colours(graph.n, graph.tail, graph.head, graph.capacity, colour)
+
+
+def _aligned(graph: CapacityGraph, outside: tuple[int, ...], labels: Sequence[int]) -> Parts | None:
+    """The parts with their nodes in matching order, or None where they are not alike."""
+    colours = _refined(graph, {v: i for i, v in enumerate(outside)})
+    gone = set(outside)
+    members: dict[int, list[int]] = defaultdict(list)
+    for rank in graph.ranks:
+        members[labels[rank]].append(rank)
+    placed = set(graph.ranks)
+    for v in range(graph.n):
+        if v not in gone and v not in placed:
+            members[labels[v]].append(v)
+    parts = list(members.values())
+    first = Counter(colours[v] for v in parts[0])
+    if any(len(p) != len(parts[0]) or Counter(colours[v] for v in p) != first for p in parts[1:]):
+        return None
+    in_order = [_matched(parts[0], part, colours) for part in parts]
+    found = _rotated(graph, outside, in_order)
+    if found is not None:
+        return found
+    in_order = [parts[0]]
+    budget = [ALIGNMENTS]
+    for part in parts[1:]:
+        match = _matched_by_search(graph, outside, parts[0], part, budget)
+        if match is None:
+            return None
+        in_order.append(match)
+    return _rotated(graph, outside, in_order)
+
+
+def _matched(first: Sequence[int], part: Sequence[int], colours: Sequence[int]) -> list[int]:
+    """The nodes of `part`, each where `first` has one of its colour, in the order of both."""
+    queue: dict[int, Iterator[int]] = {}
+    by_colour: dict[int, list[int]] = defaultdict(list)
+    for v in part:
+        by_colour[colours[v]].append(v)
+    for colour, nodes in by_colour.items():
+        queue[colour] = iter(nodes)
+    return [next(queue[colours[v]]) for v in first]
+
+
+def _rotated(
+    graph: CapacityGraph, outside: tuple[int, ...], members: Sequence[Sequence[int]]
+) -> Parts | None:
+    image = list(range(graph.n))
+    for part, following in zip(members, [*members[1:], members[0]], strict=True):
+        for v, to in zip(part, following, strict=True):
+            image[v] = to
+    try:
+        symmetry_group(graph, [tuple(image)])
+    except ForestError:
+        return None
+    return Parts(outside, tuple(tuple(part) for part in members), tuple(image))
+
+
+def _matched_by_search(
+    graph: CapacityGraph,
+    outside: tuple[int, ...],
+    first: Sequence[int],
+    part: Sequence[int],
+    budget: list[int],
+) -> list[int] | None:
+    """`part` in the order of `first`, by setting nodes apart until all differ; None if that fails.
+
+    Of nodes that look alike the first is taken: right for nodes that really are alike.
+    """
+    keep = {*outside, *first, *part}
+    nodes = sorted(keep)
+    number = {v: i for i, v in enumerate(nodes)}
+    arcs = [
+        (number[u], number[v], c)
+        for u, v, c in zip(graph.tail, graph.head, graph.capacity, strict=True)
+        if u in keep and v in keep
+    ]
+    tail, head, capacity = ([arc[i] for arc in arcs] for i in range(3))
+    start = _refined(graph, {v: i for i, v in enumerate(outside)})
+    colours = [start[v] for v in nodes]
+    while budget[0] > 0:
+        budget[0] -= 1
+        colours = _kernel.refine_colours(len(nodes), tail, head, capacity, colours)
+        mine: dict[int, list[int]] = defaultdict(list)
+        other: dict[int, list[int]] = defaultdict(list)
+        for v in first:
+            mine[colours[number[v]]].append(v)
+        for v in part:
+            other[colours[number[v]]].append(v)
+        if any(len(other[colour]) != len(nodes) for colour, nodes in mine.items()):
+            return None
+        open_ones = [colour for colour, nodes in mine.items() if len(nodes) > 1]
+        if not open_ones:
+            return [other[colours[number[v]]][0] for v in first]
+        colour = min(open_ones, key=lambda c: len(mine[c]))
+        fresh = max(colours) + 1
+        colours[number[mine[colour][0]]] = fresh
+        colours[number[other[colour][0]]] = fresh
+    return None
+
+
+Near = dict[int, dict[int, tuple[int, int]]]  # node -> neighbour -> (capacity to it, from it)
+
+
+def _neighbours(graph: CapacityGraph, keep: set[int]) -> Near:
+    near: Near = {v: {} for v in sorted(keep)}
+    for u, v, c in zip(graph.tail, graph.head, graph.capacity, strict=True):
+        if u in keep and v in keep:
+            near[u][v] = (c, near[u].get(v, (0, 0))[1])
+            near[v][u] = (near[v].get(u, (0, 0))[0], c)
+    return near
+
+
+def _extended(near: Near, image: dict[int, int]) -> dict[int, int] | None:
+    """`image`, extended to all nodes of `near` such that links may go to links; None if it fails.
+
+    A node goes where its neighbours' images say; to itself where several places would do.
+    """
+    image = dict(image)
+    taken = set(image.values())
+    while len(image) < len(near):
+        wanted = {
+            v: {(image[u], *width) for u, width in around.items() if u in image}
+            for v, around in near.items()
+            if v not in image
+        }
+        ready = [v for v, look in wanted.items() if look]
+        if not ready:
+            for v in wanted:  # nothing that moves touches it
+                if v in taken:
+                    return None
+                image[v] = v
+            break
+        for v in ready:
+            options = (v, *(w for w in near if w not in taken))
+            for w in options:
+                look = {(u, *width) for u, width in near[w].items() if u in taken}
+                if w not in taken and wanted[v] <= look:
+                    image[v] = w
+                    taken.add(w)
+                    break
+            else:
+                return None
+    return image

@@ -1,0 +1,358 @@
+"""Symmetric packing of equal parts: one part is packed, the others are filled by rotation.
+
+The tree of a root goes from its part straight to every other part, over one outside switch, and
+enters each of them at one rank; inside a part it is a tree from that rank. Seen from one part this
+is a small problem of its own: besides its k trees, every rank is the root of as many as enter there
+for roots elsewhere, over the links of the part and what entering and sending leave of the links to
+the outside. That problem is packed by `pack`, exactly. Since parts may be rotated, all that has to
+be right is what each orbit of links carries in all, so it does not matter which part a tree of the
+solution is used in.
+
+Where parts have a symmetry of their own, one root an orbit will do, as long as its trees, moved by
+the whole group, fill the links evenly; else all ranks of a part are representatives.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TypeVar
+
+from forestcoll.forest import Path, Tree
+from forestcoll.graph import CapacityGraph
+from forestcoll.kernel import _kernel
+from forestcoll.solver.optimum import is_balanced
+from forestcoll.solver.packing import pack
+from forestcoll.solver.parts import Parts
+from forestcoll.symmetry import SymmetryGroup, symmetry_group
+
+EDGES = 6_000_000
+"""Tree edges of all representatives together, at most."""
+
+A = TypeVar("A")
+B = TypeVar("B")
+Edges = tuple[Path, ...]
+Links = dict[tuple[int, int], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A way from rank `path[0]` over the outside to rank `path[-1]`.
+
+    `path[:split]` is in the part of the sender, its last node outside; the rest, written as nodes
+    of part 0, is in the part of the receiver.
+    """
+
+    path: Path
+    split: int
+
+
+Entry = tuple[Route, Edges]
+"""How a tree enters a part, and how it goes on inside (in nodes of part 0)."""
+
+
+def pack_parts(
+    graph: CapacityGraph, parts: Parts, group: SymmetryGroup, k: int, capacity: Sequence[int]
+) -> tuple[list[Tree], SymmetryGroup] | None:
+    """(broadcast trees of representative roots, the group that makes the others), or None.
+
+    `group`: rotation of the parts first, and what moves all parts alike. `capacity`: trees that
+    each link may carry when all ranks are roots of `k`, alike within an orbit. None where this
+    scheme does not reach what is asked.
+    """
+    scheme = _Scheme(graph, parts, k, capacity)
+    plan = scheme.plan()
+    if plan is None:
+        return None
+    if group.size > len(parts.members):
+        roots = [v for v in scheme.ranks if group.node[v] == v]
+        every = {group.node[v] for v in scheme.ranks} == set(roots)
+        if every and scheme.affordable(roots):
+            trees = [tree for root in roots for tree in scheme.trees(root, plan)]
+            if fits(graph, group, trees, capacity):
+                return trees, group
+    if not scheme.affordable(scheme.ranks):
+        return None
+    trees = [tree for root in scheme.ranks for tree in scheme.trees(root, plan)]
+    return trees, symmetry_group(graph, [parts.rotation])
+
+
+def fits(
+    graph: CapacityGraph, group: SymmetryGroup, trees: Iterable[Tree], capacity: Sequence[int]
+) -> bool:
+    """Whether no orbit of links carries more than it may, all images of `trees` together."""
+    number = {pair: e for e, pair in enumerate(zip(graph.tail, graph.head, strict=True))}
+    load: dict[int, int] = defaultdict(int)
+    for tree in trees:
+        for path in tree.edges:
+            for pair in pairwise(path):
+                load[group.link[number[pair]]] += tree.weight
+    members: dict[int, int] = defaultdict(int)
+    for orbit in group.link:
+        members[orbit] += 1
+    return all(units * group.size <= capacity[e] * members[e] for e, units in load.items())
+
+
+@dataclass(slots=True)
+class _Plan:
+    """Per root: its trees inside its own part, and how they enter the others; with units."""
+
+    own: dict[int, list[tuple[Edges, int]]]
+    entries: dict[int, list[tuple[Entry, int]]]
+
+
+class _Scheme:
+    """One part of a graph, and what goes into it and out of it."""
+
+    def __init__(self, graph: CapacityGraph, parts: Parts, k: int, capacity: Sequence[int]) -> None:
+        self.graph = graph
+        self.parts = parts
+        self.k = k
+        self.foreign = (len(parts.members) - 1) * k  # units a root that enter other parts
+        ranks = set(graph.ranks)
+        part, self.outside = set(parts.members[0]), set(parts.outside)
+        self.ranks = [v for v in parts.members[0] if v in ranks]
+        self.place = {v: i for i, v in enumerate(parts.members[0])}
+        self.links: Links = {
+            (u, v): c
+            for u, v, c in zip(graph.tail, graph.head, capacity, strict=True)
+            if (u in part and (v in part or v in self.outside)) or (v in part and u in self.outside)
+        }
+
+    def affordable(self, roots: Sequence[int]) -> bool:
+        """Whether the trees of these roots are not too many to write down."""
+        return len(roots) * self.k * len(self.graph.ranks) <= EDGES
+
+    def plan(self) -> _Plan | None:
+        """All that the trees are made of, or None where links do not suffice.
+
+        At first each rank sends and takes in equally much, then as links allow.
+        """
+        total = len(self.ranks) * self.foreign
+        each = self.foreign
+        for out, into in ((each, each), (total, each), (each, total), (total, total)):
+            routes = self.routes(out, into)
+            if sum(units for _, units in routes) < total:
+                continue
+            inside = self.inside(routes)
+            if inside is not None:
+                return self.divided(routes, inside)
+        return None
+
+    # ------------------------------------------------------------------ between the parts
+
+    def routes(self, most_out: int, most_in: int) -> list[tuple[Route, int]]:
+        """Ways with units for all that enters other parts, or for as much as can be sent.
+
+        No rank sends more than `most_out` or takes in more than `most_in`.
+        """
+        source, first, sink = 0, 1, 2
+        nodes = [-1, -1, -1]
+        number: dict[tuple[int, bool], int] = {}  # (node, whether behind the outside)
+
+        def at(v: int, behind: bool) -> int:
+            key = (v, behind and v not in self.outside)
+            if key not in number:
+                number[key] = len(nodes)
+                nodes.append(v)
+            return number[key]
+
+        ranks = set(self.ranks)
+        arcs = [(source, first, len(self.ranks) * self.foreign)]
+        for v in self.ranks:
+            arcs += [(first, at(v, False), most_out), (at(v, True), sink, most_in)]
+        for (u, v), c in self.links.items():
+            if v not in ranks and u not in self.outside:
+                arcs.append((at(u, False), at(v, False), c))
+            if u not in ranks and v not in self.outside:
+                arcs.append((at(u, True), at(v, True), c))
+        tail, head, limit = ([arc[i] for arc in arcs] for i in range(3))
+        flow = _kernel.maximum_flow(len(nodes), tail, head, limit, source, sink)
+        found = []
+        for walk, units in _walks(tail, head, flow, source, sink):
+            path = tuple(nodes[i] for i in walk[2:-1])
+            split = next(i for i, v in enumerate(path) if v in self.outside) + 1
+            found.append((Route(path, split), units))
+        return found
+
+    # ------------------------------------------------------------------ inside a part
+
+    def inside(self, routes: Sequence[tuple[Route, int]]) -> dict[int, list[Tree]] | None:
+        """Per rank its trees inside the part, those included that enter there; None if none fit."""
+        left = dict(self.links)
+        supply = dict.fromkeys(self.ranks, self.k)
+        for route, units in routes:
+            supply[route.path[-1]] += units
+            for pair in pairwise(route.path):
+                left[pair] -= units
+        if min(left.values(), default=0) < 0:  # the way in and the way out share a link
+            return None
+        if len(self.ranks) == 1:
+            return {v: [Tree(v, "broadcast", units, ())] for v, units in supply.items()}
+        links = {pair: units for pair, units in left.items() if units}
+        nodes = sorted({*self.place, *(v for pair in links for v in pair)})
+        graph = _subgraph(self.graph, nodes, links)
+        wanted = [supply.get(v, 0) for v in nodes]
+        capacity = _usable(graph, wanted)
+        if capacity is None:
+            return None
+        found: dict[int, list[Tree]] = {v: [] for v in self.ranks}
+        for tree in pack(graph, capacity, wanted):
+            edges = tuple(tuple(nodes[v] for v in path) for path in tree.edges)
+            root = nodes[tree.root]
+            found[root].append(replace(tree, root=root, edges=edges))
+        return found
+
+    # ------------------------------------------------------------------ both together
+
+    def divided(self, routes: Sequence[tuple[Route, int]], inside: dict[int, list[Tree]]) -> _Plan:
+        """Which of the trees inside a part are whose.
+
+        The tallest stay at home: those that are entered from outside have a hop before them. A root
+        sends by itself what it can; another rank of its part sends for it what it cannot.
+        """
+        arriving: dict[int, list[tuple[Route, int]]] = defaultdict(list)
+        for route, units in routes:
+            arriving[route.path[-1]].append((route, units))
+        plan = _Plan({}, {v: [] for v in self.ranks})
+        for v in self.ranks:
+            trees = sorted(inside[v], key=_height, reverse=True)
+            kinds = [(tree.edges, tree.weight) for tree in trees]
+            plan.own[v], kinds = _split(kinds, self.k)
+            for edges, route, units in _zipped(kinds, arriving[v]):
+                plan.entries[route.path[0]].append(((route, edges), units))
+        spare: list[tuple[Entry, int]] = []
+        for v in self.ranks:
+            plan.entries[v], rest = _split(plan.entries[v], self.foreign)
+            spare += rest
+        for v in self.ranks:
+            lacking = self.foreign - sum(units for _, units in plan.entries[v])
+            more, spare = _split(spare, lacking)
+            plan.entries[v] += more
+        return plan
+
+    def trees(self, root: int, plan: _Plan) -> list[Tree]:
+        """The trees of `root`, `k` units in all; equal ones are one."""
+        k, members = self.k, self.parts.members
+        own = [edges for edges, units in plan.own[root] for _ in range(units)]
+        units = iter([entry for entry, units in plan.entries[root] for _ in range(units)])
+        edges = [list(tree) for tree in own]
+        for part in members[1:]:
+            entries = [next(units) for _ in range(k)]
+            made: dict[int, list[Path]] = {}
+            for unit, entry in enumerate(entries):
+                if id(entry) not in made:
+                    made[id(entry)] = list(self.entered(entry, part))
+                edges[unit] += made[id(entry)]
+        weights: dict[Edges, int] = defaultdict(int)
+        for tree in edges:
+            weights[tuple(tree)] += 1
+        return [Tree(root, "broadcast", weight, tree) for tree, weight in weights.items()]
+
+    def entered(self, entry: Entry, part: Sequence[int]) -> Iterator[Path]:
+        """The way into `part`, and the ways inside it."""
+        route, edges = entry
+        place = self.place
+        way = tuple([part[place[v]] for v in route.path[route.split :]])
+        yield route.path[: route.split] + way
+        for path in edges:
+            yield tuple([part[place[v]] if v in place else v for v in path])
+
+
+def _split(
+    items: Iterable[tuple[A, int]], units: int
+) -> tuple[list[tuple[A, int]], list[tuple[A, int]]]:
+    """(the first `units` units of `items`, the rest)."""
+    first: list[tuple[A, int]] = []
+    rest: list[tuple[A, int]] = []
+    for item, amount in items:
+        taken = min(amount, units)
+        units -= taken
+        if taken:
+            first.append((item, taken))
+        if amount > taken:
+            rest.append((item, amount - taken))
+    return first, rest
+
+
+def _zipped(a: Iterable[tuple[A, int]], b: Iterable[tuple[B, int]]) -> Iterator[tuple[A, B, int]]:
+    """Unit after unit of `a` with one of `b`, equal pairs together."""
+    queue = list(b)[::-1]
+    for item, amount in a:
+        while amount and queue:
+            other, most = queue.pop()
+            units = min(amount, most)
+            yield item, other, units
+            amount -= units
+            if most > units:
+                queue.append((other, most - units))
+
+
+def _height(tree: Tree) -> int:
+    depth = {tree.root: 0}
+    for path in tree.edges:
+        depth[path[-1]] = depth[path[0]] + 1
+    return max(depth.values())
+
+
+def _subgraph(graph: CapacityGraph, nodes: Sequence[int], links: Links) -> CapacityGraph:
+    """`nodes` with `links`, capacities in trees."""
+    small = {v: i for i, v in enumerate(nodes)}
+    ends = [(small[u], small[v]) for u, v in links]
+    return CapacityGraph(
+        names=tuple(graph.names[v] for v in nodes),
+        gpu=tuple(graph.gpu[v] for v in nodes),
+        multicast=tuple(graph.multicast[v] for v in nodes),
+        aggregation=tuple(graph.aggregation[v] for v in nodes),
+        ranks=tuple(small[v] for v in graph.ranks if v in small),
+        tail=tuple(u for u, _ in ends),
+        head=tuple(v for _, v in ends),
+        capacity=tuple(links.values()),
+        unit=graph.unit,
+    )
+
+
+def _usable(graph: CapacityGraph, supply: list[int]) -> list[int] | None:
+    """Capacities that are balanced at every switch and carry `supply` to all ranks, or None."""
+    links = (graph.n, graph.tail, graph.head, graph.capacity, supply, graph.ranks)
+    if _kernel.violated(*links) is not None:
+        return None
+    return list(graph.capacity) if is_balanced(graph) else _kernel.trim(*links)
+
+
+def _walks(
+    tail: Sequence[int], head: Sequence[int], flow: Sequence[int], source: int, sink: int
+) -> Iterator[tuple[list[int], int]]:
+    """(nodes from source to sink, units): the flow as paths; what goes round in circles is left."""
+    left: dict[int, list[list[int]]] = defaultdict(list)  # node -> [head, units] of its arcs
+    for u, v, units in zip(tail, head, flow, strict=True):
+        if units > 0:
+            left[u].append([v, units])
+    while left[source]:
+        walk, arcs, place = [source], [], {source: 0}
+        while walk[-1] != sink:
+            while left[walk[-1]] and not left[walk[-1]][-1][1]:
+                left[walk[-1]].pop()
+            if not left[walk[-1]]:
+                break
+            arc = left[walk[-1]][-1]
+            arcs.append(arc)
+            if arc[0] in place:  # a circle: take it away and go on from where it began
+                start = place[arc[0]]
+                units = min(a[1] for a in arcs[start:])
+                for a in arcs[start:]:
+                    a[1] -= units
+                for v in walk[start + 1 :]:
+                    del place[v]
+                del walk[start + 1 :], arcs[start:]
+                continue
+            place[arc[0]] = len(walk)
+            walk.append(arc[0])
+        if walk[-1] != sink:
+            break
+        units = min(arc[1] for arc in arcs)
+        for arc in arcs:
+            arc[1] -= units
+        yield walk, units

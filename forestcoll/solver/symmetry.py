@@ -1,0 +1,125 @@
+"""Compact forests: one tree an orbit of roots, packed against what each orbit of links carries.
+
+If a group of symmetries moves ranks freely, a forest may be made of the images of a few trees. Then
+every link of an orbit carries the same, and the packing of a fabric with thousands of GPUs becomes
+a problem of a few orbits. Two schemes find such trees: `hops` for graphs without switches (tori,
+cubes, meshes), `rotated` for equal parts around switches (boxes, pods). Both give exactly what is
+asked or nothing; then the general solver takes over with the whole forest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import lru_cache
+from typing import Literal
+
+from forestcoll.forest import Bound, Forest, Tree, check
+from forestcoll.graph import CapacityGraph
+from forestcoll.program import Collective
+from forestcoll.solver.bounds import check_parts
+from forestcoll.solver.hops import pack_by_hops
+from forestcoll.solver.optimum import analyse, is_symmetric
+from forestcoll.solver.parts import Parts, find_parts, inner_generators, translations
+from forestcoll.solver.rotated import pack_parts
+from forestcoll.solver.synthesis import turned, whole
+from forestcoll.symmetry import SymmetryGroup
+
+
+@dataclass(frozen=True, slots=True)
+class Structure:
+    """A group of a graph, with the parts that it rotates; no parts where it moves single ranks."""
+
+    group: SymmetryGroup
+    parts: Parts | None
+
+
+@lru_cache(maxsize=2)
+def structures(graph: CapacityGraph) -> tuple[Structure, ...]:
+    """Ways in which the graph is regular, checked link by link; empty where none is found."""
+    if graph.shares:
+        return ()
+    moved = translations(graph)
+    if moved is not None:
+        return (Structure(moved, None),)
+    return tuple(Structure(inner_generators(graph, parts), parts) for parts in find_parts(graph))
+
+
+def alike_ranks(graph: CapacityGraph) -> list[int]:
+    """One rank (node) of each orbit of the largest group known; all ranks where there is none."""
+    known = max((s.group for s in structures(graph)), key=lambda g: g.size, default=None)
+    if known is None:
+        return list(graph.ranks)
+    return [v for v in graph.ranks if known.node[v] == v]
+
+
+def pack_compact(
+    graph: CapacityGraph, k: int, capacity: Sequence[int]
+) -> tuple[list[Tree], SymmetryGroup] | None:
+    """(broadcast trees, the group whose images of them are the forest), or None if none is found.
+
+    Every rank is the root of `k` trees; `capacity` says how many each link may carry, alike for all
+    links of an orbit.
+    """
+    for structure in structures(graph):
+        group, parts = structure.group, structure.parts
+        if any(capacity[e] != capacity[orbit] for e, orbit in enumerate(group.link)):
+            continue
+        if parts is not None:
+            found = pack_parts(graph, parts, group, k, capacity)
+        else:
+            trees = pack_by_hops(graph, group, k, capacity)
+            found = None if trees is None else (trees, group)
+        if found is not None:
+            return found
+    return None
+
+
+def solve_compact(
+    graph: CapacityGraph,
+    collective: Collective,
+    trees: int | Literal["auto"] = "auto",
+    name: str = "",
+) -> Forest | None:
+    """A forest of representatives and a group, as good as the whole one; None if none is found.
+
+    For allgather, reduce-scatter, and allreduce over the same trees where links are alike in both
+    directions. `trees` and errors as in `solve`.
+    """
+    if collective.rooted or not structures(graph):
+        return None
+    if collective is Collective.ALLREDUCE and not is_symmetric(graph):
+        return None
+    task = analyse(graph.reverse() if collective is Collective.REDUCE_SCATTER else graph, None)
+    k, links, capacity, algbw = whole(task, trees)
+    if links is not task.given:
+        return None  # a part of the links that is balanced at every switch may be less regular
+    packed = pack_compact(links, k, capacity)
+    if packed is None:
+        return None
+    out, group = packed
+    back = [turned(tree) for tree in out] if collective.reduces else []
+    if collective is Collective.ALLREDUCE:
+        bound, algbw = regular_bound(graph, task.bound), algbw / 2
+    else:
+        bound, out = task.bound, back or out
+        back = []
+    forest = Forest(name, graph, collective, k * task.roots, (*back, *out), bound, group=group)
+    reached = check(forest)
+    if reached < algbw:
+        raise RuntimeError(f"internal error: the forest reaches {reached} GB/s, not {algbw}")
+    return forest
+
+
+def regular_bound(graph: CapacityGraph, cut: Bound) -> Bound:
+    """The least bound of allreduce among ranks alone, equal parts, and the cut of allgather."""
+    singles = tuple(frozenset((v,)) for v in graph.ranks)
+    partitions = [singles]
+    partitions += [
+        tuple(frozenset(part) for part in s.parts.members) for s in structures(graph) if s.parts
+    ]
+    bounds = [Bound(Fraction(0), "cut", cut.parts)] if cut.method == "cut" else []
+    bounds += [Bound(Fraction(0), "partition", parts) for parts in partitions]
+    proven = [replace(b, algbw=check_parts(graph, b, Collective.ALLREDUCE)) for b in bounds]
+    return min(proven, key=lambda bound: bound.algbw)
