@@ -73,12 +73,12 @@ class FrontTable:
 class Verdict:
     """What `verify_text` proved: one line a fact, and the figures for machines."""
 
-    kind: Literal["forest", "msccl-xml", "mscclpp-json"]
+    kind: Literal["forest", "groups", "msccl-xml", "mscclpp-json"]
     lines: list[str]
     figures: dict[str, object]
 
 
-class _Clock:
+class Clock:
     """Seconds a stage, and the caller's progress display."""
 
     def __init__(self, progress: Progress | None) -> None:
@@ -157,7 +157,7 @@ def synthesize(
     from forestcoll import certificate, forest_file, solver
     from forestcoll.choose import Chooser
 
-    clock = _Clock(progress)
+    clock = Clock(progress)
     formats = tuple(dict.fromkeys(formats))
     collective = parse_collective(collective)
     percent = None if min_percent is None else Fraction(min_percent)
@@ -168,7 +168,7 @@ def synthesize(
     _check_plannable(graph, formats)
     with clock.stage("optimum"):
         best = solver.optimum(graph, collective, root_rank)
-    targets = _targets(formats, target)
+    targets = targets_of(formats, target)
     problem = (graph, collective, root_rank, topology.name)
     choice = Chooser(*problem, targets, wishes, best, clock.stage, clock.report).choose()
     forest, best = choice.forest, replace(best, trees_per_root=choice.optimum_trees)
@@ -180,7 +180,7 @@ def synthesize(
             with clock.stage("write"):
                 texts[form] = forest_file.dumps(forest)
         else:
-            texts[form] = _written(choice.programs[form], form, targets[form], forest, clock)
+            texts[form] = written(choice.programs[form], form, targets[form], forest, clock)
     notes = choice.notes + _notes(forest, best)
     return Synthesis(topology.name, forest, best, choice.programs, texts, clock.seconds, notes)
 
@@ -207,7 +207,7 @@ def front(
     from forestcoll import solver
     from forestcoll.choose import Chooser
 
-    clock = _Clock(progress)
+    clock = Clock(progress)
     collective = parse_collective(collective)
     with clock.stage("graph"):
         graph = capacity_graph(topology, ranks, relays, shares)
@@ -223,9 +223,14 @@ def front(
 
 
 def verify_text(text: str, source: str) -> Verdict:
-    """What could be proven of a forest or plan file. Raises ForestError or PlanError if wrong."""
+    """What could be proven of a forest, groups or plan file; ForestError or PlanError if wrong.
+
+    The forests that a groups file names are read from its directory.
+    """
     if _looks_like_forest(text):
         return _verify_forest(text, source)
+    if '"forestcoll.groups/' in text[:4096]:
+        return _verify_groups(text, source)
     return _verify_plan(text, source)
 
 
@@ -290,7 +295,7 @@ def _check_plannable(graph: CapacityGraph, formats: Iterable[Format]) -> None:
         )
 
 
-def _targets(formats: Iterable[Format], target: TargetName) -> dict[PlanFormat, Target]:
+def targets_of(formats: Iterable[Format], target: TargetName) -> dict[PlanFormat, Target]:
     """The target whose limits each plan format has to keep."""
     known: dict[PlanFormat, Target] = {
         "msccl-xml": MSCCL if target == "msccl" else RCCL,
@@ -299,8 +304,8 @@ def _targets(formats: Iterable[Format], target: TargetName) -> dict[PlanFormat, 
     return {form: known[form] for form in formats if form != "forest"}
 
 
-def _written(
-    program: Program, form: PlanFormat, target: Target, forest: Forest, clock: _Clock
+def written(
+    program: Program, form: PlanFormat, target: Target, forest: Forest, clock: Clock
 ) -> str:
     """The plan's text, after it was read back, compared and verified."""
     from forestcoll import plans
@@ -371,6 +376,31 @@ def _verify_forest(text: str, source: str) -> Verdict:
         "optimal": bound == algbw,
     }
     return Verdict("forest", lines, figures)
+
+
+def _verify_groups(text: str, source: str) -> Verdict:
+    from forestcoll import groups_file
+
+    proof = groups_file.verify(text, source)
+    done, algbw, bound = proof.together, proof.algbw, proof.bound
+    lines = [
+        f"{done.collective} of {len(done.groups)} groups at once: every forest spans, all of them "
+        "together fit the machine's links",
+        f"algbw {algbw} = {float(algbw):.3f} GB/s in every group at the same time",
+    ]
+    if bound == algbw:
+        lines.append("optimal: no common algbw is larger (linear program, its dual recomputed)")
+    else:
+        share = float(100 * algbw / bound)
+        lines.append(f"bound {bound} = {float(bound):.3f} GB/s holds: at least {share:.2f} %")
+    figures: dict[str, object] = {
+        "collective": done.collective.value,
+        "groups": [len(group.graph.ranks) for group in done.groups],
+        "algbw": str(algbw),
+        "bound": str(bound),
+        "optimal": bound == algbw,
+    }
+    return Verdict("groups", lines, figures)
 
 
 def _verify_plan(text: str, source: str) -> Verdict:

@@ -132,3 +132,62 @@ def test_shares_are_for_collectives_with_parts(call: Run) -> None:
     code, _, err = call("optimum", *TWO, "-c", "allreduce", "--shares", "*=1,box0/gpu0=5")
     assert code == 2
     assert "--shares is for allgather and reduce-scatter, not for allreduce" in err
+
+
+GROUPS = ("--groups", "box0/*;box1/*")
+
+
+def test_groups_at_once(call: Run, tmp_path: Path) -> None:
+    said = fine(call("optimum", *TWO, "-c", "allgather", *GROUPS))
+    assert "2600/7 (371.429) GB/s in every group" in said
+    found = json.loads(fine(call("optimum", *TWO, "-c", "broadcast", *GROUPS, "--json")))
+    assert (found["algbw"], found["optimal"], found["alone"]) == ("325", True, ["325", "325"])
+    assert [len(group) for group in found["groups"]] == [8, 8]
+    said = fine(call("synthesize", *TWO, "-c", "allgather", *GROUPS, "-o", "out/"))
+    assert "7 files in out" in said
+    files = sorted(str(path) for path in (tmp_path / "out").iterdir())
+    assert len(files) == 7
+    assert fine(call("verify", *files)).count(": ok\n") == 7
+    shown = json.loads(fine(call("verify", "out/dgx-a100-2.allgather.groups.json", "--json")))
+    assert shown[0]["figures"]["optimal"] is True
+    code, _, err = call("synthesize", *TWO, "-c", "allgather", *GROUPS, "-o", "out/")
+    assert code == 1
+    assert "exists already" in err
+    again = call("synthesize", *TWO, "-c", "allgather", *GROUPS, "-o", "out/", "--force", "--json")
+    assert len(json.loads(fine(again))["files"]) == 7
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "message"),
+    [
+        (["--groups", "box0/*;;box1/*"], 2, "has an empty entry"),
+        (["--groups", "box0/*;box1/gpu0"], 1, "group 1 ('box1/gpu0') is one rank"),
+        (["--groups", "box0/*;boxx"], 1, "group 1: unknown rank 'boxx'"),
+        ([*GROUPS, "--ranks", "box0/*"], 2, "leave --ranks and --shares away"),
+        ([*GROUPS, "--shares", "*=1"], 2, "leave --ranks and --shares away"),
+    ],
+)
+def test_groups_that_are_refused(call: Run, options: list[str], code: int, message: str) -> None:
+    got, out, err = call("optimum", *TWO, "-c", "allgather", *options)
+    assert (got, out) == (code, "")
+    assert message in err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["-o", "-", "--format", "forest"], "give --output a directory"),
+        (["-o", "x.forest.json"], "give --output a directory"),
+        (["-o", "out/", "--max-height", "2"], "--groups go with --trees only"),
+    ],
+)
+def test_groups_write_several_files(call: Run, options: list[str], message: str) -> None:
+    code, out, err = call("synthesize", *TWO, "-c", "allgather", *GROUPS, *options)
+    assert (code, out) == (2, "")
+    assert message in err
+
+
+def test_no_front_of_groups(call: Run) -> None:
+    code, _, err = call("front", *TWO, *GROUPS)
+    assert code == 2
+    assert "there is no front of several groups" in err

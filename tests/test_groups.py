@@ -179,14 +179,14 @@ def test_idle_gpus_relay_and_busy_ones_do_not() -> None:
     done = together(machine, pairs, Collective.BROADCAST, relays="idle")
     prove(done)
     assert done.algbw == 1
-    assert done.forests[0].graph.names == ("a", "x", "b") or done.forests[0].graph.n == 3
+    used = set(done.forests[0].graph.names)
+    assert {"a", "b"} < used <= {"a", "b", "x", "y"}
     busy = [*pairs, nodes(machine, "x", "y")]
     with pytest.raises(InfeasibleError, match="group 0"):
         together(machine, busy, Collective.BROADCAST, relays="idle")
 
 
 def test_roots_of_the_groups() -> None:
-    machine = build([("a", "b", 3), ("b", "c", 3), ("d", "e", 5), ("b", "a", 2)], both=False)
     machine = build([("a", "b", 9), ("d", "e", 5)])
     groups = [nodes(machine, "a", "b"), nodes(machine, "d", "e")]
     done = together(machine, groups, Collective.BROADCAST, roots=[1, 0])

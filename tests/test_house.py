@@ -36,9 +36,14 @@ ALLOWED: dict[str, set[str]] = {
     "plans": FOREST | {"targets"},
     "execute": FOREST | {"targets"},
     "choose": FOREST | {"targets", "solver", "lower"},
+    "groups_file": FOREST | {"forest_file", "certificate", "solver"},
+    "together": FOREST
+    | {"targets", "choose", "solver", "certificate", "forest_file", "groups_file", "lower"}
+    | {"pipeline"},
     "pipeline": FOREST
+    | {"groups_file"}
     | {"targets", "solver", "choose", "certificate", "forest_file", "lower", "verify", "plans"},
-    "report": FOREST | {"pipeline", "choose", "solver", "execute"},
+    "report": FOREST | {"pipeline", "together", "choose", "solver", "execute"},
     "doctor": BASE | {"catalog"},
 }
 """Which pieces a piece may import. What is not named here may import anything: cli, __init__."""

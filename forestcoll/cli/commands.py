@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from forestcoll.cli import files
+from forestcoll.choose import Budget
+from forestcoll.cli import files, groups
 from forestcoll.cli.options import (
     DTYPES,
     FORMATS,
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from fractions import Fraction
     from typing import Literal
 
-    from forestcoll.choose import Budget
     from forestcoll.pipeline import Format, TargetName
 
 
@@ -74,6 +74,11 @@ def synthesize(
         raise click.UsageError("--budget: channels and blocks limit plans; only a forest is asked")
     if where.stdout and as_json:
         raise click.UsageError("--json and '--output -' both want standard output")
+    if problem.groups:
+        if min_percent is not None or max_height is not None or budget != Budget():
+            raise click.UsageError("--groups go with --trees only, not with other wishes")
+        groups.synthesize(problem, trees, target, where, force, as_json)
+        return
     began = time.perf_counter()
     topology = problem.load()
     paths = where.paths(f"{topology.name}.{problem.collective}")
@@ -116,6 +121,9 @@ def synthesize(
 @json_option
 def optimum(problem: Problem, as_json: bool) -> None:
     """The best possible algbw and what limits it, without any tree."""
+    if problem.groups:
+        groups.optimum(problem, as_json)
+        return
     topology = problem.load()
 
     from forestcoll import pipeline

@@ -25,6 +25,8 @@ def front(problem: Problem, plans: bool, rates: bool, everything: bool, as_json:
     """
     if plans and rates:
         raise click.UsageError("--plans needs trees, --rates makes none: give one of them")
+    if problem.groups:
+        raise click.UsageError("there is no front of several groups: leave --groups away")
     topology = problem.load()
 
     from forestcoll import pipeline

@@ -139,6 +139,7 @@ class Problem:
     without: tuple[str, ...] = ()
     scale: tuple[str, ...] = ()
     shares: list[str] | None = None
+    groups: tuple[tuple[str, ...], ...] = ()
 
     def load(self) -> Topology:
         """The expanded topology, with what `--without` and `--scale` change."""
@@ -186,6 +187,16 @@ def _entries(option: str, texts: tuple[str, ...]) -> list[str] | None:
     if not all(parts):
         raise click.UsageError(f"{option} '{','.join(texts)}' has an empty entry")
     return parts
+
+
+def _groups(texts: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
+    """`--groups` options: groups split at semicolons, their ranks at commas."""
+    found = [
+        tuple(entry.strip() for entry in group.split(",")) for t in texts for group in t.split(";")
+    ]
+    if not all(entry for group in found for entry in group):
+        raise click.UsageError(f"--groups '{';'.join(texts)}' has an empty entry")
+    return tuple(found)
 
 
 def _stack(*options: Callable[[F], F]) -> Callable[[F], F]:
@@ -248,6 +259,7 @@ def problem_options(
         without: tuple[str, ...],
         scale: tuple[str, ...],
         shares: tuple[str, ...],
+        groups: tuple[str, ...],
         **others: object,
     ) -> object:
         if root is not None and not Collective(collective).rooted:
@@ -264,7 +276,10 @@ def problem_options(
             without=without,
             scale=scale,
             shares=_entries("--shares", shares),
+            groups=_groups(groups),
         )
+        if groups and (ranks or shares):
+            raise click.UsageError("--groups names all ranks: leave --ranks and --shares away")
         return command(problem=problem, **others)
 
     needed: dict[str, Any] = {"required": True}
@@ -303,6 +318,13 @@ def problem_options(
             metavar="N,...|ID=N,...",
             help="Parts of different size (allgatherv, reduce-scatterv): one a rank, or by id "
             "('*=1,box0/*=3'). 0 is allowed. Forests only.",
+        ),
+        click.option(
+            "--groups",
+            multiple=True,
+            metavar="ID,...;ID,...",
+            help="Several groups that do this at once and share the links: 'box0/*;box1/*'. All "
+            "get the same algbw, as much as there is.",
         ),
     )(with_problem)
 

@@ -15,7 +15,7 @@ from forestcoll.graph import CapacityGraph, Relays
 from forestcoll.program import Collective
 from forestcoll.solver.bounds import allreduce_bound
 from forestcoll.solver.fixed import fixed_capacities
-from forestcoll.solver.groups import Flow, phases, split, view
+from forestcoll.solver.groups import Flow, Split, phases, split, view
 from forestcoll.solver.groups_bound import Group, GroupsBound
 from forestcoll.solver.optimum import Task, analyse, optimum, require_size
 from forestcoll.solver.packing import check_loads, pack
@@ -71,16 +71,29 @@ def together(
     """
     views = view(machine, groups, roots or [0] * len(groups), relays)
     shares = split(machine, views, collective)
+    return forests(machine, views, shares, collective, relays, trees, name)
+
+
+def forests(
+    machine: CapacityGraph,
+    views: Sequence[Group],
+    shares: Split,
+    collective: Collective,
+    relays: Relays = "none",
+    trees: int | Literal["auto"] = "auto",
+    name: str = "",
+) -> Together:
+    """The second half of `together`: trees for links that are shared out."""
     packed = [_pack(flow, shares.algbw, trees) for flow in shares.flows]
     algbw = min(shares.algbw, *(one.algbw for one in packed))
-    forests = []
+    made = []
     for g, group in enumerate(views):
         own = [
             (flow, one) for flow, one in zip(shares.flows, packed, strict=True) if flow.group == g
         ]
-        forests.append(_forest(group, own, collective, algbw, f"{name}-group{g}"))
+        made.append(_forest(group, own, collective, algbw, f"{name}-group{g}"))
     done = Together(
-        machine, tuple(views), collective, relays, algbw, tuple(forests), shares.bound, shares.note
+        machine, tuple(views), collective, relays, algbw, tuple(made), shares.bound, shares.note
     )
     check_together(done)
     return done

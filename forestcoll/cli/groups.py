@@ -1,0 +1,75 @@
+"""`--groups` of `optimum` and `synthesize`: several groups at once."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from forestcoll.cli import files
+from forestcoll.cli.options import Problem
+from forestcoll.cli.talk import draw, print_json
+
+if TYPE_CHECKING:
+    from typing import Literal
+
+    from forestcoll.cli.files import Destination
+    from forestcoll.pipeline import TargetName
+
+
+def optimum(problem: Problem, as_json: bool) -> None:
+    """The largest algbw that all groups reach at the same time."""
+    topology = problem.load()
+
+    from forestcoll import together
+    from forestcoll.report import groups as report
+    from forestcoll.report.progress import StageProgress
+
+    began = time.perf_counter()
+    asked = together.problem(
+        topology, problem.collective, problem.groups, root=problem.root, relays=problem.relays
+    )
+    with StageProgress("optimum"):
+        best = together.optimum(asked)
+        alone = together.alone(asked)
+    took = time.perf_counter() - began
+    if as_json:
+        print_json(report.optimum_summary(asked, best, alone, took))
+    else:
+        draw(report.optimum_table(asked, best, alone, took))
+
+
+def synthesize(
+    problem: Problem,
+    trees: int | Literal["auto"],
+    target: TargetName,
+    where: Destination,
+    force: bool,
+    as_json: bool,
+) -> None:
+    """A forest and plans for every group, and the file that says what they share."""
+    if where.directory is None:
+        raise click.UsageError("--groups write several files: give --output a directory")
+    began = time.perf_counter()
+    topology = problem.load()
+
+    from forestcoll import together
+    from forestcoll.report import groups as report
+    from forestcoll.report.progress import StageProgress
+
+    loaded = time.perf_counter() - began
+    asked = together.problem(
+        topology, problem.collective, problem.groups, root=problem.root, relays=problem.relays
+    )
+    with StageProgress() as progress:
+        result = together.synthesize(
+            asked, trees=trees, target=target, formats=where.formats, progress=progress
+        )
+    texts = {where.directory / name: text for name, text in result.texts.items()}
+    files.write_all(texts, force)
+    timings = {"load": loaded, **result.timings}
+    if as_json:
+        print_json(report.summary(asked, result, timings, list(texts)))
+    else:
+        draw(report.table(asked, result, timings, list(texts)))

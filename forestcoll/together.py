@@ -1,0 +1,234 @@
+"""The stages in a row for several groups at once: what `--groups` of the command line calls.
+
+As `pipeline` for one group: topology -> forests -> plans, each checked on the way. Every group gets
+a forest and plans of its own; one more file says what they share (`groups_file`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import TYPE_CHECKING, Literal
+
+from forestcoll import pipeline
+from forestcoll.errors import PlanError, TopologyError, UnsupportedError
+from forestcoll.program import Collective
+
+if TYPE_CHECKING:
+    from forestcoll.choose import PlanFormat
+    from forestcoll.graph import CapacityGraph, Relays
+    from forestcoll.pipeline import Format, Progress, TargetName
+    from forestcoll.program import Program
+    from forestcoll.solver.groups import Split
+    from forestcoll.solver.groups_bound import Group
+    from forestcoll.solver.groups_trees import Together
+    from forestcoll.targets import Target
+    from forestcoll.topology import Topology
+
+FEWER = (16, 12, 8, 6, 4, 3, 2, 1)
+"""Trees a root that are tried, in turn, where the plans of the best forests do not fit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Groups on a machine: `members[g]` are nodes of `machine`, `roots[g]` a rank number."""
+
+    name: str
+    machine: CapacityGraph
+    members: list[list[int]]
+    roots: list[int]
+    collective: Collective
+    relays: Relays
+
+
+@dataclass(frozen=True, slots=True)
+class Schedules:
+    """What `synthesize` made. `texts[file name]` is ready to be written to a file."""
+
+    name: str
+    done: Together
+    texts: dict[str, str]
+    timings: dict[str, float]  # seconds a stage
+    notes: list[str] = field(default_factory=list)
+
+
+def problem(
+    topology: Topology,
+    collective: Collective | str,
+    groups: Sequence[Sequence[str]],
+    *,
+    root: int | str | None = None,
+    relays: Relays = "none",
+) -> Problem:
+    """The groups by node numbers. `groups`: ids or globs of each; `root`: a rank number in each.
+
+    A GPU may be in several groups. Raises `TopologyError` (unknown ids, a group of one),
+    UnsupportedError (the root).
+    """
+    from forestcoll.graph import CapacityGraph, select_ranks
+
+    known = pipeline.parse_collective(collective)
+    if not groups:
+        raise TopologyError("groups: none is given")
+    machine = CapacityGraph.from_topology(topology, relays="all")
+    number = {name: v for v, name in enumerate(machine.names)}
+    members = []
+    for g, patterns in enumerate(groups):
+        try:
+            names = select_ranks(topology, patterns)
+        except TopologyError as error:
+            raise TopologyError(f"group {g}: {error}") from None
+        if len(names) < 2:
+            raise TopologyError(f"group {g} ('{','.join(patterns)}') is one rank; it needs two")
+        members.append([number[name] for name in names])
+    roots = [_root(known, root, g, len(own)) for g, own in enumerate(members)]
+    return Problem(topology.name, machine, members, roots, known, relays)
+
+
+def _root(collective: Collective, root: int | str | None, g: int, size: int) -> int:
+    if not collective.rooted:
+        if root is not None:
+            raise UnsupportedError(f"{collective} has no root: leave --root away")
+        return 0
+    if root is None:
+        return 0
+    text = str(root)
+    if not (text.isascii() and text.isdecimal()) or int(text) >= size:
+        raise UnsupportedError(
+            f"root {root!r}: with groups, a rank number that every group has; group {g} has "
+            f"0 to {size - 1}"
+        )
+    return int(text)
+
+
+def optimum(asked: Problem) -> Split:
+    """The largest algbw that all groups reach at once, its proof, and how the links are split."""
+    from forestcoll.solver.groups import split
+
+    return split(asked.machine, _views(asked), asked.collective)
+
+
+def alone(asked: Problem) -> list[Fraction]:
+    """The algbw (GB/s) that each group would have with all links to itself.
+
+    For allreduce: by reduce-scatter and allgather over the same trees.
+    """
+    from forestcoll import solver
+
+    def rate(group: Group, collective: Collective) -> Fraction:
+        return solver.optimum(
+            group.graph, collective, group.root if collective.rooted else None
+        ).algbw
+
+    found = []
+    for group in _views(asked):
+        if asked.collective is Collective.ALLREDUCE:
+            halves = [rate(group, c) for c in (Collective.REDUCE_SCATTER, Collective.ALLGATHER)]
+            found.append(1 / sum((1 / half for half in halves), Fraction(0)))
+        else:
+            found.append(rate(group, asked.collective))
+    return found
+
+
+def _views(asked: Problem) -> list[Group]:
+    from forestcoll.solver.groups import view
+
+    return view(asked.machine, asked.members, asked.roots, asked.relays)
+
+
+def synthesize(
+    asked: Problem,
+    *,
+    trees: int | Literal["auto"] = "auto",
+    target: TargetName = "any",
+    formats: Iterable[Format] = ("forest", "msccl-xml", "mscclpp-json"),
+    progress: Progress | None = None,
+) -> Schedules:
+    """Forests of all groups that reach the same algbw at once, and the plans made from them.
+
+    The algbw is the best there is, up to the sizes named in `solver.groups`; where plans of these
+    forests fit no target, the best of some with fewer trees a root. Every forest is checked, all of
+    them together against the machine, every plan is read back and run symbolically.
+
+    Raises InfeasibleError, PlanError, UnsupportedError like `pipeline.synthesize`.
+    """
+    from forestcoll import certificate, forest_file, groups_file
+
+    formats = tuple(dict.fromkeys(formats))
+    targets = pipeline.targets_of(formats, target)
+    clock = pipeline.Clock(progress)
+    done, programs, notes = _chosen(asked, trees, targets, clock)
+    with clock.stage("check"):
+        for forest in done.forests:
+            certificate.check(forest)
+    texts: dict[str, str] = {}
+    files = []
+    for g, forest in enumerate(done.forests):
+        stem = f"{forest.name}.{asked.collective.value}"
+        files.append(f"{stem}{pipeline.FORMATS['forest']}")
+        for form in formats:
+            file = f"{stem}{pipeline.FORMATS[form]}"
+            if form == "forest":
+                texts[file] = forest_file.dumps(forest)
+            else:
+                program = programs[g][form]
+                texts[file] = pipeline.written(program, form, targets[form], forest, clock)
+    if "forest" in formats:
+        whole = f"{asked.name}.{asked.collective.value}{groups_file.SUFFIX}"
+        texts[whole] = groups_file.dumps(done, asked.name, files)
+    if done.note:
+        notes.append(done.note)
+    return Schedules(asked.name, done, texts, clock.seconds, notes)
+
+
+Programs = list[dict["PlanFormat", "Program"]]
+
+
+def _chosen(
+    asked: Problem,
+    trees: int | Literal["auto"],
+    targets: dict[PlanFormat, Target],
+    clock: pipeline.Clock,
+) -> tuple[Together, Programs, list[str]]:
+    """(forests, programs, notes): the best forests, or the best of fewer trees that fit."""
+    from forestcoll.lower import lower
+    from forestcoll.solver.groups_trees import forests
+
+    with clock.stage("optimum"):
+        shares = optimum(asked)
+    views = _views(asked)
+
+    def made(k: int | Literal["auto"]) -> Together:
+        with clock.stage("solve"):
+            return forests(
+                asked.machine, views, shares, asked.collective, asked.relays, k, asked.name
+            )
+
+    def lowered(done: Together) -> Programs:
+        with clock.stage("lower"):
+            return [
+                {form: lower(forest, t) for form, t in targets.items()} for forest in done.forests
+            ]
+
+    best = made(trees)
+    try:
+        return best, lowered(best), []
+    except PlanError:
+        if trees != "auto":
+            raise
+        reason: PlanError | None = None
+    for done in sorted((made(k) for k in FEWER), key=lambda done: -done.algbw):
+        try:
+            programs = lowered(done)
+        except PlanError as error:
+            reason = error
+            continue
+        k = max(forest.trees_per_root for forest in done.forests)
+        note = (
+            f"{k} {'tree' if k == 1 else 'trees'} a root fit the plans: {float(done.algbw):.4g} "
+            f"GB/s; the best, {float(best.algbw):.4g} GB/s, takes "
+            f"{max(forest.trees_per_root for forest in best.forests)} (--format forest writes it)"
+        )
+        return done, programs, [note]
+    raise reason or PlanError("no forest of the groups fits the plans")

@@ -1,0 +1,175 @@
+"""Groups files: written, read back with the forests beside them, and refused when wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forestcoll import catalog, forest_file, groups_file, pipeline, together
+from forestcoll.errors import ForestError, TopologyError, UnsupportedError
+
+Change = Callable[[dict[str, Any]], object]
+HALVES = (["box0/gpu[0-3]", "box1/gpu[0-3]"], ["box0/gpu[4-7]", "box1/gpu[4-7]"])
+
+
+def asked(collective: str = "allgather", **more: Any) -> together.Problem:
+    topology = catalog.load("dgx-a100", {"boxes": "2"})
+    return together.problem(topology, collective, HALVES, **more)
+
+
+@pytest.fixture(scope="module")
+def texts() -> dict[str, str]:
+    return together.synthesize(asked(), formats=["forest"]).texts
+
+
+@pytest.fixture
+def folder(tmp_path: Path, texts: dict[str, str]) -> Path:
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+def whole(folder: Path) -> Path:
+    (file,) = folder.glob(f"*{groups_file.SUFFIX}")
+    return file
+
+
+def test_files_of_all_groups(folder: Path, texts: dict[str, str]) -> None:
+    assert sorted(texts) == [
+        "dgx-a100-2-group0.allgather.forest.json",
+        "dgx-a100-2-group1.allgather.forest.json",
+        "dgx-a100-2.allgather.groups.json",
+    ]
+    proof = groups_file.verify(whole(folder).read_text(), str(whole(folder)))
+    assert proof.algbw == proof.bound == 200
+    verdict = pipeline.verify_text(whole(folder).read_text(), str(whole(folder)))
+    assert verdict.kind == "groups"
+    assert verdict.figures["groups"] == [8, 8]
+    assert "optimal" in verdict.lines[-1]
+
+
+@pytest.mark.parametrize("collective", ["reduce-scatter", "allreduce", "broadcast", "reduce"])
+def test_other_collectives_read_back(tmp_path: Path, collective: str) -> None:
+    root = 3 if collective in ("broadcast", "reduce") else None
+    result = together.synthesize(asked(collective, root=root), formats=["forest"])
+    for name, text in result.texts.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    proof = groups_file.verify(whole(tmp_path).read_text(), str(whole(tmp_path)))
+    assert proof.algbw == proof.bound == result.done.algbw
+    assert proof.together.bound == result.done.bound
+    if root is not None:
+        assert [forest.root for forest in proof.together.forests] == [3, 3]
+
+
+def test_plans_of_all_groups() -> None:
+    result = together.synthesize(asked("allreduce"), trees=1)
+    assert len(result.texts) == 7
+    for name, text in result.texts.items():
+        if not name.endswith(".groups.json"):
+            assert pipeline.verify_text(text, name).lines
+
+
+def _cuts(model: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = model["bound"]["cuts"][0]
+    return found
+
+
+WRONG: list[tuple[Change, str]] = [
+    (lambda m: m.update(algbw="300"), "reaches 200 GB/s, not the common 300"),
+    (lambda m: m["bound"].update(algbw="300"), "states bound 300, its cuts give 200"),
+    (lambda m: m["bound"].update(cuts=[]), "leave every group out"),
+    (lambda m: _cuts(m).update(weight="1/0"), "1/0: division by zero"),
+    (lambda m: _cuts(m).update(weight="many"), "bound.cuts[0].weight"),
+    (lambda m: _cuts(m).update(nodes=["box0/gpu99"]), "unknown node 'box0/gpu99'"),
+    (lambda m: _cuts(m).update(group=4), "is of group 4, which does not exist"),
+    (lambda m: m["groups"].clear(), "groups: there is none"),
+    (lambda m: m["groups"][0].update(forest="../x.json"), "is not the name of a file"),
+    (lambda m: m["groups"][0].update(forest="x.json"), "cannot read"),
+    (lambda m: m["groups"][0].update(root="box0/gpu0"), "allgather has no root"),
+    (lambda m: m["groups"][0].update(ranks=["box0/nvswitch", "box0/gpu1"]), "is no GPU of the"),
+    (lambda m: m["groups"][0]["ranks"].reverse(), "is of other ranks than its group"),
+    (lambda m: m.update(collective="reduce-scatter"), "its forest is of allgather"),
+    (lambda m: m.update(format="forestcoll.groups/2"), "format"),
+    (lambda m: m.update(surprise=1), "surprise"),
+    (lambda m: m.pop("bound"), "bound"),
+    (lambda m: m["topology"]["links"].pop(0), "which the group has not"),
+    (
+        lambda m: [link.update(bandwidth="1") for link in m["topology"]["links"]],
+        "for all groups together, it has 1",
+    ),
+    (
+        lambda m: m["groups"].append(dict(m["groups"][0])),
+        "for all groups together",
+    ),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), WRONG, ids=[message for _, message in WRONG])
+def test_wrong_files_are_refused(folder: Path, change: Change, message: str) -> None:
+    file = whole(folder)
+    model = json.loads(file.read_text())
+    change(model)
+    with pytest.raises(ForestError) as error:
+        groups_file.verify(json.dumps(model), str(file))
+    assert message in str(error.value)
+    assert str(file) in str(error.value) or str(folder) in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"format": "forestcoll.groups/1"', "[" * 50_000])
+def test_what_is_no_groups_file(text: str) -> None:
+    with pytest.raises(ForestError):
+        groups_file.verify(text, "nowhere.groups.json")
+
+
+def test_a_forest_that_was_changed_is_noticed(folder: Path) -> None:
+    (first, _) = sorted(folder.glob("*.forest.json"))
+    model = json.loads(first.read_text())
+    for link in model["topology"]["links"]:
+        link["bandwidth"] = str(Fraction(link["bandwidth"]) * 2)
+    model["algbw"] = str(Fraction(model["algbw"]) * 2)
+    model["bound"]["algbw"] = str(Fraction(model["bound"]["algbw"]) * 2)
+    first.write_text(json.dumps(model))
+    forest_file.load(first)  # a sound forest of its own
+    # as fast as it claims alone; together it is measured at the common rate, and still fits
+    assert groups_file.verify(whole(folder).read_text(), str(whole(folder))).algbw == 200
+    model["trees"] = model["trees"][1:]
+    first.write_text(json.dumps(model))
+    with pytest.raises(ForestError):
+        groups_file.verify(whole(folder).read_text(), str(whole(folder)))
+
+
+@pytest.mark.parametrize(
+    ("groups", "root", "error", "message"),
+    [
+        ([], None, TopologyError, "none is given"),
+        ([["box0/*"], ["box1/gpu9"]], None, TopologyError, "group 1: unknown rank 'box1/gpu9'"),
+        ([["box0/gpu0"]], None, TopologyError, "group 0 ('box0/gpu0') is one rank"),
+        ([["box0/*"], ["box1/gpu?"]], 8, UnsupportedError, "group 0 has 0 to 7"),
+        ([["box0/*"]], "box0/gpu1", UnsupportedError, "a rank number that every group has"),
+    ],
+)
+def test_problems_that_are_refused(
+    groups: list[list[str]], root: int | str | None, error: type[Exception], message: str
+) -> None:
+    topology = catalog.load("dgx-a100", {"boxes": "2"})
+    with pytest.raises(error) as raised:
+        together.problem(topology, "broadcast", groups, root=root)
+    assert message in str(raised.value)
+
+
+def test_no_root_where_there_is_none() -> None:
+    with pytest.raises(UnsupportedError, match="allgather has no root"):
+        asked(root=1)
+
+
+def test_what_groups_have_alone() -> None:
+    assert together.alone(asked()) == [200, 200]  # four adapters a box for half of eight parts
+    for rate in together.alone(asked()):
+        assert rate >= together.optimum(asked()).algbw
+    for rate in together.alone(asked("allreduce")):
+        assert rate >= together.optimum(asked("allreduce")).algbw
