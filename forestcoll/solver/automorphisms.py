@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
+from functools import lru_cache
 
 from forestcoll.forest import Symmetry
 from forestcoll.graph import CapacityGraph
@@ -25,6 +26,7 @@ IDLE = 6
 Labelled = list[list[tuple[int, int]]]  # per node: (neighbour, label of direction and capacity)
 
 
+@lru_cache(maxsize=4)
 def symmetries(graph: CapacityGraph) -> tuple[Symmetry, ...]:
     """Generators of symmetries that were found and checked; the same graph gives the same ones.
 

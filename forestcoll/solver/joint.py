@@ -71,9 +71,9 @@ def joint(graph: CapacityGraph) -> Joint:
     """
     found = symmetries(graph)
     model = Model(graph, found, equal=False)
-    if len(model.program.upper) > VARIABLES:
+    if model.size > VARIABLES:
         raise UnsupportedError(
-            f"{len(model.program.upper)} links and flows that no symmetry makes alike are too many "
+            f"{model.size} links and flows that no symmetry makes alike are too many "
             f"for the joint optimum (limit {VARIABLES})"
         )
     solution = model.solve()
@@ -81,7 +81,7 @@ def joint(graph: CapacityGraph) -> Joint:
     candidates = [in_units(model, solution)]
     for others, equal in ((found, True), ((), False)):
         again = Model(graph, others, equal)
-        if len(again.program.upper) > ALTERNATIVES:
+        if again.size > ALTERNATIVES:
             continue
         again.start()
         again.pool += again.rows(model.cuts)
@@ -168,6 +168,7 @@ class Model:
     ) -> None:
         self.graph = graph
         self.able = able
+        self.equal = equal
         self.symmetries = tuple(found)
         self.count = len(graph.tail)
         self.orbits = orbits(graph, found)
@@ -195,6 +196,11 @@ class Model:
         self.sinks = self._sinks()
         self.pool: list[dict[int, int]] = []
         self.cuts: list[Cut] = []
+
+    @property
+    def size(self) -> int:
+        """How many variables there are."""
+        return len(self.program.upper)
 
     def _balance_rows(self) -> list[tuple[int, int]]:
         """Adds out - in = 0 (reduce: in - out) of all non-ranks; (half, node) of each row."""
@@ -235,18 +241,21 @@ class Model:
         return zip(*(ends if half == 0 else ends[::-1]), strict=True)
 
     def start(self) -> None:
-        """Cuts to begin with: what leaves and what enters each rank and each box."""
+        """Cuts to begin with: what leaves and what enters each rank and each box.
+
+        Of those whose nodes look alike one is enough.
+        """
         graph, n = self.graph, self.graph.n
         everything, ranks = frozenset(range(n)), frozenset(graph.ranks)
         boxes: dict[str, set[int]] = defaultdict(set)
         for v in range(n):
             boxes[graph.box(v)].add(v)
-        sides = [frozenset([v]) for v in graph.ranks] + [frozenset(box) for box in boxes.values()]
-        sides += [everything - side for side in sides]
-        cuts = [
-            (h, s) for h in HALVES for s in dict.fromkeys(sides) if s & ranks and not ranks <= s
-        ]
-        self.pool = self.rows(cuts)
+        looks: dict[tuple[int, ...], frozenset[int]] = {}
+        for side in (*({v} for v in graph.ranks), *boxes.values()):
+            looks.setdefault(tuple(sorted(self.orbits.node[v] for v in side)), frozenset(side))
+        sides = [*looks.values(), *(everything - side for side in looks.values())]
+        proper = [s for s in dict.fromkeys(sides) if s & ranks and not ranks <= s]
+        self.pool = self.rows((half, side) for half in HALVES for side in proper)
 
     def rows(self, cuts: Iterable[Cut]) -> list[dict[int, int]]:
         """leaving - shares inside >= 0, of each cut; those with the same row only once."""
