@@ -182,7 +182,8 @@ def _mistaken(rng: random.Random, p: Program, i: Instruction) -> Instruction:
         size = p.ranks[0].output_chunks
         offset = (refs[at].offset + rng.choice((1, -1, 2, -2))) % size
         refs[at] = replace(refs[at], offset=min(offset, max(0, size - refs[at].count)))
-    return replace(i, **{field: tuple(refs)})
+    moved = tuple(refs)
+    return replace(i, src=moved) if field == "src" else replace(i, dst=moved)
 
 
 @settings(max_examples=60, deadline=None)
