@@ -82,6 +82,9 @@ def remove_relays(
 def pack(
     logical: Logical, supply: Sequence[int], sinks: Sequence[int], exact: bool
 ) -> tuple[int, list[tuple[int, int, list[int]]]] | None: ...
+def pack_nested(
+    logical: Logical, supply: Sequence[int], sinks: Sequence[int], group: Sequence[int]
+) -> tuple[int, list[tuple[int, int, list[int]]]] | None: ...
 def scan_trees(
     nodes: int,
     tail: Sequence[int],

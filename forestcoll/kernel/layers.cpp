@@ -5,26 +5,11 @@
 
 #include "packing.hpp"
 #include "parallel.hpp"
+#include "shares.hpp"
 #include "transport.hpp"
 
 namespace forestcoll {
 namespace {
-
-// `units` of a root's trees enter a node from `parent`.
-struct Share {
-  int parent = 0;
-  Amount units = 0;
-};
-
-// What enters one node: the shares of root i are list[start[i]] up to list[start[i + 1]].
-struct Entries {
-  std::vector<int> start{0};
-  std::vector<Share> list;
-
-  std::span<const Share> of(int root) const {
-    return {list.data() + start[root], list.data() + start[root + 1]};
-  }
-};
 
 // Hops from each root to each node along arcs that have capacity; kNowhere where there is no way.
 class Levels {
@@ -59,10 +44,10 @@ class Levels {
   std::vector<std::uint16_t> level_;  // by node, then root
 };
 
-// Divides the arcs into node v among the roots; false where it cannot be done.
+// Divides the arcs into node v among the roots: their parents of v; false where it cannot be done.
 bool divide(const Digraph& graph, const std::vector<int>& into, const Levels& levels,
             const std::vector<int>& roots, const std::vector<Amount>& supply, int v,
-            Entries& entries) {
+            Shares& shares) {
   thread_local Transport transport;
   thread_local std::vector<std::vector<int>> options;  // per root, arcs
   transport.clear();
@@ -81,49 +66,11 @@ bool divide(const Digraph& graph, const std::vector<int>& into, const Levels& le
   }
   if (!transport.solve()) return false;
   for (std::size_t i = 0; i < roots.size(); ++i) {
-    transport.read(static_cast<int>(i), [&](int e, Amount units) {
-      entries.list.push_back({graph.tail[into[e]], units});
-    });
-    entries.start.push_back(static_cast<int>(entries.list.size()));
+    transport.read(static_cast<int>(i),
+                   [&](int e, Amount units) { shares.add(graph.tail[into[e]], units); });
+    shares.end_root();
   }
   return true;
-}
-
-// One root's trees: every node's shares are laid along the line 0 .. supply, largest first; a tree
-// holds from one border to the next.
-std::vector<Batch> assemble(int number, int root, Amount supply,
-                            const std::vector<Entries>& entries) {
-  const int nodes = static_cast<int>(entries.size());
-  std::vector<std::vector<Share>> shares(nodes);
-  std::vector<Amount> borders{supply};
-  Batch batch{root, supply, std::vector<int>(nodes, -1)};
-  for (int v = 0; v < nodes; ++v) {
-    const auto list = entries[v].of(number);
-    if (list.size() == 1) batch.parent[v] = list[0].parent;
-    if (list.size() <= 1) continue;
-    shares[v].assign(list.begin(), list.end());
-    std::stable_sort(shares[v].begin(), shares[v].end(),
-                     [](const Share& a, const Share& b) { return a.units > b.units; });
-    Amount at = 0;
-    for (const Share& share : shares[v]) borders.push_back(at += share.units);
-  }
-  std::sort(borders.begin(), borders.end());
-  borders.erase(std::unique(borders.begin(), borders.end()), borders.end());
-  std::vector<std::size_t> current(nodes, 0);
-  std::vector<Amount> until(nodes, 0);
-  Amount from = 0;
-  std::vector<Batch> batches;
-  for (const Amount border : borders) {
-    batch.weight = border - from;
-    for (int v = 0; v < nodes; ++v) {
-      if (shares[v].empty()) continue;
-      while (until[v] <= from) until[v] += shares[v][current[v]++].units;
-      batch.parent[v] = shares[v][current[v] - 1].parent;
-    }
-    batches.push_back(batch);
-    from = border;
-  }
-  return batches;
 }
 
 }  // namespace
@@ -139,16 +86,19 @@ std::optional<std::vector<Batch>> pack_layered(const Digraph& graph,
   const int count = static_cast<int>(roots.size());
   const bool heavy = static_cast<long>(count) * graph.nodes > 10'000;
   const Levels levels(graph, roots);
-  std::vector<Entries> entries(graph.nodes);
+  std::vector<Shares> shares(graph.nodes);
   std::atomic<bool> possible{true};
   parallel_for(graph.nodes, heavy, [&](int v) {
     if (v % 16 == 0) poll_signals();
-    if (possible && !divide(graph, into[v], levels, roots, supply, v, entries[v])) possible = false;
+    if (possible && !divide(graph, into[v], levels, roots, supply, v, shares[v])) possible = false;
   });
   if (!possible) return std::nullopt;
   std::vector<std::vector<Batch>> packed(count);
   parallel_for(count, heavy, [&](int i) {
-    packed[i] = assemble(i, roots[i], supply[roots[i]], entries);
+    auto add = [&](Amount weight, const std::vector<int>& parent) {
+      packed[i].push_back({roots[i], weight, parent});
+    };
+    lay_out(supply[roots[i]], graph.nodes, [&](int v) { return shares[v].of(i); }, add);
   });
   std::vector<Batch> batches;
   for (std::vector<Batch>& list : packed)

@@ -12,6 +12,7 @@
 #include "cuts.hpp"
 #include "expansion.hpp"
 #include "lowering.hpp"
+#include "nesting.hpp"
 #include "orbits.hpp"
 #include "packing.hpp"
 #include "parallel.hpp"
@@ -204,10 +205,11 @@ std::vector<TreeTuple> over_paths(std::vector<Batch> batches, const Logical& log
   return result;
 }
 
+using Packed = std::tuple<int, std::vector<TreeTuple>>;
+
 // Trees in layers (the lowest there are) or, with `exact`, always trees, lowered afterwards.
-std::optional<std::tuple<int, std::vector<TreeTuple>>> pack_py(const Logical& logical,
-                                                               const Amounts& supply,
-                                                               const Ints& sinks, bool exact) {
+std::optional<Packed> pack_py(const Logical& logical, const Amounts& supply, const Ints& sinks,
+                              bool exact) {
   const int nodes = static_cast<int>(supply.size());
   demand(nodes, supply, sinks);
   const Digraph graph = compact(logical, sinks, nodes);
@@ -222,6 +224,25 @@ std::optional<std::tuple<int, std::vector<TreeTuple>>> pack_py(const Logical& lo
   } else {
     batches = pack_layered(graph, weights);
   }
+  if (!batches) return std::nullopt;
+  const int most = height(*batches);
+  return std::tuple{most, over_paths(std::move(*batches), logical, sinks, nodes)};
+}
+
+std::optional<Packed> pack_nested_py(const Logical& logical, const Amounts& supply,
+                                     const Ints& sinks, const Ints& group) {
+  const int nodes = static_cast<int>(supply.size());
+  demand(nodes, supply, sinks);
+  require(static_cast<int>(group.size()) == nodes, "group needs one entry a node");
+  const Digraph graph = compact(logical, sinks, nodes);
+  Amounts weights;
+  Ints boxes;
+  for (int v : sinks) {
+    weights.push_back(supply[v]);
+    boxes.push_back(group[v]);
+  }
+  nb::gil_scoped_release release;
+  auto batches = pack_nested(graph, weights, boxes);
   if (!batches) return std::nullopt;
   const int most = height(*batches);
   return std::tuple{most, over_paths(std::move(*batches), logical, sinks, nodes)};
@@ -324,6 +345,9 @@ NB_MODULE(_kernel, m) {
   m.def("pack", &pack_py, "logical"_a, "supply"_a, "sinks"_a, "exact"_a,
         "(height, [(root, weight, paths)]): spanning trees, supply[r] of them at every r, in growth "
         "order. Without `exact` only the lowest trees will do, else None.");
+  m.def("pack_nested", &pack_nested_py, "logical"_a, "supply"_a, "sinks"_a, "group"_a,
+        "As pack, but box by box: `group` names each node's box or is -1. None where no box takes in "
+        "every tree exactly once, or the trees between boxes find no layers.");
   m.def("scan_trees", &scan_trees_py, "nodes"_a, "tail"_a, "head"_a, "ranks"_a, "copies"_a,
         "adds"_a, "roots"_a, "reduce"_a, "weights"_a, "edges"_a,
         "(first tree that does not span or -1, height of those that do, units over each arc): the "

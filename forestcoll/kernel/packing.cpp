@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "flow.hpp"
+#include "transport.hpp"
 
 namespace forestcoll {
 namespace {
@@ -80,10 +81,107 @@ class Inflow {
   std::vector<std::pair<int, Amount>> taken_;
 };
 
+// `units` of batch number `batch` may take arc `arc`.
+struct Entry {
+  std::size_t batch = 0;
+  int arc = 0;
+  Amount units = 0;
+};
+
+// Which batches can enter node y at once, by arcs that start at nodes they span (depth up to `level`).
+// One flow answers for all: every batch that has not reached y sends its weight there, straight over
+// such an arc where it can. What arrives straight may be taken, for the rest of the flow still shows
+// how all others can enter y later.
+class Entrance {
+ public:
+  Entrance(const Digraph& graph, const std::vector<Amount>& left, const std::vector<int>& into,
+           const std::vector<Growing>& batches, int y, int level)
+      : into_(into), net_(graph.nodes + 1) {
+    const int source = graph.nodes;
+    for (int e = 0; e < graph.arcs(); ++e)
+      net_.add_arc(graph.tail[e], graph.head[e], graph.tail[e] == y ? 0 : left[e]);
+    for (int e : into) transport_.add_column(left[e]);
+    Amount total = 0;
+    for (std::size_t i = 0; i < batches.size(); ++i) {
+      const Growing& batch = batches[i];
+      if (batch.depth[y] >= 0) continue;
+      total += batch.weight;
+      Row& row = rows_.emplace_back();
+      row.batch = i;
+      const int node = net_.add_node();
+      row.feed = net_.add_arc(source, node, batch.weight);
+      for (int v = 0; v < graph.nodes; ++v)
+        if (batch.depth[v] >= 0) row.arcs.push_back({v, net_.add_arc(node, v, kInfinite)});
+      for (int c = 0; c < static_cast<int>(into.size()); ++c) {
+        const int depth = batch.depth[graph.tail[into[c]]];
+        if (depth >= 0 && depth <= level && left[into[c]] > 0) {
+          transport_.add_option(c);
+          row.open.push_back({c, row.arc(graph.tail[into[c]])});
+        }
+      }
+      transport_.end_row(batch.weight);
+    }
+    transport_.solve_most();
+    for (std::size_t r = 0; r < rows_.size(); ++r)
+      transport_.read(static_cast<int>(r), [&](int c, Amount units) {
+        for (const auto& [column, arc] : rows_[r].open)
+          if (column == c) carry(rows_[r], c, arc, units);
+        total -= units;
+      });
+    if (net_.push(source, y, total) < total)
+      throw InternalError("the demand was not met when packing began");
+  }
+
+  std::vector<Entry> entries() const {
+    std::vector<Amount> room;
+    for (int e : into_) room.push_back(net_.left(2 * e + 1));
+    std::vector<Entry> list;
+    for (const Row& row : rows_) {
+      std::vector<std::pair<Amount, int>> straight;
+      for (const auto& [column, arc] : row.open)
+        if (const Amount units = std::min(net_.left(arc ^ 1), room[column]); units > 0)
+          straight.emplace_back(units, column);
+      for (const auto& [units, column] : straight) {
+        room[column] -= units;
+        list.push_back({row.batch, into_[column], units});
+      }
+    }
+    return list;
+  }
+
+ private:
+  struct Row {
+    std::size_t batch = 0;
+    int feed = 0;
+    std::vector<std::pair<int, int>> arcs;  // (node spanned, arc to it)
+    std::vector<std::pair<int, int>> open;  // (column, arc to its start)
+
+    int arc(int v) const {
+      return std::lower_bound(arcs.begin(), arcs.end(), std::pair{v, 0})->second;
+    }
+  };
+
+  void carry(const Row& row, int column, int arc, Amount units) {
+    for (int a : {row.feed, arc, 2 * into_[column]}) {
+      net_.set_left(a, net_.left(a) - units);
+      net_.set_left(a ^ 1, net_.left(a ^ 1) + units);
+    }
+  }
+
+  const std::vector<int>& into_;
+  Residual net_;
+  Transport transport_;
+  std::vector<Row> rows_;
+};
+
+// Nodes up to which every arc of every batch is tried at every level: that makes lower trees.
+constexpr int kSmall = 0;
+
 class Packer {
  public:
   Packer(const Digraph& graph, const std::vector<Amount>& supply, unsigned seed)
-      : graph_(graph), left_(graph.capacity), into_(graph.nodes), random_(seed) {
+      : graph_(graph), left_(graph.capacity), into_(graph.nodes), random_(seed),
+        thorough_(graph.nodes <= kSmall) {
     for (int e = 0; e < graph.arcs(); ++e) into_[graph.head[e]].push_back(e);
     for (int r = 0; r < graph.nodes; ++r) {
       if (supply[r] == 0) continue;
@@ -99,19 +197,21 @@ class Packer {
   }
 
   // Level by level, all batches together: every node takes its parents at this level before any at
-  // the next. A refusal is final (a tight set stays tight), so one visit a level and node is enough.
+  // the next.
   std::vector<Batch> run() {
     std::vector<int> order(graph_.nodes);
     std::iota(order.begin(), order.end(), 0);
-    for (int level = 0; level < graph_.nodes - 1 && !complete(); ++level) {
+    for (int level = 0; !complete(); ++level) {
       for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random_() % i]);
-      for (int y : order) visit(y, level);
+      bool progress = false;
+      for (int y : order) progress |= enter(y, level);
+      // where whole crowds get stuck, one batch and one arc at a time still find a way
+      if (thorough_ || !progress)
+        for (int y : order) progress |= visit(y, level);
+      if (!progress && level >= graph_.nodes) throw InternalError("a tree could not be completed");
     }
     std::vector<Batch> done;
-    for (Growing& batch : batches_) {
-      if (batch.spanned != graph_.nodes) throw InternalError("a tree could not be completed");
-      done.push_back({batch.root, batch.weight, std::move(batch.parent)});
-    }
+    for (Growing& batch : batches_) done.push_back({batch.root, batch.weight, std::move(batch.parent)});
     return done;
   }
 
@@ -123,7 +223,7 @@ class Packer {
 
   bool open(const Growing& batch, int e, int level) const {
     return left_[e] > 0 && !batch.refused[e] && batch.depth[graph_.head[e]] < 0 &&
-           batch.depth[graph_.tail[e]] == level;
+           batch.depth[graph_.tail[e]] >= 0 && batch.depth[graph_.tail[e]] <= level;
   }
 
   bool any_open(int y, int level) const {
@@ -133,12 +233,26 @@ class Packer {
     return false;
   }
 
-  // Gives y a parent at `level` in every batch that may have one.
-  void visit(int y, int level) {
-    if (!any_open(y, level)) return;
+  // Gives y parents in many batches at once; whether it found any.
+  bool enter(int y, int level) {
+    if (!any_open(y, level)) return false;
+    const std::vector<Entry> entries =
+        Entrance(graph_, left_, into_[y], batches_, y, level).entries();
+    std::size_t of = batches_.size(), part = 0;  // what is left of batch `of` is batch `part`
+    for (const Entry& entry : entries) {
+      if (entry.batch != of) part = of = entry.batch;
+      part = take(part, entry.arc, entry.units);
+    }
+    return !entries.empty();
+  }
+
+  // Gives y a parent in every batch that may have one. A refusal is final: a tight set stays tight.
+  bool visit(int y, int level) {
+    if (!any_open(y, level)) return false;
     Inflow inflow(graph_, left_, batches_, y);
     std::vector<int> arcs = into_[y];
     const std::size_t count = batches_.size(), shift = random_() % count;
+    bool progress = false;
     for (std::size_t n = 0; n < batches_.size(); ++n) {
       const std::size_t i = n < count ? (n + shift) % count : n;
       std::stable_sort(arcs.begin(), arcs.end(), [&](int a, int b) { return left_[a] > left_[b]; });
@@ -152,28 +266,35 @@ class Packer {
           inflow.refuse();
           continue;
         }
-        attach(i, e, units, inflow);
+        inflow.accept(units, e);
+        const std::size_t rest = take(i, e, units);
+        if (rest != i) {  // what is left of the batch goes its own way
+          batches_[rest].refused[e] = 1;
+          inflow.admit(batches_[rest]);
+        }
+        progress = true;
         break;
       }
     }
+    return progress;
   }
 
-  void attach(std::size_t i, int e, Amount units, Inflow& inflow) {
+  // Lets `units` of batch i take arc e; returns the batch that the others are now, i if there are none.
+  std::size_t take(std::size_t i, int e, Amount units) {
     left_[e] -= units;
-    inflow.accept(units, e);
-    if (units < batches_[i].weight) {  // the rest of the batch goes its own way
-      Growing rest = batches_[i];
-      rest.weight -= units;
-      rest.refused[e] = 1;
+    std::size_t rest = i;
+    if (units < batches_[i].weight) {
+      rest = batches_.size();
+      batches_.push_back(batches_[i]);
+      batches_[rest].weight -= units;
       batches_[i].weight = units;
-      inflow.admit(rest);
-      batches_.push_back(std::move(rest));
     }
     Growing& batch = batches_[i];
     const int x = graph_.tail[e], y = graph_.head[e];
     batch.parent[y] = x;
     batch.depth[y] = batch.depth[x] + 1;
     ++batch.spanned;
+    return rest;
   }
 
   const Digraph& graph_;
@@ -181,6 +302,7 @@ class Packer {
   std::vector<std::vector<int>> into_;  // arcs that enter each node
   std::vector<Growing> batches_;
   std::mt19937 random_;
+  bool thorough_;
 };
 
 }  // namespace

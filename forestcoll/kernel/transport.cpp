@@ -6,11 +6,7 @@
 namespace forestcoll {
 
 bool Transport::solve() {
-  units_.assign(column_.size(), 0);
-  order_.resize(rows());
-  std::iota(order_.rbegin(), order_.rend(), 0);
-  for (int row : order_) choose(row);
-  index_columns();
+  begin();
   for (bool whole : {true, false})
     for (int row : order_)
       while (demand_[row] > 0) {
@@ -22,15 +18,41 @@ bool Transport::solve() {
   return true;
 }
 
+// A row that finds no path now finds none later: one attempt is enough.
+void Transport::solve_most() {
+  begin();
+  for (bool whole : {true, false})
+    for (int row : order_)
+      while (demand_[row] > 0) {
+        const Amount more = augment(row, whole ? demand_[row] : 1);
+        if (more == 0) break;
+        demand_[row] -= more;
+      }
+}
+
+void Transport::begin() {
+  units_.assign(column_.size(), 0);
+  order_.resize(rows());
+  std::iota(order_.rbegin(), order_.rend(), 0);
+  for (int row : order_)
+    if (prefers_[row]) take(row, start_[row]);
+  for (int row : order_) choose(row);
+  index_columns();
+}
+
+void Transport::take(int row, int option) {
+  const Amount units = std::min(demand_[row], room_[column_[option]]);
+  units_[option] += units;
+  room_[column_[option]] -= units;
+  demand_[row] -= units;
+}
+
 void Transport::choose(int row) {
   int best = -1;
   for (int o = start_[row]; o < start_[row + 1]; ++o)
     if (room_[column_[o]] >= demand_[row] && (best < 0 || room_[column_[o]] > room_[column_[best]]))
       best = o;
-  if (best < 0) return;
-  units_[best] = demand_[row];
-  room_[column_[best]] -= demand_[row];
-  demand_[row] = 0;
+  if (best >= 0) take(row, best);
 }
 
 void Transport::index_columns() {

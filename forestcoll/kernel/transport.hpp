@@ -1,6 +1,7 @@
 // Transportation: rows need units, columns offer them, and a row may only use some columns.
 #pragma once
 
+#include <utility>
 #include <vector>
 
 #include "graph.hpp"
@@ -16,21 +17,30 @@ class Transport {
     demand_.clear();
     start_.assign(1, 0);
     column_.clear();
+    prefers_.clear();
   }
   void add_column(Amount offered) { room_.push_back(offered); }
 
-  // The row that comes next; say its options first.
+  // The row that comes next; say its options first. With prefer_first
+  // it takes as much as it can of the first one before the others have their choice.
   void add_option(int column) { column_.push_back(column); }
+  void prefer_first() { preferred_ = true; }
   void end_row(Amount demand) {
     demand_.push_back(demand);
     start_.push_back(static_cast<int>(column_.size()));
+    prefers_.push_back(std::exchange(preferred_, false));
   }
 
   int rows() const { return static_cast<int>(demand_.size()); }
 
-  // Whether every row got all it needs. Rows with little choice choose first, each the column that
-  // has most left, so that rows are divided seldom; shortest augmenting paths do the rest.
+  // Whether every row got all it needs. Each takes a column that has room for all of it, the one that
+  // has most, so that rows are divided seldom; shortest augmenting paths do the rest, those that move
+  // whole rows first. Rows of the same problem are always met in the same order: what must be
+  // divided falls to the same ones.
   bool solve();
+
+  // The same, but rows that cannot have all they need get as much as possible of it.
+  void solve_most();
 
   // Calls use(column, units) for what `row` was given.
   template <typename Use>
@@ -40,12 +50,16 @@ class Transport {
   }
 
  private:
+  void begin();
   void choose(int row);
+  void take(int row, int option);
   void index_columns();
   Amount augment(int row, Amount least);
 
   std::vector<Amount> room_, demand_, units_;  // per column; per row: what is missing; per option
   std::vector<int> start_{0}, column_;         // options of row i: start_[i] .. start_[i + 1]
+  std::vector<char> prefers_;                  // per row
+  bool preferred_ = false;
   std::vector<int> by_column_, column_start_, row_of_;  // options ordered by column
   std::vector<int> order_, queue_, came_row_, came_column_;
 };

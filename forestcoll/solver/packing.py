@@ -8,22 +8,33 @@ from forestcoll.forest import Path, Tree, scan
 from forestcoll.graph import CapacityGraph
 from forestcoll.kernel import _kernel
 
+EXACT_TOO = 64
+"""Ranks up to which exact packing is tried as well where packing by boxes has succeeded."""
+
 
 def pack(graph: CapacityGraph, capacity: list[int], supply: list[int]) -> list[Tree]:
     """Broadcast trees, `supply[r]` of them rooted at each node r; equal ones are one Tree.
 
     Every node that is no rank must be balanced in `capacity`, and every rank must be able to
     receive the whole supply: then trees always exist. Layered packing where it works, for no trees
-    are lower; else exact packing, and the lowest trees that it finds.
+    are lower; else box by box, and exact packing where that fails or the graph is small: the lowest
+    trees found.
     """
+    group = _boxes(graph)
     ways = []
-    for logical in _ways(graph, capacity, supply):
+    for logical in _ways(graph, capacity, supply, group):
         packed = _kernel.pack(logical, supply, graph.ranks, False)
         if packed is not None:
             return _over_paths(graph, logical, packed[1])
         ways.append(logical)
     found = []
     for logical in ways:
+        packed = _kernel.pack_nested(logical, supply, graph.ranks, group)
+        if packed is not None:
+            found.append((*packed, logical))
+    for logical in ways:
+        if found and len(graph.ranks) > EXACT_TOO:
+            break
         packed = _kernel.pack(logical, supply, graph.ranks, True)
         if packed is None:
             raise RuntimeError("internal error: no trees were packed")
@@ -32,19 +43,24 @@ def pack(graph: CapacityGraph, capacity: list[int], supply: list[int]) -> list[T
     return _over_paths(graph, logical, batches)
 
 
+def _boxes(graph: CapacityGraph) -> list[int]:
+    """Per node the number of its box, or -1."""
+    number: dict[str, int] = {}
+    group = []
+    for node in range(graph.n):
+        box = graph.box(node)
+        group.append(number.setdefault(box, len(number)) if box else -1)
+    return group
+
+
 def _ways(
-    graph: CapacityGraph, capacity: list[int], supply: list[int]
+    graph: CapacityGraph, capacity: list[int], supply: list[int], group: list[int]
 ) -> Iterator[_kernel.Logical]:
     """Links between ranks only that can still carry `supply`, and their way back to real paths.
 
     Nodes of one box count as near: what joins boxes is not spent inside one. Spare links between
     switches make trees lower, or only lead astray: with such links there is a second way, without.
     """
-    number: dict[str, int] = {}
-    group = []
-    for node in range(graph.n):
-        box = graph.box(node)
-        group.append(number.setdefault(box, len(number)) if box else -1)
     links = (graph.n, graph.tail, graph.head, capacity, supply, graph.ranks, group)
     yield _kernel.remove_relays(*links, True)
     ranks = set(graph.ranks)
