@@ -109,6 +109,12 @@ def different_trees(forest: Forest) -> int:
     return max(counts.values(), default=0)
 
 
+def _relays(forest: Forest) -> bool:
+    """Whether some path runs through a GPU that is no rank, which no plan can do."""
+    gpu = forest.graph.gpu
+    return any(gpu[v] for tree in forest.trees for path in tree.edges for v in path[1:-1])
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """A point of the front; where its forest was made also that, and what its plans need.
@@ -166,6 +172,7 @@ class Chooser:
         self._front: Front | None = None
         self._heights: dict[int, int] = {}  # trees a root -> height, of all that was made
         self._tried: dict[int, str] = {}  # trees a root -> why not
+        self._relaying = 0  # forests that no plan holds because GPUs that are no ranks relay
 
     def choose(self) -> Choice:
         """The forest that the wishes ask for.
@@ -289,6 +296,9 @@ class Chooser:
                     return point, forest, self._lowered(forest)
                 except PlanError as error:
                     refusal = str(error)
+                    self._relaying += _relays(forest)
+                    if self._relaying == FEW:  # it is not for the number of trees then
+                        raise
             self._tried[point.trees] = refusal
         return None
 
