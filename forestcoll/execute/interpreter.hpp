@@ -85,7 +85,7 @@ struct Instruction {
   std::int32_t after, afters;     // dependencies
   std::int32_t names, named;      // semaphores to raise or to take from
   std::int32_t barrier, group;
-  std::int32_t part, parts;       // this thread block's share of every chunk
+  std::int32_t part, parts;       // the slice of each operand's whole range that is done
   std::int32_t loop;              // pipeline that it belongs to, -1: none
   std::int32_t unused[2];
 };
@@ -167,11 +167,11 @@ FC_DEVICE Window window_of(Layer& layer, const Block& block, const Instruction& 
     const std::int64_t begin = at.slice * g.slice_bytes;
     return {begin, at_most(g.slice_bytes, g.chunk_bytes - begin), count};
   }
-  if (in.parts > 1) {
-    const std::int64_t elements = g.chunk_bytes / g.element_bytes;
-    const std::int64_t begin = elements * in.part / in.parts * g.element_bytes;
-    const std::int64_t end = elements * (in.part + 1) / in.parts * g.element_bytes;
-    return {begin, end - begin, count};
+  if (in.parts > 1) {  // nearly equal slices, the longer ones first, as the runtime cuts
+    const std::int64_t elements = count * (g.chunk_bytes / g.element_bytes);
+    const std::int64_t least = elements / in.parts, longer = elements % in.parts;
+    const std::int64_t begin = in.part * least + at_most(in.part, longer);
+    return {begin * g.element_bytes, (least + (in.part < longer)) * g.element_bytes, 1};
   }
   return {0, count * g.chunk_bytes, 1};
 }
