@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -216,6 +216,31 @@ class Forest:
         if units is None:
             raise ForestError("the trees cross no link at all")
         return units * graph.unit * self.total
+
+
+def in_order(root: int, phase: Phase, edges: Sequence[Path]) -> tuple[Path, ...]:
+    """The edges from the root outwards (broadcast) or from the leaves inwards (reduce).
+
+    Edges that are in such an order already stay. Those that hang on nothing come last, so that a
+    check can name them.
+    """
+    near, far = (0, -1) if phase == "broadcast" else (-1, 0)
+    children: dict[int, list[int]] = {}
+    numbers = range(len(edges))
+    for number in numbers if phase == "broadcast" else reversed(numbers):
+        if edges[number]:
+            children.setdefault(edges[number][near], []).append(number)
+    order: list[int] = []
+    queue = deque([root])
+    while queue:
+        for number in children.pop(queue.popleft(), ()):
+            order.append(number)
+            queue.append(edges[number][far])
+    if phase == "reduce":
+        order.reverse()
+    placed = set(order)
+    order += [number for number in numbers if number not in placed]
+    return tuple(edges[number] for number in order)
 
 
 def check(forest: Forest) -> Fraction:

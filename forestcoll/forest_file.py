@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path as FilePath
@@ -17,9 +17,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from forestcoll.errors import ForestError, TopologyError
-from forestcoll.forest import Bound, Forest, Phase, Symmetry, Tree
+from forestcoll.forest import Bound, Forest, Path, Phase, Symmetry, Tree, in_order
 from forestcoll.graph import CapacityGraph
 from forestcoll.program import Collective
+from forestcoll.symmetry import Image, SymmetryGroup, symmetry_group
 
 FORMAT = "forestcoll.forest/1"
 SCHEMA_PATH = FilePath(__file__).with_name("forest.schema.json")
@@ -105,7 +106,10 @@ def schema() -> dict[str, Any]:
 
 
 def dumps(forest: Forest) -> str:
-    """The forest as canonical JSON: the same forest gives the same bytes, a line per tree."""
+    """The forest as canonical JSON: the same forest gives the same bytes, a line per tree.
+
+    Of a compact forest the representatives and the group's generators.
+    """
     names = forest.graph.names
     graph = forest.graph
     head: dict[str, Any] = {
@@ -133,17 +137,19 @@ def dumps(forest: Forest) -> str:
     lines.append(topology_text(forest.name, graph))
     for key, value in head.items():
         lines.append(f' "{key}": {json.dumps(value)},')
-    lines.append(f' "trees": [\n{_rows(trees, 2)}\n ]\n}}\n')
+    lines.append(f' "trees": [\n{_rows(map(json.dumps, trees), 2)}\n ]{_symmetry(forest)}\n}}\n')
     return "\n".join(lines)
 
 
 def topology_text(name: str, graph: CapacityGraph) -> str:
     """The key `topology` of a file with its value, a line a node and link, and the comma."""
-    nodes = [_node(graph, v) for v in range(graph.n)]
-    links = [
-        {"src": graph.names[t], "dst": graph.names[h], "bandwidth": str(c * graph.unit)}
+    nodes = (json.dumps(_node(graph, v)) for v in range(graph.n))
+    names = [json.dumps(name) for name in graph.names]
+    width = {c: json.dumps(str(c * graph.unit)) for c in set(graph.capacity)}
+    links = (
+        f'{{"src": {names[t]}, "dst": {names[h]}, "bandwidth": {width[c]}}}'
         for t, h, c in zip(graph.tail, graph.head, graph.capacity, strict=True)
-    ]
+    )
     return (
         f' "topology": {{\n  "name": {json.dumps(name)},\n'
         f'  "nodes": [\n{_rows(nodes, 3)}\n  ],\n'
@@ -151,8 +157,20 @@ def topology_text(name: str, graph: CapacityGraph) -> str:
     )
 
 
-def _rows(items: list[Any], indent: int) -> str:
-    return ",\n".join(" " * indent + json.dumps(item) for item in items)
+def _rows(items: Iterable[str], indent: int) -> str:
+    return ",\n".join(" " * indent + item for item in items)
+
+
+def _symmetry(forest: Forest) -> str:
+    """The key `symmetry` of a compact forest with the comma before it; nothing of others."""
+    if forest.group is None:
+        return ""
+    names = forest.graph.names
+    maps = (
+        json.dumps({names[v]: names[to] for v, to in enumerate(image) if to != v})
+        for image in forest.group.generators
+    )
+    return f',\n "symmetry": {{\n  "generators": [\n{_rows(maps, 3)}\n  ]\n }}'
 
 
 def _node(graph: CapacityGraph, v: int) -> dict[str, object]:
@@ -270,27 +288,36 @@ def _forest(model: ForestModel) -> Forest:
             raise ForestError(f"{what}: unknown node {name!r}")
         return ids[name]
 
-    trees = _expand(model)
-    shares = [_fraction(t.share) for t in trees]
+    shares = [_fraction(t.share) for t in model.trees]
     for number, share in enumerate(shares):
         if share <= 0:
             raise ForestError(f"trees[{number}].share: {share}, must be more than 0")
     total = math.lcm(*(s.denominator for s in shares)) if shares else 1
     out = []
-    for number, (tree, share) in enumerate(zip(trees, shares, strict=True)):
+    for number, (tree, share) in enumerate(zip(model.trees, shares, strict=True)):
         what = f"trees[{number}]"
         root = node(tree.root, f"{what}.root")
-        edges = tuple(
-            tuple(node(v, f"{what}.edges[{i}]") for v in path) for i, path in enumerate(tree.edges)
-        )
+        try:
+            edges = tuple(tuple([ids[v] for v in path]) for path in tree.edges)
+        except KeyError:
+            for i, path in enumerate(tree.edges):
+                for v in path:
+                    node(v, f"{what}.edges[{i}]")
+            raise
         weight = int(share * total)
-        out.append(Tree(root, tree.phase, weight, _in_order(root, tree.phase, edges)))
+        out.append(Tree(root, tree.phase, weight, in_order(root, tree.phase, edges)))
     bound = None
     if model.bound is not None:
         bound = _read_bound(model.bound, node, graph)
     root = -1
     if model.collective.rooted and out and out[0].root in graph.ranks:
         root = graph.ranks.index(out[0].root)
+    group = None
+    if model.symmetry is not None:
+        generators = _generators(model.symmetry, ids)
+        group = None if model.collective.rooted else _group(graph, generators)
+        if group is None:
+            out = _images(out, generators)
     return Forest(
         name=model.topology.name,
         graph=graph,
@@ -299,6 +326,7 @@ def _forest(model: ForestModel) -> Forest:
         trees=tuple(out),
         bound=bound,
         root=root,
+        group=group,
     )
 
 
@@ -340,6 +368,7 @@ def graph_of(topology: TopologyModel, ranks: list[str]) -> CapacityGraph:
     if len(ids) != len(nodes):
         raise ForestError("topology.nodes: an id stands twice")
     bandwidth: dict[tuple[int, int], Fraction] = {}
+    values: dict[str, Fraction] = {}
     for number, link in enumerate(topology.links):
         where = f"topology.links[{number}]"
         for end in (link.src, link.dst):
@@ -347,11 +376,13 @@ def graph_of(topology: TopologyModel, ranks: list[str]) -> CapacityGraph:
                 raise ForestError(f"{where}: unknown node {end!r}")
         if link.src == link.dst:
             raise ForestError(f"{where}: from {link.src!r} to itself")
-        value = _fraction(link.bandwidth)
-        if value <= 0:
-            raise ForestError(f"{where}.bandwidth: {value}, must be more than 0")
+        value = values.get(link.bandwidth)
+        if value is None:
+            value = values[link.bandwidth] = _fraction(link.bandwidth)
+            if value <= 0:
+                raise ForestError(f"{where}.bandwidth: {value}, must be more than 0")
         pair = (ids[link.src], ids[link.dst])
-        bandwidth[pair] = bandwidth.get(pair, Fraction(0)) + value
+        bandwidth[pair] = bandwidth[pair] + value if pair in bandwidth else value
     for name in ranks:
         if name not in ids or nodes[ids[name]].kind != "gpu":
             raise ForestError(f"ranks: {name!r} is no GPU of the topology")
@@ -386,43 +417,31 @@ def _shares(model: ForestModel) -> tuple[int, ...]:
     return () if min(parts) == max(parts) else tuple(part // common for part in parts)
 
 
-def _in_order(
-    root: int, phase: Phase, edges: tuple[tuple[int, ...], ...]
-) -> tuple[tuple[int, ...], ...]:
-    """The edges from the root outwards (broadcast) or from the leaves inwards (reduce).
-
-    Edges that hang on nothing come last, so that a check can name them.
-    """
-    near, far = (0, -1) if phase == "broadcast" else (-1, 0)
-    children: dict[int, list[int]] = {}
-    for number, path in enumerate(edges):
-        if path:
-            children.setdefault(path[near], []).append(number)
-    order: list[int] = []
-    queue = deque([root])
-    while queue:
-        for number in children.pop(queue.popleft(), ()):
-            order.append(number)
-            queue.append(edges[number][far])
-    if phase == "reduce":
-        order.reverse()
-    placed = set(order)
-    order += [number for number in range(len(edges)) if number not in placed]
-    return tuple(edges[number] for number in order)
-
-
-def _expand(model: ForestModel) -> list[TreeModel]:
-    """All images of the listed trees under the group that the generators generate."""
-    if model.symmetry is None:
-        return list(model.trees)
-    ids = {n.id for n in model.topology.nodes}
-    for number, g in enumerate(model.symmetry.generators):
-        if not (set(g) <= ids and set(g) == set(g.values())):
+def _generators(model: SymmetryModel, ids: Mapping[str, int]) -> list[Image]:
+    """The image of every node under each generator."""
+    found = []
+    for number, given in enumerate(model.generators):
+        if not (given.keys() <= ids.keys() and set(given) == set(given.values())):
             raise ForestError(f"symmetry.generators[{number}] is no permutation of node ids")
-    out: list[TreeModel] = []
+        found.append(tuple(ids[given.get(name, name)] for name in ids))
+    return found
+
+
+def _group(graph: CapacityGraph, generators: list[Image]) -> SymmetryGroup | None:
+    """The group as a compact forest relies on it; None where images have to be written out."""
+    try:
+        group = symmetry_group(graph, generators)
+    except ForestError:  # no symmetries of the graph, or none that commute and move ranks freely
+        return None
+    return group if group.size > 1 else None
+
+
+def _images(trees: list[Tree], generators: list[Image]) -> list[Tree]:
+    """All distinct images of each tree under the group that the generators generate."""
+    out: list[Tree] = []
     edges = 0
-    for tree in model.trees:
-        seen = {_image_key(tree)}
+    for tree in trees:
+        seen = {_look(tree)}
         queue = deque([tree])
         while queue:
             t = queue.popleft()
@@ -430,19 +449,15 @@ def _expand(model: ForestModel) -> list[TreeModel]:
             edges += len(t.edges)
             if edges > IMAGES_LIMIT:
                 raise ForestError(f"symmetry: expands to more than {IMAGES_LIMIT} tree edges")
-            for g in model.symmetry.generators:
-                image = TreeModel.model_construct(
-                    root=g.get(t.root, t.root),
-                    phase=t.phase,
-                    share=t.share,
-                    edges=[[g.get(v, v) for v in path] for path in t.edges],
-                )
-                key = _image_key(image)
-                if key not in seen:
-                    seen.add(key)
-                    queue.append(image)
+            for image in generators:
+                paths = tuple(tuple([image[v] for v in path]) for path in t.edges)
+                other = replace(t, root=image[t.root], edges=paths)
+                look = _look(other)
+                if look not in seen:
+                    seen.add(look)
+                    queue.append(other)
     return out
 
 
-def _image_key(tree: TreeModel) -> tuple[str, tuple[tuple[str, ...], ...]]:
-    return tree.root, tuple(sorted(tuple(path) for path in tree.edges))
+def _look(tree: Tree) -> tuple[int, tuple[Path, ...]]:
+    return tree.root, tuple(sorted(tree.edges))

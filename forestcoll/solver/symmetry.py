@@ -15,7 +15,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Literal
 
-from forestcoll.forest import Bound, Forest, Tree, check
+from forestcoll.forest import Bound, Forest, Tree, check, in_order
 from forestcoll.graph import CapacityGraph
 from forestcoll.program import Collective
 from forestcoll.solver.bounds import check_parts
@@ -99,6 +99,7 @@ def solve_compact(
     if packed is None:
         return None
     out, group = packed
+    out = [replace(t, edges=in_order(t.root, t.phase, t.edges)) for t in out]
     back = [turned(tree) for tree in out] if collective.reduces else []
     if collective is Collective.ALLREDUCE:
         bound, algbw = regular_bound(graph, task.bound), algbw / 2
