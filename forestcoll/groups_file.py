@@ -10,8 +10,9 @@ file holds the machine that they share, names them, and says what no common algb
     groups      [{"ranks": [id, ...], "root": id (rooted collectives), "forest": file name}, ...]
     algbw       GB/s that every group reaches while all of them run
     bound       {"algbw", "cuts": [{"group", "phase", "nodes", "weight"}, ...],
-                 "potentials": [{"group", "phase", "node", "potential"}, ...]};
-                 `solver.groups_bound` says what that proves, and why
+                 "potentials": [{"group", "phase", "node", "potential"}, ...],
+                 "symmetries": [{"image": {id: id}, "groups": [number, ...], "turned"}, ...]};
+                 `solver.groups_proof` says what that proves, and why
 
 Numbers are exact, as strings.
 """
@@ -19,7 +20,7 @@ Numbers are exact, as strings.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -29,13 +30,14 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from forestcoll import certificate, forest_file
 from forestcoll.errors import ForestError, TopologyError, UnsupportedError
-from forestcoll.forest import Forest, Phase
+from forestcoll.forest import Forest, Phase, Symmetry
 from forestcoll.forest_file import Exact, TopologyModel
 from forestcoll.graph import Relays
 from forestcoll.program import Collective
-from forestcoll.solver.groups import view
-from forestcoll.solver.groups_bound import Group, GroupsBound, WeighedCut, check_groups_bound
+from forestcoll.solver.groups_bound import Group, GroupsBound, WeighedCut
+from forestcoll.solver.groups_proof import check_groups_bound
 from forestcoll.solver.groups_trees import Together, check_together
+from forestcoll.solver.groups_view import view
 
 FORMAT = "forestcoll.groups/1"
 SUFFIX = ".groups.json"
@@ -65,10 +67,19 @@ class PotentialModel(_Model):
     potential: Exact
 
 
+class SymmetryModel(_Model):
+    """A map of the nodes (ids left out stay) and groups: group g becomes group groups[g]."""
+
+    image: dict[str, str]
+    groups: list[int]
+    turned: bool = False  # links are turned round, phases trade places
+
+
 class BoundModel(_Model):
     algbw: Exact
     cuts: list[CutModel]
     potentials: list[PotentialModel] = []
+    symmetries: list[SymmetryModel] = []
 
 
 class GroupsModel(_Model):
@@ -113,17 +124,27 @@ def dumps(done: Together, name: str, files: Sequence[str]) -> str:
         {"group": g, "phase": phase, "node": names[v], "potential": str(p)}
         for g, phase, v, p in done.bound.potentials
     ]
+    n = done.machine.n
+    symmetries = [
+        {
+            "image": {names[v]: names[to] for v, to in enumerate(s.image[:n]) if to != v},
+            "groups": [to - n for to in s.image[n:]],
+            "turned": s.turned,
+        }
+        for s in done.bound.symmetries
+    ]
     lines = [
         "{",
         f' "format": {json.dumps(FORMAT)},',
         f' "collective": {json.dumps(done.collective.value)},',
         f' "relays": {json.dumps(done.relays)},',
         forest_file.topology_text(name, done.machine),
-        f' "groups": [\n{_rows(groups)}\n ],',
+        f' "groups": {_rows(groups)},',
         f' "algbw": {json.dumps(str(done.algbw))},',
         f' "bound": {{\n  "algbw": {json.dumps(str(done.bound.algbw))},',
-        f'  "cuts": [\n{_rows(cuts)}\n  ],',
-        f'  "potentials": [\n{_rows(potentials)}\n  ]' if potentials else '  "potentials": []',
+        f'  "cuts": {_rows(cuts)},',
+        f'  "potentials": {_rows(potentials)},',
+        f'  "symmetries": {_rows(symmetries)}',
         " }",
         "}",
     ]
@@ -131,7 +152,8 @@ def dumps(done: Together, name: str, files: Sequence[str]) -> str:
 
 
 def _rows(items: Sequence[object]) -> str:
-    return ",\n".join("   " + json.dumps(item) for item in items)
+    """A list, a line an item."""
+    return "[\n" + ",\n".join("   " + json.dumps(item) for item in items) + "\n  ]"
 
 
 def verify(text: str, source: str) -> Proof:
@@ -211,11 +233,20 @@ def _together(model: GroupsModel, forests: Sequence[Forest]) -> Together:
         potentials=tuple(
             (p.group, p.phase, node(p.node), _fraction(p.potential)) for p in model.bound.potentials
         ),
+        symmetries=tuple(_symmetry(s, machine.n, node) for s in model.bound.symmetries),
     )
     algbw = _fraction(model.algbw)
     return Together(
         machine, tuple(views), model.collective, model.relays, algbw, tuple(forests), bound
     )
+
+
+def _symmetry(model: SymmetryModel, n: int, node: Callable[[str], int]) -> Symmetry:
+    """The map of nodes and groups; that it is one is checked with the bound."""
+    image = list(range(n))
+    for v, to in model.image.items():
+        image[node(v)] = node(to)
+    return Symmetry((*image, *(n + g for g in model.groups)), model.turned)
 
 
 def _root(collective: Collective, group: GroupModel, g: int) -> int:

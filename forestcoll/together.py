@@ -132,7 +132,7 @@ def alone(asked: Problem) -> list[Fraction]:
 
 
 def _views(asked: Problem) -> list[Group]:
-    from forestcoll.solver.groups import view
+    from forestcoll.solver.groups_view import view
 
     return view(asked.machine, asked.members, asked.roots, asked.relays)
 

@@ -9,17 +9,20 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from graphs import build, dgx_a100, mi250, ring
+from graphs import build, dgx_a100, mi250, ring, torus
 from random_graphs import random_graph
 
 from forestcoll import certificate, solver
 from forestcoll.errors import ForestError, InfeasibleError, UnsupportedError
+from forestcoll.forest import Symmetry
 from forestcoll.graph import CapacityGraph
 from forestcoll.program import Collective
 from forestcoll.solver import groups as shared
-from forestcoll.solver.groups import phases, split, view
-from forestcoll.solver.groups_bound import GroupsBound, check_groups_bound
+from forestcoll.solver.groups import split
+from forestcoll.solver.groups_bound import GroupsBound, phases
+from forestcoll.solver.groups_proof import check_groups_bound
 from forestcoll.solver.groups_trees import Together, fits, together
+from forestcoll.solver.groups_view import view
 
 ALL = tuple(Collective)
 Groups = list[list[int]]
@@ -225,28 +228,28 @@ def test_groups_that_are_refused(groups: Groups, message: str) -> None:
 @pytest.mark.parametrize("collective", ALL)
 def test_many_gpus_share_equally(collective: Collective, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond the limit each group gets an equal part; the report says so, the bound still holds."""
-    monkeypatch.setattr(shared, "GPUS", 15)
+    monkeypatch.setattr(shared, "LINKS", 15)
     machine = dgx_a100(2)
     rails = [nodes(machine, f"box0/gpu{i}", f"box1/gpu{i}") for i in range(8)]
     done = together(machine, rails, collective)
     prove(done, exact=False)
     # nothing is shared: the equal parts are whole links
-    monkeypatch.setattr(shared, "GPUS", 64)
+    monkeypatch.setattr(shared, "LINKS", 40_000)
     assert done.algbw == together(machine, rails, collective).algbw
     halves = [list(range(0, 16, 2)), list(range(1, 16, 2))]
-    monkeypatch.setattr(shared, "GPUS", 15)
+    monkeypatch.setattr(shared, "LINKS", 15)
     less = together(mi250(1), halves, collective, relays="all")
     prove(less, exact=False)
-    assert less.algbw == less.bound.algbw or "equal parts: 16 ranks in all" in less.note
+    assert less.algbw == less.bound.algbw or "links in all, the limit is 15" in less.note
 
 
 def test_too_many_links_share_equally(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared, "VARIABLES", 20)
+    monkeypatch.setattr(shared, "VARIABLES", 10)
     halves = [list(range(0, 16, 2)), list(range(1, 16, 2))]
     done = together(mi250(1), halves, Collective.ALLREDUCE, relays="all")
     prove(done, exact=False)
     assert done.algbw < done.bound.algbw
-    assert "the limit is 20" in done.note
+    assert "the limit is 10" in done.note
 
 
 def test_a_machine_of_64_gpus() -> None:
@@ -364,3 +367,62 @@ def test_splits_leave_nothing_out() -> None:
         assert sum(flow.supply) * flow.graph.unit == found.algbw
     for u, v, c in zip(machine.tail, machine.head, machine.capacity, strict=True):
         assert used.get((u, v), Fraction(0)) <= c * machine.unit
+
+
+# -------------------------------------------------------------------------------- symmetries
+
+
+def test_symmetries_make_large_problems_small() -> None:
+    """64 GPUs with all links for every group; some 1,900 links are a few that differ."""
+    machine = torus(4, 4, 4)
+    planes = [[v for v in machine.ranks if machine.names[v].startswith(f"{i}.")] for i in range(4)]
+    done = together(machine, planes, Collective.ALLREDUCE, relays="all")
+    prove(done)
+    assert done.algbw == Fraction(320, 3)
+    assert done.bound.symmetries
+    assert not done.note
+
+
+def test_beyond_64_gpus() -> None:
+    machine = dgx_a100(16)
+    rails = [nodes(machine, *(f"box{b}/gpu{i}" for b in range(16))) for i in range(8)]
+    done = together(machine, rails, Collective.ALLREDUCE)
+    prove(done)
+    assert done.algbw == Fraction(40, 3)
+
+
+def test_bounds_hold_without_symmetries_only_where_they_are_whole() -> None:
+    done = solved()
+    assert done.bound.symmetries
+    assert judged(done, replace(done.bound, symmetries=())) >= done.bound.algbw
+
+
+def swap(done: Together, a: str, b: str) -> tuple[int, ...]:
+    """The map of nodes and groups that lets two nodes trade places."""
+    image = list(range(done.machine.n + len(done.groups)))
+    u, v = nodes(done.machine, a, b)
+    image[u], image[v] = v, u
+    return tuple(image)
+
+
+def test_symmetries_that_are_none() -> None:
+    done = solved()
+    same = tuple(range(done.machine.n + len(done.groups)))
+    swapped = swap(done, "box0/gpu0", "box0/gpu1")
+    crossed = (*same[:-2], same[-1], same[-2])
+    short = same[:-1]
+    assert judged(done, replace(done.bound, symmetries=(Symmetry(swapped),))) > 0
+    for image in (crossed, short, (0, 0, *same[2:])):
+        with pytest.raises(ForestError, match="does not map the machine and its groups"):
+            judged(done, replace(done.bound, symmetries=(Symmetry(image),)))
+    with pytest.raises(ForestError, match="turns links round, which allgather does not allow"):
+        judged(done, replace(done.bound, symmetries=(Symmetry(same, turned=True),)))
+
+
+def test_rooted_groups_map_root_to_root() -> None:
+    machine = dgx_a100(2)
+    done = together(machine, boxes(machine), Collective.BROADCAST)
+    n = machine.n + len(done.groups)
+    moved = (1, 0, *range(2, n))  # gpu0 is the root, gpu1 is not
+    with pytest.raises(ForestError, match="does not map the machine and its groups"):
+        judged(done, replace(done.bound, symmetries=(Symmetry(moved),)))

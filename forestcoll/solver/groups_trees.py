@@ -15,8 +15,9 @@ from forestcoll.graph import CapacityGraph, Relays
 from forestcoll.program import Collective
 from forestcoll.solver.bounds import allreduce_bound
 from forestcoll.solver.fixed import fixed_capacities
-from forestcoll.solver.groups import Flow, Split, phases, split, view
-from forestcoll.solver.groups_bound import Group, GroupsBound
+from forestcoll.solver.groups import Split, split
+from forestcoll.solver.groups_bound import Group, GroupsBound, phases
+from forestcoll.solver.groups_view import Flow, view
 from forestcoll.solver.optimum import Task, analyse, optimum, require_size
 from forestcoll.solver.packing import check_loads, pack
 

@@ -1,0 +1,167 @@
+"""What no schedule of several groups on the same links can beat, and how to see that.
+
+Take any trees of all groups that reach the common algbw L, and let c(f, e) be what flow f (a group
+and a phase) loads on link e. Reduce trees are looked at turned round, as broadcast trees.
+
+* A cut S of flow f with weight y: what starts in S and is wanted outside leaves S, so
+  y c(f, leaving S) >= y L share(S), where share(S) is the part of the group's data that starts in
+  S: ranks in S / ranks of the group; rooted: 1 where S holds the root.
+* A potential p of flow f at a node that is no rank of the group adds p (out - in): 0 where the node
+  neither copies nor adds, >= 0 where it copies and p >= 0 (for reduce trees: where it adds).
+* The left sides add up to at most the sum of c(f, e) pressure(f, e), with pressure the weights of
+  the cuts that e leaves, plus p(tail) - p(head); and so to at most the sum of b(e) z(e), with z the
+  largest pressure of all flows on a link, or 0.
+* So L <= sum of b(e) z(e) / sum of y share(S).
+
+In an allreduce the parts that start at ranks are the schedule's own choice, the same in both
+phases. There share(S) gives way to the least weight, over the ranks v of a group, of the cuts of
+either phase that hold v: that much of the group's data crosses cuts, wherever it starts.
+
+Averaging over symmetries (`groups_orbits`) changes neither L nor what trees obey above. Where some
+are given, only the mean pressure over flows that are alike counts, and the mean weight around ranks
+that are alike.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from fractions import Fraction
+
+from forestcoll.errors import ForestError
+from forestcoll.forest import Phase
+from forestcoll.graph import CapacityGraph
+from forestcoll.program import Collective
+from forestcoll.solver.groups_bound import Group, GroupsBound, Key, WeighedCut, phases
+from forestcoll.solver.groups_orbits import Orbits, orbits
+
+
+def check_groups_bound(
+    machine: CapacityGraph, groups: Sequence[Group], collective: Collective, bound: GroupsBound
+) -> Fraction:
+    """The common algbw (GB/s) that the certificate proves to be the limit, recomputed exactly.
+
+    Trusts nothing in `bound` and ignores its `algbw`: compare. Raises ForestError with the reason
+    where the certificate proves nothing.
+    """
+    for number, cut in enumerate(bound.cuts):
+        _check_cut(groups, collective, cut, f"bound: cut {number}")
+    _check_potentials(groups, bound)
+    alike = orbits(machine, groups, collective, bound.symmetries)
+    weight = _weight(groups, collective, bound.cuts, alike)
+    if not weight:
+        raise ForestError("bound: the weights of the cuts leave every group out")
+    highest: dict[int, Fraction] = defaultdict(Fraction)
+    for link, pressure in _mean_pressures(groups, collective, bound, alike):
+        highest[link] = max(highest[link], pressure)
+    total = Fraction(0)
+    for e, units in enumerate(machine.capacity):
+        total += units * highest[alike.link[e]]
+    return total * machine.unit / weight
+
+
+def _check_cut(
+    groups: Sequence[Group], collective: Collective, cut: WeighedCut, where: str
+) -> None:
+    if not 0 <= cut.group < len(groups):
+        raise ForestError(f"{where} is of group {cut.group}, which does not exist")
+    graph = groups[cut.group].graph
+    inside = [v for v in graph.ranks if v in cut.side]
+    if any(not 0 <= v < graph.n for v in cut.side):
+        raise ForestError(f"{where} holds a node that does not exist")
+    if cut.weight < 0:
+        raise ForestError(f"{where} has the negative weight {cut.weight}")
+    if len(inside) == len(graph.ranks):
+        raise ForestError(f"{where} holds all ranks of group {cut.group}, so it cuts nothing off")
+    if collective.rooted:
+        root = graph.ranks[groups[cut.group].root]
+        if root not in cut.side:
+            raise ForestError(f"{where} does not hold the root {graph.names[root]}")
+    elif not inside:
+        raise ForestError(f"{where} holds no rank of group {cut.group}, so no data has to leave it")
+    _check_phase(collective, cut.phase, where)
+
+
+def _check_phase(collective: Collective, phase: Phase, where: str) -> None:
+    both = collective is Collective.ALLREDUCE
+    if not both and (phase == "reduce") != collective.reduces:
+        raise ForestError(f"{where} is of {phase} trees, of which {collective} has none")
+
+
+def _check_potentials(groups: Sequence[Group], bound: GroupsBound) -> None:
+    seen: set[tuple[int, Phase, int]] = set()
+    for g, phase, w, p in bound.potentials:
+        if not 0 <= g < len(groups):
+            raise ForestError(f"bound: a potential of group {g}, which does not exist")
+        graph = groups[g].graph
+        if not 0 <= w < graph.n:
+            raise ForestError(f"bound: a potential for node {w}, which does not exist")
+        name = graph.names[w]
+        if (g, phase, w) in seen:
+            raise ForestError(f"bound: two potentials of group {g} for {name}")
+        if w in graph.ranks:
+            raise ForestError(f"bound: a potential of group {g} for {name}, which is its rank")
+        able = graph.multicast if phase == "broadcast" else graph.aggregation
+        if able[w] and p < 0:
+            does = "copy" if phase == "broadcast" else "add"
+            raise ForestError(
+                f"bound: the negative potential {p} for {name}, which may {does} in the fabric"
+            )
+        seen.add((g, phase, w))
+
+
+def _weight(
+    groups: Sequence[Group], collective: Collective, cuts: Sequence[WeighedCut], alike: Orbits
+) -> Fraction:
+    """How much of the common algbw the left sides hold, all groups together."""
+    if collective.rooted:
+        return sum((cut.weight for cut in cuts), Fraction(0))
+    around: dict[tuple[int, int], Fraction] = defaultdict(Fraction)  # group, rank
+    for cut in cuts:
+        for v in groups[cut.group].graph.ranks:
+            if v in cut.side:
+                around[cut.group, v] += cut.weight
+    if collective is not Collective.ALLREDUCE:
+        return sum((y / len(groups[g].graph.ranks) for (g, _), y in around.items()), Fraction(0))
+    total: dict[int, Fraction] = defaultdict(Fraction)
+    size: dict[int, int] = defaultdict(int)
+    for g, group in enumerate(groups):
+        for v in group.graph.ranks:
+            total[alike.part[g][v]] += around[g, v]
+            size[alike.part[g][v]] += 1
+    mean = {o: y / size[o] for o, y in total.items()}
+    return sum(
+        (min(mean[alike.part[g][v]] for v in group.graph.ranks) for g, group in enumerate(groups)),
+        Fraction(0),
+    )
+
+
+def _mean_pressures(
+    groups: Sequence[Group], collective: Collective, bound: GroupsBound, alike: Orbits
+) -> list[tuple[int, Fraction]]:
+    """(orbit of links, mean pressure) of each orbit of flows."""
+    given = [cut.weight for cut in bound.cuts] + [p for *_, p in bound.potentials]
+    common = math.lcm(*(y.denominator for y in given))
+    keys: list[Key] = [(g, phase) for g in range(len(groups)) for phase in phases(collective)]
+    sums: dict[int, int] = defaultdict(int)
+    size: dict[int, int] = defaultdict(int)
+    link: dict[int, int] = {}
+    for f, (g, phase) in enumerate(keys):
+        graph = groups[g].graph
+        cuts = [
+            (cut.side, int(cut.weight * common))
+            for cut in bound.cuts
+            if (cut.group, cut.phase) == (g, phase)
+        ]
+        potential = {
+            w: int(p * common) for h, of, w, p in bound.potentials if (h, of) == (g, phase)
+        }
+        ends = (graph.tail, graph.head) if phase == "broadcast" else (graph.head, graph.tail)
+        for e, (u, v) in enumerate(zip(*ends, strict=True)):
+            orbit = alike.flow[f][e]
+            size[orbit] += 1
+            link[orbit] = alike.link[groups[g].links[e]]
+            sums[orbit] += potential.get(u, 0) - potential.get(v, 0)
+            sums[orbit] += sum(y for side, y in cuts if u in side and v not in side)
+    return [(link[o], Fraction(total, common * size[o])) for o, total in sums.items()]
