@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from forestcoll.program import Style
+from forestcoll.program import Protocol, Style
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ MSCCL = Target(
     count=71,
     dependency_blocks=128,
     fused=True,
-    channel_blocks=32,
+    channel_blocks=31,  # of 32: the loader touches the entry behind the last for every block
     nodes=4096,
     chunks=2**15 - 1,
 )
@@ -57,7 +57,7 @@ RCCL = Target(
     count=71,
     dependency_blocks=64,
     fused=False,
-    channel_blocks=32,
+    channel_blocks=31,  # of 32: the loader touches the entry behind the last for every block
     nodes=4096,
     chunks=2**15 - 1,
 )
@@ -75,4 +75,15 @@ MSCCLPP = Target(
     remote_buffers=16,
     semaphores=16,
 )
+MESSAGE_SLOTS: dict[Protocol, tuple[int, int]] = {
+    "Simple": (2 << 20, 2),
+    "LL": (32 << 10, 8),
+    "LL128": (576_000, 8),
+}
+"""Per protocol, bytes that a message slot of a fifo connection holds, and how many slots there are.
+
+With default buffers: buffer size / 8 steps, half of them a message in Simple (and 2 messages); LL
+spends half of its lines on flags, LL128 one in sixteen. Source: ROCm/rccl 0cbce2a, msccl_setup.cc
+(mscclSetupCount), init.cc.
+"""
 TARGETS = {t.name: t for t in (MSCCL, RCCL, MSCCLPP)}

@@ -19,6 +19,7 @@ from forestcoll.errors import ExecutionError, PlanError, UnsupportedError, did_y
 from forestcoll.execute import stuck
 from forestcoll.execute.check import check as check_structure
 from forestcoll.execute.sizes import Layout, bus_factor, layout, memory_available, memory_needed
+from forestcoll.execute.slots import queue
 from forestcoll.program import Collective, Pipeline, Program
 
 try:
@@ -35,9 +36,6 @@ MODES: tuple[Mode, ...] = ("out-of-place", "in-place")
 DTYPES = tuple(_engine.type_names())
 OPS = tuple(_engine.reduction_names())
 
-SLOTS = 2  # the runtimes hold two messages a connection in the Simple protocol
-SLOT_BYTES = 128 * 1024  # a message, its copy and its sum stay in a core's second-level cache
-SLOT_TOTAL = 256 * 2**20  # smaller slots where there are so many connections
 SHOWN = 4  # wrong elements described per buffer
 
 
@@ -84,7 +82,7 @@ def run(
     timeout: float = 60.0,
     root: int | None = None,
     threads: int | None = None,
-    slots: int = SLOTS,
+    slots: int | None = None,
     slot_bytes: int | None = None,
     slice_bytes: int | None = None,
 ) -> RunResult:
@@ -94,22 +92,26 @@ def run(
     whole chunks and a note says so. With `check`, the first and the last launch of each mode begin
     with fresh data, and every element that they must produce or must leave alone is compared:
     `wrong` counts them, and `mismatches` describes the first.
-    `slots`, `slot_bytes`: what a fifo connection holds; `slice_bytes`: bytes of each chunk handled
-    per iteration (at most a slot). `timeout`: seconds without any progress.
+    `slots`, `slot_bytes`: what a fifo connection holds (by default enough for what the plan's
+    runtime holds); `slice_bytes`: bytes of each chunk handled per iteration (at most a slot).
+    `timeout`: seconds without any progress.
 
     Raises PlanError (the program is malformed or cannot run so), UnsupportedError (type, operation
     or memory) and ExecutionError (it got stuck, or left messages or signals behind).
     """
     check_structure(program)
     type_, op_ = _index(DTYPES, dtype, "data type"), _index(OPS, op, "operation")
-    _check_positive(size=size_bytes, iterations=iterations, slots=slots, timeout=timeout)
+    _check_positive(size=size_bytes, iterations=iterations, timeout=timeout)
+    if slots is not None:
+        _check_positive(slots=slots)
     chosen = _modes(program, modes)
     element = _engine.element_bytes(type_)
     data = layout(program, size_bytes, element)
     _check_units(program, element)
     tables = build(program)
     _check_memory(memory_needed(program, tables.scratch, data.chunk_bytes, chosen), data.size)
-    slot = slot_bytes or _slot_bytes(len(tables.connections), slots)
+    connections = len(tables.connections)
+    slots, slot = queue(program, data, connections, slots, slot_bytes, slice_bytes)
     pattern = _engine.Pattern(type_, op_, program.collective.reduces, program.n)
     job = _Job(
         program=program,
@@ -368,11 +370,6 @@ def _check_memory(needed: int, size: int) -> None:
             f"size {size}: the ranks' buffers need {needed / 2**30:.1f} GiB, "
             f"of which {available / 2**30:.1f} GiB are available; choose a smaller size"
         )
-
-
-def _slot_bytes(connections: int, slots: int) -> int:
-    room = SLOT_TOTAL // max(1, connections * slots)
-    return max(4096, min(SLOT_BYTES, room // 4096 * 4096))
 
 
 def _notes(program: Program, wanted: int, data: Layout) -> tuple[str, ...]:

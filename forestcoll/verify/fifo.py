@@ -21,17 +21,12 @@ from collections import deque
 from collections.abc import Sequence
 
 from forestcoll.program import Instruction, Program
+from forestcoll.targets import MESSAGE_SLOTS
 from forestcoll.verify.atoms import Atoms
 from forestcoll.verify.structure import RECEIVES, SENDS
 from forestcoll.verify.trace import WHOLE, Blocked, Code, Trace, raise_deadlock
 
 _MESSAGE, _SPACE, _STEP = range(3)
-
-
-# What a message slot holds (bytes) and how many there are, with default buffers: buffer size / 8
-# steps, half of them a message in Simple (and 2 messages); LL spends half of its lines on flags,
-# LL128 one in sixteen. Source: ROCm/rccl 0cbce2a, msccl_setup.cc (mscclSetupCount), init.cc.
-_SLOTS = {"Simple": (2 << 20, 2), "LL": (32 << 10, 8), "LL128": (576_000, 8)}
 
 
 def slots_of(program: Program, chunks: int) -> tuple[int, int]:
@@ -40,7 +35,7 @@ def slots_of(program: Program, chunks: int) -> tuple[int, int]:
     `chunks`: of the collective's whole data. A program that serves every size is cut finest: a
     piece a chunk.
     """
-    size, count = _SLOTS.get(program.protocol, _SLOTS["Simple"])
+    size, count = MESSAGE_SLOTS.get(program.protocol, MESSAGE_SLOTS["Simple"])
     if not program.max_bytes:
         return 1, count
     return max(1, size // -(-program.max_bytes // chunks)), count
