@@ -170,7 +170,16 @@ def synthesize(
         best = solver.optimum(graph, collective, root_rank)
     targets = targets_of(formats, target)
     problem = (graph, collective, root_rank, topology.name)
-    choice = Chooser(*problem, targets, wishes, best, clock.stage, clock.report).choose()
+    narrowed = []
+    try:
+        choice = Chooser(*problem, targets, wishes, best, clock.stage, clock.report).choose()
+    except PlanError as error:
+        if target != "any" or targets.get("msccl-xml") is not RCCL:
+            raise
+        # One runtime less beats no plan: RCCL is the narrowest by far.
+        targets["msccl-xml"] = MSCCL
+        choice = Chooser(*problem, targets, wishes, best, clock.stage, clock.report).choose()
+        narrowed = [f"the MSCCL XML is for msccl only; {error}"]
     forest, best = choice.forest, replace(best, trees_per_root=choice.optimum_trees)
     with clock.stage("check"):
         certificate.check(forest)
@@ -181,7 +190,7 @@ def synthesize(
                 texts[form] = forest_file.dumps(forest)
         else:
             texts[form] = written(choice.programs[form], form, targets[form], forest, clock)
-    notes = choice.notes + _notes(forest, best)
+    notes = narrowed + choice.notes + _notes(forest, best)
     return Synthesis(topology.name, forest, best, choice.programs, texts, clock.seconds, notes)
 
 

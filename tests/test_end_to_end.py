@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from forestcoll import catalog, pipeline, plans
+from forestcoll.errors import PlanError
 from forestcoll.execute import cpu
 from forestcoll.program import Collective
 from forestcoll.topology import Topology, loads_topology
@@ -133,3 +134,13 @@ def test_half_of_each_mi250_box() -> None:
     best = pipeline.optimum(machine, "allgather", ranks=dies)
     assert best.algbw == 208
     assert best.trees_per_root == 13
+
+
+def test_what_rccl_cannot_hold_is_written_for_msccl() -> None:
+    """One NVSwitch domain of 72 GPUs: 72 thread blocks a rank, RCCL holds 64."""
+    machine = topology("star gpus=70")
+    made = pipeline.synthesize(machine, "allgather", formats=("msccl-xml",))
+    assert made.forest.algbw == made.optimum.algbw
+    assert any("for msccl only" in note and "rccl holds 64" in note for note in made.notes)
+    with pytest.raises(PlanError, match="rccl holds 64"):
+        pipeline.synthesize(machine, "allgather", formats=("msccl-xml",), target="rccl")
