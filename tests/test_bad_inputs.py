@@ -45,7 +45,7 @@ OPTIONS: dict[str, tuple[str, list[str]]] = {
     # command line: words that the message must hold
     "frobnicate": ("frobnicate", ["No such command"]),
     "synthesise": ("synthesise -t x", ["Did you mean 'synthesize'"]),
-    "unknown-option": ("synthesize -t ring -c allreduce --outptu x", ["Did you mean '--output'"]),
+    "unknown-option": ("synthesize -t ring -c allreduce --collectiv x", ["Did you mean '--collective'"]),
     "no-topology": ("synthesize -c allreduce -o out", ["Missing option", "--topology"]),
     "no-collective": ("synthesize -t ring -o out", ["Missing option", "--collective"]),
     "no-output": ("synthesize -t ring -c allreduce", ["Missing option", "--output"]),
@@ -294,7 +294,7 @@ def test_output_is_a_device(call: Run) -> None:
 
 
 def test_too_many_trees_for_a_target(call: Run, tmp_path: Path) -> None:
-    line = "-t star --set gpus=70 -c allgather --trees 1 -o out/"
+    line = "-t star --set gpus=70 -c allgather --trees 1 --target rccl -o out/"
     refused(call("synthesize", *line.split()), 1, ["70 thread blocks", "rccl holds 64"])
     assert list(tmp_path.iterdir()) == []
 
