@@ -134,6 +134,13 @@ def epilogue(rank: int, peers: Iterable[int], boxes: Boxes, target: Target) -> l
     ]
 
 
+def shakes(rank: int, peers: Iterable[int], boxes: Boxes, target: Target) -> int:
+    """How many operations prologue and epilogue are together, without writing them."""
+    kinds = [kind_of(rank, p, boxes) for p in peers]
+    near, far = (-(-kinds.count(kind) // target.peers) for kind in ("memory", "port"))
+    return (2 * (near + far) + 1 if kinds else 0) + (2 * far + 1 if far else 0)
+
+
 def _overlapping(layout: Layout) -> Iterator[list[int]]:
     """Groups of trees with chunks in common, directly or through others."""
     order = sorted(range(len(layout.trees)), key=lambda i: layout.trees[i].first)
@@ -196,9 +203,8 @@ def _obstacle(
         peers = candidate.peers[rank].union(*(p.peers for p in parts))
         remote = candidate.remote[rank].union(*(p.remote for p in parts))
         steps = candidate.steps[rank] + sum(p.steps for p in parts)
-        # one barrier between sums and broadcasts
-        steps += len(prologue(rank, peers, boxes, target)) + 1
-        steps += len(epilogue(rank, peers, boxes, target))
+        steps += 1  # one barrier between sums and broadcasts
+        steps += shakes(rank, peers, boxes, target)
         if steps > target.steps:
             return rank, "operations in one thread block", steps, target.steps
         for what, held, limit in (

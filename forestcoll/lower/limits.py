@@ -119,6 +119,8 @@ def _width(instruction: Instruction) -> int:
     """Channels or remote operands of one operation; local sums take two operands more."""
     if instruction.op is Op.REDUCE_TO:
         return len(instruction.src) - 2
+    if not instruction.dst:
+        return len(instruction.channels)
     remote = max(
         sum(r.rank is not None for r in refs) for refs in (instruction.src, instruction.dst)
     )

@@ -13,14 +13,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from functools import lru_cache
 
 from forestcoll.lower.classes import Class, deal, epilogue, prologue, units
 from forestcoll.lower.layout import Layout
 from forestcoll.lower.limits import Budget
 from forestcoll.lower.pieces import Boxes, cut, kind_of
 from forestcoll.lower.pipelines import NOP, Emitter
-from forestcoll.program import Channel, Instruction, Pipeline, RankProgram, Step, ThreadBlock
+from forestcoll.program import Channel, Instruction, Op, Pipeline, RankProgram, Step, ThreadBlock
 from forestcoll.targets import Target
 
 
@@ -83,13 +83,22 @@ def _numbered(steps: Iterable[Step], peers: list[int]) -> Iterator[Step]:
     """The steps with indices into the thread block's channels in place of peers."""
     index = {peer: place for place, peer in enumerate(peers)}
 
-    def number(instruction: Instruction) -> Instruction:
-        if not instruction.channels:
-            return instruction
-        return replace(instruction, channels=tuple(index[p] for p in instruction.channels))
+    def number(i: Instruction) -> Instruction:
+        if not i.channels:
+            return i
+        channels = tuple([index[p] for p in i.channels])
+        if i.src or i.dst:
+            return Instruction(i.op, i.src, i.dst, channels=channels)
+        return _plain(i.op, channels)
 
     for step in steps:
         if isinstance(step, Pipeline):
-            yield replace(step, body=tuple(map(number, step.body)))
+            yield Pipeline(tuple(map(number, step.body)), step.chunks, step.unit_bytes)
         else:
             yield number(step)
+
+
+@lru_cache(maxsize=4096)
+def _plain(op: Op, channels: tuple[int, ...]) -> Instruction:
+    """Signals and waits: there are few different ones."""
+    return Instruction(op, channels=channels)

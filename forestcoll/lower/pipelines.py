@@ -25,7 +25,10 @@ def sync(
     op: Op, rank: int, peers: Iterable[int], boxes: Boxes, target: Target
 ) -> Iterator[Instruction]:
     """`op` on the channels to all peers: one kind of channel, and so many of them, an operation."""
-    kinds = sorted((kind_of(rank, p, boxes), p) for p in peers)
+    kinds = sorted([(kind_of(rank, p, boxes), p) for p in peers])
+    if len(kinds) == 1:
+        yield Instruction(op, channels=(kinds[0][1],))
+        return
     for _, some in groupby(kinds, key=lambda pair: pair[0]):
         for batch in batches([p for _, p in some], target.peers):
             yield Instruction(op, channels=batch)
