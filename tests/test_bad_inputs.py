@@ -45,7 +45,10 @@ OPTIONS: dict[str, tuple[str, list[str]]] = {
     # command line: words that the message must hold
     "frobnicate": ("frobnicate", ["No such command"]),
     "synthesise": ("synthesise -t x", ["Did you mean 'synthesize'"]),
-    "unknown-option": ("synthesize -t ring -c allreduce --collectiv x", ["Did you mean '--collective'"]),
+    "unknown-option": (
+        "synthesize -t ring -c allreduce --min-percnt 9",
+        ["Did you mean '--min-percent'"],
+    ),
     "no-topology": ("synthesize -c allreduce -o out", ["Missing option", "--topology"]),
     "no-collective": ("synthesize -t ring -o out", ["Missing option", "--collective"]),
     "no-output": ("synthesize -t ring -c allreduce", ["Missing option", "--output"]),
