@@ -64,12 +64,14 @@ class Wishes:
 
     `trees`: exactly so many a root. `min_percent`: the fewest trees a root that reach so many
     percent of the optimum (over 0 to 100). `max_height`: hops; the best algbw that has no more.
+    `compact`: forests are compact where one is found (it is never the reason for a choice).
     """
 
     trees: int | Literal["auto"] = "auto"
     min_percent: Fraction | None = None
     max_height: int | None = None
     budget: Budget = field(default_factory=Budget)
+    compact: bool = field(default=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.min_percent is not None:
@@ -105,7 +107,8 @@ def different_trees(forest: Forest) -> int:
     """The largest number of different trees that a root has in one phase."""
     counts: dict[tuple[int, str], int] = {}
     for tree in forest.trees:
-        counts[tree.root, tree.phase] = counts.get((tree.root, tree.phase), 0) + 1
+        key = (forest.orbit(tree.root), tree.phase)
+        counts[key] = counts.get(key, 0) + 1
     return max(counts.values(), default=0)
 
 
@@ -184,7 +187,8 @@ class Chooser:
             refusal = self.wishes.refusal(forest)
             if refusal:
                 raise UnsupportedError(f"{_words(self.wishes.trees)}: {refusal}")
-            return Choice(forest, self._lowered(forest), self._exact().trees, [])
+            notes = self._written_out(forest)
+            return Choice(forest, self._lowered(forest), self._exact().trees, notes)
         for points in self._candidates():
             found = self._first(points)
             if found is not None:
@@ -232,7 +236,10 @@ class Chooser:
         from forestcoll import solver
 
         with self._stage("solve"):
-            return solver.solve(
+            found = None
+            if self.wishes.compact:
+                found = solver.solve_compact(self.graph, self.collective, trees, self.name)
+            return found or solver.solve(
                 self.graph,
                 self.collective,
                 self.root,
@@ -248,11 +255,14 @@ class Chooser:
             return {form: lower(forest, t) for form, t in self.targets.items()}
 
     def _exact(self) -> Point:
-        """The optimum with the fewest trees a root; one tree needs no search for fewer."""
+        """The optimum with the fewest trees a root.
+
+        One needs no search for fewer; of large regular graphs the optimum in whole units is taken.
+        """
         from forestcoll.solver.front import Point
 
-        if self.best.trees_per_root == 1:
-            return Point(1, self.best.algbw, Fraction(1), exact=True)
+        if self.best.trees_per_root == 1 or self.wishes.compact:
+            return Point(self.best.trees_per_root, self.best.algbw, Fraction(1), exact=True)
         return self.front.exact
 
     def _candidates(self) -> Iterator[Iterable[Point]]:
@@ -329,7 +339,7 @@ class Chooser:
     def _explained(self, found: tuple[Point, Forest, dict[PlanFormat, Program]]) -> Choice:
         """The choice with notes: why not the optimum, and which sizes a plan serves."""
         point, forest, programs = found
-        notes = []
+        notes = self._written_out(forest)
         exact = self._exact()
         if forest.algbw < self.best.algbw:
             why = self._tried.get(exact.trees)
@@ -343,6 +353,11 @@ class Chooser:
         if chunks > MANY_CHUNKS and self.wishes.min_percent is None:
             notes.append(self._rare_sizes(chunks, point))
         return Choice(forest, programs, exact.trees, notes)
+
+    def _written_out(self, forest: Forest) -> list[str]:
+        if not self.wishes.compact or forest.group is not None:
+            return []
+        return ["no compact forest was found here: all trees are written"]
 
     def _rare_sizes(self, chunks: int, point: Point) -> str:
         text = f"the plan serves multiples of {chunks} elements without padding"

@@ -137,6 +137,7 @@ def synthesize(
     min_percent: Fraction | int | None = None,
     max_height: int | None = None,
     budget: Budget = Budget(),  # noqa: B008 (frozen)
+    compact: bool | None = None,
     target: TargetName = "any",
     formats: Iterable[Format] = ("forest", "msccl-xml", "mscclpp-json"),
     progress: Progress | None = None,
@@ -150,6 +151,8 @@ def synthesize(
     `budget` of different trees a root, channels and thread blocks.
     Every forest is checked against its graph and bound; every plan is read back, compared, and run
     symbolically. `shares` (see `capacity_graph`) are for forests only.
+    `compact`: the forest as a few trees and the symmetries of the fabric that make the others;
+    True wherever one is found, None above `solver.COMPACT_FROM` ranks; not with plan formats.
 
     Raises InfeasibleError (the ranks cannot reach each other), PlanError (a target cannot hold it),
     UnsupportedError (numbers too large, wishes that contradict each other or cannot be met).
@@ -161,11 +164,15 @@ def synthesize(
     formats = tuple(dict.fromkeys(formats))
     collective = parse_collective(collective)
     percent = None if min_percent is None else Fraction(min_percent)
-    wishes = Wishes(trees, percent, max_height, budget)
     with clock.stage("graph"):
         graph = capacity_graph(topology, ranks, relays, shares)
         root_rank = parse_root(graph, collective, root)
     _check_plannable(graph, formats)
+    if compact and formats != ("forest",):
+        raise UnsupportedError("compact is for the forest alone: a plan needs every tree")
+    if compact is None:
+        compact = formats == ("forest",) and len(graph.ranks) > solver.COMPACT_FROM
+    wishes = Wishes(trees, percent, max_height, budget, compact)
     with clock.stage("optimum"):
         best = solver.optimum(graph, collective, root_rank)
     targets = targets_of(formats, target)
@@ -363,7 +370,7 @@ def _verify_forest(text: str, source: str) -> Verdict:
     except ForestError as error:
         raise ForestError(f"{source}: {error}") from None
     lines = [
-        f"{forest.collective} on {forest.name}: {forest.n} ranks, {len(forest.trees)} trees span, "
+        f"{forest.collective} on {forest.name}: {forest.n} ranks, {_counted(forest)} span, "
         f"height {forest.height}, shares add up",
         f"algbw {algbw} = {float(algbw):.3f} GB/s, recomputed from the links",
     ]
@@ -378,13 +385,23 @@ def _verify_forest(text: str, source: str) -> Verdict:
         "collective": forest.collective.value,
         "topology": forest.name,
         "ranks": forest.n,
-        "trees": len(forest.trees),
+        "trees": len(forest.trees) * forest.images,
+        "representatives": len(forest.trees),
         "height": forest.height,
         "algbw": str(algbw),
         "bound": None if bound is None else str(bound),
         "optimal": bound == algbw,
     }
     return Verdict("forest", lines, figures)
+
+
+def _counted(forest: Forest) -> str:
+    """`"16 trees"`; of a compact forest also how many of them stand in the file."""
+    count = len(forest.trees) * forest.images
+    if forest.group is None:
+        return f"{count} trees"
+    few = "1 tree" if len(forest.trees) == 1 else f"{len(forest.trees)} trees"
+    return f"{count} trees (the images of {few} under {forest.images} symmetries)"
 
 
 def _verify_groups(text: str, source: str) -> Verdict:

@@ -36,6 +36,12 @@ if TYPE_CHECKING:
 @problem_options
 @choice_options
 @click.option(
+    "--compact/--whole",
+    default=None,
+    help="A few trees and the symmetries that make the others, or every tree. Default: compact "
+    "above 2048 ranks, with --format forest.",
+)
+@click.option(
     "--target",
     type=click.Choice(TARGETS),
     default="any",
@@ -60,6 +66,7 @@ def synthesize(
     min_percent: Fraction | None,
     max_height: int | None,
     budget: Budget,
+    compact: bool | None,
     target: TargetName,
     formats: tuple[Format, ...],
     output: str,
@@ -72,6 +79,8 @@ def synthesize(
         raise click.UsageError("--trees and --min-percent both say how many trees: give one")
     if (budget.channels or budget.blocks) and where.formats == ("forest",):
         raise click.UsageError("--budget: channels and blocks limit plans; only a forest is asked")
+    if compact and where.formats != ("forest",):
+        raise click.UsageError("--compact is for the forest alone: add --format forest")
     if where.stdout and as_json:
         raise click.UsageError("--json and '--output -' both want standard output")
     if problem.groups:
@@ -101,6 +110,7 @@ def synthesize(
             min_percent=min_percent,
             max_height=max_height,
             budget=budget,
+            compact=compact,
             target=target,
             formats=where.formats,
             progress=progress,

@@ -36,6 +36,7 @@ def lower(
 
     `unit_bytes`: the slice that a onesided pipeline moves at a time, a multiple of 16. `instances`:
     equal parts into which every tree is cut, for more thread blocks at work on few trees.
+    A compact forest is written out first (UnsupportedError beyond its limit).
     Raises PlanError where the target cannot hold it (naming rank, figure, limit and a way out), or
     where a path relays through a GPU that is no rank.
     """
@@ -45,6 +46,7 @@ def lower(
         raise PlanError(f"instances is {instances}: must be at least 1")
     if forest.n < 2:
         raise PlanError(f"{forest.name} has {forest.n} ranks: a plan needs at least 2")
+    forest = forest.expanded()
     names = tuple(forest.graph.names[node] for node in forest.graph.ranks)
     title = f"{forest.collective} on {forest.name}"
     budget = Budget(target, title, names, forest.trees_per_root)

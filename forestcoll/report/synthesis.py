@@ -64,7 +64,8 @@ def summary(
         "bound_method": bound.method,
         "optimal": forest.algbw == bound.algbw,
         "trees_per_root": forest.trees_per_root,
-        "trees": len(forest.trees),
+        "trees": len(forest.trees) * forest.images,
+        "representatives": len(forest.trees),
         "different_trees_per_root": different_trees(forest),
         "height": forest.height,
         "bottleneck": words.bottleneck(forest.graph, forest.collective, bound),
@@ -132,7 +133,9 @@ def _trees(result: Synthesis) -> str:
     forest, best = result.forest, result.optimum
     per_root = forest.trees_per_root
     unit = "unit of a part" if forest.graph.shares else "root"
-    text = f"{len(forest.trees)}, {per_root} a {unit}"
+    text = f"{len(forest.trees) * forest.images}, {per_root} a {unit}"
+    if forest.group is not None:
+        text += f"; {len(forest.trees)} written, the others by {forest.images} symmetries"
     if per_root != best.trees_per_root and forest.algbw != best.algbw:
         text += f" (the optimum takes {best.trees_per_root} a {unit})"
     return text

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
@@ -93,11 +94,11 @@ def entering(graph: CapacityGraph, nodes: frozenset[int]) -> Fraction:
 
 
 def _partition(graph: CapacityGraph, bound: Bound) -> str:
-    into = sum((entering(graph, p) for p in bound.parts), Fraction(0))
-    out = sum((graph.leaving(p) for p in bound.parts), Fraction(0))
+    crossing = _crossings(graph, {v: i for i, part in enumerate(bound.parts) for v in part})
+    into, out = (sum(way.values()) * graph.unit for way in crossing)
     way = "in" if into <= out else "out"
     m = len(bound.parts)
-    if all(len(_ranks(graph, p)) == 1 for p in bound.parts) and m == len(graph.ranks):
+    if m == len(graph.ranks):
         who = f"all {m} GPUs"
     elif all(_whole_boxes(graph, p) is not None for p in bound.parts):
         who = f"the {m} boxes" if _boxes(graph) == m else f"{m} groups of boxes"
@@ -147,31 +148,50 @@ def _whole_boxes(graph: CapacityGraph, nodes: frozenset[int]) -> list[str] | Non
 def _every(graph: CapacityGraph, part: frozenset[int], ways: str) -> str:
     """`label`, or "every GPU" / "every box (8 GPUs)" where all of them are as tight as this one."""
 
-    def crossing(nodes: frozenset[int]) -> Fraction:
-        if "in" not in ways:
-            return graph.leaving(nodes)
-        into = entering(graph, nodes)
-        return into if ways == "in" else min(into, graph.leaving(nodes))
+    def alike(home: Mapping[int, str]) -> bool:
+        """Whether all groups of nodes are as tight as `part`."""
+        here = _tightness(_crossings(graph, dict.fromkeys(part, "")), ways)
+        return set(_tightness(_crossings(graph, home), ways).values()) == set(here.values())
 
-    value, ranks = crossing(part), _ranks(graph, part)
+    ranks = _ranks(graph, part)
     if graph.shares:  # what has to cross differs from GPU to GPU, whatever the links
         return label(graph, part)
     if len(ranks) == 1:
-        alone = all(crossing(frozenset((v,))) == value for v in graph.ranks)
+        alone = alike({v: graph.names[v] for v in graph.ranks})
         return "every GPU" if alone else label(graph, part)
     boxes = _whole_boxes(graph, part)
     if boxes is None or len(boxes) != 1 or _boxes(graph) == 1:
         return label(graph, part)
-    members: dict[str, set[int]] = {}
-    for v in range(graph.n):
-        members.setdefault(graph.box(v), set()).add(v)
-    rank_boxes = {graph.box(v) for v in graph.ranks}
-    alike = all(
-        len(_ranks(graph, frozenset(members[b]))) == len(ranks)
-        and crossing(frozenset(members[b])) == value
-        for b in rank_boxes
-    )
-    return f"every box ({plural(len(ranks), 'GPU')})" if alike else label(graph, part)
+    sizes = Counter(graph.box(v) for v in graph.ranks)
+    home = {v: graph.box(v) for v in range(graph.n) if graph.box(v) in sizes}
+    if set(sizes.values()) == {len(ranks)} and alike(home):
+        return f"every box ({plural(len(ranks), 'GPU')})"
+    return label(graph, part)
+
+
+def _crossings(
+    graph: CapacityGraph, home: Mapping[int, Hashable]
+) -> tuple[dict[Hashable, int], dict[Hashable, int]]:
+    """Units of capacity that enter each group of nodes, and that leave it; one pass for all."""
+    into: dict[Hashable, int] = dict.fromkeys(home.values(), 0)
+    out = dict(into)
+    for u, v, units in zip(graph.tail, graph.head, graph.capacity, strict=True):
+        a, b = home.get(u), home.get(v)
+        if a != b:
+            if b is not None:
+                into[b] += units
+            if a is not None:
+                out[a] += units
+    return into, out
+
+
+def _tightness(
+    crossing: tuple[dict[Hashable, int], dict[Hashable, int]], ways: str
+) -> dict[Hashable, int]:
+    into, out = crossing
+    if ways == "in":
+        return into
+    return out if ways == "out" else {group: min(into[group], out[group]) for group in into}
 
 
 def label(graph: CapacityGraph, nodes: frozenset[int]) -> str:

@@ -2,6 +2,15 @@
 
 from forestcoll.solver.fixed import fixed_algbw
 from forestcoll.solver.optimum import Optimum, optimum
+from forestcoll.solver.symmetry import COMPACT_FROM, solve_compact
 from forestcoll.solver.synthesis import Progress, solve
 
-__all__ = ["Optimum", "Progress", "fixed_algbw", "optimum", "solve"]
+__all__ = [
+    "COMPACT_FROM",
+    "Optimum",
+    "Progress",
+    "fixed_algbw",
+    "optimum",
+    "solve",
+    "solve_compact",
+]

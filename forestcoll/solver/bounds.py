@@ -337,8 +337,9 @@ def _check_partition(graph: CapacityGraph, bound: Bound, collective: Collective)
     if len(bound.parts) < 2:
         raise ForestError(f"bound: a partition needs two parts or more, got {len(bound.parts)}")
     labels = [OUTSIDE] * graph.n
+    ranks = frozenset(graph.ranks)
     for i, part in enumerate(bound.parts):
-        if not any(v in part for v in graph.ranks):
+        if ranks.isdisjoint(part):
             raise ForestError(f"bound: part {i} holds no rank")
         for v in part:
             if labels[v] != OUTSIDE:

@@ -107,7 +107,11 @@ def optimum(graph: CapacityGraph, collective: Collective, root: int | None = Non
 
 def _allreduce(graph: CapacityGraph) -> Optimum:
     from forestcoll.solver.allreduce import plan
+    from forestcoll.solver.symmetry import regular_allreduce
 
+    regular = regular_allreduce(graph) if len(graph.ranks) > ALIKE_FROM else None
+    if regular is not None:
+        return regular
     chosen = plan(graph)
     return Optimum(
         algbw=chosen.algbw,

@@ -9,6 +9,7 @@ asked or nothing; then the general solver takes over with the whole forest.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -20,11 +21,14 @@ from forestcoll.graph import CapacityGraph
 from forestcoll.program import Collective
 from forestcoll.solver.bounds import check_parts
 from forestcoll.solver.hops import pack_by_hops
-from forestcoll.solver.optimum import analyse, is_symmetric
+from forestcoll.solver.optimum import Optimum, analyse, is_symmetric
 from forestcoll.solver.parts import Parts, find_parts, inner_generators, translations
 from forestcoll.solver.rotated import pack_parts
 from forestcoll.solver.synthesis import turned, whole
 from forestcoll.symmetry import SymmetryGroup
+
+COMPACT_FROM = 2_048
+"""Above that many ranks, compact forests are made where that is possible and nothing else asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,17 +104,41 @@ def solve_compact(
         return None
     out, group = packed
     out = [replace(t, edges=in_order(t.root, t.phase, t.edges)) for t in out]
+    common = math.gcd(k * task.roots, *(tree.weight for tree in out))
+    out = [replace(tree, weight=tree.weight // common) for tree in out]
     back = [turned(tree) for tree in out] if collective.reduces else []
     if collective is Collective.ALLREDUCE:
         bound, algbw = regular_bound(graph, task.bound), algbw / 2
     else:
         bound, out = task.bound, back or out
         back = []
-    forest = Forest(name, graph, collective, k * task.roots, (*back, *out), bound, group=group)
+    total = k * task.roots // common
+    forest = Forest(name, graph, collective, total, (*back, *out), bound, group=group)
     reached = check(forest)
     if reached < algbw:
         raise RuntimeError(f"internal error: the forest reaches {reached} GB/s, not {algbw}")
     return forest
+
+
+def regular_allreduce(graph: CapacityGraph) -> Optimum | None:
+    """Reduce-scatter and allgather over the same trees on a regular graph, with a bound.
+
+    None where another way may be better and the graph is small enough to look for it, or where
+    links are not alike in both directions.
+    """
+    if not is_symmetric(graph) or not structures(graph):
+        return None
+    task = analyse(graph, None)
+    algbw, bound = task.algbw / 2, regular_bound(graph, task.bound)
+    note = ""
+    if bound.algbw > algbw:
+        if len(graph.ranks) <= COMPACT_FROM:
+            return None
+        note = (
+            "reduce-scatter and allgather over the same trees; a joint optimum is not looked for "
+            f"beyond {COMPACT_FROM:,} ranks"
+        )
+    return Optimum(algbw, algbw / len(graph.ranks), task.trees_per_root, bound, note)
 
 
 def regular_bound(graph: CapacityGraph, cut: Bound) -> Bound:
