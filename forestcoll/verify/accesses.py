@@ -73,15 +73,17 @@ class Accesses:
     def write_later(self, event: int, low: int, high: int) -> None:
         """The same in a later launch than the first: for its own kind, nobody was here."""
         self._meet_all(event, low, high)
+        self._used[low:high] = b"\1" * (high - low)
+        if high - low == 1:
+            self.writer[low], self._readers[low] = -1, 0
+            return
         self.writer[low:high] = [-1] * (high - low)
         self._readers[low:high] = [0] * (high - low)
-        self._used[low:high] = b"\1" * (high - low)
 
     def _meet_writers(self, event: int, low: int, high: int) -> None:
         if high - low == 1:
-            writer = self.writer[low]
-            if writer >= 0:
-                self._meet(writer, event, low)
+            if self.writer[low] >= 0:
+                self._meet(self.writer[low], event, low)
             return
         for writer, x in _firsts(self.writer, low, high):
             if writer >= 0:
@@ -89,11 +91,17 @@ class Accesses:
 
     def _meet_all(self, event: int, low: int, high: int) -> None:
         self._meet_writers(event, low, high)
-        lists = self._lists
+        if high - low == 1:
+            self._meet_readers(event, self._readers[low], low)
+            return
         for at, x in _firsts(self._readers, low, high):
-            while at:
-                reader, at = lists[at]
-                self._meet(reader, event, x)
+            self._meet_readers(event, at, x)
+
+    def _meet_readers(self, event: int, at: int, atom: int) -> None:
+        lists = self._lists
+        while at:
+            reader, at = lists[at]
+            self._meet(reader, event, atom)
 
     def _meet(self, earlier: int, event: int, atom: int) -> None:
         """Note that the order of two events matters, unless it is plain to see."""
@@ -110,7 +118,5 @@ class Accesses:
 
 def _firsts(table: list[int], low: int, high: int) -> Iterable[tuple[int, int]]:
     """Each entry of table[low:high] once, with the first index at which it stands."""
-    if high == low + 1:
-        return ((table[low], low),)
     backwards = reversed(range(low, high))  # so that the first index is what stays
     return {table[x]: x for x in backwards}.items()

@@ -71,6 +71,8 @@ class Atoms:
 
 
 NOTHING = Operands((), ())
+Spans = tuple[tuple[Span, ...], tuple[Span, ...]]
+NO_SPANS: Spans = ((), ())
 
 
 def find_atoms(code: Code, layout: Layout, rounds: int, piece: int) -> Atoms:
@@ -103,14 +105,17 @@ class _Finder:
         self.code, self.layout, self.rounds, self.piece = code, layout, rounds, piece
         self.cuts = bytearray(layout.size + 1)
         self.ties: list[Tie] = []
-        self.spans: list[list[tuple[tuple[Span, ...], tuple[Span, ...]]]] = []
+        self.spans: list[list[Spans]] = []
         self._buffers()
         fifo = code.program.style == "fifo"
         messages: tuple[dict[tuple[int, int, int], list[Span]], ...] = ({}, {})
         for b, lines in enumerate(code.lines):
             rank = code.rank[b]
             block = code.program.ranks[rank].thread_blocks[code.number[b]]
-            found = [self._line(rank, line) for line in lines]
+            found = [
+                self._line(rank, line) if line.instruction.src or line.instruction.dst else NO_SPANS
+                for line in lines
+            ]
             self.spans.append(found)
             if not fifo:
                 continue
@@ -138,14 +143,14 @@ class _Finder:
                 for part in range(low, high, sizes.part * layout.grain):
                     self.cuts[part] = 1
 
-    def _line(self, rank: int, line: Line) -> tuple[tuple[Span, ...], tuple[Span, ...]]:
+    def _line(self, rank: int, line: Line) -> Spans:
         i = line.instruction
         src = tuple([self._span(rank, ref, line) for ref in i.src])
         dst = tuple([self._span(rank, ref, line) for ref in i.dst])
         if len(src) == len(dst) > 1 and i.op in PAIRED:
             for pair in zip(src, dst, strict=True):
                 self._tie(pair)
-        elif src or dst:
+        else:
             self._tie((*src, *dst))
         return src, dst
 

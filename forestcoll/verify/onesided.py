@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from forestcoll.program import Op
+from forestcoll.program import Instruction, Op
 from forestcoll.verify.structure import PUTS, SIGNALS, WAITS
 from forestcoll.verify.trace import SYNC, WHOLE, Blocked, Code, Line, Trace, raise_deadlock
 from forestcoll.verify.wiring import End, end_of, other_end
@@ -142,29 +142,29 @@ class _Run:
 
     def _execute(self, b: int, state: _Block, line: Line) -> bool:
         """Do one instruction; False when it has to wait."""
-        op = line.instruction.op
-        if op in _DATA:
-            state.open.append(self._event(b, state, WHOLE, b, ()))
-        elif op is Op.NOP:
-            self._synchronise([b])
-        elif op in PUTS:
-            self._put(b, state, line)
-        elif op in SIGNALS:
-            for position, c in enumerate(line.instruction.channels):
-                self._signal(b, state, c, position, relaxed=op in _RELAXED)
+        i = line.instruction
+        op = i.op
+        if op is Op.NOP:
+            self._nop(b, state)
         elif op in WAITS:
-            return self._wait(b, state, line)
+            return self._wait(b, state, i)
+        elif op in SIGNALS and op not in PUTS:
+            for position, c in enumerate(i.channels):
+                self._signal(b, state, c, position, relaxed=op in _RELAXED)
+        elif op in _DATA:
+            state.open.append(self._event(b, state, WHOLE, b, ()))
+        elif op in PUTS:
+            self._put(b, state, i)
         elif op is Op.FLUSH:
-            channels = line.instruction.channels or tuple(sorted(state.tails))
-            self._flush(b, state, channels)
+            self._flush(b, state, i.channels or tuple(sorted(state.tails)))
         elif op is Op.BARRIER:
-            return self._barrier(b, state, line.instruction.ident)
+            return self._barrier(b, state, i.ident)
         elif op is Op.ACQUIRE:
-            return self._acquire(b, state, line)
+            return self._acquire(b, state, i)
         else:
             assert op is Op.RELEASE, op
             r = self.code.rank[b]
-            for s in line.instruction.semaphores:
+            for s in i.semaphores:
                 self.semaphores[r, s].append(state.sync)
                 self._wake(self.sleeping.pop((r, s), -1))
         return True
@@ -178,12 +178,17 @@ class _Run:
             self.blocks[b].blocked = None
             self.ready.append(b)
 
+    def _nop(self, b: int, state: _Block) -> None:
+        """A thread barrier of the thread block: one event after everything before it."""
+        state.nops += 1
+        if state.open:
+            state.sync = self._event(b, state, SYNC, b, tuple(state.open))
+            state.open = []
+
     def _synchronise(self, blocks: list[int]) -> None:
-        """A thread barrier of all these thread blocks: one event after everything before it."""
+        """A thread barrier of all these thread blocks."""
         for b in blocks:
             self.blocks[b].nops += 1
-        if len(blocks) == 1 and not self.blocks[blocks[0]].open:
-            return
         cross: list[int] = []
         for b in blocks:
             cross += self.blocks[b].open
@@ -202,8 +207,7 @@ class _Run:
         event, nops, pusher = state.tails[channel]
         return (event,) if pusher == position or nops != state.nops else ()
 
-    def _put(self, b: int, state: _Block, line: Line) -> None:
-        i = line.instruction
+    def _put(self, b: int, state: _Block, i: Instruction) -> None:
         kinds = [state.ends[c][2] for c in i.channels]
         if "port" not in kinds:
             state.open.append(self._event(b, state, WHOLE, b, ()))
@@ -244,30 +248,29 @@ class _Run:
             cross += self._tail(state, c, position)
         state.open.append(self._event(b, state, SYNC, b, cross))
 
-    def _wait(self, b: int, state: _Block, line: Line) -> bool:
-        i = line.instruction
-        for c in i.channels:
-            end = state.ends[c]
+    def _wait(self, b: int, state: _Block, i: Instruction) -> bool:
+        ends = [state.ends[c] for c in i.channels]
+        for end in ends:
             if not self.signals.get(end):
                 self.waiting[end] = b
                 needs = f"waits for a signal of rank {end[1]}"
                 state.blocked = Blocked(state.line, needs, self.signaller.get(end))
                 return False
         which = 1 if i.op in _RELAXED else 0
-        cross = tuple(self.signals[state.ends[c]].popleft()[which] for c in i.channels)
+        cross = tuple([self.signals[end].popleft()[which] for end in ends])
         state.open.append(self._event(b, state, SYNC, b, cross))
         return True
 
-    def _acquire(self, b: int, state: _Block, line: Line) -> bool:
+    def _acquire(self, b: int, state: _Block, i: Instruction) -> bool:
         r = self.code.rank[b]
-        for s in line.instruction.semaphores:
+        for s in i.semaphores:
             if not self.credit[r, s] and not self.semaphores[r, s]:
                 self.sleeping[r, s] = b
                 needs = f"waits for semaphore {s}"
                 state.blocked = Blocked(state.line, needs, self.releaser.get((r, s)))
                 return False
         cross: list[int] = []
-        for s in line.instruction.semaphores:
+        for s in i.semaphores:
             if self.credit[r, s]:
                 self.credit[r, s] -= 1
             else:

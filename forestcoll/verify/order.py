@@ -16,6 +16,22 @@ def unordered(trace: Trace, pairs: Iterable[Pair]) -> list[Pair]:
     return _search(trace, _Plain(trace).sift(pairs))
 
 
+class _Chain:
+    """What is known of a chain so far.
+
+    `known[c]`: its next events come after all of chain c up to this event. `waits`: its events that
+    came after others, but that its next events need not come after yet. `loose`: its last event
+    that all before it in the chain lead to, and those since.
+    """
+
+    __slots__ = ("known", "loose", "waits")
+
+    def __init__(self) -> None:
+        self.known: dict[int, int] = {}
+        self.waits: list[int] = []
+        self.loose: list[int] = []
+
+
 class _Plain:
     """Orders that are plain to see: from what a chain has waited for itself.
 
@@ -26,9 +42,7 @@ class _Plain:
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
-        self.known: dict[int, dict[int, int]] = {}
-        self.waits: dict[int, list[int]] = {}  # per chain: events that it does not yet come after
-        self.loose: dict[int, list[int]] = {}  # per chain: events since its last whole one
+        self.chains: dict[int, _Chain] = {}
         self.top: list[int] = []  # per event: it and its chain's events up to this are before it
 
     def sift(self, pairs: Iterable[Pair]) -> list[Pair]:
@@ -38,72 +52,78 @@ class _Plain:
             firsts.setdefault(b, []).append(a)
         found = []
         for event in range(max(firsts, default=-1) + 1):
-            self._arrive(event)
+            state = self._arrive(event)
             for a in firsts.get(event, ()):
-                if not self._comes_after(event, a):
+                if not self._comes_after(state, event, a):
                     found.append((a, event))
         return found
 
-    def _arrive(self, event: int) -> None:
+    def _arrive(self, event: int) -> _Chain:
+        """The event's chain, with all that the event comes after as a part of it."""
         trace = self.trace
         chain, prev, cross = trace.chain[event], trace.prev[event], trace.cross[event]
-        waits = self.waits.setdefault(chain, [])
+        state = self.chains.get(chain)
+        if state is None:
+            state = self.chains[chain] = _Chain()
+        waits, loose = state.waits, state.loose
         while waits and waits[0] <= prev:
             for other in trace.cross[waits.pop(0)]:
-                self._learn(chain, other)
+                self._learn(state, other)
         if prev >= 0 and trace.chain[prev] != chain:
-            self._learn(chain, prev)
-        loose = self.loose.setdefault(chain, [])
+            self._learn(state, prev)
         while loose and loose[0] <= prev:
             del loose[0]
-        whole = not loose or (len(cross) >= len(loose) and set(loose) <= set(cross))
-        self.top.append(event if whole else prev)
-        loose.append(event)
-        if trace.block[event] < 0:
-            for other in cross:
-                self._inherit(chain, trace.chain[other])
-        elif cross:
-            waits.append(event)
+        if not loose or (len(cross) >= len(loose) and set(loose) <= set(cross)):
+            self.top.append(event)
+            state.loose = [event]
+        else:
+            self.top.append(prev)
+            loose.append(event)
+        if cross:
+            if trace.block[event] >= 0:
+                waits.append(event)
+            else:
+                for other in cross:
+                    self._inherit(state, self.chains[trace.chain[other]])
+        return state
 
-    def _learn(self, chain: int, event: int) -> None:
+    def _learn(self, state: _Chain, event: int) -> None:
         """From now on, events of the chain come after `event`."""
         trace = self.trace
-        known = self.known.setdefault(chain, {})
-        self._note(known, event)
+        self._note(state, event)
         if trace.chain[event] < ~trace.code.program.n:  # a put by somebody else
             for other in (trace.prev[event], *trace.cross[event]):
                 if other >= 0:
-                    self._note(known, other)
+                    self._note(state, other)
 
-    def _note(self, known: dict[int, int], event: int) -> None:
+    def _note(self, state: _Chain, event: int) -> None:
         chain, top = self.trace.chain[event], self.top[event]
-        if top > known.get(chain, -1):
-            known[chain] = top
+        if top > state.known.get(chain, -1):
+            state.known[chain] = top
 
-    def _inherit(self, chain: int, other: int) -> None:
+    def _inherit(self, caller: _Chain, block: _Chain) -> None:
         """A caller's events come after all that a thread block of the rank has done so far."""
-        for event in self.waits.get(other, ()):
+        for event in block.waits:
             for before in self.trace.cross[event]:
-                self._learn(other, before)
-        self.waits[other] = []
-        known = self.known.setdefault(chain, {})
-        for key, event in self.known.get(other, {}).items():
-            known[key] = max(event, known.get(key, -1))
+                self._learn(block, before)
+        block.waits.clear()
+        for chain, event in block.known.items():
+            if event > caller.known.get(chain, -1):
+                caller.known[chain] = event
 
-    def _comes_after(self, event: int, a: int) -> bool:
+    def _comes_after(self, state: _Chain, event: int, a: int) -> bool:
         trace = self.trace
-        chain, first = trace.chain[event], trace.chain[a]
-        if a == trace.prev[event] or (first == chain and a <= trace.prev[event]):
+        first, prev = trace.chain[a], trace.prev[event]
+        if a == prev or (a <= prev and first == trace.chain[event]):
             return True
-        known = self.known.get(chain, {})
-        if a <= known.get(first, -1):
+        if a <= state.known.get(first, -1):
             return True
         for other in trace.cross[event]:
-            if a == other or (first == trace.chain[other] and a <= self.top[other]):
+            if a == other or (a <= self.top[other] and first == trace.chain[other]):
                 return True
         if first < 0:
             return False
-        caller = known.get(~trace.code.rank[first], -1)
+        caller = state.known.get(~trace.code.rank[first], -1)
         return caller >= 0 and trace.line[caller] > trace.launch(a)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from forestcoll.errors import PlanError
 from forestcoll.program import Instruction, Pipeline, Program
@@ -20,8 +20,7 @@ WHOLE = -1
 """`Trace.item` of an event that does its instruction's whole data work."""
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(NamedTuple):
     """An instruction in a flattened thread block: its step, and the round of its pipeline or -1."""
 
     step: int

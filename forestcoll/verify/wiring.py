@@ -163,13 +163,15 @@ def _uses(block: ThreadBlock, number: int, ops: frozenset[Op], what: str) -> dic
     first: dict[int, int] = {}
     for s, step in enumerate(block.steps):
         loop = isinstance(step, Pipeline)
-        length = Fraction(step.chunks, step.unit_bytes) if isinstance(step, Pipeline) else None
         counts: dict[int, int] = {}
         for i in step.body if isinstance(step, Pipeline) else (step,):
             if i.op in ops:
                 indices = (i.ident,) if what == "ident" else getattr(i, what)
                 for index in indices:
                     counts[index] = counts.get(index, 0) + 1
+        if not counts:
+            continue
+        length = Fraction(step.chunks, step.unit_bytes) if isinstance(step, Pipeline) else None
         for index, count in counts.items():
             first.setdefault(index, s)
             entries = times.setdefault(index, [])
