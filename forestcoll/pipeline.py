@@ -110,16 +110,20 @@ def optimum(
 ) -> Optimum:
     """The best algbw that any schedule can reach, with the bound that proves it; no trees.
 
-    For allreduce: of schedules that reduce-scatter and allgather over spanning trees. `shares`: see
-    `capacity_graph`.
+    For allreduce: of schedules that reduce-scatter and allgather over spanning trees. Switches that
+    copy and add do so where that is faster. `shares`: see `capacity_graph`.
     """
     from forestcoll import solver
+    from forestcoll.solver import multicast
     from forestcoll.solver.front import Front
 
     collective = parse_collective(collective)
     graph = capacity_graph(topology, ranks, relays, shares)
     root_rank = parse_root(graph, collective, root)
     best = solver.optimum(graph, collective, root_rank)
+    fabric = multicast.better(graph, collective, root_rank, best)
+    if fabric is not None:
+        return fabric
     if best.trees_per_root == 1 or len(graph.ranks) > FEWER_SOUGHT:
         return best
     return replace(best, trees_per_root=Front(graph, collective, root_rank, best).exact.trees)
@@ -144,11 +148,13 @@ def synthesize(
 ) -> Synthesis:
     """A forest and the plans made from it, in all `formats`; one forest serves them all.
 
-    Without a plan format the forest is the exact optimum. With plan formats it is that where its
-    plans fit `target` ("any": all runtimes); else the fewest trees a root that reach 99 % of it and
-    fit; else the best that fits. Or the caller chooses: exactly `trees` a root; the fewest that
-    reach `min_percent` of the optimum; the best whose height is `max_height` hops at most; a
-    `budget` of different trees a root, channels and thread blocks.
+    Without a plan format the forest is the exact optimum; switches that copy and add do so where
+    that makes trees faster or lower (plans of this version copy and add on the GPUs). With plan
+    formats it is the optimum without, where its plans fit `target` ("any": all runtimes); else the
+    fewest trees a root that reach 99 % of it and fit; else the best that fits. Or the caller
+    chooses: exactly `trees` a root; the fewest that reach `min_percent` of the optimum; the best
+    whose height is `max_height` hops at most; a `budget` of different trees a root, channels and
+    thread blocks.
     Every forest is checked against its graph and bound; every plan is read back, compared, and run
     symbolically. `shares` (see `capacity_graph`) are for forests only.
     `compact`: the forest as a few trees and the symmetries of the fabric that make the others;
@@ -188,6 +194,9 @@ def synthesize(
         choice = Chooser(*problem, targets, wishes, best, clock.stage, clock.report).choose()
         narrowed = [f"the MSCCL XML is for msccl only; {error}"]
     forest, best = choice.forest, replace(best, trees_per_root=choice.optimum_trees)
+    if formats == ("forest",) and wishes == Wishes() and not compact:
+        with clock.stage("solve"):
+            forest, best = _by_fabric(forest, best)
     with clock.stage("check"):
         certificate.check(forest)
     texts: dict[Format, str] = {}
@@ -336,6 +345,26 @@ def written(
         verify(back)
         link_loads(back, forest)
     return text
+
+
+def _by_fabric(forest: Forest, best: Optimum) -> tuple[Forest, Optimum]:
+    """A forest that copies and adds in the switches where that is faster, lower or smaller."""
+    from forestcoll.solver import multicast
+
+    root = forest.root if forest.collective.rooted else None
+    other = multicast.forest(forest.graph, forest.collective, root, forest.name)
+    if other is None or other.bound is None:
+        return forest, best
+
+    def worth(f: Forest) -> tuple[Fraction, int, int]:
+        return f.algbw, -f.height, -len(f.trees) * f.images
+
+    if worth(other) <= worth(forest):
+        return forest, best
+    rate = other.algbw if other.collective.rooted else other.algbw / sum(other.graph.parts)
+    return other, replace(
+        best, algbw=other.algbw, rate=rate, trees_per_root=other.trees_per_root, bound=other.bound
+    )
 
 
 def _notes(forest: Forest, best: Optimum) -> list[str]:

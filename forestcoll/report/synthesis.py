@@ -91,6 +91,8 @@ def optimum_table(
     if best.bound.algbw != best.algbw:
         share = words.percent(best.algbw, best.bound.algbw)
         rows.insert(2, ("bound", f"{words.exact(best.bound.algbw)} GB/s; {share} of it is reached"))
+    if best.note:
+        rows.append(("note", best.note))
     if collective.rooted:
         rows = [row for row in rows if row[0] != "per rank"]
     return tables.facts(rows)
@@ -114,6 +116,7 @@ def optimum_summary(
         "bottleneck": words.bottleneck(graph, collective, best.bound),
         "cut": [[graph.names[v] for v in sorted(part)] for part in best.bound.parts],
         "seconds": took,
+        "note": best.note,
     }
 
 

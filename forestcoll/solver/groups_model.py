@@ -13,7 +13,7 @@ from forestcoll.forest import Symmetry
 from forestcoll.graph import CAPACITY_LIMIT, CapacityGraph
 from forestcoll.kernel import _kernel
 from forestcoll.program import Collective
-from forestcoll.solver import cutting, exact_lp
+from forestcoll.solver import cutting, exact_lp, groups_view
 from forestcoll.solver.balance import fill
 from forestcoll.solver.groups_bound import Group, GroupsBound, Key, WeighedCut, phases
 from forestcoll.solver.groups_orbits import orbits
@@ -31,7 +31,7 @@ class Model:
     One variable stands for all that the symmetries make alike. The first one, times `scale`, is the
     common algbw in units of capacity, so that all rows are whole numbers. `equal`: the ranks of an
     allreduce have equal parts. `able`: switches that copy (for reduce trees, add) may send more
-    than they receive: what no forest beats.
+    than they receive: what no forest beats. `spanning`: trees span these switches, and use them.
     """
 
     def __init__(
@@ -42,6 +42,7 @@ class Model:
         symmetries: Sequence[Symmetry],
         equal: bool = False,
         able: bool = False,
+        spanning: bool = False,
     ) -> None:
         self.machine = machine
         self.groups = groups
@@ -57,6 +58,8 @@ class Model:
             groups[g].graph if phase == "broadcast" else groups[g].graph.reverse()
             for g, phase in self.keys
         ]
+        if spanning:
+            self.graphs = [groups_view.spanning(graph) for graph in self.graphs]
         self.orbits = orbits(machine, groups, collective, symmetries)
         self.program = exact_lp.Program([None], [1])
         self.flow = self._flow_variables()  # per flow and link

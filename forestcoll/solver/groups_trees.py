@@ -46,7 +46,7 @@ class Together:
 
 
 @dataclass(frozen=True, slots=True)
-class _Packed:
+class Packed:
     """Broadcast trees of a flow, `total` units of weight in all, at `algbw` on its share."""
 
     trees: list[Tree]
@@ -85,12 +85,12 @@ def forests(
     name: str = "",
 ) -> Together:
     """The second half of `together`: trees for links that are shared out."""
-    packed = [_pack(flow, shares.algbw, trees) for flow in shares.flows]
-    algbw = min(shares.algbw, *(one.algbw for one in packed))
+    found = [packed(flow, shares.algbw, trees) for flow in shares.flows]
+    algbw = min(shares.algbw, *(one.algbw for one in found))
     made = []
     for g, group in enumerate(views):
         own = [
-            (flow, one) for flow, one in zip(shares.flows, packed, strict=True) if flow.group == g
+            (flow, one) for flow, one in zip(shares.flows, found, strict=True) if flow.group == g
         ]
         made.append(_forest(group, own, collective, algbw, f"{name}-group{g}"))
     done = Together(
@@ -100,12 +100,13 @@ def forests(
     return done
 
 
-def _pack(flow: Flow, algbw: Fraction, trees: int | Literal["auto"]) -> _Packed:
+def packed(flow: Flow, algbw: Fraction, trees: int | Literal["auto"]) -> Packed:
     """Trees on the flow's share: few that reach `algbw`, or as many as are asked for."""
     graph = flow.graph
     roots = [v for v, amount in enumerate(flow.supply) if amount]
     root = graph.ranks.index(roots[0]) if len(roots) == 1 else None
-    if root is None and len({flow.supply[v] for v in graph.ranks}) > 1:
+    sending = {v for v, part in zip(graph.ranks, graph.parts, strict=True) if part}
+    if root is None and len({flow.supply[v] for v in sending}) > 1:
         if trees != "auto":
             raise UnsupportedError(
                 "the groups share the links best with parts that differ from rank to rank, so a "
@@ -129,20 +130,20 @@ def _pack(flow: Flow, algbw: Fraction, trees: int | Literal["auto"]) -> _Packed:
     return _trees(task, k, task.graph, task.capacities(), k / task.rate)
 
 
-def _fixed(task: Task, k: int) -> _Packed:
+def _fixed(task: Task, k: int) -> Packed:
     links, capacity, u = fixed_capacities(task, k)
     return _trees(task, k, links, capacity, u)
 
 
-def _trees(task: Task, k: int, links: CapacityGraph, capacity: list[int], u: Fraction) -> _Packed:
+def _trees(task: Task, k: int, links: CapacityGraph, capacity: list[int], u: Fraction) -> Packed:
     """`k` trees a root in links that carry `capacity` of them in time u."""
     require_size(capacity, 1)
     found = pack(links, capacity, task.supply(k))
     check_loads(links, capacity, found)
-    return _Packed(found, k * task.roots, task.roots * k / u * links.unit)
+    return Packed(found, k * task.roots, task.roots * k / u * links.unit)
 
 
-def _exactly(flow: Flow, algbw: Fraction, dry: bool = False) -> _Packed:
+def _exactly(flow: Flow, algbw: Fraction, dry: bool = False) -> Packed:
     """Trees in the whole units in which all that starts and all links are; `dry` only counts."""
     scale = math.lcm(*(amount.denominator for amount in flow.supply))
     supply = [int(amount * scale) for amount in flow.supply]
@@ -151,27 +152,27 @@ def _exactly(flow: Flow, algbw: Fraction, dry: bool = False) -> _Packed:
     supply = [amount // common for amount in supply]
     capacity = [units // common for units in capacity]
     if dry:
-        return _Packed([], sum(supply), algbw)
+        return Packed([], sum(supply), algbw)
     require_size(capacity, 1)
     require_size(supply, 1)
     found = pack(flow.graph, capacity, supply)
     check_loads(flow.graph, capacity, found)
-    return _Packed(found, sum(supply), algbw)
+    return Packed(found, sum(supply), algbw)
 
 
 def _forest(
     group: Group,
-    flows: Sequence[tuple[Flow, _Packed]],
+    flows: Sequence[tuple[Flow, Packed]],
     collective: Collective,
     algbw: Fraction,
     name: str,
 ) -> Forest:
     """The group's forest on the bandwidth that its trees take at `algbw`."""
-    total = math.lcm(*(packed.total for _, packed in flows))
+    total = math.lcm(*(half.total for _, half in flows))
     trees = []
-    for flow, packed in flows:
-        for tree in packed.trees:
-            heavy = replace(tree, weight=tree.weight * (total // packed.total))
+    for flow, half in flows:
+        for tree in half.trees:
+            heavy = replace(tree, weight=tree.weight * (total // half.total))
             trees.append(_turned(heavy) if flow.phase == "reduce" else heavy)
     whole = Forest(name, group.graph, collective, total, tuple(trees))
     loads = {

@@ -80,3 +80,15 @@ def scaled(graph: CapacityGraph, capacity: Sequence[int], unit: Fraction) -> Cap
         capacity=tuple(capacity[e] // common for e in kept),
         unit=unit * common,
     )
+
+
+def spanning(graph: CapacityGraph) -> CapacityGraph:
+    """`graph` whose switches that copy are ranks without a part: trees span them, too.
+
+    The graph itself where there is none.
+    """
+    ranks = set(graph.ranks)
+    more = tuple(v for v in range(graph.n) if graph.multicast[v] and v not in ranks)
+    if not more:
+        return graph
+    return replace(graph, ranks=graph.ranks + more, shares=graph.parts + (0,) * len(more))

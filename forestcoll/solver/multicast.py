@@ -1,0 +1,211 @@
+"""Trees that let switches copy and add in the fabric (NVLS, SHARP): one copy in, many out.
+
+A broadcast tree that enters a switch which copies may leave it over any of its links, and loads the
+link into it once. So the switch is one more vertex that trees span, with nothing of its own to
+send: Edmonds' theorem and the packing hold as they are, and the switch needs no in = out. Spanning
+it costs a tree nothing but one copy into the switch, and a tree that has no use for it drops it
+afterwards. Reduce trees are broadcast trees turned round; there the switch adds.
+
+An allreduce has both halves on the same links at once: a linear program (`groups_model`) of which
+the one group is all ranks. What beats nothing of this kind need not beat every schedule: the bound
+is the one that allows for copies and sums in whatever way.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from forestcoll.errors import ForestError, InfeasibleError, UnsupportedError
+from forestcoll.forest import Bound, Forest, Path, Tree, check
+from forestcoll.graph import CapacityGraph
+from forestcoll.program import Collective
+from forestcoll.solver.allreduce import plan
+from forestcoll.solver.groups_bound import Group
+from forestcoll.solver.groups_model import Model
+from forestcoll.solver.groups_orbits import found as symmetries_found
+from forestcoll.solver.groups_trees import packed
+from forestcoll.solver.groups_view import Flow, spanning
+from forestcoll.solver.optimum import Optimum, Task, analyse, check_root, require_size
+from forestcoll.solver.packing import pack
+from forestcoll.solver.reference import shortcut
+
+RANKS = 256
+"""Ranks up to which trees that use the fabric are looked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Half:
+    """Broadcast trees over ranks (reduce trees turned round), `total` units of weight in all."""
+
+    trees: list[Tree]
+    total: int
+    algbw: Fraction
+
+
+def better(
+    graph: CapacityGraph, collective: Collective, root: int | None, plain: Optimum
+) -> Optimum | None:
+    """What trees that use the fabric reach, where that is more than `plain`; else None."""
+    if not usable(graph, collective):
+        return None
+    fabric = _optimum(graph, collective, root)
+    if fabric is None or fabric.algbw <= plain.algbw:
+        return None
+    bound = min(plain.bound, fabric.bound, key=lambda b: b.algbw)
+    note = (
+        f"with copies and sums in the switches; {plain.algbw} GB/s where GPUs copy and add, as "
+        "the plans of this version do"
+    )
+    return replace(fabric, bound=bound, note=note)
+
+
+def usable(graph: CapacityGraph, collective: Collective) -> bool:
+    """Whether some switch copies, or adds where that is what the collective needs."""
+    if len(graph.ranks) > RANKS:
+        return False
+    copies = spanning(graph) is not graph
+    back = graph.reverse()
+    adds = spanning(back) is not back
+    if collective is Collective.ALLREDUCE:
+        return copies or adds
+    return adds if collective.reduces else copies
+
+
+def forest(
+    graph: CapacityGraph, collective: Collective, root: int | None = None, name: str = ""
+) -> Forest | None:
+    """A forest whose trees copy and add in the fabric; None where the graph has no such switch.
+
+    None as well where a copy would have to be counted twice: between a rank and a switch that
+    copies stands one that does not. Raises InfeasibleError where ranks cannot reach each other.
+    """
+    root = check_root(graph, collective, root)
+    if not usable(graph, collective):
+        return None
+    if collective is Collective.ALLREDUCE:
+        return _allreduce(graph, name)
+    forward = graph.reverse() if collective.reduces else graph
+    task = _task(forward, root)
+    if task is None:
+        return None
+    k, capacity = task.trees_per_root, task.capacities()
+    require_size(capacity, 1)
+    trees = pack(task.graph, capacity, task.supply(k))
+    half = _Half(contracted(trees, forward), k * task.roots, task.algbw)
+    bound = analyse(forward, root).bound
+    return _checked(graph, collective, [half], task.algbw, bound, name, root)
+
+
+def _optimum(graph: CapacityGraph, collective: Collective, root: int | None) -> Optimum | None:
+    if collective is not Collective.ALLREDUCE:
+        forward = graph.reverse() if collective.reduces else graph
+        task = _task(forward, root)
+        if task is None:
+            return None
+        rate = task.rate * task.graph.unit
+        bound = analyse(forward, root).bound
+        return Optimum(task.algbw, rate, task.trees_per_root, bound)
+    made = _allreduce(graph, "")
+    if made is None or made.bound is None:
+        return None
+    algbw = made.algbw
+    return Optimum(algbw, algbw / made.n, made.trees_per_root, made.bound)
+
+
+# --------------------------------------------------------------------------------- one phase
+
+
+def _task(graph: CapacityGraph, root: int | None) -> Task | None:
+    """Broadcast trees that span the switches that copy, too; None where these are out of reach."""
+    wide = spanning(graph)
+    if root is not None:
+        wide = replace(wide, shares=())
+    try:
+        return analyse(wide, root)
+    except InfeasibleError:
+        analyse(graph, root)  # the ranks themselves can be reached, or this says why not
+        return None
+
+
+def contracted(trees: Iterable[Tree], graph: CapacityGraph) -> list[Tree]:
+    """The trees over the ranks of `graph` alone; paths run through the other vertices.
+
+    Trees that become equal are one.
+    """
+    ranks = set(graph.ranks)
+    merged: dict[tuple[int, tuple[Path, ...]], int] = defaultdict(int)
+    for tree in trees:
+        into: dict[int, Path] = {}  # per vertex that is no rank, the path from the rank before it
+        paths: list[Path] = []
+        for path in tree.edges:
+            whole = into[path[0]] + path[1:] if path[0] in into else path
+            if path[-1] in ranks:
+                paths.append(shortcut(whole))
+            else:
+                into[path[-1]] = whole
+        merged[tree.root, tuple(paths)] += tree.weight
+    return [Tree(root, "broadcast", weight, paths) for (root, paths), weight in merged.items()]
+
+
+def _checked(
+    graph: CapacityGraph,
+    collective: Collective,
+    halves: Sequence[_Half],
+    algbw: Fraction,
+    bound: Bound,
+    name: str,
+    root: int | None = None,
+) -> Forest | None:
+    """The forest of these halves, reduce trees first; None where it is slower than `algbw`."""
+    total = math.lcm(*(half.total for half in halves))
+    trees: list[Tree] = []
+    for number, half in enumerate(halves):
+        scale = total // half.total
+        heavy = [replace(tree, weight=tree.weight * scale) for tree in half.trees]
+        turned = collective.reduces and number == 0
+        trees += [_turned(tree) for tree in heavy] if turned else heavy
+    made = Forest(name, graph, collective, total, tuple(trees), bound, -1 if root is None else root)
+    try:
+        return made if check(made) >= algbw else None
+    except ForestError as error:
+        raise RuntimeError(f"internal error: {error}") from None
+
+
+def _turned(tree: Tree) -> Tree:
+    edges = tuple(path[::-1] for path in reversed(tree.edges))
+    return Tree(tree.root, "reduce", tree.weight, edges)
+
+
+# --------------------------------------------------------------------------------- allreduce
+
+
+def _allreduce(graph: CapacityGraph, name: str) -> Forest | None:
+    """Both halves at once. Equal parts of all ranks are tried first: they make fewer trees."""
+    group = Group(graph, tuple(range(len(graph.tail))), 0)
+    alike = symmetries_found(graph, [group], Collective.ALLREDUCE)
+    bound = plan(graph).bound
+    made: Forest | None = None
+    for equal in (True, False):
+        model = Model(graph, [group], Collective.ALLREDUCE, alike, equal=equal, spanning=True)
+        try:
+            solution = model.solve()
+        except UnsupportedError:  # another way has been found, or the plain trees remain
+            break
+        algbw = model.algbw(solution)
+        if made is None or algbw > made.algbw:
+            halves = [_packed(flow, graph, algbw) for flow in model.flows(solution)]
+            made = _checked(graph, Collective.ALLREDUCE, halves, algbw, bound, name) or made
+        if made is not None and made.algbw == bound.algbw:
+            break
+    return made
+
+
+def _packed(flow: Flow, graph: CapacityGraph, algbw: Fraction) -> _Half:
+    """The trees of a half, over the ranks alone."""
+    done = packed(flow, algbw, "auto")
+    forward = graph.reverse() if flow.phase == "reduce" else graph
+    return _Half(contracted(done.trees, forward), done.total, algbw)
