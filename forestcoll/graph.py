@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -67,11 +68,9 @@ class CapacityGraph:
             for name, node in topology.nodes.items()
             if relays != "none" or node.kind == "switch" or name in among
         }
-        links = {
-            (src, dst): bandwidth
-            for (src, dst), bandwidth in topology.directed().items()
-            if src in nodes and dst in nodes
-        }
+        links = topology.directed()
+        if len(nodes) < len(topology.nodes):
+            links = {ends: b for ends, b in links.items() if ends[0] in nodes and ends[1] in nodes}
         number = {name: i for i, name in enumerate(nodes)}
         return CapacityGraph.from_bandwidths(
             name=topology.name,
@@ -98,7 +97,12 @@ class CapacityGraph:
 
         Raises `TopologyError` when the capacities in that unit would leave 62 bits.
         """
-        unit = _common_unit(name, bandwidths, len(ranks))
+        # Most links of a large fabric share a few numbers, as objects too: by them it is quick.
+        links = list(bandwidths.values())
+        numbers = {id(bandwidth): bandwidth for bandwidth in links}
+        counts = Counter(map(id, links))
+        unit = _common_unit(name, [(numbers[i], count) for i, count in counts.items()], len(ranks))
+        units = {i: (bandwidth / unit).numerator for i, bandwidth in numbers.items()}
         return CapacityGraph(
             names=names,
             gpu=gpu,
@@ -107,7 +111,7 @@ class CapacityGraph:
             ranks=ranks,
             tail=tuple(tail for tail, _ in bandwidths),
             head=tuple(head for _, head in bandwidths),
-            capacity=tuple((bandwidth / unit).numerator for bandwidth in bandwidths.values()),
+            capacity=tuple([units[id(bandwidth)] for bandwidth in links]),
             unit=unit,
         )
 
@@ -216,22 +220,22 @@ def select_ranks(topology: Topology, patterns: Sequence[str]) -> tuple[str, ...]
     return tuple(chosen)
 
 
-def _common_unit(name: str, links: Mapping[tuple[int, int], Fraction], ranks: int) -> Fraction:
-    """The largest bandwidth of which every link is a whole multiple."""
+def _common_unit(name: str, links: Sequence[tuple[Fraction, int]], ranks: int) -> Fraction:
+    """The largest bandwidth of which every link is a whole multiple; `links`: (GB/s, how many)."""
     limit = CAPACITY_LIMIT // max(1, ranks)
-    total = sum(links.values(), Fraction(0))
+    total = sum((bandwidth * count for bandwidth, count in links), Fraction(0))
     # Dividing only ever makes the unit smaller, so the first excess settles it: the unit of many
     # unrelated fractions never gets to grow without bound.
     unit = Fraction(0)
     examples: list[Fraction] = []
-    for bandwidth in dict.fromkeys(links.values()):
+    for bandwidth in dict.fromkeys(bandwidth for bandwidth, _ in links):
         (a, b), (c, d) = unit.as_integer_ratio(), bandwidth.as_integer_ratio()
         finer = Fraction(math.gcd(a * d, c * b), b * d)
         if finer != unit:
             examples.append(bandwidth)
         unit = finer
         if total >= limit * unit:
-            largest = max(links.values())
+            largest = max(bandwidth for bandwidth, _ in links)
             culprits = list(dict.fromkeys((*examples[-2:], largest)))
             raise TopologyError(
                 f"topology '{name}': bandwidths {', '.join(map(show, culprits))} GB/s have no "

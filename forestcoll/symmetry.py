@@ -110,6 +110,12 @@ def symmetry_group(graph: CapacityGraph, generators: Sequence[Image]) -> Symmetr
     )
 
 
+def kinds(graph: CapacityGraph) -> list[int]:
+    """Per node a number for what it is: GPU or switch, what it can do, rank with which part."""
+    found: list[int] = _links(graph).kind.tolist()
+    return found
+
+
 @lru_cache(maxsize=2)
 def _links(graph: CapacityGraph) -> _Links:
     return _Links(graph)

@@ -8,14 +8,14 @@ may be rotated: part b takes the place of part b + 1. What is found is checked l
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from forestcoll.errors import ForestError
 from forestcoll.graph import CapacityGraph
 from forestcoll.kernel import _kernel
-from forestcoll.symmetry import Image, SymmetryGroup, symmetry_group
+from forestcoll.symmetry import Image, SymmetryGroup, kinds, symmetry_group
 
 CLASSES_TRIED = 8
 """Sets of switches that are tried as the outside, beside the obvious ones."""
@@ -56,7 +56,7 @@ def find_parts(graph: CapacityGraph) -> Iterator[Parts]:
     """Ways to see the graph as equal parts, the fewest parts first."""
     ranks = set(graph.ranks)
     links = (graph.n, graph.tail, graph.head)
-    colours = _refined(graph, {})
+    colours = _refined(graph, ())
     seen: set[tuple[int, ...]] = set()
     found = []
     for candidate in _outsides(graph, colours):
@@ -169,56 +169,61 @@ def _outsides(graph: CapacityGraph, colours: Sequence[int]) -> Iterator[list[int
     yield relays
 
 
-def _refined(graph: CapacityGraph, special: dict[int, int]) -> list[int]:
+def _refined(graph: CapacityGraph, special: Sequence[int]) -> list[int]:
     """Colours by which nodes differ; `special` nodes have one of their own from the start."""
-    part = dict(zip(graph.ranks, graph.parts, strict=True))
-    kinds: dict[object, int] = {}
-    looks = zip(graph.gpu, graph.multicast, graph.aggregation, strict=True)
-    colour = [
-        kinds.setdefault((look, part.get(v, -1), special.get(v, -1)), len(kinds))
-        for v, look in enumerate(looks)
-    ]
+    colour = kinds(graph)
+    fresh = max(colour) + 1
+    for i, v in enumerate(special):
+        colour[v] = fresh + i
     return _kernel.refine_colours(graph.n, graph.tail, graph.head, graph.capacity, colour)
 
 
 def _aligned(graph: CapacityGraph, outside: tuple[int, ...], labels: Sequence[int]) -> Parts | None:
     """The parts with their nodes in matching order, or None where they are not alike."""
-    colours = _refined(graph, {v: i for i, v in enumerate(outside)})
-    gone = set(outside)
-    members: dict[int, list[int]] = defaultdict(list)
-    for rank in graph.ranks:
-        members[labels[rank]].append(rank)
-    placed = set(graph.ranks)
-    for v in range(graph.n):
-        if v not in gone and v not in placed:
-            members[labels[v]].append(v)
-    parts = list(members.values())
-    first = Counter(colours[v] for v in parts[0])
-    if any(len(p) != len(parts[0]) or Counter(colours[v] for v in p) != first for p in parts[1:]):
+    in_order = _matched(graph, labels, _refined(graph, outside))
+    if in_order is None:
         return None
-    in_order = [_matched(parts[0], part, colours) for part in parts]
     found = _rotated(graph, outside, in_order)
     if found is not None:
         return found
-    in_order = [parts[0]]
+    matched = [in_order[0]]
     budget = [ALIGNMENTS]
-    for part in parts[1:]:
-        match = _matched_by_search(graph, outside, parts[0], part, budget)
+    for part in in_order[1:]:
+        match = _matched_by_search(graph, outside, in_order[0], part, budget)
         if match is None:
             return None
-        in_order.append(match)
-    return _rotated(graph, outside, in_order)
+        matched.append(match)
+    return _rotated(graph, outside, matched)
 
 
-def _matched(first: Sequence[int], part: Sequence[int], colours: Sequence[int]) -> list[int]:
-    """The nodes of `part`, each where `first` has one of its colour, in the order of both."""
-    queue: dict[int, Iterator[int]] = {}
-    by_colour: dict[int, list[int]] = defaultdict(list)
-    for v in part:
-        by_colour[colours[v]].append(v)
-    for colour, nodes in by_colour.items():
-        queue[colour] = iter(nodes)
-    return [next(queue[colours[v]]) for v in first]
+def _matched(
+    graph: CapacityGraph, labels: Sequence[int], colours: Sequence[int]
+) -> list[list[int]] | None:
+    """The nodes of each part in an order in which their colours match; None where parts differ.
+
+    `labels`: part of each node, -1 outside. Ranks by number, then the others, as far as colours
+    leave a choice; in the first part in this order altogether. The parts by their least ranks.
+    """
+    import numpy as np
+
+    label, colour = np.asarray(labels), np.asarray(colours)
+    ranks = np.asarray(graph.ranks)
+    place = np.arange(graph.n) + len(ranks)
+    place[ranks] = np.arange(len(ranks))
+    first = np.full(graph.n, graph.n)  # per part its least rank number, for the order of parts
+    np.minimum.at(first, label[ranks], np.arange(len(ranks)))
+    inside = np.flatnonzero(label >= 0)
+    inside = inside[first[label[inside]] < graph.n]  # switches without ranks are outside
+    count = len(np.unique(label[inside]))
+    if len(inside) % count:
+        return None
+    key = first[label[inside]]
+    nodes = inside[np.lexsort((place[inside], colour[inside], key))].reshape(count, -1)
+    whole = (label[nodes] == label[nodes[:, :1]]).all()
+    if not whole or not (colour[nodes] == colour[nodes[0]]).all():
+        return None
+    found: list[list[int]] = nodes[:, np.argsort(place[nodes[0]])].tolist()
+    return found
 
 
 def _rotated(
@@ -255,7 +260,7 @@ def _matched_by_search(
         if u in keep and v in keep
     ]
     tail, head, capacity = ([arc[i] for arc in arcs] for i in range(3))
-    start = _refined(graph, {v: i for i, v in enumerate(outside)})
+    start = _refined(graph, outside)
     colours = [start[v] for v in nodes]
     while budget[0] > 0:
         budget[0] -= 1
@@ -282,11 +287,16 @@ Near = dict[int, dict[int, tuple[int, int]]]  # node -> neighbour -> (capacity t
 
 
 def _neighbours(graph: CapacityGraph, keep: set[int]) -> Near:
+    import numpy as np
+
+    kept = np.zeros(graph.n, dtype=bool)
+    kept[list(keep)] = True
+    tail, head = np.asarray(graph.tail), np.asarray(graph.head)
     near: Near = {v: {} for v in sorted(keep)}
-    for u, v, c in zip(graph.tail, graph.head, graph.capacity, strict=True):
-        if u in keep and v in keep:
-            near[u][v] = (c, near[u].get(v, (0, 0))[1])
-            near[v][u] = (near[v].get(u, (0, 0))[0], c)
+    for e in np.flatnonzero(kept[tail] & kept[head]).tolist():
+        u, v, c = graph.tail[e], graph.head[e], graph.capacity[e]
+        near[u][v] = (c, near[u].get(v, (0, 0))[1])
+        near[v][u] = (near[v].get(u, (0, 0))[0], c)
     return near
 
 

@@ -161,6 +161,7 @@ class Expansion:
         self.nodes: dict[str, Node] = {}
         self.lines: dict[str, int] = {}
         self.links: list[Link] = []
+        self.likes: dict[tuple[object, ...], Link] = {}  # one validated link of each look
         self.steps = 0
 
     def step(self) -> None:
@@ -283,18 +284,23 @@ class Expansion:
 
     def join(self, template: _LinkTemplate, prefix: str, names: Mapping[str, Number]) -> None:
         """Links every node that `src` stands for with every one that `dst` stands for."""
-        bandwidth = Fraction(template.bandwidth.value(names))
-        latency = None if template.latency is None else Fraction(template.latency.value(names))
+        bandwidth = template.bandwidth.value(names)
+        latency = None if template.latency is None else template.latency.value(names)
         count = 1 if template.count is None else template.count.integer(names)
+        look = (bandwidth, latency, count, template.oneway)
+        like = self.likes.get(look)
         for src in template.src.expand(names):
             for dst in template.dst.expand(names):
                 self.step()
                 for end in (prefix + src, prefix + dst):
                     if end not in self.nodes:
                         raise TopologyError(unknown_node(end, self.nodes))
-                self.links.append(
-                    Link(prefix + src, prefix + dst, bandwidth, latency, count, template.oneway)
-                )
+                if like is None:
+                    exactly = None if latency is None else Fraction(latency)
+                    ends = prefix + src, prefix + dst
+                    like = Link(*ends, Fraction(bandwidth), exactly, count, template.oneway)
+                    self.likes[look] = like
+                self.links.append(like.between(prefix + src, prefix + dst))
                 check_sizes(0, len(self.links))
 
 

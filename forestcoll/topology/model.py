@@ -88,6 +88,20 @@ class Link:
         if not 1 <= self.count <= MAX_COUNT:
             raise TopologyError(f"count {self.count} must be between 1 and {MAX_COUNT:,}")
 
+    def between(self, src: str, dst: str) -> Link:
+        """The same link between two other nodes; not validated again, there may be a million."""
+        if src == dst:
+            raise TopologyError(f"'{src}' is linked to itself; a link joins two nodes")
+        other = object.__new__(Link)
+        put = object.__setattr__
+        put(other, "src", src)
+        put(other, "dst", dst)
+        put(other, "bandwidth", self.bandwidth)
+        put(other, "latency", self.latency)
+        put(other, "count", self.count)
+        put(other, "oneway", self.oneway)
+        return other
+
     def directions(self) -> Iterator[tuple[str, str]]:
         """(from, to) once, or both ways round."""
         yield self.src, self.dst
@@ -156,7 +170,7 @@ class Topology:
         """GB/s from node to node, parallel links added up, each direction on its own."""
         merged: dict[tuple[str, str], Fraction] = {}
         for link in self.links:
-            bandwidth = link.bandwidth * link.count
+            bandwidth = link.bandwidth if link.count == 1 else link.bandwidth * link.count
             for ends in link.directions():
                 known = merged.get(ends)
                 merged[ends] = bandwidth if known is None else known + bandwidth
