@@ -1,0 +1,66 @@
+"""schedules/: what is stored there proves itself, and is what synthesize writes today."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from forestcoll import catalog, pipeline
+from forestcoll.program import Collective
+
+SCHEDULES = Path(__file__).parents[1] / "schedules"
+CHECKER = Path(__file__).parents[2] / "shared" / "tools" / "check_forest.py"
+MACHINES: dict[str, tuple[str, dict[str, str]]] = {
+    "dgx1-v100-1": ("dgx1-v100", {}),
+    "dgx-a100-1": ("dgx-a100", {}),
+    "dgx-a100-2": ("dgx-a100", {"boxes": "2"}),
+    "dgx-h100-1": ("dgx-h100", {}),
+    "mi250-1": ("mi250", {}),
+    "mi300x-1": ("mi300x", {}),
+}
+CASES = [(machine, collective) for machine in MACHINES for collective in Collective]
+FORESTS = [SCHEDULES / machine / f"{collective}.forest.json" for machine, collective in CASES]
+
+
+@pytest.mark.parametrize(("machine", "collective"), CASES, ids=lambda x: str(x))
+def test_synthesis_gives_the_stored_bytes(
+    machine: str, collective: Collective, request: pytest.FixtureRequest
+) -> None:
+    name, settings = MACHINES[machine]
+    made = pipeline.synthesize(catalog.load(name, settings), collective)
+    assert made.name == machine
+    folder = SCHEDULES / machine
+    for form, text in made.texts.items():
+        file = folder / f"{collective}{pipeline.FORMATS[form]}"
+        if request.config.getoption("--update-golden"):
+            folder.mkdir(parents=True, exist_ok=True)
+            file.write_text(text, encoding="utf-8")
+        assert file.read_text(encoding="utf-8") == text, (
+            f"{file.name} of {machine} has changed: look at why, then --update-golden"
+        )
+
+
+@pytest.mark.parametrize(
+    "path",
+    [f for m, c in CASES for f in sorted((SCHEDULES / m).glob(f"{c}.*"))],
+    ids=lambda path: f"{path.parent.name}/{path.name}",
+)
+def test_stored_schedules_prove_themselves(path: Path) -> None:
+    verdict = pipeline.verify_text(path.read_text(encoding="utf-8"), path.name)
+    if verdict.kind == "forest" and "allreduce" not in path.name:
+        assert verdict.figures["optimal"] is True
+
+
+@pytest.mark.parametrize("path", FORESTS, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_stored_forests_pass_the_independent_check(path: Path) -> None:
+    if not CHECKER.exists():
+        pytest.skip("the independent checker of the forest contract is not here")
+    collective = path.name.removesuffix(".forest.json")
+    command = [sys.executable, str(CHECKER), str(path), "--collective", collective]
+    if collective in ("allgather", "reduce-scatter"):
+        command.append("--optimal")
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
