@@ -137,10 +137,10 @@ def _replay(trace: Trace, memories: list[Memory], root: int) -> int:
 
 def rank_loads(program: Program, sizes: Sizes) -> Loads:
     """(from rank, to rank) -> fraction of the total data handed straight from one to the other."""
-    chunks: dict[tuple[int, int], Fraction] = {}
+    chunks: dict[tuple[int, int, int], int] = {}  # from, to, parts of a chunk -> how many
 
     def move(src: int, dst: int, count: int, parts: int) -> None:
-        chunks[src, dst] = chunks.get((src, dst), Fraction(0)) + Fraction(count, parts)
+        chunks[src, dst, parts] = chunks.get((src, dst, parts), 0) + count
 
     for r, b, _, i in program.instructions():
         if i.op in SENDS:
@@ -151,7 +151,10 @@ def rank_loads(program: Program, sizes: Sizes) -> Loads:
         for ref in i.src:
             if ref.rank is not None:
                 move(ref.rank, r, ref.count, i.part[1])
-    return {pair: chunks[pair] / sizes.total for pair in sorted(chunks)}
+    loads: Loads = {}
+    for (src, dst, parts), count in sorted(chunks.items()):
+        loads[src, dst] = loads.get((src, dst), Fraction(0)) + Fraction(count, parts * sizes.total)
+    return loads
 
 
 def _length(i: Instruction) -> int:
@@ -167,11 +170,12 @@ def link_loads(program: Program, forest: Forest) -> Loads:
     number = {node: rank for rank, node in enumerate(forest.graph.ranks)}
     if len(number) != program.n:
         raise PlanError(f"the program has {program.n} ranks, the forest {len(number)}")
-    wanted: Loads = {}
+    weights: dict[tuple[int, int], int] = {}
     for tree in forest.trees:
         for path in tree.edges:
             pair = number[path[0]], number[path[-1]]
-            wanted[pair] = wanted.get(pair, Fraction(0)) + forest.share(tree)
+            weights[pair] = weights.get(pair, 0) + tree.weight
+    wanted = {pair: Fraction(weight, forest.total) for pair, weight in weights.items()}
     loads = rank_loads(program, sizes_of(program))
     for pair in sorted(wanted.keys() | loads.keys()):
         plan, tree_load = loads.get(pair, Fraction(0)), wanted.get(pair, Fraction(0))

@@ -338,10 +338,11 @@ def scale_of(program: Program, sizes: Sizes, *, rounds: int, launches: int) -> S
                 times = rounds if loop else 1
                 body = step.body if isinstance(step, Pipeline) else (step,)
                 for i in body:
-                    grain = min(math.lcm(grain, i.part[1]), GRAIN_LIMIT + 1)
                     instructions += 1
-                    chunks = sum(ref.count for ref in i.src) + sum(ref.count for ref in i.dst)
-                    work += times * (2 + len(i.channels)) + chunks
+                    work += times * (2 + len(i.channels))
+                    if i.src or i.dst:
+                        grain = min(math.lcm(grain, i.part[1]), GRAIN_LIMIT + 1)
+                        work += sum([ref.count for ref in (*i.src, *i.dst)])
     if grain > GRAIN_LIMIT:
         raise UnsupportedError(
             f"the instructions' parts cut a chunk into more than {GRAIN_LIMIT} slices"

@@ -232,6 +232,8 @@ def _check_balance(ends: set[End], end: End, signal: Use | None, wait: Use | Non
 
 
 def _check_semaphores(program: Program, r: int) -> None:
+    if not program.ranks[r].semaphores:  # structure.py refused whoever names one
+        return
     tables: list[dict[int, Use]] = [{}, {}]
     for b, block in enumerate(program.ranks[r].thread_blocks):
         for table, op in zip(tables, (Op.RELEASE, Op.ACQUIRE), strict=True):
@@ -264,6 +266,8 @@ def _check_barriers(program: Program, r: int) -> None:
     uses: dict[int, list[Use]] = {}
     groups: dict[int, tuple[int, int, int]] = {}  # barrier -> its group, as said by block and step
     for b, block in enumerate(program.ranks[r].thread_blocks):
+        if all(i.op is not Op.BARRIER for _, i in _plain(block)):
+            continue
         for index, use in _uses(block, b, frozenset({Op.BARRIER}), "ident").items():
             uses.setdefault(index, []).append(use)
         for s, i in _plain(block):
