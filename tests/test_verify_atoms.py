@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -18,6 +19,7 @@ from forestcoll.errors import ForestCollError
 from forestcoll.forest import Forest
 from forestcoll.lower import lower
 from forestcoll.program import (
+    Collective,
     Instruction,
     Op,
     Pipeline,
@@ -265,3 +267,32 @@ def test_pieces_of_messages_end_atoms() -> None:
     assert verify(p).events == 3
     assert verify(sized).events == 1 + 2 * 4  # pieces of 3 chunks: 0, 3, 6, 9
     assert_same(sized)
+
+
+# --- time
+
+
+def test_many_instructions_that_nothing_orders() -> None:
+    """One thread block without a single barrier, and a launch that ends after all it has done."""
+    n = 40_000
+    copies = [pg.do(Op.COPY, pg.inp(c), pg.out(c)) for c in range(n)]
+    ranks = [pg.rank(pg.otb([], *copies), i=n, o=n)]
+    p = pg.program(Collective.ALLREDUCE, "onesided", ranks, modes="out")
+    start = time.process_time()
+    assert verify(p).modes == ("out-of-place",)
+    assert time.process_time() - start < 15
+
+
+def test_cuts_that_are_chased_by_very_many_ties() -> None:
+    """Copies to the next chunk, over and over: every sweep finds one more cut."""
+    n, half = 3000, 300
+    steps: list[Step] = []
+    for k in range(n):
+        at = k % 1000
+        steps += [pg.do(Op.COPY, pg.scr(at, half), pg.scr(at + half, half)), pg.do(Op.NOP)]
+    steps += [pg.do(Op.COPY, pg.inp(0, 1000), pg.out(0, 1000))]
+    ranks = [pg.rank(pg.otb([], *steps), i=1000, o=1000, s=2000)]
+    p = pg.program(Collective.ALLREDUCE, "onesided", ranks, modes="out")
+    start = time.process_time()
+    assert verdict(p) == "('out-of-place',), root -1, 0 chunks moved"
+    assert time.process_time() - start < 15

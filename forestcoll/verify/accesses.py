@@ -16,6 +16,8 @@ from collections.abc import Iterable
 
 from forestcoll.verify.trace import Trace
 
+_FEW = 4  # arrows into an event that are looked at here; order.py knows all
+
 
 class Accesses:
     """The accesses to all atoms of one mode."""
@@ -110,7 +112,7 @@ class Accesses:
         own = chain[earlier]
         if own == chain[event] and (earlier <= prev[event] or earlier == event):
             return
-        for other in trace.cross[event]:
+        for other in trace.cross[event][:_FEW]:
             if own == chain[other] and (earlier == other or earlier <= prev[other]):
                 return
         self.collisions.setdefault((earlier, event), atom)

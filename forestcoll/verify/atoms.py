@@ -40,7 +40,11 @@ Span = tuple[int, int]  # locations, or atoms, [from, to)
 Tie = tuple[int, tuple[int, ...]]  # a length, and the first locations of ranges that are alike
 
 PASSES = 64
-"""Sweeps over all ties before every location is taken by itself, which is always right."""
+VISITS = 4_000_000
+"""Sweeps over all ties, and looks at a tie, before every location is taken by itself.
+
+That is always right, and costs no more than that there are so many locations.
+"""
 
 PAIRED = PUTS | {Op.COPY, Op.GET}
 """Operations that move sources to destinations, one each (or one to all)."""
@@ -181,7 +185,7 @@ def _closed(cuts: bytearray, ties: list[Tie]) -> bytearray:
     Sweeps forwards and backwards by turns: cuts follow the data quickly either way. (Slices of
     bytes keep a sweep as cheap as the ranges are long.)
     """
-    for _ in range(PASSES):
+    for _ in range(min(PASSES, VISITS // (len(ties) + 1))):
         changed = False
         for tie in ties:
             changed |= _spread(cuts, *tie)

@@ -53,9 +53,9 @@ class _Plain:
         found = []
         for event in range(max(firsts, default=-1) + 1):
             state = self._arrive(event)
-            for a in firsts.get(event, ()):
-                if not self._comes_after(state, event, a):
-                    found.append((a, event))
+            if event in firsts:
+                earlier = self._without_known(state, event, firsts[event])
+                found += [(a, event) for a in earlier]
         return found
 
     def _arrive(self, event: int) -> _Chain:
@@ -111,19 +111,30 @@ class _Plain:
             if event > caller.known.get(chain, -1):
                 caller.known[chain] = event
 
-    def _comes_after(self, state: _Chain, event: int, a: int) -> bool:
+    def _without_known(self, state: _Chain, event: int, earlier: list[int]) -> list[int]:
+        """Those of the `earlier` events that `event` does not plainly come after."""
         trace = self.trace
-        first, prev = trace.chain[a], trace.prev[event]
-        if a == prev or (a <= prev and first == trace.chain[event]):
-            return True
-        if a <= state.known.get(first, -1):
-            return True
-        for other in trace.cross[event]:
-            if a == other or (a <= self.top[other] and first == trace.chain[other]):
-                return True
-        if first < 0:
+        prev, cross = trace.prev[event], set(trace.cross[event])
+        known = {trace.chain[event]: prev}
+        for other in cross:
+            chain = trace.chain[other]
+            known[chain] = max(self.top[other], known.get(chain, -1))
+        return [
+            a
+            for a in earlier
+            if a != prev
+            and a not in cross
+            and a > known.get(trace.chain[a], -1)
+            and a > state.known.get(trace.chain[a], -1)
+            and not self._ended(state, a)
+        ]
+
+    def _ended(self, state: _Chain, a: int) -> bool:
+        """Whether the chain knows of the end of a launch in which a thread block did `a`."""
+        trace = self.trace
+        if trace.chain[a] < 0:
             return False
-        caller = state.known.get(~trace.code.rank[first], -1)
+        caller = state.known.get(~trace.code.rank[trace.chain[a]], -1)
         return caller >= 0 and trace.line[caller] > trace.launch(a)
 
 
