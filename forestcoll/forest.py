@@ -171,17 +171,7 @@ class Forest:
                 f"edges, more than the limit of {limit:,}: take fewer ranks, or keep the forest "
                 "(--format forest)"
             )
-        number = {node: rank for rank, node in enumerate(self.graph.ranks)}
-        trees = [
-            replace(
-                tree,
-                root=element[tree.root],
-                edges=tuple(tuple([element[v] for v in path]) for path in tree.edges),
-            )
-            for element in self.group.elements()
-            for tree in self.trees
-        ]
-        trees.sort(key=lambda tree: (tree.phase != "reduce", number.get(tree.root, -1)))
+        trees = all_images(self.graph, self.trees, self.group)
         return replace(self, trees=tuple(trees), group=None)
 
     def _loads(self) -> list[int]:
@@ -241,6 +231,22 @@ def in_order(root: int, phase: Phase, edges: Sequence[Path]) -> tuple[Path, ...]
     placed = set(order)
     order += [number for number in numbers if number not in placed]
     return tuple(edges[number] for number in order)
+
+
+def all_images(graph: CapacityGraph, trees: Sequence[Tree], group: SymmetryGroup) -> list[Tree]:
+    """Every image of each tree, reduce trees first, roots in rank order."""
+    number = {node: rank for rank, node in enumerate(graph.ranks)}
+    images = [
+        replace(
+            tree,
+            root=element[tree.root],
+            edges=tuple([tuple([element[v] for v in path]) for path in tree.edges]),
+        )
+        for element in group.elements()
+        for tree in trees
+    ]
+    images.sort(key=lambda tree: (tree.phase != "reduce", number.get(tree.root, -1)))
+    return images
 
 
 def check(forest: Forest) -> Fraction:

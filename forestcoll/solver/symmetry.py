@@ -16,7 +16,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Literal
 
-from forestcoll.forest import Bound, Forest, Tree, check, in_order
+from forestcoll.forest import Bound, Forest, Tree, all_images, check, in_order
 from forestcoll.graph import CapacityGraph
 from forestcoll.program import Collective
 from forestcoll.solver.bounds import check_parts
@@ -24,7 +24,6 @@ from forestcoll.solver.hops import pack_by_hops
 from forestcoll.solver.optimum import Optimum, analyse, is_symmetric
 from forestcoll.solver.parts import Parts, find_parts, inner_generators, translations
 from forestcoll.solver.rotated import pack_parts
-from forestcoll.solver.synthesis import turned, whole
 from forestcoll.symmetry import SymmetryGroup
 
 COMPACT_FROM = 2_048
@@ -80,6 +79,12 @@ def pack_compact(
     return None
 
 
+def pack_regular(graph: CapacityGraph, k: int, capacity: Sequence[int]) -> list[Tree] | None:
+    """All trees of a forest as `pack_compact` finds it, or None."""
+    packed = pack_compact(graph, k, capacity)
+    return None if packed is None else all_images(graph, *packed)
+
+
 def solve_compact(
     graph: CapacityGraph,
     collective: Collective,
@@ -95,6 +100,8 @@ def solve_compact(
         return None
     if collective is Collective.ALLREDUCE and not is_symmetric(graph):
         return None
+    from forestcoll.solver.synthesis import turned, whole
+
     task = analyse(graph.reverse() if collective is Collective.REDUCE_SCATTER else graph, None)
     k, links, capacity, algbw = whole(task, trees)
     if links is not task.given:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Literal
 
-from forestcoll.forest import Bound, Forest, Tree, check
+from forestcoll.forest import Bound, Forest, Tree, check, scan
 from forestcoll.graph import CapacityGraph
 from forestcoll.program import Collective
 from forestcoll.solver.allreduce import fixed, plan
@@ -16,6 +16,10 @@ from forestcoll.solver.fixed import fixed_capacities
 from forestcoll.solver.joint import Joint
 from forestcoll.solver.optimum import Task, analyse, check_root, require_size
 from forestcoll.solver.packing import check_loads, pack
+from forestcoll.solver.symmetry import pack_regular
+
+BOTH_WAYS = 256
+"""Ranks up to which a fabric that can be packed by orbits is packed in general, too."""
 
 Progress = Callable[[str, float], None]
 """Called with the name of the stage that begins and the part of the work done, from 0 to 1."""
@@ -97,7 +101,7 @@ class _Phase:
         k, links, capacity, algbw = whole(task, trees)
         supply = task.supply(k)
         report("packing", 0.2)
-        packed = pack(links, capacity, supply)
+        packed = _trees(task, k, links, capacity, supply)
         report("checking", 0.9)
         check_loads(links, capacity, packed)
         report.done += 1
@@ -112,6 +116,26 @@ class _Phase:
         factor = total // self.total
         trees = [replace(tree, weight=tree.weight * factor) for tree in self.trees]
         return _Phase(trees, total, self.algbw, self.bound)
+
+
+def _trees(
+    task: Task, k: int, links: CapacityGraph, capacity: list[int], supply: list[int]
+) -> list[Tree]:
+    """Broadcast trees; by orbits on regular fabrics with several layers of switches.
+
+    Removing those switches is slow and makes tall trees. Small fabrics are packed both ways.
+    """
+    ranks = set(links.ranks)
+    ends = zip(links.tail, links.head, strict=True)
+    if task.root is not None or links.shares or all(u in ranks or v in ranks for u, v in ends):
+        return pack(links, capacity, supply)
+    regular = pack_regular(links, k, capacity)
+    if regular is None:
+        return pack(links, capacity, supply)
+    if len(ranks) > BOTH_WAYS:
+        return regular
+    packed = pack(links, capacity, supply)
+    return min(packed, regular, key=lambda trees: scan(links, trees)[1])
 
 
 def whole(
