@@ -8,13 +8,14 @@ the outside. That problem is packed by `pack`, exactly. Since parts may be rotat
 be right is what each orbit of links carries in all, so it does not matter which part a tree of the
 solution is used in.
 
-Where parts have a symmetry of their own, one root an orbit will do, as long as its trees, moved by
-the whole group, fill the links evenly; else all ranks of a part are representatives.
+Where parts have a symmetry of their own, one root an orbit will do, as long as there are trees for
+it that, moved by the whole group, fill the links as evenly (`folded`); else all ranks of a part are
+representatives.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -23,10 +24,11 @@ from typing import TypeVar
 from forestcoll.forest import Path, Tree
 from forestcoll.graph import CapacityGraph
 from forestcoll.kernel import _kernel
+from forestcoll.solver.folded import Pool, Use, chosen, use_of
 from forestcoll.solver.optimum import is_balanced
 from forestcoll.solver.packing import pack
 from forestcoll.solver.parts import Parts
-from forestcoll.symmetry import SymmetryGroup, symmetry_group
+from forestcoll.symmetry import Image, SymmetryGroup, symmetry_group
 
 EDGES = 6_000_000
 """Tree edges of all representatives together, at most."""
@@ -49,8 +51,8 @@ class Route:
     split: int
 
 
-Entry = tuple[Route, Edges]
-"""How a tree enters a part, and how it goes on inside (in nodes of part 0)."""
+Entry = tuple[Route | None, Edges]
+"""How a tree enters a part (None: it begins there), and how it goes on (in nodes of part 0)."""
 
 
 def pack_parts(
@@ -69,37 +71,20 @@ def pack_parts(
     if group.size > len(parts.members):
         roots = [v for v in scheme.ranks if group.node[v] == v]
         every = {group.node[v] for v in scheme.ranks} == set(roots)
-        if every and scheme.affordable(roots):
-            trees = [tree for root in roots for tree in scheme.trees(root, plan)]
-            if fits(graph, group, trees, capacity):
-                return trees, group
+        folded = scheme.folded(plan, group) if every and scheme.affordable(roots) else None
+        if folded is not None:
+            return [tree for root in roots for tree in scheme.trees(root, folded)], group
     if not scheme.affordable(scheme.ranks):
         return None
     trees = [tree for root in scheme.ranks for tree in scheme.trees(root, plan)]
     return trees, symmetry_group(graph, [parts.rotation])
 
 
-def fits(
-    graph: CapacityGraph, group: SymmetryGroup, trees: Iterable[Tree], capacity: Sequence[int]
-) -> bool:
-    """Whether no orbit of links carries more than it may, all images of `trees` together."""
-    number = {pair: e for e, pair in enumerate(zip(graph.tail, graph.head, strict=True))}
-    load: dict[int, int] = defaultdict(int)
-    for tree in trees:
-        for path in tree.edges:
-            for pair in pairwise(path):
-                load[group.link[number[pair]]] += tree.weight
-    members: dict[int, int] = defaultdict(int)
-    for orbit in group.link:
-        members[orbit] += 1
-    return all(units * group.size <= capacity[e] * members[e] for e, units in load.items())
-
-
 @dataclass(slots=True)
 class _Plan:
     """Per root: its trees inside its own part, and how they enter the others; with units."""
 
-    own: dict[int, list[tuple[Edges, int]]]
+    own: dict[int, list[tuple[Entry, int]]]
     entries: dict[int, list[tuple[Entry, int]]]
 
 
@@ -110,6 +95,7 @@ class _Scheme:
         self.graph = graph
         self.parts = parts
         self.k = k
+        self.capacity = capacity
         self.foreign = (len(parts.members) - 1) * k  # units a root that enter other parts
         ranks = set(graph.ranks)
         part, self.outside = set(parts.members[0]), set(parts.outside)
@@ -219,9 +205,9 @@ class _Scheme:
         plan = _Plan({}, {v: [] for v in self.ranks})
         for v in self.ranks:
             trees = sorted(inside[v], key=_height, reverse=True)
-            kinds = [(tree.edges, tree.weight) for tree in trees]
+            kinds: list[tuple[Entry, int]] = [((None, tree.edges), tree.weight) for tree in trees]
             plan.own[v], kinds = _split(kinds, self.k)
-            for edges, route, units in _zipped(kinds, arriving[v]):
+            for (_, edges), route, units in _zipped(kinds, arriving[v]):
                 plan.entries[route.path[0]].append(((route, edges), units))
         spare: list[tuple[Entry, int]] = []
         for v in self.ranks:
@@ -233,10 +219,41 @@ class _Scheme:
             plan.entries[v] += more
         return plan
 
+    def folded(self, plan: _Plan, group: SymmetryGroup) -> _Plan | None:
+        """The same for one root of each orbit, links filled as evenly; None if that is not found.
+
+        `group` moves part 0 within itself by all generators but the first.
+        """
+        inner = symmetry_group(self.graph, group.generators[1:])
+        home: dict[int, Image] = {}  # per rank the element that brings it to its representative
+        for element in inner.elements():
+            for v in self.ranks:
+                if element[v] == group.node[v]:
+                    home[v] = element
+        ends = zip(self.graph.tail, self.graph.head, group.link, strict=True)
+        orbit = {(u, v): e for u, v, e in ends if (u, v) in self.links}
+        room = {  # of all images together, for each element of the group
+            e: self.capacity[e] * count // group.size for e, count in Counter(group.link).items()
+        }
+        roots = [v for v in self.ranks if group.node[v] == v]
+        pools = []
+        for parts, wanted in ((plan.own, self.k), (plan.entries, self.foreign)):
+            for root in roots:
+                items: list[tuple[Entry, Use, int]] = []
+                for v in self.ranks:
+                    if group.node[v] == root:
+                        items += [(_moved(e, home[v]), _use(e, orbit), n) for e, n in parts[v]]
+                pools.append(Pool(items, wanted))
+        found = chosen(pools, room)
+        if found is None:
+            return None
+        own, entries = found[: len(roots)], found[len(roots) :]
+        return _Plan(dict(zip(roots, own, strict=True)), dict(zip(roots, entries, strict=True)))
+
     def trees(self, root: int, plan: _Plan) -> list[Tree]:
         """The trees of `root`, `k` units in all; equal ones are one."""
         k, members = self.k, self.parts.members
-        own = [edges for edges, units in plan.own[root] for _ in range(units)]
+        own = [edges for (_, edges), units in plan.own[root] for _ in range(units)]
         units = iter([entry for entry, units in plan.entries[root] for _ in range(units)])
         edges = [list(tree) for tree in own]
         for part in members[1:]:
@@ -255,10 +272,26 @@ class _Scheme:
         """The way into `part`, and the ways inside it."""
         route, edges = entry
         place = self.place
-        way = tuple([part[place[v]] for v in route.path[route.split :]])
-        yield route.path[: route.split] + way
+        if route is not None:
+            way = tuple([part[place[v]] for v in route.path[route.split :]])
+            yield route.path[: route.split] + way
         for path in edges:
             yield tuple([part[place[v]] if v in place else v for v in path])
+
+
+def _moved(entry: Entry, element: Image) -> Entry:
+    """`entry` as a symmetry maps it."""
+    route, edges = entry
+    if route is not None:
+        route = replace(route, path=tuple([element[v] for v in route.path]))
+    return route, tuple([tuple([element[v] for v in path]) for path in edges])
+
+
+def _use(entry: Entry, orbit: Links) -> Use:
+    """How much of each orbit of links `entry` takes."""
+    route, edges = entry
+    paths = edges if route is None else (route.path, *edges)
+    return use_of(orbit[pair] for path in paths for pair in pairwise(path))
 
 
 def _split(
