@@ -535,7 +535,7 @@ def _with_kind(kind: str) -> nx.Graph[int]:
 
 
 IDS = st.from_regex(r"[a-z0-9_.:@+#-]{1,6}(/[a-z0-9]{1,3})?", fullmatch=True)
-NUMBERS = st.fractions(min_value=Fraction(1, 10**6), max_value=10**6)
+NUMBERS = st.fractions(Fraction(1, 10**6), 10**6, max_denominator=10**9)
 
 
 @st.composite
