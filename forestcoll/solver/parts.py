@@ -249,7 +249,8 @@ def _matched_by_search(
 ) -> list[int] | None:
     """`part` in the order of `first`, by setting nodes apart until all differ; None if that fails.
 
-    Of nodes that look alike the first is taken: right for nodes that really are alike.
+    A node of `first` and one of `part` that looks like it get a colour of their own; where that
+    leads nowhere, the next one that looks like it is tried.
     """
     keep = {*outside, *first, *part}
     nodes = sorted(keep)
@@ -260,27 +261,38 @@ def _matched_by_search(
         if u in keep and v in keep
     ]
     tail, head, capacity = ([arc[i] for arc in arcs] for i in range(3))
-    start = _refined(graph, outside)
-    colours = [start[v] for v in nodes]
-    while budget[0] > 0:
+
+    def search(colours: list[int]) -> list[int] | None:
+        if budget[0] <= 0:
+            return None
         budget[0] -= 1
         colours = _kernel.refine_colours(len(nodes), tail, head, capacity, colours)
-        mine: dict[int, list[int]] = defaultdict(list)
-        other: dict[int, list[int]] = defaultdict(list)
-        for v in first:
-            mine[colours[number[v]]].append(v)
-        for v in part:
-            other[colours[number[v]]].append(v)
-        if any(len(other[colour]) != len(nodes) for colour, nodes in mine.items()):
+        mine, other = (_by_colour(side, colours, number) for side in (first, part))
+        if any(len(other.get(colour, ())) != len(same) for colour, same in mine.items()):
             return None
-        open_ones = [colour for colour, nodes in mine.items() if len(nodes) > 1]
-        if not open_ones:
+        unsettled = [colour for colour, same in mine.items() if len(same) > 1]
+        if not unsettled:
             return [other[colours[number[v]]][0] for v in first]
-        colour = min(open_ones, key=lambda c: len(mine[c]))
-        fresh = max(colours) + 1
-        colours[number[mine[colour][0]]] = fresh
-        colours[number[other[colour][0]]] = fresh
-    return None
+        colour = min(unsettled, key=lambda c: len(mine[c]))
+        for v in other[colour]:
+            split = list(colours)
+            split[number[mine[colour][0]]] = split[number[v]] = max(colours) + 1
+            found = search(split)
+            if found is not None:
+                return found
+        return None
+
+    start = _refined(graph, outside)
+    return search([start[v] for v in nodes])
+
+
+def _by_colour(
+    side: Sequence[int], colours: Sequence[int], number: dict[int, int]
+) -> dict[int, list[int]]:
+    found: dict[int, list[int]] = defaultdict(list)
+    for v in side:
+        found[colours[number[v]]].append(v)
+    return found
 
 
 Near = dict[int, dict[int, tuple[int, int]]]  # node -> neighbour -> (capacity to it, from it)
