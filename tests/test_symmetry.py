@@ -637,7 +637,7 @@ def test_a_slow_link_makes_a_file_whole_again() -> None:
 
 
 def test_generators_that_do_not_commute_are_expanded() -> None:
-    """A mirror that keeps all trees adds none; where it makes new ones, their shares are too many."""
+    """A mirror that keeps all trees adds none; where it makes more, their shares are too many."""
     data = compact_data()
     mirror = {f"box{b}/gpu{i}": f"box{b}/gpu{-i % 8}" for b in range(3) for i in range(8)}
     data["symmetry"]["generators"].append(mirror)
