@@ -19,7 +19,16 @@ from collections.abc import Iterable
 
 
 class ForestCollError(Exception):
-    """Base of every deliberate error of this package."""
+    """Base of every deliberate error of this package.
+
+    `rule` is the short name of the rule that is broken, where it has one (docs/lint.md), and `at`
+    the place in a plan: rank, thread block, step, as far as they are known.
+    """
+
+    def __init__(self, *args: object, rule: str = "", at: tuple[int, ...] = ()) -> None:
+        super().__init__(*args)
+        self.rule = rule
+        self.at = at
 
 
 class TopologyError(ForestCollError):

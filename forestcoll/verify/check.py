@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from forestcoll.errors import PlanError
@@ -72,6 +74,20 @@ def verify(
     Any program may be passed, a stranger's too. Raises UnsupportedError where it is larger than
     this check handles, or where its outcome depends on timing that the check does not follow.
     """
+    done, faults = examine(program, launches=launches, rounds=rounds, queue=queue)
+    for fault in faults:
+        raise fault
+    assert done is not None  # there is a fault otherwise
+    return done
+
+
+def examine(
+    program: Program, *, launches: int = 2, rounds: int = 2, queue: int | None = None
+) -> tuple[Verified | None, Iterator[PlanError]]:
+    """What `verify` proves, or None and all that the run found wrong: races, wrong sums and data.
+
+    What stops the run from being made at all (fields, wiring, deadlock) is raised as by `verify`.
+    """
     for name, value in (("launches", launches), ("rounds", rounds), ("queue", queue)):
         if value is not None and value < 1:
             raise ValueError(f"{name} must be at least 1, not {value}")
@@ -95,9 +111,12 @@ def verify(
         for claimed, in_place in ((program.out_of_place, False), (program.in_place, True))
         if claimed
     ]
-    root = _replay(trace, memories, program.root)
+    root, faults = _replay(trace, memories, program.root)
+    first = next(faults, None)
+    if first is not None:
+        return None, chain([first], faults)
     loads = rank_loads(program, sizes)
-    return Verified(
+    done = Verified(
         collective=program.collective,
         ranks=program.n,
         root=root if program.collective.rooted else -1,
@@ -110,10 +129,11 @@ def verify(
         launches=launches,
         queue=queue if program.style == "fifo" else None,
     )
+    return done, iter(())
 
 
-def _replay(trace: Trace, memories: list[Memory], root: int) -> int:
-    """The root, once the trace is known to be right in all modes; PlanError of the first not so."""
+def _replay(trace: Trace, memories: list[Memory], root: int) -> tuple[int, Iterator[PlanError]]:
+    """The root, and what is wrong in each mode with the data or with their order."""
     replays: list[Replay] = []
     failure: PlanError | None = None
     for memory in memories:
@@ -128,11 +148,10 @@ def _replay(trace: Trace, memories: list[Memory], root: int) -> int:
             break
         replays.append(replay)
     loose = unordered(trace, {pair for replay in replays for pair in replay.accesses.collisions})
-    for replay in replays:
-        root = replay.check(loose, root)
-    if failure is not None:
-        raise failure
-    return root
+    if replays:
+        root = replays[0].final.root(root)
+    faults = chain.from_iterable(replay.faults(loose, root) for replay in replays)
+    return root, faults if failure is None else chain(faults, [failure])
 
 
 def rank_loads(program: Program, sizes: Sizes) -> Loads:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
 
 from forestcoll.errors import PlanError
@@ -101,21 +102,20 @@ class Final:
             low, high = self.memory.buffer(rank, buffer)
             self._kept[rank, buffer] = values[low:high], writers[low:high]
 
-    def check(self, root: int) -> int:
-        """Compare with what the collective defines; returns the root of a rooted one (else -1).
+    def root(self, told: int) -> int:
+        """The root of a rooted collective (else -1); found from the data where `told` is -1."""
+        if not self.memory.layout.collective.rooted:
+            return -1
+        return self._find_root() if told < 0 else told
 
-        A `root` of -1 is found from where the data came from or went. Raises PlanError with the
-        first chunk that is wrong and who wrote it last.
-        """
-        rooted = self.memory.layout.collective.rooted
-        root = self._find_root() if rooted and root < 0 else root
+    def faults(self, root: int) -> Iterator[PlanError]:
+        """For every buffer that is not as the collective defines: its first chunk that is wrong."""
         for rank in range(self.memory.layout.sizes.ranks):
             wanted = self.memory.output_values(rank, root)
             if wanted is not None:
-                self._compare(rank, Buffer.OUTPUT, wanted)
+                yield from self._compare(rank, Buffer.OUTPUT, wanted)
             if not self.memory.in_place:
-                self._compare(rank, Buffer.INPUT, self.memory.input_values(rank))
-        return root if rooted else -1
+                yield from self._compare(rank, Buffer.INPUT, self.memory.input_values(rank))
 
     def _find_root(self) -> int:
         n = self.memory.layout.sizes.ranks
@@ -141,7 +141,7 @@ class Final:
         low, high = self.memory.layout.buffer(rank, Buffer.OUTPUT)
         return high - low
 
-    def _compare(self, rank: int, buffer: Buffer, wanted: list[int]) -> None:
+    def _compare(self, rank: int, buffer: Buffer, wanted: list[int]) -> Iterator[PlanError]:
         values, writers = self._kept[rank, buffer]
         if values == wanted:
             return
@@ -157,7 +157,10 @@ class Final:
             else f"last written by {self.trace.where(writer)}"
         )
         rule = "it must stay" if buffer is Buffer.INPUT else "it should hold"
-        raise PlanError(
+        written = writer >= 0 and self.trace.block[writer] >= 0
+        yield PlanError(
             f"wrong result: {name} holds {holds} at the end, {rule} {needs}; {by} "
-            f"({self.memory.mode})"
+            f"({self.memory.mode})",
+            rule="RUN-WRONG-RESULT",
+            at=self.trace.at(writer) if written else (rank,),
         )

@@ -8,9 +8,8 @@ if there are none, every timing gives the values of this one.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import NoReturn
 
 from forestcoll.errors import PlanError
 from forestcoll.program import Instruction, Op
@@ -60,37 +59,47 @@ class Replay:
         else:
             self._run_onesided()
 
-    def check(self, loose: Collection[tuple[int, int]], root: int) -> int:
-        """Check what `run` found; `loose` are the collisions that nothing orders.
+    def faults(self, loose: Collection[tuple[int, int]], root: int) -> Iterator[PlanError]:
+        """What is wrong with what `run` found; `loose` are the collisions that nothing orders.
 
-        Returns the root of a rooted collective (else -1). Raises PlanError: for a race first, since
-        a wrong value may be but its effect.
+        Races come first, and values only where there is none: a wrong value may be but its effect.
+        `root` is that of a rooted collective (see Final.root), else -1.
         """
         races = [pair for pair in loose if pair in self.accesses.collisions]
-        if races:
-            self._raise_race(*min(races, key=lambda p: (p[1], p[0])))
+        for a, b in sorted(races, key=lambda p: (p[1], p[0])):
+            yield self._race(a, b)
         if self._wrong is not None:
             event, text = self._wrong
-            raise PlanError(f"{self.trace.where(event)}: {text} ({self.memory.mode})")
-        return self.final.check(root)
+            yield PlanError(
+                f"{self.trace.where(event)}: {text} ({self.memory.mode})",
+                rule="RUN-WRONG-SUM",
+                at=self.trace.at(event),
+            )
+        elif not races:
+            yield from self.final.faults(root)
 
-    def _raise_race(self, a: int, b: int) -> NoReturn:
+    def _race(self, a: int, b: int) -> PlanError:
+        """The race of two events, in words: who, where, and what would order them."""
         trace, place = self.trace, self.memory.name(self.accesses.collisions[a, b])
         mode = self.memory.mode
         for caller, other in ((a, b), (b, a)):
             if trace.block[caller] >= 0:
                 continue
-            rank = ~trace.block[caller]
+            rank, at = ~trace.block[caller], trace.at(other)
             if trace.launch(other) >= trace.line[caller]:
-                raise PlanError(
+                return PlanError(
                     f"race: {trace.where(other)} uses {place} while that may still belong to "
                     f"{trace.where(caller)}; wait for a signal (relaxed will do) that rank {rank} "
-                    f"gives in the same launch, and a nop, before it ({mode})"
+                    f"gives in the same launch, and a nop, before it ({mode})",
+                    rule="RUN-RACE-CALLER",
+                    at=at,
                 )
-            raise PlanError(
+            return PlanError(
                 f"race: {trace.where(other)} may still use {place} when rank {rank}'s launch is "
                 f"over and its caller changes it; before its launch ends, let rank {rank} wait for "
-                f"a signal that comes after that (or flush its own port's put) ({mode})"
+                f"a signal that comes after that (or flush its own port's put) ({mode})",
+                rule="RUN-RACE-CALLER",
+                at=at,
             )
         if trace.block[a] == trace.block[b] and trace.launch(a) == trace.launch(b):
             hint = "put a nop between them (and a flush after a port's put)"
@@ -99,9 +108,11 @@ class Replay:
         else:
             hint = "let one wait (wait, nop) for a signal given after the other (nop, signal)"
         again = " of the next launch" if trace.launch(b) > trace.launch(a) else ""
-        raise PlanError(
+        return PlanError(
             f"race: {trace.where(a)} and {trace.where(b)}{again} both use {place}, at least one "
-            f"writes it, and nothing orders them; {hint} ({mode})"
+            f"writes it, and nothing orders them; {hint} ({mode})",
+            rule="RUN-RACE-LAUNCHES" if again else "RUN-RACE",
+            at=trace.at(b),
         )
 
     # --- values -----------------------------------------------------------------------------------
@@ -222,7 +233,9 @@ class Replay:
             raise PlanError(
                 f"{code.where(block, line)}: two of its operands meet in "
                 f"{self.memory.name(clash)} but are not the same chunks ({self.memory.mode}); "
-                f"they must be equal or apart"
+                f"they must be equal or apart",
+                rule="RUN-OVERLAP",
+                at=(code.rank[block], code.number[block], code.lines[block][line].step),
             )
         written = dst
         if i.op is Op.COPY:

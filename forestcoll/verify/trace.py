@@ -114,6 +114,15 @@ class Trace:
             return f"rank {~b}'s caller {when}"
         return self.code.where(b, self.line[event])
 
+    def at(self, event: int) -> tuple[int, ...]:
+        """Rank, thread block and step of the event; the rank alone of its caller's."""
+        b = self.block[event]
+        if b < 0:
+            return (~b,)
+        lines = self.code.lines[b]
+        step = lines[self.line[event] % len(lines)].step
+        return self.code.rank[b], self.code.number[b], step
+
     def launch(self, event: int) -> int:
         """The launch in which the event happens; of a caller, the launch that follows it."""
         b = self.block[event]
@@ -147,7 +156,13 @@ def raise_deadlock(code: Code, blocked: Mapping[int, Blocked], *, queue: int | N
         if any(blocked[b].full for b in path)
         else ""
     )
-    raise PlanError(f"deadlock: {'; '.join(links)}{closing}{advice}")
+    first = path[0]
+    step = code.lines[first][blocked[first].line].step
+    raise PlanError(
+        f"deadlock: {'; '.join(links)}{closing}{advice}",
+        rule="RUN-DEADLOCK",
+        at=(code.rank[first], code.number[first], step),
+    )
 
 
 _LONGEST_CIRCLE = 12

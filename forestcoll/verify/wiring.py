@@ -20,15 +20,24 @@ Connection = tuple[int, int, int]  # from rank, to rank, channel
 End = tuple[int, int, str, int]  # of a onesided channel: at rank, to peer, kind, index
 
 
+Faults = Iterator[PlanError | UnsupportedError]
+
+
 def check_wiring(program: Program) -> None:
     """Check that all that is sent is received, and all that is signalled is waited for."""
+    for fault in wiring_faults(program):
+        raise fault
+
+
+def wiring_faults(program: Program) -> Faults:
+    """Everything that is wrong with who talks to whom; nothing is read but steps and channels."""
     if program.style == "fifo":
-        _check_connections(program)
+        yield from _check_connections(program)
     else:
-        _check_channels(program)
+        yield from _check_channels(program)
         for r in range(program.n):
-            _check_semaphores(program, r)
-            _check_barriers(program, r)
+            yield from _check_semaphores(program, r)
+            yield from _check_barriers(program, r)
 
 
 def other_end(end: End) -> End:
@@ -45,33 +54,42 @@ def end_of(rank: int, channel: Channel) -> End:
 # --- fifo: connections ----------------------------------------------------------------------------
 
 
-def _check_connections(program: Program) -> None:
+def _check_connections(program: Program) -> Faults:
     senders: dict[Connection, int] = {}
     receivers: dict[Connection, int] = {}
     for r, rank in enumerate(program.ranks):
         for b, block in enumerate(rank.thread_blocks):
             if block.send != -1:
-                _claim(senders, (r, block.send, block.channel), r, b, f"sends to rank {block.send}")
+                key = (r, block.send, block.channel)
+                yield from _claim(senders, key, r, b, f"sends to rank {block.send}")
             if block.recv != -1:
-                what = f"receives from rank {block.recv}"
-                _claim(receivers, (block.recv, r, block.channel), r, b, what)
+                key = (block.recv, r, block.channel)
+                yield from _claim(receivers, key, r, b, f"receives from rank {block.recv}")
             for s, step in enumerate(block.steps):
-                assert isinstance(step, Instruction)  # structure.py refused the rest
-                if step.op in SENDS and block.send == -1:
-                    raise PlanError(f"{where(r, b, s, step.op)}: its thread block has no send peer")
-                if step.op in RECEIVES and block.recv == -1:
-                    raise PlanError(f"{where(r, b, s, step.op)}: its thread block has no recv peer")
+                if not isinstance(step, Instruction):
+                    continue  # structure.py refuses it
+                ways = (SENDS, block.send, "send"), (RECEIVES, block.recv, "recv")
+                for ops, peer, word in ways:
+                    if step.op in ops and peer == -1:
+                        yield PlanError(
+                            f"{where(r, b, s, step.op)}: its thread block has no {word} peer",
+                            rule="XML-DIRECTION",
+                            at=(r, b, s),
+                        )
     for connection in sorted(senders.keys() | receivers.keys()):
-        _check_messages(program, connection, senders.get(connection), receivers.get(connection))
+        sender, receiver = senders.get(connection), receivers.get(connection)
+        yield from _check_messages(program, connection, sender, receiver)
 
 
-def _claim(owners: dict[Connection, int], key: Connection, r: int, b: int, what: str) -> None:
+def _claim(owners: dict[Connection, int], key: Connection, r: int, b: int, what: str) -> Faults:
     if key in owners:
-        raise PlanError(
+        yield PlanError(
             f"rank {r}, thread block {b}: {what} on channel {key[2]}, as thread block "
-            f"{owners[key]} does already; a connection belongs to one thread block"
+            f"{owners[key]} does already; a connection belongs to one thread block",
+            rule="XML-CONNECTION-SHARED",
+            at=(r, b),
         )
-    owners[key] = b
+    owners.setdefault(key, b)
 
 
 def _messages(program: Program, rank: int, block: int | None, ops: frozenset[Op]) -> list[int]:
@@ -83,7 +101,7 @@ def _messages(program: Program, rank: int, block: int | None, ops: frozenset[Op]
 
 def _check_messages(
     program: Program, connection: Connection, sender: int | None, receiver: int | None
-) -> None:
+) -> Faults:
     src, dst, channel = connection
     sends = _messages(program, src, sender, SENDS)
     receives = _messages(program, dst, receiver, RECEIVES)
@@ -94,25 +112,32 @@ def _check_messages(
         a, b = _step(program, src, sender, s), _step(program, dst, receiver, t)
         count, wanted = _length(a), _length(b)
         if count != wanted:
-            raise PlanError(
+            yield PlanError(
                 f"{where(dst, receiver, t, b.op)}: receives {wanted} chunks, but message {k} "
-                f"{name} has {count} ({where(src, sender, s, a.op)})"
+                f"{name} has {count} ({where(src, sender, s, a.op)})",
+                rule="XML-MESSAGE-LENGTH",
+                at=(dst, receiver, t),
             )
+            return  # whatever follows on this connection is out of step
     if len(sends) > len(receives):
         assert sender is not None
         s = sends[len(receives)]
         op = _step(program, src, sender, s).op
-        raise PlanError(
+        yield PlanError(
             f"{where(src, sender, s, op)}: nobody receives it: {len(sends)} messages {name}, "
-            f"{len(receives)} receives" + _at(dst, receiver)
+            f"{len(receives)} receives" + _at(dst, receiver),
+            rule="XML-MESSAGE-LOST",
+            at=(src, sender, s),
         )
     if len(receives) > len(sends):
         assert receiver is not None
         t = receives[len(sends)]
         op = _step(program, dst, receiver, t).op
-        raise PlanError(
+        yield PlanError(
             f"{where(dst, receiver, t, op)}: nobody sends it: {len(receives)} receives {name}, "
-            f"{len(sends)} messages" + _at(src, sender)
+            f"{len(sends)} messages" + _at(src, sender),
+            rule="XML-MESSAGE-LOST",
+            at=(dst, receiver, t),
         )
 
 
@@ -182,7 +207,7 @@ def _uses(block: ThreadBlock, number: int, ops: frozenset[Op], what: str) -> dic
     return {index: Use(number, first[index], tuple(entries)) for index, entries in times.items()}
 
 
-def _check_channels(program: Program) -> None:
+def _check_channels(program: Program) -> Faults:
     signals: dict[End, Use] = {}
     waits: dict[End, Use] = {}
     ends: set[End] = set()
@@ -190,26 +215,34 @@ def _check_channels(program: Program) -> None:
         for b, block in enumerate(rank.thread_blocks):
             own = [end_of(r, c) for c in block.channels]
             if len(set(own)) != len(own):
-                raise PlanError(f"rank {r}, thread block {b}: lists a channel twice")
+                yield PlanError(
+                    f"rank {r}, thread block {b}: lists a channel twice",
+                    rule="MPP-CHANNEL-TWICE",
+                    at=(r, b),
+                )
             ends.update(own)
             for table, ops, verb in ((signals, SIGNALS, "signals"), (waits, WAITS, "waits on")):
                 for index, use in _uses(block, b, ops, "channels").items():
+                    if not 0 <= index < len(own):
+                        continue  # structure.py refuses it
                     end = own[index]
-                    if end in table:
-                        raise PlanError(
+                    if end in table and table[end].block != b:
+                        yield PlanError(
                             f"{where(r, b, use.step)}: {verb} its {_channel(end)}, as thread block "
-                            f"{table[end].block} does; one thread block must own that"
+                            f"{table[end].block} does; one thread block must own that",
+                            rule="MPP-CHANNEL-SHARED",
+                            at=(r, b, use.step),
                         )
-                    table[end] = use
+                    table.setdefault(end, use)
     for end in sorted(signals.keys() | {other_end(end) for end in waits}):
-        _check_balance(ends, end, signals.get(end), waits.get(other_end(end)))
+        yield from _check_balance(ends, end, signals.get(end), waits.get(other_end(end)))
 
 
 def _channel(end: End) -> str:
     return f"{end[2]} channel {end[3]} to rank {end[1]}"
 
 
-def _check_balance(ends: set[End], end: End, signal: Use | None, wait: Use | None) -> None:
+def _check_balance(ends: set[End], end: End, signal: Use | None, wait: Use | None) -> Faults:
     rank, peer = end[0], end[1]
     if signal is not None and (wait is None or wait.times != signal.times):
         other = (
@@ -219,32 +252,38 @@ def _check_balance(ends: set[End], end: End, signal: Use | None, wait: Use | Non
         )
         if other_end(end) not in ends:
             other = f"rank {peer} has no such channel back"
-        raise PlanError(
+        yield PlanError(
             f"{where(rank, signal.block, signal.step)}: signals its {_channel(end)} {signal} "
-            f"a launch, but {other}; what is left over breaks the next launch"
+            f"a launch, but {other}; what is left over breaks the next launch",
+            rule="MPP-SIGNAL-UNMATCHED",
+            at=(rank, signal.block, signal.step),
         )
     if wait is not None and signal is None:
         lacking = "never signals it" if end in ends else "has no such channel back"
-        raise PlanError(
+        yield PlanError(
             f"{where(peer, wait.block, wait.step)}: waits on its {_channel(other_end(end))} {wait} "
-            f"a launch, but rank {rank} {lacking}"
+            f"a launch, but rank {rank} {lacking}",
+            rule="MPP-SIGNAL-UNMATCHED",
+            at=(peer, wait.block, wait.step),
         )
 
 
-def _check_semaphores(program: Program, r: int) -> None:
-    if not program.ranks[r].semaphores:  # structure.py refused whoever names one
+def _check_semaphores(program: Program, r: int) -> Faults:
+    if not program.ranks[r].semaphores:  # structure.py refuses whoever names one
         return
     tables: list[dict[int, Use]] = [{}, {}]
     for b, block in enumerate(program.ranks[r].thread_blocks):
         for table, op in zip(tables, (Op.RELEASE, Op.ACQUIRE), strict=True):
             for index, use in _uses(block, b, frozenset({op}), "semaphores").items():
                 if index in table:
-                    raise UnsupportedError(
+                    yield UnsupportedError(
                         f"{where(r, b, use.step, op)}: semaphore {index}, as thread block "
                         f"{table[index].block} does; who is first depends on timing, which this "
-                        "check does not follow: use one semaphore a pair of thread blocks"
+                        "check does not follow: use one semaphore a pair of thread blocks",
+                        rule="MPP-SEMAPHORE-SHARED",
+                        at=(r, b, use.step),
                     )
-                table[index] = use
+                table.setdefault(index, use)
     releases, acquires = tables
     for index in sorted(releases.keys() | acquires.keys()):
         release, acquire = releases.get(index), acquires.get(index)
@@ -256,13 +295,15 @@ def _check_semaphores(program: Program, r: int) -> None:
             rest = f"never {reverse}"
             if other is not None:
                 rest = f"{reverse} {other} (thread block {other.block})"
-            raise PlanError(
+            yield PlanError(
                 f"{where(r, found.block, found.step, op)}: {verb} semaphore {index} {found} "
-                f"a launch, but it is {rest}; it must return to its initial value"
+                f"a launch, but it is {rest}; it must return to its initial value",
+                rule="MPP-SEMAPHORE-UNMATCHED",
+                at=(r, found.block, found.step),
             )
 
 
-def _check_barriers(program: Program, r: int) -> None:
+def _check_barriers(program: Program, r: int) -> Faults:
     uses: dict[int, list[Use]] = {}
     groups: dict[int, tuple[int, int, int]] = {}  # barrier -> its group, as said by block and step
     for b, block in enumerate(program.ranks[r].thread_blocks):
@@ -274,22 +315,28 @@ def _check_barriers(program: Program, r: int) -> None:
             if i.op is Op.BARRIER:
                 group, at_block, at_step = groups.setdefault(i.ident, (i.group, b, s))
                 if i.group != group:
-                    raise PlanError(
+                    yield PlanError(
                         f"{where(r, b, s, i.op)}: barrier {i.ident} of {i.group} thread blocks, "
-                        f"but thread block {at_block}, step {at_step} says {group}"
+                        f"but thread block {at_block}, step {at_step} says {group}",
+                        rule="MPP-BARRIER-UNMATCHED",
+                        at=(r, b, s),
                     )
     for index, comers in uses.items():
         group, b, s = groups[index]
         if len(comers) != group:
-            raise PlanError(
+            yield PlanError(
                 f"{where(r, b, s, Op.BARRIER)}: barrier {index} is for {group} thread blocks, "
-                f"but {len(comers)} come to it"
+                f"but {len(comers)} come to it",
+                rule="MPP-BARRIER-UNMATCHED",
+                at=(r, b, s),
             )
         for use in comers[1:]:
             if use.times != comers[0].times:
-                raise PlanError(
+                yield PlanError(
                     f"{where(r, use.block, use.step, Op.BARRIER)}: comes to barrier {index} {use}, "
-                    f"thread block {comers[0].block} {comers[0]}"
+                    f"thread block {comers[0].block} {comers[0]}",
+                    rule="MPP-BARRIER-UNMATCHED",
+                    at=(r, use.block, use.step),
                 )
 
 
