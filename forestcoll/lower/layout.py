@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from types import MappingProxyType
 
 from forestcoll.errors import PlanError
 from forestcoll.forest import Forest, Phase, Tree
@@ -27,6 +28,8 @@ class RankTree:
     count: int
     parent: tuple[int, ...]  # per rank; -1 at the root
     order: tuple[int, ...]  # all ranks, parents before their children
+    planes: tuple[int, ...] = ()  # per rank, of the link with its parent; -1: none (planes.py)
+    instance: int = 0  # which of the equal parts of the forest it is in
 
     def children(self) -> list[list[int]]:
         """Per rank its children, ascending."""
@@ -87,14 +90,17 @@ def local_blocks(layout: Layout) -> int:
     return 4 if layout.collective.rooted else 1
 
 
-def layout(forest: Forest, instances: int = 1) -> Layout:
+def layout(
+    forest: Forest, instances: int = 1, planes: Mapping[int, int] = MappingProxyType({})
+) -> Layout:
     """The forest over chunks; every tree is cut into `instances` equal ones.
 
-    Trees that differ only in switches on the way become one: no runtime can choose switches.
+    Trees that differ only in switches on the way become one: no runtime can choose switches, but
+    for two `planes` (node -> 0 or 1), which stay apart.
     Raises PlanError where a path relays through a GPU, or the shares do not fit the collective.
     """
     _refuse_relays(forest)
-    merged = _merge(_rank_trees(forest))
+    merged = _merge(_rank_trees(forest, planes))
     whole = math.gcd(forest.total, *(t.count for t in merged))
     trees = [replace(t, count=t.count // whole) for t in merged]
     chunks = forest.total // whole
@@ -125,17 +131,18 @@ def _refuse_relays(forest: Forest) -> None:
                     )
 
 
-def _rank_trees(forest: Forest) -> Iterator[RankTree]:
+def _rank_trees(forest: Forest, planes: Mapping[int, int]) -> Iterator[RankTree]:
     rank_of = {node: rank for rank, node in enumerate(forest.graph.ranks)}
     for number, tree in enumerate(forest.trees):
         parent = [-1] * forest.n
+        plane = [-1] * forest.n
         for path in tree.edges:
             ends = (path[0], path[-1]) if tree.phase == "broadcast" else (path[-1], path[0])
             parent[rank_of[ends[1]]] = rank_of[ends[0]]
+            plane[rank_of[ends[1]]] = next((planes[v] for v in path[1:-1] if v in planes), -1)
         root = rank_of[tree.root]
-        yield RankTree(
-            root, tree.phase, 0, tree.weight, tuple(parent), _order(number, tree, root, parent)
-        )
+        order = _order(number, tree, root, parent)
+        yield RankTree(root, tree.phase, 0, tree.weight, tuple(parent), order, tuple(plane))
 
 
 def _order(number: int, tree: Tree, root: int, parent: list[int]) -> tuple[int, ...]:
@@ -155,9 +162,9 @@ def _order(number: int, tree: Tree, root: int, parent: list[int]) -> tuple[int, 
 
 def _merge(trees: Iterable[RankTree]) -> list[RankTree]:
     """Trees alike between ranks as one of their summed weight, in order of first appearance."""
-    merged: dict[tuple[int, Phase, tuple[int, ...]], RankTree] = {}
+    merged: dict[tuple[int, Phase, tuple[int, ...], tuple[int, ...]], RankTree] = {}
     for tree in trees:
-        key = (tree.root, tree.phase, tree.parent)
+        key = (tree.root, tree.phase, tree.parent, tree.planes)
         known = merged.get(key)
         merged[key] = replace(known, count=known.count + tree.count) if known else tree
     return list(merged.values())
@@ -190,9 +197,9 @@ def _place(trees: list[RankTree], start: list[int], instances: int) -> Iterator[
             reduce, broadcast = _align(reduce, broadcast)
         for phase in (reduce, broadcast):
             chunk = start[root]
-            for tree in phase:
-                for _ in range(instances):
-                    yield replace(tree, first=chunk)
+            for instance in range(instances):
+                for tree in phase:
+                    yield replace(tree, first=chunk, instance=instance)
                     chunk += tree.count
             if phase and chunk != start[root + 1]:
                 raise PlanError(
