@@ -15,6 +15,7 @@ import click
 
 import forestcoll
 from forestcoll.cli import commands, talk
+from forestcoll.cli.deploy import deploy
 from forestcoll.cli.front import front
 from forestcoll.cli.topology import topology
 from forestcoll.errors import ForestCollError
@@ -86,5 +87,6 @@ def cli() -> None:
 
 for command in commands.ALL:
     cli.add_command(command)
+cli.add_command(deploy)
 cli.add_command(front)
 cli.add_command(topology)

@@ -1,0 +1,70 @@
+"""`forestcoll deploy`: plans onto a runtime, with a proof that it used them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from forestcoll.cli import files
+from forestcoll.cli.options import json_option
+from forestcoll.cli.talk import draw, print_json
+from forestcoll.errors import OutputError
+
+if TYPE_CHECKING:
+    from forestcoll.deploy.runtimes import Runtime
+
+NAMES = ("mscclpp", "msccl", "rccl")
+
+
+@click.command()
+@click.argument("plans", nargs=-1, required=True, metavar="PLAN|DIR...")
+@click.option("--runtime", type=click.Choice(NAMES), required=True, help="Who runs the plans.")
+@click.option(
+    "--output",
+    "-o",
+    metavar="DIR",
+    help="Write plans, environment, checks and run.sh there. Default: only say what is needed.",
+)
+@click.option("--force", is_flag=True, help="Overwrite files.")
+@json_option
+def deploy(
+    plans: tuple[str, ...], runtime: Runtime, output: str | None, force: bool, as_json: bool
+) -> None:
+    """Make a runtime use plans, and prove that it did.
+
+    Takes plan files, or folders of them. With --output, a folder that is copied to every node:
+    run.sh starts a command (by default a check of every element) with the plans switched on, and
+    fails where the runtime's log does not show them at work.
+    """
+    from forestcoll import deploy as deployment
+    from forestcoll.report import deploy as report
+    from forestcoll.report.progress import StageProgress
+
+    folder = None if output is None else Path(output)
+    if folder is not None and folder.exists() and not folder.is_dir():
+        raise OutputError(f"{folder}: is no directory")
+    with StageProgress("reading plans"):
+        made = deployment.deploy([Path(p) for p in plans], runtime)
+    written: list[Path] = []
+    if folder is not None:
+        texts = {folder / name: text for name, text in made.files.items()}
+        _check_alone(folder / "plans", {p.name for p in texts})
+        files.write_all(texts, force)
+        written = list(texts)
+    if as_json:
+        print_json(report.summary(made, written))
+        return
+    draw(report.served(made))
+    draw(report.facts(made, written))
+
+
+def _check_alone(plans: Path, ours: set[str]) -> None:
+    """OutputError if other files lie among the plans: runtimes read every file that is there."""
+    others = [p.name for p in plans.glob("*") if p.name not in ours] if plans.is_dir() else []
+    if others:
+        raise OutputError(
+            f"{plans}: holds {others[0]} too, and runtimes load every file of the folder; "
+            "take another folder or remove it"
+        )

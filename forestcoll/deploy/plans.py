@@ -1,0 +1,168 @@
+"""Plan files as a deployment sees them: read, proven right, and what they serve."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from forestcoll import plans
+from forestcoll.errors import ForestCollError, PlanError
+from forestcoll.program import Buffer, Collective, Program
+
+ALIGNMENT = (
+    16  # bytes of a chunk in MSCCL++; holds any element type's whole elements for the others
+)
+CHECKED_BYTES = 16 << 20
+"""Size with which a deployment tries a plan, or the nearest one that the plan serves."""
+
+
+SUFFIXES: dict[plans.Format, str] = {"msccl-xml": ".msccl.xml", "mscclpp-json": ".mscclpp.json"}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One plan file. Sizes are nccl-tests' sizes, in bytes."""
+
+    source: str  # where it was read
+    text: str
+    format: plans.Format
+    program: Program
+    name: str  # as the runtime knows it
+    in_place: bool  # calls that the file is offered for
+    out_of_place: bool
+
+    @property
+    def chunks(self) -> int:
+        """Chunks of all of the data."""
+        first = self.program.ranks[0]
+        return max(first.input_chunks, first.output_chunks)
+
+    @property
+    def multiple(self) -> int:
+        """Sizes that are multiples of so many bytes are served, whatever the element type."""
+        return self.chunks * ALIGNMENT
+
+    @property
+    def checked(self) -> int:
+        """A size that the plan serves, near `CHECKED_BYTES`. PlanError if it serves none."""
+        low = max(self.program.min_bytes, 1)
+        high = self.program.max_bytes or 2**62
+        size = min(max(CHECKED_BYTES, low), high) // self.multiple * self.multiple
+        if size < low:
+            size = -(-low // self.multiple) * self.multiple
+        if size > high:
+            raise PlanError(
+                f"{self.source}: serves no size: multiples of {self.multiple} bytes from {low} to "
+                f"{high} do not exist"
+            )
+        return size
+
+    @property
+    def scratch(self) -> int:
+        """Chunks of scratch of the rank that needs most."""
+        return max(r.scratch_chunks for r in self.program.ranks)
+
+    def uses_switch(self) -> bool:
+        """Whether the plan lets the switch copy or add (NVLS)."""
+        return '"channel_type": "switch"' in self.text
+
+
+def read(paths: Sequence[Path], format: plans.Format | None) -> tuple[Plan, ...]:
+    """The plans in the files, and of that format in the directories, in order; each proven right.
+
+    Without a format a directory gives every schedule once, as XML where it has both.
+
+    Raises PlanError or UnsupportedError, with the file: unreadable, no plan, wrong, or none at all.
+    """
+    found = tuple(_plan(path, format) for path in _files(paths, format))
+    if not found:
+        where = ", ".join(str(p) for p in paths)
+        raise PlanError(f"{where}: no {format or 'plan'} file here")
+    return found
+
+
+def _files(paths: Sequence[Path], format: plans.Format | None) -> list[Path]:
+    files: dict[Path, None] = {}
+    for path in paths:
+        if not path.is_dir():
+            files[path] = None
+            continue
+        inside: dict[str, Path] = {}
+        for form, suffix in SUFFIXES.items():
+            if format in (form, None):
+                for file in sorted(path.glob(f"*{suffix}")):
+                    inside.setdefault(file.name.removesuffix(suffix), file)
+        files |= dict.fromkeys(inside[stem] for stem in sorted(inside))
+    return list(files)
+
+
+def _plan(path: Path, format: plans.Format | None) -> Plan:
+    from forestcoll.verify import verify
+
+    program = plans.read_plan(path)
+    text = path.read_text(encoding="utf-8")
+    told = plans.detect(text, str(path))
+    if format is not None and told != format:
+        raise PlanError(f"{path}: is {told}, this runtime reads {format}")
+    try:
+        verify(program)
+    except ForestCollError as error:
+        raise type(error)(f"{path}: {error}") from None
+    name, both = program.name, (program.in_place, program.out_of_place)
+    if told == "mscclpp-json":
+        document = json.loads(text)
+        name, both = document["name"], (document["inplace"], not document["inplace"])
+    return Plan(str(path), text, told, program, name, *both)
+
+
+def clashes(found: Sequence[Plan]) -> list[tuple[Plan, Plan]]:
+    """Pairs of plans that would both answer some call: the runtime takes the first it finds."""
+    return [
+        (one, other)
+        for i, one in enumerate(found)
+        for other in found[i + 1 :]
+        if one.program.collective == other.program.collective
+        and one.program.n == other.program.n
+        and _overlap(one.program, other.program)
+        and _same_place(one, other)
+    ]
+
+
+def _same_place(one: Plan, other: Plan) -> bool:
+    return any(
+        (one.in_place and other.in_place, one.out_of_place and other.out_of_place),
+    )
+
+
+def _overlap(one: Program, other: Program) -> bool:
+    no_end = 2**63
+    return max(one.min_bytes, other.min_bytes) <= min(
+        one.max_bytes or no_end, other.max_bytes or no_end
+    )
+
+
+def channels(plan: Plan) -> int:
+    """Channel numbers of a fifo plan."""
+    blocks = [b for r in plan.program.ranks for b in r.thread_blocks]
+    return max((b.channel + 1 for b in blocks if b.recv >= 0 or b.send >= 0), default=0)
+
+
+def reads_input_remotely(plan: Plan) -> bool:
+    """Whether a rank reads or writes a peer's input or output: zero copy between GPUs."""
+    return any(
+        ref.rank is not None and ref.buffer is not Buffer.SCRATCH
+        for _, _, _, instruction in plan.program.instructions()
+        for ref in (*instruction.src, *instruction.dst)
+    )
+
+
+SPELLED: dict[Collective, str] = {
+    Collective.ALLGATHER: "all_gather",
+    Collective.REDUCE_SCATTER: "reduce_scatter",
+    Collective.ALLREDUCE: "all_reduce",
+    Collective.BROADCAST: "broadcast",
+    Collective.REDUCE: "reduce",
+}
+"""nccl-tests' programs: `<name>_perf`."""

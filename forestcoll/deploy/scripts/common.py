@@ -1,0 +1,115 @@
+"""What the checks share; as a program: the proof, from a log, that the plans were used."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+DEPLOYED = json.loads((HERE / "deploy.json").read_text())
+
+
+def gpu_of(rank):
+    """The GPU, within its node, that the plans mean by this rank."""
+    return DEPLOYED["places"][rank]["gpu"]
+
+
+def check_world(ranks):
+    """Ends the program where the plans are for another number of ranks."""
+    if ranks != DEPLOYED["ranks"]:
+        sys.exit(f"{ranks} processes; the plans are for {DEPLOYED['ranks']}")
+
+
+def modes(plan):
+    """In place and out of place, those of them that the plan is offered for."""
+    if plan["in_place"]:
+        yield True
+    if plan["out_of_place"]:
+        yield False
+
+
+def data(torch, plan, rank, ranks, element_bytes, device, dtype):
+    """(input, expected output): small whole numbers, whose sums are exact in every type.
+
+    Element e of rank r's part is (31 r + 7 e) mod 13.
+    """
+    total = plan["check_bytes"] // element_bytes
+
+    def part(of, count):
+        steps = torch.arange(count, device=device, dtype=torch.int64)
+        return (31 * of + 7 * steps) % 13
+
+    collective = plan["collective"]
+    if collective == "allgather":
+        mine = total // ranks
+        return part(rank, mine).to(dtype), torch.cat([part(r, mine) for r in range(ranks)]).to(
+            dtype
+        )
+    if collective == "broadcast":
+        return part(rank, total).to(dtype), part(plan["root"], total).to(dtype)
+    summed = sum(part(r, total) for r in range(ranks))
+    if collective == "reduce-scatter":
+        mine = total // ranks
+        summed = summed[rank * mine : (rank + 1) * mine]
+    return part(rank, total).to(dtype), summed.to(dtype)
+
+
+def buffers(plan, in_place, source, expected, rank, empty):
+    """(input, output) with the input filled in, laid out as NCCL defines in place.
+
+    `empty(n)`: memory for n elements.
+    """
+    collective, count, out = plan["collective"], source.numel(), expected.numel()
+    if not in_place:
+        given, result = empty(count), empty(out)
+    elif collective == "allgather":
+        result = empty(out)
+        given = result[rank * count : (rank + 1) * count]
+    elif collective == "reduce-scatter":
+        given = empty(count)
+        result = given[rank * out : (rank + 1) * out]
+    else:
+        given = result = empty(count)
+    given.copy_(source)
+    return given, result
+
+
+def wrong(plan, rank, result, expected):
+    """Elements that differ; of a reduce only the root's count."""
+    if plan["collective"] == "reduce" and rank != plan["root"]:
+        return 0
+    return int((result != expected).sum())
+
+
+def report(rank, plan, in_place, bad):
+    """One line a rank and plan where something is wrong, one a plan where all is right."""
+    place = "in place" if in_place else "out of place"
+    what = f"{plan['file']}, {plan['check_bytes']} bytes, {place}"
+    if bad:
+        print(f"rank {rank}: {what}: {bad} elements wrong", flush=True)
+    elif rank == 0:
+        print(f"rank 0: {what}: right", flush=True)
+
+
+def prove(log):
+    """Exit status 0 if every line that the runtime writes for a plan is in the log, else 3."""
+    text = Path(log).read_text(errors="replace")
+    plans = os.environ.get("PLANS", str(HERE / "plans"))
+    wanted = [words.replace("$PLANS", plans) for words in DEPLOYED["proof"]]
+    missing = [words for words in wanted if words not in text]
+    if not missing:
+        for words in wanted:
+            print(f"used: the log has {text.count(words)} x '{words}'")
+        return 0
+    for words in missing:
+        print(f"NOT USED: the log has no '{words}'", file=sys.stderr)
+    print(
+        "the command ran without (some of) the plans: is it this runtime that loads, are sizes, "
+        "ranks and collectives those of the plans (deploy.json)?",
+        file=sys.stderr,
+    )
+    return 3
+
+
+if __name__ == "__main__":
+    sys.exit(prove(sys.argv[1]))

@@ -1,0 +1,71 @@
+"""Hands the plans to MSCCL++'s NCCL shim: `import register` before the first collective.
+
+The process must have been started with LD_PRELOAD=<...>/libmscclpp_nccl.so, and
+MSCCLPP_NCCL_LIB_PATH=<...>/libnccl.so for the calls that no plan serves. `register.used` counts, by
+plan name, the calls that were given to it.
+"""
+
+import os
+from collections import Counter
+
+from common import DEPLOYED, HERE
+from mscclpp import Algorithm, ExecutionPlan
+from mscclpp.ext import AlgorithmCollectionBuilder
+
+HOOKED = ("allreduce", "allgather", "broadcast", "reduce-scatter")
+used = Counter()
+
+
+def offered():
+    """The plans whose collectives the shim looks plans up for."""
+    return [p for p in DEPLOYED["plans"] if p["collective"] in HOOKED]
+
+
+def serves(plan, request, size):
+    """Whether the plan can do the call: what the shim does not ask is asked here."""
+    return (
+        plan["collective"].replace("-", "") == request.collective
+        and request.world_size == DEPLOYED["ranks"]
+        and plan["min_bytes"] <= size <= (plan["max_bytes"] or size)
+        and size % plan["multiple"] == 0
+        and plan["in_place"] == in_place(request, size)
+    )
+
+
+def in_place(request, size):
+    """As NCCL defines it."""
+    share = size // request.world_size * request.rank
+    if request.collective == "allgather":
+        return request.input_buffer == request.output_buffer + share
+    if request.collective == "reducescatter":
+        return request.output_buffer == request.input_buffer + share
+    return request.input_buffer == request.output_buffer
+
+
+def select(algorithms, request):
+    """The plan that serves the call, or None: the shim then does what it does without plans."""
+    size = request.message_size
+    if request.collective == "allgather":
+        size *= request.world_size
+    for plan in offered():
+        if serves(plan, request, size):
+            used[plan["name"]] += 1
+            return algorithms[request.collective][plan["name"]]
+    return None
+
+
+def register(rank):
+    """Registers all plans for this process's rank.
+
+    Without a constraint on the world no plan passes the shim's own matching, which asks neither for
+    the granule of sizes nor, after the first plan, for the place: only `select` gives them out.
+    """
+    builder = AlgorithmCollectionBuilder()
+    for plan in offered():
+        builder.add_algorithm_builder(
+            Algorithm(id=plan["name"], execution_plan=ExecutionPlan(str(HERE / plan["file"]), rank))
+        )
+    builder.set_algorithm_selector(select)
+
+
+register(int(os.environ["RANK"]))

@@ -1,0 +1,283 @@
+"""Deployments: what is written, what is refused, and that the proof of use proves it."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from forestcoll import load_topology, plans, synthesize
+from forestcoll.cli import cli
+from forestcoll.deploy import RUNTIMES, deploy
+from forestcoll.deploy.places import places
+from forestcoll.errors import PlanError
+
+COLLECTIVES = ("allreduce", "allgather", "reduce-scatter", "broadcast", "reduce")
+
+
+@pytest.fixture(scope="module")
+def schedules(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Both plan formats of all collectives on two small boxes of two GPUs."""
+    folder = tmp_path_factory.mktemp("schedules")
+    topology = load_topology("fat-tree", {"leaves": "1", "hosts": "2", "gpus": "2"})
+    for collective in COLLECTIVES:
+        result = synthesize(topology, collective)
+        for form, text in result.texts.items():
+            suffix = {"forest": "forest.json", "msccl-xml": "msccl.xml"}.get(form, "mscclpp.json")
+            (folder / f"{collective}.{suffix}").write_text(text)
+    return folder
+
+
+def run(*words: str | Path) -> tuple[int, str]:
+    result = CliRunner().invoke(cli, ["deploy", *map(str, words)], catch_exceptions=True)
+    return result.exit_code, str(result.exception or result.output)
+
+
+def deployed(schedules: Path, runtime: str, folder: Path) -> dict[str, Any]:
+    code, text = run(schedules, "--runtime", runtime, "-o", folder)
+    assert code == 0, text
+    document: dict[str, Any] = json.loads((folder / "deploy.json").read_text())
+    return document
+
+
+@pytest.mark.parametrize("runtime", ["mscclpp", "msccl", "rccl"])
+def test_a_deployment_holds_all_that_its_script_needs(
+    schedules: Path, runtime: str, tmp_path: Path
+) -> None:
+    document = deployed(schedules, runtime, tmp_path / "d")
+    assert {p["collective"] for p in document["plans"]} == set(COLLECTIVES)
+    for entry in document["plans"]:
+        program = plans.read_plan(tmp_path / "d" / entry["file"])
+        assert program.collective == entry["collective"]
+        assert entry["check_bytes"] % entry["multiple"] == 0
+        assert entry["check_bytes"] > 0
+        assert entry["in_place"] or entry["out_of_place"]
+    assert [(p["rank"], p["gpu"]) for p in document["places"]] == [(0, 0), (1, 1), (2, 0), (3, 1)]
+    assert (document["nodes"], document["ranks_per_node"]) == (2, 2)
+    for script in (tmp_path / "d").glob("*.py"):
+        compile(script.read_text(), script.name, "exec")
+    # the runtimes read every file of the folder of plans: nothing else may lie there
+    listed = {Path(p["file"]).name for p in document["plans"]}
+    assert {p.name for p in (tmp_path / "d" / "plans").iterdir()} == listed
+
+
+def start(folder: Path, *command: str, **more: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["bash", str(folder / "run.sh"), *command],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, **more},
+    )
+
+
+@pytest.mark.parametrize(
+    ("runtime", "log"),
+    [
+        ("msccl", ("Using MSCCL Algo files from", "MSCCL: Setup Kernel finished, smem 0")),
+        ("rccl", ("Using MSCCL files from", "MSCCL: typeMask 1 fnIndex 2 Setup Kernel finished")),
+    ],
+)
+def test_run_proves_use_by_the_log(
+    schedules: Path, runtime: str, log: tuple[str, str], tmp_path: Path
+) -> None:
+    folder = tmp_path / "d"
+    loaded, ran = f'echo "{log[0]} $MSCCL_ALGO_DIR"', f'echo "{log[1]}"'
+    deployed(schedules, runtime, folder)
+    good = start(folder, "bash", "-c", f"{loaded}; {ran}")
+    assert (good.returncode, good.stderr) == (0, "")
+    assert "used: the log has 1 x " in good.stdout
+    assert str(folder / "plans") in good.stdout
+    loaded_only = start(folder, "bash", "-c", loaded)
+    assert loaded_only.returncode == 3
+    assert "NOT USED: the log has no '" in loaded_only.stderr
+    assert "Setup Kernel finished" in loaded_only.stderr
+    other = start(folder, "bash", "-c", f"echo {log[0]} /usr/share/plans; {ran}")
+    assert other.returncode == 3
+    assert "NOT USED: the log has no 'Using MSCCL" in other.stderr
+
+
+def test_run_keeps_the_commands_own_failure(schedules: Path, tmp_path: Path) -> None:
+    deployed(schedules, "msccl", tmp_path / "d")
+    assert start(tmp_path / "d", "bash", "-c", "exit 7").returncode == 7
+
+
+def test_run_sets_the_environment(schedules: Path, tmp_path: Path) -> None:
+    deployed(schedules, "rccl", tmp_path / "d")
+    told = start(tmp_path / "d", "env", NCCL_DEBUG_FILE="/tmp/elsewhere").stdout.splitlines()
+    values = dict(line.split("=", 1) for line in told if "=" in line)
+    assert values["RCCL_MSCCL_FORCE_ENABLE"] == "1"
+    assert values["MSCCL_ALGO_DIR"] == str(tmp_path / "d" / "plans")
+    assert "NCCL_DEBUG_FILE" not in values  # the proof is read from what is printed
+
+
+def test_run_starts_the_check_on_every_node(schedules: Path, tmp_path: Path) -> None:
+    folder, tools = tmp_path / "d", tmp_path / "bin"
+    document = deployed(schedules, "mscclpp", folder)
+    tools.mkdir()
+    proofs = "\n".join(f"echo '{words}'" for words in document["proof"])
+    (tools / "torchrun").write_text(f'#!/bin/bash\necho "$@"\n{proofs}\n')
+    (tools / "torchrun").chmod(0o755)
+    path = f"{tools}:{os.environ['PATH']}"
+    done = start(folder, PATH=path, NODE_RANK="1", MASTER_ADDR="first")
+    assert done.returncode == 0, done.stderr
+    assert (
+        "--nnodes 2 --node-rank 1 --nproc-per-node 2 --master-addr first --master-port 29500 "
+        f"{folder}/check_executor.py"
+    ) in done.stdout
+
+
+@pytest.fixture
+def shim(schedules: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """`register.py` over stand-ins for the runtime's classes, which note what they are given."""
+    deployed(schedules, "mscclpp", tmp_path / "d")
+    builder = SimpleNamespace(added=[], selector=None)
+    builder.add_algorithm_builder = builder.added.append
+    builder.set_algorithm_selector = lambda selector: setattr(builder, "selector", selector)
+    runtime, ext = ModuleType("mscclpp"), ModuleType("mscclpp.ext")
+    runtime.Algorithm = lambda **fields: SimpleNamespace(**fields)  # type: ignore[attr-defined]
+    runtime.ExecutionPlan = lambda path, rank: (path, rank)  # type: ignore[attr-defined]
+    ext.AlgorithmCollectionBuilder = lambda: builder  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "mscclpp", runtime)
+    monkeypatch.setitem(sys.modules, "mscclpp.ext", ext)
+    monkeypatch.setenv("RANK", "2")
+    monkeypatch.syspath_prepend(str(tmp_path / "d"))
+    for name in ("common", "register"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    module = importlib.import_module("register")
+    module.builder = builder  # type: ignore[attr-defined]
+    yield module
+    for name in ("common", "register"):
+        sys.modules.pop(name, None)
+
+
+def request(collective: str, size: int, *, offset: int | None = 0) -> SimpleNamespace:
+    """A call of rank 2; `offset`: output - input in bytes, None: elsewhere."""
+    there = 1 << 40 if offset is None else (1 << 30) + offset
+    return SimpleNamespace(
+        collective=collective,
+        world_size=4,
+        rank=2,
+        message_size=size,
+        input_buffer=1 << 30,
+        output_buffer=there,
+    )
+
+
+def test_the_shim_gives_out_plans_for_calls_that_they_serve(shim: Any) -> None:
+    by_name = {a.id: a for a in shim.builder.added}
+    assert len(by_name) == 4  # reduce is not hooked
+    assert all(a.execution_plan[1] == 2 for a in by_name.values())
+    entry = next(p for p in shim.offered() if p["collective"] == "allreduce")
+    every = {"allreduce": by_name, "allgather": by_name, "reducescatter": by_name}
+    size = entry["multiple"] * 5
+    assert shim.select(every, request("allreduce", size)).id == entry["name"]
+    assert shim.used == {entry["name"]: 1}
+    assert shim.select(every, request("allreduce", size + 4)) is None
+    assert shim.select(every, request("allreduce", size, offset=None)) is None
+    wrong_world = request("allreduce", size)
+    wrong_world.world_size = 8
+    assert shim.select(every, wrong_world) is None
+    gathered = next(p for p in shim.offered() if p["collective"] == "allgather")
+    share = gathered["multiple"]
+    assert not gathered["in_place"]
+    assert shim.select(every, request("allgather", share, offset=None)).id == gathered["name"]
+    assert shim.select(every, request("allgather", share, offset=-2 * share)) is None
+    assert shim.used.total() == 2
+
+
+def test_plans_that_answer_the_same_calls_are_refused(schedules: Path, tmp_path: Path) -> None:
+    text = (schedules / "allreduce.msccl.xml").read_text()
+    for name in ("a.msccl.xml", "b.msccl.xml"):
+        (tmp_path / name).write_text(text)
+    with pytest.raises(PlanError, match=r"a\.msccl\.xml and .*b\.msccl\.xml serve the same calls"):
+        deploy([tmp_path], "msccl")
+    halves = (('maxBytes="0"', 'maxBytes="1048576"'), ('minBytes="0"', 'minBytes="1048577"'))
+    for name, (old, new) in zip(("a.msccl.xml", "b.msccl.xml"), halves, strict=True):
+        assert old in text
+        (tmp_path / name).write_text(text.replace(old, new))
+    assert len(deploy([tmp_path], "msccl").plans) == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "runtime", "words"),
+    [
+        (lambda text: text, "mscclpp", "is msccl-xml, this runtime reads mscclpp-json"),
+        (lambda text: text.replace('type="re"', 'type="cpy"', 1), "msccl", "plan.msccl.xml: "),
+        (lambda text: "<algo", "msccl", "plan.msccl.xml"),
+    ],
+)
+def test_what_a_runtime_cannot_run_is_refused(
+    schedules: Path, tmp_path: Path, change: Any, runtime: str, words: str
+) -> None:
+    path = tmp_path / "plan.msccl.xml"
+    path.write_text(change((schedules / "allreduce.msccl.xml").read_text()))
+    code, text = run(path, "--runtime", runtime)
+    assert code == 1
+    assert words in text
+
+
+def test_folders_without_plans_and_files_among_plans_are_refused(
+    schedules: Path, tmp_path: Path
+) -> None:
+    code, text = run(tmp_path, "--runtime", "msccl")
+    assert (code, text) == (1, f"{tmp_path}: no msccl-xml file here")
+    (tmp_path / "d" / "plans").mkdir(parents=True)
+    (tmp_path / "d" / "plans" / "notes.txt").write_text("mine")
+    code, text = run(schedules, "--runtime", "msccl", "-o", tmp_path / "d")
+    assert code == 1
+    assert "holds notes.txt too, and runtimes load every file of the folder" in text
+    assert [p.name for p in (tmp_path / "d").iterdir()] == ["plans"]
+
+
+def test_nothing_is_overwritten_unasked(schedules: Path, tmp_path: Path) -> None:
+    deployed(schedules, "msccl", tmp_path / "d")
+    code, text = run(schedules, "--runtime", "msccl", "-o", tmp_path / "d")
+    assert code == 1
+    assert "--force overwrites it" in text
+    code, text = run(schedules, "--runtime", "msccl", "-o", tmp_path / "d", "--force")
+    assert code == 0
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["a/gpu0", "a/gpu1", "b/gpu0", "b/gpu1"], (2, True, [0, 1, 0, 1])),
+        (["a/gpu0", "b/gpu0", "a/gpu1", "b/gpu1"], (2, False, [0, 0, 1, 1])),
+        (["a/gpu4", "a/gpu5", "b/gpu7"], (0, True, [4, 5, 7])),
+        (["", "", ""], (3, True, [0, 1, 2])),
+        (["x", "y"], (2, True, [0, 1])),
+    ],
+)
+def test_places(names: list[str], expected: tuple[int, bool, list[int]]) -> None:
+    found = places(names, len(names))
+    assert (found.per_node, found.in_order, [p.gpu for p in found.places]) == expected
+
+
+def test_ranks_out_of_order_are_said(tmp_path: Path) -> None:
+    topology = load_topology("dgx-a100", {"boxes": "2"})
+    ranks = ["box0/gpu0", "box1/gpu0", "box0/gpu1", "box1/gpu1"]
+    result = synthesize(topology, "allreduce", ranks=ranks, formats=("msccl-xml",))
+    (tmp_path / "x.msccl.xml").write_text(result.texts["msccl-xml"])
+    made = deploy([tmp_path], "msccl")
+    out_of_order = not made.places.in_order
+    assert out_of_order == any("not numbered node by node" in note for note in made.notes)
+
+
+def test_json_names_everything(schedules: Path) -> None:
+    code, text = run(schedules, "--runtime", "rccl", "--json")
+    told = json.loads(text)
+    assert code == 0
+    assert told["environment"]["RCCL_MSCCL_FORCE_ENABLE"] == "1"
+    assert len(told["plans"]) == len(COLLECTIVES)
+    assert told["written"] == []
+    assert set(RUNTIMES) == {"mscclpp", "msccl", "rccl"}
