@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from types import MappingProxyType
 
 from forestcoll.errors import PlanError
 from forestcoll.forest import Forest, Phase, Tree
+from forestcoll.lower.planes import Parity, no_parity
 from forestcoll.program import Buffer, Collective, Ref
 
 
@@ -28,7 +28,7 @@ class RankTree:
     count: int
     parent: tuple[int, ...]  # per rank; -1 at the root
     order: tuple[int, ...]  # all ranks, parents before their children
-    planes: tuple[int, ...] = ()  # per rank, of the link with its parent; -1: none (planes.py)
+    parities: tuple[int, ...] = ()  # per rank, of the channels to or from its parent (planes.py)
     instance: int = 0  # which of the equal parts of the forest it is in
 
     def children(self) -> list[list[int]]:
@@ -90,17 +90,15 @@ def local_blocks(layout: Layout) -> int:
     return 4 if layout.collective.rooted else 1
 
 
-def layout(
-    forest: Forest, instances: int = 1, planes: Mapping[int, int] = MappingProxyType({})
-) -> Layout:
+def layout(forest: Forest, instances: int = 1, parity: Parity = no_parity) -> Layout:
     """The forest over chunks; every tree is cut into `instances` equal ones.
 
-    Trees that differ only in switches on the way become one: no runtime can choose switches, but
-    for two `planes` (node -> 0 or 1), which stay apart.
+    Trees that differ only in switches on the way become one, unless `parity` tells them apart: no
+    runtime can choose switches.
     Raises PlanError where a path relays through a GPU, or the shares do not fit the collective.
     """
     _refuse_relays(forest)
-    merged = _merge(_rank_trees(forest, planes))
+    merged = _merge(_rank_trees(forest, parity))
     whole = math.gcd(forest.total, *(t.count for t in merged))
     trees = [replace(t, count=t.count // whole) for t in merged]
     chunks = forest.total // whole
@@ -131,18 +129,18 @@ def _refuse_relays(forest: Forest) -> None:
                     )
 
 
-def _rank_trees(forest: Forest, planes: Mapping[int, int]) -> Iterator[RankTree]:
+def _rank_trees(forest: Forest, parity: Parity) -> Iterator[RankTree]:
     rank_of = {node: rank for rank, node in enumerate(forest.graph.ranks)}
     for number, tree in enumerate(forest.trees):
         parent = [-1] * forest.n
-        plane = [-1] * forest.n
+        parities = [-1] * forest.n
         for path in tree.edges:
             ends = (path[0], path[-1]) if tree.phase == "broadcast" else (path[-1], path[0])
             parent[rank_of[ends[1]]] = rank_of[ends[0]]
-            plane[rank_of[ends[1]]] = next((planes[v] for v in path[1:-1] if v in planes), -1)
+            parities[rank_of[ends[1]]] = parity(path)
         root = rank_of[tree.root]
         order = _order(number, tree, root, parent)
-        yield RankTree(root, tree.phase, 0, tree.weight, tuple(parent), order, tuple(plane))
+        yield RankTree(root, tree.phase, 0, tree.weight, tuple(parent), order, tuple(parities))
 
 
 def _order(number: int, tree: Tree, root: int, parent: list[int]) -> tuple[int, ...]:
@@ -164,7 +162,7 @@ def _merge(trees: Iterable[RankTree]) -> list[RankTree]:
     """Trees alike between ranks as one of their summed weight, in order of first appearance."""
     merged: dict[tuple[int, Phase, tuple[int, ...], tuple[int, ...]], RankTree] = {}
     for tree in trees:
-        key = (tree.root, tree.phase, tree.parent, tree.planes)
+        key = (tree.root, tree.phase, tree.parent, tree.parities)
         known = merged.get(key)
         merged[key] = replace(known, count=known.count + tree.count) if known else tree
     return list(merged.values())
