@@ -3,6 +3,11 @@
     layout     which chunks a tree carries, and where they lie in each rank's buffers
     fifo       MSCCL XML: send, receive, copy, reduce; dependencies between thread blocks
       messages   what goes over a connection, and in which order
+    fused      MSCCL XML for runtimes that receive, add and send in one step
+      chains     what goes over several connections without a stop
+      wiring     which channels chains take, which ends share a thread block
+    writer     thread blocks of either while they are written
+    planes     two networks: which channels lead to which
     onesided   MSCCL++: put, signal, wait; one pipeline a tree
       pieces     trees too wide for a thread block, cut
       pipelines  what is repeated slice by slice
@@ -17,9 +22,11 @@ from __future__ import annotations
 from forestcoll.errors import PlanError
 from forestcoll.forest import Forest
 from forestcoll.lower.fifo import lower_fifo
+from forestcoll.lower.fused import lower_fused
 from forestcoll.lower.layout import layout
 from forestcoll.lower.limits import Budget, Usage, check_limits, usage
 from forestcoll.lower.onesided import lower_onesided
+from forestcoll.lower.planes import no_parity, parity_of
 from forestcoll.program import Collective, Program, Protocol
 from forestcoll.targets import Target
 
@@ -50,10 +57,11 @@ def lower(
     names = tuple(forest.graph.names[node] for node in forest.graph.ranks)
     title = f"{forest.collective} on {forest.name}"
     budget = Budget(target, title, names, forest.trees_per_root)
-    chunks = layout(forest, instances)
+    fifo = target.style == "fifo"
+    chunks = layout(forest, instances, parity_of(forest.graph) if fifo else no_parity)
     boxes = tuple(forest.graph.box(node) for node in forest.graph.ranks)
-    if target.style == "fifo":
-        ranks = lower_fifo(chunks, budget)
+    if fifo:
+        ranks = (lower_fused if target.fused else lower_fifo)(chunks, budget)
     else:
         ranks = lower_onesided(chunks, budget, boxes, unit_bytes)
     program = Program(

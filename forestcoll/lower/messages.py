@@ -21,6 +21,7 @@ With more it comes first, and the sends wait for it: one dependency each.
 """
 
 Land = Literal["open", "add", "final"]
+Connection = tuple[int, int, int, int]  # sender, receiver, instance, parity of the channels
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,13 @@ class Message:
     count: int
     source: Ref
     total: Ref
+    instance: int = 0
+    parity: int = -1  # of the channels that it may take, -1: any
+
+    @property
+    def connection(self) -> Connection:
+        """What it shares channels with."""
+        return self.src, self.dst, self.instance, self.parity
 
     @property
     def key(self) -> tuple[int, bool, int, int, int, int]:
@@ -55,13 +63,13 @@ def messages_of(
     No message has more than `most` chunks. `early` as in `early_copies`. Also returns how many
     chunks of scratch every rank needs for partial sums.
     """
-    trees = list(_cut(layout.trees, most))
-    sums, scratch = _sums(trees, layout.n)
+    trees = list(cut_trees(layout.trees, most))
+    sums, scratch = partial_sums(trees, layout.n)
     messages = _join(_messages(layout, trees, sums, early), most)
     return sorted(messages, key=lambda m: m.key), scratch
 
 
-def _cut(trees: Iterable[RankTree], most: int) -> Iterator[RankTree]:
+def cut_trees(trees: Iterable[RankTree], most: int) -> Iterator[RankTree]:
     """The trees, those of more than `most` chunks cut into nearly equal parts."""
     for tree in trees:
         parts = -(-tree.count // most)
@@ -70,7 +78,7 @@ def _cut(trees: Iterable[RankTree], most: int) -> Iterator[RankTree]:
             yield replace(tree, first=tree.first + low, count=high - low)
 
 
-def _sums(trees: list[RankTree], n: int) -> tuple[dict[tuple[int, int], int], list[int]]:
+def partial_sums(trees: list[RankTree], n: int) -> tuple[dict[tuple[int, int], int], list[int]]:
     """Scratch offset of the partial sums of (tree, rank), and how many chunks a rank needs.
 
     In the order of the chunks, so that neighbours there are neighbours here.
@@ -137,7 +145,17 @@ def _reduce_messages(
             # in place the root's result lies on its input: nothing may be received there
             land: Land = "open" if place == 0 and rank != tree.root else "add"
             yield Message(
-                level[child], land, number, child, rank, tree.first, tree.count, source, total
+                level[child],
+                land,
+                number,
+                child,
+                rank,
+                tree.first,
+                tree.count,
+                source,
+                total,
+                tree.instance,
+                tree.parities[child],
             )
     for chunk in range(tree.first, tree.first + tree.count):
         ready[chunk] = level[tree.root]
@@ -153,7 +171,17 @@ def _broadcast_messages(
         source = (layout.output if given else layout.input)(parent, tree.first, tree.count)
         total = layout.output(rank, tree.first, tree.count)
         yield Message(
-            level[parent], "final", number, parent, rank, tree.first, tree.count, source, total
+            level[parent],
+            "final",
+            number,
+            parent,
+            rank,
+            tree.first,
+            tree.count,
+            source,
+            total,
+            tree.instance,
+            tree.parities[rank],
         )
         level[rank] = level[parent] + 1
 
@@ -164,32 +192,32 @@ def _join(messages: Iterable[Message], most: int) -> list[Message]:
     The level being the same, all that they wait for still comes before all that waits for them.
     """
     joined: list[Message] = []
-    for message in sorted(messages, key=lambda m: (m.src, m.dst, m.level, m.land, m.chunk)):
+    for message in sorted(messages, key=lambda m: (m.connection, m.level, m.land, m.chunk)):
         last = joined[-1] if joined else message
         if (
             joined
-            and (last.src, last.dst, last.level, last.land)
-            == (message.src, message.dst, message.level, message.land)
+            and (last.connection, last.level, last.land)
+            == (message.connection, message.level, message.land)
             and last.count + message.count <= most
             and last.chunk + last.count == message.chunk
-            and _touch(last.source, message.source)
-            and _touch(last.total, message.total)
+            and touch(last.source, message.source)
+            and touch(last.total, message.total)
         ):
             joined[-1] = replace(
                 last,
                 tree=min(last.tree, message.tree),
                 count=last.count + message.count,
-                source=_both(last.source, message.source),
-                total=_both(last.total, message.total),
+                source=both(last.source, message.source),
+                total=both(last.total, message.total),
             )
         else:
             joined.append(message)
     return joined
 
 
-def _touch(a: Ref, b: Ref) -> bool:
+def touch(a: Ref, b: Ref) -> bool:
     return a.buffer == b.buffer and a.offset + a.count == b.offset
 
 
-def _both(a: Ref, b: Ref) -> Ref:
+def both(a: Ref, b: Ref) -> Ref:
     return Ref(a.buffer, a.offset, a.count + b.count)

@@ -1,0 +1,171 @@
+"""Thread blocks of a fifo program while they are being written, and joining them where too many."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from forestcoll.lower.layout import Layout
+from forestcoll.lower.limits import Budget, steps
+from forestcoll.program import Buffer, Instruction, Op, RankProgram, Ref, ThreadBlock
+
+
+class Port(NamedTuple):
+    """One end of a connection on one channel: the unit that a thread block can own."""
+
+    rank: int
+    sends: bool
+    peer: int
+    channel: int
+
+
+Ports = tuple[Port, ...]
+"""What one thread block owns: a receiving end, a sending end, or both on one channel."""
+
+
+class RankWriter:
+    """The thread blocks of one rank: `ports` of each, and `local` more for local copies."""
+
+    def __init__(self, ports: list[Ports], local: int, scratch: int) -> None:
+        self.ports = ports
+        self.scratch = scratch
+        self.block = {port: b for b, group in enumerate(ports) for port in group}
+        self.local = range(len(ports), len(ports) + local)
+        self.steps: list[list[Instruction]] = [[] for _ in range(len(ports) + local)]
+        # per chunk the (thread block, step) that wrote it last
+        self._writer: dict[Buffer, list[tuple[int, int]]] = defaultdict(list)
+        self._readers: dict[int, dict[int, int]] = defaultdict(dict)  # of the input's chunks
+        # per thread block what it has waited for already, and need not wait for again
+        self._known: list[dict[int, int]] = [{} for _ in self.steps]
+
+    def slot(self, count: int) -> Ref:
+        """Fresh scratch for one message."""
+        self.scratch += count
+        return Ref(Buffer.SCRATCH, self.scratch - count, count)
+
+    def copy(self, copies: list[tuple[Ref, Ref]]) -> None:
+        """The own data from input to output, shared by the thread blocks that are there for it.
+
+        In place the two are one memory, which a copy writes though it changes nothing: it waits
+        for all that read it before.
+        """
+        for place, (src, dst) in enumerate(copies):
+            waits: dict[int, int] = {}
+            for chunk in range(src.offset, src.offset + src.count):
+                for block, step in self._readers[chunk].items():
+                    waits[block] = max(step, waits.get(block, -1))
+            self.add(self.local[place % len(self.local)], Op.COPY, (src,), (dst,), waits)
+
+    def add(
+        self,
+        block: int,
+        op: Op,
+        src: tuple[Ref, ...] = (),
+        dst: tuple[Ref, ...] = (),
+        readers: dict[int, int] | None = None,
+    ) -> None:
+        """Appends an instruction: it waits for `readers` and the last writers of all it touches."""
+        known = self._known[block]
+        waits = {b: s for b, s in (readers or {}).items() if s > known.get(b, -1)}
+        known |= waits
+        for ref in (*src, *dst):
+            for other, step in set(self._writer[ref.buffer][ref.offset : ref.offset + ref.count]):
+                if other != block and step > known.get(other, -1):
+                    known[other] = waits[other] = step
+        for ref in dst:
+            writer = self._writer[ref.buffer]
+            end = ref.offset + ref.count
+            writer += [(block, -1)] * (end - len(writer))
+            writer[ref.offset : end] = [(block, len(self.steps[block]))] * ref.count
+        if op is Op.SEND and src[0].buffer is Buffer.INPUT:
+            for chunk in range(src[0].offset, src[0].offset + src[0].count):
+                self._readers[chunk][block] = len(self.steps[block])
+        self.steps[block].append(
+            Instruction(op=op, src=src, dst=dst, after=tuple(sorted(waits.items())))
+        )
+
+    def program(self, layout: Layout) -> RankProgram:
+        """All that was written."""
+        blocks = []
+        for number, instructions in enumerate(self.steps):
+            ports = self.ports[number] if number < len(self.ports) else ()
+            blocks.append(
+                ThreadBlock(
+                    steps=tuple(instructions),
+                    recv=next((p.peer for p in ports if not p.sends), -1),
+                    send=next((p.peer for p in ports if p.sends), -1),
+                    channel=ports[0].channel if ports else 0,
+                )
+            )
+        return RankProgram(tuple(blocks), layout.input_chunks, layout.output_chunks, self.scratch)
+
+
+def packed(program: RankProgram) -> RankProgram:
+    """The same without the chunks of scratch that nothing touches."""
+    used: set[int] = set()
+    for block in program.thread_blocks:
+        for step in block.steps:
+            assert isinstance(step, Instruction)
+            for ref in (*step.src, *step.dst):
+                if ref.buffer is Buffer.SCRATCH:
+                    used.update(range(ref.offset, ref.offset + ref.count))
+    place = {chunk: number for number, chunk in enumerate(sorted(used))}
+
+    def moved(refs: tuple[Ref, ...]) -> tuple[Ref, ...]:
+        return tuple(
+            Ref(r.buffer, place[r.offset], r.count) if r.buffer is Buffer.SCRATCH else r
+            for r in refs
+        )
+
+    blocks = []
+    for block in program.thread_blocks:
+        instructions = [
+            replace(step, src=moved(step.src), dst=moved(step.dst))
+            for step in block.steps
+            if isinstance(step, Instruction)
+        ]
+        blocks.append(replace(block, steps=tuple(instructions)))
+    return replace(program, thread_blocks=tuple(blocks), scratch_chunks=len(used))
+
+
+def pair(
+    blocks: list[list[Ports]], programs: Sequence[RankProgram], budget: Budget
+) -> list[list[Ports]]:
+    """The blocks, where a rank has too many of them with short senders and receivers joined."""
+    target = budget.target
+    result = []
+    for rank, (ports, program) in enumerate(zip(blocks, programs, strict=True)):
+        # one for local copies, if there are any
+        local = min(1, len(program.thread_blocks) - len(ports))
+        excess = len(ports) + local - target.thread_blocks
+        length = {
+            p[0]: steps(b)
+            for p, b in zip(ports, program.thread_blocks, strict=False)
+            if len(p) == 1
+        }
+        pairs = _matches(length, target.steps)[: max(0, excess)]
+        if len(pairs) < excess:
+            figure = len(ports) + local - len(pairs)
+            raise budget.refuse(budget.rank(rank), "thread blocks", figure, target.thread_blocks)
+        gone = {p for joined in pairs for p in joined}
+        result.append([p for p in ports if p[0] not in gone] + pairs)
+    return result
+
+
+def _matches(length: dict[Port, int], most: int) -> list[Ports]:
+    """Receivers and senders of the same channel that fit one thread block, the shortest first."""
+    found = []
+    for channel in sorted({p.channel for p in length}):
+        here = sorted((steps, p) for p, steps in length.items() if p.channel == channel)
+        receivers = [(s, p) for s, p in here if not p.sends]
+        senders = [(s, p) for s, p in here if p.sends]
+        for taken, receiver in receivers:
+            # the longest sender that still fits leaves the short ones for long receivers
+            place = bisect_right(senders, most - taken, key=lambda found: found[0]) - 1
+            if place >= 0:
+                more, sender = senders.pop(place)
+                found.append((taken + more, (receiver, sender)))
+    return [joined for _, joined in sorted(found)]
