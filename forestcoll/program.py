@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal
+from typing import Final, Literal
 
 Style = Literal["fifo", "onesided"]
 Protocol = Literal["Simple", "LL", "LL128"]
@@ -80,6 +80,17 @@ class Op(StrEnum):
                    flush            wait until earlier puts have left
                    barrier          among `group` thread blocks of the rank, barrier id `ident`
                    acquire, release `semaphores` of the rank (MSCCL++ sem_acquire, sem_release)
+    packets        (onesided, protocol LL) a packet carries data and the launch's number; whoever
+                   reads one waits until it bears the number of its own launch. Packets lie in
+                   scratch, and nothing else does. (P) marks operands that are packets.
+                   put_packets      src[i] -> dst[i] (R, P)                        (MSCCL++ `ppkt`)
+                   forward_packets  src[0] (P) -> every dst (R, P)                         `rppkt`
+                   copy_packets     src[0] -> dst[0] (P)                                   `cpkt`
+                   unpack           src[0] (P) -> dst[0]                                   `upkt`
+                   reduce_packets   dst[0] = src[0] op src[1] (P) op ...                   `repkt`
+                   reduce_put_packets       the same, and result -> dst[1..] (R, P)        `respkt`
+                   reduce_copy_packets      the same, and result -> dst[1] (P)             `recpkt`
+                   reduce_copy_put_packets  the same, and result -> dst[2..] (R, P)        `recspkt`
     """
 
     NOP = "nop"
@@ -107,6 +118,42 @@ class Op(StrEnum):
     BARRIER = "barrier"
     ACQUIRE = "acquire"
     RELEASE = "release"
+    PUT_PACKETS = "put_packets"
+    FORWARD_PACKETS = "forward_packets"
+    COPY_PACKETS = "copy_packets"
+    UNPACK = "unpack"
+    REDUCE_PACKETS = "reduce_packets"
+    REDUCE_PUT_PACKETS = "reduce_put_packets"
+    REDUCE_COPY_PACKETS = "reduce_copy_packets"
+    REDUCE_COPY_PUT_PACKETS = "reduce_copy_put_packets"
+
+
+@dataclass(frozen=True, slots=True)
+class PacketShape:
+    """Which operands of a packet operation are what.
+
+    Sources from `packets_in` on are packets in own scratch, the first ones plain. Destinations
+    before `plain_out` are plain and local, those before `own_out` packets in own scratch, the rest
+    (`peers`: there are some) packets in scratch of peers.
+    """
+
+    packets_in: int
+    plain_out: int
+    own_out: int
+    peers: bool = False
+    many: bool = False  # may have more than one source
+
+
+PACKETS: Final = {
+    Op.PUT_PACKETS: PacketShape(2**31, 0, 0, peers=True, many=True),
+    Op.FORWARD_PACKETS: PacketShape(0, 0, 0, peers=True),
+    Op.COPY_PACKETS: PacketShape(2**31, 0, 1),
+    Op.UNPACK: PacketShape(0, 1, 1),
+    Op.REDUCE_PACKETS: PacketShape(1, 1, 1, many=True),
+    Op.REDUCE_PUT_PACKETS: PacketShape(1, 1, 1, peers=True, many=True),
+    Op.REDUCE_COPY_PACKETS: PacketShape(1, 1, 2, many=True),
+    Op.REDUCE_COPY_PUT_PACKETS: PacketShape(1, 1, 2, peers=True, many=True),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +247,7 @@ class Program:
     names: tuple[str, ...] = ()
     min_bytes: int = 0  # sizes served, nccl-tests' size, both inclusive; max 0: no limit
     max_bytes: int = 0
+    double_scratch: bool = False  # LL: scratch is there twice, launches take the two by turns
     extra: dict[str, str] = field(default_factory=dict, compare=False)
 
     @property

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 from forestcoll.program import (
+    PACKETS,
     Buffer,
     Collective,
     Instruction,
@@ -25,6 +26,7 @@ from forestcoll.program import (
 
 Bag = tuple[tuple[object, ...], ...]
 Place = tuple[int, str, int]
+Slot = tuple[int, int, int]  # rank, half of its scratch, slice
 Key = tuple[object, ...]
 Task = Callable[[], None]
 THREADS = 3
@@ -55,6 +57,7 @@ class World:
         self.launches, self.queue = launches, queue
         self.random = random.Random(seed)
         self.memory: dict[Place, Bag] = {}
+        self.packets: dict[Slot, tuple[int, Bag]] = {}  # launch that wrote it, data
         self.garbage = 0
         self.messages: dict[Key, deque[Bag]] = {}
         self.semaphores: dict[Key, int] = {}
@@ -288,8 +291,82 @@ class World:
                     goal = -(-self.arrived[key] // i.group) * i.group
                     yield lambda key=key, goal=goal: self.arrived[key] >= goal
                 continue
+            if i.op in PACKETS:
+                works = self.packet_work(rank, i, index, of, launch)
+                if block.channels and any(block.channels[c].kind == "port" for c in i.channels):
+                    for slots, _ in works:
+                        self.random.choice(threads).append(self.packet(launch, slots, lambda: None))
+                    yield self.spawn([self.chain(t) for t in threads])
+                    threads = [[] for _ in range(THREADS)]
+                    for k, c in enumerate(i.channels):
+                        tasks = [task for _, task in works[k :: len(i.channels)]]
+                        end = (rank, block.channels[c].peer, block.channels[c].index)
+                        threads[k % THREADS].append(self.push_packets(end, tasks))
+                else:
+                    for slots, task in works:
+                        self.random.choice(threads).append(self.packet(launch, slots, task))
+                continue
             self.share(rank, block, i, index, of, threads)
         yield self.spawn([self.chain(t) for t in threads])
+
+    # --- packets
+
+    def slots(self, rank: int, ref: Ref, index: int, of: int, launch: int) -> list[Slot]:
+        half = launch % 2 if self.program.double_scratch else 0
+        found = self.places(rank, ref, index, of)
+        return [(owner, half, slice_) for owner, _, slice_ in found]
+
+    def packet_work(
+        self, rank: int, i: Instruction, index: int, of: int, launch: int
+    ) -> list[tuple[list[Slot], Task]]:
+        """Element by element the packets that are read, and what is then done with them.
+
+        Operations that only move: element by element, and of each all destinations in turn.
+        """
+        shape = PACKETS[i.op]
+        src = [self.places(rank, ref, index, of) for ref in i.src[: shape.packets_in]]
+        into = [self.slots(rank, ref, index, of, launch) for ref in i.src[shape.packets_in :]]
+        dst = [self.places(rank, ref, index, of) for ref in i.dst[: shape.plain_out]]
+        out = [self.slots(rank, ref, index, of, launch) for ref in i.dst[shape.plain_out :]]
+
+        def work(places: list[Place], slots: list[Slot], to: list[Place], on: list[Slot]) -> Task:
+            def task() -> None:
+                value: Bag = ()
+                for place in places:
+                    value += self.read(place)
+                for slot in slots:
+                    value += self.packets[slot][1]
+                for place in to:
+                    self.memory[place] = value
+                for slot in on:
+                    self.packets[slot] = (launch, value)
+
+            return task
+
+        if i.op is Op.PUT_PACKETS:
+            sources = src * len(out) if len(src) == 1 else src
+            return [
+                ([], work([a], [], [], [b]))
+                for places, slots in zip(sources, out, strict=True)
+                for a, b in zip(places, slots, strict=True)
+            ]
+        found = []
+        for e in range(len((src or into)[0])):
+            slots = [x[e] for x in into]
+            if i.op is Op.FORWARD_PACKETS:
+                found += [(slots, work([], slots, [], [x[e]])) for x in out]
+            else:
+                task = work([x[e] for x in src], slots, [x[e] for x in dst], [x[e] for x in out])
+                found.append((slots, task))
+        return found
+
+    def packet(self, launch: int, slots: list[Slot], task: Task) -> Iterator[object]:
+        yield lambda: all(self.packets.get(slot, (-1, ()))[0] == launch for slot in slots)
+        task()
+
+    def push_packets(self, end: Key, tasks: list[Task]) -> Iterator[object]:
+        yield None
+        self.ported.setdefault(end, deque()).append((tasks, False))
 
     @staticmethod
     def chain(parts: list[Iterator[object]]) -> Iterator[object]:

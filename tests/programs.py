@@ -424,6 +424,120 @@ def exchange_by_barrier(parts: int = 2) -> Program:
     return program(Collective.ALLREDUCE, "onesided", ranks)
 
 
+# --- packets
+
+
+def ll(p: Program, *, double: bool = True) -> Program:
+    """The program as one of packets."""
+    return replace(p, protocol="LL", double_scratch=double)
+
+
+def packet_allreduce(n: int = 3, chunks: int = 2) -> Program:
+    """Everybody sends its part of root r's chunks to r in packets; r sums and sends to everybody.
+
+    A thread block a root, no signal: who has all sums knows that everybody has begun this launch.
+    """
+    ranks = []
+    for r in range(n):
+        blocks = []
+        for root in range(n):
+            own = inp(root * chunks, chunks)
+            total = out(root * chunks, chunks)
+            if root == r:
+                peers = [p for p in range(n) if p != r]
+                slots = [scr(k * chunks, chunks) for k in range(n - 1)]
+                back = [scr((n - 1) * chunks + _place(r, p) * chunks, chunks, p) for p in peers]
+                channels = range(n - 1)
+                steps = [do(Op.REDUCE_PUT_PACKETS, (own, *slots), (total, *back), (), channels)]
+                ends = [(p, "memory", 0) for p in peers]
+            else:
+                slot = scr(_place(r, root) * chunks, chunks, root)
+                answer = scr((n - 1 + _place(root, r)) * chunks, chunks)
+                steps = [
+                    do(Op.PUT_PACKETS, own, slot, (), (0,)),
+                    do(Op.UNPACK, answer, total),
+                ]
+                ends = [(root, "memory", 1)]
+            blocks.append(otb(ends, *steps))
+        ranks.append(rank(*blocks, i=n * chunks, o=n * chunks, s=2 * (n - 1) * chunks))
+    return ll(program(Collective.ALLREDUCE, "onesided", ranks))
+
+
+def _place(source: int, owner: int) -> int:
+    """Number of rank `source` among the others of rank `owner`."""
+    return source - (source > owner)
+
+
+def packet_chain(kind: Kind = "memory", chunks: int = 1) -> Program:
+    """Allreduce up and down the chain 0 - 1 - 2; over ports packets are forwarded from scratch.
+
+    Scratch: own sums on their way (0), from below or above (1, 2), the result (3).
+    """
+    c = chunks
+    own, total = inp(0, c), out(0, c)
+    mine, up, result = scr(0, c), scr(c, c), scr(3 * c, c)
+    far = kind == "port"
+    leaf = (
+        [do(Op.COPY_PACKETS, own, mine), do(Op.FORWARD_PACKETS, mine, scr(c, c, 1), (), (0,))]
+        if far
+        else [do(Op.PUT_PACKETS, own, scr(c, c, 1), (), (0,))]
+    )
+    to_root, down = scr(c, c, 0), scr(3 * c, c, 2)
+    middle = (
+        [
+            do(Op.REDUCE_COPY_PACKETS, (own, up), (total, mine)),
+            do(Op.FORWARD_PACKETS, mine, to_root, (), (0,)),
+        ]
+        if far
+        else [do(Op.REDUCE_PUT_PACKETS, (own, up), (total, to_root), (), (0,))]
+    )
+    root = (
+        [
+            do(Op.REDUCE_COPY_PACKETS, (own, up), (total, mine)),
+            do(Op.FORWARD_PACKETS, mine, scr(3 * c, c, 1), (), (0,)),
+        ]
+        if far
+        else [do(Op.REDUCE_COPY_PUT_PACKETS, (own, up), (total, mine, scr(3 * c, c, 1)), (), (0,))]
+    )
+    ranks = [
+        rank(otb([(1, kind, 0)], *root), i=c, o=c, s=4 * c),
+        rank(
+            otb(
+                [(0, kind, 0), (2, kind, 0)],
+                *middle,
+                do(Op.NOP),
+                do(Op.FORWARD_PACKETS, result, down, (), (1,)),
+                do(Op.UNPACK, result, total),
+            ),
+            i=c,
+            o=c,
+            s=4 * c,
+        ),
+        rank(otb([(1, kind, 0)], *leaf, do(Op.UNPACK, result, total)), i=c, o=c, s=4 * c),
+    ]
+    return ll(program(Collective.ALLREDUCE, "onesided", ranks))
+
+
+def packet_reduce(n: int = 3) -> Program:
+    """Packets to rank 0, which sums them; one half of scratch, so senders wait for its begin."""
+    peers = range(1, n)
+    ends: list[tuple[int, Kind, int]] = [(p, "memory", 0) for p in peers]
+    slots = [scr(p - 1) for p in peers]
+    begin = do(Op.RELAXED_SIGNAL, (), (), (), range(n - 1))
+    root = rank(
+        otb(ends, begin, do(Op.REDUCE_PACKETS, (inp(0), *slots), out(0))), i=1, o=1, s=n - 1
+    )
+    ranks = [root]
+    for p in peers:
+        steps = [
+            do(Op.RELAXED_WAIT, (), (), (), (0,)),
+            do(Op.NOP),
+            do(Op.PUT_PACKETS, inp(0), scr(p - 1, 1, 0), (), (0,)),
+        ]
+        ranks.append(rank(otb([(0, "memory", 0)], *steps), i=1, o=1, s=n - 1))
+    return ll(program(Collective.REDUCE, "onesided", ranks, root=0), double=False)
+
+
 def all_good() -> dict[str, Program]:
     """Every program of this module, by a name that says which it is."""
     return {
@@ -441,6 +555,10 @@ def all_good() -> dict[str, Program]:
         "reduce_to_root-port": reduce_to_root("port", 3),
         "relay_by_semaphore": relay_by_semaphore(),
         "exchange_by_barrier": exchange_by_barrier(),
+        "packet_allreduce": packet_allreduce(),
+        "packet_chain-memory": packet_chain(),
+        "packet_chain-port": packet_chain("port", 3),
+        "packet_reduce": packet_reduce(),
     }
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from forestcoll.errors import PlanError, UnsupportedError
 from forestcoll.program import (
+    PACKETS,
     Buffer,
     Channel,
     Collective,
@@ -65,6 +66,8 @@ def check(program: Program) -> None:
         raise PlanError(f"style: {program.style!r} is neither 'fifo' nor 'onesided'")
     if not program.ranks:
         raise PlanError("the program has no ranks")
+    if program.double_scratch and (program.style, program.protocol) != ("onesided", "LL"):
+        raise PlanError("two halves of scratch are for packets (onesided, protocol LL)")
     _check_chunks(program)
     for r, rank in enumerate(program.ranks):
         _check_semaphores(r, rank)
@@ -75,6 +78,11 @@ def check(program: Program) -> None:
                     where = f"rank {r}, thread block {b}, step {s}"
                     _check_pipeline(program, rank, step, where)
                     for i in step.body:
+                        if i.op in PACKETS:
+                            raise PlanError(
+                                f"rank {r}, thread block {b}, step {s} ({i.op}): packets in a "
+                                "pipeline, which would write them round after round"
+                            )
                         _Checker(program, (r, b, s), i).check()
                 else:
                     _Checker(program, (r, b, s), step).check()
@@ -176,8 +184,9 @@ class _Checker:
         if self.i.op not in _KNOWN[self.program.style]:
             raise self.fail(f"not an instruction of the {self.program.style} style")
         self.check_shape()
-        for ref, remote in self.refs():
+        for ref, remote, packets in self.refs():
             self.check_ref(ref, remote)
+            self.check_scratch(ref, packets)
         self.check_synchronization()
         self.check_part()
         if self.i.op in SENDING and self.block.send < 0:
@@ -210,18 +219,42 @@ class _Checker:
                 raise UnsupportedError(
                     f"{self.where}: {sources} sources; this engine adds at most {MAX_SOURCES}"
                 )
+        elif i.op in PACKETS:
+            self.check_packets()
+            pairs = zip(i.src, i.dst, strict=False) if i.op is Op.PUT_PACKETS else ()
+            if 1 < sources == targets and all(s.count == d.count for s, d in pairs):
+                return
         elif sources or targets:
             raise self.fail("takes no data")
         if len(counts) > 1:
             raise self.fail(f"its operands differ in size: {sorted(counts)} chunks")
 
-    def refs(self) -> Iterator[tuple[Ref, bool]]:
-        """Every operand, and whether it may be another rank's memory."""
-        op = self.i.op
-        for ref in self.i.src:
-            yield ref, op in (Op.GET, Op.READ_REDUCE, Op.READ_REDUCE_PUT)
+    def check_packets(self) -> None:
+        """The numbers of operands, and that packets and nothing else lie in scratch."""
+        i, shape, sources, targets = self.i, PACKETS[self.i.op], len(self.i.src), len(self.i.dst)
+        if self.program.protocol != "LL":
+            raise self.fail(f"packets in a program of protocol {self.program.protocol}, not LL")
+        least = shape.own_out + shape.peers
+        most = MAX_SOURCES if shape.peers else least
+        if not 1 <= sources <= (MAX_SOURCES if shape.many else 1) or not least <= targets <= most:
+            raise self.fail(f"{sources} sources and {targets} targets are not possible")
+        if i.op is Op.PUT_PACKETS and sources not in (1, targets):
+            raise self.fail(
+                f"needs one source for all targets or one each, not {sources} for {targets}"
+            )
+
+    def refs(self) -> Iterator[tuple[Ref, bool, bool]]:
+        """Every operand, whether it may be another rank's memory, and whether it is packets."""
+        op, shape = self.i.op, PACKETS.get(self.i.op)
+        for k, ref in enumerate(self.i.src):
+            packets = shape is not None and k >= shape.packets_in
+            yield ref, op in (Op.GET, Op.READ_REDUCE, Op.READ_REDUCE_PUT), packets
         for k, ref in enumerate(self.i.dst):
-            yield ref, op in PUTS or (op in (Op.READ_REDUCE_PUT, Op.REDUCE_PUT) and k > 0)
+            if shape is not None:
+                yield ref, shape.peers and k >= shape.own_out, k >= shape.plain_out
+                continue
+            far = op in PUTS or (op in (Op.READ_REDUCE_PUT, Op.REDUCE_PUT) and k > 0)
+            yield ref, far, False
 
     def check_ref(self, ref: Ref, remote: bool) -> None:
         owner = self.r if ref.rank is None else ref.rank
@@ -244,6 +277,16 @@ class _Checker:
                 f"chunks {ref.offset} to {ref.offset + ref.count - 1} of rank {owner}'s {name}, "
                 f"which has {size}"
             )
+
+    def check_scratch(self, ref: Ref, packets: bool) -> None:
+        """Packets lie in scratch; plain data there would lie at other addresses, across them."""
+        if packets and ref.buffer != Buffer.SCRATCH:
+            raise self.fail(
+                f"packets in the {Buffer(ref.buffer).name.lower()}; they lie in scratch"
+            )
+        holds = self.program.protocol == "LL" and self.program.style == "onesided"
+        if holds and not packets and ref.buffer == Buffer.SCRATCH:
+            raise self.fail("plain data in scratch, which holds packets in a program of LL")
 
     def check_synchronization(self) -> None:
         i = self.i

@@ -18,7 +18,14 @@ import numpy.typing as npt
 from forestcoll.errors import ExecutionError, PlanError, UnsupportedError, did_you_mean
 from forestcoll.execute import stuck
 from forestcoll.execute.check import check as check_structure
-from forestcoll.execute.sizes import Layout, bus_factor, layout, memory_available, memory_needed
+from forestcoll.execute.sizes import (
+    Layout,
+    bus_factor,
+    layout,
+    memory_available,
+    memory_needed,
+    scratch_factor,
+)
 from forestcoll.execute.slots import queue
 from forestcoll.program import Collective, Pipeline, Program
 
@@ -170,7 +177,7 @@ class _Job:
             fresh = k in (0, warmup + iterations - 1)
             if fresh:
                 self.fill(buffers, mode)
-            elapsed = self.launch(engine, buffers, timeout)
+            elapsed = self.launch(engine, buffers, timeout, k)
             nanoseconds += elapsed if k >= warmup else 0
             if fresh and self.check:
                 wrong = max(wrong, self.compare(buffers, mode))
@@ -206,7 +213,8 @@ class _Job:
             else:
                 first = _memory(i)
                 second = first[own : own + o]
-            found.append(_Buffers(first, second, _memory(self.tables.scratch[r] * chunk)))
+            scratch = self.tables.scratch[r] * chunk * scratch_factor(self.program)
+            found.append(_Buffers(first, second, _memory(scratch)))
         return found
 
     def fill(self, buffers: list[_Buffers], mode: Mode) -> None:
@@ -230,9 +238,14 @@ class _Job:
             return [(0, 0, data.parts * data.part)]
         return [(p * data.stride, p * data.part, data.part) for p in range(data.parts)]
 
-    def launch(self, engine: _engine.Engine, buffers: list[_Buffers], timeout: float) -> int:
-        """Nanoseconds; ExecutionError if it did not end well."""
-        addresses = [array.ctypes.data for b in buffers for array in (b.input, b.output, b.scratch)]
+    def launch(
+        self, engine: _engine.Engine, buffers: list[_Buffers], timeout: float, number: int
+    ) -> int:
+        """Nanoseconds; ExecutionError if it did not end well. `number`: launches before it."""
+        addresses = []
+        for b in buffers:
+            half = b.scratch.size // 2 if self.program.double_scratch and number % 2 else 0
+            addresses += [b.input.ctypes.data, b.output.ctypes.data, b.scratch.ctypes.data + half]
         status, nanoseconds, stops, leftovers = engine.launch(addresses, self.options)
         match stuck.Status(status):
             case stuck.Status.DONE:

@@ -215,6 +215,7 @@ std::int64_t present(const Machine& m, const BlockState& state) {
     case Awaits::message: return static_cast<std::int64_t>(m.connections[at].posted.load());
     case Awaits::semaphore: return m.semaphores[at].value.load();
     case Awaits::barrier: return static_cast<std::int64_t>(m.barriers[at].arrived.load());
+    case Awaits::packets: return static_cast<std::int64_t>(m.inboxes[at].count.load());
   }
   return 0;
 }
@@ -267,6 +268,8 @@ void connect_waiters(Machine& m) {
           add_once(m.semaphores[static_cast<std::size_t>(m.plan.names[static_cast<std::size_t>(i)])]
                        .takers, self);
       if (op == Op::barrier) add_once(m.barriers[static_cast<std::size_t>(in.barrier)].members, self);
+      if (op >= Op::forward_packets && op < Op::loop && op != Op::copy_packets)
+        add_once(m.inboxes[static_cast<std::size_t>(block.rank)].readers, self);
     }
   }
 }
@@ -289,6 +292,10 @@ Engine::Engine(Plan plan) : state_(std::make_unique<State>()) {
   for (std::size_t i = 0; i < s.semaphores.size(); ++i)
     s.semaphores[i].value.store(s.plan.semaphores[i]);
   s.barriers = std::vector<Barrier>(static_cast<std::size_t>(s.plan.barriers));
+  std::size_t ranks = 0;
+  for (const Block& b : s.plan.blocks) ranks = std::max(ranks, static_cast<std::size_t>(b.rank) + 1);
+  for (const Operand& o : s.plan.operands) ranks = std::max(ranks, static_cast<std::size_t>(o.rank) + 1);
+  s.inboxes = std::vector<Inbox>(ranks);
   connect_waiters(s);
 }
 
@@ -385,6 +392,7 @@ Result Engine::launch(const std::vector<byte*>& addresses, const Options& option
     s.slots = std::make_unique<Region>(slot_total);
   }
   prepare(s, options, s.slots->start());
+  ++s.launch;
   Result result;
   if (s.blocks.empty()) return result;
 

@@ -16,6 +16,8 @@
 //                                     it straight to `target`, combined with `operand` if not null
 //   bool acquire(counter)             takes one from a semaphore that is above zero
 //   bool passed(barrier, ticket)      everybody of that round has arrived
+//   bool arrived(rank, packets, bytes)  packets of `bytes` bytes of data, in scratch of `rank`, all
+//                                     bear the number of this launch
 //
 //   effects: each follows its waits and never fails
 //   void deliver(source, bytes)       sends a message (release); `source` may be outgoing_slot()
@@ -25,6 +27,10 @@
 //   void signal(counter)              adds one to a semaphore (release)
 //   uint64_t arrive(barrier, group)   announces this thread block, returns its ticket
 //   void copy(target, source, bytes)  void combine(target, sources, n, bytes)
+//   void pack(rank, packets, source, bytes)     makes packets of this launch in scratch of `rank`
+//   void forward(rank, packets, source packets, bytes)   the same data once more
+//   void unpack(target, packets, bytes)
+//   void combine_packets(target, packets, n, own, bytes)   target = own op packets[0] op ...
 //
 // A layer whose waits spin (a GPU) never returns false unless the launch is aborted. A layer that has
 // more thread blocks than processors returns false and runs another thread block: all waits of an
@@ -72,6 +78,14 @@ enum class Op : std::int32_t {
   barrier,
   acquire,
   release,
+  put_packets,
+  forward_packets,
+  copy_packets,
+  unpack,
+  reduce_packets,
+  reduce_put_packets,
+  reduce_copy_packets,
+  reduce_copy_put_packets,
   loop,  // not an instruction of a plan: the head of a pipeline's body, which follows it
 };
 
@@ -265,6 +279,64 @@ FC_DEVICE void run_reduction(Layer& layer, const Block& block, const Instruction
   }
 }
 
+// Bytes of data that an operation on packets handles. Slices are multiples of 16, as the runtime's.
+template <class Layer>
+FC_DEVICE Window packet_window(Layer& layer, const Instruction& in, std::int64_t count) {
+  constexpr std::int64_t unit = 16;
+  const std::int64_t units = count * layer.geometry().chunk_bytes / unit;
+  const std::int64_t least = units / in.parts, longer = units % in.parts;
+  const std::int64_t begin = in.part * least + at_most(in.part, longer);
+  return {begin * unit, (least + (in.part < longer)) * unit, 1};
+}
+
+// A packet is four bytes of data and four of its launch's number: chunks of packets are twice as long.
+template <class Layer>
+FC_DEVICE byte* packet_address(Layer& layer, const Operand& operand, std::int64_t begin) {
+  const std::int64_t data = operand.offset * layer.geometry().chunk_bytes + begin;
+  return layer.address(operand.rank, operand.buffer) + 2 * data;
+}
+
+// put_packets: source i to target i (or the one source to all), which never waits.
+template <class Layer>
+FC_DEVICE void run_pack(Layer& layer, const Instruction& in) {
+  const Operand* sources = layer.tables().operands + in.operands;
+  const Operand* targets = sources + in.sources;
+  for (std::int32_t i = 0; i < in.targets; ++i) {
+    const Window w = packet_window(layer, in, targets[i].count);
+    const byte* from = operand_address(layer, sources[in.sources == 1 ? 0 : i]) + w.begin;
+    layer.pack(targets[i].rank, packet_address(layer, targets[i], w.begin), from, w.bytes);
+  }
+}
+
+// The operations that read packets: `plain` sources and targets come first, packets follow.
+template <class Layer>
+FC_DEVICE bool run_packets(Layer& layer, const Instruction& in, std::int32_t plain_sources,
+                           std::int32_t plain_targets) {
+  const Operand* sources = layer.tables().operands + in.operands;
+  const Operand* targets = sources + in.sources;
+  const Window w = packet_window(layer, in, targets[0].count);
+  const byte* packets[max_sources];
+  std::int32_t n = 0;
+  for (std::int32_t i = plain_sources; i < in.sources; ++i) {
+    packets[n] = packet_address(layer, sources[i], w.begin);
+    if (!layer.arrived(sources[i].rank, packets[n++], w.bytes)) return false;
+  }
+  if (!plain_targets) {
+    for (std::int32_t i = 0; i < in.targets; ++i)
+      layer.forward(targets[i].rank, packet_address(layer, targets[i], w.begin), packets[0],
+                    w.bytes);
+    return true;
+  }
+  byte* const to = operand_address(layer, targets[0]) + w.begin;
+  if (plain_sources)
+    layer.combine_packets(to, packets, n, operand_address(layer, sources[0]) + w.begin, w.bytes);
+  else
+    layer.unpack(to, packets[0], w.bytes);
+  for (std::int32_t i = 1; i < in.targets; ++i)
+    layer.pack(targets[i].rank, packet_address(layer, targets[i], w.begin), to, w.bytes);
+  return true;
+}
+
 template <class Layer>
 FC_DEVICE void raise_all(Layer& layer, const Instruction& in) {
   for (std::int32_t i = 0; i < in.named; ++i) layer.signal(layer.tables().names[in.names + i]);
@@ -330,6 +402,19 @@ FC_DEVICE bool run_instruction(Layer& layer, const Block& block, const Instructi
       return acquire_all(layer, in, at);
     case Op::barrier:
       return run_barrier(layer, in, at);
+    case Op::put_packets:
+    case Op::copy_packets:
+      run_pack(layer, in);
+      return true;
+    case Op::forward_packets:
+      return run_packets(layer, in, 0, 0);
+    case Op::unpack:
+      return run_packets(layer, in, 0, 1);
+    case Op::reduce_packets:
+    case Op::reduce_put_packets:
+    case Op::reduce_copy_packets:
+    case Op::reduce_copy_put_packets:
+      return run_packets(layer, in, 1, 1);
   }
   return true;
 }

@@ -9,6 +9,9 @@ from pathlib import Path
 
 from forestcoll.program import Collective, Program
 
+PACKET_BYTES = 16
+"""Chunks of programs with packets are multiples of it, as the runtime asks of all plans."""
+
 
 @dataclass(frozen=True, slots=True)
 class Layout:
@@ -54,6 +57,10 @@ def layout(program: Program, size: int, element: int) -> Layout:
     parts = program.n if split else 1
     chunks = min(first.input_chunks, first.output_chunks)
     part = max(1, size // (parts * element))
+    chunk = -(-part // chunks)
+    if program.protocol == "LL" and program.style == "onesided":
+        whole = PACKET_BYTES // element  # packets hold whole words, and slices of 16 bytes
+        chunk = -(-chunk // whole) * whole
     return Layout(
         size=parts * part * element,
         count=part,
@@ -61,7 +68,7 @@ def layout(program: Program, size: int, element: int) -> Layout:
         parts=parts,
         part=part,
         chunks=chunks,
-        chunk=-(-part // chunks),
+        chunk=chunk,
     )
 
 
@@ -86,8 +93,14 @@ def memory_needed(
         user = max(rank.input_chunks, rank.output_chunks)
         if "out-of-place" in modes:
             user = rank.input_chunks + rank.output_chunks
-        total += (user + extra) * chunk_bytes
+        total += (user + extra * scratch_factor(program)) * chunk_bytes
     return total
+
+
+def scratch_factor(program: Program) -> int:
+    """Bytes of scratch per byte of data: packets are twice as long, and there may be two halves."""
+    packets = program.protocol == "LL" and program.style == "onesided"
+    return (2 if packets else 1) * (2 if program.double_scratch else 1)
 
 
 def memory_available() -> int | None:

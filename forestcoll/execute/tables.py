@@ -20,7 +20,7 @@ from forestcoll.execute.check import (
     channel_key,
     channel_keys,
 )
-from forestcoll.program import Buffer, Instruction, Op, Pipeline, Program, ThreadBlock
+from forestcoll.program import PACKETS, Buffer, Instruction, Op, Pipeline, Program, ThreadBlock
 
 _BUFFERS = {Buffer.INPUT: 0, Buffer.OUTPUT: 1, Buffer.SCRATCH: 2}
 
@@ -44,6 +44,20 @@ class Tables:
     semaphore_names: list[str] = field(default_factory=list)
     raisers: list[list[int]] = field(default_factory=list)  # per semaphore: blocks that raise it
     members: list[list[int]] = field(default_factory=list)  # per barrier: blocks
+    # packets that are written, and read: (block or instruction, rank, first chunk, end)
+    packed: list[tuple[int, int, int, int]] = field(default_factory=list)
+    unpacked: list[tuple[int, int, int, int]] = field(default_factory=list)
+
+    def writers(self, instruction: int) -> list[int]:
+        """Blocks that write packets which this instruction reads, ascending."""
+        wanted = [read[1:] for read in self.unpacked if read[0] == instruction]
+        return sorted(
+            {
+                block
+                for block, rank, low, high in self.packed
+                if any(rank == r and low < b and a < high for r, a, b in wanted)
+            }
+        )
 
     def engine(self) -> _engine.Engine:
         """The engine, ready to launch."""
@@ -157,6 +171,14 @@ class _Builder:
             t.operands.append((owner, _BUFFERS[ref.buffer], ref.offset, ref.count))
             if ref.buffer == Buffer.SCRATCH:
                 t.scratch[owner] = max(t.scratch[owner], ref.offset + ref.count)
+        if i.op in PACKETS:
+            for found, at, refs in (
+                (t.unpacked, len(t.instructions), i.src[PACKETS[i.op].packets_in :]),
+                (t.packed, self.first_block[r] + b, i.dst[PACKETS[i.op].plain_out :]),
+            ):
+                for ref in refs:
+                    owner = r if ref.rank is None else ref.rank
+                    found.append((at, owner, ref.offset, ref.offset + ref.count))
         for block, on in i.after:
             steps = len(self.program.ranks[r].thread_blocks[block].steps)
             t.dependencies.append((self.first_block[r] + block, on, steps))

@@ -46,7 +46,7 @@ VISITS = 4_000_000
 That is always right, and costs no more than that there are so many locations.
 """
 
-PAIRED = PUTS | {Op.COPY, Op.GET}
+PAIRED = PUTS | {Op.COPY, Op.GET, Op.PUT_PACKETS}
 """Operations that move sources to destinations, one each (or one to all)."""
 
 
@@ -142,6 +142,7 @@ class _Finder:
             for buffer in (Buffer.INPUT, Buffer.OUTPUT, Buffer.SCRATCH):
                 self.cuts[layout.base(rank, buffer)] = 1
             self._tie(layout.shared(rank))
+            self._tie(layout.halves(rank))
             if layout.collective is Collective.ALLGATHER:  # whose chunk it must be changes there
                 low, high = layout.buffer(rank, Buffer.OUTPUT)
                 for part in range(low, high, sizes.part * layout.grain):
@@ -166,6 +167,8 @@ class _Finder:
 
     def _tie(self, spans: Sequence[Span]) -> None:
         """The ends of the ranges part atoms, and so does whatever parts one of them."""
+        if not spans:
+            return
         for low, high in spans:
             self.cuts[low] = self.cuts[high] = 1
         low, high = spans[0]

@@ -16,6 +16,13 @@ from forestcoll.verify.layout import Layout, Sizes, sizes_of
 from forestcoll.verify.memory import Memory
 from forestcoll.verify.onesided import run_onesided
 from forestcoll.verify.order import unordered
+from forestcoll.verify.packets import (
+    PacketReplay,
+    check_packet_use,
+    has_packets,
+    run_packets,
+    without_causes,
+)
 from forestcoll.verify.replay import Replay
 from forestcoll.verify.structure import (
     SENDS,
@@ -94,7 +101,10 @@ def examine(
     check_frame(program)
     sizes = sizes_of(program)
     check_instructions(program, sizes)
+    packets = check_packet_use(program)
     launches = 1 if program.style == "fifo" else launches
+    if program.double_scratch:  # the first that uses a half again is the third
+        launches = max(launches, 3)
     scale = scale_of(program, sizes, rounds=rounds, launches=launches)
     check_wiring(program)
     code = flatten(program, rounds)
@@ -104,6 +114,8 @@ def examine(
     atoms = find_atoms(code, layout, scale.rounds, piece)
     if program.style == "fifo":
         trace = run_fifo(code, atoms, queue, piece)
+    elif packets:
+        trace = run_packets(code, layout, atoms, launches)
     else:
         trace = run_onesided(code, launches)
     memories = [
@@ -136,18 +148,21 @@ def _replay(trace: Trace, memories: list[Memory], root: int) -> tuple[int, Itera
     """The root, and what is wrong in each mode with the data or with their order."""
     replays: list[Replay] = []
     failure: PlanError | None = None
+    kind = PacketReplay if has_packets(trace) else Replay
     for memory in memories:
-        replay = Replay(trace, memory)
+        replay = kind(trace, memory)
         try:
             replay.run()
             if replay.accesses.mixed:
-                replay = Replay(trace, memory, every=True)
+                replay = kind(trace, memory, every=True)
                 replay.run()
         except PlanError as error:
             failure = error  # unless an earlier mode has something to say
             break
         replays.append(replay)
     loose = unordered(trace, {pair for replay in replays for pair in replay.accesses.collisions})
+    if trace.weak and loose:
+        loose = without_causes(trace, loose, replays)
     if replays:
         root = replays[0].final.root(root)
     faults = chain.from_iterable(replay.faults(loose, root) for replay in replays)

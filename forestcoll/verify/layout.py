@@ -104,6 +104,7 @@ class Layout:
         self.collective = program.collective
         self.sizes = sizes
         self.grain = grain
+        self.double = program.double_scratch
         self._bases: list[dict[Buffer, int]] = []
         self._starts: list[int] = []  # where each buffer starts, and what it is
         self._regions: list[tuple[int, Buffer]] = []
@@ -115,8 +116,14 @@ class Layout:
         start = self.size
         self._starts.append(start)
         self._regions.append((rank, buffer))
-        self.size += self.sizes.of(rank, buffer) * self.grain
+        twice = 2 if self.double and buffer is Buffer.SCRATCH else 1
+        self.size += self.sizes.of(rank, buffer) * self.grain * twice
         return start
+
+    def halves(self, rank: int) -> tuple[tuple[int, int], ...]:
+        """The two halves of `rank`'s scratch, taken by turns; nothing where there is but one."""
+        low, high = self.buffer(rank, Buffer.SCRATCH)
+        return ((low, high), (high, 2 * high - low)) if self.double and high > low else ()
 
     def base(self, rank: int, buffer: Buffer) -> int:
         """First location of `buffer` at `rank`."""
@@ -143,11 +150,18 @@ class Layout:
         owner = rank if ref.rank is None else ref.rank
         return self._bases[owner][ref.buffer] + ref.offset * self.grain, ref.count * self.grain
 
+    def owner(self, location: int) -> int:
+        """The rank whose memory it is."""
+        return self._regions[bisect.bisect_right(self._starts, location) - 1][0]
+
     def name(self, location: int) -> str:
         """`chunk 3 of rank 1's output`."""
         i = bisect.bisect_right(self._starts, location) - 1
         rank, buffer = self._regions[i]
         chunk = (location - self._starts[i]) // self.grain
+        if buffer is Buffer.SCRATCH and self.double:
+            half, chunk = divmod(chunk, self.sizes.of(rank, buffer))
+            return f"packet chunk {chunk} of half {half} of rank {rank}'s scratch"
         return f"chunk {chunk} of rank {rank}'s {BUFFER_NAMES[buffer]}"
 
     def input_value(self, rank: int, place: int) -> int:

@@ -37,7 +37,9 @@ _RELAXED = frozenset({Op.RELAXED_SIGNAL, Op.RELAXED_WAIT})
 Token = tuple[int, int]  # the events that a signal comes after: all data before it, and its launch
 
 
-class _Block:
+class Block:
+    """Where a thread block stands."""
+
     __slots__ = ("begin", "blocked", "ends", "launch", "line", "nops", "open", "sync", "tails")
 
     def __init__(self, ends: list[End]) -> None:
@@ -53,10 +55,12 @@ class _Block:
         self.blocked: Blocked | None = None
 
 
-class _Run:
+class Run:
+    """An abstract run under way; packets.py adds packets to it."""
+
     def __init__(self, code: Code, launches: int) -> None:
         self.code, self.launches, self.trace = code, launches, Trace(code)
-        self.blocks: list[_Block] = []
+        self.blocks: list[Block] = []
         self.signals: dict[End, deque[Token]] = {}  # that have arrived at an end
         self.waiting: dict[End, int] = {}
         self.signaller: dict[End, int] = {}
@@ -77,7 +81,7 @@ class _Run:
         for b, r in enumerate(self.code.rank):
             block = program.ranks[r].thread_blocks[self.code.number[b]]
             ends = [end_of(r, c) for c in block.channels]
-            self.blocks.append(_Block(ends))
+            self.blocks.append(Block(ends))
             for line in self.code.lines[b]:
                 i = line.instruction
                 if i.op in SIGNALS:
@@ -140,7 +144,7 @@ class _Run:
             state.line += 1
         self._end(b)
 
-    def _execute(self, b: int, state: _Block, line: Line) -> bool:
+    def _execute(self, b: int, state: Block, line: Line) -> bool:
         """Do one instruction; False when it has to wait."""
         i = line.instruction
         op = i.op
@@ -169,7 +173,7 @@ class _Run:
                 self._wake(self.sleeping.pop((r, s), -1))
         return True
 
-    def _event(self, b: int, state: _Block, item: int, chain: int, cross: tuple[int, ...]) -> int:
+    def _event(self, b: int, state: Block, item: int, chain: int, cross: tuple[int, ...]) -> int:
         at = state.line + state.launch * len(self.code.lines[b])
         return self.trace.add(b, at, item, chain, state.sync, cross)
 
@@ -178,7 +182,7 @@ class _Run:
             self.blocks[b].blocked = None
             self.ready.append(b)
 
-    def _nop(self, b: int, state: _Block) -> None:
+    def _nop(self, b: int, state: Block) -> None:
         """A thread barrier of the thread block: one event after everything before it."""
         state.nops += 1
         if state.open:
@@ -200,14 +204,14 @@ class _Run:
             self.blocks[b].sync = at
             self.blocks[b].open = []
 
-    def _tail(self, state: _Block, channel: int, position: int) -> tuple[int, ...]:
+    def _tail(self, state: Block, channel: int, position: int) -> tuple[int, ...]:
         """What thread `position` may rely on to have been pushed through a port before it."""
         if channel not in state.tails:
             return ()
         event, nops, pusher = state.tails[channel]
         return (event,) if pusher == position or nops != state.nops else ()
 
-    def _put(self, b: int, state: _Block, i: Instruction) -> None:
+    def _put(self, b: int, state: Block, i: Instruction) -> None:
         kinds = [state.ends[c][2] for c in i.channels]
         if "port" not in kinds:
             state.open.append(self._event(b, state, WHOLE, b, ()))
@@ -225,7 +229,7 @@ class _Run:
             if i.op is Op.PUT_SIGNAL_FLUSH:
                 state.open.append(self._event(b, state, SYNC, b, (event,)))
 
-    def _signal(self, b: int, state: _Block, c: int, position: int, *, relaxed: bool) -> None:
+    def _signal(self, b: int, state: Block, c: int, position: int, *, relaxed: bool) -> None:
         if relaxed:
             self._deliver(state, c, (state.begin, state.begin))
         elif state.ends[c][2] == "memory":
@@ -237,18 +241,18 @@ class _Run:
             state.tails[c] = (event, state.nops, position)
             self._deliver(state, c, (event, state.begin))
 
-    def _deliver(self, state: _Block, c: int, token: Token) -> None:
+    def _deliver(self, state: Block, c: int, token: Token) -> None:
         end = other_end(state.ends[c])
         self.signals.setdefault(end, deque()).append(token)
         self._wake(self.waiting.pop(end, -1))
 
-    def _flush(self, b: int, state: _Block, channels: tuple[int, ...]) -> None:
+    def _flush(self, b: int, state: Block, channels: tuple[int, ...]) -> None:
         cross: tuple[int, ...] = ()
         for position, c in enumerate(channels):
             cross += self._tail(state, c, position)
         state.open.append(self._event(b, state, SYNC, b, cross))
 
-    def _wait(self, b: int, state: _Block, i: Instruction) -> bool:
+    def _wait(self, b: int, state: Block, i: Instruction) -> bool:
         ends = [state.ends[c] for c in i.channels]
         for end in ends:
             if not self.signals.get(end):
@@ -261,7 +265,7 @@ class _Run:
         state.open.append(self._event(b, state, SYNC, b, cross))
         return True
 
-    def _acquire(self, b: int, state: _Block, i: Instruction) -> bool:
+    def _acquire(self, b: int, state: Block, i: Instruction) -> bool:
         r = self.code.rank[b]
         for s in i.semaphores:
             if not self.credit[r, s] and not self.semaphores[r, s]:
@@ -278,7 +282,7 @@ class _Run:
         state.open.append(self._event(b, state, SYNC, b, tuple(cross)))
         return True
 
-    def _barrier(self, b: int, state: _Block, ident: int) -> bool:
+    def _barrier(self, b: int, state: Block, ident: int) -> bool:
         r = self.code.rank[b]
         came = self.barriers.setdefault((r, ident), [])
         members = self.members[r, ident]
@@ -313,4 +317,4 @@ def run_onesided(code: Code, launches: int) -> Trace:
 
     Raises PlanError with the circle of thread blocks where they wait for each other for ever.
     """
-    return _Run(code, launches).run()
+    return Run(code, launches).run()

@@ -24,7 +24,7 @@ MOVES = PUTS | {Op.COPY, Op.GET}
 
 
 @dataclass(frozen=True, slots=True)
-class _Work:
+class Work:
     """What an instruction does in this mode: sources added up (or copied) to destinations.
 
     `written` is `dst` without destinations of a copy that are their own source: a copy that does
@@ -50,7 +50,7 @@ class Replay:
         self.values = memory.initial()
         self._wrong: tuple[int, str] | None = None  # the first event that adds what does not add up
         self._messages: dict[int, list[int]] = {}  # by the event that sent it
-        self._works: list[list[_Work | None]] = [[None] * len(x) for x in trace.code.lines]
+        self._works: list[list[Work | None]] = [[None] * len(x) for x in trace.code.lines]
 
     def run(self) -> None:
         """Go through the whole trace: values of the first launch, collisions of all."""
@@ -113,6 +113,7 @@ class Replay:
             f"writes it, and nothing orders them; {hint} ({mode})",
             rule="RUN-RACE-LAUNCHES" if again else "RUN-RACE",
             at=trace.at(b),
+            other=trace.at(a),
         )
 
     # --- values -----------------------------------------------------------------------------------
@@ -158,7 +159,7 @@ class Replay:
         for r in range(self.memory.layout.sizes.ranks):
             self.final.keep(r, self.values, self.accesses.writer)
 
-    def _message(self, event: int, work: _Work) -> None:
+    def _message(self, event: int, work: Work) -> None:
         """Send, receive or both: one part of a message."""
         receives, values = work.op in RECEIVES, list[int]()
         if receives:
@@ -193,22 +194,24 @@ class Replay:
             block, line = trace.block[event], trace.line[event]
             if block < 0:
                 self._caller(event, ~block, line)
-                continue
-            codes = works[block]
-            launch, line = divmod(line, len(codes))
-            work = codes[line] or self._place(block, line)
-            if item >= 0:  # one destination of a put
-                src = work.src[item if len(work.src) > 1 else 0]
-                work = _Work(Op.PUT, (src,), (work.dst[item],), (work.dst[item],))
-            if launch == 0:
-                self._local(event, work)
-            elif self.every:
-                self._touch(event, work)
             else:
-                for span in work.src:
-                    self.accesses.read_later(event, *span)
-                for span in work.written:
-                    self.accesses.write_later(event, *span)
+                self._data(event, item, block, *divmod(line, len(works[block])))
+
+    def _data(self, event: int, item: int, block: int, launch: int, line: int) -> None:
+        """One event of a line of a thread block's code."""
+        work = self._works[block][line] or self._place(block, line)
+        if item >= 0:  # one destination of a put
+            src = work.src[item if len(work.src) > 1 else 0]
+            work = Work(Op.PUT, (src,), (work.dst[item],), (work.dst[item],))
+        if launch == 0:
+            self._local(event, work)
+        elif self.every:
+            self._touch(event, work)
+        else:
+            for span in work.src:
+                self.accesses.read_later(event, *span)
+            for span in work.written:
+                self.accesses.write_later(event, *span)
 
     def _caller(self, event: int, rank: int, launch: int) -> None:
         """Between launches input and output are the caller's, who may change both."""
@@ -221,7 +224,7 @@ class Replay:
 
     # --- one instruction --------------------------------------------------------------------------
 
-    def _place(self, block: int, line: int) -> _Work:
+    def _place(self, block: int, line: int) -> Work:
         """The atoms that a line of a thread block's code uses in this mode, noted for next time."""
         code = self.trace.code
         i, operands = code.lines[block][line].instruction, self.memory.operands(block, line)
@@ -240,16 +243,16 @@ class Replay:
         written = dst
         if i.op is Op.COPY:
             written = tuple(d for s, d in zip(src, dst, strict=True) if s != d)
-        found = self._works[block][line] = _Work(i.op, src, dst, written)
+        found = self._works[block][line] = Work(i.op, src, dst, written)
         return found
 
-    def _touch(self, event: int, work: _Work) -> None:
+    def _touch(self, event: int, work: Work) -> None:
         for low, high in work.src:
             self.accesses.read(event, low, high)
         for low, high in work.written:
             self.accesses.write(event, low, high)
 
-    def _local(self, event: int, work: _Work) -> None:
+    def _local(self, event: int, work: Work) -> None:
         self._touch(event, work)
         values, src = self.values, work.src
         if work.op not in MOVES:

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 
 from forestcoll.errors import PlanError, UnsupportedError
-from forestcoll.program import Instruction, Op, Pipeline, Program, Ref, ThreadBlock
+from forestcoll.program import PACKETS, Instruction, Op, Pipeline, Program, Ref, ThreadBlock
 from forestcoll.verify.layout import BUFFER_NAMES, Sizes
 
 GRAIN_LIMIT = 64
@@ -36,8 +36,10 @@ ONESIDED = (
     | REMOTE_READS
     | REMOTE_WRITES
     | {Op.FLUSH, Op.BARRIER, Op.ACQUIRE, Op.RELEASE}
+    | PACKETS.keys()
 )
-CHANNELLED = PUTS | SIGNALS | WAITS | REMOTE_READS | REMOTE_WRITES | {Op.FLUSH}
+PACKETS_TO_PEERS = frozenset(op for op, shape in PACKETS.items() if shape.peers)
+CHANNELLED = PUTS | SIGNALS | WAITS | REMOTE_READS | REMOTE_WRITES | PACKETS_TO_PEERS | {Op.FLUSH}
 
 MANY = 1 << 30
 # operation -> fewest and most sources, fewest and most destinations
@@ -58,6 +60,14 @@ OPERANDS: dict[Op, tuple[int, int, int, int]] = {
     Op.READ_REDUCE: (2, MANY, 1, 1),
     Op.READ_REDUCE_PUT: (1, MANY, 2, MANY),
     Op.REDUCE_PUT: (1, MANY, 2, MANY),
+    Op.PUT_PACKETS: (1, MANY, 1, MANY),
+    Op.FORWARD_PACKETS: (1, 1, 1, MANY),
+    Op.COPY_PACKETS: (1, 1, 1, 1),
+    Op.UNPACK: (1, 1, 1, 1),
+    Op.REDUCE_PACKETS: (2, MANY, 1, 1),
+    Op.REDUCE_PUT_PACKETS: (2, MANY, 2, MANY),
+    Op.REDUCE_COPY_PACKETS: (2, MANY, 2, 2),
+    Op.REDUCE_COPY_PUT_PACKETS: (2, MANY, 3, MANY),
 }
 
 
@@ -187,8 +197,8 @@ def _check_operands(at: str, i: Instruction) -> None:
         if not low <= got <= high:
             need = "no" if high == 0 else f"{low}" if low == high else f"at least {low}"
             raise PlanError(f"{at}: {got} {what}s; it takes {need} {what}{'s' * (need != '1')}")
-    paired = i.op in PUTS or i.op in (Op.COPY, Op.GET)
-    single = len(i.src) == 1 and i.op in PUTS
+    paired = i.op in PUTS or i.op in (Op.COPY, Op.GET, Op.PUT_PACKETS)
+    single = len(i.src) == 1 and (i.op in PUTS or i.op is Op.PUT_PACKETS)
     if paired and not single and len(i.src) != len(i.dst):
         raise PlanError(f"{at}: {len(i.src)} sources for {len(i.dst)} destinations")
     if paired and not single:
@@ -274,7 +284,8 @@ def _check_remote(block: ThreadBlock, at: str, i: Instruction) -> None:
             raise PlanError(f"{at}: puts need destinations at peers and their channels")
         return
     channels = [block.channels[c] for c in i.channels]
-    if i.op in PUTS and any(c.kind == "port" for c in channels):
+    ports = i.op in PUTS or i.op is Op.FORWARD_PACKETS
+    if ports and any(c.kind == "port" for c in channels):
         # A port put pushes its i-th destination through its i-th channel.
         if [c.peer for c in channels] != [ref.rank for ref in remote]:
             raise PlanError(
@@ -283,7 +294,7 @@ def _check_remote(block: ThreadBlock, at: str, i: Instruction) -> None:
             )
     elif missing := [ref.rank for ref in remote if all(c.peer != ref.rank for c in channels)]:
         raise PlanError(f"{at}: none of its channels leads to rank {missing[0]}")
-    if i.op not in PUTS and any(c.kind == "port" for c in channels):
+    if not ports and any(c.kind == "port" for c in channels):
         raise PlanError(f"{at}: needs memory channels; a port cannot be read or stored through")
     if i.op in (Op.PUT_SIGNAL, Op.PUT_SIGNAL_FLUSH) and any(c.kind != "port" for c in channels):
         raise PlanError(
@@ -304,6 +315,9 @@ def _remote_operands(at: str, i: Instruction) -> tuple[Ref, ...]:
         own, remote = (i.src[0], i.dst[0]), (*i.src[1:], *i.dst[1:])
     elif i.op is Op.REDUCE_PUT:
         own, remote = (*i.src, i.dst[0]), i.dst[1:]
+    elif i.op in PACKETS_TO_PEERS:
+        first = PACKETS[i.op].own_out
+        own, remote = (*i.src, *i.dst[:first]), i.dst[first:]
     else:
         own = (*i.src, *i.dst)
     for ref in own:

@@ -79,7 +79,8 @@ class Trace:
     a rank between launches. `line`: position in the block's code plus code length times launch; for
     a caller the launch that follows. `item`: SYNC, WHOLE, or which part of a message (fifo) or
     destination (asynchronous put) of the instruction this event handles. `piece`: chunks in a part
-    of a message; where it is 1, a part is an atom.
+    of a message; where it is 1, a part is an atom. `weak[e]`: events that happened before e, whose
+    reads are over but whose writes e need not see (packets.py says when).
     """
 
     code: Code
@@ -90,6 +91,7 @@ class Trace:
     chain: list[int] = field(default_factory=list)
     prev: list[int] = field(default_factory=list)
     cross: list[tuple[int, ...]] = field(default_factory=list)
+    weak: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.block)

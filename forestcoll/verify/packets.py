@@ -1,0 +1,343 @@
+"""Programs with packets (MSCCL++, protocol LL): what packets order, and what may overwrite them.
+
+A packet is a few bytes of data and the number of the launch that wrote it. Whoever reads one waits
+until it bears the number of its own launch, so no signal is needed. The rules of the runtime:
+
+* A slot is written once a launch. A second packet of the same launch would be taken for the first.
+* A slot must not be written again before all its packets have been read: the number that a slow
+  reader waits for would never come back. With `double_scratch` launches take two halves by turns,
+  so the next launch leaves the packets of this one alone, the one after it does not.
+* A packet orders its own data, nothing else: it is written and read without a fence. What its
+  writer *read* before is over, for data depends on it; what its writer *wrote* elsewhere may not be
+  seen yet. These are the weak arrows of a trace: they settle whether something may be overwritten
+  that was read before, and nothing more. That a packet of a launch has come also says that this
+  launch has begun at its writer, hence that all before it is over there, as a relaxed signal does.
+* Packet by packet: a thread waits for its own packets only. So events are atoms, not operations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+
+from forestcoll.errors import PlanError
+from forestcoll.program import PACKETS, Buffer, Instruction, Op, Pipeline, Program, Ref
+from forestcoll.verify.accesses import Accesses
+from forestcoll.verify.atoms import Atoms, Operands, Span
+from forestcoll.verify.layout import Layout
+from forestcoll.verify.memory import Memory
+from forestcoll.verify.onesided import Block, Run
+from forestcoll.verify.order import unordered
+from forestcoll.verify.replay import Replay
+from forestcoll.verify.structure import where
+from forestcoll.verify.trace import SYNC, Blocked, Code, Line, Trace
+
+MOVES = frozenset({Op.PUT_PACKETS, Op.FORWARD_PACKETS, Op.COPY_PACKETS, Op.UNPACK})
+Pair = tuple[int, int]
+
+
+def check_packet_use(program: Program) -> bool:
+    """Whether the program has packets; PlanError where they stand where no packets can be."""
+    onesided = program.style == "onesided"
+    found = False
+    for r, b, s, i in program.instructions():
+        shape = PACKETS.get(i.op)
+        if shape is None:
+            continue
+        found = True
+        at = where(r, b, s, i.op)
+        if program.protocol != "LL":
+            raise PlanError(f"{at}: packets in a program of protocol {program.protocol}; LL has it")
+        if isinstance(program.ranks[r].thread_blocks[b].steps[s], Pipeline):
+            raise PlanError(
+                f"{at}: packets in a pipeline; the runtime would do all of them every round"
+            )
+        for ref in (*i.src[shape.packets_in :], *i.dst[shape.plain_out :]):
+            if ref.buffer is not Buffer.SCRATCH:
+                raise PlanError(f"{at}: packets in the {ref.buffer.name.lower()}, not in scratch")
+        block = program.ranks[r].thread_blocks[b]
+        if shape.peers and len(i.channels) != len(i.dst) - shape.own_out:
+            raise PlanError(
+                f"{at}: {len(i.channels)} channels to {len(i.dst) - shape.own_out} destinations at "
+                "peers; it needs one each"
+            )
+        kinds = {block.channels[c].kind for c in i.channels}
+        if "port" in kinds and (i.op is not Op.FORWARD_PACKETS or len(kinds) > 1):
+            raise PlanError(
+                f"{at}: only forward_packets goes over port channels (all of one kind): the "
+                "runtime's put_packets there sends other memory than the plan says"
+            )
+    if program.double_scratch and not found:
+        raise PlanError("two halves of scratch, but no packets: plain puts ignore the halves")
+    if onesided and program.protocol == "LL":
+        _check_scratch(program)
+    return found
+
+
+def _check_scratch(program: Program) -> None:
+    """Plain data in scratch would lie across packets, and could be taken for some."""
+    for r, b, s, i in program.instructions():
+        shape = PACKETS.get(i.op)
+        src, dst = (i.src, i.dst) if shape is None else _plain(i)
+        if any(ref.buffer is Buffer.SCRATCH for ref in (*src, *dst)):
+            raise PlanError(
+                f"{where(r, b, s, i.op)}: plain data in scratch, which holds packets in a program "
+                "of protocol LL: at another size they would be taken for packets"
+            )
+
+
+def _plain(i: Instruction) -> tuple[tuple[Ref, ...], tuple[Ref, ...]]:
+    shape = PACKETS[i.op]
+    return i.src[: shape.packets_in], i.dst[: shape.plain_out]
+
+
+# --- the run --------------------------------------------------------------------------------------
+
+
+class _PacketRun(Run):
+    """The abstract run of onesided.py, with packets: an event an atom."""
+
+    def __init__(self, code: Code, layout: Layout, atoms: Atoms, launches: int) -> None:
+        super().__init__(code, launches)
+        self.layout, self.atoms = layout, atoms
+        # (atom, launch) -> the event that wrote the packets, and the begin of the writer's launch
+        self.written: dict[Pair, tuple[int, int]] = {}
+        self.readers: dict[Pair, set[int]] = {}  # who waits for packets of that launch
+        self.writer: dict[int, tuple[int, int]] = {}  # atom -> thread block and line
+        for b, lines in enumerate(code.lines):
+            for at, line in enumerate(lines):
+                if line.instruction.op in PACKETS:
+                    self._claim(b, at, line.instruction)
+
+    def _claim(self, b: int, at: int, i: Instruction) -> None:
+        shape = PACKETS[i.op]
+        for low, high in self.atoms.operands[b][at].dst[shape.plain_out :]:
+            for atom in range(low, high):
+                if atom in self.writer:
+                    other, line = self.writer[atom]
+                    code = self.code
+                    raise PlanError(
+                        f"{code.where(b, at)} and {code.where(other, line)} both write packets to "
+                        f"{self._name(atom)} in one launch: who reads the first would take it for "
+                        "the second",
+                        rule="RUN-PACKETS-TWICE",
+                        at=(code.rank[b], code.number[b], code.lines[b][at].step),
+                    )
+                self.writer[atom] = b, at
+
+    def _name(self, atom: int) -> str:
+        return self.layout.name(self.atoms.starts[atom])
+
+    def _execute(self, b: int, state: Block, line: Line) -> bool:
+        if line.instruction.op in PACKETS:
+            return self._packets(b, state, line.instruction)
+        return super()._execute(b, state, line)
+
+    def _packets(self, b: int, state: Block, i: Instruction) -> bool:
+        operands = self.atoms.operands[b][state.line]
+        read = operands.src[PACKETS[i.op].packets_in :]
+        if not self._all_here(b, state, read):
+            return False
+        if i.op is Op.FORWARD_PACKETS and state.ends[i.channels[0]][2] == "port":
+            self._push(b, state, i, operands)
+            return True
+        for item, (sources, targets) in enumerate(spread(i.op, operands)):
+            event = self._read(b, state, item, [sources[k] for k in packet_sources(i.op, sources)])
+            for atom in targets[PACKETS[i.op].plain_out :]:
+                self._write(atom, state, event)
+        return True
+
+    def _all_here(self, b: int, state: Block, read: Iterable[Span]) -> bool:
+        for low, high in read:
+            for atom in range(low, high):
+                key = atom, state.launch
+                if key not in self.written:
+                    self.readers.setdefault(key, set()).add(b)
+                    writer = self.writer.get(atom, (None, 0))[0]
+                    needs = f"waits for packets in {self._name(atom)}"
+                    needs += ", which nobody writes" if writer is None else ""
+                    state.blocked = Blocked(state.line, needs, writer)
+                    return False
+        return True
+
+    def _read(self, b: int, state: Block, item: int, atoms: Sequence[int]) -> int:
+        """The event that reads these packets (and does the rest with them)."""
+        found = [self.written[atom, state.launch] for atom in atoms]
+        begins = tuple(dict.fromkeys(begin for _, begin in found))
+        event = self._event(b, state, item, b, begins)
+        if found:
+            self.trace.weak[event] = tuple(writer for writer, _ in found)
+        state.open.append(event)
+        return event
+
+    def _write(self, atom: int, state: Block, event: int) -> None:
+        key = atom, state.launch
+        self.written[key] = event, state.begin
+        for b in self.readers.pop(key, ()):
+            self._wake(b)
+
+    def _push(self, b: int, state: Block, i: Instruction, operands: Operands) -> None:
+        """Over port channels: all threads wait, then a proxy sends what the packets have become."""
+        for low, high in operands.src:
+            for atom in range(low, high):
+                self._read(b, state, SYNC, [atom])
+        self._nop(b, state)
+        width = operands.src[0][1] - operands.src[0][0]
+        for position, (c, (low, high)) in enumerate(zip(i.channels, operands.dst, strict=True)):
+            self.proxies -= 1
+            tail = self._tail(state, c, position)
+            sent = []
+            for k, atom in enumerate(range(low, high)):
+                sent.append(self._event(b, state, position * width + k, self.proxies, tail))
+                self._write(atom, state, sent[-1])
+            end = self._event(b, state, SYNC, self.proxies, tuple(sent))
+            state.tails[c] = (end, state.nops, position)
+
+
+def run_packets(code: Code, layout: Layout, atoms: Atoms, launches: int) -> Trace:
+    """All launches of a program with packets that passed the checks; see onesided.run_onesided."""
+    return _PacketRun(code, layout, atoms, launches).run()
+
+
+def has_packets(trace: Trace) -> bool:
+    """Whether the run had packets: its events are then to be replayed with `PacketReplay`."""
+    return any(line.instruction.op in PACKETS for lines in trace.code.lines for line in lines)
+
+
+def spread(op: Op, operands: Operands) -> list[tuple[list[int], list[int]]]:
+    """Atom by atom, what an operation works on: the atoms of its sources, and of its targets.
+
+    Operations that only move data do so target by target; reductions all operands at once.
+    """
+    if op not in MOVES:
+        width = operands.src[0][1] - operands.src[0][0]
+        return [
+            ([low + k for low, _ in operands.src], [low + k for low, _ in operands.dst])
+            for k in range(width)
+        ]
+    found = []
+    for number, (low, high) in enumerate(operands.dst):
+        source = operands.src[number if len(operands.src) > 1 else 0][0]
+        found += [([source + k], [low + k]) for k in range(high - low)]
+    return found
+
+
+def packet_sources(op: Op, sources: Sequence[int]) -> range:
+    """Which of an operation's sources (counted) are packets."""
+    return range(min(PACKETS[op].packets_in, len(sources)), len(sources))
+
+
+# --- memory along the run -------------------------------------------------------------------------
+
+
+class _PacketAccesses(Accesses):
+    """Accesses with packets; `light` are the collisions of a read with a later write."""
+
+    __slots__ = ("light",)
+
+    def __init__(self, trace: Trace, size: int) -> None:
+        super().__init__(trace, size)
+        self.light: set[Pair] = set()
+
+    def take(self, event: int, atom: int, *, later: bool) -> None:
+        """`event` reads packets, and has waited for just those."""
+        if later:
+            self._used[atom] = 1
+            return
+        if self._used[atom]:
+            self.mixed = True
+        self._lists.append((event, self._readers[atom]))
+        self._readers[atom] = len(self._lists) - 1
+
+    def _meet(self, earlier: int, event: int, atom: int) -> None:
+        super()._meet(earlier, event, atom)
+        self.light.discard((earlier, event))
+
+    def _meet_readers(self, event: int, at: int, atom: int) -> None:
+        while at:
+            reader, at = self._lists[at]
+            known = (reader, event) in self.collisions
+            super()._meet(reader, event, atom)
+            if not known and (reader, event) in self.collisions:
+                self.light.add((reader, event))
+
+
+class PacketReplay(Replay):
+    """Memory along a trace with packets."""
+
+    accesses: _PacketAccesses
+
+    def __init__(self, trace: Trace, memory: Memory, *, every: bool = False) -> None:
+        super().__init__(trace, memory, every=every)
+        self.accesses = _PacketAccesses(trace, memory.size)
+        self._spreads: dict[Pair, list[tuple[list[int], list[int]]]] = {}
+        self._shift: dict[int, int] = {}  # rank -> atoms from a half of its scratch to the other
+        for rank in range(memory.layout.sizes.ranks):
+            halves = memory.layout.halves(rank)
+            if halves:
+                first, second = (memory.atoms.number[low] for low, _ in halves)
+                self._shift[rank] = second - first
+
+    def _data(self, event: int, item: int, block: int, launch: int, line: int) -> None:
+        i = self.trace.code.lines[block][line].instruction
+        if i.op not in PACKETS:
+            super()._data(event, item, block, launch, line)
+            return
+        if (block, line) not in self._spreads:
+            work = self._works[block][line] or self._place(block, line)
+            self._spreads[block, line] = spread(i.op, Operands(work.src, work.dst))
+        sources, targets = self._spreads[block, line][item]
+        packets = set(packet_sources(i.op, sources))
+        sources = [self._half(block, a, launch, k in packets) for k, a in enumerate(sources)]
+        plain = PACKETS[i.op].plain_out
+        targets = [self._half(block, a, launch, k >= plain) for k, a in enumerate(targets)]
+        self._use(event, launch, sources, targets, packets)
+        if launch == 0:
+            value = self.values[sources[0]]
+            for atom in sources[1:]:
+                value = self._add(event, value, self.values[atom])
+            for atom in targets:
+                self.values[atom] = value
+
+    def _half(self, block: int, atom: int, launch: int, packets: bool) -> int:
+        """The atom that is meant in that launch."""
+        if not packets or not launch % 2 or not self._shift:
+            return atom
+        owner = self.memory.layout.owner(self.memory.atoms.starts[atom])
+        return atom + self._shift[owner]
+
+    def _use(
+        self, event: int, launch: int, sources: list[int], targets: list[int], packets: set[int]
+    ) -> None:
+        accesses = self.accesses
+        later = launch > 0 and not self.every
+        for k, atom in enumerate(sources):
+            if k in packets:
+                accesses.take(event, atom, later=later)
+            elif later:
+                accesses.read_later(event, atom, atom + 1)
+            else:
+                accesses.read(event, atom, atom + 1)
+        for atom in targets:
+            if later:
+                accesses.write_later(event, atom, atom + 1)
+            else:
+                accesses.write(event, atom, atom + 1)
+
+
+def without_causes(trace: Trace, loose: Collection[Pair], replays: Iterable[Replay]) -> list[Pair]:
+    """Those of the `loose` pairs that weak arrows do not settle either.
+
+    They settle whether what was read may be overwritten, where no replay found more at stake.
+    """
+    heavy = {
+        pair
+        for replay in replays
+        if isinstance(replay, PacketReplay)
+        for pair in replay.accesses.collisions
+        if pair not in replay.accesses.light
+    }
+    light = [pair for pair in loose if pair not in heavy]
+    cross = [(*arrows, *trace.weak.get(event, ())) for event, arrows in enumerate(trace.cross)]
+    rest = set(unordered(replace(trace, cross=cross), light))
+    return [pair for pair in loose if pair in heavy or pair in rest]
