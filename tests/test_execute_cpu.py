@@ -631,7 +631,7 @@ def test_arguments_are_checked() -> None:
     for arguments, text in (
         ({"dtype": "float23"}, "unknown data type 'float23'; did you mean 'float32'?"),
         ({"dtype": "x"}, "unknown data type 'x'; there are float32, float16"),
-        ({"op": "avg"}, "run 'sum' instead"),
+        ({"ranks_as": "process"}, "ranks as 'process'; did you mean 'processes'?"),
         ({"op": "mix"}, "unknown operation 'mix'"),
         ({"iterations": 0}, "iterations must be above 0, not 0"),
         ({"size_bytes": -1}, "size must be above 0, not -1"),

@@ -8,6 +8,9 @@ REDUCED: int
 Stop = tuple[int, int, int, int, int, bool, int, int, int, int]
 """block, instruction, slice, round, piece, finished, kind of wait, object, wanted, present."""
 
+Death = tuple[int, int, int, int]
+"""rank, process, signal (0: none), exit code (-1: unknown)."""
+
 def op_names() -> list[str]: ...
 def type_names() -> list[str]: ...
 def reduction_names() -> list[str]: ...
@@ -23,6 +26,7 @@ class Options:
         slots: int,
         type: int,
         op: int,
+        processes: bool = False,
         threads: int,
         patience: float,
     ) -> None: ...
@@ -42,8 +46,14 @@ class Engine:
         barriers: int,
     ) -> None: ...
     def launch(
-        self, addresses: Sequence[int], options: Options
-    ) -> tuple[int, int, list[Stop], list[tuple[int, int, int]]]: ...
+        self,
+        addresses: Sequence[int],
+        options: Options,
+        averages: Sequence[tuple[int, int, int]] = (),
+        turn: int = 0,
+        turns: int = 1,
+    ) -> tuple[int, int, list[Stop], list[tuple[int, int, int]], list[Death]]: ...
+    def rest(self) -> None: ...
 
 class Pattern:
     def __init__(self, type: int, op: int, reducing: bool, ranks: int) -> None: ...

@@ -1,4 +1,5 @@
-// The reductions as loops over arrays, one for each element type and operation.
+// The reductions as loops over arrays, one for each element type and operation, compiled for the
+// instruction sets that processors may have; the best is chosen once, when a launch begins.
 
 #include "engine.hpp"
 
@@ -6,7 +7,8 @@ namespace forestcoll {
 namespace {
 
 template <Reduction op, class T>
-void combine_array(byte* target, const byte* a, const byte* b, std::int64_t bytes) {
+[[gnu::always_inline]] inline void combine_loop(byte* target, const byte* a, const byte* b,
+                                                std::int64_t bytes) {
   T* to = reinterpret_cast<T*>(target);
   const T* x = reinterpret_cast<const T*>(a);
   const T* y = reinterpret_cast<const T*>(b);
@@ -15,44 +17,73 @@ void combine_array(byte* target, const byte* a, const byte* b, std::int64_t byte
 }
 
 template <class T>
+[[gnu::always_inline]] inline void divide_loop(byte* target, std::int64_t bytes, int ranks) {
+  T* to = reinterpret_cast<T*>(target);
+  const std::int64_t n = bytes / static_cast<std::int64_t>(sizeof(T));
+  for (std::int64_t i = 0; i < n; ++i) to[i] = divide_element(to[i], ranks);
+}
+
+// What every processor of the kind has.
+struct Plain {
+  template <Reduction op, class T>
+  static void combine(byte* target, const byte* a, const byte* b, std::int64_t bytes) {
+    combine_loop<op, T>(target, a, b, bytes);
+  }
+  template <class T>
+  static void divide(byte* target, std::int64_t bytes, int ranks) {
+    divide_loop<T>(target, bytes, ranks);
+  }
+};
+
+#if defined(__x86_64__)
+struct Avx2 {
+  template <Reduction op, class T>
+  [[gnu::target("avx2")]] static void combine(byte* target, const byte* a, const byte* b,
+                                              std::int64_t bytes) {
+    combine_loop<op, T>(target, a, b, bytes);
+  }
+  template <class T>
+  [[gnu::target("avx2")]] static void divide(byte* target, std::int64_t bytes, int ranks) {
+    divide_loop<T>(target, bytes, ranks);
+  }
+};
+#endif
+
+template <class Set, class T>
 Combine of_type(Reduction op) {
   switch (op) {
-    case Reduction::sum: return combine_array<Reduction::sum, T>;
-    case Reduction::prod: return combine_array<Reduction::prod, T>;
-    case Reduction::min: return combine_array<Reduction::min, T>;
-    case Reduction::max: return combine_array<Reduction::max, T>;
+    case Reduction::sum:
+    case Reduction::avg: return Set::template combine<Reduction::sum, T>;
+    case Reduction::prod: return Set::template combine<Reduction::prod, T>;
+    case Reduction::min: return Set::template combine<Reduction::min, T>;
+    case Reduction::max: return Set::template combine<Reduction::max, T>;
   }
   return nullptr;
+}
+
+// function(set) for the best instruction set of this processor
+template <class Function>
+auto with_set(Function function) {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx2")) return function(Avx2{});
+#endif
+  return function(Plain{});
 }
 
 }  // namespace
 
 Combine combine_function(Type type, Reduction op) {
-  switch (type) {
-    case Type::float32: return of_type<float>(op);
-    case Type::float16: return of_type<Half>(op);
-    case Type::bfloat16: return of_type<BFloat16>(op);
-    case Type::float64: return of_type<double>(op);
-    case Type::int8: return of_type<std::int8_t>(op);
-    case Type::uint8: return of_type<std::uint8_t>(op);
-    case Type::int32: return of_type<std::int32_t>(op);
-    case Type::int64: return of_type<std::int64_t>(op);
-  }
-  return nullptr;
+  return with_set([&](auto set) {
+    return with_type(type, [&](auto zero) { return of_type<decltype(set), decltype(zero)>(op); });
+  });
 }
 
-std::int64_t element_bytes(Type type) {
-  switch (type) {
-    case Type::int8:
-    case Type::uint8: return 1;
-    case Type::float16:
-    case Type::bfloat16: return 2;
-    case Type::float32:
-    case Type::int32: return 4;
-    case Type::float64:
-    case Type::int64: return 8;
-  }
-  return 0;
+Divide divide_function(Type type) {
+  return with_set([&](auto set) {
+    return with_type(type, [&](auto zero) -> Divide {
+      return decltype(set)::template divide<decltype(zero)>;
+    });
+  });
 }
 
 }  // namespace forestcoll

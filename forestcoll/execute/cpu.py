@@ -1,36 +1,27 @@
 """Runs a program on this machine: every rank with real memory, every output element checked.
 
-The instruction loop is interpreter.hpp, the same source for every engine; engine.cpp runs
-thousands of thread blocks on a few threads. What goes in and what must come out is drawn from the
-definition of the collective alone (data.cpp), never from the plan.
+The instruction loop is interpreter.hpp, the same source for every engine; scheduler.cpp runs
+thousands of thread blocks on a few threads, or each rank's in a process of its own (crew.cpp).
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
-
-import numpy as np
-import numpy.typing as npt
 
 from forestcoll.errors import ExecutionError, PlanError, UnsupportedError, did_you_mean
 from forestcoll.execute import stuck
 from forestcoll.execute.check import check as check_structure
-from forestcoll.execute.sizes import (
-    Layout,
-    bus_factor,
-    layout,
-    memory_available,
-    memory_needed,
-    scratch_factor,
-)
+from forestcoll.execute.result import MODES, Mode, Row, RunResult
+from forestcoll.execute.sizes import Layout, bus_factor, layout, memory_available, memory_needed
 from forestcoll.execute.slots import queue
-from forestcoll.program import Collective, Pipeline, Program
+from forestcoll.program import Pipeline, Program
 
 try:
     from forestcoll.execute import _engine
+    from forestcoll.execute.contents import Buffers, Contents, allocate
     from forestcoll.execute.tables import Tables, build
 except ImportError as error:  # pragma: no cover - needs a broken installation
     raise ExecutionError(
@@ -38,42 +29,13 @@ except ImportError as error:  # pragma: no cover - needs a broken installation
         "install the package again with `pip install .`"
     ) from error
 
-Mode = Literal["out-of-place", "in-place"]
-MODES: tuple[Mode, ...] = ("out-of-place", "in-place")
 DTYPES = tuple(_engine.type_names())
 OPS = tuple(_engine.reduction_names())
+RanksAs = Literal["threads", "processes", "auto"]
+RANKS_AS: tuple[RanksAs, ...] = ("threads", "processes", "auto")
+MOST_PROCESSES = 64  # that "auto" makes
 
-SHOWN = 4  # wrong elements described per buffer
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One line of nccl-tests' table. GB/s of 10^9 bytes; `wrong`: elements, None if not checked."""
-
-    mode: Mode
-    size: int  # bytes
-    count: int  # elements
-    dtype: str
-    op: str  # "none" where nothing is added
-    root: int  # -1 where there is none
-    time_us: float
-    algbw: float
-    busbw: float
-    wrong: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class RunResult:
-    """The table, what a user should know about the sizes, and the first wrong elements in words."""
-
-    rows: tuple[Row, ...]
-    notes: tuple[str, ...] = ()
-    mismatches: tuple[str, ...] = ()
-
-    @property
-    def wrong(self) -> int:
-        """Wrong elements of all rows."""
-        return sum(row.wrong or 0 for row in self.rows)
+__all__ = ["DTYPES", "MODES", "OPS", "Mode", "RanksAs", "Row", "RunResult", "run"]
 
 
 def run(
@@ -92,6 +54,7 @@ def run(
     slots: int | None = None,
     slot_bytes: int | None = None,
     slice_bytes: int | None = None,
+    ranks_as: RanksAs = "threads",
 ) -> RunResult:
     """The table of `modes` (those that the program allows), each launched `iterations` times.
 
@@ -101,10 +64,11 @@ def run(
     `wrong` counts them, and `mismatches` describes the first.
     `slots`, `slot_bytes`: what a fifo connection holds (by default enough for what the plan's
     runtime holds); `slice_bytes`: bytes of each chunk handled per iteration (at most a slot).
-    `timeout`: seconds without any progress.
+    `timeout`: seconds without any progress. `ranks_as`: one process for each rank, over shared
+    memory that has no name; or `threads` threads for all; "auto" makes processes for at most 64.
 
     Raises PlanError (the program is malformed or cannot run so), UnsupportedError (type, operation
-    or memory) and ExecutionError (it got stuck, or left messages or signals behind).
+    or memory) and ExecutionError (it got stuck, left messages or signals behind, or a rank died).
     """
     check_structure(program)
     type_, op_ = _index(DTYPES, dtype, "data type"), _index(OPS, op, "operation")
@@ -119,134 +83,100 @@ def run(
     _check_memory(memory_needed(program, tables.scratch, data.chunk_bytes, chosen), data.size)
     connections = len(tables.connections)
     slots, slot = queue(program, data, connections, slots, slot_bytes, slice_bytes)
+    workers = threads or len(os.sched_getaffinity(0))
+    processes = _ranks_as(ranks_as, program.n)
     pattern = _engine.Pattern(type_, op_, program.collective.reduces, program.n)
-    job = _Job(
-        program=program,
-        tables=tables,
-        data=data,
-        pattern=pattern,
-        root=_root(program, root),
-        threads=threads or len(os.sched_getaffinity(0)),
-        launches=(warmup, iterations),
-        check=check,
-    )
-    job.options = _engine.Options(
+    options = _engine.Options(
         chunk_bytes=data.chunk_bytes,
         slice_bytes=max(element, (slice_bytes or slot) // element * element),
         slot_bytes=max(element, slot // element * element),
         slots=slots,
         type=type_,
         op=op_,
-        threads=job.threads,
+        processes=processes,
+        threads=workers,
         patience=timeout,
     )
-    rows = tuple(job.row(mode, dtype, op, timeout) for mode in chosen)
-    return RunResult(rows, _notes(program, size_bytes, data), tuple(job.mismatches))
+    job = _Job(
+        program=program,
+        tables=tables,
+        contents=Contents(program, data, pattern, _root(program, root), workers),
+        options=options,
+        processes=processes,
+        average=op == "avg",
+        launches=(warmup, iterations),
+        check=check,
+        timeout=timeout,
+    )
+    rows = tuple(job.row(mode, dtype, op) for mode in chosen)
+    return RunResult(rows, _notes(program, size_bytes, data), tuple(job.contents.mismatches))
 
 
-@dataclass(slots=True)
-class _Buffers:
-    """One rank's memory. In place, input and output overlap as NCCL defines it."""
-
-    input: npt.NDArray[np.uint8]
-    output: npt.NDArray[np.uint8]
-    scratch: npt.NDArray[np.uint8]
-
-
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Job:
     """One call of `run`: everything that does not change between launches."""
 
     program: Program
     tables: Tables
-    data: Layout
-    pattern: _engine.Pattern
-    root: int
-    threads: int
+    contents: Contents
+    options: _engine.Options
+    processes: bool
+    average: bool
     launches: tuple[int, int]  # not timed, timed
     check: bool
-    options: _engine.Options = field(init=False)
-    mismatches: list[str] = field(default_factory=list)
+    timeout: float
 
-    def row(self, mode: Mode, dtype: str, op: str, timeout: float) -> Row:
-        buffers = self.allocate(mode)
+    def row(self, mode: Mode, dtype: str, op: str) -> Row:
+        data = self.contents.data
+        buffers = allocate(
+            self.program, self.tables.scratch, data.chunk_bytes, mode, self.processes
+        )
         engine = self.tables.engine()
-        warmup, iterations = self.launches
-        nanoseconds = wrong = 0
-        for k in range(warmup + iterations):
-            fresh = k in (0, warmup + iterations - 1)
-            if fresh:
-                self.fill(buffers, mode)
-            elapsed = self.launch(engine, buffers, timeout, k)
-            nanoseconds += elapsed if k >= warmup else 0
-            if fresh and self.check:
-                wrong = max(wrong, self.compare(buffers, mode))
-        seconds = max(nanoseconds, 1) / iterations / 1e9
-        collective = self.program.collective
-        algbw = self.data.size / seconds / 1e9
+        try:
+            nanoseconds, wrong = self.measure(engine, buffers, mode)
+        finally:
+            engine.rest()
+        seconds = max(nanoseconds, 1) / self.launches[1] / 1e9
+        algbw = data.size / seconds / 1e9
         return Row(
             mode=mode,
-            size=self.data.size,
-            count=self.data.count,
+            size=data.size,
+            count=data.count,
             dtype=dtype,
-            op=op if collective.reduces else "none",
-            root=self.root,
+            op=op if self.program.collective.reduces else "none",
+            root=self.contents.root,
             time_us=seconds * 1e6,
             algbw=algbw,
             busbw=algbw * float(bus_factor(self.program)),
             wrong=wrong if self.check else None,
         )
 
-    def allocate(self, mode: Mode) -> list[_Buffers]:
-        found = []
-        chunk = self.data.chunk_bytes
-        for r, rank in enumerate(self.program.ranks):
-            i, o = rank.input_chunks * chunk, rank.output_chunks * chunk
-            own = r * min(i, o)  # where in the longer buffer the own part lies
-            if mode == "out-of-place":
-                first, second = _memory(i), _memory(o)
-            elif i == o:
-                first = second = _memory(i)
-            elif i < o:
-                second = _memory(o)
-                first = second[own : own + i]
-            else:
-                first = _memory(i)
-                second = first[own : own + o]
-            scratch = self.tables.scratch[r] * chunk * scratch_factor(self.program)
-            found.append(_Buffers(first, second, _memory(scratch)))
-        return found
+    def measure(
+        self, engine: _engine.Engine, buffers: list[Buffers], mode: Mode
+    ) -> tuple[int, int]:
+        """Nanoseconds of all timed launches, and the most wrong elements of one."""
+        warmup, iterations = self.launches
+        nanoseconds = wrong = 0
+        for k in range(warmup + iterations):
+            fresh = k in (0, warmup + iterations - 1)
+            if fresh:
+                self.contents.fill(buffers)
+            elapsed = self.launch(engine, buffers)
+            nanoseconds += elapsed if k >= warmup else 0
+            if fresh and self.check:
+                wrong = max(wrong, self.contents.compare(buffers, mode))
+        return nanoseconds, wrong
 
-    def fill(self, buffers: list[_Buffers], mode: Mode) -> None:
-        """Input data in every input; what has yet to be written is all ones, NaN in floats."""
-        data = self.data
-        for r, b in enumerate(buffers):
-            b.scratch.fill(0xFF)
-            b.output.fill(0xFF)
-            if data.padded:
-                b.input.fill(0)
-            for start, first, count in self.input_parts():
-                address = b.input.ctypes.data + start
-                _engine.fill(self.pattern, r, first, count, address, self.threads)
-
-    def input_parts(self) -> list[tuple[int, int, int]]:
-        """(byte offset, position of the first element, elements) of the data in an input."""
-        data = self.data
-        if self.program.collective is not Collective.REDUCE_SCATTER:
-            return [(0, 0, data.part)]
-        if not data.padded:
-            return [(0, 0, data.parts * data.part)]
-        return [(p * data.stride, p * data.part, data.part) for p in range(data.parts)]
-
-    def launch(
-        self, engine: _engine.Engine, buffers: list[_Buffers], timeout: float, number: int
-    ) -> int:
-        """Nanoseconds; ExecutionError if it did not end well. `number`: launches before it."""
-        addresses = []
-        for b in buffers:
-            half = b.scratch.size // 2 if self.program.double_scratch and number % 2 else 0
-            addresses += [b.input.ctypes.data, b.output.ctypes.data, b.scratch.ctypes.data + half]
-        status, nanoseconds, stops, leftovers = engine.launch(addresses, self.options)
+    def launch(self, engine: _engine.Engine, buffers: list[Buffers]) -> int:
+        """Nanoseconds; ExecutionError if it did not end well."""
+        addresses = [address for b in buffers for address in b.addresses]
+        averages = self.contents.sums(buffers) if self.average else []
+        try:
+            status, nanoseconds, stops, leftovers, deaths = engine.launch(
+                addresses, self.options, averages
+            )
+        except RuntimeError as error:
+            raise ExecutionError(f"{error}; run the ranks as threads, or fewer of them") from error
         match stuck.Status(status):
             case stuck.Status.DONE:
                 return nanoseconds
@@ -256,81 +186,23 @@ class _Job:
                 text = stuck.explain_mismatch(self.tables, stops[0])
             case stuck.Status.LEFTOVER:
                 text = stuck.explain_leftovers(self.tables, leftovers)
+            case stuck.Status.DIED:
+                text = stuck.explain_death(self.tables, stops, deaths[0])
             case _:
-                text = stuck.explain_stalled(self.tables, stops, timeout)
+                text = stuck.explain_stalled(self.tables, stops, deaths, self.timeout)
         raise ExecutionError(text)
 
-    def compare(self, buffers: list[_Buffers], mode: Mode) -> int:
-        """Wrong elements of all that the collective defines; the first few go to `mismatches`."""
-        data, everyone = self.data, range(self.program.n)
-        outputs = [b.output.ctypes.data for b in buffers]
-        wrong = 0
-        match self.program.collective:
-            case Collective.ALLGATHER:
-                for p in range(data.parts):
-                    at = [start + p * data.stride for start in outputs]
-                    wrong += self.compare_one("output", p, 0, data.part, at, everyone, p)
-            case Collective.REDUCE_SCATTER:
-                for r in everyone:
-                    at = [outputs[r]]
-                    wrong += self.compare_one(
-                        "output", _engine.REDUCED, r * data.part, data.part, at, [r]
-                    )
-            case Collective.ALLREDUCE:
-                wrong += self.compare_one(
-                    "output", _engine.REDUCED, 0, data.part, outputs, everyone
-                )
-            case Collective.BROADCAST:
-                wrong += self.compare_one("output", self.root, 0, data.part, outputs, everyone)
-            case Collective.REDUCE:
-                at = [outputs[self.root]]
-                wrong += self.compare_one("output", _engine.REDUCED, 0, data.part, at, [self.root])
-        if mode == "out-of-place":
-            for r in everyone:
-                for start, first, count in self.input_parts():
-                    at = [buffers[r].input.ctypes.data + start]
-                    wrong += self.compare_one("input", r, first, count, at, [r])
-        return wrong
 
-    def compare_one(
-        self,
-        buffer: str,
-        source: int,
-        first: int,
-        count: int,
-        addresses: list[int],
-        ranks: Sequence[int],
-        part: int = 0,
-    ) -> int:
-        wrong, examples = _engine.compare(
-            self.pattern, source, first, count, addresses, SHOWN, self.threads
-        )
-        data = self.data
-        for k, element, expected, found in examples:
-            number = part * data.part + element + (first if buffer == "input" else 0)
-            chunk = part * data.chunks + element // data.chunk
-            self.mismatches.append(
-                f"rank {ranks[k]}, {buffer} element {number} (chunk {chunk}): expected {expected}, "
-                f"{'it was changed to' if buffer == 'input' else 'got'} {found}"
-            )
-        return sum(wrong)
-
-
-def _memory(size: int) -> npt.NDArray[np.uint8]:
-    """`size` bytes at a page boundary, so that no element straddles one."""
-    page = 4096
-    block = np.empty(size + page, np.uint8)
-    start = -block.ctypes.data % page
-    return block[start : start + size]
+def _ranks_as(wanted: RanksAs, ranks: int) -> bool:
+    """Whether ranks are processes."""
+    if wanted not in RANKS_AS:
+        raise UnsupportedError(f"ranks as {wanted!r}{did_you_mean(wanted, RANKS_AS)}")
+    return wanted == "processes" or (wanted == "auto" and ranks <= MOST_PROCESSES)
 
 
 def _index(known: tuple[str, ...], word: str, what: str) -> int:
     if word in known:
         return known.index(word)
-    if word == "avg":
-        raise UnsupportedError(
-            "operation 'avg': it is rounded differently by every runtime; run 'sum' instead"
-        )
     hint = did_you_mean(word, known) or f"; there are {', '.join(known)}"
     raise UnsupportedError(f"unknown {what} {word!r}{hint}")
 

@@ -1,4 +1,5 @@
-// The interpreter's layer for CPU threads: bounded connections, semaphores, barriers, progress.
+// The interpreter's layer for CPUs: bounded connections, semaphores, barriers, progress. It is the same
+// whether ranks are threads or processes: all that it changes is in shared memory.
 //
 // Thread blocks are not operating system threads. A few workers run thousands of them: a wait that is
 // not fulfilled returns false, the worker turns to another thread block, and whoever fulfils the wait
@@ -10,130 +11,52 @@
 #pragma once
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
-#include <vector>
 
-#include "engine.hpp"
+#include "machine.hpp"
 
 namespace forestcoll {
 
 constexpr std::int64_t copy_tile = std::int64_t{1} << 20;  // between looks at the abort flag
 constexpr std::int64_t combine_tile = 8192;                // stays in the first-level cache
 
-struct alignas(64) BlockState {
-  std::atomic<int> phase{0};
-  std::atomic<const void*> awaited{nullptr};
-  std::atomic<std::uint64_t> progress{0};
-  Position at;
-  Awaits awaits = Awaits::nothing;  // the last wait that was not fulfilled
-  std::int32_t object = -1;
-  std::int64_t wanted = 0;
-  std::uint64_t offered = 0;  // message number (+ 1) that was last offered a landing place
-};
-
-struct Slot {
-  std::int64_t bytes = 0;
-  bool landed = false;  // the sender has put the message where it belongs already
-};
-
-// One direction between two thread blocks. Messages are numbered from 0. `posted` is written by the
-// sender alone, `taken` by the receiver alone. A receiver that has to wait offers its target as a
-// landing place: `landing` = message number + 1; a sender that takes the offer (sets it to 0) writes
-// there directly and spares the way through the slot.
-struct alignas(64) Connection {
-  std::atomic<std::uint64_t> posted{0};
-  alignas(64) std::atomic<std::uint64_t> taken{0};
-  alignas(64) std::atomic<std::uint64_t> landing{0};
-  byte* landing_target = nullptr;
-  const byte* landing_operand = nullptr;
-  std::int64_t landing_bytes = 0;
-  std::vector<Slot> slots;
-  byte* memory = nullptr;
-  std::int32_t writer = -1, reader = -1;
-};
-
-struct Semaphore {
-  std::atomic<std::int64_t> value{0};
-  std::vector<std::int32_t> takers;  // blocks that may wait for it
-};
-
-struct Barrier {
-  std::atomic<std::uint64_t> arrived{0};
-  std::vector<std::int32_t> members;
-};
-
-// Packets that come to a rank: whoever waits for some looks again when the count has changed.
-struct alignas(64) Inbox {
-  std::atomic<std::uint64_t> count{0};
-  std::vector<std::int32_t> readers;
-};
-
-struct Machine;
-struct Scheduler;
-
-// Puts a block back in line if it waits for `object`; defined by the scheduler.
+// Puts a block back in line if it waits; defined by the scheduler.
 void wake(Machine& machine, int worker, std::int32_t block);
-
-// All that thread blocks share during a launch.
-struct Machine {
-  Plan plan;
-  Tables tables{};
-  Geometry geometry{};
-  std::vector<byte*> addresses;
-  Combine combine = nullptr;
-  std::int64_t slot_bytes = 0;
-  std::vector<BlockState> blocks;
-  std::vector<Connection> connections;
-  std::vector<Semaphore> semaphores;
-  std::vector<Barrier> barriers;
-  std::vector<Inbox> inboxes;  // per rank
-  std::uint32_t launch = 0;    // number of this launch, from 1
-  std::vector<std::vector<std::int32_t>> dependents;  // per block: blocks that wait for its progress
-  std::atomic<bool> abort{false};
-  std::atomic<bool> mismatch{false};
-  Stop culprit;
-  Scheduler* scheduler = nullptr;  // of the launch that is under way
-};
-
-struct alignas(64) Ticks {
-  std::atomic<std::uint64_t> count{0};  // of this worker; any change is progress
-  void add() { count.store(count.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed); }
-};
 
 class CpuLayer {
  public:
-  CpuLayer(Machine& machine, int worker, Ticks& ticks)
-      : machine_(machine), worker_(worker), ticks_(ticks) {}
+  CpuLayer(Machine& machine, int worker)
+      : machine_(machine), worker_(worker), ticks_(machine.queues[worker].ticks) {}
 
   void enter(std::int32_t block) {
     block_ = block;
-    self_ = &machine_.blocks[static_cast<std::size_t>(block)];
+    self_ = &machine_.blocks[block];
     const Block& b = machine_.plan.blocks[static_cast<std::size_t>(block)];
-    in_ = b.incoming < 0 ? nullptr : &machine_.connections[static_cast<std::size_t>(b.incoming)];
-    out_ = b.outgoing < 0 ? nullptr : &machine_.connections[static_cast<std::size_t>(b.outgoing)];
+    in_ = b.incoming < 0 ? nullptr : &machine_.connections[b.incoming];
+    out_ = b.outgoing < 0 ? nullptr : &machine_.connections[b.outgoing];
     incoming_ = b.incoming;
     outgoing_ = b.outgoing;
+    addresses_ = machine_.addresses.data() + machine_.control->turn * machine_.ranks * 3;
     self_->awaited.store(nullptr, std::memory_order_relaxed);
   }
 
   const Tables& tables() const { return machine_.tables; }
   const Geometry& geometry() const { return machine_.geometry; }
   byte* address(std::int64_t rank, std::int64_t buffer) const {
-    return machine_.addresses[static_cast<std::size_t>(rank * 3 + buffer)];
+    return addresses_[rank * 3 + buffer];
   }
-  bool aborted() const { return machine_.abort.load(std::memory_order_relaxed); }
+  bool aborted() const { return machine_.control->abort.load(std::memory_order_relaxed); }
   void report(const Position&) { ticks_.add(); }  // the position lives in the block's state already
 
   bool reached(std::int32_t block, std::uint64_t progress) {
-    const auto& value = machine_.blocks[static_cast<std::size_t>(block)].progress;
+    const auto& value = machine_.blocks[block].progress;
     return await(value, Awaits::dependency, block, static_cast<std::int64_t>(progress),
                  [&] { return value.load() >= progress; });
   }
 
   bool can_send() {
     const std::uint64_t next = out_->posted.load(std::memory_order_relaxed);
-    const std::uint64_t slots = out_->slots.size();
+    const std::uint64_t slots = slot_count();
     return await(out_->taken, Awaits::slot, outgoing_, static_cast<std::int64_t>(next + 1 - slots),
                  [&] { return next - out_->taken.load() < slots; });
   }
@@ -145,38 +68,38 @@ class CpuLayer {
     if (!await(in_->posted, Awaits::message, incoming_, static_cast<std::int64_t>(next + 1),
                arrived))
       return false;
-    const Slot& slot = in_->slots[next % in_->slots.size()];
+    const Slot& slot = header(incoming_, next);
     if (slot.bytes != bytes) return mismatch(bytes, slot.bytes);
     return true;
   }
 
-  byte* outgoing_slot() { return slot_memory(*out_, out_->posted.load(std::memory_order_relaxed)); }
+  byte* outgoing_slot() { return slot_memory(outgoing_, out_->posted.load(std::memory_order_relaxed)); }
 
   void deliver(const byte* source, std::int64_t bytes) {
     const std::uint64_t number = out_->posted.load(std::memory_order_relaxed);
-    Slot& slot = out_->slots[number % out_->slots.size()];
+    Slot& slot = header(outgoing_, number);
     std::uint64_t offer = number + 1;
     // A receiver that expects another size must find the message in its slot and report it.
     slot.landed = out_->landing.load() == offer && out_->landing_bytes == bytes &&
                   out_->landing.compare_exchange_strong(offer, 0);
-    byte* const memory = slot_memory(*out_, number);
+    byte* const memory = slot_memory(outgoing_, number);
     if (slot.landed)
       store(out_->landing_target, source, out_->landing_operand, bytes);
     else if (source != memory)
       copy(memory, source, bytes);
     slot.bytes = bytes;
     out_->posted.store(number + 1);
-    notify(out_->reader, &out_->posted);
+    notify(machine_.plan.readers[static_cast<std::size_t>(outgoing_)], &out_->posted);
   }
 
   void take(byte* target, const byte* operand, std::int64_t bytes) {
     const std::uint64_t number = in_->taken.load(std::memory_order_relaxed);
-    if (!in_->slots[number % in_->slots.size()].landed) {
+    if (!header(incoming_, number).landed) {
       in_->landing.store(0);  // a message in a slot means that the offer was not taken
-      store(target, slot_memory(*in_, number), operand, bytes);
+      store(target, slot_memory(incoming_, number), operand, bytes);
     }
     in_->taken.store(number + 1);
-    notify(in_->writer, &in_->taken);
+    notify(machine_.plan.writers[static_cast<std::size_t>(incoming_)], &in_->taken);
   }
 
   void complete(std::uint64_t progress) {
@@ -186,13 +109,14 @@ class CpuLayer {
   }
 
   void signal(std::int32_t index) {
-    Semaphore& semaphore = machine_.semaphores[static_cast<std::size_t>(index)];
-    semaphore.value.fetch_add(1);
-    for (const std::int32_t block : semaphore.takers) notify(block, &semaphore.value);
+    auto& value = machine_.semaphores[index].value;
+    value.fetch_add(1);
+    for (const std::int32_t block : machine_.takers[static_cast<std::size_t>(index)])
+      notify(block, &value);
   }
 
   bool acquire(std::int32_t index) {
-    auto& value = machine_.semaphores[static_cast<std::size_t>(index)].value;
+    auto& value = machine_.semaphores[index].value;
     return await(value, Awaits::semaphore, index, 1, [&] {
       std::int64_t present = value.load();
       while (present > 0)
@@ -202,68 +126,18 @@ class CpuLayer {
   }
 
   std::uint64_t arrive(std::int32_t index, std::int32_t group) {
-    Barrier& barrier = machine_.barriers[static_cast<std::size_t>(index)];
+    auto& arrived = machine_.barriers[index].arrived;
     const auto size = static_cast<std::uint64_t>(group);
-    const std::uint64_t ticket = (barrier.arrived.fetch_add(1) / size + 1) * size;
-    for (const std::int32_t block : barrier.members) notify(block, &barrier.arrived);
+    const std::uint64_t ticket = (arrived.fetch_add(1) / size + 1) * size;
+    for (const std::int32_t block : machine_.members[static_cast<std::size_t>(index)])
+      notify(block, &arrived);
     return ticket;
   }
 
   bool passed(std::int32_t index, std::uint64_t ticket) {
-    const auto& arrived = machine_.barriers[static_cast<std::size_t>(index)].arrived;
+    const auto& arrived = machine_.barriers[index].arrived;
     return await(arrived, Awaits::barrier, index, static_cast<std::int64_t>(ticket),
                  [&] { return arrived.load() >= ticket; });
-  }
-
-  bool arrived(std::int64_t rank, const byte* packets, std::int64_t bytes) {
-    const auto& count = machine_.inboxes[static_cast<std::size_t>(rank)].count;
-    return await(count, Awaits::packets, static_cast<std::int32_t>(rank), machine_.launch, [&] {
-      count.load();  // before the packets: who announces more of them will find us waiting
-      for (std::int64_t done = 0; done < bytes; done += packet_data)
-        if (read_packet(packets + 2 * done) >> 32 != machine_.launch) return false;
-      return true;
-    });
-  }
-
-  void pack(std::int64_t rank, byte* packets, const byte* source, std::int64_t bytes) {
-    for (std::int64_t done = 0; done < bytes; done += packet_data) {
-      std::uint32_t data;
-      std::memcpy(&data, source + done, packet_data);
-      write_packet(packets + 2 * done, data);
-    }
-    announce(rank);
-  }
-
-  void forward(std::int64_t rank, byte* packets, const byte* source, std::int64_t bytes) {
-    for (std::int64_t done = 0; done < bytes; done += packet_data)
-      write_packet(packets + 2 * done, static_cast<std::uint32_t>(read_packet(source + 2 * done)));
-    announce(rank);
-  }
-
-  void unpack(byte* target, const byte* packets, std::int64_t bytes) {
-    for (std::int64_t done = 0; done < bytes; done += packet_data) {
-      const auto data = static_cast<std::uint32_t>(read_packet(packets + 2 * done));
-      std::memcpy(target + done, &data, packet_data);
-    }
-    ticks_.add();
-  }
-
-  // In the runtime's order: the packets first, what the rank has itself last.
-  void combine_packets(byte* target, const byte* const* packets, int n, const byte* own,
-                       std::int64_t bytes) {
-    alignas(64) byte sum[combine_tile], part[combine_tile];
-    for (std::int64_t done = 0; done < bytes && !aborted(); done += combine_tile) {
-      const std::int64_t size = std::min(combine_tile, bytes - done);
-      if (n) unpack(sum, packets[0] + 2 * done, size);
-      for (int i = 1; i < n; ++i) {
-        unpack(part, packets[i] + 2 * done, size);
-        machine_.combine(sum, sum, part, size);
-      }
-      if (n)
-        machine_.combine(target + done, sum, own + done, size);
-      else
-        std::memmove(target + done, own + done, static_cast<std::size_t>(size));
-    }
   }
 
   void copy(byte* target, const byte* source, std::int64_t bytes) {
@@ -311,33 +185,23 @@ class CpuLayer {
   }
 
   void notify(std::int32_t block, const void* object) {
-    if (machine_.blocks[static_cast<std::size_t>(block)].awaited.load() == object)
+    if (machine_.blocks[block].awaited.load() == object)
       wake(machine_, worker_, block);
   }
 
-  static constexpr std::int64_t packet_data = 4;
+  std::uint64_t slot_count() const { return static_cast<std::uint64_t>(machine_.options.slots); }
 
-  // Eight bytes at once, as every device that knows packets can: data and number never part.
-  static std::uint64_t read_packet(const byte* at) {
-    auto* word = reinterpret_cast<std::uint64_t*>(const_cast<byte*>(at));
-    return std::atomic_ref<std::uint64_t>(*word).load(std::memory_order_acquire);
+  std::uint64_t slot_index(std::int32_t connection, std::uint64_t number) const {
+    return static_cast<std::uint64_t>(connection) * slot_count() + number % slot_count();
   }
 
-  void write_packet(byte* at, std::uint32_t data) {
-    const std::uint64_t word = std::uint64_t{machine_.launch} << 32 | data;
-    std::atomic_ref<std::uint64_t>(*reinterpret_cast<std::uint64_t*>(at))
-        .store(word, std::memory_order_release);
+  Slot& header(std::int32_t connection, std::uint64_t number) const {
+    return machine_.slots[slot_index(connection, number)];
   }
 
-  void announce(std::int64_t rank) {
-    ticks_.add();
-    Inbox& inbox = machine_.inboxes[static_cast<std::size_t>(rank)];
-    inbox.count.fetch_add(1);
-    for (const std::int32_t block : inbox.readers) notify(block, &inbox.count);
-  }
-
-  byte* slot_memory(Connection& c, std::uint64_t number) const {
-    return c.memory + static_cast<std::int64_t>(number % c.slots.size()) * machine_.slot_bytes;
+  byte* slot_memory(std::int32_t connection, std::uint64_t number) const {
+    return machine_.slot_bytes + slot_index(connection, number) *
+                                     static_cast<std::uint64_t>(machine_.options.slot_bytes);
   }
 
   // Once a message: the sender may be writing there from the moment that it took the offer.
@@ -351,10 +215,11 @@ class CpuLayer {
   }
 
   bool mismatch(std::int64_t wanted, std::int64_t present) {
-    if (!machine_.mismatch.exchange(true))
-      machine_.culprit = {block_,    self_->at, false,  Awaits::message,
-                          incoming_, wanted,    present};
-    machine_.abort.store(true);
+    Control& control = *machine_.control;
+    if (!control.mismatch.exchange(true))
+      control.culprit = {block_,    self_->at, false,  Awaits::message,
+                         incoming_, wanted,    present};
+    control.abort.store(true);
     return false;
   }
 
@@ -375,6 +240,7 @@ class CpuLayer {
   Ticks& ticks_;
   std::int32_t block_ = -1, incoming_ = -1, outgoing_ = -1;
   BlockState* self_ = nullptr;
+  byte* const* addresses_ = nullptr;
   Connection* in_ = nullptr;
   Connection* out_ = nullptr;
 };

@@ -28,6 +28,8 @@ bool is_integer(Type type) {
          type != Type::float64;
 }
 
+bool is_sum(Reduction op) { return op == Reduction::sum || op == Reduction::avg; }
+
 // Up to here a floating-point type holds every integer.
 std::int64_t exact_limit(Type type) {
   switch (type) {
@@ -53,12 +55,12 @@ class Values {
     } else if (p.reducing && p.op == Reduction::prod) {
       kind_ = powers;
       gate_ = static_cast<std::uint32_t>((p.ranks + 7) / 8);
-    } else if (p.reducing && p.op == Reduction::sum && p.ranks > limit) {
+    } else if (p.reducing && is_sum(p.op) && p.ranks > limit) {
       kind_ = one_in;
       gate_ = static_cast<std::uint32_t>((p.ranks + limit - 1) / limit);
     } else {
       kind_ = range;
-      const bool sum = p.reducing && p.op == Reduction::sum;
+      const bool sum = p.reducing && is_sum(p.op);
       const std::int64_t top = std::min(limit / (sum ? p.ranks : 1), std::int64_t{1} << 20);
       while (std::int64_t{2} << bits_ <= top + 1) ++bits_;
     }
@@ -144,12 +146,16 @@ void expected_tile(const Pattern& p, const Values& values, int source, std::int6
   const auto least = [&](std::int64_t a, std::int64_t v) { return std::min(a, typed(v)); };
   const auto most = [&](std::int64_t a, std::int64_t v) { return std::max(a, typed(v)); };
   for (int rank = 1; source == reduced && rank < p.ranks; ++rank) {
-    if (p.op == Reduction::sum) values.apply(rank, first, n, acc, sum);
+    if (is_sum(p.op)) values.apply(rank, first, n, acc, sum);
     if (p.op == Reduction::prod) values.apply(rank, first, n, acc, product);
     if (p.op == Reduction::min) values.apply(rank, first, n, acc, least);
     if (p.op == Reduction::max) values.apply(rank, first, n, acc, most);
   }
-  for (std::int64_t i = 0; i < n; ++i) target[i] = from_integer<T>(acc[i]);
+  const bool average = source == reduced && p.op == Reduction::avg;
+  for (std::int64_t i = 0; i < n; ++i) {
+    target[i] = from_integer<T>(acc[i]);
+    if (average) target[i] = divide_element(target[i], p.ranks);
+  }
 }
 
 template <class T>
@@ -220,21 +226,6 @@ Comparison compare_typed(const Pattern& p, int source, std::int64_t first, std::
   });
   for (auto& list : found) result.first.insert(result.first.end(), list.begin(), list.end());
   return result;
-}
-
-// function(T{}) for the C++ type of `type`
-template <class Function>
-auto with_type(Type type, Function function) {
-  switch (type) {
-    case Type::float16: return function(Half{});
-    case Type::bfloat16: return function(BFloat16{});
-    case Type::float64: return function(double{});
-    case Type::int8: return function(std::int8_t{});
-    case Type::uint8: return function(std::uint8_t{});
-    case Type::int32: return function(std::int32_t{});
-    case Type::int64: return function(std::int64_t{});
-    default: return function(float{});
-  }
 }
 
 }  // namespace

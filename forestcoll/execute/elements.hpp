@@ -2,6 +2,12 @@
 //
 // float16 and bfloat16 are added as float32 and rounded to nearest even after every operation, as the
 // GPU runtimes do. Integers wrap around (two's complement).
+//
+// An average is the sum, divided by the number of ranks once everything is summed. Integers: the
+// wrapped sum, divided towards zero, as NCCL does (its ncclDevSumPostDiv). Floats: one division,
+// rounded once; NCCL instead multiplies every contribution by 1/ranks in the element's type before
+// it adds, which gives the same bits where the number of ranks is a power of two and nothing is
+// subnormal, and else may differ in the last ones (NVIDIA/nccl, enqueue.cc: hostToDevRedOp).
 
 #pragma once
 
@@ -10,11 +16,18 @@
 
 #include "interpreter.hpp"
 
+// Inlined everywhere: a loop over elements is compiled for several instruction sets.
+#if defined(__CUDACC__) || defined(__HIPCC__)
+#define FC_ELEMENT __device__ __forceinline__
+#else
+#define FC_ELEMENT __attribute__((always_inline)) inline
+#endif
+
 namespace forestcoll {
 
 // In the order of `type_names` in module.cpp.
 enum class Type : int { float32, float16, bfloat16, float64, int8, uint8, int32, int64 };
-enum class Reduction : int { sum, prod, min, max };
+enum class Reduction : int { sum, prod, min, max, avg };
 
 struct Half {
   std::uint16_t bits;
@@ -23,13 +36,13 @@ struct BFloat16 {
   std::uint16_t bits;
 };
 
-FC_DEVICE std::uint32_t float_bits(float value) {
+FC_ELEMENT std::uint32_t float_bits(float value) {
   std::uint32_t bits;
   memcpy(&bits, &value, sizeof bits);
   return bits;
 }
 
-FC_DEVICE float bits_float(std::uint32_t bits) {
+FC_ELEMENT float bits_float(std::uint32_t bits) {
   float value;
   memcpy(&value, &bits, sizeof value);
   return value;
@@ -37,7 +50,7 @@ FC_DEVICE float bits_float(std::uint32_t bits) {
 
 // Exact. Without branches, so that loops over it vectorise: the bits are moved to their place in a
 // float32 and the exponent's bias is corrected by a multiplication, which also makes subnormals normal.
-FC_DEVICE float widen(Half h) {
+FC_ELEMENT float widen(Half h) {
   const std::uint32_t magnitude = (h.bits & 0x7fffu) << 13;
   const std::uint32_t scaled = float_bits(bits_float(magnitude) * bits_float(0x77800000u));  // 2^112
   const std::uint32_t special = h.bits & 0x7c00u;
@@ -46,7 +59,7 @@ FC_DEVICE float widen(Half h) {
 }
 
 // Rounds to nearest even; too large becomes infinite, NaN stays NaN.
-FC_DEVICE Half narrow_half(float value) {
+FC_ELEMENT Half narrow_half(float value) {
   const std::uint32_t bits = float_bits(value);
   const std::uint32_t sign = bits >> 16 & 0x8000u;
   const std::uint32_t magnitude = bits & 0x7fffffffu;
@@ -60,13 +73,32 @@ FC_DEVICE Half narrow_half(float value) {
   return {static_cast<std::uint16_t>(result | sign)};
 }
 
-FC_DEVICE float widen(BFloat16 b) { return bits_float(static_cast<std::uint32_t>(b.bits) << 16); }
+FC_ELEMENT float widen(BFloat16 b) { return bits_float(static_cast<std::uint32_t>(b.bits) << 16); }
 
-FC_DEVICE BFloat16 narrow_bfloat16(float value) {
+FC_ELEMENT BFloat16 narrow_bfloat16(float value) {
   const std::uint32_t bits = float_bits(value);
   const std::uint32_t rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
   const std::uint32_t nan = bits >> 16 | 0x40u;
   return {static_cast<std::uint16_t>((bits & 0x7fffffffu) > 0x7f800000u ? nan : rounded)};
+}
+
+// function(T{}) for the C++ type of `type`: what is compiled for every type is chosen here.
+template <class Function>
+auto with_type(Type type, Function function) {
+  switch (type) {
+    case Type::float16: return function(Half{});
+    case Type::bfloat16: return function(BFloat16{});
+    case Type::float64: return function(double{});
+    case Type::int8: return function(std::int8_t{});
+    case Type::uint8: return function(std::uint8_t{});
+    case Type::int32: return function(std::int32_t{});
+    case Type::int64: return function(std::int64_t{});
+    default: return function(float{});
+  }
+}
+
+inline std::int64_t element_bytes(Type type) {
+  return with_type(type, [](auto zero) { return static_cast<std::int64_t>(sizeof zero); });
 }
 
 // How a type is calculated with: in `Wide`, where nothing can overflow into undefined behaviour.
@@ -76,8 +108,8 @@ struct Arithmetic;
 template <class T>
 struct PlainFloat {
   using Wide = T;
-  static FC_DEVICE Wide in(T value) { return value; }
-  static FC_DEVICE T out(Wide value) { return value; }
+  static FC_ELEMENT Wide in(T value) { return value; }
+  static FC_ELEMENT T out(Wide value) { return value; }
 };
 template <>
 struct Arithmetic<float> : PlainFloat<float> {};
@@ -87,14 +119,14 @@ struct Arithmetic<double> : PlainFloat<double> {};
 template <>
 struct Arithmetic<Half> {
   using Wide = float;
-  static FC_DEVICE Wide in(Half value) { return widen(value); }
-  static FC_DEVICE Half out(Wide value) { return narrow_half(value); }
+  static FC_ELEMENT Wide in(Half value) { return widen(value); }
+  static FC_ELEMENT Half out(Wide value) { return narrow_half(value); }
 };
 template <>
 struct Arithmetic<BFloat16> {
   using Wide = float;
-  static FC_DEVICE Wide in(BFloat16 value) { return widen(value); }
-  static FC_DEVICE BFloat16 out(Wide value) { return narrow_bfloat16(value); }
+  static FC_ELEMENT Wide in(BFloat16 value) { return widen(value); }
+  static FC_ELEMENT BFloat16 out(Wide value) { return narrow_bfloat16(value); }
 };
 
 // `Modular` is the unsigned type in which sums and products wrap; comparisons use T itself.
@@ -102,8 +134,8 @@ template <class T, class M>
 struct Integer {
   using Wide = T;
   using Modular = M;
-  static FC_DEVICE Wide in(T value) { return value; }
-  static FC_DEVICE T out(Wide value) { return value; }
+  static FC_ELEMENT Wide in(T value) { return value; }
+  static FC_ELEMENT T out(Wide value) { return value; }
 };
 template <>
 struct Arithmetic<std::int8_t> : Integer<std::int8_t, std::uint32_t> {};
@@ -117,28 +149,35 @@ struct Arithmetic<std::int64_t> : Integer<std::int64_t, std::uint64_t> {};
 template <class A, class = void>
 struct Modulus {
   template <class W>
-  static FC_DEVICE W sum(W a, W b) { return a + b; }
+  static FC_ELEMENT W sum(W a, W b) { return a + b; }
   template <class W>
-  static FC_DEVICE W prod(W a, W b) { return a * b; }
+  static FC_ELEMENT W prod(W a, W b) { return a * b; }
 };
 
 template <class A>
 struct Modulus<A, decltype(static_cast<void>(typename A::Modular{}))> {
   using M = typename A::Modular;
   template <class W>
-  static FC_DEVICE W sum(W a, W b) { return static_cast<W>(static_cast<M>(a) + static_cast<M>(b)); }
+  static FC_ELEMENT W sum(W a, W b) { return static_cast<W>(static_cast<M>(a) + static_cast<M>(b)); }
   template <class W>
-  static FC_DEVICE W prod(W a, W b) { return static_cast<W>(static_cast<M>(a) * static_cast<M>(b)); }
+  static FC_ELEMENT W prod(W a, W b) { return static_cast<W>(static_cast<M>(a) * static_cast<M>(b)); }
 };
 
 template <Reduction op, class T>
-FC_DEVICE T combine_elements(T a, T b) {
+FC_ELEMENT T combine_elements(T a, T b) {
   using A = Arithmetic<T>;
   const typename A::Wide x = A::in(a), y = A::in(b);
-  if constexpr (op == Reduction::sum) return A::out(Modulus<A>::sum(x, y));
+  if constexpr (op == Reduction::sum || op == Reduction::avg) return A::out(Modulus<A>::sum(x, y));
   if constexpr (op == Reduction::prod) return A::out(Modulus<A>::prod(x, y));
   if constexpr (op == Reduction::min) return A::out(y < x ? y : x);
   if constexpr (op == Reduction::max) return A::out(x < y ? y : x);
+}
+
+// What `avg` does to a complete sum.
+template <class T>
+FC_ELEMENT T divide_element(T sum, int ranks) {
+  using A = Arithmetic<T>;
+  return A::out(static_cast<typename A::Wide>(A::in(sum) / ranks));
 }
 
 }  // namespace forestcoll

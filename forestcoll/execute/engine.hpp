@@ -1,4 +1,4 @@
-// Running a plan on CPU threads: all ranks in one process, each with memory of its own.
+// Running a plan on CPUs: each rank with memory of its own, as threads of one process or as processes.
 
 #pragma once
 
@@ -33,13 +33,15 @@ struct Options {
   int slots = 2;                 // fifo: messages that a connection holds
   Type type = Type::float32;
   Reduction op = Reduction::sum;
+  bool processes = false;  // a process for each rank; else `threads` threads for all of them
   int threads = 1;
   double patience = 60;  // seconds without any progress after which the launch is given up
+  bool operator==(const Options&) const = default;
 };
 
-enum class Status { done, stuck, stalled, mismatch, interrupted, leftover };
+enum class Status { done, stuck, stalled, mismatch, interrupted, leftover, died };
 
-enum class Awaits { nothing, dependency, slot, message, semaphore, barrier, packets };
+enum class Awaits { nothing, dependency, slot, message, semaphore, barrier };
 
 // Where a thread block stood when the launch ended, and what it waited for.
 struct Stop {
@@ -47,8 +49,23 @@ struct Stop {
   Position at;
   bool finished = false;
   Awaits awaits = Awaits::nothing;
-  std::int32_t object = -1;  // block, connection, semaphore, barrier or rank (packets)
+  std::int32_t object = -1;  // block, connection, semaphore or barrier
   std::int64_t wanted = 0, present = 0;
+};
+
+// A rank's process that has ended: by a signal, or with an exit code (-1: unknown).
+struct Death {
+  int rank = -1;
+  int process = 0;
+  int signal = 0, code = 0;
+};
+
+// Memory of a rank, sums of all ranks, that is divided by their number when all blocks are done.
+struct Average {
+  std::int32_t rank;
+  byte* start;
+  std::int64_t bytes;
+  bool operator==(const Average&) const = default;
 };
 
 struct Result {
@@ -63,16 +80,24 @@ struct Result {
   };
   std::vector<Leftover> leftovers;
   Stop culprit;  // mismatch: the block that found a message of `present` bytes in place of `wanted`
+  std::vector<Death> deaths;  // died: the rank; stalled: ranks that somebody has stopped
 };
 
 class Engine {
  public:
   explicit Engine(Plan plan);
   ~Engine();
-  // Runs the plan once. addresses: 3 per rank (input, output, scratch). `poll` is called a few times
-  // a second on the calling thread; when it returns true the launch is interrupted.
+  // Runs the plan once. addresses: 3 per rank (input, output, scratch), once for every turn that
+  // launches may take; `turn`: which of them this one uses. `poll` is called a few times a second on
+  // the calling thread; when it returns true the launch is interrupted.
+  //
+  // With `processes`, all addresses must lie in shared memory, and ranks stay alive, waiting, between
+  // launches with the same arguments (but for `turn`). After a launch that was not done the engine is of no more use.
   Result launch(const std::vector<byte*>& addresses, const Options& options,
+                const std::vector<Average>& averages, int turn, int turns,
                 const std::function<bool()>& poll);
+  // Ends the processes of ranks, if there are any.
+  void rest();
 
  private:
   struct State;
@@ -81,7 +106,9 @@ class Engine {
 
 // target[i] = a[i] op b[i] for all elements of `bytes` bytes.
 using Combine = void (*)(byte* target, const byte* a, const byte* b, std::int64_t bytes);
-Combine combine_function(Type type, Reduction op);
-std::int64_t element_bytes(Type type);
+Combine combine_function(Type type, Reduction op);  // avg: the sum
+// target[i] = target[i] / ranks, as the type divides.
+using Divide = void (*)(byte* target, std::int64_t bytes, int ranks);
+Divide divide_function(Type type);
 
 }  // namespace forestcoll

@@ -27,12 +27,10 @@ const std::vector<std::string> op_names = {
     "recv_reduce_copy_send", "put", "put_signal",       "put_signal_flush", "get",
     "read_reduce",  "read_reduce_put", "reduce_put",    "signal",           "wait",
     "relaxed_signal", "relaxed_wait", "flush",          "barrier",          "acquire",
-    "release",      "put_packets",  "forward_packets",  "copy_packets",     "unpack",
-    "reduce_packets", "reduce_put_packets", "reduce_copy_packets", "reduce_copy_put_packets",
-    "loop"};
+    "release",      "loop"};
 const std::vector<std::string> type_names = {"float32", "float16", "bfloat16", "float64",
                                              "int8",    "uint8",   "int32",    "int64"};
-const std::vector<std::string> reduction_names = {"sum", "prod", "min", "max"};
+const std::vector<std::string> reduction_names = {"sum", "prod", "min", "max", "avg"};
 
 // Rows of integers become structures of the same integers.
 template <class Record, class Table>
@@ -79,18 +77,24 @@ StopRow row(const Stop& s) {
 }
 
 using LeftoverRow = std::tuple<int, std::int32_t, std::int64_t>;
-using ResultRow = std::tuple<int, std::int64_t, std::vector<StopRow>, std::vector<LeftoverRow>>;
+using DeathRow = std::tuple<int, int, int, int>;
+using AverageRow = std::tuple<std::int32_t, std::uintptr_t, std::int64_t>;
+using ResultRow = std::tuple<int, std::int64_t, std::vector<StopRow>, std::vector<LeftoverRow>,
+                             std::vector<DeathRow>>;
 
 // Python's own signal handling runs in between: Ctrl-C ends the launch, and the KeyboardInterrupt is
 // raised once all workers have stopped.
 ResultRow launch(Engine& engine, const std::vector<std::uintptr_t>& addresses,
-                 const Options& options) {
+                 const Options& options, const std::vector<AverageRow>& sums, int turn, int turns) {
   std::vector<byte*> starts;
+  std::vector<Average> averages;
+  for (const auto& [rank, start, bytes] : sums)
+    averages.push_back({rank, reinterpret_cast<byte*>(start), bytes});
   for (const std::uintptr_t a : addresses) starts.push_back(reinterpret_cast<byte*>(a));
   Result result;
   {
     const nb::gil_scoped_release released;
-    result = engine.launch(starts, options, [] {
+    result = engine.launch(starts, options, averages, turn, turns, [] {
       const nb::gil_scoped_acquire held;
       return PyErr_CheckSignals() != 0;
     });
@@ -102,16 +106,18 @@ ResultRow launch(Engine& engine, const std::vector<std::uintptr_t>& addresses,
     for (const Stop& s : result.stops) stops.push_back(row(s));
   std::vector<LeftoverRow> leftovers;
   for (const auto& l : result.leftovers) leftovers.emplace_back(l.kind, l.object, l.amount);
-  return {static_cast<int>(result.status), result.nanoseconds, stops, leftovers};
+  std::vector<DeathRow> deaths;
+  for (const Death& d : result.deaths) deaths.emplace_back(d.rank, d.process, d.signal, d.code);
+  return {static_cast<int>(result.status), result.nanoseconds, stops, leftovers, deaths};
 }
 
 Options options_of(std::int64_t chunk_bytes, std::int64_t slice_bytes, std::int64_t slot_bytes,
-                   int slots, int type, int op, int threads, double patience) {
+                   int slots, int type, int op, bool processes, int threads, double patience) {
   if (type < 0 || type >= static_cast<int>(type_names.size()) || op < 0 ||
       op >= static_cast<int>(reduction_names.size()))
     throw std::invalid_argument("unknown type or operation");
   return {chunk_bytes, slice_bytes, slot_bytes, slots, static_cast<Type>(type),
-          static_cast<Reduction>(op), threads, patience};
+          static_cast<Reduction>(op), processes, threads, patience};
 }
 
 Pattern pattern_of(int type, int op, bool reducing, int ranks) {
@@ -138,7 +144,7 @@ std::tuple<std::vector<std::int64_t>, std::vector<DifferenceRow>> compare_buffer
 }  // namespace
 
 NB_MODULE(_engine, m) {
-  m.doc() = "The interpreter of programs, on CPU threads.";
+  m.doc() = "The interpreter of programs, on CPU threads or processes.";
   m.def("op_names", [] { return op_names; });
   m.def("type_names", [] { return type_names; });
   m.def("reduction_names", [] { return reduction_names; });
@@ -146,13 +152,14 @@ NB_MODULE(_engine, m) {
   nb::class_<Options>(m, "Options")
       .def("__init__",
            [](Options* self, std::int64_t chunk_bytes, std::int64_t slice_bytes,
-              std::int64_t slot_bytes, int slots, int type, int op, int threads, double patience) {
+              std::int64_t slot_bytes, int slots, int type, int op, bool processes, int threads,
+              double patience) {
              new (self) Options(options_of(chunk_bytes, slice_bytes, slot_bytes, slots, type, op,
-                                           threads, patience));
+                                           processes, threads, patience));
            },
            nb::kw_only(), nb::arg("chunk_bytes"), nb::arg("slice_bytes"), nb::arg("slot_bytes"),
-           nb::arg("slots"), nb::arg("type"), nb::arg("op"), nb::arg("threads"),
-           nb::arg("patience"));
+           nb::arg("slots"), nb::arg("type"), nb::arg("op"), nb::arg("processes") = false,
+           nb::arg("threads"), nb::arg("patience"));
   nb::class_<Engine>(m, "Engine")
       .def("__init__",
            [](Engine* self, const Table32& instructions, const Table64& operands,
@@ -165,7 +172,10 @@ NB_MODULE(_engine, m) {
            nb::kw_only(), nb::arg("instructions"), nb::arg("operands"), nb::arg("dependencies"),
            nb::arg("names"), nb::arg("loops"), nb::arg("blocks"), nb::arg("connections"),
            nb::arg("semaphores"), nb::arg("barriers"))
-      .def("launch", &launch, nb::arg("addresses"), nb::arg("options"));
+      .def("launch", &launch, nb::arg("addresses"), nb::arg("options"),
+           nb::arg("averages") = std::vector<AverageRow>(), nb::arg("turn") = 0,
+           nb::arg("turns") = 1)
+      .def("rest", &Engine::rest);
   nb::class_<Pattern>(m, "Pattern")
       .def("__init__",
            [](Pattern* self, int type, int op, bool reducing, int ranks) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING
@@ -24,6 +25,7 @@ class Status(IntEnum):
     MISMATCH = 3
     INTERRUPTED = 4
     LEFTOVER = 5
+    DIED = 6
 
 
 class Awaits(IntEnum):
@@ -35,7 +37,6 @@ class Awaits(IntEnum):
     MESSAGE = 3
     SEMAPHORE = 4
     BARRIER = 5
-    PACKETS = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +83,43 @@ def explain_stuck(tables: Tables, rows: list[_engine.Stop]) -> str:
     return "\n".join(lines)
 
 
-def explain_stalled(tables: Tables, rows: list[_engine.Stop], seconds: float) -> str:
-    """A paragraph for a launch in which nothing moved for so long."""
-    stops = [_stop(row) for row in rows if not row[5]]
+def explain_stalled(
+    tables: Tables, rows: list[_engine.Stop], halted: list[_engine.Death], seconds: float
+) -> str:
+    """A paragraph for a launch in which nothing moved for so long: where, and who waits for whom.
+
+    `halted`: ranks whose processes somebody has stopped.
+    """
+    stops = [_stop(row) for row in rows]
     lines = [f"no thread block made progress for {seconds:g} s; given up at"]
-    lines += [f"  {_where(tables, s)}" for s in stops[:SHOWN]]
-    return "\n".join(lines)
+    lines[:0] = [
+        f"rank {rank} (process {process}) is stopped, by SIGSTOP or a debugger"
+        for rank, process, _, _ in halted
+    ]
+    return "\n".join([*lines, *_held(tables, stops, {rank for rank, *_ in halted})])
+
+
+def explain_death(tables: Tables, rows: list[_engine.Stop], death: _engine.Death) -> str:
+    """A paragraph for a launch that lost a rank's process."""
+    rank, process, number, code = death
+    how = f"ended with code {code}" if code >= 0 else "is gone, and nobody knows why"
+    if number:
+        name = signal.Signals(number).name if number in set(signal.Signals) else "no name"
+        how = f"was killed by signal {number} ({name})"
+        if number == signal.SIGKILL:
+            how += "; if nobody did that, the machine may have run out of memory"
+    stops = [_stop(row) for row in rows]
+    held = _held(tables, stops, {rank})
+    lines = [f"rank {rank} (process {process}) {how}; all other ranks were ended"]
+    return "\n".join([*lines, *(["it left the others at", *held] if held else [])])
+
+
+def _held(tables: Tables, stops: list[_Stop], first: set[int]) -> list[str]:
+    """Lines about unfinished thread blocks: those of ranks `first`, those who wait, the others."""
+    open_ = [s for s in stops if not s.finished]
+    open_.sort(key=lambda s: (tables.blocks[s.block][0] not in first, s.awaits is Awaits.NOTHING))
+    lines = [f"  {_line(tables, s, stops)}" for s in open_[:SHOWN]]
+    return lines + ([f"  and {len(open_) - SHOWN} more"] if len(open_) > SHOWN else [])
 
 
 def explain_mismatch(tables: Tables, row: _engine.Stop) -> str:
@@ -166,10 +198,6 @@ def _line(tables: Tables, stop: _Stop, stops: list[_Stop]) -> str:
         missing = [_state(tables, b, stops) for b in _holders(tables, stop, stops)]
         by = f": {'; '.join(missing[:SHOWN])}" if missing else ", which nobody else comes to"
         return f"{where} waits at a barrier{by}"
-    if stop.awaits is Awaits.PACKETS:
-        writers = [_state(tables, b, stops) for b in tables.writers(stop.pc)]
-        by = "; ".join(writers[:SHOWN]) if writers else "nobody"
-        return f"{where} waits for packets of this launch, which come from {by}"
     return where
 
 
@@ -189,8 +217,6 @@ def _holders(tables: Tables, stop: _Stop, stops: list[_Stop]) -> list[int]:
             for b in tables.members[stop.object]
             if (stops[b].awaits, stops[b].object) != (Awaits.BARRIER, stop.object)
         ]
-    elif stop.awaits is Awaits.PACKETS:
-        found = tables.writers(stop.pc)
     else:
         found = []
     return [b for b in found if not stops[b].finished]

@@ -1,0 +1,139 @@
+// Everything that the thread blocks of all ranks share while a plan runs.
+//
+// What changes during a launch lies in one region of shared memory and holds no pointers to anything
+// else but buffers and slots, which are shared too; what only describes the plan is ordinary memory,
+// of which every rank that is a process has inherited a copy.
+
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "engine.hpp"
+#include "shared.hpp"
+
+namespace forestcoll {
+
+enum Phase : int { queued, running, woken, asleep, finished };
+
+struct alignas(64) BlockState {
+  std::atomic<int> phase{0};
+  std::atomic<const void*> awaited{nullptr};
+  std::atomic<std::uint64_t> progress{0};
+  Position at;
+  Awaits awaits = Awaits::nothing;  // the last wait that was not fulfilled
+  std::int32_t object = -1;
+  std::int64_t wanted = 0;
+  std::uint64_t offered = 0;  // message number (+ 1) that was last offered a landing place
+};
+
+struct Slot {
+  std::int64_t bytes = 0;
+  bool landed = false;  // the sender has put the message where it belongs already
+};
+
+// One direction between two thread blocks. Messages are numbered from 0. `posted` is written by the
+// sender alone, `taken` by the receiver alone. A receiver that has to wait offers its target as a
+// landing place: `landing` = message number + 1; a sender that takes the offer (sets it to 0) writes
+// there directly and spares the way through the slot.
+struct alignas(64) Connection {
+  std::atomic<std::uint64_t> posted{0};
+  alignas(64) std::atomic<std::uint64_t> taken{0};
+  alignas(64) std::atomic<std::uint64_t> landing{0};
+  byte* landing_target = nullptr;
+  const byte* landing_operand = nullptr;
+  std::int64_t landing_bytes = 0;
+};
+
+struct alignas(64) Semaphore {
+  std::atomic<std::int64_t> value{0};
+};
+
+struct alignas(64) Barrier {
+  std::atomic<std::uint64_t> arrived{0};
+};
+
+struct alignas(64) Ticks {
+  std::atomic<std::uint64_t> count{0};  // of one worker; any change is progress
+  void add() { count.store(count.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed); }
+};
+
+// Blocks that can go on: a ring with room for every block of the team, which is in line once at most.
+struct alignas(64) Queue {
+  Mutex mutex;
+  std::uint32_t head = 0, size = 0;
+  std::uint32_t capacity = 0;
+  std::int64_t ring = 0;  // first of its entries in Machine::rings
+  Ticks ticks;
+};
+
+// Workers that may run the same blocks: all of them where ranks are threads, else one rank's.
+struct alignas(64) Team {
+  Word bell{0};                     // changes when there is work for those who sleep
+  std::atomic<int> sleepers{0};     // that nobody has called yet
+  std::atomic<int> ready{0};        // entries of the team's queues
+  std::atomic<std::int64_t> tile{0};  // next of its tiles of averages
+  std::int32_t first = 0, workers = 0;
+};
+
+struct Control {
+  std::atomic<bool> abort{false};
+  std::atomic<bool> mismatch{false};
+  Stop culprit;
+  // Blocks in line or running. Only a running block can wake another one, so that nothing can ever
+  // happen again once this is 0.
+  alignas(64) std::atomic<std::int64_t> active{0};
+  std::atomic<std::int64_t> unfinished{0};
+  std::atomic<std::int64_t> tiles{0};  // of averages, to be done when all blocks are
+  std::atomic<bool> averaging{false};
+  alignas(64) Word launch{0};  // number of the launch; changes when one begins
+  Word go{0};                  // 1: everybody is there
+  Word over{0};                // 1: the launch has ended
+  Word parked{0};              // workers that have seen the end
+  std::atomic<std::uint32_t> arrived{0};
+  std::atomic<bool> closing{false};
+  bool stuck = false;
+  std::uint32_t number = 0;  // of this launch, from 1
+  std::int32_t turn = 0;     // which set of addresses it uses
+  Clock::time_point begin, finish;
+};
+
+struct Tile {
+  byte* start;
+  std::int64_t bytes;
+};
+
+struct Machine {
+  Plan plan;
+  Tables tables{};
+  Geometry geometry{};
+  Options options;
+  Combine combine = nullptr;
+  Divide divide = nullptr;
+  std::vector<byte*> addresses;  // input, output, scratch of every rank, for every turn
+  std::vector<std::vector<std::int32_t>> dependents;  // per block: blocks that wait for its progress
+  std::vector<std::vector<std::int32_t>> takers;      // per semaphore: blocks that may wait for it
+  std::vector<std::vector<std::int32_t>> members;     // per barrier: blocks
+  std::vector<std::vector<Tile>> tiles;               // per team: what is to be divided at the end
+  int workers = 0, teams = 0, ranks = 0;
+
+  std::unique_ptr<Region> state_memory, team_memory, slot_memory;
+  Control* control = nullptr;
+  BlockState* blocks = nullptr;
+  Connection* connections = nullptr;
+  Semaphore* semaphores = nullptr;
+  Barrier* barriers = nullptr;
+  Team* team = nullptr;
+  Queue* queues = nullptr;        // per worker
+  std::int32_t* rings = nullptr;  // the queues' entries
+  Slot* slots = nullptr;          // per connection: options.slots
+  byte* slot_bytes = nullptr;     // the same, options.slot_bytes each
+
+  std::size_t block_count() const { return plan.blocks.size(); }
+  int team_of(std::int32_t block) const {
+    return teams == 1 ? 0 : plan.blocks[static_cast<std::size_t>(block)].rank;
+  }
+};
+
+}  // namespace forestcoll

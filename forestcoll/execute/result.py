@@ -1,0 +1,45 @@
+"""What an engine measured: rows of nccl-tests' table, the same for every engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Mode = Literal["out-of-place", "in-place"]
+MODES: tuple[Mode, ...] = ("out-of-place", "in-place")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of nccl-tests' table. GB/s of 10^9 bytes; `wrong`: elements, None if not checked."""
+
+    mode: Mode
+    size: int  # bytes
+    count: int  # elements
+    dtype: str
+    op: str  # "none" where nothing is added
+    root: int  # -1 where there is none
+    time_us: float
+    algbw: float
+    busbw: float
+    wrong: int | None
+    predicted_us: float | None = None  # on the machine that the plan is for
+
+    @property
+    def of_predicted(self) -> float | None:
+        """Percent of the predicted bandwidth that was reached; None without a prediction."""
+        return None if self.predicted_us is None else 100 * self.predicted_us / self.time_us
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """The table, what a user should know about the sizes, and the first wrong elements in words."""
+
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...] = ()
+    mismatches: tuple[str, ...] = ()
+
+    @property
+    def wrong(self) -> int:
+        """Wrong elements of all rows."""
+        return sum(row.wrong or 0 for row in self.rows)

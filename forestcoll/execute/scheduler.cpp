@@ -1,0 +1,223 @@
+#include "scheduler.hpp"
+
+#include <mutex>
+
+#include "cpu_layer.hpp"
+
+namespace forestcoll {
+namespace {
+
+void ring_bell(Team& team) {
+  team.bell.fetch_add(1);
+  wake_sleepers(team.bell);
+}
+
+void enqueue(Machine& m, Queue& queue, std::int32_t block) {
+  const std::lock_guard lock(queue.mutex);
+  m.rings[queue.ring + (queue.head + queue.size++) % queue.capacity] = block;
+}
+
+// In the own queue, or in that of the block's own rank.
+void push(Machine& m, int worker, std::int32_t block) {
+  Team& team = m.team[m.team_of(block)];
+  const bool own = worker >= team.first && worker < team.first + team.workers;
+  enqueue(m, m.queues[own ? worker : team.first], block);
+  team.ready.fetch_add(1);
+  if (team.sleepers.load() > 0 && team.sleepers.exchange(0) > 0) ring_bell(team);
+}
+
+// A worker takes the newest of its own, whose data is in its cache, or another one's oldest.
+bool pop(Machine& m, Team& team, int worker, std::int32_t& block) {
+  if (team.ready.load() == 0) return false;
+  for (int i = 0; i < team.workers; ++i) {
+    Queue& queue = m.queues[team.first + (worker - team.first + i) % team.workers];
+    const std::lock_guard lock(queue.mutex);
+    if (queue.size == 0) continue;
+    --queue.size;
+    std::uint32_t at = queue.head + queue.size;
+    if (i != 0) at = queue.head++;
+    block = m.rings[queue.ring + at % queue.capacity];
+    team.ready.fetch_sub(1);
+    return true;
+  }
+  return false;
+}
+
+bool has_tiles(const Machine& m, int team) {
+  const auto n = static_cast<std::int64_t>(m.tiles[static_cast<std::size_t>(team)].size());
+  return m.control->averaging.load() && m.team[team].tile.load() < n;
+}
+
+// Sleeps until there may be work; false: the launch is over.
+bool rest(Machine& m, int number) {
+  Team& team = m.team[number];
+  const std::uint32_t seen = team.bell.load();
+  team.sleepers.fetch_add(1);
+  // Whoever brings work raises `ready` before it looks for sleepers.
+  while (m.control->over.load() == 0 && team.ready.load() == 0 && !has_tiles(m, number) &&
+         team.bell.load() == seen)
+    sleep_while(team.bell, seen);
+  return m.control->over.load() == 0;
+}
+
+// All blocks are done; what is left are the averages, if there are any.
+void finish_blocks(Machine& m) {
+  if (m.control->tiles.load() == 0) {
+    stop(m, false);
+    return;
+  }
+  m.control->averaging.store(true);
+  for (int t = 0; t < m.teams; ++t) ring_bell(m.team[t]);
+}
+
+// One tile of the team's averages; false: there is none.
+bool divide_tile(Machine& m, int team, Ticks& ticks) {
+  if (!m.control->averaging.load()) return false;
+  const auto& tiles = m.tiles[static_cast<std::size_t>(team)];
+  const std::int64_t k = m.team[team].tile.fetch_add(1);
+  if (k >= static_cast<std::int64_t>(tiles.size())) return false;
+  const Tile& tile = tiles[static_cast<std::size_t>(k)];
+  m.divide(tile.start, tile.bytes, m.ranks);
+  ticks.add();
+  if (m.control->tiles.fetch_sub(1) == 1) stop(m, false);
+  return true;
+}
+
+void wait_for_start(Machine& m) {
+  Control& control = *m.control;
+  if (control.arrived.fetch_add(1) + 1 == static_cast<std::uint32_t>(m.workers)) {
+    control.begin = Clock::now();
+    control.go.store(1);
+    wake_sleepers(control.go);
+    return;
+  }
+  while (control.go.load() == 0) sleep_while(control.go, 0);
+}
+
+void run_block(Machine& m, CpuLayer& layer, int worker, std::int32_t block) {
+  Control& control = *m.control;
+  BlockState& state = m.blocks[block];
+  state.phase.store(running);
+  layer.enter(block);
+  const Block& code = m.plan.blocks[static_cast<std::size_t>(block)];
+  if (run_thread_block(layer, code, state.at) == Outcome::done) {
+    state.phase.store(finished);
+    if (control.unfinished.fetch_sub(1) == 1)
+      finish_blocks(m);
+    else if (control.active.fetch_sub(1) == 1)
+      stop(m, true);
+    return;
+  }
+  if (control.abort.load()) return;  // `at` and `awaits` tell where it was
+  int seen = running;
+  if (state.phase.compare_exchange_strong(seen, asleep)) {
+    if (control.active.fetch_sub(1) == 1) stop(m, true);
+    return;
+  }
+  state.phase.store(queued);  // woken in the meantime
+  push(m, worker, block);
+}
+
+}  // namespace
+
+void wake(Machine& m, int worker, std::int32_t block) {
+  auto& phase = m.blocks[block].phase;
+  int seen = phase.load();
+  for (;;) {
+    if (seen == asleep) {
+      if (!phase.compare_exchange_weak(seen, queued)) continue;
+      m.control->active.fetch_add(1);
+      push(m, worker, block);
+      return;
+    }
+    if (seen != running || phase.compare_exchange_weak(seen, woken)) return;
+  }
+}
+
+void stop(Machine& m, bool stuck) {
+  Control& control = *m.control;
+  if (control.closing.exchange(true)) return;
+  control.finish = Clock::now();
+  control.stuck = stuck;
+  control.over.store(1);
+  wake_sleepers(control.over);
+  for (int t = 0; t < m.teams; ++t) ring_bell(m.team[t]);
+}
+
+void run_worker(Machine& m, int worker) {
+  const int number = m.teams == 1 ? 0 : worker;
+  Team& team = m.team[number];
+  CpuLayer layer(m, worker);
+  wait_for_start(m);
+  while (!m.control->abort.load(std::memory_order_relaxed)) {
+    std::int32_t block;
+    if (pop(m, team, worker, block))
+      run_block(m, layer, worker, block);
+    else if (!divide_tile(m, number, m.queues[worker].ticks) && !rest(m, number))
+      return;
+  }
+  stop(m, false);
+}
+
+namespace {
+
+void reset_states(Machine& m) {
+  for (std::size_t i = 0; i < m.block_count(); ++i) {
+    BlockState& b = m.blocks[i];
+    b.progress.store(0);
+    b.phase.store(queued);
+    b.awaits = Awaits::nothing;
+    b.at = {};
+    b.at.pc = m.plan.blocks[i].begin;
+  }
+  // Message numbers go on from launch to launch; the slot of a number may be another one now.
+  const std::size_t slots = m.plan.writers.size() * static_cast<std::size_t>(m.options.slots);
+  for (std::size_t i = 0; i < slots; ++i) m.slots[i] = {};
+}
+
+void reset_control(Machine& m) {
+  Control& c = *m.control;
+  c.abort.store(false);
+  c.mismatch.store(false);
+  c.active.store(static_cast<std::int64_t>(m.block_count()));
+  c.unfinished.store(static_cast<std::int64_t>(m.block_count()));
+  std::int64_t tiles = 0;
+  for (const auto& own : m.tiles) tiles += static_cast<std::int64_t>(own.size());
+  c.tiles.store(tiles);
+  c.averaging.store(false);
+  c.go.store(0);
+  c.over.store(0);
+  c.parked.store(0);
+  c.arrived.store(0);
+  c.closing.store(false);
+  c.stuck = false;
+  ++c.number;
+}
+
+// Receivers are taken first (the newest entry is), so that senders find an offer to write to.
+void fill_queues(Machine& m) {
+  for (int w = 0; w < m.workers; ++w) m.queues[w].head = m.queues[w].size = 0;
+  for (int t = 0; t < m.teams; ++t) {
+    m.team[t].sleepers.store(0);
+    m.team[t].ready.store(0);
+    m.team[t].tile.store(0);
+  }
+  const std::size_t n = m.block_count();
+  for (const bool receiving : {false, true})
+    for (std::size_t i = 0; i < n; ++i) {
+      if ((m.plan.blocks[i].incoming >= 0) != receiving) continue;
+      const auto block = static_cast<std::int32_t>(i);
+      const auto share = static_cast<int>(i * static_cast<std::size_t>(m.workers) / n);
+      push(m, m.teams == 1 ? share : m.team[m.team_of(block)].first, block);
+    }
+}
+
+}  // namespace
+
+void prepare_launch(Machine& m) {
+  reset_states(m);
+  reset_control(m);
+  fill_queues(m);
+}
+
+}  // namespace forestcoll
