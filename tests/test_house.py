@@ -45,6 +45,7 @@ ALLOWED: dict[str, set[str]] = {
     | {"targets", "solver", "choose", "certificate", "forest_file", "lower", "verify", "plans"},
     "report": FOREST | {"pipeline", "together", "choose", "solver", "execute", "deploy"},
     "deploy": BASE | {"program", "targets", "plans", "verify"},
+    "torch": BASE | {"program", "verify", "plans"},
     "doctor": BASE | {"catalog"},
 }
 """Which pieces a piece may import. What is not named here may import anything: cli, __init__."""

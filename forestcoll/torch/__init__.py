@@ -1,0 +1,51 @@
+"""Plans on any `torch.distributed` process group: gloo, NCCL, RCCL, on any number of nodes.
+
+    import forestcoll.torch as ft
+
+    plan = ft.load_plan("dgx-a100-2.allreduce.msccl.xml")     # read and proven once
+    ft.all_reduce(tensor, plan)                               # like torch.distributed.all_reduce
+    ft.install([plan])                                        # dist.all_reduce itself, where served
+
+The plan's rank i is the group's rank i. Needs PyTorch 2.1 or newer (extra `torch`).
+"""
+
+from __future__ import annotations
+
+from forestcoll.errors import UnsupportedError
+
+try:
+    import torch as _torch
+except ImportError as error:
+    raise UnsupportedError(
+        "forestcoll.torch needs PyTorch, which is not installed: pip install 'forestcoll[torch]', "
+        "or the build for your GPUs from pytorch.org"
+    ) from error
+if not _torch.distributed.is_available():
+    raise UnsupportedError("forestcoll.torch: this build of PyTorch lacks torch.distributed")
+
+from forestcoll.torch.collectives import (
+    all_gather_into_tensor,
+    all_reduce,
+    broadcast,
+    reduce,
+    reduce_scatter_tensor,
+)
+from forestcoll.torch.installing import Installation, Rule, comm_hook, install, uninstall
+from forestcoll.torch.plan import Plan, load_plan
+from forestcoll.torch.work import Work
+
+__all__ = [
+    "Installation",
+    "Plan",
+    "Rule",
+    "Work",
+    "all_gather_into_tensor",
+    "all_reduce",
+    "broadcast",
+    "comm_hook",
+    "install",
+    "load_plan",
+    "reduce",
+    "reduce_scatter_tensor",
+    "uninstall",
+]

@@ -1,0 +1,241 @@
+"""`torch.distributed`'s collectives, carried out by a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from weakref import WeakSet
+
+import torch
+import torch.distributed as dist
+
+from forestcoll.errors import ExecutionError, PlanError, UnsupportedError, did_you_mean
+from forestcoll.program import Collective
+from forestcoll.torch.engine import ADDERS, Buffers, Run
+from forestcoll.torch.plan import Plan, load_plan
+from forestcoll.torch.work import Work, submit
+
+AnyPlan = Plan | str | Path
+
+_met: WeakSet[Any] = WeakSet()
+
+
+def all_reduce(
+    tensor: torch.Tensor,
+    plan: AnyPlan,
+    op: Any = dist.ReduceOp.SUM,
+    group: Any = None,
+    async_op: bool = False,
+    *,
+    out: torch.Tensor | None = None,
+) -> Work | None:
+    """Leave the sum (or `op`) over all ranks in `tensor`, or in `out`, at every rank.
+
+    `op`: a ReduceOp or its name: sum, prod, min, max, avg (of integers: rounded towards zero).
+    Returns a Work if `async_op`. Raises PlanError (the plan is not one for this), UnsupportedError
+    (type or operation) and ExecutionError (a peer failed or did not answer in time).
+    """
+    output = tensor if out is None else out
+    _check_alike(tensor, output, 1, 1)
+    return _start(plan, Collective.ALLREDUCE, tensor, output, group, async_op, op=op)
+
+
+def all_gather_into_tensor(
+    output_tensor: torch.Tensor,
+    input_tensor: torch.Tensor,
+    plan: AnyPlan,
+    group: Any = None,
+    async_op: bool = False,
+) -> Work | None:
+    """Leave the inputs of all ranks, one after another, in `output_tensor`.
+
+    In place if `input_tensor` is this rank's part of it. Otherwise as `all_reduce`.
+    """
+    ready = _plan(plan)
+    _check_alike(input_tensor, output_tensor, ready.ranks, 1)
+    return _start(ready, Collective.ALLGATHER, input_tensor, output_tensor, group, async_op)
+
+
+def reduce_scatter_tensor(
+    output: torch.Tensor,
+    input: torch.Tensor,
+    plan: AnyPlan,
+    op: Any = dist.ReduceOp.SUM,
+    group: Any = None,
+    async_op: bool = False,
+) -> Work | None:
+    """Leave this rank's part of the sum over all ranks' `input` in `output`.
+
+    In place if `output` is this rank's part of `input`. Otherwise as `all_reduce`.
+    """
+    ready = _plan(plan)
+    _check_alike(input, output, 1, ready.ranks)
+    return _start(ready, Collective.REDUCE_SCATTER, input, output, group, async_op, op=op)
+
+
+def broadcast(
+    tensor: torch.Tensor,
+    plan: AnyPlan,
+    src: int | None = None,
+    group: Any = None,
+    async_op: bool = False,
+) -> Work | None:
+    """Leave the root's `tensor` in every rank's. `src` must be the plan's root (global rank)."""
+    root = _root("src", src)
+    return _start(plan, Collective.BROADCAST, tensor, tensor, group, async_op, root=root)
+
+
+def reduce(
+    tensor: torch.Tensor,
+    plan: AnyPlan,
+    dst: int | None = None,
+    op: Any = dist.ReduceOp.SUM,
+    group: Any = None,
+    async_op: bool = False,
+) -> Work | None:
+    """Leave the sum over all ranks in the root's `tensor`; the others' stay as they are.
+
+    `dst` must be the plan's root (global rank). Otherwise as `all_reduce`.
+    """
+    root = _root("dst", dst)
+    return _start(plan, Collective.REDUCE, tensor, tensor, group, async_op, op=op, root=root)
+
+
+def op_name(op: Any) -> str:
+    """`sum`, `prod`, ... of a ReduceOp or a name; UnsupportedError for others."""
+    if isinstance(op, str):
+        name = op.lower()
+    else:
+        name = next((n for n in ADDERS if op == getattr(dist.ReduceOp, n.upper())), str(op))
+    if name not in ADDERS:
+        hint = did_you_mean(name, ADDERS) or f"; there are {', '.join(ADDERS)}"
+        raise UnsupportedError(f"unknown operation {name!r}{hint}")
+    return name
+
+
+def _root(word: str, rank: int | None) -> tuple[str, int] | None:
+    return None if rank is None else (word, rank)
+
+
+def _plan(plan: AnyPlan) -> Plan:
+    return plan if isinstance(plan, Plan) else load_plan(plan)
+
+
+def _check_alike(input_: torch.Tensor, output: torch.Tensor, more: int, less: int) -> None:
+    if input_.dtype != output.dtype or input_.device != output.device:
+        raise UnsupportedError(
+            f"input is {input_.dtype} on {input_.device}, output {output.dtype} on "
+            f"{output.device}; they must be alike"
+        )
+    if input_.numel() * more != output.numel() * less:
+        raise UnsupportedError(
+            f"input has {input_.numel()} elements and output {output.numel()}; the output needs "
+            + (f"1 / {less} of the input" if less > 1 else f"{more} times the input")
+        )
+
+
+def _start(
+    plan: AnyPlan,
+    collective: Collective,
+    input_: torch.Tensor,
+    output: torch.Tensor,
+    group: Any,
+    async_op: bool,
+    op: Any = "sum",
+    root: tuple[str, int] | None = None,
+) -> Work | None:
+    """Check what can be checked before anything is sent, then go."""
+    ready, name = _plan(plan), op_name(op)
+    if not dist.is_initialized():
+        raise ExecutionError("no process group: call torch.distributed.init_process_group first")
+    group = dist.group.WORLD if group is None else group
+    rank, size = dist.get_rank(group), dist.get_world_size(group)
+    if rank < 0:
+        raise ExecutionError("this process is not in the group")
+    _check_plan(ready, collective, size, group, root)
+    if collective.reduces and (input_.dtype.is_complex or input_.dtype is torch.bool):
+        raise UnsupportedError(f"{input_.dtype} cannot be added up; view it as another type")
+    if input_.device.type != "cpu" and group not in _met:
+        # Some backends need all ranks at their first call, and not every rank is in every step.
+        dist.barrier(group=group)
+        _met.add(group)
+    call = _Call(ready, name, group, rank, input_, output)
+    work = submit(call, group, [output], wait=not async_op)
+    return work if async_op else None
+
+
+def _check_plan(
+    plan: Plan, collective: Collective, size: int, group: Any, root: tuple[str, int] | None
+) -> None:
+    if plan.collective is not collective:
+        raise PlanError(f"{plan.name} is a plan for {plan.collective}, not for {collective}")
+    if plan.ranks != size:
+        raise PlanError(
+            f"{plan.name} is for {plan.ranks} ranks, but the process group has {size}; "
+            "synthesize one for these GPUs, or pass the group that it was made for"
+        )
+    if root is not None and dist.get_global_rank(group, plan.root) != root[1]:
+        raise PlanError(
+            f"{plan.name} has its root at rank {plan.root} of the group (global rank "
+            f"{dist.get_global_rank(group, plan.root)}), but {root[0]} is {root[1]}"
+        )
+
+
+class _Call:
+    """One call, from the caller's tensors to flat ones and back."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        op: str,
+        group: Any,
+        rank: int,
+        input_: torch.Tensor,
+        output: torch.Tensor,
+    ) -> None:
+        self.plan, self.op, self.group, self.rank = plan, op, group, rank
+        self.input, self.output = input_.detach(), output.detach()
+
+    def __call__(self) -> None:
+        if not self.input.numel():
+            return
+        same = self.input is self.output or _same(self.input, self.output)
+        output = self.output if self.output.is_contiguous() else self.output.contiguous()
+        input_ = output if same else self.input.contiguous()
+        flat_in, flat_out = input_.view(-1), output.view(-1)
+        in_place = same or self.overlaps(flat_in, flat_out)
+        if in_place and not same and not self.as_defined(flat_in, flat_out):
+            flat_in, in_place = flat_in.clone(), False
+        part = flat_in.numel()
+        if self.plan.collective is Collective.REDUCE_SCATTER:
+            part //= self.plan.ranks
+        job = self.plan.job(self.rank, part, output.element_size(), in_place=in_place)
+        Run(self.plan, job, Buffers(flat_in, flat_out), self.op, self.group)()
+        if output is not self.output:
+            self.output.copy_(output)
+
+    def overlaps(self, input_: torch.Tensor, output: torch.Tensor) -> bool:
+        """Whether the two share memory."""
+        (a, b), (c, d) = map(_extent, (input_, output))
+        return a < d and c < b
+
+    def as_defined(self, input_: torch.Tensor, output: torch.Tensor) -> bool:
+        """Whether they do so as NCCL's in place: the shorter is this rank's part of the longer."""
+        (a, b), (c, d) = map(_extent, (input_, output))
+        match self.plan.collective:
+            case Collective.ALLGATHER:
+                return a == c + self.rank * (b - a)
+            case Collective.REDUCE_SCATTER:
+                return c == a + self.rank * (d - c)
+            case _:
+                return a == c
+
+
+def _extent(flat: torch.Tensor) -> tuple[int, int]:
+    return flat.data_ptr(), flat.data_ptr() + flat.numel() * flat.element_size()
+
+
+def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    layout: Sequence[Any] = (a.data_ptr(), a.shape, a.stride())
+    return bool(layout == (b.data_ptr(), b.shape, b.stride()))

@@ -1,0 +1,269 @@
+"""`torch.distributed`'s own functions, with plans behind them for what plans serve.
+
+`install` puts functions into the modules `torch.distributed` and
+`torch.distributed.distributed_c10d` that choose, call by call, between a plan and what was there.
+Code that calls `dist.all_reduce(...)` is served; what goes round these names is not: functions
+that were imported by name before, `DistributedDataParallel` (see `comm_hook`), compiled graphs.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+
+from forestcoll.errors import PlanError, UnsupportedError
+from forestcoll.program import Collective
+from forestcoll.torch import collectives
+from forestcoll.torch.plan import Plan, load_plan
+
+LOG = logging.getLogger("forestcoll.torch")
+
+SERVED = {
+    "all_reduce": Collective.ALLREDUCE,
+    "all_gather_into_tensor": Collective.ALLGATHER,
+    "all_gather_single": Collective.ALLGATHER,  # its name from PyTorch 2.13 on
+    "reduce_scatter_tensor": Collective.REDUCE_SCATTER,
+    "reduce_scatter_single": Collective.REDUCE_SCATTER,
+    "broadcast": Collective.BROADCAST,
+    "reduce": Collective.REDUCE,
+}
+"""Functions of `torch.distributed`, as far as the installed version has them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """When a plan is used: sizes in bytes as nccl-tests counts them, both inclusive.
+
+    `min_bytes`, `max_bytes`: None is what the plan says of itself (0: no limit). `dtypes`, `ops`
+    (names, or torch's): empty means all.
+    """
+
+    plan: Plan | str | Path
+    min_bytes: int | None = None
+    max_bytes: int | None = None
+    dtypes: Sequence[Any] = ()
+    ops: Sequence[Any] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    plan: Plan
+    min_bytes: int
+    max_bytes: int
+    dtypes: frozenset[Any]
+    ops: frozenset[str]
+
+    def refuses(self, size: int, tensor: torch.Tensor, op: Any, root: int | None) -> str:
+        """Why the plan does not serve a call; empty if it does."""
+        if size < self.min_bytes or (self.max_bytes and size > self.max_bytes):
+            return f"{size} bytes are not among {self.min_bytes} to {self.max_bytes or 'any'}"
+        if self.dtypes and tensor.dtype not in self.dtypes:
+            return f"{tensor.dtype} is not among its types"
+        if root is not None and root != self.plan.root:
+            return f"its root is {self.plan.root}, not {root}"
+        if op is not None:
+            try:
+                name = collectives.op_name(op)
+            except UnsupportedError as error:
+                return str(error)
+            if tensor.dtype.is_complex or tensor.dtype is torch.bool:
+                return f"it cannot add up {tensor.dtype}"
+            if self.ops and name not in self.ops:
+                return f"{name} is not among its operations"
+        return ""
+
+
+class Installation:
+    """Plans behind `torch.distributed`'s functions, from `install` to `uninstall`.
+
+    `used` counts calls by plan name, `fallbacks` the others by (function, reason). As a context
+    manager, it uninstalls itself at the end.
+    """
+
+    def __init__(self, rules: Iterable[Rule | Plan | str | Path], group: Any) -> None:
+        self.used: Counter[str] = Counter()
+        self.fallbacks: Counter[tuple[str, str]] = Counter()
+        self._group = dist.group.WORLD if group is None else group
+        size = dist.get_world_size(self._group)
+        self._rules: dict[Collective, list[_Ready]] = {}
+        for rule in rules:
+            ready = _ready(rule if isinstance(rule, Rule) else Rule(rule))
+            if ready.plan.ranks != size:
+                raise PlanError(
+                    f"{ready.plan.name} is for {ready.plan.ranks} ranks, but the process group "
+                    f"has {size}; synthesize one for these GPUs"
+                )
+            self._rules.setdefault(ready.plan.collective, []).append(ready)
+        self._originals: dict[tuple[Any, str], Callable[..., Any]] = {}
+
+    def __enter__(self) -> Installation:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.uninstall()
+
+    def uninstall(self) -> None:
+        """Put back what was there. Installations end in the opposite order of their beginning."""
+        if self in _installed and _installed[-1] is not self:
+            raise UnsupportedError("another installation came after this one: uninstall that first")
+        for (module, name), original in self._originals.items():
+            setattr(module, name, original)
+        self._originals.clear()
+        if self in _installed:
+            _installed.remove(self)
+
+    def _install(self) -> None:
+        for name, collective in SERVED.items():
+            for module in (dist, c10d):
+                if collective in self._rules and hasattr(module, name):
+                    original = getattr(module, name)
+                    self._originals[module, name] = original
+                    setattr(module, name, self._wrapped(name, collective, original))
+        _installed.append(self)
+
+    def _wrapped(
+        self, name: str, collective: Collective, original: Callable[..., Any]
+    ) -> Callable[..., Any]:
+        signature = inspect.signature(original)
+
+        @functools.wraps(original)
+        def served(*args: Any, **kwargs: Any) -> Any:
+            bound = signature.bind(*args, **kwargs)
+            bound.apply_defaults()
+            plan, why = self._choose(collective, bound.arguments)
+            if plan is None:
+                self.fallbacks[name, why] += 1
+                LOG.debug("%s: not by a plan: %s", name, why)
+                return original(*args, **kwargs)
+            self.used[plan.name] += 1
+            LOG.debug("%s: by %s", name, plan.name)
+            return _call(collective, plan, bound.arguments)
+
+        return served
+
+    def _choose(self, collective: Collective, given: dict[str, Any]) -> tuple[Plan | None, str]:
+        """The first plan that serves the call, or None and why not."""
+        group = given.get("group")
+        if (dist.group.WORLD if group is None else group) is not self._group:
+            return None, "another process group"
+        if self._group in getattr(c10d._world, "pg_coalesce_state", ()):
+            return None, "coalesced with others"
+        tensors = _tensors(collective, given)
+        if not all(type(t) in (torch.Tensor, torch.nn.Parameter) for t in tensors):
+            return None, "not a plain tensor"
+        size = max(t.numel() * t.element_size() for t in tensors)
+        op = given["op"] if collective.reduces else None
+        root = _root_of(given, self._group) if collective.rooted else None
+        why = ""
+        for ready in self._rules[collective]:
+            why = ready.refuses(size, tensors[0], op, root)
+            if not why:
+                return ready.plan, ""
+        return None, why
+
+
+_installed: list[Installation] = []
+
+
+def install(
+    plans: Rule | Plan | str | Path | Iterable[Rule | Plan | str | Path], group: Any = None
+) -> Installation:
+    """Let `torch.distributed`'s functions use the plans for the calls that they serve.
+
+    Everything else goes where it went before. Must be called alike on all ranks of `group` (all
+    processes if None), after `init_process_group`. The Installation counts what was used; also,
+    the logger "forestcoll.torch" says so at level DEBUG, call by call.
+    """
+    several = [plans] if isinstance(plans, Rule | Plan | str | Path) else list(plans)
+    installation = Installation(several, group)
+    installation._install()
+    return installation
+
+
+def uninstall() -> None:
+    """End the installation that was made last; nothing if there is none."""
+    if _installed:
+        _installed[-1].uninstall()
+
+
+def comm_hook(plan: Plan | str | Path) -> Callable[[Any, Any], Any]:
+    """A communication hook for `DistributedDataParallel.register_comm_hook(group, hook)`.
+
+    `group`, the hook's state, may be None: all processes. Averages the gradients with `plan`.
+    """
+    ready = load_plan(plan) if isinstance(plan, str | Path) else plan
+
+    def hook(group: Any, bucket: Any) -> Any:
+        work = collectives.all_reduce(bucket.buffer(), ready, "avg", group, async_op=True)
+        assert work is not None  # as async_op asks
+        return work.get_future().then(lambda future: future.value()[0])
+
+    return hook
+
+
+def _ready(rule: Rule) -> _Ready:
+    plan = load_plan(rule.plan) if isinstance(rule.plan, str | Path) else rule.plan
+    low, high = plan.program.min_bytes, plan.program.max_bytes
+    dtypes = frozenset(getattr(torch, d) if isinstance(d, str) else d for d in rule.dtypes)
+    return _Ready(
+        plan,
+        low if rule.min_bytes is None else rule.min_bytes,
+        high if rule.max_bytes is None else rule.max_bytes,
+        dtypes,
+        frozenset(map(collectives.op_name, rule.ops)),
+    )
+
+
+def _tensors(collective: Collective, given: dict[str, Any]) -> tuple[Any, ...]:
+    """The call's tensors, input first."""
+    match collective:
+        case Collective.ALLGATHER:
+            return given["input_tensor"], given["output_tensor"]
+        case Collective.REDUCE_SCATTER:
+            return given["input"], given["output"]
+        case _:
+            return (given["tensor"],)
+
+
+def _root_of(given: dict[str, Any], group: Any) -> int | None:
+    """The root's rank in the group; None where the call does not say."""
+    for word in ("src", "dst"):
+        if given.get(f"group_{word}") is not None:
+            return int(given[f"group_{word}"])
+        if given.get(word) is not None:
+            return int(dist.get_group_rank(group, given[word]))
+    return None
+
+
+def _call(collective: Collective, plan: Plan, given: dict[str, Any]) -> Any:
+    common = given["group"], given["async_op"]
+    tensors = _tensors(collective, given)
+    match collective:
+        case Collective.ALLREDUCE:
+            return collectives.all_reduce(tensors[0], plan, given["op"], *common)
+        case Collective.ALLGATHER:
+            return collectives.all_gather_into_tensor(tensors[1], tensors[0], plan, *common)
+        case Collective.REDUCE_SCATTER:
+            return collectives.reduce_scatter_tensor(
+                tensors[1], tensors[0], plan, given["op"], *common
+            )
+        case Collective.BROADCAST:
+            return collectives.broadcast(tensors[0], plan, None, *common)
+        case Collective.REDUCE:
+            return collectives.reduce(tensors[0], plan, None, given["op"], *common)

@@ -1,0 +1,133 @@
+"""Plans made ready for a process group: checked once, cut once for each size."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from pathlib import Path
+from threading import Lock
+
+from forestcoll import plans
+from forestcoll.errors import UnsupportedError
+from forestcoll.program import Collective, Program
+from forestcoll.torch import cutting
+from forestcoll.torch.rounds import RankRounds, levels, rank_rounds
+from forestcoll.verify.dataflow import Dataflow, dataflow
+
+KEPT = 64
+"""Sizes whose steps are kept."""
+MOST_SLICES = 256
+LEAD = 2
+"""Steps under way at a time where the caller does not say."""
+STEP_BYTES = 512 * 1024
+"""What the busiest rank could have moved in the time that a step costs besides."""
+
+
+class Plan:
+    """A program as a dataflow, proven right, with the steps of each rank and size on demand.
+
+    `slices` and `lead` (see cutting.py): None chooses by size. All ranks must use the same.
+    """
+
+    def __init__(
+        self, program: Program, *, slices: int | None = None, lead: int | None = None
+    ) -> None:
+        for name, number in (("slices", slices), ("lead", lead)):
+            if number is not None and number < 1:
+                raise UnsupportedError(f"{name} must be at least 1, not {number}")
+        self.program = program
+        self.flow: Dataflow = dataflow(program)
+        self.slices, self.lead = slices, lead or LEAD
+        self._levels = levels(self.flow)
+        self._rounds: dict[tuple[int, bool], RankRounds] = {}
+        self._jobs: OrderedDict[tuple[int, bool, cutting.Cut], cutting.Job] = OrderedDict()
+        self._lock = Lock()
+
+    @property
+    def name(self) -> str:
+        """The plan's name, for people."""
+        return self.program.name or f"an unnamed {self.collective} plan"
+
+    @property
+    def collective(self) -> Collective:
+        """What the plan does."""
+        return self.flow.collective
+
+    @property
+    def ranks(self) -> int:
+        """Ranks that take part."""
+        return self.flow.ranks
+
+    @property
+    def root(self) -> int:
+        """The root's rank in the group (broadcast, reduce); else -1."""
+        return self.flow.root
+
+    @property
+    def rounds(self) -> int:
+        """Transfers that follow one another before the last piece is there."""
+        return max(self._levels, default=-1) + 1
+
+    def __repr__(self) -> str:
+        return f"<Plan {self.name}: {self.collective}, {self.ranks} ranks, {self.rounds} rounds>"
+
+    def job(self, rank: int, part: int, element: int, *, in_place: bool) -> cutting.Job:
+        """The steps of `rank` for parts of `part` elements of `element` bytes."""
+        with self._lock:
+            key = rank, in_place, self.cut(part, element)
+            if key in self._jobs:
+                self._jobs.move_to_end(key)
+                return self._jobs[key]
+            if (rank, in_place) not in self._rounds:
+                made = rank_rounds(self.flow, self._levels, rank, in_place=in_place)
+                self._rounds[rank, in_place] = made
+            job = self._jobs[key] = cutting.job(self._rounds[rank, in_place], key[2])
+            if len(self._jobs) > KEPT:
+                self._jobs.popitem(last=False)
+            return job
+
+    def cut(self, part: int, element: int) -> cutting.Cut:
+        """How parts of `part` elements are cut, the same at all ranks."""
+        flow = self.flow
+        size = part * flow.parts * element
+        slices = self.slices or self._slices(size)
+        return cutting.Cut(
+            flow.collective, part, flow.parts, flow.units, element, slices, self.lead
+        )
+
+    def _slices(self, size: int) -> int:
+        """Slices that balance filling the pipeline against what every step costs.
+
+        With S slices the time is (S + lead (rounds - 1)) (cost + work / S), least at this S.
+        """
+        work = size * self._busiest() / self.flow.units
+        best = math.sqrt(self.lead * max(0, self.rounds - 1) * work / STEP_BYTES)
+        return max(1, min(MOST_SLICES, round(best)))
+
+    def _busiest(self) -> int:
+        """Units that the busiest rank sends or receives."""
+        sent, received = [0] * self.ranks, [0] * self.ranks
+        for source, made in self.flow.moves():
+            value = self.flow.values[made]
+            sent[self.flow.values[source].rank] += value.length
+            received[value.rank] += value.length
+        return max(*sent, *received, 1)
+
+
+_loaded: dict[tuple[str, int, int, int | None, int | None], Plan] = {}
+
+
+def load_plan(path: str | Path, *, slices: int | None = None, lead: int | None = None) -> Plan:
+    """The plan in a file of either format; read and proven only when the file is new or changed.
+
+    Raises PlanError where it cannot be read or is wrong, UnsupportedError where it is too large.
+    """
+    path = Path(path)
+    try:
+        state = path.stat()
+    except (OSError, ValueError):
+        return Plan(plans.read_plan(path))  # which says what is wrong with it
+    key = str(path.resolve()), state.st_mtime_ns, state.st_size, slices, lead
+    if key not in _loaded:
+        _loaded[key] = Plan(plans.read_plan(path), slices=slices, lead=lead)
+    return _loaded[key]
