@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from forestcoll.execute import _engine
 from forestcoll.execute.result import Mode
-from forestcoll.execute.sizes import Layout
+from forestcoll.execute.sizes import Layout, scratch_factor
 from forestcoll.program import Collective, Program
 
 SHOWN = 4  # wrong elements described per buffer
@@ -29,10 +29,10 @@ class Buffers:
     output: npt.NDArray[np.uint8]
     scratch: npt.NDArray[np.uint8]
 
-    @property
-    def addresses(self) -> tuple[int, int, int]:
-        """Of input, output and scratch."""
-        return self.input.ctypes.data, self.output.ctypes.data, self.scratch.ctypes.data
+    def addresses(self, turn: int, turns: int) -> tuple[int, int, int]:
+        """Of input, output and scratch, of which every one of `turns` launches has a share."""
+        scratch = self.scratch.ctypes.data + turn * (self.scratch.size // turns)
+        return self.input.ctypes.data, self.output.ctypes.data, scratch
 
 
 def allocate(
@@ -57,7 +57,8 @@ def allocate(
         else:
             first = _memory(i, shared)
             second = first[own : own + o]
-        found.append(Buffers(first, second, _memory(scratch[r] * chunk, shared)))
+        size = scratch[r] * chunk * scratch_factor(program)
+        found.append(Buffers(first, second, _memory(size, shared)))
     return found
 
 

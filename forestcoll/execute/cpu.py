@@ -161,19 +161,20 @@ class _Job:
             fresh = k in (0, warmup + iterations - 1)
             if fresh:
                 self.contents.fill(buffers)
-            elapsed = self.launch(engine, buffers)
+            elapsed = self.launch(engine, buffers, k)
             nanoseconds += elapsed if k >= warmup else 0
             if fresh and self.check:
                 wrong = max(wrong, self.contents.compare(buffers, mode))
         return nanoseconds, wrong
 
-    def launch(self, engine: _engine.Engine, buffers: list[Buffers]) -> int:
-        """Nanoseconds; ExecutionError if it did not end well."""
-        addresses = [address for b in buffers for address in b.addresses]
+    def launch(self, engine: _engine.Engine, buffers: list[Buffers], number: int) -> int:
+        """Nanoseconds; ExecutionError if it did not end well. `number`: launches before it."""
+        turns = 2 if self.program.double_scratch else 1
+        addresses = [a for turn in range(turns) for b in buffers for a in b.addresses(turn, turns)]
         averages = self.contents.sums(buffers) if self.average else []
         try:
             status, nanoseconds, stops, leftovers, deaths = engine.launch(
-                addresses, self.options, averages
+                addresses, self.options, averages, number % turns, turns
             )
         except RuntimeError as error:
             raise ExecutionError(f"{error}; run the ranks as threads, or fewer of them") from error

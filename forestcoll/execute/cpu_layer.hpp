@@ -140,6 +140,57 @@ class CpuLayer {
                  [&] { return arrived.load() >= ticket; });
   }
 
+  bool arrived(std::int64_t rank, const byte* packets, std::int64_t bytes) {
+    const auto& count = machine_.inboxes[rank].count;
+    return await(count, Awaits::packets, static_cast<std::int32_t>(rank), launch(), [&] {
+      count.load();  // before the packets: who announces more of them will find us waiting
+      for (std::int64_t done = 0; done < bytes; done += packet_data)
+        if (read_packet(packets + 2 * done) >> 32 != launch()) return false;
+      return true;
+    });
+  }
+
+  void pack(std::int64_t rank, byte* packets, const byte* source, std::int64_t bytes) {
+    for (std::int64_t done = 0; done < bytes; done += packet_data) {
+      std::uint32_t data;
+      std::memcpy(&data, source + done, packet_data);
+      write_packet(packets + 2 * done, data);
+    }
+    announce(rank);
+  }
+
+  void forward(std::int64_t rank, byte* packets, const byte* source, std::int64_t bytes) {
+    for (std::int64_t done = 0; done < bytes; done += packet_data)
+      write_packet(packets + 2 * done, static_cast<std::uint32_t>(read_packet(source + 2 * done)));
+    announce(rank);
+  }
+
+  void unpack(byte* target, const byte* packets, std::int64_t bytes) {
+    for (std::int64_t done = 0; done < bytes; done += packet_data) {
+      const auto data = static_cast<std::uint32_t>(read_packet(packets + 2 * done));
+      std::memcpy(target + done, &data, packet_data);
+    }
+    ticks_.add();
+  }
+
+  // In the runtime's order: the packets first, what the rank has itself last.
+  void combine_packets(byte* target, const byte* const* packets, int n, const byte* own,
+                       std::int64_t bytes) {
+    alignas(64) byte sum[combine_tile], part[combine_tile];
+    for (std::int64_t done = 0; done < bytes && !aborted(); done += combine_tile) {
+      const std::int64_t size = std::min(combine_tile, bytes - done);
+      if (n) unpack(sum, packets[0] + 2 * done, size);
+      for (int i = 1; i < n; ++i) {
+        unpack(part, packets[i] + 2 * done, size);
+        machine_.combine(sum, sum, part, size);
+      }
+      if (n)
+        machine_.combine(target + done, sum, own + done, size);
+      else
+        std::memmove(target + done, own + done, static_cast<std::size_t>(size));
+    }
+  }
+
   void copy(byte* target, const byte* source, std::int64_t bytes) {
     if (target == source) return;
     const bool apart = target + bytes <= source || source + bytes <= target;
@@ -188,6 +239,30 @@ class CpuLayer {
     if (machine_.blocks[block].awaited.load() == object)
       wake(machine_, worker_, block);
   }
+
+  static constexpr std::int64_t packet_data = 4;
+
+  // Eight bytes at once, as every device that knows packets can: data and number never part.
+  static std::uint64_t read_packet(const byte* at) {
+    auto* word = reinterpret_cast<std::uint64_t*>(const_cast<byte*>(at));
+    return std::atomic_ref<std::uint64_t>(*word).load(std::memory_order_acquire);
+  }
+
+  void write_packet(byte* at, std::uint32_t data) {
+    const std::uint64_t word = std::uint64_t{launch()} << 32 | data;
+    std::atomic_ref<std::uint64_t>(*reinterpret_cast<std::uint64_t*>(at))
+        .store(word, std::memory_order_release);
+  }
+
+  void announce(std::int64_t rank) {
+    ticks_.add();
+    auto& count = machine_.inboxes[rank].count;
+    count.fetch_add(1);
+    for (const std::int32_t block : machine_.packet_readers[static_cast<std::size_t>(rank)])
+      notify(block, &count);
+  }
+
+  std::uint32_t launch() const { return machine_.control->number; }
 
   std::uint64_t slot_count() const { return static_cast<std::uint64_t>(machine_.options.slots); }
 

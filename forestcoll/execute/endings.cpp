@@ -14,6 +14,7 @@ std::int64_t present(const Machine& m, const BlockState& state) {
     case Awaits::message: return static_cast<std::int64_t>(m.connections[at].posted.load());
     case Awaits::semaphore: return m.semaphores[at].value.load();
     case Awaits::barrier: return static_cast<std::int64_t>(m.barriers[at].arrived.load());
+    case Awaits::packets: return static_cast<std::int64_t>(m.inboxes[at].count.load());
   }
   return 0;
 }

@@ -76,6 +76,8 @@ void connect_waiters(Machine& m) {
           add_once(m.takers[static_cast<std::size_t>(m.plan.names[static_cast<std::size_t>(i)])],
                    self);
       if (op == Op::barrier) add_once(m.members[static_cast<std::size_t>(in.barrier)], self);
+      if (op >= Op::forward_packets && op < Op::loop && op != Op::copy_packets)
+        add_once(m.packet_readers[static_cast<std::size_t>(block.rank)], self);
     }
   }
 }
@@ -102,6 +104,7 @@ void lay_out_states(Machine& m) {
     m.connections = carver.array<Connection>(m.plan.writers.size());
     m.semaphores = carver.array<Semaphore>(m.plan.semaphores.size());
     m.barriers = carver.array<Barrier>(static_cast<std::size_t>(m.plan.barriers));
+    m.inboxes = carver.array<Inbox>(m.packet_readers.size());
   });
   for (std::size_t i = 0; i < m.plan.semaphores.size(); ++i)
     m.semaphores[i].value.store(m.plan.semaphores[i]);
@@ -161,6 +164,10 @@ Engine::Engine(Plan plan) : state_(std::make_unique<State>()) {
   s.dependents.resize(s.block_count());
   s.takers.resize(s.plan.semaphores.size());
   s.members.resize(static_cast<std::size_t>(s.plan.barriers));
+  std::int64_t ranks = 0;
+  for (const Block& b : s.plan.blocks) ranks = std::max<std::int64_t>(ranks, b.rank + 1);
+  for (const Operand& o : s.plan.operands) ranks = std::max(ranks, o.rank + 1);
+  s.packet_readers.resize(static_cast<std::size_t>(ranks));
   lay_out_states(s);
   connect_waiters(s);
 }

@@ -41,7 +41,7 @@ struct Options {
 
 enum class Status { done, stuck, stalled, mismatch, interrupted, leftover, died };
 
-enum class Awaits { nothing, dependency, slot, message, semaphore, barrier };
+enum class Awaits { nothing, dependency, slot, message, semaphore, barrier, packets };
 
 // Where a thread block stood when the launch ended, and what it waited for.
 struct Stop {
@@ -49,7 +49,7 @@ struct Stop {
   Position at;
   bool finished = false;
   Awaits awaits = Awaits::nothing;
-  std::int32_t object = -1;  // block, connection, semaphore or barrier
+  std::int32_t object = -1;  // block, connection, semaphore, barrier or rank (packets)
   std::int64_t wanted = 0, present = 0;
 };
 

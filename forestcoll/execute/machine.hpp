@@ -54,6 +54,11 @@ struct alignas(64) Barrier {
   std::atomic<std::uint64_t> arrived{0};
 };
 
+// Packets that come to a rank: whoever waits for some looks again when the count has changed.
+struct alignas(64) Inbox {
+  std::atomic<std::uint64_t> count{0};
+};
+
 struct alignas(64) Ticks {
   std::atomic<std::uint64_t> count{0};  // of one worker; any change is progress
   void add() { count.store(count.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed); }
@@ -115,6 +120,7 @@ struct Machine {
   std::vector<std::vector<std::int32_t>> dependents;  // per block: blocks that wait for its progress
   std::vector<std::vector<std::int32_t>> takers;      // per semaphore: blocks that may wait for it
   std::vector<std::vector<std::int32_t>> members;     // per barrier: blocks
+  std::vector<std::vector<std::int32_t>> packet_readers;  // per rank: blocks that wait for packets
   std::vector<std::vector<Tile>> tiles;               // per team: what is to be divided at the end
   int workers = 0, teams = 0, ranks = 0;
 
@@ -124,6 +130,7 @@ struct Machine {
   Connection* connections = nullptr;
   Semaphore* semaphores = nullptr;
   Barrier* barriers = nullptr;
+  Inbox* inboxes = nullptr;  // per rank
   Team* team = nullptr;
   Queue* queues = nullptr;        // per worker
   std::int32_t* rings = nullptr;  // the queues' entries

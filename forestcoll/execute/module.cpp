@@ -27,7 +27,9 @@ const std::vector<std::string> op_names = {
     "recv_reduce_copy_send", "put", "put_signal",       "put_signal_flush", "get",
     "read_reduce",  "read_reduce_put", "reduce_put",    "signal",           "wait",
     "relaxed_signal", "relaxed_wait", "flush",          "barrier",          "acquire",
-    "release",      "loop"};
+    "release",      "put_packets",  "forward_packets",  "copy_packets",     "unpack",
+    "reduce_packets", "reduce_put_packets", "reduce_copy_packets", "reduce_copy_put_packets",
+    "loop"};
 const std::vector<std::string> type_names = {"float32", "float16", "bfloat16", "float64",
                                              "int8",    "uint8",   "int32",    "int64"};
 const std::vector<std::string> reduction_names = {"sum", "prod", "min", "max", "avg"};

@@ -37,6 +37,7 @@ class Awaits(IntEnum):
     MESSAGE = 3
     SEMAPHORE = 4
     BARRIER = 5
+    PACKETS = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +199,10 @@ def _line(tables: Tables, stop: _Stop, stops: list[_Stop]) -> str:
         missing = [_state(tables, b, stops) for b in _holders(tables, stop, stops)]
         by = f": {'; '.join(missing[:SHOWN])}" if missing else ", which nobody else comes to"
         return f"{where} waits at a barrier{by}"
+    if stop.awaits is Awaits.PACKETS:
+        writers = [_state(tables, b, stops) for b in tables.writers(stop.pc)]
+        by = "; ".join(writers[:SHOWN]) if writers else "nobody"
+        return f"{where} waits for packets of this launch, which come from {by}"
     return where
 
 
@@ -217,6 +222,8 @@ def _holders(tables: Tables, stop: _Stop, stops: list[_Stop]) -> list[int]:
             for b in tables.members[stop.object]
             if (stops[b].awaits, stops[b].object) != (Awaits.BARRIER, stop.object)
         ]
+    elif stop.awaits is Awaits.PACKETS:
+        found = tables.writers(stop.pc)
     else:
         found = []
     return [b for b in found if not stops[b].finished]
