@@ -22,13 +22,21 @@ class ForestCollError(Exception):
     """Base of every deliberate error of this package.
 
     `rule` is the short name of the rule that is broken, where it has one (docs/lint.md), and `at`
-    the place in a plan: rank, thread block, step, as far as they are known.
+    the place in a plan: rank, thread block, step, as far as they are known; `other` that of whom
+    it collides with.
     """
 
-    def __init__(self, *args: object, rule: str = "", at: tuple[int, ...] = ()) -> None:
+    def __init__(
+        self,
+        *args: object,
+        rule: str = "",
+        at: tuple[int, ...] = (),
+        other: tuple[int, ...] = (),
+    ) -> None:
         super().__init__(*args)
         self.rule = rule
         self.at = at
+        self.other = other
 
 
 class TopologyError(ForestCollError):

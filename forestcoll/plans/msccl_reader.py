@@ -16,6 +16,7 @@ from forestcoll.errors import PlanError, UnsupportedError, did_you_mean
 from forestcoll.plans.fifo_rules import MAX_FUSED, MAX_OFFSET, check_structure
 from forestcoll.plans.msccl_scan import Algo, Block, Gpu, Step, Tag, scan
 from forestcoll.plans.rules import (
+    COLLECTIVE_WORDS,
     MAX_BYTES,
     MAX_RANKS,
     OLD_WORDS,
@@ -79,11 +80,17 @@ class _Header:
     refs: dict[Ref, Ref] = field(default_factory=dict)  # equal references share one object
 
 
-def loads(text: str, source: str) -> Program:
-    """The Program of a plan; see msccl_xml.loads."""
+def loads(
+    text: str, source: str, *, check: bool = True, collective: Collective | None = None
+) -> Program:
+    """The Program of a plan; see msccl_xml.loads.
+
+    Without `check` it may hold ranges and wiring that no runtime would survive; a linter says more
+    about those. `collective` stands in for what the file says.
+    """
     notes = Notes()
     algo = scan(text, source, notes)
-    header = _read_header(algo.tag, notes)
+    header = _read_header(algo.tag, notes, collective)
     ranks, names = _read_ranks(algo, header, notes)
     tag = algo.tag
     in_place, out_of_place = _read_places(tag, notes)
@@ -110,6 +117,8 @@ def loads(text: str, source: str) -> Program:
         max_bytes=_optional(tag, "maxBytes", notes),
         extra=notes.extra("msccl-xml"),
     )
+    if not check:
+        return program
     try:
         check_header(program)
         check_structure(program)
@@ -118,8 +127,8 @@ def loads(text: str, source: str) -> Program:
     return program
 
 
-def _read_header(tag: Tag, notes: Notes) -> _Header:
-    word = tag.text("coll")
+def _read_header(tag: Tag, notes: Notes, told: Collective | None) -> _Header:
+    word = tag.text("coll") if told is None else COLLECTIVE_WORDS[told]
     if word in OLD_WORDS:
         notes.add(f"coll={word!r} is refused by current runtimes; they say {OLD_WORDS[word]!r}")
         word = OLD_WORDS[word]

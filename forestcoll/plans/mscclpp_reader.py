@@ -31,6 +31,7 @@ from forestcoll.plans.rules import (
 from forestcoll.program import (
     Buffer,
     Channel,
+    Collective,
     Instruction,
     Op,
     Pipeline,
@@ -104,15 +105,21 @@ class _Reader:
     plain: dict[tuple[object, ...], Instruction] = field(default_factory=dict)
 
 
-def loads(text: str, source: str) -> Program:
-    """The Program of a plan; see mscclpp_json.loads."""
+def loads(
+    text: str, source: str, *, check: bool = True, collective: Collective | None = None
+) -> Program:
+    """The Program of a plan; see mscclpp_json.loads.
+
+    Without `check` it may hold ranges and operations that no runtime would survive; a linter says
+    more about those. `collective` stands in for what the file says.
+    """
     top = parse(text, source)
     if not top.has("gpus"):
         hint = "; this looks like a forest file" if top.has("trees") else ""
         raise PlanError(f"{source}: no 'gpus', so it is no MSCCL++ plan{hint}")
     notes = Notes()
     name = top.text("name")
-    collective = header.read_collective(top, notes)
+    collective = collective or header.read_collective(top, notes)
     gpus = top.list("gpus")
     if not 1 <= len(gpus) <= MAX_RANKS:
         raise gpus.fail(f"{len(gpus)} ranks; a plan has 1 to {MAX_RANKS}")
@@ -138,7 +145,7 @@ def loads(text: str, source: str) -> Program:
             for key, usual in (("buffer_alignment", ALIGNMENT), ("num_threads_per_block", 1024))
         },
     )
-    return _checked(program, own, notes, source)
+    return _checked(program, own, notes, source) if check else program
 
 
 def _checked(program: Program, own: Object | None, notes: Notes, source: str) -> Program:
