@@ -18,6 +18,7 @@ from forestcoll.verify.fifo import run_fifo
 from forestcoll.verify.layout import SHIFT, SLICE, Layout, Sizes, sizes_of
 from forestcoll.verify.memory import Memory
 from forestcoll.verify.onesided import run_onesided
+from forestcoll.verify.packets import PacketReplay, check_packet_use, run_packets
 from forestcoll.verify.replay import Replay, Work
 from forestcoll.verify.structure import RECEIVES, scale_of
 from forestcoll.verify.trace import Trace, flatten
@@ -77,12 +78,15 @@ def dataflow(program: Program) -> Dataflow:
     layout = Layout(program, sizes, grain=scale.grain)
     code = flatten(program, 1)
     atoms = find_atoms(code, layout, 1, _UNBOUNDED)
+    packets = check_packet_use(program)
     if program.style == "fifo":
         trace = run_fifo(code, atoms, _UNBOUNDED, _UNBOUNDED)
+    elif packets:
+        trace = run_packets(code, layout, atoms, 1)
     else:
         trace = run_onesided(code, 1)
     memory = Memory(layout, atoms, in_place=not program.out_of_place)
-    recorder = _Recorder(trace, memory)
+    recorder = (_PacketRecorder if packets else _Recorder)(trace, memory)
     recorder.run()
     return _needed(program, sizes, verified, recorder)
 
@@ -144,6 +148,18 @@ class _Recorder(Replay):
         super()._local(event, work)
         for low, high in work.dst:
             self._move(rank, self._owner(low), self.values[low:high])
+
+
+class _PacketRecorder(_Recorder, PacketReplay):
+    """The same where packets are part of the program."""
+
+    def _combine(self, event: int, sources: list[int], targets: list[int]) -> None:
+        rank = self._rank(event)
+        for atom in sources:
+            self._move(self._owner(atom), rank, [self.values[atom]])
+        super()._combine(event, sources, targets)
+        for atom in targets:
+            self._move(rank, self._owner(atom), [self.values[atom]])
 
 
 def _needed(program: Program, sizes: Sizes, verified: Verified, recorder: _Recorder) -> Dataflow:

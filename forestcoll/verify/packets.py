@@ -293,11 +293,15 @@ class PacketReplay(Replay):
         targets = [self._half(block, a, launch, k >= plain) for k, a in enumerate(targets)]
         self._use(event, launch, sources, targets, packets)
         if launch == 0:
-            value = self.values[sources[0]]
-            for atom in sources[1:]:
-                value = self._add(event, value, self.values[atom])
-            for atom in targets:
-                self.values[atom] = value
+            self._combine(event, sources, targets)
+
+    def _combine(self, event: int, sources: list[int], targets: list[int]) -> None:
+        """Add up the sources' values for all targets."""
+        value = self.values[sources[0]]
+        for atom in sources[1:]:
+            value = self._add(event, value, self.values[atom])
+        for atom in targets:
+            self.values[atom] = value
 
     def _half(self, block: int, atom: int, launch: int, packets: bool) -> int:
         """The atom that is meant in that launch."""
