@@ -500,7 +500,7 @@ def packet_chain(kind: Kind = "memory", chunks: int = 1) -> Program:
         else [do(Op.REDUCE_COPY_PUT_PACKETS, (own, up), (total, mine, scr(3 * c, c, 1)), (), (0,))]
     )
     ranks = [
-        rank(otb([(1, kind, 0)], *root), i=c, o=c, s=4 * c),
+        rank(otb([(1, kind, 0)], *root), i=c, o=c, s=8 * c),
         rank(
             otb(
                 [(0, kind, 0), (2, kind, 0)],
@@ -511,9 +511,9 @@ def packet_chain(kind: Kind = "memory", chunks: int = 1) -> Program:
             ),
             i=c,
             o=c,
-            s=4 * c,
+            s=8 * c,
         ),
-        rank(otb([(1, kind, 0)], *leaf, do(Op.UNPACK, result, total)), i=c, o=c, s=4 * c),
+        rank(otb([(1, kind, 0)], *leaf, do(Op.UNPACK, result, total)), i=c, o=c, s=8 * c),
     ]
     return ll(program(Collective.ALLREDUCE, "onesided", ranks))
 

@@ -11,7 +11,7 @@ from forestcoll.plans.rules import (
     PLAN_COLLECTIVES,
     Notes,
 )
-from forestcoll.program import Collective
+from forestcoll.program import Collective, Protocol
 
 
 def read_collective(top: Object, notes: Notes) -> Collective:
@@ -30,19 +30,26 @@ def read_collective(top: Object, notes: Notes) -> Collective:
     return PLAN_COLLECTIVES[word]
 
 
-def refuse_unsupported(top: Object, notes: Notes) -> None:
-    """After the operations, because an operation that is not supported says more."""
-    for key, what in (
-        ("reuse_resources", "a scratch buffer of fixed size, shared between plans"),
-        ("use_double_scratch_buffer", "two halves of scratch, taken by turns"),
-    ):
-        if top.has(key) and top.flag(key):
-            raise UnsupportedError(f"{top.source}: {key} ({what}) is not supported; set it false")
+def read_protocol(top: Object, notes: Notes) -> tuple[Protocol, bool]:
+    """The protocol, and whether scratch has two halves.
+
+    After the operations, because an operation that is not supported says more.
+    """
+    if top.has("reuse_resources") and top.flag("reuse_resources"):
+        raise UnsupportedError(
+            f"{top.source}: reuse_resources (a scratch buffer of fixed size, shared between plans) "
+            "is not supported; set it false"
+        )
     protocol = top.text("protocol")
-    if protocol == "LL":
-        raise UnsupportedError(f"{top.source}: protocol 'LL' (packets) is not supported")
-    if protocol != "Simple":
+    double = top.has("use_double_scratch_buffer") and top.flag("use_double_scratch_buffer")
+    if protocol not in ("Simple", "LL"):
         notes.add(f"protocol {protocol[:40]!r}: the runtime takes any word but 'LL' for 'Simple'")
+    if double and protocol != "LL":
+        raise UnsupportedError(
+            f"{top.source}: use_double_scratch_buffer (two halves of scratch, taken by turns) is "
+            "not supported without packets (protocol 'LL'): puts ignore the halves; set it false"
+        )
+    return ("LL" if protocol == "LL" else "Simple"), double
 
 
 def read_places(top: Object, own: Object | None) -> tuple[bool, bool]:

@@ -15,7 +15,7 @@ from itertools import groupby
 from typing import Any, Final
 
 from forestcoll.errors import PlanError
-from forestcoll.plans import mscclpp_reader
+from forestcoll.plans import mscclpp_reader, packet_rules
 from forestcoll.plans.onesided_rules import (
     ALIGNMENT,
     PUTS,
@@ -67,6 +67,7 @@ OP_WORDS: Final = {
     Op.BARRIER: "barrier",
     Op.ACQUIRE: "sem_acquire",
     Op.RELEASE: "sem_release",
+    **packet_rules.WORDS,
 }
 _KINDS = ("memory", "port")
 _BUFFERS = (Buffer.INPUT, Buffer.OUTPUT, Buffer.SCRATCH)
@@ -78,8 +79,8 @@ def loads(text: str, source: str) -> Program:
     """The Program in an execution plan's text; `source` names it in errors.
 
     Reads plans of the MSCCL++ DSL too. `Program.extra["notes"]` says, a line each, what the runtime
-    does differently from what the plan says. UnsupportedError for packets, switch channels, double
-    scratch and reused resources; PlanError for what is wrong.
+    does differently from what the plan says. UnsupportedError for switch channels, reused
+    resources, and two halves of scratch without packets; PlanError for what is wrong.
     """
     return mscclpp_reader.loads(text, source)
 
@@ -102,10 +103,10 @@ def dumps(program: Program, target: Target | None = None, *, in_place: bool | No
     document = {
         "name": _base_name(program),
         "collective": COLLECTIVE_WORDS[program.collective],
-        "protocol": "Simple",
+        "protocol": program.protocol,
         "inplace": _choose_place(program, in_place),
         "reuse_resources": False,
-        "use_double_scratch_buffer": False,
+        "use_double_scratch_buffer": program.double_scratch,
         "buffer_alignment": ALIGNMENT,
         "num_threads_per_block": THREADS,
         "min_message_size": program.min_bytes,
@@ -285,7 +286,8 @@ class _Writer:
         if ids:
             out["channel_ids"] = Line(list(ids))
         # The kernel takes the i-th source for the i-th destination and never repeats one.
-        repeat = len(step.dst) if step.op in PUTS and len(step.src) == 1 else 1
+        puts = step.op in PUTS or step.op is Op.PUT_PACKETS
+        repeat = len(step.dst) if puts and len(step.src) == 1 else 1
         out["src_buff"] = self.operands(step.src * repeat, kind)
         out["dst_buff"] = self.operands(step.dst, kind)
         if step.part != (0, 1):

@@ -11,12 +11,14 @@ from typing import Literal, cast
 
 from forestcoll.errors import PlanError, UnsupportedError, did_you_mean
 from forestcoll.plans import mscclpp_header as header
+from forestcoll.plans import packet_rules
 from forestcoll.plans.json_text import List, Object, parse
 from forestcoll.plans.onesided_rules import (
     ALIGNMENT,
     MAX_INDEX,
     PUTS,
     SHAPES,
+    body_of,
     check_limits,
     check_structure,
     largest_size,
@@ -29,6 +31,7 @@ from forestcoll.plans.rules import (
     check_header,
 )
 from forestcoll.program import (
+    PACKETS,
     Buffer,
     Channel,
     Collective,
@@ -66,16 +69,9 @@ OPS = {
     "barrier": Op.BARRIER,
     "sem_acquire": Op.ACQUIRE,
     "sem_release": Op.RELEASE,
+    **{word: op for op, word in packet_rules.WORDS.items()},
 }
 UNSUPPORTED = {
-    "ppkt": "a put in packets (data and flags interleaved)",
-    "rppkt": "a read and put in packets",
-    "respkt": "a reduction of packets that is sent on",
-    "cpkt": "a copy into packets",
-    "upkt": "a copy out of packets",
-    "repkt": "a reduction of packets",
-    "recpkt": "a reduction of packets that is copied",
-    "recspkt": "a reduction of packets that is copied and sent on",
     "glres": "a reduction and multicast in an NVLS switch",
     "gstore": "a multicast by an NVLS switch",
     "gstorepkt": "a multicast of packets by an NVLS switch",
@@ -125,7 +121,11 @@ def loads(
         raise gpus.fail(f"{len(gpus)} ranks; a plan has 1 to {MAX_RANKS}")
     reader = _Reader(notes, len(gpus))
     ranks = tuple(_read_rank(reader, r, gpus.object(r, f"rank {r}")) for r in range(len(gpus)))
-    header.refuse_unsupported(top, notes)
+    protocol, double = header.read_protocol(top, notes)
+    steps = (step for rank in ranks for block in rank.thread_blocks for step in block.steps)
+    if protocol == "LL" and not any(i.op in PACKETS for step in steps for i in body_of(step)):
+        notes.add("protocol 'LL' without packets: the runtime does the same as for 'Simple'")
+        protocol, double = "Simple", False
     own = top.object("forestcoll") if top.has("forestcoll") else None
     in_place, out_of_place = header.read_places(top, own)
     low, high = header.read_sizes(top, notes)
@@ -140,6 +140,8 @@ def loads(
         names=header.read_names(own, len(ranks)),
         min_bytes=low,
         max_bytes=high,
+        protocol=protocol,
+        double_scratch=double,
         extra={
             key: str(top.integer(key, 1, 2**20)) if top.has(key) else str(usual)
             for key, usual in (("buffer_alignment", ALIGNMENT), ("num_threads_per_block", 1024))
@@ -392,7 +394,7 @@ def _read_operands(
         else ()
         for key in ("src_buff", "dst_buff")
     )
-    if op in PUTS:
+    if op in PUTS or op is Op.PUT_PACKETS:
         if kind == "none":
             raise entry.fail("a put without channel_type; the runtime would do nothing")
         if len(src) != len(dst):

@@ -10,8 +10,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from forestcoll.errors import PlanError
+from forestcoll.plans.packet_rules import check_packet, check_protocol, scratch_factor
 from forestcoll.plans.rules import check_equal_counts, check_ref, place
-from forestcoll.program import Instruction, Op, Pipeline, Program, RankProgram, Step, ThreadBlock
+from forestcoll.program import (
+    PACKETS,
+    Instruction,
+    Op,
+    Pipeline,
+    Program,
+    RankProgram,
+    Step,
+    ThreadBlock,
+)
 from forestcoll.targets import Target
 
 MAX_REFS = 10  # sources, or destinations, of one operation
@@ -45,8 +55,16 @@ SHAPES: dict[Op, Shape] = {
     Op.READ_REDUCE: Shape((2, MAX_REFS), (1, 1), remote_src=1),
     Op.READ_REDUCE_PUT: Shape((2, MAX_REFS), (2, MAX_REFS), remote_src=1, remote_dst=1),
     Op.REDUCE_PUT: Shape((1, MAX_REFS), (2, MAX_REFS), remote_dst=1),
+    Op.PUT_PACKETS: Shape((1, MAX_REFS), (1, MAX_REFS), remote_dst=0),
+    Op.FORWARD_PACKETS: Shape((1, 1), (1, MAX_REFS), remote_dst=0),
+    Op.COPY_PACKETS: Shape((1, 1), (1, 1)),
+    Op.UNPACK: Shape((1, 1), (1, 1)),
+    Op.REDUCE_PACKETS: Shape((2, MAX_REFS), (1, 1)),
+    Op.REDUCE_PUT_PACKETS: Shape((2, MAX_REFS), (2, MAX_REFS), remote_dst=1),
+    Op.REDUCE_COPY_PACKETS: Shape((2, MAX_REFS), (2, 2)),
+    Op.REDUCE_COPY_PUT_PACKETS: Shape((2, MAX_REFS), (3, MAX_REFS), remote_dst=2),
 }
-LOCAL = frozenset((Op.COPY, Op.REDUCE_TO))
+LOCAL = frozenset((Op.COPY, Op.REDUCE_TO)) | {op for op, s in PACKETS.items() if not s.peers}
 PUTS = frozenset((Op.PUT, Op.PUT_SIGNAL, Op.PUT_SIGNAL_FLUSH))
 SYNCS = frozenset((Op.SIGNAL, Op.WAIT, Op.RELAXED_SIGNAL, Op.RELAXED_WAIT, Op.FLUSH))
 SEMAPHORE_OPS = frozenset((Op.ACQUIRE, Op.RELEASE))
@@ -120,6 +138,11 @@ def _check_pipeline(step: Pipeline, at: At) -> None:
     for instruction in step.body:
         if instruction.op not in SHAPES:
             continue
+        if instruction.op in PACKETS:
+            raise PlanError(
+                f"{place(*at)}: {instruction.op} in a pipeline; the runtime would do all of it in "
+                f"every round"
+            )
         counts = {ref.count for ref in instruction.src + instruction.dst}
         if counts != {step.chunks} or instruction.part != (0, 1):
             raise PlanError(
@@ -145,6 +168,7 @@ def _check_operation(
         _check_operands(program, step, shape, at)
         if step.op in PUTS:
             _check_put(block, step, at)
+        check_packet(program, block, step, at)
     for semaphore in step.semaphores:
         if not 0 <= semaphore < len(rank.semaphores):
             raise PlanError(
@@ -187,7 +211,8 @@ def _check_channels(block: ThreadBlock, step: Instruction, at: At) -> None:
     kinds = {block.channels[c].kind for c in step.channels}
     if len(kinds) > 1:
         raise PlanError(f"{place(*at)}: {step.op} mixes memory and port channels; make it two")
-    if step.op in SHAPES and step.op not in PUTS and "port" in kinds:
+    ports = step.op in PUTS or step.op in (Op.PUT_PACKETS, Op.FORWARD_PACKETS)
+    if step.op in SHAPES and not ports and "port" in kinds:
         raise PlanError(f"{place(*at)}: {step.op} works over memory channels only, not port ones")
 
 
@@ -250,11 +275,7 @@ def _check_put(block: ThreadBlock, step: Instruction, at: At) -> None:
 
 def check_limits(program: Program, target: Target) -> None:
     """PlanError where the runtime would refuse the plan, or silently run another one."""
-    if program.protocol != "Simple":
-        raise PlanError(
-            f"protocol {program.protocol}: MSCCL++ has it for packet operations only, which "
-            f"programs do not hold; use Simple"
-        )
+    check_protocol(program)
     for r, rank in enumerate(program.ranks):
         if not rank.thread_blocks:
             raise PlanError(
@@ -349,7 +370,10 @@ def largest_size(program: Program) -> int:
     Offsets and sizes are 32-bit numbers of bytes on the device, rounds of a pipeline 16-bit ones.
     """
     total = max(program.ranks[0].input_chunks, program.ranks[0].output_chunks)
-    most = max(max(r.input_chunks, r.output_chunks, r.scratch_chunks) for r in program.ranks)
+    factor = scratch_factor(program)
+    most = max(
+        max(r.input_chunks, r.output_chunks, r.scratch_chunks * factor) for r in program.ranks
+    )
     chunk = (2**32 - 1) // most
     for rank in program.ranks:
         for block in rank.thread_blocks:
