@@ -9,12 +9,13 @@ and how many are tried depends on the problem alone, so that the same call gives
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING, Literal
 
+from forestcoll.budget import Budget, Costs
 from forestcoll.errors import PlanError, UnsupportedError
-from forestcoll.program import Collective
+from forestcoll.program import Collective, Protocol
 from forestcoll.targets import Target
 
 if TYPE_CHECKING:
@@ -41,30 +42,13 @@ MANY_CHUNKS = 2048
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
-    """Limits below those of the targets; None: no limit of its own."""
-
-    trees: int | None = None  # different trees of a root, in each phase
-    channels: int | None = None  # as in `Target`
-    blocks: int | None = None  # thread blocks of a rank
-
-    def lowered(self, target: Target) -> Target:
-        """`target` with these limits where they are lower."""
-        blocks = min(target.thread_blocks, self.blocks or target.thread_blocks)
-        channels = min(target.channels, self.channels or target.channels)
-        if (blocks, channels) == (target.thread_blocks, target.channels):
-            return target
-        name = f"{target.name} within the budget"
-        return replace(target, name=name, thread_blocks=blocks, channels=channels)
-
-
-@dataclass(frozen=True, slots=True)
 class Wishes:
     """What the caller asks of a forest.
 
     `trees`: exactly so many a root. `min_percent`: the fewest trees a root that reach so many
     percent of the optimum (over 0 to 100). `max_height`: hops; the best algbw that has no more.
     `compact`: forests are compact where one is found (it is never the reason for a choice).
+    `instances`, `protocol`: of the plans, as in `lower`.
     """
 
     trees: int | Literal["auto"] = "auto"
@@ -72,6 +56,8 @@ class Wishes:
     max_height: int | None = None
     budget: Budget = field(default_factory=Budget)
     compact: bool = field(default=False, compare=False)
+    instances: int = field(default=1, compare=False)
+    protocol: Protocol | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if self.min_percent is not None:
@@ -88,6 +74,8 @@ class Wishes:
             ("budget: trees", self.budget.trees),
             ("budget: channels", self.budget.channels),
             ("budget: blocks", self.budget.blocks),
+            ("budget: operations", self.budget.operations),
+            ("instances", self.instances),
         )
         for what, limit in limits:
             if limit is not None and limit < 1:
@@ -168,6 +156,8 @@ class Chooser:
         self.root = root
         self.name = name
         self.targets = {form: wishes.budget.lowered(t) for form, t in targets.items()}
+        self._roomy = tuple(targets.values())
+        self._refused: list[Forest] = []  # where there is a budget: what it refused
         self.wishes = wishes
         self.best = best
         self._stage = stage
@@ -249,10 +239,14 @@ class Chooser:
             )
 
     def _lowered(self, forest: Forest) -> dict[PlanFormat, Program]:
+        with self._stage("lower"):
+            return {form: self._plan(forest, t) for form, t in self.targets.items()}
+
+    def _plan(self, forest: Forest, target: Target) -> Program:
         from forestcoll.lower import lower
 
-        with self._stage("lower"):
-            return {form: lower(forest, t) for form, t in self.targets.items()}
+        wishes = self.wishes
+        return lower(forest, target, instances=wishes.instances, protocol=wishes.protocol)
 
     def _exact(self) -> Point:
         """The optimum with the fewest trees a root.
@@ -310,13 +304,15 @@ class Chooser:
                     if self._relaying == FEW:  # it is not for the number of trees then
                         raise
             self._tried[point.trees] = refusal
+            if self.wishes.budget.limits and len(self._refused) < FEW:
+                self._refused.append(forest)
         return None
 
     def _hopeless(self, trees: int) -> str | None:
         from forestcoll.lower import hopeless
 
-        n = len(self.graph.ranks)
-        reasons = (hopeless(t, self.collective, n, trees) for t in self.targets.values())
+        n, parts = len(self.graph.ranks), trees * self.wishes.instances
+        reasons = (hopeless(t, self.collective, n, parts) for t in self.targets.values())
         return next((reason for reason in reasons if reason), None)
 
     def _failure(self) -> PlanError | UnsupportedError:
@@ -349,6 +345,11 @@ class Chooser:
                 f"{share} of the optimum, which takes {exact.trees} a root"
                 + (f" ({why})" if why else "")
             )
+        cost = Costs(self.wishes.budget, self._roomy, self._plan, different_trees).words(
+            forest.algbw, self.best.algbw, self._refused
+        )
+        if cost:
+            notes.append(cost)
         chunks = max((_chunks(p) for p in programs.values()), default=0)
         if chunks > MANY_CHUNKS and self.wishes.min_percent is None:
             notes.append(self._rare_sizes(chunks, point))

@@ -12,10 +12,11 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Literal
 
-from forestcoll.choose import Budget, PlanFormat, Row, Wishes
+from forestcoll.budget import Budget
+from forestcoll.choose import PlanFormat, Row, Wishes
 from forestcoll.errors import ForestCollError, ForestError, PlanError, UnsupportedError
-from forestcoll.program import Collective
-from forestcoll.targets import MSCCL, MSCCLPP, RCCL, TARGETS, Target
+from forestcoll.program import Collective, Protocol
+from forestcoll.targets import DEFAULT_SMS, MSCCL, MSCCLPP, RCCL, TARGETS, Target, sms_of
 
 if TYPE_CHECKING:
     from forestcoll.forest import Forest
@@ -142,6 +143,9 @@ def synthesize(
     max_height: int | None = None,
     budget: Budget = Budget(),  # noqa: B008 (frozen)
     compact: bool | None = None,
+    instances: int = 1,
+    protocol: Protocol | None = None,
+    sms: int | None = None,
     target: TargetName = "any",
     formats: Iterable[Format] = ("forest", "msccl-xml", "mscclpp-json"),
     progress: Progress | None = None,
@@ -153,8 +157,10 @@ def synthesize(
     formats it is the optimum without, where its plans fit `target` ("any": all runtimes); else the
     fewest trees a root that reach 99 % of it and fit; else the best that fits. Or the caller
     chooses: exactly `trees` a root; the fewest that reach `min_percent` of the optimum; the best
-    whose height is `max_height` hops at most; a `budget` of different trees a root, channels and
-    thread blocks.
+    whose height is `max_height` hops at most; a `budget` of different trees a root, channels,
+    thread blocks and operations.
+    `instances`, `protocol`: of the plans, see `lower.lower`. `sms`: multiprocessors of a GPU, all
+    that may run at once; None: those of the catalogue's machine, or an A100's.
     Every forest is checked against its graph and bound; every plan is read back, compared, and run
     symbolically. `shares` (see `capacity_graph`) are for forests only.
     `compact`: the forest as a few trees and the symmetries of the fabric that make the others;
@@ -178,19 +184,19 @@ def synthesize(
         raise UnsupportedError("compact is for the forest alone: a plan needs every tree")
     if compact is None:
         compact = formats == ("forest",) and len(graph.ranks) > solver.COMPACT_FROM
-    wishes = Wishes(trees, percent, max_height, budget, compact)
+    wishes = Wishes(trees, percent, max_height, budget, compact, instances, protocol)
     with clock.stage("optimum"):
         best = solver.optimum(graph, collective, root_rank)
-    targets = targets_of(formats, target)
+    targets = targets_of(formats, target, sms or sms_of(topology.name))
     problem = (graph, collective, root_rank, topology.name)
     narrowed = []
     try:
         choice = Chooser(*problem, targets, wishes, best, clock.stage, clock.report).choose()
     except PlanError as error:
-        if target != "any" or targets.get("msccl-xml") is not RCCL:
+        if target != "any" or "msccl-xml" not in targets:
             raise
         # One runtime less beats no plan: RCCL is the narrowest by far.
-        targets["msccl-xml"] = MSCCL
+        targets["msccl-xml"] = MSCCL.on(sms or sms_of(topology.name))
         choice = Chooser(*problem, targets, wishes, best, clock.stage, clock.report).choose()
         narrowed = [f"the MSCCL XML is for msccl only; {error}"]
     forest, best = choice.forest, replace(best, trees_per_root=choice.optimum_trees)
@@ -320,13 +326,15 @@ def _check_plannable(graph: CapacityGraph, formats: Iterable[Format]) -> None:
         )
 
 
-def targets_of(formats: Iterable[Format], target: TargetName) -> dict[PlanFormat, Target]:
-    """The target whose limits each plan format has to keep."""
+def targets_of(
+    formats: Iterable[Format], target: TargetName, sms: int = DEFAULT_SMS
+) -> dict[PlanFormat, Target]:
+    """The target whose limits each plan format has to keep, on a GPU with `sms` multiprocessors."""
     known: dict[PlanFormat, Target] = {
         "msccl-xml": MSCCL if target == "msccl" else RCCL,
         "mscclpp-json": MSCCLPP,
     }
-    return {form: known[form] for form in formats if form != "forest"}
+    return {form: known[form].on(sms) for form in formats if form != "forest"}
 
 
 def written(

@@ -6,7 +6,7 @@ Sources: Azure/msccl-executor-nccl c6f6b36 (msccl_struct.h, msccl_parser.cc), RO
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from forestcoll.program import Protocol, Style
@@ -31,6 +31,11 @@ class Target:
     peers: int = 2**31 - 1  # onesided: channels, destinations, remote operands in one operation
     remote_buffers: int = 2**31 - 1  # onesided: remote buffers of one kind a thread block refers to
     semaphores: int = 2**31 - 1  # onesided: in one operation
+    loader_blocks: int = 2**31 - 1  # thread blocks of a rank that the loader holds, on any GPU
+
+    def on(self, sms: int) -> Target:
+        """The same on a GPU with that many multiprocessors: all thread blocks must run at once."""
+        return replace(self, thread_blocks=min(sms, self.loader_blocks))
 
 
 MSCCL = Target(
@@ -46,6 +51,7 @@ MSCCL = Target(
     channel_blocks=31,  # of 32: the loader touches the entry behind the last for every block
     nodes=4096,
     chunks=2**15 - 1,
+    loader_blocks=1024,
 )
 RCCL = Target(
     name="rccl",
@@ -60,6 +66,7 @@ RCCL = Target(
     channel_blocks=31,  # of 32: the loader touches the entry behind the last for every block
     nodes=4096,
     chunks=2**15 - 1,
+    loader_blocks=64,
 )
 MSCCLPP = Target(
     name="mscclpp",
@@ -74,7 +81,32 @@ MSCCLPP = Target(
     peers=8,
     remote_buffers=16,
     semaphores=16,
+    loader_blocks=4096,
 )
+SMS = {
+    "dgx1-v100": 80,
+    "dgx2-v100": 80,
+    "dgx-a100": 108,
+    "dgx-h100": 132,
+    "dgx-b200": 148,
+    "gb200-nvl72": 148,
+    "mi250": 104,
+    "mi300x": 304,
+}
+"""Multiprocessors of a GPU (MI250: of a die), by the catalogue's name of its machine.
+
+Sources: NVIDIA's whitepapers on Volta, Ampere and Hopper; AMD's on CDNA 2 and CDNA 3. For Blackwell
+the smallest number of its versions.
+"""
+DEFAULT_SMS = 108
+
+
+def sms_of(topology: str) -> int:
+    """Multiprocessors of the GPUs of the machine of that name; an A100's where it is unknown."""
+    found = [name for name in SMS if topology == name or topology.startswith(f"{name}-")]
+    return SMS[max(found, key=len)] if found else DEFAULT_SMS
+
+
 MESSAGE_SLOTS: dict[Protocol, tuple[int, int]] = {
     "Simple": (2 << 20, 2),
     "LL": (32 << 10, 8),

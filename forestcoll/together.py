@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from forestcoll import pipeline
 from forestcoll.errors import PlanError, TopologyError, UnsupportedError
 from forestcoll.program import Collective
+from forestcoll.targets import sms_of
 
 if TYPE_CHECKING:
     from forestcoll.choose import PlanFormat
@@ -156,7 +157,7 @@ def synthesize(
     from forestcoll import certificate, forest_file, groups_file
 
     formats = tuple(dict.fromkeys(formats))
-    targets = pipeline.targets_of(formats, target)
+    targets = pipeline.targets_of(formats, target, sms_of(asked.name))
     clock = pipeline.Clock(progress)
     done, programs, notes = _chosen(asked, trees, targets, clock)
     with clock.stage("check"):

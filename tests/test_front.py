@@ -16,7 +16,8 @@ from graphs import build, dgx_a100, mi250, ring
 from random_graphs import judge, random_graph
 
 from forestcoll import certificate, cli
-from forestcoll.choose import Budget, Choice, Chooser, Wishes, different_trees
+from forestcoll.budget import Budget
+from forestcoll.choose import Choice, Chooser, Wishes, different_trees
 from forestcoll.errors import ForestCollError, PlanError, UnsupportedError
 from forestcoll.forest import Forest
 from forestcoll.graph import CapacityGraph
@@ -405,10 +406,10 @@ def test_synthesize_takes_a_point(capsys: pytest.CaptureFixture[str], tmp_path: 
         (("--min-percent", "100.1"), "'100.1' is not a percentage"),
         (("--min-percent", "99", "--trees", "3"), "--trees and --min-percent both say how many"),
         (("--max-height", "0"), "0 is not in the range"),
-        (("--budget", "trees=0"), "'trees=0' is none of trees=N, channels=N and blocks=N"),
+        (("--budget", "trees=0"), "'trees=0' is none of trees=N, channels=N, blocks=N, op"),
         (("--budget", "tree=3"), "'tree=3' is none of"),
         (("--budget", "trees=3,trees=4"), "trees is given twice"),
-        (("--budget", "blocks=3", "--format", "forest"), "channels and blocks limit plans"),
+        (("--budget", "blocks=3", "--format", "forest"), "channels, blocks and operations limit"),
     ],
 )
 def test_options_that_make_no_sense(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from forestcoll.choose import Budget
+from forestcoll.budget import Budget
 from forestcoll.cli import files, groups
 from forestcoll.cli.options import (
     DTYPES,
@@ -20,6 +20,7 @@ from forestcoll.cli.options import (
     SizeType,
     choice_options,
     json_option,
+    plan_options,
     problem_options,
 )
 from forestcoll.cli.talk import complain, draw, note, print_json
@@ -30,11 +31,13 @@ if TYPE_CHECKING:
     from typing import Literal
 
     from forestcoll.pipeline import Format, TargetName
+    from forestcoll.program import Protocol
 
 
 @click.command()
 @problem_options
 @choice_options
+@plan_options
 @click.option(
     "--compact/--whole",
     default=None,
@@ -67,6 +70,9 @@ def synthesize(
     max_height: int | None,
     budget: Budget,
     compact: bool | None,
+    instances: int,
+    protocol: Protocol | None,
+    sms: int | None,
     target: TargetName,
     formats: tuple[Format, ...],
     output: str,
@@ -77,14 +83,22 @@ def synthesize(
     where = _destination(output, formats, target)
     if trees != "auto" and min_percent is not None:
         raise click.UsageError("--trees and --min-percent both say how many trees: give one")
-    if (budget.channels or budget.blocks) and where.formats == ("forest",):
-        raise click.UsageError("--budget: channels and blocks limit plans; only a forest is asked")
+    if where.formats == ("forest",):
+        if budget.channels or budget.blocks or budget.operations:
+            raise click.UsageError(
+                "--budget: channels, blocks and operations limit plans; only a forest is asked"
+            )
+        if instances != 1 or protocol or sms:
+            raise click.UsageError(
+                "--instances, --protocol and --sms are for plans; only a forest is asked"
+            )
     if compact and where.formats != ("forest",):
         raise click.UsageError("--compact is for the forest alone: add --format forest")
     if where.stdout and as_json:
         raise click.UsageError("--json and '--output -' both want standard output")
     if problem.groups:
-        if min_percent is not None or max_height is not None or budget != Budget():
+        wished = min_percent or max_height or instances != 1 or protocol or sms
+        if wished or budget != Budget():
             raise click.UsageError("--groups go with --trees only, not with other wishes")
         groups.synthesize(problem, trees, target, where, force, as_json)
         return
@@ -111,6 +125,9 @@ def synthesize(
             max_height=max_height,
             budget=budget,
             compact=compact,
+            instances=instances,
+            protocol=protocol,
+            sms=sms,
             target=target,
             formats=where.formats,
             progress=progress,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from forestcoll import pipeline, targets
-from forestcoll.choose import Budget
+from forestcoll.budget import Budget
 from forestcoll.program import Collective
 
 COLLECTIVES = tuple(c.value for c in Collective)
@@ -22,6 +22,7 @@ FORMATS = tuple(pipeline.FORMATS)
 TARGETS = ("any", *targets.TARGETS)
 HOLDS = {name: target.format for name, target in targets.TARGETS.items()}
 """The plan format that each target reads."""
+PROTOCOLS = ("Simple", "LL", "LL128")
 DTYPES = ("float16", "bfloat16", "float32", "float64", "int8", "uint8", "int32", "int64")
 OPS = ("sum", "prod", "min", "max")
 SIZE_LIMIT = 2**50
@@ -88,7 +89,7 @@ class PercentType(_ParamType):
 
 
 class BudgetType(_ParamType):
-    """`trees=8,channels=16,blocks=32`: any of the three."""
+    """`trees=8,channels=16,blocks=32,operations=48`: any of the four."""
 
     name = "budget"
 
@@ -99,10 +100,11 @@ class BudgetType(_ParamType):
             return value
         found: dict[str, int] = {}
         for entry in value.split(","):
-            match = re.fullmatch(r"\s*(trees|channels|blocks)\s*=\s*(\d{1,9})\s*", entry)
+            match = re.fullmatch(r"\s*(trees|channels|blocks|operations)\s*=\s*(\d{1,9})\s*", entry)
             if match is None or int(match[2]) < 1:
                 self.fail(
-                    f"'{entry.strip()}' is none of trees=N, channels=N and blocks=N, N from 1"
+                    f"'{entry.strip()}' is none of trees=N, channels=N, blocks=N, operations=N, "
+                    "N from 1"
                 )
             if match[1] in found:
                 self.fail(f"{match[1]} is given twice")
@@ -358,7 +360,36 @@ def choice_options(command: F) -> F:
             default=Budget(),
             metavar="NAME=N,...",
             help="Limits below the target's: trees (different ones per root), channels, blocks "
-            "(thread blocks per rank). trees=8,channels=16,blocks=32",
+            "(thread blocks per rank), operations (per thread block). "
+            "trees=8,channels=16,blocks=32,operations=48",
+        ),
+    )(command)
+
+
+def plan_options(command: F) -> F:
+    """How the plans are made from the trees."""
+    return _stack(
+        click.option(
+            "--instances",
+            type=click.IntRange(1, 1024),
+            default=1,
+            show_default=True,
+            metavar="N",
+            help="Cut every tree into N equal parts on channels of their own: more thread blocks "
+            "at work.",
+        ),
+        click.option(
+            "--protocol",
+            type=click.Choice(PROTOCOLS),
+            help="How messages are sent: LL for few bytes, LL128 for some, Simple for many. "
+            "Default: Simple, or what the collective needs instead.",
+        ),
+        click.option(
+            "--sms",
+            type=click.IntRange(1, 4096),
+            metavar="N",
+            help="Multiprocessors of the GPU: a rank's thread blocks must all run at once. "
+            "Default: those of the catalogue's machine, else an A100's 108.",
         ),
     )(command)
 

@@ -37,12 +37,18 @@ UNIT_BYTES = 256 * 1024
 
 
 def lower(
-    forest: Forest, target: Target, *, unit_bytes: int = UNIT_BYTES, instances: int = 1
+    forest: Forest,
+    target: Target,
+    *,
+    unit_bytes: int = UNIT_BYTES,
+    instances: int = 1,
+    protocol: Protocol | None = None,
 ) -> Program:
     """The program that carries the forest out on every rank, within the limits of `target`.
 
     `unit_bytes`: the slice that a onesided pipeline moves at a time, a multiple of 16. `instances`:
     equal parts into which every tree is cut, for more thread blocks at work on few trees.
+    `protocol`: how messages are sent; None takes what is fastest for much data.
     A compact forest is written out first (UnsupportedError beyond its limit).
     Raises PlanError where the target cannot hold it (naming rank, figure, limit and a way out), or
     where a path relays through a GPU that is no rank.
@@ -72,7 +78,7 @@ def lower(
         in_place=True,
         out_of_place=True,
         root=forest.root,
-        protocol=_protocol(forest, target, boxes),
+        protocol=_protocol(forest, target, boxes, protocol),
         names=names,
     )
     check_limits(program, budget)
@@ -107,12 +113,26 @@ def hopeless(target: Target, collective: Collective, n: int, trees: int) -> str 
     return None
 
 
-def _protocol(forest: Forest, target: Target, boxes: tuple[str, ...]) -> Protocol:
-    """LL128 for a rooted collective that leaves a box in MSCCL, Simple otherwise.
+def _protocol(
+    forest: Forest, target: Target, boxes: tuple[str, ...], asked: Protocol | None
+) -> Protocol:
+    """What is asked for; else Simple, but LL128 for a rooted collective that leaves a box in MSCCL.
 
     There the proxies count a Simple broadcast's or reduce's steps by those collectives' own rule,
-    which the interpreter does not follow (Azure/msccl-executor-nccl c6f6b36, msccl_setup.cc).
+    which the interpreter does not follow (Azure/msccl-executor-nccl c6f6b36, msccl_setup.cc): it
+    would stop half-way.
     """
-    if target.style == "fifo" and forest.collective.rooted and len(set(boxes)) > 1:
-        return "LL128"
-    return "Simple"
+    if target.style == "onesided":
+        if asked not in (None, "Simple"):
+            raise PlanError(
+                f"protocol {asked}: {target.name} plans are of protocol Simple; LL and LL128 are "
+                "for msccl and rccl (--target, or --format msccl-xml)"
+            )
+        return "Simple"
+    far = forest.collective.rooted and len(set(boxes)) > 1
+    if far and asked == "Simple":
+        raise PlanError(
+            f"protocol Simple: a {forest.collective} that leaves a box would stop half-way in "
+            f"{target.name}, whose proxies count its steps otherwise; use LL or LL128 (--protocol)"
+        )
+    return asked or ("LL128" if far else "Simple")
