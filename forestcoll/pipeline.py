@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from forestcoll.program import Program
     from forestcoll.solver import Optimum
     from forestcoll.topology import Topology
+    from forestcoll.verify import Verified
 
 Format = Literal["forest"] | PlanFormat
 TargetName = Literal["mscclpp", "msccl", "rccl", "any"]
@@ -260,9 +261,14 @@ def verify_text(text: str, source: str) -> Verdict:
     """
     if _looks_like_forest(text):
         return _verify_forest(text, source)
-    if '"forestcoll.groups/' in text[:4096]:
+    if _looks_like_groups(text):
         return _verify_groups(text, source)
     return _verify_plan(text, source)
+
+
+def is_plan(text: str) -> bool:
+    """Whether a text is to be taken for a plan: it is neither a forest nor groups of them."""
+    return not _looks_like_forest(text) and not _looks_like_groups(text)
 
 
 def parse_collective(name: Collective | str) -> Collective:
@@ -396,6 +402,10 @@ def _looks_like_forest(text: str) -> bool:
     return text.lstrip()[:1] == "{" and '"forestcoll.forest/' in text[:4096]
 
 
+def _looks_like_groups(text: str) -> bool:
+    return '"forestcoll.groups/' in text[:4096]
+
+
 def _verify_forest(text: str, source: str) -> Verdict:
     from forestcoll import certificate, forest_file
 
@@ -476,6 +486,15 @@ def _verify_plan(text: str, source: str) -> Verdict:
         done = verify(program)
     except ForestCollError as error:
         raise type(error)(f"{source}: {error}") from None
+    verdict = verdict_of(program, done, form)
+    notes = program.extra.get("notes", "").splitlines()
+    verdict.lines.extend(f"note: {note}" for note in notes)
+    verdict.figures["notes"] = notes
+    return verdict
+
+
+def verdict_of(program: Program, done: Verified, form: PlanFormat) -> Verdict:
+    """What was proven of a plan's program, in words and figures."""
     blocks = max(len(r.thread_blocks) for r in program.ranks)
     modes = " and ".join(done.modes)
     rooted = f", root {done.root}" if done.root >= 0 else ""
@@ -489,8 +508,6 @@ def _verify_plan(text: str, source: str) -> Verdict:
             f"{done.moved} chunks move between ranks ({done.chunks} are the whole data); most from "
             f"rank {busiest[0]} to rank {busiest[1]}, {done.loads[busiest]} of the data"
         )
-    notes = program.extra.get("notes", "").splitlines()
-    lines += [f"note: {note}" for note in notes]
     figures: dict[str, object] = {
         "collective": program.collective.value,
         "ranks": program.n,
@@ -501,6 +518,5 @@ def _verify_plan(text: str, source: str) -> Verdict:
         "moved_chunks": str(done.moved),
         "busiest_pair": None if busiest is None else list(busiest),
         "busiest_load": None if busiest is None else str(done.loads[busiest]),
-        "notes": notes,
     }
     return Verdict(form, lines, figures)

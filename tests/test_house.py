@@ -34,18 +34,17 @@ ALLOWED: dict[str, set[str]] = {
     "lower": FOREST | {"targets"},
     "verify": FOREST | {"targets"},
     "plans": FOREST | {"targets"},
+    "lint": FOREST | {"targets", "plans", "verify"},
     "execute": FOREST | {"targets"},
-    "budget": FOREST | {"targets", "lower"},
-    "choose": FOREST | {"targets", "solver", "lower", "budget"},
+    "choose": FOREST | {"targets", "solver", "lower"},
     "groups_file": FOREST | {"forest_file", "certificate", "solver"},
     "together": FOREST
     | {"targets", "choose", "solver", "certificate", "forest_file", "groups_file", "lower"}
     | {"pipeline"},
     "pipeline": FOREST
     | {"groups_file"}
-    | {"targets", "solver", "choose", "certificate", "forest_file", "lower", "verify", "plans"}
-    | {"budget"},
-    "report": FOREST | {"pipeline", "together", "choose", "solver", "execute", "deploy"},
+    | {"targets", "solver", "choose", "certificate", "forest_file", "lower", "verify", "plans"},
+    "report": FOREST | {"lint", "pipeline", "together", "choose", "solver", "execute", "deploy"},
     "deploy": BASE | {"program", "targets", "plans", "verify"},
     "torch": BASE | {"program", "verify", "plans"},
     "doctor": BASE | {"catalog"},

@@ -24,7 +24,7 @@ from forestcoll.cli.options import (
     problem_options,
 )
 from forestcoll.cli.talk import complain, draw, note, print_json
-from forestcoll.errors import ForestCollError
+from forestcoll.cli.verify import verify
 
 if TYPE_CHECKING:
     from fractions import Fraction
@@ -176,38 +176,6 @@ def optimum(problem: Problem, as_json: bool) -> None:
         print_json(synthesis.optimum_summary(*shown))
     else:
         draw(synthesis.optimum_table(*shown))
-
-
-@click.command()
-@click.argument("sources", nargs=-1, required=True, metavar="FILE...")
-@json_option
-def verify(sources: tuple[str, ...], as_json: bool) -> int:
-    """Prove forests and plans right, or say what is wrong.
-
-    Takes anybody's files; "-" is standard input. Exit 1 if any is wrong.
-    """
-    from forestcoll import pipeline
-    from forestcoll.report.progress import StageProgress
-
-    results: list[dict[str, object]] = []
-    for source in sources:
-        try:
-            with StageProgress(f"verifying {source}"):
-                verdict = pipeline.verify_text(files.read_text(source), source)
-        except ForestCollError as error:
-            message = str(error) if source in str(error) else f"{source}: {error}"
-            results.append({"file": source, "ok": False, "error": message})
-            complain(message, 1)
-            continue
-        entry = {"file": source, "ok": True, "kind": verdict.kind, "proven": list(verdict.lines)}
-        results.append({**entry, "figures": dict(verdict.figures)})
-        if not as_json:
-            click.echo(f"{source}: ok")
-            for line in verdict.lines:
-                click.echo(f"  {line}")
-    if as_json:
-        print_json(results)
-    return 0 if all(r["ok"] for r in results) else 1
 
 
 @click.command()

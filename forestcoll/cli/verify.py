@@ -1,0 +1,134 @@
+"""`forestcoll verify`: forests and plans proven right, and plans linted against a runtime."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from forestcoll.cli import files
+from forestcoll.cli.options import COLLECTIVES, HOLDS, json_option
+from forestcoll.cli.talk import complain, print_json
+from forestcoll.errors import ForestCollError
+
+if TYPE_CHECKING:
+    from forestcoll.lint import Report, Told
+
+Entry = dict[str, object]
+
+
+@click.command()
+@click.argument("sources", nargs=-1, required=True, metavar="FILE...")
+@click.option(
+    "--target",
+    type=click.Choice(tuple(HOLDS)),
+    help="Runtime that plans are checked against. Default: by the file's format.",
+)
+@click.option(
+    "--collective",
+    "-c",
+    type=click.Choice(COLLECTIVES),
+    help="What a plan is meant to do, where it says otherwise or nothing known.",
+)
+@click.option(
+    "--root",
+    type=click.IntRange(0),
+    metavar="RANK",
+    help="Root of a plan that does not say it. Default: found from the data.",
+)
+@click.option(
+    "--place",
+    type=click.Choice(("in", "out", "both")),
+    help="Check a plan in place, out of place, or both. Default: what it says.",
+)
+@click.option(
+    "--sms",
+    type=click.IntRange(1, 4096),
+    metavar="N",
+    help="SMs of the GPU: thread blocks that run at once. Default: 108 (A100).",
+)
+@json_option
+def verify(
+    sources: tuple[str, ...],
+    target: str | None,
+    collective: str | None,
+    root: int | None,
+    place: Literal["in", "out", "both"] | None,
+    sms: int | None,
+    as_json: bool,
+) -> int:
+    """Prove forests and plans right, or list what is wrong.
+
+    Takes anybody's files; "-" is standard input. Plans are also checked against the rules of the
+    runtime that is to run them, which the runtimes themselves do not check. Exit 1 if any is wrong.
+    """
+    from forestcoll import pipeline
+    from forestcoll.lint import DEFAULT_SMS, Told, lint
+    from forestcoll.program import Collective
+    from forestcoll.report.progress import StageProgress
+
+    told = Told(None if collective is None else Collective(collective), root, place)
+    results: list[Entry] = []
+    for source in sources:
+        try:
+            with StageProgress(f"verifying {source}"):
+                text = files.read_text(source)
+                if pipeline.is_plan(text):
+                    report = lint(text, source, target, told=told, sms=sms or DEFAULT_SMS)
+                    entry = _plan(report, as_json)
+                else:
+                    entry = _forest(text, source, target, told, as_json)
+        except ForestCollError as error:
+            message = str(error) if source in str(error) else f"{source}: {error}"
+            entry = {"file": source, "ok": False, "error": message}
+            complain(message, 1)
+        results.append(entry)
+    if as_json:
+        print_json(results)
+    return 0 if all(entry["ok"] for entry in results) else 1
+
+
+def _forest(text: str, source: str, target: str | None, told: Told, as_json: bool) -> Entry:
+    from forestcoll import pipeline
+    from forestcoll.lint import Told
+
+    verdict = pipeline.verify_text(text, source)
+    if target is not None or told != Told():
+        raise ForestCollError(f"{source}: a forest; --target and the like are for plans")
+    if not as_json:
+        _say(source, verdict.lines)
+    entry: Entry = {"file": source, "ok": True, "kind": verdict.kind}
+    return {**entry, "proven": list(verdict.lines), "figures": dict(verdict.figures)}
+
+
+def _plan(report: Report, as_json: bool) -> Entry:
+    from forestcoll import pipeline
+    from forestcoll.report import lint as words
+
+    form = HOLDS[report.target]
+    entry = {**words.summary(report), "kind": form}
+    proven: list[str] = []
+    if report.ok and report.program is not None and report.verified is not None:
+        verdict = pipeline.verdict_of(report.program, report.verified, form)
+        proven = verdict.lines
+        entry |= {"figures": dict(verdict.figures)}
+    entry |= {"proven": proven}
+    if not report.ok:
+        complaint = words.complaint(report)
+        entry |= {"error": complaint}
+        complain(complaint, 1)
+    if as_json:
+        return entry
+    if report.ok:
+        _say(report.source, [*proven, words.target(report), *words.lines(report)])
+    else:
+        click.echo(f"{report.source}: {words.title(report)}; {words.target(report)}")
+        for line in words.lines(report):
+            click.echo(f"  {line}")
+    return entry
+
+
+def _say(source: str, lines: list[str]) -> None:
+    click.echo(f"{source}: ok")
+    for line in lines:
+        click.echo(f"  {line}")

@@ -1,0 +1,66 @@
+"""Lint a plan's text against a runtime: the rules of its format, then the symbolic run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from forestcoll import plans
+from forestcoll.errors import PlanError
+from forestcoll.lint.findings import Findings, Report, report
+from forestcoll.lint.json_plan import lint_json
+from forestcoll.lint.run import Told, run_plan
+from forestcoll.lint.xml_plan import lint_xml
+from forestcoll.plans.rules import MAX_FILE_BYTES
+from forestcoll.program import Collective
+from forestcoll.targets import TARGETS, Target
+
+DEFAULT_SMS = 108
+"""SMs of an A100, the fewest of the machines that the runtimes are used on."""
+LAUNCHES = 2
+"""That a plan is run for: the first shows what a launch does, the second what it leaves behind."""
+_FUSED = re.compile(r'\btype="(?:rcs|rrs|rrc|rrcs)"')
+Rules = Callable[[str, Target, int, Collective | None, Findings], None]
+
+
+def lint(
+    text: str,
+    source: str,
+    target: str | None = None,
+    *,
+    told: Told | None = None,
+    sms: int = DEFAULT_SMS,
+    launches: int = LAUNCHES,
+) -> Report:
+    """Everything that is wrong with a plan for `target` (a name in TARGETS; None: by its format).
+
+    `source` names the file in messages, `told` says what the file does not, `sms` how many thread
+    blocks run at once. Any text may be given. Raises PlanError where it is no plan at all, or one
+    of another runtime's format.
+    """
+    if len(text) > MAX_FILE_BYTES:
+        raise PlanError(
+            f"{source}: larger than {MAX_FILE_BYTES // 2**20} MiB; no plan is that long"
+        )
+    form = plans.detect(text, source)
+    chosen = TARGETS[target or guess(text, form)]
+    if chosen.format != form:
+        raise PlanError(f"{source}: is {form}; target {chosen.name} reads {chosen.format}")
+    told = told or Told()
+    out = Findings()
+    rules: Rules = lint_xml if form == "msccl-xml" else lint_json
+    rules(text, chosen, sms, told.collective, out)
+    program, done = run_plan(text, source, form, told, launches, out)
+    return report(out, source, chosen.name, target is None, program, done)
+
+
+def guess(text: str, form: plans.Format) -> str:
+    """The runtime that a plan is meant for: its format's; of the two for XML, RCCL if it fits.
+
+    What RCCL runs, msccl-executor-nccl runs too.
+    """
+    if form == "mscclpp-json":
+        return "mscclpp"
+    gpus = text.split("<gpu")[1:]
+    fits = all(gpu.count("<tb ") <= TARGETS["rccl"].thread_blocks for gpu in gpus)
+    return "rccl" if fits and not _FUSED.search(text) else "msccl"

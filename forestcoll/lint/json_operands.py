@@ -1,0 +1,298 @@
+"""Operands of MSCCL++ data operations: how many, where they lie, and whether they fit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from forestcoll.lint.findings import Findings
+from forestcoll.plans.onesided_rules import MAX_REFS
+
+if TYPE_CHECKING:
+    from forestcoll.lint.json_ops import Scene
+
+MANY = MAX_REFS
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """What a data operation works on: numbers of operands, and where those lie.
+
+    `src`, `dst`: fewest and most. `remote_src`, `remote_dst`: from which one on they lie at other
+    ranks. `switch`: which sides are a switch channel's. `packet_src`, `packet_dst`: the range of
+    operands that hold packets, which lie in scratch.
+    """
+
+    src: tuple[int, int]
+    dst: tuple[int, int]
+    kinds: tuple[str, ...] = ()  # types of channel that it works over; none: it needs no channel
+    remote_src: int = MANY
+    remote_dst: int = MANY
+    switch: str = ""  # "s", "d", "sd"
+    packet_src: tuple[int, int] = (0, 0)
+    packet_dst: tuple[int, int] = (0, 0)
+    pairs: bool = False  # the i-th source goes to the i-th destination
+
+    @property
+    def packets(self) -> bool:
+        """Whether it reads or writes packets."""
+        return self.packet_src[1] > 0 or self.packet_dst[1] > 0
+
+
+_ANY, _MEMORY, _PORT, _SWITCH = ("memory", "port"), ("memory",), ("port",), ("switch",)
+OPERATIONS: dict[str, Operation] = {
+    "copy": Operation((1, 1), (1, 1)),
+    "re": Operation((1, MANY), (1, 1)),
+    "put": Operation((1, MANY), (1, MANY), _ANY, remote_dst=0, pairs=True),
+    "pws": Operation((1, MANY), (1, MANY), _PORT, remote_dst=0, pairs=True),
+    "pwsf": Operation((1, MANY), (1, MANY), _PORT, remote_dst=0, pairs=True),
+    "get": Operation((1, MANY), (1, MANY), _MEMORY, remote_src=0, pairs=True),
+    "rre": Operation((2, MANY), (1, 1), _MEMORY, remote_src=1),
+    "rres": Operation((2, MANY), (2, MANY), _MEMORY, remote_src=1, remote_dst=1),
+    "res": Operation((1, MANY), (2, MANY), _MEMORY, remote_dst=1),
+    "ppkt": Operation(
+        (1, MANY), (1, MANY), _ANY, remote_dst=0, packet_dst=(0, MANY), pairs=True
+    ),
+    "rppkt": Operation(
+        (1, 1), (1, MANY), _ANY, remote_dst=0, packet_src=(0, 1), packet_dst=(0, MANY)
+    ),
+    "repkt": Operation((1, MANY), (1, 1), packet_src=(1, MANY)),
+    "respkt": Operation(
+        (1, MANY), (2, MANY), _MEMORY, remote_dst=1, packet_src=(1, MANY), packet_dst=(1, MANY)
+    ),
+    "recpkt": Operation((1, MANY), (2, 2), packet_src=(1, MANY), packet_dst=(1, 2)),
+    "recspkt": Operation(
+        (1, MANY), (3, MANY), _MEMORY, remote_dst=2, packet_src=(1, MANY), packet_dst=(1, MANY)
+    ),
+    "cpkt": Operation((1, 1), (1, 1), packet_dst=(0, 1)),
+    "upkt": Operation((1, 1), (1, 1), packet_src=(0, 1)),
+    "glres": Operation((1, 1), (1, 1), _SWITCH, switch="sd"),
+    "gstore": Operation((1, 1), (1, 1), _SWITCH, switch="d"),
+    "gstorepkt": Operation(
+        (1, 1), (1, 1), _SWITCH, switch="d", packet_src=(0, 1), packet_dst=(0, 1)
+    ),
+}  # fmt: skip
+SYNCS = ("signal", "wait", "flush", "rlxsignal", "rlxwait")
+SEMAPHORE_OPS = ("sem_acquire", "sem_release")
+GROUPS = {
+    **dict.fromkeys((*OPERATIONS, *SYNCS), "data"),
+    **dict.fromkeys(SEMAPHORE_OPS, "semaphore"),
+    "nop": "", "barrier": "barrier", "pipeline": "loop",
+}  # fmt: skip
+"""Operation -> the group of fields that it uses; those of different groups share their bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """An entry of src_buff or dst_buff: None where it could not be read."""
+
+    local: bool | None  # False: remote; None: of a switch, or unknown
+    peer: int | None
+    letter: str | None
+    index: int | None
+    size: int | None
+
+
+def check_data(op: dict[str, Any], name: str, scene: Scene) -> None:
+    """Note what is wrong with a data operation's channels and operands."""
+    from forestcoll.lint.json_ops import check_ids
+
+    what, out, at = OPERATIONS[name], scene.access.out, scene.at
+    kind = op.get("channel_type", "none")
+    if what.kinds and kind not in what.kinds:
+        given = "channel_type" in op and kind != "none"
+        out.add("MPP-OP-CHANNEL-TYPE" if given else "MPP-OP-INCOMPLETE", f"{scene.where} ({name}) "
+                f"works over {' or '.join(what.kinds)} channels, not {str(kind)[:40]!r}"
+                f"{_why(name, kind)}", **at)  # fmt: skip
+        return
+    ids = check_ids(op, name, kind, scene) if what.kinds else []
+    if op.get("tbg_info") is not None:
+        _check_part(op["tbg_info"], name, scene)
+    sides = []
+    for key, count, side in (("src_buff", what.src, "s"), ("dst_buff", what.dst, "d")):
+        items = scene.access.objects(op, key, scene.where, at) if key in op else []
+        _check_number(len(items), key, name, count, scene)
+        from_remote = what.remote_src if side == "s" else what.remote_dst
+        sides.append([
+            _read_operand(item, f"{key}[{k}]", name, kind, side in what.switch,
+                          k >= from_remote, scene)
+            for k, item in enumerate(items)
+        ])  # fmt: skip
+    src, dst = sides
+    _check_lengths(src, dst, name, what, scene)
+    if what.packets:
+        _check_packets(src, dst, name, what, kind, scene)
+    elif scene.plan.double:
+        for operand in (*src, *dst):
+            if operand.local is False and operand.letter == "s":
+                out.add("MPP-DOUBLE-SCRATCH", f"{scene.where} ({name}) reaches the scratch of rank "
+                        f"{operand.peer}", **at)  # fmt: skip
+    if name in ("put", "pws", "pwsf"):
+        _check_put(src, dst, ids, name, kind, scene)
+    if name == "get" and any(a.index != b.index for a, b in zip(src, dst, strict=False)):
+        out.add("MPP-GET-SWAP", f"{scene.where} (get) from chunk {src[0].index} to {dst[0].index}",
+                **at)  # fmt: skip
+
+
+def _why(name: str, kind: object) -> str:
+    if name in ("pws", "pwsf") and kind == "memory":
+        return ": over memory it never signals; use put, nop, signal"
+    return ": it does nothing" if kind == "none" else ""
+
+
+def _check_number(got: int, key: str, name: str, count: tuple[int, int], scene: Scene) -> None:
+    out, at = scene.access.out, scene.at
+    if got > MAX_REFS:
+        out.add("MPP-OP-REFS", f"{scene.where} ({name}) has {got} entries in {key}", **at)
+    elif not count[0] <= got <= count[1]:
+        need = str(count[0]) if count[0] == count[1] else f"{count[0]} to {count[1]}"
+        out.add("MPP-OP-OPERANDS", f"{scene.where} ({name}) has {got} entries in {key}; it takes "
+                f"{need}", **at)  # fmt: skip
+
+
+def _check_part(info: object, name: str, scene: Scene) -> None:
+    out, at = scene.access.out, scene.at
+    if not isinstance(info, dict):
+        out.add("MPP-TYPE", f"tbg_info of {scene.where} ({name}) is no object", **at)
+        return
+    index = scene.access.integer(info, "tb_id", scene.where, at)
+    size = scene.access.integer(info, "tbg_size", scene.where, at)
+    if index is not None and size is not None and not 0 <= index < size:
+        out.add("MPP-TBG", f"{scene.where} ({name}): tb_id {index} of tbg_size {size}", **at)
+    if scene.loop and size != 1:
+        out.add("MPP-PIPE-TBG", f"{scene.where} ({name}) is a slice in a pipeline", **at)
+
+
+def _read_operand(
+    item: dict[str, Any], key: str, name: str, kind: str, switch: bool, remote: bool, scene: Scene
+) -> Operand:
+    out, at, access = scene.access.out, scene.at, scene.access
+    where = f"{key} of {scene.where} ({name})"
+    index = access.integer(item, "index", where, at)
+    size = access.integer(item, "size", where, at)
+    given = [k for k in ("type", "buffer_id", "switch_channel_id") if k in item]
+    wanted = "switch_channel_id" if switch else "buffer_id" if remote else "type"
+    if given != [wanted]:
+        out.add("MPP-OP-OPERANDS", f"{where} names {' and '.join(given) or 'no buffer'}; it takes "
+                f"{wanted}", **at)  # fmt: skip
+        return Operand(None, None, None, index, size)
+    found = _resolve(item, wanted, where, kind, scene)
+    local, peer, letter = found
+    if size is not None and size < 1:
+        out.add("MPP-SIZE-ZERO", f"{where} covers {size} chunks", **at)
+    elif index is not None and size is not None and letter is not None:
+        _check_range(where, peer, letter, index, size, scene)
+    if scene.loop > 0 and size is not None and size >= 1 and size != scene.loop:
+        rule = "MPP-PIPE-UNDERFLOW" if size < scene.loop else "MPP-PIPE-SHORT"
+        out.add(rule, f"{where} covers {size} chunks in a pipeline over {scene.loop}", **at)
+    return Operand(local, peer, letter, index, size)
+
+
+def _resolve(
+    item: dict[str, Any], key: str, where: str, kind: str, scene: Scene
+) -> tuple[bool | None, int | None, str | None]:
+    """(whether local, rank, buffer letter) of an operand; None for what cannot be known."""
+    out, at, access = scene.access.out, scene.at, scene.access
+    if key == "type":
+        letter = access.text(item, "type", where, at)
+        if letter is not None and letter not in ("i", "o", "s"):
+            out.add("MPP-BUFFER-TYPE", f"{where} is of type {letter[:40]!r}", **at)
+            letter = None
+        return True, scene.number, letter
+    number = access.integer(item, key, where, at)
+    if number is None:
+        return None, None, None
+    if key == "switch_channel_id":
+        own = scene.block.channels["switch"]
+        if not 0 <= number < len(own):
+            if not scene.block.broken:
+                out.add("MPP-SWITCH-ID", f"{where}: switch channel {number}; the thread block has "
+                        f"{len(own)}", **at)  # fmt: skip
+            return None, None, None
+        group = own[number]
+        out.add("MPP-SWITCH", "it uses switch channels")
+        letter = None if group is None else scene.rank.switches[group][0]
+        return None, scene.number, letter or None
+    refs = scene.block.remotes[kind]
+    if not 0 <= number < len(refs):
+        if not scene.block.broken:
+            out.add("MPP-BUFFER-ID", f"{where}: remote buffer {number}; the thread block refers to "
+                    f"{len(refs)} by {kind}", **at)  # fmt: skip
+        return False, None, None
+    peer, letter = refs[number]
+    return False, peer, letter
+
+
+def _check_range(
+    where: str, peer: int | None, letter: str, index: int, size: int, scene: Scene
+) -> None:
+    if peer is None:
+        return
+    held = scene.plan.ranks[peer].chunks.get(letter)
+    if held is not None and (index < 0 or index + size > held):
+        scene.access.out.add(
+            "MPP-BOUNDS", f"{where}: chunks {index} to {index + size - 1} of buffer {letter!r} of "
+            f"rank {peer}, which holds {held}", **scene.at,
+        )  # fmt: skip
+
+
+def _check_lengths(
+    src: list[Operand], dst: list[Operand], name: str, what: Operation, scene: Scene
+) -> None:
+    out, at = scene.access.out, scene.at
+    if what.pairs:
+        if len(src) != len(dst):
+            out.add("MPP-OP-OPERANDS", f"{scene.where} ({name}) has {len(src)} sources for "
+                    f"{len(dst)} destinations; the i-th goes to the i-th", **at)  # fmt: skip
+        groups = [{a.size, b.size} for a, b in zip(src, dst, strict=False)]
+    else:
+        groups = [{operand.size for operand in (*src, *dst)}]
+    for sizes in groups:
+        if len(sizes - {None}) > 1:
+            shown = ", ".join(map(str, sorted(s for s in sizes if s is not None)))
+            out.add("MPP-OP-SIZES", f"{scene.where} ({name}) works on {shown} chunks", **at)
+            return
+
+
+def _check_packets(
+    src: list[Operand], dst: list[Operand], name: str, what: Operation, kind: object, scene: Scene
+) -> None:
+    out: Findings = scene.access.out
+    at = scene.at
+    if not scene.plan.packets:
+        out.add("MPP-PACKET-PROTOCOL", f"{scene.where} ({name}), but protocol is not LL", **at)
+    if scene.loop:
+        out.add("MPP-PIPE-PACKETS", f"{scene.where} ({name}) in a pipeline", **at)
+    if name == "ppkt" and kind == "port":
+        out.add("MPP-PACKET-PORT", f"{scene.where} (ppkt) over a port", **at)
+    for side, operands, (low, high) in (
+        ("src_buff", src, what.packet_src),
+        ("dst_buff", dst, what.packet_dst),
+    ):
+        for k, operand in enumerate(operands):
+            if low <= k < high and operand.letter not in ("s", None):
+                out.add("MPP-PACKET-SCRATCH", f"{side}[{k}] of {scene.where} ({name}) lies in "
+                        f"buffer {operand.letter!r}", **at)  # fmt: skip
+
+
+def _check_put(
+    src: list[Operand], dst: list[Operand], ids: list[int], name: str, kind: object, scene: Scene
+) -> None:
+    out, at = scene.access.out, scene.at
+    letters = {operand.letter for operand in src} - {None}
+    if kind == "memory" and len(letters) > 1:
+        out.add("MPP-PUT-SOURCES", f"{scene.where} ({name}) has sources in buffers "
+                f"{', '.join(sorted(map(repr, letters)))}", **at)  # fmt: skip
+    if (kind == "port" or ids) and len(ids) != len(dst):
+        out.add("MPP-PUT-CHANNEL", f"{scene.where} ({name}) has {len(dst)} destinations, but "
+                f"{len(ids)} channels", **at)  # fmt: skip
+        return
+    own = scene.block.channels[str(kind)]
+    for number, operand in zip(ids, dst, strict=False):
+        channel = own[number] if 0 <= number < len(own) else None
+        if channel is None or operand.peer is None:
+            continue
+        peer = scene.rank.channels[str(kind)][channel]
+        if peer != operand.peer:
+            out.add("MPP-PUT-CHANNEL", f"{scene.where} ({name}) puts to rank {operand.peer} over a "
+                    f"channel to rank {peer}", **at)  # fmt: skip

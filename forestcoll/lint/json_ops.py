@@ -1,0 +1,197 @@
+"""Rules of the operations of an MSCCL++ plan, one thread block at a time.
+
+What the kernel does with each (microsoft/mscclpp 1f5f065d, execution_kernel.hpp) decides; the
+loader checks names and types only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from forestcoll.errors import did_you_mean
+from forestcoll.lint.findings import At
+from forestcoll.lint.json_operands import GROUPS, OPERATIONS, SEMAPHORE_OPS, SYNCS, check_data
+from forestcoll.lint.json_text import Access
+from forestcoll.lint.json_values import Block, Plan, Rank
+from forestcoll.plans.onesided_rules import ALIGNMENT, MAX_BARRIERS, MAX_IDS, MAX_SEMAPHORES
+from forestcoll.targets import Target
+
+NAMES = (*OPERATIONS, *SYNCS, *SEMAPHORE_OPS, "nop", "barrier", "pipeline")
+UNKNOWN = {"glre": "; the executor has the fused glres only"}
+
+
+@dataclass(slots=True)
+class Scene:
+    """Where an operation stands: its place, the lists that it counts in, and its pipeline."""
+
+    at: At
+    plan: Plan
+    rank: Rank
+    block: Block
+    number: int  # the rank's
+    access: Access
+    where: str  # `operation 3` or `operation 3.1`
+    loop: int = 0  # num_chunks of the pipeline around it, 0: none
+
+
+def lint_operations(
+    r: int, b: int, entry: dict[str, Any], block: Block, plan: Plan, target: Target, access: Access
+) -> None:
+    """Note what is wrong with the operations of a thread block."""
+    out = access.out
+    at: At = {"rank": r, "block": b}
+    ops = access.objects(entry, "ops", f"threadblocks[{b}]", at)
+    inner = sum(len(op["ops"]) for op in ops if isinstance(op.get("ops"), list))
+    if len(ops) + inner > target.steps:
+        out.add("MPP-OPS", f"{len(ops) + inner} operations", **at)
+    for s, op in enumerate(ops):
+        if len(op) == 1 and op.get("name") == "nop":
+            continue  # by far the most frequent
+        scene = Scene({**at, "step": s}, plan, plan.ranks[r], block, r, access, f"operation {s}")
+        if op.get("name") == "pipeline":
+            _check_pipeline(op, scene)
+        else:
+            _check_operation(op, scene)
+
+
+def _check_pipeline(op: dict[str, Any], scene: Scene) -> None:
+    out, at, access = scene.access.out, scene.at, scene.access
+    _check_groups(op, scene)
+    if scene.loop:
+        out.add("MPP-PIPE-NESTED", f"{scene.where} is a pipeline in a pipeline", **at)
+        return
+    context = op.get("iter_context")
+    if not isinstance(context, dict):
+        rule = "MPP-TYPE" if "iter_context" in op else "MPP-MISSING"
+        out.add(rule, f"{scene.where} (pipeline) has no object iter_context", **at)
+        return
+    unit = access.integer(context, "unit_size", scene.where, at)
+    chunks = access.integer(context, "num_chunks", scene.where, at)
+    if unit is not None and (unit < ALIGNMENT or unit % ALIGNMENT or unit >= 2**32):
+        out.add("MPP-PIPE-UNIT", f"{scene.where}: unit_size is {unit}", **at)
+        unit = None
+    if chunks is not None and chunks < 1:
+        out.add("MPP-PIPE-CHUNKS", f"{scene.where}: num_chunks is {chunks}", **at)
+        chunks = None
+    if unit is not None and chunks is not None:
+        scene.plan.pipelines.add((chunks, unit))
+    body = access.objects(op, "ops", scene.where, at)
+    if "ops" in op and not body:
+        out.add("MPP-PIPE-EMPTY", f"{scene.where} has no operations", **at)
+    for k, item in enumerate(body):
+        if len(item) == 1 and item.get("name") == "nop":
+            continue
+        inside = Scene(
+            at, scene.plan, scene.rank, scene.block, scene.number, access,
+            f"{scene.where}.{k}", chunks or -1,
+        )  # fmt: skip
+        if item.get("name") == "pipeline":
+            _check_pipeline(item, inside)
+        else:
+            _check_operation(item, inside)
+
+
+def _check_operation(op: dict[str, Any], scene: Scene) -> None:
+    out, at = scene.access.out, scene.at
+    name = scene.access.text(op, "name", scene.where, at)
+    if name is None:
+        return
+    if name not in GROUPS:
+        hint = UNKNOWN.get(name) or did_you_mean(name[:40], NAMES)
+        out.add("MPP-OP-NAME", f"{scene.where} is {name[:40]!r}{hint}", **at)
+        return
+    _check_groups(op, scene)
+    if name in OPERATIONS:
+        check_data(op, name, scene)
+    elif name in SYNCS:
+        _check_sync(op, name, scene)
+    elif name in SEMAPHORE_OPS:
+        _check_semaphores(op, name, scene)
+    elif name == "barrier":
+        _check_barrier(op, scene)
+
+
+_FIELDS = {
+    "channel_ids": "data", "src_buff": "data", "dst_buff": "data", "tbg_info": "data",
+    "iter_context": "loop", "ops": "loop", "barrier_id": "barrier", "num_threadblocks": "barrier",
+    "semaphore_ids": "semaphore",
+}  # fmt: skip
+
+
+def _check_groups(op: dict[str, Any], scene: Scene) -> None:
+    """The loader writes every group of fields that is there into the same bytes."""
+    found = {_FIELDS[key] for key in op if key in _FIELDS and key not in ("ops", "tbg_info")}
+    own = GROUPS.get(str(op.get("name")), "")
+    if len(found) > 1:
+        keys = ", ".join(key for key in op if key in _FIELDS)
+        scene.access.out.add(
+            "MPP-UNION", f"{scene.where} ({op.get('name')}) has {keys}", **scene.at
+        )
+    elif found and found != {own}:
+        keys = ", ".join(key for key in op if key in _FIELDS)
+        scene.access.out.add(
+            "MPP-FIELD-UNUSED", f"{scene.where} ({op.get('name')}) has {keys}", **scene.at
+        )
+
+
+def _check_sync(op: dict[str, Any], name: str, scene: Scene) -> None:
+    out, at = scene.access.out, scene.at
+    kind = op.get("channel_type")
+    if kind not in ("memory", "port"):
+        out.add("MPP-OP-CHANNEL-TYPE" if "channel_type" in op else "MPP-OP-INCOMPLETE",
+                f"{scene.where} ({name}) works over memory or port channels, not "
+                f"{str(kind)[:40]!r}", **at)  # fmt: skip
+        return
+    ids = check_ids(op, name, kind, scene)
+    if not ids:
+        out.add("MPP-OP-INCOMPLETE", f"{scene.where} ({name}) names no channel", **at)
+    if len(set(ids)) < len(ids):
+        out.add("MPP-CHANNEL-TWICE", f"{scene.where} ({name}) names a channel twice", **at)
+    if name == "flush":
+        out.add("MPP-FLUSH", f"{scene.where} is a flush", **at)
+
+
+def check_ids(op: dict[str, Any], name: str, kind: str, scene: Scene) -> list[int]:
+    """The operation's channel_ids, each checked against the thread block's own list."""
+    if "channel_ids" not in op:
+        return []
+    out, at = scene.access.out, scene.at
+    ids = scene.access.integers(op, "channel_ids", scene.where, at)
+    own = scene.block.channels[kind]
+    if len(ids) > MAX_IDS:
+        out.add("MPP-OP-CHANNELS", f"{scene.where} ({name}) names {len(ids)} channels", **at)
+    for number in ids:
+        if not 0 <= number < len(own) and not scene.block.broken:
+            out.add("MPP-OP-CHANNEL-ID", f"{scene.where} ({name}): {kind} channel {number}; the "
+                    f"thread block has {len(own)}", **at)  # fmt: skip
+    return ids
+
+
+def _check_semaphores(op: dict[str, Any], name: str, scene: Scene) -> None:
+    out, at = scene.access.out, scene.at
+    ids = []
+    if "semaphore_ids" in op:
+        ids = scene.access.integers(op, "semaphore_ids", scene.where, at)
+    if not ids:
+        out.add("MPP-OP-INCOMPLETE", f"{scene.where} ({name}) names no semaphore", **at)
+    if len(ids) > MAX_SEMAPHORES or len(set(ids)) < len(ids):
+        out.add("MPP-SEMAPHORES", f"{scene.where} ({name}) names {len(ids)} semaphores, "
+                f"{len(set(ids))} of them different", **at)  # fmt: skip
+    for number in ids:
+        if not 0 <= number < scene.rank.semaphores:
+            out.add("MPP-SEMAPHORE-ID", f"{scene.where} ({name}): semaphore {number}; the rank has "
+                    f"{scene.rank.semaphores}", **at)  # fmt: skip
+
+
+def _check_barrier(op: dict[str, Any], scene: Scene) -> None:
+    out, at, access = scene.access.out, scene.at, scene.access
+    for key in ("barrier_id", "num_threadblocks"):
+        if key not in op:
+            out.add("MPP-OP-INCOMPLETE", f"{scene.where} (barrier) has no {key}", **at)
+    number = access.optional(op, "barrier_id", 0, scene.where, at)
+    if not 0 <= number < MAX_BARRIERS:
+        out.add("MPP-BARRIER-ID", f"{scene.where} is barrier {number}", **at)
+    count = access.optional(op, "num_threadblocks", 1, scene.where, at)
+    if count < 1:
+        out.add("MPP-BARRIER-UNMATCHED", f"{scene.where} is for {count} thread blocks", **at)

@@ -1,0 +1,230 @@
+"""What shows when a plan is run symbolically: wiring, deadlock, races, wrong data.
+
+The readers and forestcoll/verify decide; here their words become findings. A plan is run for
+several launches in a row, with as many messages in a queue as the runtime holds.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import TYPE_CHECKING, Literal
+
+from forestcoll.errors import ForestCollError, PlanError, UnsupportedError
+from forestcoll.lint.findings import At, Findings
+from forestcoll.lint.rules import RULES
+from forestcoll.plans import Format
+from forestcoll.plans.onesided_rules import body_of
+from forestcoll.plans.rules import check_header
+from forestcoll.program import Collective, Instruction, Op, Pipeline, Program, Step, ThreadBlock
+from forestcoll.verify.check import Verified, examine
+from forestcoll.verify.wiring import wiring_faults
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+MOST_FAULTS = 1000  # of the run: the rest is more of the same
+SKIPPED = "data, deadlocks and races were not looked at, for the errors above"
+MEANINGS = frozenset(("RUN-WRONG-RESULT", "RUN-WRONG-SUM"))
+Place = Literal["in", "out", "both"]
+_WAITS = frozenset((Op.WAIT, Op.RELAXED_WAIT, Op.ACQUIRE))
+_BARRIERS = frozenset((Op.NOP, Op.BARRIER))
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What the caller knows better than the file."""
+
+    collective: Collective | None = None
+    root: int | None = None
+    place: Place | None = None
+
+
+STAND_IN = frozenset(("alltoall", "alltoallv", "custom"))
+"""Collectives whose buffers are those of an allreduce: they can be run, whatever the data mean."""
+
+
+def run_plan(
+    text: str, source: str, form: Format, told: Told, launches: int, out: Findings
+) -> tuple[Program | None, Verified | None]:
+    """The program as far as it can be read, and what was proven of it; the rest are findings."""
+    word = _collective(text, form)
+    other = told.collective is None and word in STAND_IN
+    if other:
+        told = replace(told, collective=Collective.ALLREDUCE)
+    program = _read(text, source, form, told, out)
+    if program is None:
+        return None, None
+    before = out.errors
+    _note_all(wiring_faults(program), program, out)
+    if out.errors > before or _stops(out):
+        out.add("RUN-SKIPPED", SKIPPED)
+        return program, None
+    try:
+        check_header(program)
+        done, faults = examine(program, launches=launches)
+        found = list(islice(faults, MOST_FAULTS))
+    except UnsupportedError as error:
+        out.add(error.rule or "RUN-UNFOLLOWED", str(error), **_at(error))
+        return program, None
+    except PlanError as error:
+        out.add(error.rule or "RUN-REFUSED", str(error), **_at(error))
+        return program, None
+    if other:
+        found = [fault for fault in found if fault.rule not in MEANINGS]
+        out.add("RUN-DATA-UNFOLLOWED", f"what {word!r} means is not known here: its order, "
+                "deadlocks and races were looked at, its result was not")  # fmt: skip
+    _note_all(found, program, out)
+    if not found:
+        _check_flushes(program, launches, out)
+    return program, done if not other else None
+
+
+def _check_flushes(program: Program, launches: int, out: Findings) -> None:
+    """The runtime's flush does nothing: is the plan right without?"""
+    if all(i.op is not Op.FLUSH for _, _, _, i in program.instructions()):
+        return
+    try:
+        _, faults = examine(_without_flushes(program), launches=launches)
+        fault = next(iter(faults), None)
+    except PlanError as error:
+        fault = error
+    if fault is not None:
+        rank, block, step = next(
+            (r, b, s) for r, b, s, i in program.instructions() if i.op is Op.FLUSH
+        )
+        out.add("MPP-FLUSH", f"this flush is needed, but does nothing; without: {fault}",
+                rank=rank, block=block, step=step, severity="error")  # fmt: skip
+
+
+def _without_flushes(program: Program) -> Program:
+    def kept(step: Step) -> Step | None:
+        if isinstance(step, Pipeline):
+            return replace(step, body=tuple(i for i in step.body if i.op is not Op.FLUSH))
+        return None if step.op is Op.FLUSH else step
+
+    def block(one: ThreadBlock) -> ThreadBlock:
+        return replace(one, steps=tuple(s for s in map(kept, one.steps) if s is not None))
+
+    ranks = tuple(
+        replace(rank, thread_blocks=tuple(map(block, rank.thread_blocks))) for rank in program.ranks
+    )
+    return replace(program, ranks=ranks)
+
+
+def _collective(text: str, form: Format) -> str:
+    """The word for the collective, wherever it stands; the rules have looked at it already."""
+    pattern = (
+        r'<algo\b[^>]*?\bcoll="([^"]*)"' if form == "msccl-xml" else r'"collective"\s*:\s*"([^"]*)"'
+    )
+    found = re.search(pattern, text)
+    return found[1] if found else ""
+
+
+def _read(text: str, source: str, form: Format, told: Told, out: Findings) -> Program | None:
+    try:
+        program = _loads(text, source, form, told)
+    except (PlanError, UnsupportedError) as error:
+        if out.errors:
+            out.add("RUN-SKIPPED", SKIPPED)
+        else:
+            rule = "RUN-REFUSED" if isinstance(error, PlanError) else "RUN-UNFOLLOWED"
+            out.add(rule, str(error).removeprefix(f"{source}:").strip())
+        return None
+    if program.collective.rooted and told.root is None and "root" in program.extra.get("notes", ""):
+        program = replace(program, root=-1)  # nobody says it: the data do
+    if told.root is not None:
+        program = replace(program, root=told.root)
+    if told.place is not None:
+        program = replace(program, in_place=told.place != "out", out_of_place=told.place != "in")
+    return program
+
+
+def _loads(text: str, source: str, form: Format, told: Told) -> Program:
+    if form == "msccl-xml":
+        from forestcoll.plans import msccl_reader
+
+        return msccl_reader.loads(text, source, check=False, collective=told.collective)
+    from forestcoll.plans import mscclpp_reader
+
+    return mscclpp_reader.loads(text, source, check=False, collective=told.collective)
+
+
+# What the runtime refuses, but a run can look past: it says what the plan would do once cured.
+_SURFACE = frozenset(
+    name
+    for name, rule in RULES.items()
+    if rule.severity == "error"
+    and name
+    in {
+        "XML-PROLOG", "XML-WHITESPACE", "XML-TAG", "XML-MISSING", "XML-COLLECTIVE", "XML-NCHANNELS",
+        "XML-TB-SMS", "XML-TB-COUNT", "RCCL-TB-COUNT", "RCCL-FUSED", "XML-STEP-NUMBER",
+        "XML-STEP-COUNT", "XML-COUNT", "XML-CHANNEL", "XML-CHANNEL-LOAD", "XML-DEP-WRAP",
+        "XML-NODES", "XML-OFFSET-16", "XML-SIZE-RANGE", "XML-VALUE-LENGTH", "XML-NOP-EMPTY",
+        "MPP-COLLECTIVE", "MPP-MIN-SIZE", "MPP-SIZE-RANGE", "MPP-4GIB", "MPP-TB-SMS", "MPP-OPS",
+        "MPP-TB-CHANNELS", "MPP-TB-REMOTES", "MPP-OP-CHANNELS", "MPP-BARRIER-ID", "MPP-THREADS",
+    }
+)  # fmt: skip
+
+
+def _stops(out: Findings) -> bool:
+    """Whether something was found that makes a run meaningless."""
+    return any(severity == "error" and rule not in _SURFACE for severity, rule in out.counts)
+
+
+def _at(error: ForestCollError) -> At:
+    rank, block, step = (*error.at, -1, -1, -1)[:3]
+    return {"rank": rank, "block": block, "step": step}
+
+
+def _note_all(faults: Iterable[ForestCollError], program: Program, out: Findings) -> None:
+    """A finding for each fault: the modes (in place or out of place) that it is in count once."""
+    seen: set[tuple[str, tuple[int, ...]]] = set()
+    for fault in islice(faults, MOST_FAULTS):
+        rule = fault.rule or "RUN-REFUSED"
+        key = rule, fault.at
+        if key in seen:
+            continue
+        seen.add(key)
+        if rule == "RUN-RACE" and (place := _missing_nop(fault, program)) is not None:
+            out.add("RUN-RACE-NOP", f"{place[1]}: {fault}", **place[0])
+        else:
+            out.add(rule, str(fault), **_at(fault))
+
+
+# --- where a nop is missing -----------------------------------------------------------------------
+
+
+def _missing_nop(fault: ForestCollError, program: Program) -> tuple[At, str] | None:
+    """Where a nop would part one side of a race from its wait or signal, and what it would part."""
+    for at in (fault.at, fault.other):
+        if len(at) < 3 or program.style != "onesided":
+            continue
+        rank, block, step = at
+        code = [
+            (s, i)
+            for s, one in enumerate(program.ranks[rank].thread_blocks[block].steps)
+            for i in body_of(one)
+        ]
+        place: At = {"rank": rank, "block": block}
+        own = [k for k, (s, _) in enumerate(code) if s == step]
+        if not own:
+            continue
+        before = _until_barrier(code[: own[0]][::-1])
+        waits = [s for s, i in before if i.op in _WAITS]
+        if waits:
+            return {**place, "step": step}, f"no nop between the wait in step {waits[0]} and this"
+        after = _until_barrier(code[own[-1] + 1 :])
+        signals = [s for s, i in after if i.op in (Op.SIGNAL, Op.RELEASE)]
+        if signals:
+            text = f"no nop between step {step} and this signal"
+            return {**place, "step": signals[0]}, text
+    return None
+
+
+def _until_barrier(code: list[tuple[int, Instruction]]) -> list[tuple[int, Instruction]]:
+    for k, (_, i) in enumerate(code):
+        if i.op in _BARRIERS:
+            return code[:k]
+    return code

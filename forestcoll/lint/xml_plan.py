@@ -1,0 +1,43 @@
+"""All rules of an MSCCL XML file: text, algo, gpus, thread blocks, steps."""
+
+from __future__ import annotations
+
+from forestcoll.lint.findings import Findings
+from forestcoll.lint.xml_algo import check_buffers, read_buffers, read_gpus, read_head
+from forestcoll.lint.xml_blocks import (
+    Connections,
+    check_channels,
+    check_partners,
+    check_spare_channels,
+    read_blocks,
+)
+from forestcoll.lint.xml_steps import check_dependencies, read_lane
+from forestcoll.lint.xml_text import Numbers, scan
+from forestcoll.program import Collective
+from forestcoll.targets import Target
+
+
+def lint_xml(
+    text: str, target: Target, sms: int, collective: Collective | None, out: Findings
+) -> None:
+    """Note everything in the file that the runtime refuses, misreads or does not survive."""
+    algo = scan(text, out)
+    if algo is None:
+        return
+    numbers = Numbers(out)
+    head = read_head(algo, target.name, collective, numbers)
+    ends, used = Connections(), 0
+    for rank, gpu in sorted(read_gpus(algo, head, numbers).items()):
+        buffers = read_buffers(rank, gpu, head, numbers)
+        blocks = read_blocks(rank, gpu, head, target, sms, numbers)
+        check_channels(rank, blocks, ends, out)
+        used = max([used, *(1 + b.channel for b in blocks.values() if b.channel is not None)])
+        reach: dict[str, int] = {}
+        lanes = {
+            b: read_lane(rank, block, buffers, target, reach, numbers)
+            for b, block in sorted(blocks.items())
+        }
+        check_buffers(rank, gpu, buffers, reach, out)
+        check_dependencies(rank, lanes, out)
+    check_partners(ends, out)
+    check_spare_channels(algo, head, used, out)

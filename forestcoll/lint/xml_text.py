@@ -1,0 +1,210 @@
+"""From MSCCL XML text to its tags, with a finding for everything that the loaders read otherwise.
+
+`scan` returns the plan's elements as far as they can be read: a linter goes on where a reader
+stops. The grammar is that of the hand-written parser (Azure/msccl-executor-nccl c6f6b36,
+msccl_parser.cc), which knows less than XML.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from xml.parsers import expat
+
+from forestcoll.lint.findings import Findings
+from forestcoll.plans.msccl_scan import MAX_ATTRIBUTES, MAX_VALUE
+
+MAX_ELEMENTS = 2**21
+MAX_DEPTH = 32
+CHILD = {"algo": "gpu", "gpu": "tb", "tb": "step"}
+_INTEGER = re.compile(r"[+-]?(?:0[xX][0-9a-fA-F]{1,16}|[0-9]{1,20})\Z")
+_NAME = r"[A-Za-z_][\w.:-]*"
+_STRICT = re.compile(rf'</?{_NAME}(?: {_NAME}="[^"<>&]*")* ?/?>')
+_TOKEN = re.compile(r"<!--.*?-->|<[^>]*>|[^<]+|<", re.DOTALL)
+
+
+@dataclass(slots=True)
+class Tag:
+    """An element: its attributes as text, its line, and the elements below it."""
+
+    name: str
+    line: int
+    attributes: dict[str, str]
+    children: list[Tag] = field(default_factory=list)
+
+
+class Numbers:
+    """Reads attributes as the loaders do; `get` returns None where there is no number to go by."""
+
+    def __init__(self, out: Findings) -> None:
+        self.out = out
+        self._known: dict[str, int] = {}
+        self._octal: set[str] = set()
+
+    def get(self, tag: Tag, key: str, rank: int = -1, block: int = -1) -> int | None:
+        """The attribute's value as the loaders read it; a finding where it says otherwise."""
+        text = tag.attributes.get(key)
+        if text is None:
+            self.out.add(
+                "XML-MISSING", f"<{tag.name}> has no {key}", rank=rank, block=block, line=tag.line
+            )
+            return None
+        value = self._known.get(text)
+        if value is None:
+            value = self._read(text)
+            if value is None:
+                self.out.add(
+                    "XML-NUMBER", f"{key}={text[:40]!r} of <{tag.name}> is no integer",
+                    rank=rank, block=block, line=tag.line,
+                )  # fmt: skip
+                return None
+            self._known[text] = value
+        if text in self._octal:
+            self.out.add(
+                "XML-OCTAL", f"{key}={text!r} of <{tag.name}> is {value} to the loaders",
+                rank=rank, block=block, line=tag.line,
+            )  # fmt: skip
+        return value
+
+    def _read(self, text: str) -> int | None:
+        if not _INTEGER.match(text):
+            return None
+        digits = text.lstrip("+-")
+        octal = len(digits) > 1 and digits[0] == "0" and digits[1] not in "xX"
+        if octal:
+            if not set(digits) <= set("01234567"):
+                return None
+            if digits.strip("0"):
+                self._octal.add(text)
+        value = int(digits, 8 if octal else 0)
+        return -value if text[0] == "-" else value
+
+
+def scan(text: str, out: Findings) -> Tag | None:
+    """The <algo> element, or None where the file ends before it does."""
+    _check_grammar(text, out)
+    algo = _Elements(out).run(text)
+    return None if out.has("XML-SYNTAX") else algo  # half a plan lacks whatever comes later
+
+
+class _Elements:
+    """Builds the tags while expat reports them; an error of expat ends the file there."""
+
+    def __init__(self, out: Findings) -> None:
+        self.out = out
+        self.algo: Tag | None = None
+        self.open: list[Tag] = []
+        self.skipped = 0
+        self.count = 0
+        self.parser = expat.ParserCreate()
+
+    def run(self, text: str) -> Tag | None:
+        self.parser.StartElementHandler = self.start
+        self.parser.EndElementHandler = self.end
+        self.parser.StartDoctypeDeclHandler = self.doctype
+        try:
+            self.parser.Parse(text, True)
+        except expat.ExpatError as error:
+            what = expat.ErrorString(error.code)
+            self.out.add("XML-SYNTAX", f"not well-formed XML: {what}", line=error.lineno)
+        except UnicodeEncodeError:
+            self.out.add("XML-SYNTAX", "it holds characters outside Unicode")
+        except _StopReading as stop:
+            self.out.add("XML-SYNTAX", str(stop), line=self.parser.CurrentLineNumber)
+        return self.algo
+
+    def doctype(self, *_: object) -> None:
+        self.out.add("XML-PROLOG", "a document type", line=self.parser.CurrentLineNumber)
+        raise _StopReading("a document type is no part of a plan")  # nor are its entities
+
+    def start(self, name: str, attributes: dict[str, str]) -> None:
+        line = self.parser.CurrentLineNumber
+        self.count += 1
+        if self.count > MAX_ELEMENTS or len(self.open) + self.skipped >= MAX_DEPTH:
+            raise _StopReading("more or deeper elements than any plan has")
+        if not self.open and self.algo is None and name != "algo":
+            self.out.add("XML-ROOT-ELEMENT", f"the outermost element is <{name[:40]}>", line=line)
+            self.skipped += 1
+            return
+        if self.skipped or not self._fits(name):
+            if not self.skipped:
+                above = self.open[-1].name if self.open else "the file"
+                self.out.add("XML-ELEMENT", f"<{name[:40]}> in <{above}> is ignored", line=line)
+            self.skipped += 1
+            return
+        tag = Tag(name, line, attributes)
+        if self.open:
+            self.open[-1].children.append(tag)
+        else:
+            self.algo = tag
+        self.open.append(tag)
+        if len(attributes) > MAX_ATTRIBUTES:
+            dropped = ", ".join(list(attributes)[MAX_ATTRIBUTES:][:8])
+            self.out.add("XML-ATTRIBUTES", f"<{name}> has {len(attributes)} attributes; the "
+                         f"loaders never see {dropped}", line=line)  # fmt: skip
+        for key, value in attributes.items():
+            if len(value) > MAX_VALUE // 4 and len(value.encode(errors="replace")) > MAX_VALUE:
+                self.out.add("XML-VALUE-LENGTH", f"{key[:40]} of <{name}> has {len(value)} "
+                             f"characters", line=line)  # fmt: skip
+
+    def _fits(self, name: str) -> bool:
+        return CHILD.get(self.open[-1].name) == name if self.open else self.algo is None
+
+    def end(self, name: str) -> None:
+        if self.skipped:
+            self.skipped -= 1
+        else:
+            self.open.pop()
+
+
+class _StopReading(Exception):
+    """Raised inside expat's callbacks to end the reading; its text says why."""
+
+
+def _check_grammar(text: str, out: Findings) -> None:
+    """A finding for each token that the hand-written parser does not read as XML does."""
+    line = 1
+    seen_tag = False
+    for match in _TOKEN.finditer(text):
+        token = match[0]
+        if token[0] != "<":
+            if not token.isspace() or "\t" in token or "\f" in token or "\v" in token:
+                _check_between(token, line, seen_tag, out)
+        elif token == "<" or (token.startswith("<!--") and not token.endswith("-->")):
+            return  # the file ends in a tag
+        elif not token.startswith("<!--"):
+            seen_tag = True
+            if not _STRICT.fullmatch(token):
+                _check_tag(token, line, out)
+        line += token.count("\n")
+
+
+def _check_between(token: str, line: int, seen_tag: bool, out: Findings) -> None:
+    rest = token.strip(" \n\r")
+    line += token.find(rest[:1]) >= 0 and token[: token.find(rest[:1])].count("\n")
+    if rest.isspace():
+        out.add("XML-WHITESPACE", f"{rest[0]!r} between tags", line=line)
+    elif rest.startswith("\ufeff") and not seen_tag:
+        out.add("XML-TEXT", "a byte order mark before the first tag", line=line)
+    else:
+        out.add("XML-TEXT", f"{rest[:40]!r} between tags", line=line)
+
+
+def _check_tag(token: str, line: int, out: Findings) -> None:
+    if token.startswith(("<?", "<!")):
+        out.add("XML-PROLOG", f"{token[:40]!r}", line=line)
+        return
+    if "\n" in token or "\r" in token:
+        out.add("XML-TAG", f"{token.split()[0][:40]} goes over several lines", line=line)
+    elif "\t" in token:
+        out.add("XML-TAG", f"a tab in {token.split()[0][:40]} ...", line=line)
+    elif "'" in re.sub(r'"[^"]*"', "", token):
+        out.add("XML-TAG", f"single quotes in {token.split()[0][:40]} ...", line=line)
+    elif re.search(r"\s=|=\s", re.sub(r'"[^"]*"', '""', token)):
+        out.add("XML-TAG", f"a space next to '=' in {token.split()[0][:40]} ...", line=line)
+    elif "&" in token:
+        out.add("XML-TAG", f"an entity (&...;) in {token.split()[0][:40]} ...", line=line)
+    elif "  " in re.sub(r'"[^"]*"', '""', token):
+        out.add("XML-SPACES", f"two spaces in {token.split()[0][:40]} ...", line=line)
+    elif token.endswith(">"):  # what is cut off is XML-SYNTAX
+        out.add("XML-TAG", f"{token[:40]!r} is no tag to the loaders", line=line)
