@@ -36,14 +36,16 @@ ALLOWED: dict[str, set[str]] = {
     "plans": FOREST | {"targets"},
     "lint": FOREST | {"targets", "plans", "verify"},
     "execute": FOREST | {"targets"},
-    "choose": FOREST | {"targets", "solver", "lower"},
+    "budget": FOREST | {"targets", "lower"},
+    "choose": FOREST | {"targets", "solver", "lower", "budget"},
     "groups_file": FOREST | {"forest_file", "certificate", "solver"},
     "together": FOREST
     | {"targets", "choose", "solver", "certificate", "forest_file", "groups_file", "lower"}
     | {"pipeline"},
     "pipeline": FOREST
     | {"groups_file"}
-    | {"targets", "solver", "choose", "certificate", "forest_file", "lower", "verify", "plans"},
+    | {"targets", "solver", "choose", "certificate", "forest_file", "lower", "verify", "plans"}
+    | {"budget"},
     "report": FOREST | {"lint", "pipeline", "together", "choose", "solver", "execute", "deploy"},
     "deploy": BASE | {"program", "targets", "plans", "verify"},
     "torch": BASE | {"program", "verify", "plans"},
