@@ -46,6 +46,7 @@ ALLOWED: dict[str, set[str]] = {
     | {"groups_file"}
     | {"targets", "solver", "choose", "certificate", "forest_file", "lower", "verify", "plans"}
     | {"budget"},
+    "predict": FOREST | {"forest_file", "pipeline"},
     "report": FOREST | {"lint", "pipeline", "together", "choose", "solver", "execute", "deploy"},
     "deploy": BASE | {"program", "targets", "plans", "verify"},
     "torch": BASE | {"program", "verify", "plans"},

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -11,19 +10,16 @@ import click
 from forestcoll.budget import Budget
 from forestcoll.cli import files, groups
 from forestcoll.cli.options import (
-    DTYPES,
     FORMATS,
     HOLDS,
-    OPS,
     TARGETS,
     Problem,
-    SizeType,
     choice_options,
     json_option,
     plan_options,
     problem_options,
 )
-from forestcoll.cli.talk import complain, draw, note, print_json
+from forestcoll.cli.talk import complain, draw, print_json
 from forestcoll.cli.verify import verify
 
 if TYPE_CHECKING:
@@ -179,72 +175,6 @@ def optimum(problem: Problem, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("plan", metavar="PLAN")
-@click.option(
-    "--size",
-    "sizes",
-    type=SizeType(),
-    multiple=True,
-    default=("64M",),
-    show_default="64M",
-    help="Bytes as nccl-tests counts them: K, M, G are powers of 1024. Repeatable.",
-)
-@click.option("--dtype", type=click.Choice(DTYPES), default="float32", show_default=True)
-@click.option("--op", type=click.Choice(OPS), default="sum", show_default=True)
-@click.option(
-    "--iterations",
-    "-n",
-    type=click.IntRange(1, 1_000_000),
-    default=1,
-    show_default=True,
-    help="Timed runs of each row.",
-)
-@click.option(
-    "--timeout",
-    type=click.FloatRange(0.1, 86400),
-    default=60.0,
-    show_default=True,
-    help="Seconds without any progress before the run is given up.",
-)
-@json_option
-def run(
-    plan: str,
-    sizes: tuple[int, ...],
-    dtype: str,
-    op: str,
-    iterations: int,
-    timeout: float,
-    as_json: bool,
-) -> int:
-    """Run a plan on this machine and check every element.
-
-    Every rank has real buffers; the table is that of nccl-tests.
-    """
-    from forestcoll import plans
-    from forestcoll.execute import cpu
-    from forestcoll.report import nccl_tests, words
-    from forestcoll.report.progress import StageProgress
-
-    with StageProgress(f"reading {plan}"):
-        program = plans.read_plan(Path(plan))
-    if program.style == "onesided" and op != "sum" and program.collective.reduces:
-        note(f"MSCCL++'s own executor always sums; --op {op} holds on this machine only")
-    results = []
-    for size in sizes:
-        with StageProgress(f"running {words.size(size)}"):
-            results.append(
-                cpu.run(program, size, dtype=dtype, op=op, iterations=iterations, timeout=timeout)
-            )
-    for text in dict.fromkeys(t for result in results for t in result.notes):
-        note(text)
-    if as_json:
-        print_json(nccl_tests.summary(program, results))
-    else:
-        click.echo(nccl_tests.table(program, results))
-    return 1 if any(result.wrong for result in results) else 0
-
-
-@click.command()
 @json_option
 def doctor(as_json: bool) -> int:
     """Check this installation and this machine."""
@@ -275,4 +205,4 @@ def _destination(output: str, formats: tuple[Format, ...], target: TargetName) -
     return where
 
 
-ALL = (synthesize, optimum, verify, run, doctor)
+ALL = (synthesize, optimum, verify, doctor)

@@ -24,7 +24,7 @@ HOLDS = {name: target.format for name, target in targets.TARGETS.items()}
 """The plan format that each target reads."""
 PROTOCOLS = ("Simple", "LL", "LL128")
 DTYPES = ("float16", "bfloat16", "float32", "float64", "int8", "uint8", "int32", "int64")
-OPS = ("sum", "prod", "min", "max")
+OPS = ("sum", "prod", "min", "max", "avg")
 SIZE_LIMIT = 2**50
 
 F = TypeVar("F", bound=Callable[..., object])

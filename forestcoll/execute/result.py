@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Literal
 
 Mode = Literal["out-of-place", "in-place"]
@@ -38,6 +39,11 @@ class RunResult:
     rows: tuple[Row, ...]
     notes: tuple[str, ...] = ()
     mismatches: tuple[str, ...] = ()
+
+    def predicted(self, microseconds: Callable[[int], float]) -> RunResult:
+        """The same with predictions by size."""
+        rows = tuple(replace(row, predicted_us=microseconds(row.size)) for row in self.rows)
+        return replace(self, rows=rows)
 
     @property
     def wrong(self) -> int:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import csv as csv_format
+import io
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from forestcoll.execute.cpu import Row, RunResult
+    from forestcoll.execute.result import Row, RunResult
     from forestcoll.program import Program
 
 MODES = ("out-of-place", "in-place")
@@ -14,30 +16,57 @@ DETAILS = 5
 """Wrong elements that are spelled out."""
 _LEFT = "{:>12}  {:>12}  {:>8}  {:>6}  {:>4}"
 _RIGHT = "  {:>10}  {:>7}  {:>7}  {:>6}"
+_PERCENT = "  {:>17}"
+_COLUMNS = (
+    *("size", "count", "type", "redop", "root", "mode"),
+    *("time_us", "algbw", "busbw", "wrong", "predicted_us", "percent_of_predicted"),
+)
 
 
-def table(program: Program, results: Sequence[RunResult]) -> str:
-    """Head, one line a size, and the closing averages; wrong elements are listed below."""
+def table(program: Program, results: Sequence[RunResult], predicted: str = "") -> str:
+    """Head, one line a size, and the closing averages; wrong elements are listed below.
+
+    `predicted`: what the percentages of predicted bandwidth are of; they come last, so that who
+    reads nccl-tests' columns by number finds them in their places. Without, they are left away.
+    """
     names = _LEFT.format("size", "count", "type", "redop", "root")
     units = _LEFT.format("(B)", "(elements)", "", "", "")
     width = len(_RIGHT.format("", "", "", ""))
+    percent = _PERCENT.format("of predicted (%)") if predicted else ""
     lines = [
         f"# {program.collective.value}, {program.n} ranks, {program.name or 'unnamed plan'}",
-        "#" + " " * len(names) + "".join(mode.center(width) for mode in MODES),
+        "#" + " " * len(names) + "".join(mode.center(width) for mode in MODES) + percent,
         "#" + names + _RIGHT.format("time", "algbw", "busbw", "#wrong") * 2,
         "#" + units + _RIGHT.format("(us)", "(GB/s)", "(GB/s)", "") * 2,
     ]
-    lines.extend(" " + _line(result.rows) for result in results)
+    if predicted:
+        lines[2] += _PERCENT.format("out-of-  in-place")
+    lines.extend(" " + _line(result.rows, bool(predicted)) for result in results)
     rows = [row for result in results for row in result.rows]
     wrong = sum(result.wrong for result in results)
     average = sum(row.busbw for row in rows) / len(rows) if rows else 0.0
     lines.append(f"# Out of bounds values : {wrong} {'OK' if wrong == 0 else 'FAILED'}")
     lines.append(f"# Avg bus bandwidth    : {average:.4g}")
+    if predicted:
+        lines.append(f"# Predicted algbw      : {predicted}")
     lines.extend(f"# wrong: {text}" for text in _details(results))
     return "\n".join(line.rstrip() for line in lines)
 
 
-def summary(program: Program, results: Sequence[RunResult]) -> dict[str, object]:
+def csv(results: Sequence[RunResult]) -> str:
+    """The rows for spreadsheets: a head, a line a row; what there is not is left empty."""
+    stream = io.StringIO()
+    writer = csv_format.writer(stream, lineterminator="\n")
+    writer.writerow(_COLUMNS)
+    for row in (row for result in results for row in result.rows):
+        numbers = (row.time_us, row.algbw, row.busbw, row.wrong, row.predicted_us, row.of_predicted)
+        writer.writerow((row.size, row.count, row.dtype, row.op, row.root, row.mode, *numbers))
+    return stream.getvalue()
+
+
+def summary(
+    program: Program, results: Sequence[RunResult], predicted: str = ""
+) -> dict[str, object]:
     """The same for machines."""
     return {
         "collective": program.collective.value,
@@ -55,16 +84,19 @@ def summary(program: Program, results: Sequence[RunResult]) -> dict[str, object]
                 "algbw": row.algbw,
                 "busbw": row.busbw,
                 "wrong": row.wrong,
+                "predicted_us": row.predicted_us,
+                "percent_of_predicted": row.of_predicted,
             }
             for result in results
             for row in result.rows
         ],
+        "predicted": predicted or None,
         "wrong": _details(results),
         "notes": list(dict.fromkeys(note for result in results for note in result.notes)),
     }
 
 
-def _line(rows: Iterable[Row]) -> str:
+def _line(rows: Iterable[Row], predicted: bool) -> str:
     by_mode: dict[str, Row] = {row.mode: row for row in rows}
     first = next(iter(by_mode.values()))
     text = _LEFT.format(first.size, first.count, first.dtype, first.op, first.root)
@@ -76,7 +108,14 @@ def _line(rows: Iterable[Row]) -> str:
             text += _RIGHT.format(
                 f"{row.time_us:.2f}", f"{row.algbw:.3f}", f"{row.busbw:.3f}", _count(row)
             )
+    if predicted:
+        text += _PERCENT.format("  ".join(f"{_share(by_mode.get(mode)):>7}" for mode in MODES))
     return text
+
+
+def _share(row: Row | None) -> str:
+    share = row.of_predicted if row else None
+    return "-" if share is None else f"{share:.3g}" if share >= 0.001 else "0.000"
 
 
 def _count(row: Row) -> int | str:

@@ -1,0 +1,209 @@
+"""The command `run`: a plan on this machine, as nccl-tests would show it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from forestcoll.cli import files
+from forestcoll.cli.options import DTYPES, OPS, SizeType, json_option, load, set_option
+from forestcoll.cli.talk import note, print_json
+from forestcoll.errors import ForestCollError
+
+if TYPE_CHECKING:
+    from forestcoll.execute.result import RunResult
+    from forestcoll.predict import Prediction
+    from forestcoll.program import Program
+
+DEFAULT_SIZE = 64 << 20
+MOST_SIZES = 1000
+"""Sizes of one run: more of them are a slip of the keyboard."""
+
+
+@click.command()
+@click.argument("plan", metavar="PLAN")
+@click.option(
+    "--size",
+    "sizes",
+    type=SizeType(),
+    multiple=True,
+    help="Bytes as nccl-tests counts them: K, M, G are powers of 1024. Repeatable. Default: 64M.",
+)
+@click.option("--minbytes", "-b", "low", type=SizeType(), help="Sizes from this one ...")
+@click.option("--maxbytes", "-e", "high", type=SizeType(), help="... to this one ...")
+@click.option(
+    "--stepfactor", "-f", "factor", type=click.IntRange(2), help="... times this. Default: 2."
+)
+@click.option("--stepbytes", "-i", "step", type=SizeType(), help="... or plus this.")
+@click.option("--dtype", "-d", type=click.Choice(DTYPES), default="float32", show_default=True)
+@click.option("--op", "-o", type=click.Choice(OPS), default="sum", show_default=True)
+@click.option(
+    "--iterations",
+    "--iters",
+    "-n",
+    type=click.IntRange(1, 1_000_000),
+    default=1,
+    show_default=True,
+    help="Timed runs of each row.",
+)
+@click.option(
+    "--warmup",
+    "--warmup-iters",
+    "-w",
+    type=click.IntRange(0, 1_000_000),
+    default=1,
+    show_default=True,
+    help="Runs before them that are not timed.",
+)
+@click.option(
+    "--check",
+    "-c",
+    type=click.IntRange(0, 1),
+    default=1,
+    show_default=True,
+    help="1: compare every element of the first and the last run; 0: do not.",
+)
+@click.option(
+    "--ranks-as",
+    type=click.Choice(("processes", "threads", "auto")),
+    default="auto",
+    show_default=True,
+    help="A process for each rank, over shared memory, or threads of one process. auto: processes "
+    "for at most 64 ranks.",
+)
+@click.option(
+    "--depth",
+    type=click.IntRange(1, 4096),
+    help="Messages that a fifo connection holds. Default: as much as the plan's runtime holds.",
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(0.1, 86400),
+    default=60.0,
+    show_default=True,
+    help="Seconds without any progress before the run is given up.",
+)
+@click.option(
+    "--topology",
+    "-t",
+    metavar="NAME|FILE",
+    help="What the plan is for: adds the percentage of its best algbw. Default: by the forest file "
+    "beside the plan, if there is one.",
+)
+@set_option
+@click.option(
+    "--forest", metavar="FILE", help="The plan's forest: adds the percentage of its algbw."
+)
+@click.option("--csv", metavar="FILE", help="Write the rows there as well.")
+@click.option("--force", is_flag=True, help="Overwrite that file.")
+@json_option
+def run(plan: str, as_json: bool, csv: str | None, force: bool, **options: Any) -> int:
+    """Run a plan on this machine and check every element.
+
+    Every rank has real buffers; the table and its options are those of nccl-tests: -b 8 -e 1G -f 2.
+    """
+    sizes = _sizes(options)
+    if options["topology"] and options["forest"]:
+        raise click.UsageError("--topology and --forest both say what to expect: give one")
+    if options["pairs"] and not options["topology"]:
+        raise click.UsageError("--set is for a --topology")
+    if csv is not None:
+        files.check_free([Path(csv)], force)
+
+    from forestcoll import plans
+    from forestcoll.report import nccl_tests, words
+    from forestcoll.report.progress import StageProgress
+
+    with StageProgress(f"reading {plan}"):
+        program = plans.read_plan(Path(plan))
+        prediction = _prediction(program, Path(plan), options)
+    if program.style == "onesided" and options["op"] != "sum" and program.collective.reduces:
+        note(f"MSCCL++'s own executor always sums; --op {options['op']} holds here only")
+    results = _measure(program, sizes, prediction, options)
+    for text in dict.fromkeys(t for result in results for t in result.notes):
+        note(text)
+    source = f"{words.exact(prediction.algbw)} GB/s, {prediction.source}" if prediction else ""
+    if csv is not None:
+        files.write_all({Path(csv): nccl_tests.csv(results)}, force)
+    if as_json:
+        print_json(nccl_tests.summary(program, results, source))
+    else:
+        click.echo(nccl_tests.table(program, results, source))
+    return 1 if any(result.wrong for result in results) else 0
+
+
+def _measure(
+    program: Program, sizes: list[int], prediction: Prediction | None, options: dict[str, Any]
+) -> list[RunResult]:
+    """A result for each size."""
+    from forestcoll.execute import cpu
+    from forestcoll.report import words
+    from forestcoll.report.progress import StageProgress
+
+    results = []
+    for size in sizes:
+        with StageProgress(f"running {words.size(size)}"):
+            result = cpu.run(
+                program,
+                size,
+                dtype=options["dtype"],
+                op=options["op"],
+                iterations=options["iterations"],
+                warmup=options["warmup"],
+                check=bool(options["check"]),
+                timeout=options["timeout"],
+                slots=options["depth"],
+                ranks_as=options["ranks_as"],
+            )
+        results.append(result.predicted(prediction.microseconds) if prediction else result)
+    return results
+
+
+def _sizes(options: dict[str, Any]) -> list[int]:
+    """What `--size`, or `-b`, `-e`, `-f` and `-i`, ask for."""
+    low, high, factor, step = (options[name] for name in ("low", "high", "factor", "step"))
+    given = list(options["sizes"])
+    if low is None and high is None:
+        if factor or step:
+            raise click.UsageError("-f and -i say how to go from -b to -e: give those too")
+        return given or [DEFAULT_SIZE]
+    if given:
+        raise click.UsageError("--size and -b or -e both say which sizes: give one")
+    if factor and step:
+        raise click.UsageError("-f and -i both say how to go on: give one")
+    low, high = low or high, high or low
+    if low > high:
+        raise click.UsageError(f"-b {low} is more than -e {high}")
+    found = []
+    for size in _steps(low, high, factor, step):
+        found.append(size)
+        if len(found) > MOST_SIZES:
+            raise click.UsageError(f"more than {MOST_SIZES} sizes: choose a larger -i")
+    return found
+
+
+def _steps(low: int, high: int, factor: int | None, step: int | None) -> Iterator[int]:
+    size = low
+    while size <= high:
+        yield size
+        size = size + step if step else size * (factor or 2)
+
+
+def _prediction(program: Program, plan: Path, options: dict[str, Any]) -> Prediction | None:
+    from forestcoll import predict
+
+    try:
+        if options["topology"]:
+            return predict.by_topology(program, load(options["topology"], options["pairs"]))
+        if options["forest"]:
+            return predict.by_forest(program, Path(options["forest"]))
+    except ForestCollError as error:
+        option = "--topology" if options["topology"] else "--forest"
+        raise type(error)(f"{option}: {error}") from error
+    found, text = predict.beside(program, plan)
+    if text:
+        note(text)
+    return found

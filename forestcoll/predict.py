@@ -1,0 +1,83 @@
+"""How long a plan should take on the machine that it is for: what a measured time is held against.
+
+Data over the forest's algbw: links at their nominal bandwidth, nothing else. A schedule of that
+forest reaches it for large sizes; latency, which rules small ones, is not in it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from forestcoll.errors import ForestCollError, PlanError
+
+if TYPE_CHECKING:
+    from forestcoll.program import Program
+    from forestcoll.topology import Topology
+
+FOREST = ".forest.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """An algbw in GB/s of 10^9 bytes, and where it comes from."""
+
+    algbw: Fraction
+    source: str
+
+    def microseconds(self, size: int) -> float:
+        """For nccl-tests' size in bytes."""
+        return float(size / self.algbw / 1000)
+
+
+def by_forest(program: Program, path: Path) -> Prediction:
+    """The algbw of the forest in a file. Raises ForestCollError: no forest, or another one's."""
+    from forestcoll import forest_file
+
+    forest = forest_file.load(path)
+    ours = (program.collective, program.n, program.root)
+    if (forest.collective, forest.n, forest.root) != ours:
+        raise PlanError(
+            f"{path}: a forest for {forest.collective} over {forest.n} ranks, not for the plan's "
+            f"{program.collective} over {program.n}" + _root(program)
+        )
+    return Prediction(forest.algbw, path.name)
+
+
+def by_topology(program: Program, topology: Topology) -> Prediction:
+    """The best algbw that a topology allows all of its GPUs."""
+    from forestcoll import pipeline
+
+    if len(topology.gpus) != program.n:
+        raise PlanError(
+            f"{topology.name} has {len(topology.gpus)} GPUs; the plan is for {program.n} ranks"
+        )
+    root = program.root if program.root >= 0 else None
+    best = pipeline.optimum(topology, program.collective, root=root)
+    return Prediction(best.algbw, f"the optimum of {topology.name}")
+
+
+def beside(program: Program, plan: Path) -> tuple[Prediction | None, str]:
+    """By the forest file that lies beside a plan file, as `synthesize` writes it; and a note.
+
+    The note says why a file that is there does not serve; without a file it is empty.
+    """
+    name = plan.name
+    for suffix in (".msccl.xml", ".mscclpp.json", ".xml", ".json"):
+        if name.endswith(suffix):
+            break
+    else:
+        return None, ""
+    path = plan.with_name(name.removesuffix(suffix) + FOREST)
+    if not path.is_file():
+        return None, ""
+    try:
+        return by_forest(program, path), ""
+    except ForestCollError as error:
+        return None, f"no prediction by the forest beside the plan: {error}"
+
+
+def _root(program: Program) -> str:
+    return f" from rank {program.root}" if program.collective.rooted else ""
