@@ -221,8 +221,8 @@ def test_roots_of_an_allreduce_may_own_different_parts(target: Target) -> None:
 def test_instances_cut_every_tree() -> None:
     made = of_shape(Collective.ALLGATHER, 3, star)
     once, thrice = lower(made, MSCCLPP), proven(made, MSCCLPP, instances=3)
-    assert usage(once).thread_blocks == 3
-    assert usage(thrice).thread_blocks == 9
+    assert usage(once).thread_blocks == 1  # a leaf needs none of its own
+    assert usage(thrice).thread_blocks == 3
     assert thrice.ranks[0].output_chunks == 3 * once.ranks[0].output_chunks
 
 
@@ -335,15 +335,94 @@ def test_channels_are_memory_in_a_box_and_port_between() -> None:
                 assert channel.kind == ("memory" if near else "port")
 
 
-def test_thread_blocks_shake_hands_and_only_ports_are_awaited_at_the_end() -> None:
-    for boxes, last in ((1, Pipeline), (4, Instruction)):
-        program = lower(of_shape(Collective.ALLREDUCE, 4, chain, boxes), MSCCLPP)
-        for rank in program.ranks:
-            for block in rank.thread_blocks:
-                first = block.steps[0]
-                assert isinstance(first, Instruction)
-                assert first.op is Op.RELAXED_SIGNAL
-                assert isinstance(block.steps[-1], last)
+def ops(program: Program, rank: int) -> list[list[Op]]:
+    """Per thread block of a rank what it does, pipelines flattened."""
+    blocks = program.ranks[rank].thread_blocks
+    return [
+        [i.op for s in b.steps for i in (s.body if isinstance(s, Pipeline) else (s,))]
+        for b in blocks
+    ]
+
+
+SHAKES = [Op.RELAXED_SIGNAL, Op.RELAXED_WAIT, Op.NOP]
+SAID = [Op.NOP, Op.SIGNAL, Op.WAIT]
+
+
+@pytest.mark.parametrize(
+    ("collective", "body"),
+    [
+        (Collective.ALLGATHER, [Op.PUT, Op.COPY]),
+        (Collective.REDUCE_SCATTER, [Op.READ_REDUCE]),
+        (Collective.ALLREDUCE, [Op.READ_REDUCE_PUT]),
+    ],
+)
+def test_stars_in_a_box_are_one_thread_block(collective: Collective, body: list[Op]) -> None:
+    """Every rank reads all contributions or writes its own to all; leaves do nothing."""
+    program = proven(of_shape(collective, 8, star), MSCCLPP)
+    for rank in range(8):
+        assert ops(program, rank) == [[*SHAKES, *body, *SAID]]
+    assert usage(program).scratch == 0
+
+
+def test_an_allreduce_shakes_hands_only_where_data_does_not_tell() -> None:
+    program = proven(of_shape(Collective.ALLREDUCE, 4, chain, boxes=4), MSCCLPP)
+    relaxed = {Op.RELAXED_SIGNAL, Op.RELAXED_WAIT}
+    assert not relaxed & {i.op for i in instructions(program)}
+    # what leaves a box by a port is reused when its receiver says that it has all
+    last = [b[-3:] for r in range(4) for b in ops(program, r) if Op.PUT_SIGNAL in b]
+    assert SAID in last
+    inside = proven(of_shape(Collective.ALLREDUCE, 4, chain), MSCCLPP)
+    assert relaxed & {i.op for i in instructions(inside)}  # the leaf's input is read
+
+
+def test_halves_of_an_allreduce_overlap() -> None:
+    """Trees of a root that carry the same: the root adds up and hands down in one pipeline."""
+    program = proven(of_shape(Collective.ALLREDUCE, 6, chain), MSCCLPP)
+    assert "slice by slice" in program.extra["halves"]
+    for rank in range(6):
+        fused = [b for b in ops(program, rank) if Op.READ_REDUCE_PUT in b]
+        assert fused
+        for block in fused:
+            assert Op.ACQUIRE not in block
+        # sums and what is handed further are in different thread blocks
+        assert not any(Op.READ_REDUCE in b and Op.PUT in b for b in ops(program, rank))
+
+
+def test_a_wide_root_hands_over_by_semaphores_inside_the_pipelines() -> None:
+    program = proven(of_shape(Collective.ALLREDUCE, 16, star), MSCCLPP)
+    assert Op.READ_REDUCE_PUT not in {i.op for i in instructions(program)}
+    for rank in program.ranks:
+        bodies = [
+            [i.op for i in s.body]
+            for b in rank.thread_blocks
+            for s in b.steps
+            if isinstance(s, Pipeline)
+        ]
+        assert [Op.READ_REDUCE, Op.NOP, Op.READ_REDUCE, Op.NOP, Op.RELEASE] in bodies
+        assert [Op.ACQUIRE, Op.NOP, Op.PUT, Op.PUT] in bodies
+
+
+def test_few_thread_blocks_sum_first_and_broadcast_then() -> None:
+    made = of_shape(Collective.ALLREDUCE, 6, chain)
+    program = lower(made, replace(MSCCLPP, thread_blocks=1, steps=200))
+    verify(program, launches=3)
+    link_loads(program, made)
+    assert usage(program).thread_blocks == 1
+    assert "too few thread blocks" in program.extra["halves"]
+    assert "halves" not in lower(of_shape(Collective.REDUCE, 6, chain), MSCCLPP).extra
+
+
+def test_sums_of_other_boxes_need_scratch_and_those_of_the_own_do_not() -> None:
+    # 2 boxes of 4: root 0, in the other box 4 adds up for it
+    parents = [-1, 0, 0, 0, 0, 4, 4, 4]
+    made = forest(Collective.REDUCE, 8, [tree("reduce", 1, parents)], boxes=2)
+    program = proven(made, MSCCLPP)
+    assert [r.scratch_chunks for r in program.ranks] == [1, 0, 0, 0, 1, 0, 0, 0]
+    assert usage(program).scratch == 1
+    both = [tree("reduce", 1, parents), tree("broadcast", 1, parents)]
+    program = proven(forest(Collective.ALLREDUCE, 8, both, boxes=2), MSCCLPP)
+    # the sum of the other box is made in its output
+    assert [r.scratch_chunks for r in program.ranks] == [1, 0, 0, 0, 0, 0, 0, 0]
 
 
 def test_pipelines_take_the_callers_slice() -> None:
@@ -383,7 +462,8 @@ def test_classes_grow_where_few_thread_blocks_are_too_small() -> None:
 @ALL
 def test_a_wide_tree_is_cut_into_pieces(collective: Collective) -> None:
     program = proven(of_shape(collective, 20, star), MSCCLPP)
-    assert any(rank.semaphores for rank in program.ranks)
+    # a root that sends its input has nothing to wait for
+    assert any(rank.semaphores for rank in program.ranks) == collective.reduces
     assert usage(program).channels <= 16
 
 
@@ -486,12 +566,7 @@ def test_phases_of_an_allreduce_must_carry_the_same() -> None:
         (RCCL, {"nodes": 42}, r"needs 4\d XML elements .*, rccl holds 42"),
         (RCCL, {"dependency_blocks": 2}, r"blocks that others wait for, rccl holds 2"),
         (MSCCLPP, {"remote_buffers": 4}, r"needs 5 remote buffers in one thread block, mscclpp"),
-        (MSCCLPP, {"steps": 9}, r"operations in one thread block, mscclpp holds 9"),
-        (
-            MSCCLPP,
-            {"thread_blocks": 1, "steps": 40},
-            r"6 trees need more than 1 thread blocks of 40",
-        ),
+        (MSCCLPP, {"steps": 5}, r"operations in one thread block, mscclpp holds 5"),
     ],
 )
 def test_limits_are_named_with_rank_figure_and_way_out(
@@ -507,6 +582,12 @@ def test_limits_are_named_with_rank_figure_and_way_out(
     assert "--trees" not in str(caught.value)  # there is but one tree a root
     assert fits(made, small) == str(caught.value)
     assert fits(made, target) is None
+
+
+def test_too_few_thread_blocks_are_named() -> None:
+    made = of_shape(Collective.ALLREDUCE, 6, chain)
+    with pytest.raises(PlanError, match=r"12 trees need more than 1 thread blocks of 30 operat"):
+        lower(made, replace(MSCCLPP, thread_blocks=1, steps=30))
 
 
 def test_a_chain_needs_two_channels() -> None:

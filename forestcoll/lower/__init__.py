@@ -10,8 +10,12 @@
     planes     two networks: which channels lead to which
     onesided   MSCCL++: put, signal, wait; one pipeline a tree
       pieces     trees too wide for a thread block, cut
+      places     where partial sums lie
       pipelines  what is repeated slice by slice
-      classes    which trees share a thread block
+      parts      what a rank does for a piece of a tree
+      lanes      channels to be, and the handshakes on them
+      classes    which trees share thread blocks
+      hosts      which of them a rank has
     limits     what a program takes of a target, and the refusals
 
 Every program is right in place and out of place; out of place it never writes the input.
@@ -23,9 +27,10 @@ from forestcoll.errors import PlanError
 from forestcoll.forest import Forest
 from forestcoll.lower.fifo import lower_fifo
 from forestcoll.lower.fused import lower_fused
-from forestcoll.lower.layout import layout
+from forestcoll.lower.layout import Layout, layout
 from forestcoll.lower.limits import Budget, Usage, check_limits, usage
 from forestcoll.lower.onesided import lower_onesided
+from forestcoll.lower.packets import MAX_BYTES, lower_packets
 from forestcoll.lower.planes import no_parity, parity_of
 from forestcoll.program import Collective, Program, Protocol
 from forestcoll.targets import Target
@@ -48,6 +53,7 @@ def lower(
 
     `unit_bytes`: the slice that a onesided pipeline moves at a time, a multiple of 16. `instances`:
     equal parts into which every tree is cut, for more thread blocks at work on few trees.
+    `protocol`: LL for small messages (onesided: packets); None takes what is right for large ones.
     `protocol`: how messages are sent; None takes what is fastest for much data.
     A compact forest is written out first (UnsupportedError beyond its limit).
     Raises PlanError where the target cannot hold it (naming rank, figure, limit and a way out), or
@@ -66,10 +72,15 @@ def lower(
     fifo = target.style == "fifo"
     chunks = layout(forest, instances, parity_of(forest.graph) if fifo else no_parity)
     boxes = tuple(forest.graph.box(node) for node in forest.graph.ranks)
+    extra: dict[str, str] = {}
+    if not fifo and protocol not in (None, "Simple"):
+        return _packets(forest, chunks, budget, boxes, protocol)
     if fifo:
         ranks = (lower_fused if target.fused else lower_fifo)(chunks, budget)
     else:
-        ranks = lower_onesided(chunks, budget, boxes, unit_bytes)
+        ranks, halves = lower_onesided(chunks, budget, boxes, unit_bytes)
+        if halves:
+            extra["halves"] = halves
     program = Program(
         name=forest.name,
         collective=forest.collective,
@@ -80,15 +91,45 @@ def lower(
         root=forest.root,
         protocol=_protocol(forest, target, boxes, protocol),
         names=names,
+        extra=extra,
     )
     check_limits(program, budget)
     return program
 
 
-def fits(forest: Forest, target: Target) -> str | None:
+def _packets(
+    forest: Forest, chunks: Layout, budget: Budget, boxes: tuple[str, ...], protocol: Protocol | None
+) -> Program:
+    if protocol != "LL":
+        raise PlanError(f"protocol {protocol}: {budget.target.name} has Simple and LL (packets)")
+    least = 16 * chunks.chunks
+    if least > MAX_BYTES:
+        raise PlanError(
+            f"{budget.title}: {chunks.chunks} chunks of 16 bytes are {least} bytes at least, and "
+            f"packets are for up to {MAX_BYTES}; fewer trees (--trees 1) make fewer chunks"
+        )
+    ranks, in_place = lower_packets(chunks, budget, boxes)
+    program = Program(
+        name=forest.name,
+        collective=forest.collective,
+        style="onesided",
+        ranks=ranks,
+        in_place=in_place,
+        out_of_place=True,
+        root=forest.root,
+        protocol="LL",
+        names=budget.names,
+        max_bytes=MAX_BYTES,
+        double_scratch=True,
+    )
+    check_limits(program, budget)
+    return program
+
+
+def fits(forest: Forest, target: Target, protocol: Protocol | None = None) -> str | None:
     """Why `target` cannot hold the forest's program, or None where it can."""
     try:
-        lower(forest, target)
+        lower(forest, target, protocol=protocol)
     except PlanError as error:
         return str(error)
     return None

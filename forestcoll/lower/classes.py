@@ -1,8 +1,10 @@
-"""Dealing pieces of trees out to classes: class j is what one thread block does at every rank.
+"""Dealing pieces of trees out to classes: a class is one or two thread blocks at every rank.
 
-What shares a thread block is a unit: a piece of a tree, or the main pieces of a root's reduce and
-broadcast trees over the same chunks, whose order then needs nothing more. Where a thread block
-cannot hold all of those, semaphores of the root keep every broadcast behind its sums.
+What goes to a class together is a unit: a piece of a tree, or the main pieces of a reduce and a
+broadcast tree of a root that the root begins where it ends the other.
+
+Why nothing gets stuck, whoever shares a thread block: each does its parts in the order of their
+keys, the same at every rank, and data flows along it. The first unfinished tree can always go on.
 """
 
 from __future__ import annotations
@@ -10,138 +12,175 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from forestcoll.errors import PlanError
+from forestcoll.lower.lanes import Shakes, near_masks
 from forestcoll.lower.layout import Layout
 from forestcoll.lower.limits import Budget
-from forestcoll.lower.pieces import KINDS, Boxes, Pieces, kind_of
-from forestcoll.lower.pipelines import NOP, Emitter, sync
-from forestcoll.program import Buffer, Instruction, Op
+from forestcoll.lower.parts import Part
+from forestcoll.lower.pieces import Boxes
+from forestcoll.lower.pipelines import Emitter
 from forestcoll.targets import Target
 
-CLASSES = 32
-"""Classes to start with, if there are that many units: as many as NCCL has channels."""
+BUSY = 32
+"""Thread blocks of a half at work at a rank, where there are as many trees.
+
+So many channels NCCL has at most; more would take processors from computation.
+"""
+Place = tuple[int, int]  # rank, half
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """What one rank does for one piece, and what that takes of a thread block's limits.
+class Share(NamedTuple):
+    """What some parts take of a thread block; a tuple for speed."""
 
-    Parts are done in the order of their keys, which is the order in which data flows.
-    """
+    steps: int
+    lanes: int
+    remote: int
+    shakes: Shakes
+    busy: bool  # something to do besides handshakes
 
-    key: tuple[bool, int, int]  # broadcast after reduce, tree, piece (reduce: from the leaves)
-    before: tuple[Instruction, ...]  # the pipeline
-    body: tuple[Instruction, ...]
-    after: tuple[Instruction, ...]
-    chunks: int
-    peers: frozenset[int]
-    remote: frozenset[tuple[int, Buffer]]
+    def plus(self, other: Share) -> Share:
+        """Both together."""
+        return Share(
+            self.steps + other.steps,
+            self.lanes | other.lanes,
+            self.remote | other.remote,
+            self.shakes | other.shakes,
+            self.busy or other.busy,
+        )
 
-    @property
-    def steps(self) -> int:
-        """Operations, the pipeline itself included."""
-        return len(self.before) + 1 + len(self.body) + len(self.after)
+
+NOTHING = Share(0, 0, 0, Shakes(), busy=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Pieces that must share a thread block: per rank that takes part its parts."""
+    """Pieces that must share a class: per rank and half that takes part its parts."""
 
     root: int
     weight: int
-    parts: dict[int, tuple[Part, ...]]
+    parts: dict[Place, tuple[Part, ...]]
+    shares: dict[Place, Share]
 
 
 class Class:
-    """Units that share a thread block at every rank, and what they take there so far."""
+    """Units that share thread blocks at every rank, and what they take there so far."""
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.weight = 0
-        self.parts: dict[int, list[Part]] = defaultdict(list)
-        self.peers: dict[int, set[int]] = defaultdict(set)
-        self.remote: dict[int, set[tuple[int, Buffer]]] = defaultdict(set)
-        self.steps: dict[int, int] = defaultdict(int)
+        self.parts: dict[Place, list[Part]] = defaultdict(list)
+        self.shares: dict[Place, Share] = {}
 
     def add(self, unit: Unit) -> None:
         """Takes the unit in."""
         self.weight += unit.weight
-        for rank, parts in unit.parts.items():
-            for part in parts:
-                self.parts[rank].append(part)
-                self.peers[rank] |= part.peers
-                self.remote[rank] |= part.remote
-                self.steps[rank] += part.steps
+        for place, parts in unit.parts.items():
+            self.parts[place] += parts
+            self.shares[place] = self.shares.get(place, NOTHING).plus(unit.shares[place])
 
 
-def units(
-    layout: Layout, pieces: Sequence[Pieces], emitter: Emitter, target: Target, boxes: Boxes
-) -> Iterator[Unit]:
+class Room:
+    """A target's limits for thread blocks, over sets of lanes and remote buffers."""
+
+    def __init__(self, boxes: Boxes, target: Target) -> None:
+        self.target = target
+        self.near = near_masks(boxes)  # per rank its lanes to the own box
+        inside: dict[str, int] = defaultdict(int)
+        for rank, box in enumerate(boxes):
+            inside[box] |= 7 << 3 * rank
+        self._buffers = [inside[box] for box in boxes]
+
+    def steps(self, rank: int, share: Share) -> int:
+        """All operations of a thread block."""
+        return share.steps + share.shakes.steps(self.near[rank], self.target.peers)
+
+    def obstacle(self, unit: Unit, candidate: Class) -> tuple[int, str, int, int] | None:
+        """The rank, limit, figure and bound that keep the unit out of the class, or None."""
+        target = self.target
+        for place, own in unit.shares.items():
+            rank = place[0]
+            there = candidate.shares.get(place)
+            share = own if there is None else there.plus(own)
+            steps = self.steps(rank, share)
+            if steps > target.steps:
+                return rank, "operations in one thread block", steps, target.steps
+            figure = widest(share.lanes, self.near[rank])
+            if figure > target.channels:
+                what = "channels of one kind in one thread block"
+                return rank, what, figure, target.channels
+            figure = widest(share.remote, self._buffers[rank])
+            if figure > target.remote_buffers:
+                what = "remote buffers in one thread block"
+                return rank, what, figure, target.remote_buffers
+        return None
+
+
+def widest(mask: int, near: int) -> int:
+    """How many of a set are near, or how many are not: the larger figure."""
+    inside = (mask & near).bit_count()
+    return max(inside, mask.bit_count() - inside)
+
+
+def units(layout: Layout, emitter: Emitter, room: Room) -> Iterator[Unit]:
     """All pieces of all trees, in units, root by root."""
-    for together in _overlapping(layout):
-        main = _unit(layout, pieces, emitter, [(number, 0) for number in together])
-        if len(together) > 1 and _obstacle(main, Class(0), target, boxes):
-            emitter.join(together)
-            for number in together:
-                yield _unit(layout, pieces, emitter, [(number, 0)])
-        else:
-            yield main
+    for together in overlapping(layout):
+        mains = [[(number, 0)] for number in together]
+        if len(together) == 2 and _coincide(layout, together):
+            up, down = sorted(together, key=lambda i: layout.trees[i].phase, reverse=True)
+            if emitter.fuse(up, down):
+                both = _unit(layout, emitter, [(up, 0), (down, 0)])
+                if room.obstacle(both, Class(0)) is None:
+                    yield both
+                    mains = []
+                else:
+                    emitter.part_ways(up)
+            if mains:
+                emitter.hand_over(up, down)
+        elif len(together) > 1:
+            emitter.queue(together)
+        for members in mains:
+            yield _unit(layout, emitter, members)
         for number in together:
-            for piece in range(1, pieces[number].count):
-                yield _unit(layout, pieces, emitter, [(number, piece)])
+            for piece in range(1, emitter.pieces[number].count):
+                yield _unit(layout, emitter, [(number, piece)])
 
 
-def deal(wanted: list[Unit], budget: Budget, boxes: Boxes) -> list[Class]:
-    """The units dealt out, the lightest class first; more classes where few cannot hold them.
+def deal(wanted: Sequence[Unit], budget: Budget, room: Room, most: int) -> list[Class] | Unit:
+    """The units dealt out to at most `most` classes, the lightest class first.
 
-    Raises PlanError where a unit fits no thread block, or all of them too few.
+    Or a unit that finds no room. There are as many classes as keep BUSY thread blocks of each half
+    at work at the rank with the most to do, and more where those cannot hold the units.
     """
-    target = budget.target
-    most = min(len(wanted), target.thread_blocks)
-    number = min(most, CLASSES)
+    most = min(len(wanted), most)
+    number = min(most, _enough(wanted))
     while True:
         classes = [Class(j) for j in range(number)]
-        stuck = next((u for u in wanted if not _place(u, classes, target, boxes)), None)
+        stuck = next((u for u in wanted if not _place(u, classes, room)), None)
         if stuck is None:
             return [c for c in classes if c.parts]
         if number == most:
-            _refuse(stuck, wanted, most, budget, boxes)
+            return stuck
         number = min(most, number + max(1, number // 4))
 
 
-def prologue(rank: int, peers: Iterable[int], boxes: Boxes, target: Target) -> list[Instruction]:
-    """My launch has begun: my output and scratch may be written. Then the same of every peer."""
-    peers = sorted(peers)
-    shake = [
-        *sync(Op.RELAXED_SIGNAL, rank, peers, boxes, target),
-        *sync(Op.RELAXED_WAIT, rank, peers, boxes, target),
-    ]
-    return [*shake, NOP] if shake else []
+def refuse(stuck: Unit, wanted: Sequence[Unit], budget: Budget, room: Room) -> NoReturn:
+    """Raises the PlanError of units that find no room."""
+    target = budget.target
+    alone = room.obstacle(stuck, Class(0))
+    if alone is not None:
+        rank, what, figure, limit = alone
+        where = f"{budget.rank(rank)} in a tree of root {stuck.root}"
+        raise budget.refuse(where, what, figure, limit)
+    raise PlanError(
+        f"{budget.title}: {len(wanted)} trees need more than {target.thread_blocks} thread blocks "
+        f"of {target.steps} operations and {target.channels} channels of a kind, all that "
+        f"{target.name} holds; {budget.hint}"
+    )
 
 
-def epilogue(rank: int, peers: Iterable[int], boxes: Boxes, target: Target) -> list[Instruction]:
-    """What proxies still read is free once the peers have all; other puts are done by now."""
-    far = [p for p in sorted(peers) if kind_of(rank, p, boxes) == "port"]
-    if not far:
-        return []
-    # the barrier: every thread has seen its own waits end before one of them says so
-    return [
-        NOP,
-        *sync(Op.SIGNAL, rank, far, boxes, target),
-        *sync(Op.WAIT, rank, far, boxes, target),
-    ]
-
-
-def shakes(rank: int, peers: Iterable[int], boxes: Boxes, target: Target) -> int:
-    """How many operations prologue and epilogue are together, without writing them."""
-    kinds = [kind_of(rank, p, boxes) for p in peers]
-    near, far = (-(-kinds.count(kind) // target.peers) for kind in ("memory", "port"))
-    return (2 * (near + far) + 1 if kinds else 0) + (2 * far + 1 if far else 0)
-
-
-def _overlapping(layout: Layout) -> Iterator[list[int]]:
+def overlapping(layout: Layout) -> Iterator[list[int]]:
     """Groups of trees with chunks in common, directly or through others."""
     order = sorted(range(len(layout.trees)), key=lambda i: layout.trees[i].first)
     group: list[int] = []
@@ -157,80 +196,44 @@ def _overlapping(layout: Layout) -> Iterator[list[int]]:
         yield group
 
 
-def _unit(
-    layout: Layout, pieces: Sequence[Pieces], emitter: Emitter, members: list[tuple[int, int]]
-) -> Unit:
-    parts: dict[int, list[Part]] = defaultdict(list)
+def _coincide(layout: Layout, together: Iterable[int]) -> bool:
+    return len({(layout.trees[i].first, layout.trees[i].count) for i in together}) == 1
+
+
+def _enough(wanted: Sequence[Unit]) -> int:
+    busy: dict[Place, int] = defaultdict(int)
+    for unit in wanted:
+        for place, share in unit.shares.items():
+            busy[place] += share.busy
+    return max(1, len(wanted) * BUSY // max(BUSY, *busy.values()))
+
+
+def _unit(layout: Layout, emitter: Emitter, members: Sequence[tuple[int, int]]) -> Unit:
+    parts: dict[Place, list[Part]] = defaultdict(list)
     for number, piece in members:
-        tree = layout.trees[number]
-        down = tree.phase == "broadcast"
-        for rank in pieces[number].members(piece):
-            body = emitter.body(number, piece, rank)
-            parts[rank].append(
-                Part(
-                    key=(down, number, piece if down else -piece),
-                    before=emitter.before(number, rank) if piece == 0 else (),
-                    body=body,
-                    after=emitter.after(number, rank) if piece == 0 else (),
-                    chunks=tree.count,
-                    peers=frozenset(peer for i in body for peer in i.channels),
-                    remote=frozenset(
-                        (r.rank, r.buffer) for i in body for r in i.dst if r.rank is not None
-                    ),
-                )
-            )
+        for rank in emitter.pieces[number].members(piece):
+            part = emitter.part(number, piece, rank)
+            if part is not None:
+                parts[rank, emitter.half(number, rank)].append(part)
+    shares = {}
+    for place, some in parts.items():
+        share = NOTHING
+        for part in some:
+            busy = bool(part.steps)
+            share = share.plus(Share(part.steps, part.lanes, part.remote, part.shakes, busy))
+        shares[place] = share
     return Unit(
         root=layout.trees[members[0][0]].root,
         weight=sum(layout.trees[number].count for number, _ in members),
-        parts={rank: tuple(found) for rank, found in parts.items()},
+        parts={place: tuple(some) for place, some in parts.items()},
+        shares=shares,
     )
 
 
-def _place(unit: Unit, classes: list[Class], target: Target, boxes: Boxes) -> bool:
+def _place(unit: Unit, classes: list[Class], room: Room) -> bool:
     """Whether some class has room for the unit, which it then holds."""
     for candidate in sorted(classes, key=lambda c: (c.weight, c.number)):
-        if _obstacle(unit, candidate, target, boxes) is None:
+        if room.obstacle(unit, candidate) is None:
             candidate.add(unit)
             return True
     return False
-
-
-def _obstacle(
-    unit: Unit, candidate: Class, target: Target, boxes: Boxes
-) -> tuple[int, str, int, int] | None:
-    """The rank, limit, figure and bound that keep the unit out of the class, or None."""
-    for rank, parts in unit.parts.items():
-        peers = candidate.peers[rank].union(*(p.peers for p in parts))
-        remote = candidate.remote[rank].union(*(p.remote for p in parts))
-        steps = candidate.steps[rank] + sum(p.steps for p in parts)
-        steps += 1  # one barrier between sums and broadcasts
-        steps += shakes(rank, peers, boxes, target)
-        if steps > target.steps:
-            return rank, "operations in one thread block", steps, target.steps
-        for what, held, limit in (
-            ("channels of one kind in one thread block", peers, target.channels),
-            (
-                "remote buffers in one thread block",
-                [peer for peer, _ in remote],
-                target.remote_buffers,
-            ),
-        ):
-            kinds = [kind_of(rank, peer, boxes) for peer in held]
-            figure = max(map(kinds.count, KINDS))
-            if figure > limit:
-                return rank, what, figure, limit
-    return None
-
-
-def _refuse(stuck: Unit, wanted: list[Unit], most: int, budget: Budget, boxes: Boxes) -> NoReturn:
-    target = budget.target
-    alone = _obstacle(stuck, Class(0), target, boxes)
-    if alone is not None:
-        rank, what, figure, limit = alone
-        where = f"{budget.rank(rank)} in a tree of root {stuck.root}"
-        raise budget.refuse(where, what, figure, limit)
-    raise PlanError(
-        f"{budget.title}: {len(wanted)} trees need more than {most} thread blocks of "
-        f"{target.steps} operations and {target.channels} channels of a kind, all that "
-        f"{target.name} holds; {budget.hint}"
-    )

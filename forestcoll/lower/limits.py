@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 
 from forestcoll.errors import PlanError
 from forestcoll.program import Instruction, Op, Pipeline, Program, RankProgram, ThreadBlock
@@ -17,6 +18,7 @@ class Usage:
     steps: int  # of a thread block, as the target counts them
     channels: int  # fifo: channel numbers; onesided: channels of one kind in a thread block
     operations: int  # steps of all thread blocks of a rank
+    scratch: Fraction = Fraction(0)  # of a rank, in sizes of its input
 
 
 def usage(program: Program) -> Usage:
@@ -27,7 +29,13 @@ def usage(program: Program) -> Usage:
         steps=max((steps(b) for r in ranks for b in r.thread_blocks), default=0),
         channels=max((_channels(b) for r in ranks for b in r.thread_blocks), default=0),
         operations=max((sum(map(steps, r.thread_blocks)) for r in ranks), default=0),
+        scratch=max((_scratch(r) for r in ranks), default=Fraction(0)),
     )
+
+
+def _scratch(rank: RankProgram) -> Fraction:
+    # a plan that is run in place only may leave a user buffer out
+    return Fraction(rank.scratch_chunks, max(1, rank.input_chunks or rank.output_chunks))
 
 
 def steps(block: ThreadBlock) -> int:

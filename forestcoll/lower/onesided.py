@@ -1,104 +1,149 @@
-"""Programs in onesided style (MSCCL++): peers write into each other's buffers and count signals.
+"""Programs in onesided style (MSCCL++): peers use each other's buffers and count signals.
 
 The trees are dealt out to classes; a thread block does, at its rank, all trees of its class, one
-pipeline after the other. The order is the same everywhere, and data flows along it: the first
-unfinished pipeline can always go on, and the n-th signal of a channel is meant for the n-th wait.
+pipeline after the other, between the handshakes with which it begins and ends.
 
-A thread block begins with a handshake on all its channels ("this launch has begun here, my output
-and scratch may be written") and, where its puts go through a proxy, ends with one ("all that you
-sent is here, your buffers may be reused").
+An allreduce has thread blocks for its sums and others for its broadcasts, so that one slice is
+handed down while the next is added up. Where a target has too few thread blocks for that, each does
+first the sums and then the broadcasts of its class.
+
+Scratch. A pipeline walks through its chunks: in round i all its operands are moved by i units, no
+operand stays, none begins again (microsoft/mscclpp 1f5f065d, execution_kernel.hpp: handlePipeline
+adds one offset to every operand, and getOffset takes it modulo something only with
+`reuse_resources`, whose ring has a fixed size, and which `re` misreads: it looks at its outputs to
+tell which of its inputs lie in the ring). So a ring of a few units cannot be said in a pipeline:
+what a connection of a pipeline needs of scratch is as long as the chunks that go through it, and
+bounding it means having fewer such connections. places.py says which are left: those from box to
+box, and one a rank with children, for all of them, where the output cannot take the sum.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from functools import lru_cache
+from collections.abc import Sequence
 
-from forestcoll.lower.classes import Class, deal, epilogue, prologue, units
+from forestcoll.lower.classes import Class, Room, Unit, deal, refuse, units
+from forestcoll.lower.hosts import Host, Wiring, hosts
+from forestcoll.lower.lanes import Shakes, epilogue, lanes_of, plain, prologue
 from forestcoll.lower.layout import Layout
 from forestcoll.lower.limits import Budget
-from forestcoll.lower.pieces import Boxes, cut, kind_of
-from forestcoll.lower.pipelines import NOP, Emitter
-from forestcoll.program import Channel, Instruction, Op, Pipeline, RankProgram, Step, ThreadBlock
-from forestcoll.targets import Target
+from forestcoll.lower.pieces import Boxes, cut
+from forestcoll.lower.pipelines import Emitter
+from forestcoll.program import (
+    Collective,
+    Instruction,
+    Pipeline,
+    RankProgram,
+    Step,
+    ThreadBlock,
+)
+
+OVERLAPPED = "reduce and broadcast overlap, slice by slice"
+SERIAL = "reduce and broadcast of a class one after the other: too few thread blocks to overlap"
 
 
 def lower_onesided(
     layout: Layout, budget: Budget, boxes: Boxes, unit_bytes: int
+) -> tuple[tuple[RankProgram, ...], str]:
+    """What every rank does, and how the halves of an allreduce meet ("" for other collectives).
+
+    Raises PlanError where a limit cannot be kept.
+    """
+    room = Room(boxes, budget.target)
+    pieces = [cut(tree, boxes, budget.target) for tree in layout.trees]
+    both = layout.collective is Collective.ALLREDUCE
+    halves = 2 if both else 1
+    while True:
+        emitter = Emitter(layout, pieces, boxes, budget.target, halves)
+        wanted = list(units(layout, emitter, room))
+        found = _dealt(layout, wanted, budget, room)
+        if not isinstance(found, Unit):
+            ranks = _programs(layout, emitter, *found, room, unit_bytes)
+            return ranks, (OVERLAPPED if halves == 2 else SERIAL) if both else ""
+        if halves == 1:
+            refuse(found, wanted, budget, room)
+        halves = 1
+
+
+def _dealt(
+    layout: Layout, wanted: Sequence[Unit], budget: Budget, room: Room
+) -> tuple[list[Class], list[list[Host]]] | Unit:
+    """Classes and every rank's thread blocks, of which no rank has too many; or a unit too much."""
+    limit = budget.target.thread_blocks
+    most = len(wanted)
+    while True:
+        classes = deal(wanted, budget, room, most)
+        if isinstance(classes, Unit):
+            return classes
+        blocks = [hosts(classes, rank, room) for rank in range(layout.n)]
+        longest = max(map(len, blocks))
+        if longest <= limit:
+            return classes, blocks
+        if len(classes) == 1:
+            return wanted[0]
+        # few classes have few thread blocks, in proportion
+        most = max(1, min(len(classes) - 1, len(classes) * limit // longest))
+
+
+def _programs(
+    layout: Layout,
+    emitter: Emitter,
+    classes: Sequence[Class],
+    blocks: Sequence[Sequence[Host]],
+    room: Room,
+    unit_bytes: int,
 ) -> tuple[RankProgram, ...]:
-    """What every rank does, or PlanError where a limit cannot be kept."""
-    target = budget.target
-    pieces = [cut(tree, boxes, target) for tree in layout.trees]
-    emitter = Emitter(layout, pieces, boxes, target)
-    classes = deal(list(units(layout, pieces, emitter, target, boxes)), budget, boxes)
-    programs = []
-    for rank in range(layout.n):
-        used: dict[tuple[int, str], int] = defaultdict(int)
-        blocks = tuple(
-            _block(members, rank, boxes, target, used, unit_bytes)
-            for members in classes
-            if rank in members.parts
+    wiring = Wiring(classes, blocks, emitter.boxes)
+    return tuple(
+        RankProgram(
+            tuple(_block(host, rank, emitter, classes, wiring, unit_bytes) for host in found),
+            layout.input_chunks,
+            layout.output_chunks,
+            emitter.places.scratch[rank],
+            (0,) * emitter.semaphores[rank],
         )
-        programs.append(
-            RankProgram(
-                blocks,
-                layout.input_chunks,
-                layout.output_chunks,
-                emitter.scratch[rank],
-                (0,) * emitter.semaphores[rank],
-            )
-        )
-    return tuple(programs)
+        for rank, found in enumerate(blocks)
+    )
 
 
 def _block(
-    members: Class,
+    host: Host,
     rank: int,
-    boxes: Boxes,
-    target: Target,
-    used: dict[tuple[int, str], int],
+    emitter: Emitter,
+    classes: Sequence[Class],
+    wiring: Wiring,
     unit_bytes: int,
 ) -> ThreadBlock:
-    """Thread block of a class at one rank. `used` counts the rank's channels to each peer."""
-    peers = sorted(members.peers[rank], key=lambda p: (kind_of(rank, p, boxes), p))
-    channels = []
-    for peer in peers:
-        kind = kind_of(rank, peer, boxes)
-        channels.append(Channel(peer, kind, used[peer, kind]))
-        used[peer, kind] += 1
-    steps: list[Step] = [*prologue(rank, peers, boxes, target)]
-    summed = False
-    for part in sorted(members.parts[rank], key=lambda p: p.key):
-        broadcast = part.key[0]
-        if broadcast and summed:
-            steps.append(NOP)  # sums are written by all threads, and about to be sent
-        summed = not broadcast
-        steps += [*part.before, Pipeline(part.body, part.chunks, unit_bytes), *part.after]
-    steps += epilogue(rank, peers, boxes, target)
-    return ThreadBlock(tuple(_numbered(steps, peers)), channels=tuple(channels))
+    """A thread block of a rank: handshakes, pipelines in the order of their keys, handshakes."""
+    found = {
+        (block, x): wiring.channel(rank, block, x)
+        for block in host.blocks
+        for x in lanes_of(classes[block[0]].shares[rank, block[1]].lanes)
+    }
+    channels = sorted(set(found.values()), key=lambda c: (c.kind, c.peer, c.index))
+    near = sum(1 << number for number, c in enumerate(channels) if c.kind == "memory")
+    place = {channel: number for number, channel in enumerate(channels)}
+    shakes, parts = Shakes(), []
+    for block in host.blocks:
+        members = classes[block[0]]
+        number = {x: place[found[block, x]] for b, x in found if b == block}
+        shakes |= members.shares[rank, block[1]].shakes.renumbered(number)
+        parts += [(part, number) for part in members.parts[rank, block[1]] if part.steps]
+    peers = emitter.target.peers
+    steps: list[Step] = [*prologue(shakes, near, peers)]
+    for part, number in sorted(parts, key=lambda pair: pair[0].key):
+        steps += [_numbered(i, number) for i in part.before]
+        body = tuple(_numbered(i, number) for i in part.body)
+        steps.append(Pipeline(body, part.chunks, unit_bytes))
+        steps += [_numbered(i, number) for i in part.after]
+    steps += epilogue(shakes, near, peers)
+    return ThreadBlock(tuple(steps), channels=tuple(channels))
 
 
-def _numbered(steps: Iterable[Step], peers: list[int]) -> Iterator[Step]:
-    """The steps with indices into the thread block's channels in place of peers."""
-    index = {peer: place for place, peer in enumerate(peers)}
-
-    def number(i: Instruction) -> Instruction:
-        if not i.channels:
-            return i
-        channels = tuple([index[p] for p in i.channels])
-        if i.src or i.dst:
-            return Instruction(i.op, i.src, i.dst, channels=channels)
-        return _plain(i.op, channels)
-
-    for step in steps:
-        if isinstance(step, Pipeline):
-            yield Pipeline(tuple(map(number, step.body)), step.chunks, step.unit_bytes)
-        else:
-            yield number(step)
-
-
-@lru_cache(maxsize=4096)
-def _plain(op: Op, channels: tuple[int, ...]) -> Instruction:
-    """Signals and waits: there are few different ones."""
-    return Instruction(op, channels=channels)
+def _numbered(i: Instruction, number: dict[int, int]) -> Instruction:
+    """The instruction with indices into the thread block's channels in place of lanes."""
+    if not i.channels:
+        return i
+    channels = tuple([number[x] for x in i.channels])
+    if i.src or i.dst:
+        return Instruction(i.op, i.src, i.dst, channels=channels)
+    return plain(i.op, channels)

@@ -47,6 +47,10 @@ class Pieces:
         """The pieces at `rank` besides its main one."""
         return sorted(p for p in self.children[rank] if p != self.main[rank])
 
+    def chain(self, rank: int) -> list[int]:
+        """The pieces at `rank` in the order in which a sum goes through them: the main one last."""
+        return [*reversed(self.further(rank)), self.main[rank]]
+
 
 def cut(tree: RankTree, boxes: Boxes, target: Target) -> Pieces:
     """One piece, unless a rank has more neighbours of one kind than a thread block has channels.

@@ -1,79 +1,128 @@
 """What a thread block repeats, slice by slice, for one piece of a tree (MSCCL++).
 
-    broadcast   wait for the parent; put to the children, signal them
-    reduce      wait for the children; add their parts to the own one; put to the parent, signal it
+    broadcast   wait for the parent; put to the children; signal those that put it further
+    reduce      wait for the children; add their partial sums to the own contribution; tell the
+                parent, who reads it there, or put it to a parent in another box
 
 Barriers (nop) stand between waiting, reading what arrived, writing, and signalling.
+
+A leaf has nothing to do for its box: its parent reads its input, or writes its output, and says so
+at the end of the launch. Handshakes are there where no flow of data orders what happens:
+
+    reduce      a leaf's input is read when its launch has begun, and before it is over; so is a
+                partial sum that lies where another box writes it, who does so again when the
+                owner's next launch has begun; one in own scratch is changed when the reader's has;
+                a port's source when its receiver is done
+    broadcast   an output is written when its rank's launch has begun; a leaf must be told that all
+                is there; a port's source may change when its receiver is done
+    allreduce   every result has contributions of all ranks and reaches all: so whoever has the
+                whole result knows that all launches have begun and that all sums are over
+
+Reduce and broadcast of an allreduce overlap slice by slice. A root whose two trees carry the same
+chunks adds up and hands down in one operation (`rres`, `res`), in the thread block of the sums.
+Where it has too many children for that, semaphores of the root join two thread blocks inside both
+pipelines. Where cuts of the trees do not coincide, the semaphores stand outside: a broadcast then
+begins when all its sums are over.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from itertools import groupby
 
+from forestcoll.lower.lanes import NOP, lane, lanes_of, near_masks
 from forestcoll.lower.layout import Layout
-from forestcoll.lower.pieces import Boxes, Pieces, kind_of
-from forestcoll.program import Buffer, Collective, Instruction, Op, Ref
+from forestcoll.lower.parts import Draft, Part
+from forestcoll.lower.pieces import KINDS, Boxes, Pieces, kind_of
+from forestcoll.lower.places import Places
+from forestcoll.program import Collective, Instruction, Op, Ref
 from forestcoll.targets import Target
-
-NOP = Instruction(Op.NOP)
-
-
-def sync(
-    op: Op, rank: int, peers: Iterable[int], boxes: Boxes, target: Target
-) -> Iterator[Instruction]:
-    """`op` on the channels to all peers: one kind of channel, and so many of them, an operation."""
-    kinds = sorted([(kind_of(rank, p, boxes), p) for p in peers])
-    if len(kinds) == 1:
-        yield Instruction(op, channels=(kinds[0][1],))
-        return
-    for _, some in groupby(kinds, key=lambda pair: pair[0]):
-        for batch in batches([p for _, p in some], target.peers):
-            yield Instruction(op, channels=batch)
-
-
-def batches(items: Sequence[int], size: int) -> Iterator[tuple[int, ...]]:
-    """The items in groups of at most `size`."""
-    for low in range(0, len(items), size):
-        yield tuple(items[low : low + size])
 
 
 class Emitter:
-    """Writes bodies of pipelines, with peers in place of channels until the thread block is known.
+    """Writes parts, with lanes in place of channels until the thread blocks are known.
 
-    `scratch` and `semaphores` count what each rank has needed so far.
+    `halves`: 2 where broadcasts of an allreduce have thread blocks of their own, else 1.
+    `semaphores` counts what each rank has needed so far.
     """
 
     def __init__(
-        self, layout: Layout, pieces: Sequence[Pieces], boxes: Boxes, target: Target
+        self,
+        layout: Layout,
+        pieces: Sequence[Pieces],
+        boxes: Boxes,
+        target: Target,
+        halves: int,
     ) -> None:
-        self._layout = layout
-        self._pieces = pieces
-        self._boxes = boxes
-        self._target = target
-        self.scratch = [0] * layout.n
+        self.layout = layout
+        self.pieces = pieces
+        self.boxes = boxes
+        self.target = target
+        self.places = Places(layout, pieces, boxes)
+        self._inside = near_masks(boxes)
         self.semaphores = [0] * layout.n
-        self._slots: dict[
-            tuple[int, int], int
-        ] = {}  # (tree, child): where its parent gets its part
-        self._gates: dict[tuple[int, int, int], int] = {}  # (tree, rank, further piece): semaphore
-        self._released: dict[int, list[int]] = defaultdict(list)  # reduce tree: root's semaphores
-        self._acquired: dict[int, list[int]] = defaultdict(list)  # broadcast tree: the same
+        self._all = layout.collective is Collective.ALLREDUCE
+        self._last = halves - 1 if self._all else 0  # half of broadcasts
+        self._fused: dict[int, int] = {}  # reduce tree -> the broadcast tree that its root begins
+        self._begun: set[int] = set()  # those broadcast trees
+        self._gates: dict[tuple[int, int, int], int] = {}  # (tree, rank, piece): its semaphore
+        self._handed: dict[int, list[int]] = {}  # reduce tree: root's semaphores, every slice
+        self._taken: dict[int, int] = {}  # broadcast tree: the root's semaphore, every slice
+        self._released: dict[int, list[int]] = defaultdict(list)  # the same, after the last slice
+        self._acquired: dict[int, list[int]] = defaultdict(list)
         for number, tree in enumerate(layout.trees):
-            if tree.phase == "reduce":
-                for rank in tree.order[1:]:
-                    self._slots[number, rank] = self.scratch[tree.parent[rank]]
-                    self.scratch[tree.parent[rank]] += tree.count
             for rank in tree.order:
+                if rank == tree.root and not layout.collective.reduces:
+                    continue  # its input is there all the time
                 for piece in pieces[number].further(rank):
-                    self._gates[number, rank, piece] = self.semaphores[rank]
-                    self.semaphores[rank] += 1
+                    self._gates[number, rank, piece] = self._semaphore(rank)
 
-    def join(self, trees: Iterable[int]) -> None:
-        """Keeps the root's broadcasts behind the sums of the same chunks, in any thread blocks."""
-        found = [(number, self._layout.trees[number]) for number in trees]
+    # --- how the halves of an allreduce meet ------------------------------------------------------
+
+    def fuse(self, up: int, down: int) -> bool:
+        """Let the root of `up` begin `down`, which carries the same chunks; False if it cannot.
+
+        Not where halves share thread blocks: its children would wait for it later than it tells
+        them, and take what it tells them of another tree for that.
+        """
+        if not self._last:
+            return False
+        root, target = self.layout.trees[up].root, self.target
+        below = self.places.children[down][root]
+        near = [c for c in below if self._near(root, c)]
+        if self.pieces[up].further(root) or self.pieces[down].further(root):
+            return False
+        if len(near) > target.peers:
+            return False
+        self._fused[up] = down
+        self._begun.add(down)
+        part = self.part(up, 0, root)
+        assert part is not None
+        kinds = [kind_of(root, x // 2, self.boxes) for x in lanes_of(part.lanes)]
+        remote = [kind_of(root, x // 3, self.boxes) for x in lanes_of(part.remote)]
+        if (
+            max(map(kinds.count, KINDS)) > target.channels
+            or max(map(remote.count, KINDS)) > target.remote_buffers
+        ):
+            self.part_ways(up)
+            return False
+        return True
+
+    def part_ways(self, up: int) -> None:
+        """Takes `fuse` back."""
+        self._begun.discard(self._fused.pop(up))
+
+    def hand_over(self, up: int, down: int) -> None:
+        """Semaphores of the root between both pipelines: `down` carries the same chunks as `up`."""
+        root = self.layout.trees[up].root
+        self._taken[down] = self._semaphore(root)
+        gates = [self._gates[down, root, p] for p in self.pieces[down].further(root)]
+        self._handed[up] = [self._taken[down], *gates]
+
+    def queue(self, trees: Sequence[int]) -> None:
+        """Keeps the root's broadcasts behind all sums of the same chunks."""
+        found = [(number, self.layout.trees[number]) for number in trees]
         for up, reduce in found:
             for down, broadcast in found:
                 if (
@@ -81,130 +130,235 @@ class Emitter:
                     and reduce.first < broadcast.first + broadcast.count
                     and broadcast.first < reduce.first + reduce.count
                 ):
-                    semaphore = self.semaphores[reduce.root]
-                    self.semaphores[reduce.root] += 1
+                    semaphore = self._semaphore(reduce.root)
                     self._released[up].append(semaphore)
                     self._acquired[down].append(semaphore)
 
-    def before(self, number: int, rank: int) -> tuple[Instruction, ...]:
-        """What `rank` does before its pipeline for the main piece of tree `number`."""
-        if rank != self._layout.trees[number].root or not self._acquired[number]:
-            return ()
-        return (*self._semaphores(Op.ACQUIRE, self._acquired[number]), NOP)
+    # --- parts ------------------------------------------------------------------------------------
 
-    def after(self, number: int, rank: int) -> tuple[Instruction, ...]:
-        """What `rank` does after its pipeline for the main piece of tree `number`."""
-        if rank != self._layout.trees[number].root or not self._released[number]:
-            return ()
-        return (NOP, *self._semaphores(Op.RELEASE, self._released[number]))
+    def half(self, number: int, rank: int) -> int:
+        """The half of its class in which `rank` does its part of tree `number`."""
+        tree = self.layout.trees[number]
+        if tree.phase == "reduce":
+            return 0
+        if number in self._begun and (rank == tree.root or self._quiet(number, rank, tree.root)):
+            return 0
+        return self._last
 
-    def body(self, number: int, piece: int, rank: int) -> tuple[Instruction, ...]:
-        """What `rank` repeats for one piece of tree `number`."""
-        pieces = self._pieces[number]
-        children = list(pieces.children[rank].get(piece, ()))
+    def part(self, number: int, piece: int, rank: int) -> Part | None:
+        """What `rank` does for one piece of tree `number`; None where that is nothing at all."""
+        tree, pieces = self.layout.trees[number], self.pieces[number]
+        down = tree.phase == "broadcast"
+        if down and number in self._begun and rank == tree.root:
+            return None
+        draft = Draft(rank, self._inside[rank], self.target)
         main = piece == pieces.main[rank]
-        if self._layout.trees[number].phase == "broadcast":
-            part = self._broadcast if main else self._broadcast_more
+        children = [*pieces.children[rank].get(piece, ())]
+        if not down:
+            self._reduce(draft, number, piece, children)
+        elif main:
+            self._broadcast(draft, number, children)
         else:
-            part = self._reduce if main else self._reduce_more
-        return tuple(part(number, piece, rank, children))
+            gate = self._gates.get((number, rank, piece))
+            if gate is not None:
+                draft.body += [Instruction(Op.ACQUIRE, semaphores=(gate,)), NOP]
+            self._hand_down(draft, number, children)
+        if main and rank == tree.root and self._acquired[number]:
+            draft.before += [*draft.semaphores(Op.ACQUIRE, self._acquired[number]), NOP]
+        if main and rank == tree.root and self._released[number]:
+            draft.after += [NOP, *draft.semaphores(Op.RELEASE, self._released[number])]
+        return draft.part((down, tree.first, piece if down else -piece), tree.count)
 
-    def _broadcast(
-        self, number: int, piece: int, rank: int, children: list[int]
-    ) -> Iterator[Instruction]:
-        layout, tree = self._layout, self._layout.trees[number]
-        further = self._gate(Op.RELEASE, number, rank)
+    # --- broadcast --------------------------------------------------------------------------------
+
+    def _broadcast(self, draft: Draft, number: int, children: list[int]) -> None:
+        tree, rank = self.layout.trees[number], draft.rank
+        gates = [
+            self._gates[number, rank, p]
+            for p in self.pieces[number].further(rank)
+            if (number, rank, p) in self._gates
+        ]
         if rank != tree.root:
-            yield from self._sync(Op.WAIT, rank, [tree.parent[rank]])
-            if children or further:
-                yield NOP
-        elif layout.collective is not Collective.ALLREDUCE:
-            # the root sends what it has copied to its output: in place the copy writes the input,
-            # and no put, which a proxy may do any time later, may read the input beside it
-            own, out = (at(rank, tree.first, tree.count) for at in (layout.input, layout.output))
-            yield Instruction(Op.COPY, (own,), (out,))
-            yield NOP
-        yield from further
-        yield from self._hand_down(number, rank, children)
-
-    def _broadcast_more(
-        self, number: int, piece: int, rank: int, children: list[int]
-    ) -> Iterator[Instruction]:
-        yield Instruction(Op.ACQUIRE, semaphores=(self._gates[number, rank, piece],))
-        yield NOP
-        yield from self._hand_down(number, rank, children)
-
-    def _hand_down(self, number: int, rank: int, children: list[int]) -> Iterator[Instruction]:
-        layout, tree = self._layout, self._layout.trees[number]
-        to = {c: replace(layout.output(c, tree.first, tree.count), rank=c) for c in children}
-        yield from self._put(rank, layout.output(rank, tree.first, tree.count), to)
-
-    def _reduce(
-        self, number: int, piece: int, rank: int, children: list[int]
-    ) -> Iterator[Instruction]:
-        layout, tree = self._layout, self._layout.trees[number]
-        total = layout.input(rank, tree.first, tree.count)
-        pieces = self._pieces[number]
-        if pieces.children[rank]:
-            parts = [self._slot(number, c) for c in children]
-            # a further piece leaves its sum where its first child's part was
-            parts += [self._slot(number, pieces.children[rank][p][0]) for p in pieces.further(rank)]
-            yield from self._sync(Op.WAIT, rank, children)
-            yield from self._gate(Op.ACQUIRE, number, rank)
-            yield NOP
-            own = total
-            at_root = rank == tree.root
-            total = layout.output(rank, tree.first, tree.count) if at_root else parts[0]
-            yield from self._sum(total, [own, *parts])
-        if rank != tree.root:
-            if pieces.children[rank]:
-                yield NOP
             parent = tree.parent[rank]
-            slot = replace(self._slot(number, rank), rank=parent)
-            yield from self._put(rank, total, {parent: slot})
+            above = 1 << self._down_lane(number, parent)
+            if not self._all:
+                draft.shake(ready_to=above)
+            if not self._near(rank, parent):
+                draft.shake(done_to=above)
+            if self._quiet(number, rank, parent):
+                draft.shake(done_from=above)
+                return
+            draft.body += draft.sync(Op.WAIT, [self._down_lane(number, parent)])
+            if children or gates:
+                draft.body.append(NOP)
+            draft.body += draft.semaphores(Op.RELEASE, gates)
+        elif number in self._taken:
+            draft.body += [Instruction(Op.ACQUIRE, semaphores=(self._taken[number],)), NOP]
+        elif self._all:
+            draft.body += draft.semaphores(Op.RELEASE, gates)
+        self._hand_down(draft, number, children)
+        if rank == tree.root and not self._all:
+            # in place this changes nothing; out of place nobody reads it but the caller
+            own = self.layout.input(rank, tree.first, tree.count)
+            out = self.layout.output(rank, tree.first, tree.count)
+            draft.body.append(Instruction(Op.COPY, (own,), (out,)))
 
-    def _reduce_more(
-        self, number: int, piece: int, rank: int, children: list[int]
-    ) -> Iterator[Instruction]:
-        parts = [self._slot(number, c) for c in children]
-        yield from self._sync(Op.WAIT, rank, children)
-        yield NOP
-        if len(parts) > 1:
-            yield from self._sum(parts[0], parts)
-            yield NOP
-        yield Instruction(Op.RELEASE, semaphores=(self._gates[number, rank, piece],))
+    def _hand_down(self, draft: Draft, number: int, children: Sequence[int]) -> None:
+        to = self._below(draft, number, children)
+        quiet = self._quiet_lanes(number, draft.rank, children)
+        draft.body += draft.deliver(self._handed_down(number, draft.rank), to, quiet)
 
-    def _slot(self, number: int, child: int) -> Ref:
-        return Ref(Buffer.SCRATCH, self._slots[number, child], self._layout.trees[number].count)
+    def _handed_down(self, number: int, rank: int) -> Ref:
+        """What `rank` hands down in a broadcast: the root its input, unless that is added up."""
+        tree = self.layout.trees[number]
+        if rank == tree.root and not self._all:
+            return self.layout.input(rank, tree.first, tree.count)
+        return self.layout.output(rank, tree.first, tree.count)
 
-    def _gate(self, op: Op, number: int, rank: int) -> list[Instruction]:
-        """`op` on the semaphores that join the rank's main piece with its further ones."""
-        gates = [self._gates[number, rank, p] for p in self._pieces[number].further(rank)]
-        return list(self._semaphores(op, gates))
+    def _below(self, draft: Draft, number: int, children: Sequence[int]) -> dict[int, Ref]:
+        """Per lane to a child where it gets the data; and the handshakes with them."""
+        tree, rank = self.layout.trees[number], draft.rank
+        to: dict[int, Ref] = {}
+        for child in children:
+            below = self._down_lane(number, child)
+            to[below] = replace(self.layout.output(child, tree.first, tree.count), rank=child)
+            if not self._all:
+                draft.shake(ready_from=1 << below)
+            if self._quiet(number, child, rank):
+                draft.shake(done_to=1 << below)
+            if not self._near(rank, child):
+                draft.shake(done_from=1 << below)
+        return to
 
-    def _semaphores(self, op: Op, semaphores: Sequence[int]) -> Iterator[Instruction]:
-        for batch in batches(semaphores, self._target.semaphores):
-            yield Instruction(op, semaphores=batch)
+    def _quiet(self, number: int, child: int, parent: int) -> bool:
+        """Whether `child` is told by its parent at the end only: a leaf in the same box."""
+        return (
+            not self.places.children[number][child]
+            and self.layout.trees[number].parent[child] == parent
+            and self._near(child, parent)
+        )
 
-    def _sum(self, total: Ref, parts: list[Ref]) -> Iterator[Instruction]:
-        """total = sum of the parts; an operation takes two operands more than it may have peers."""
-        most = self._target.peers + 2
-        yield Instruction(Op.REDUCE_TO, tuple(parts[:most]), (total,))
-        for low in range(most, len(parts), most - 1):
-            yield NOP
-            yield Instruction(Op.REDUCE_TO, (total, *parts[low : low + most - 1]), (total,))
+    def _quiet_lanes(self, number: int, rank: int, children: Sequence[int]) -> frozenset[int]:
+        return frozenset(
+            self._down_lane(number, c) for c in children if self._quiet(number, c, rank)
+        )
 
-    def _put(self, rank: int, source: Ref, to: dict[int, Ref]) -> Iterator[Instruction]:
-        """Writes `source` to every peer and signals; proxies keep order, so need no barrier."""
-        peers: dict[str, list[int]] = defaultdict(list)
-        for peer in sorted(to):
-            peers[kind_of(rank, peer, self._boxes)].append(peer)
-        for op, kind in ((Op.PUT_SIGNAL, "port"), (Op.PUT, "memory")):
-            for some in batches(peers[kind], self._target.peers):
-                yield Instruction(op, (source,), tuple(to[p] for p in some), channels=some)
-        if peers["memory"]:
-            yield NOP
-            yield from self._sync(Op.SIGNAL, rank, peers["memory"])
+    def _down_lane(self, number: int, peer: int) -> int:
+        return lane(peer, self.half(number, peer))
 
-    def _sync(self, op: Op, rank: int, peers: Iterable[int]) -> Iterator[Instruction]:
-        return sync(op, rank, peers, self._boxes, self._target)
+    # --- reduce -----------------------------------------------------------------------------------
+
+    def _reduce(self, draft: Draft, number: int, piece: int, children: list[int]) -> None:
+        pieces, tree, rank = self.pieces[number], self.layout.trees[number], draft.rank
+        chain = pieces.chain(rank)
+        place = chain.index(piece)
+        if piece == pieces.main[rank] and rank != tree.root:
+            ready, changed, done = self._trust(number, rank)
+            above = 1 << lane(tree.parent[rank], 0)
+            draft.shake(ready_to=ready * above, ready_from=changed * above, done_from=done * above)
+        if pieces.children[rank]:
+            waits = self._awaited(draft, number, children)
+            draft.body += draft.sync(Op.WAIT, waits)
+            if place:
+                gate = self._gates[number, rank, chain[place - 1]]
+                draft.body.append(Instruction(Op.ACQUIRE, semaphores=(gate,)))
+            draft.body += [NOP] * bool(draft.body)
+            draft.body += self._sum(draft, number, children, first=place == 0)
+        if piece != pieces.main[rank]:
+            gate = self._gates[number, rank, piece]
+            draft.body += [NOP, Instruction(Op.RELEASE, semaphores=(gate,))]
+        elif rank != tree.root:
+            self._hand_up(draft, number)
+        elif number in self._fused:
+            self._begin(draft, self._fused[number])
+        elif number in self._handed:
+            draft.body += [NOP, *draft.semaphores(Op.RELEASE, self._handed[number])]
+
+    def _awaited(self, draft: Draft, number: int, children: Sequence[int]) -> list[int]:
+        """Lanes of the children that are waited for in every slice; handshakes with all of them."""
+        waits = []
+        for child in children:
+            below = lane(child, 0)
+            ready, changed, done = self._trust(number, child)
+            bit = 1 << below
+            draft.shake(ready_from=ready * bit, ready_to=changed * bit, done_to=done * bit)
+            if self.places.children[number][child] or not self._near(draft.rank, child):
+                waits.append(below)
+        return waits
+
+    def _trust(self, number: int, child: int) -> tuple[bool, bool, bool]:
+        """Handshakes between a child and its parent in a reduce tree.
+
+        Whether the parent needs to know that the child's launch has begun, the child that the
+        parent's has, and the child, at the end, that the parent is done with it.
+        """
+        near = self._near(child, self.layout.trees[number].parent[child])
+        leaf = not self.places.children[number][child]
+        if self._all:
+            return near and leaf, False, False
+        # in pieces, the thread block that writes first is not the one that its reader talks to
+        own = not self.places.lent(number, child) and not self.pieces[number].further(child)
+        if near and not leaf and own:
+            return False, True, False
+        return near and leaf, self.places.lends(number, child), True
+
+    def _sum(
+        self, draft: Draft, number: int, children: Sequence[int], *, first: bool
+    ) -> list[Instruction]:
+        tree, rank = self.layout.trees[number], draft.rank
+        total = self.places.total(number, rank)
+        base = self.layout.input(rank, tree.first, tree.count) if first else total
+        near = [c for c in children if self._near(rank, c)]
+        steps = draft.sums(
+            total,
+            base,
+            [self.places.slot(number, c) for c in children if c not in near],
+            [replace(self.places.partial(number, c), rank=c) for c in near],
+        )
+        down = self._fused.get(number)
+        if down is not None and rank == tree.root:
+            below = [c for c in self.places.children[down][rank] if self._near(rank, c)]
+            if into := self._below(draft, down, below):
+                read = steps[-1].op is Op.READ_REDUCE
+                op = Op.READ_REDUCE_PUT if read else Op.REDUCE_PUT
+                steps[-1] = Instruction(op, steps[-1].src, (total, *into.values()))
+        return steps
+
+    def _begin(self, draft: Draft, down: int) -> None:
+        """The rest of a broadcast's begin: what leaves the box, and whom to tell inside."""
+        rank = draft.rank
+        below = self.places.children[down][rank]
+        far = [c for c in below if not self._near(rank, c)]
+        quiet = self._quiet_lanes(down, rank, below)
+        told = [
+            self._down_lane(down, c)
+            for c in below
+            if c not in far and self._down_lane(down, c) not in quiet
+        ]
+        if far or told:
+            draft.body.append(NOP)
+        to = self._below(draft, down, far)
+        draft.body += draft.deliver(self._handed_down(down, rank), to)
+        draft.body += draft.sync(Op.SIGNAL, told)
+
+    def _hand_up(self, draft: Draft, number: int) -> None:
+        """Tell the parent, or put the partial sum into its box; nothing where it just reads."""
+        tree, rank = self.layout.trees[number], draft.rank
+        parent = tree.parent[rank]
+        inner = bool(self.places.children[number][rank])
+        if inner:
+            draft.body.append(NOP)
+        if not self._near(rank, parent):
+            slot = replace(self.places.slot(number, rank), rank=parent)
+            draft.body += draft.deliver(self.places.partial(number, rank), {lane(parent, 0): slot})
+        elif inner:
+            draft.body += draft.sync(Op.SIGNAL, [lane(parent, 0)])
+
+    # --- little things ----------------------------------------------------------------------------
+
+    def _near(self, rank: int, peer: int) -> bool:
+        return self.boxes[rank] == self.boxes[peer]
+
+    def _semaphore(self, rank: int) -> int:
+        self.semaphores[rank] += 1
+        return self.semaphores[rank] - 1

@@ -1,0 +1,142 @@
+"""Lanes: which thread block of which peer a channel leads to; and the handshakes on them.
+
+Every class of trees has up to two thread blocks at a rank, its halves: 0 and, where an allreduce
+broadcasts beside its sums, 1. A lane is `2 * peer + half`: the peer's thread block of that half in
+the same class. Sets of lanes are the bits of an integer.
+
+Four handshakes make launch after launch safe, each on the lanes that need it and no others:
+
+* ready   at the beginning, relaxed: my launch has begun; what my caller owns may be used now
+* done    at the end: what I read of you, wrote to you, or got from you through a proxy is finished
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, reduce
+from operator import or_
+
+from forestcoll.lower.pieces import Boxes
+from forestcoll.program import Instruction, Op
+
+NOP = Instruction(Op.NOP)
+
+
+def lane(peer: int, half: int) -> int:
+    """The lane to thread block `half` of `peer`."""
+    return 2 * peer + half
+
+
+def peer_of(number: int) -> int:
+    """The rank that a lane leads to."""
+    return number >> 1
+
+
+def lanes_of(mask: int) -> list[int]:
+    """The lanes of a set, ascending."""
+    found = []
+    while mask:
+        low = mask & -mask
+        found.append(low.bit_length() - 1)
+        mask ^= low
+    return found
+
+
+def near_masks(boxes: Boxes) -> list[int]:
+    """Per rank the set of lanes to peers in its own box: memory channels, the others are ports."""
+    inside: dict[str, int] = {}
+    for rank, box in enumerate(boxes):
+        inside[box] = inside.get(box, 0) | 3 << 2 * rank
+    return [inside[box] & ~(3 << 2 * rank) for rank, box in enumerate(boxes)]
+
+
+@dataclass(frozen=True, slots=True)
+class Shakes:
+    """Handshakes of a thread block, each a set of lanes."""
+
+    ready_to: int = 0  # who is told that the launch has begun
+    ready_from: int = 0  # whose launch is waited for
+    done_to: int = 0
+    done_from: int = 0
+
+    def __or__(self, other: Shakes) -> Shakes:
+        return Shakes(
+            self.ready_to | other.ready_to,
+            self.ready_from | other.ready_from,
+            self.done_to | other.done_to,
+            self.done_from | other.done_from,
+        )
+
+    def renumbered(self, number: Mapping[int, int]) -> Shakes:
+        """The same with channels in place of lanes; several lanes may be one channel."""
+
+        def new(mask: int) -> int:
+            return reduce(or_, (1 << number[x] for x in lanes_of(mask)), 0)
+
+        return Shakes(
+            new(self.ready_to), new(self.ready_from), new(self.done_to), new(self.done_from)
+        )
+
+    @property
+    def lanes(self) -> int:
+        """All lanes that any of the four uses."""
+        return self.ready_to | self.ready_from | self.done_to | self.done_from
+
+    def steps(self, near: int, peers: int) -> int:
+        """Operations that they take: a kind of channel and `peers` of it an operation."""
+
+        def operations(mask: int) -> int:
+            inside = (mask & near).bit_count()
+            return -(-inside // peers) + -(-(mask.bit_count() - inside) // peers)
+
+        return (
+            operations(self.ready_to)
+            + operations(self.ready_from)
+            + bool(self.ready_from)
+            + operations(self.done_to)
+            + bool(self.done_to)
+            + operations(self.done_from)
+        )
+
+
+def sync(op: Op, numbers: Iterable[int], near: int, peers: int) -> Iterator[Instruction]:
+    """`op` on all these lanes (or channels), of which those in `near` are memory ones.
+
+    One kind, and `peers` of it, an operation.
+    """
+    numbers = sorted(numbers)
+    for inside in (True, False):
+        some = [x for x in numbers if bool(near >> x & 1) is inside]
+        for batch in batches(some, peers):
+            yield plain(op, batch)
+
+
+def batches(items: Sequence[int], size: int) -> Iterator[tuple[int, ...]]:
+    """The items in groups of at most `size`."""
+    for low in range(0, len(items), size):
+        yield tuple(items[low : low + size])
+
+
+def prologue(shakes: Shakes, near: int, peers: int) -> list[Instruction]:
+    """My launch has begun; then the same of those whose memory this thread block uses."""
+    first = [*sync(Op.RELAXED_SIGNAL, lanes_of(shakes.ready_to), near, peers)]
+    if shakes.ready_from:
+        first += [*sync(Op.RELAXED_WAIT, lanes_of(shakes.ready_from), near, peers), NOP]
+    return first
+
+
+def epilogue(shakes: Shakes, near: int, peers: int) -> list[Instruction]:
+    """What is done here is said; then what others do here is awaited."""
+    last: list[Instruction] = []
+    if shakes.done_to:
+        # the barrier: all threads have read, written and waited before one of them says so
+        last += [NOP, *sync(Op.SIGNAL, lanes_of(shakes.done_to), near, peers)]
+    last += sync(Op.WAIT, lanes_of(shakes.done_from), near, peers)
+    return last
+
+
+@lru_cache(maxsize=4096)
+def plain(op: Op, channels: tuple[int, ...]) -> Instruction:
+    """Signals and waits: there are few different ones."""
+    return Instruction(op, channels=channels)
