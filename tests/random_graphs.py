@@ -30,7 +30,7 @@ def random_graph(seed: int, kind: str | None = None) -> CapacityGraph:
     relays = list(range(len(ranks), len(ranks) + rng.randint(1, 4)))
     links: Links = defaultdict(int)
     draw = _capacities(rng)
-    _BUILDERS[kind](rng, draw, links, ranks, relays)
+    BUILDERS[kind](rng, draw, links, ranks, relays)
     return _shuffled(rng, links, len(ranks), len(ranks) + len(relays))
 
 
@@ -132,14 +132,14 @@ def _shuffled(rng: random.Random, links: Links, n_ranks: int, n: int) -> Capacit
     )
 
 
-_BUILDERS = {
+BUILDERS = {
     "direct": _direct,
     "switched": _switched,
     "mixed": _mixed,
     "cycles": _cycles,
     "asymmetric": _asymmetric,
 }
-KINDS = tuple(_BUILDERS)
+KINDS = tuple(BUILDERS)
 
 
 def starved_graph(seed: int) -> CapacityGraph:

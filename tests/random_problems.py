@@ -1,0 +1,314 @@
+"""Seeded random problems of up to 24 nodes, and judges that share no code with the package.
+
+A problem has whatever a fabric may have: layers of switches, one-way links, switches whose two
+directions differ, idle GPUs that relay or do not, boxes, parts that differ or are zero, switches
+that copy and add. What a solver says is judged from two sides: trees are recounted link by link
+(`recount`), a bound by its certificate (`proven`), and for small problems every node set there is
+gives the least cut (`least_cut`). Trees that reach a proven bound are optimal, whoever made them.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import pairwise
+
+import numpy as np
+from ortools.linear_solver import pywraplp
+from random_graphs import BUILDERS, KINDS, PRIMES, STEPS, Links
+
+from forestcoll.forest import Bound, Forest
+from forestcoll.graph import CapacityGraph
+from forestcoll.program import Collective
+from forestcoll.solver.shares import with_shares
+from forestcoll.topology import Link, Node, Topology
+
+NODES = 24
+ALLREDUCE_NODES = 14
+"""Larger ones leave no time for 2,000 problems: each allreduce is a linear program."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What the solver is asked; `has` names what is special about it."""
+
+    seed: int
+    graph: CapacityGraph
+    collective: Collective
+    root: int | None
+    has: frozenset[str]
+
+
+def random_problem(seed: int) -> Problem:
+    """The problem of that seed; every rank can reach every other unless GPUs were left out."""
+    rng = random.Random(seed)
+    collective = rng.choices(list(Collective), weights=(10, 4, 3, 3, 2))[0]
+    most = ALLREDUCE_NODES if collective is Collective.ALLREDUCE else NODES
+    nodes, kind = rng.randint(3, rng.choice((10, most, most))), rng.choice(KINDS)
+    switches = 0 if kind == "direct" else rng.randint(1, max(1, nodes // 3))
+    gpus, has = nodes - switches, {kind}
+    links = _links(rng, kind, gpus, switches)
+    if switches and rng.random() < 0.25:
+        _starve(rng, links, gpus)
+        has.add("starved")
+    graph = _graph(rng, links, gpus, switches, has)
+    if not collective.rooted and collective is not Collective.ALLREDUCE and rng.random() < 0.25:
+        parts = [rng.choice((0, 0, 1, 2, 5)) for _ in graph.ranks]
+        parts[rng.randrange(len(parts))] += 1
+        graph = with_shares(graph, parts)
+        has |= {"parts"} if graph.shares else set()
+        has |= {"zero parts"} if 0 in graph.shares else set()
+    root = rng.randrange(len(graph.ranks)) if collective.rooted else None
+    has |= {"unbalanced"} if _unbalanced(graph) else set()
+    has |= {"24 nodes"} if graph.n == NODES else set()
+    ends = set(zip(graph.tail, graph.head, strict=True))
+    has |= {"one-way"} if any((v, u) not in ends for u, v in ends) else set()
+    return Problem(seed, graph, collective, root, frozenset(has))
+
+
+def _links(rng: random.Random, kind: str, gpus: int, switches: int) -> Links:
+    units = rng.choice((tuple(range(1, 6)), (1,), PRIMES[:9], STEPS))
+    links: Links = defaultdict(int)
+    ranks, relays = list(range(gpus)), list(range(gpus, gpus + switches))
+    BUILDERS[kind](rng, lambda: rng.choice(units), links, ranks, relays)
+    return links
+
+
+def _starve(rng: random.Random, links: Links, gpus: int) -> None:
+    """Most switches receive far less than they send, or the other way round."""
+    end = rng.choice((0, 1, 1))
+    for w in sorted({max(pair) for pair in links if max(pair) >= gpus}):
+        if rng.random() < 0.2:
+            continue
+        for pair in links:
+            if pair[end] == w:
+                links[pair] = -(-links[pair] // 4)
+            elif w in pair:
+                links[pair] *= rng.randint(2, 9)
+
+
+def _graph(
+    rng: random.Random, links: Links, gpus: int, switches: int, has: set[str]
+) -> CapacityGraph:
+    """The links as a topology, with shuffled nodes, perhaps boxes, able switches, idle GPUs."""
+    names = [f"gpu{v}" for v in range(gpus)] + [f"switch{v}" for v in range(switches)]
+    if rng.random() < 0.3:
+        size = rng.randint(2, 4)
+        names = [f"box{v // size}/{name}" if v < gpus else name for v, name in enumerate(names)]
+        has.add("boxes")
+    able = rng.random() < 0.25
+    nodes = {}
+    for v in rng.sample(range(len(names)), len(names)):
+        flags = [able and v >= gpus and rng.random() < 0.6 for _ in range(2)]
+        nodes[names[v]] = Node("gpu" if v < gpus else "switch", *flags)
+    unit = rng.choice((Fraction(1), Fraction(25, 2), Fraction(1, 10)))
+    pairs = [pair for pair, units in links.items() if units]
+    rng.shuffle(pairs)
+    made = [Link(names[u], names[v], links[u, v] * unit, oneway=True) for u, v in pairs]
+    topology = Topology("random", nodes, tuple(made))
+    idle = gpus > 3 and rng.random() < 0.3
+    count = rng.randint(2, gpus - 1) if idle else gpus
+    ranks = [names[v] for v in rng.sample(range(gpus), count)]
+    relays = rng.choice(("none", "idle", "idle")) if idle else "none"
+    has |= {f"relays {relays}"} if idle else set()
+    graph = CapacityGraph.from_topology(topology, ranks, relays)
+    has |= {"able"} if any(graph.multicast) or any(graph.aggregation) else set()
+    return graph
+
+
+def _unbalanced(graph: CapacityGraph) -> bool:
+    surplus: dict[int, int] = defaultdict(int)
+    for u, v, units in zip(graph.tail, graph.head, graph.capacity, strict=True):
+        surplus[u] -= units
+        surplus[v] += units
+    return any(surplus[v] for v in range(graph.n) if v not in graph.ranks)
+
+
+# ------------------------------------------------------------------------------------- judges
+
+
+def feasible(problem: Problem) -> bool:
+    """Whether all data can get from where it is to where it is wanted."""
+    graph = problem.graph
+    if problem.collective in (Collective.REDUCE_SCATTER, Collective.REDUCE):
+        graph = graph.reverse()
+    starts = [v for v, part in zip(graph.ranks, graph.parts, strict=True) if part]
+    if problem.root is not None:
+        starts = [graph.ranks[problem.root]]
+    return all(set(graph.ranks) <= set(_reached(graph, start)) for start in starts)
+
+
+def _reached(graph: CapacityGraph, start: int) -> Iterator[int]:
+    out: dict[int, list[int]] = defaultdict(list)
+    for u, v in zip(graph.tail, graph.head, strict=True):
+        out[u].append(v)
+    queue, seen = [start], {start}
+    for u in queue:
+        yield u
+        for v in out[u]:
+            if v not in seen:
+                seen.add(v)
+                queue.append(v)
+
+
+def recount(forest: Forest) -> Fraction:
+    """The forest's algbw in GB/s. AssertionError unless its trees are trees and shares add up.
+
+    Parts of the ranks, switches that copy (one copy in for all that a tree sends out of them) and
+    switches that add are taken into account.
+    """
+    graph, ranks = forest.graph, set(forest.graph.ranks)
+    capacity = dict(zip(zip(graph.tail, graph.head, strict=True), graph.capacity, strict=True))
+    load: dict[tuple[int, int], int] = defaultdict(int)
+    share: dict[tuple[str, int], int] = defaultdict(int)
+    for tree in forest.trees:
+        assert tree.weight > 0
+        share[tree.phase, tree.root] += tree.weight
+        forward = tree.phase == "broadcast"
+        edges = tree.edges if forward else [path[::-1] for path in reversed(tree.edges)]
+        reached = {tree.root}
+        for path in edges:
+            assert path[0] in reached, "a path starts before its first node has the data"
+            assert path[-1] not in reached, "a rank is reached twice"
+            assert not ranks & set(path[1:-1]), "a path passes through a rank"
+            assert len(set(path)) == len(path), "a path meets itself"
+            reached.add(path[-1])
+        assert reached == ranks, "a rank is not reached"
+        once: set[tuple[int, int]] = set()
+        for path in tree.edges:
+            for u, v in pairwise(path):
+                if graph.multicast[v] if forward else graph.aggregation[u]:
+                    if (u, v) in once:
+                        continue
+                    once.add((u, v))
+                load[u, v] += tree.weight
+    _check_shares(forest, share)
+    assert set(load) <= set(capacity), "a path needs a link that is not there"
+    return min(Fraction(capacity[e], w) for e, w in load.items()) * graph.unit * forest.total
+
+
+def _check_shares(forest: Forest, share: dict[tuple[str, int], int]) -> None:
+    graph, kind, total = forest.graph, forest.collective.value, forest.total
+    phase = {"allgather": "broadcast", "reduce-scatter": "reduce"}.get(kind)
+    if phase:
+        every = sum(graph.parts)
+        wanted = {
+            (phase, r): Fraction(total * part, every)
+            for r, part in zip(graph.ranks, graph.parts, strict=True)
+            if part
+        }
+        assert share == wanted
+    elif kind == "allreduce":
+        assert sum(share["broadcast", r] for r in graph.ranks) == total
+        assert all(share["broadcast", r] == share["reduce", r] for r in graph.ranks)
+    else:
+        assert share == {(kind, graph.ranks[forest.root]): total}
+
+
+def proven(
+    graph: CapacityGraph, bound: Bound, collective: Collective, root: int | None
+) -> Fraction:
+    """The GB/s that a bound of one phase proves, by the words of `Bound`'s own description."""
+    assert collective is not Collective.ALLREDUCE
+    tail, head, copies = graph.tail, graph.head, graph.multicast
+    if collective in (Collective.REDUCE_SCATTER, Collective.REDUCE):
+        tail, head, copies = head, tail, graph.aggregation
+    part = dict(zip(graph.ranks, graph.parts, strict=True))
+    whole = 1 if collective.rooted else sum(graph.parts)
+    weights = bound.weights or (Fraction(1),)
+    potential = dict(bound.potentials)
+    assert all(w not in part and not copies[w] for w in potential)
+    assert all(y >= 0 for y in weights)
+    held = Fraction(0)
+    for side, y in zip(bound.parts, weights, strict=True):
+        assert not side >= set(graph.ranks)
+        if collective.rooted:
+            assert graph.ranks[root or 0] in side
+        inside = 1 if collective.rooted else sum(part.get(v, 0) for v in side)
+        assert inside > 0
+        held += y * inside
+    total = Fraction(0)
+    for u, v, units in zip(tail, head, graph.capacity, strict=True):
+        pressure = sum(
+            (
+                y
+                for side, y in zip(bound.parts, weights, strict=True)
+                if u in side and v not in side
+            ),
+            potential.get(u, Fraction(0)) - potential.get(v, Fraction(0)),
+        )
+        total += units * max(Fraction(0), pressure)
+    assert bound.method == "cut" or held == 1
+    return total / held * graph.unit * whole
+
+
+def least_cut(graph: CapacityGraph, collective: Collective, root: int | None) -> Fraction:
+    """The least of all cuts in GB/s, by looking at all 2^n node sets."""
+    assert collective is not Collective.ALLREDUCE
+    tail, head = graph.tail, graph.head
+    if collective in (Collective.REDUCE_SCATTER, Collective.REDUCE):
+        tail, head = head, tail
+    sets = np.arange(1 << graph.n, dtype=np.int64)
+    leaving = np.zeros(len(sets), dtype=np.int64)
+    for u, v, units in zip(tail, head, graph.capacity, strict=True):
+        leaving += units * ((sets >> u) & ~(sets >> v) & 1)
+    inside = np.zeros(len(sets), dtype=np.int64)
+    for r, part in zip(graph.ranks, graph.parts, strict=True):
+        inside += part * ((sets >> r) & 1)
+    everybody = sum(1 << r for r in graph.ranks)
+    proper = (sets & everybody) != everybody
+    if collective.rooted:
+        proper &= ((sets >> graph.ranks[root or 0]) & 1) == 1
+        return int(leaving[proper].min()) * graph.unit
+    proper &= inside > 0
+    whole = sum(graph.parts)
+    least = np.full(whole + 1, np.iinfo(np.int64).max)
+    np.minimum.at(least, inside[proper], leaving[proper])
+    found = [Fraction(int(c), i) for i, c in enumerate(least) if i and c < np.iinfo(np.int64).max]
+    return min(found) * whole * graph.unit
+
+
+def written_out(graph: CapacityGraph, collective: Collective, root: int | None) -> float:
+    """The optimum of one phase in GB/s by one linear program, a flow for every rank written out.
+
+    Variables: what is used of each link (in = out at every node that is no rank), a flow to every
+    rank within that, and the rate. Floating point: good to about nine digits.
+    """
+    if collective in (Collective.REDUCE_SCATTER, Collective.REDUCE):
+        graph = graph.reverse()
+    solver = pywraplp.Solver.CreateSolver("GLOP")
+    infinity, ranks = solver.infinity(), set(graph.ranks)
+    links = list(zip(graph.tail, graph.head, strict=True))
+    rate = solver.NumVar(0, infinity, "")
+    used = [solver.NumVar(0, units, "") for units in graph.capacity]
+    for w in set(range(graph.n)) - ranks:
+        _conserve(solver, links, used, w)
+    parts = dict(zip(graph.ranks, graph.parts, strict=True))
+    if root is not None:
+        parts = {graph.ranks[root]: 1}
+    for sink in graph.ranks:
+        flow = [solver.NumVar(0, infinity, "") for _ in links]
+        for f, c in zip(flow, used, strict=True):
+            solver.Add(f <= c)
+        for v in range(graph.n):
+            if v != sink:
+                _conserve(solver, links, flow, v, rate * parts.get(v, 0))
+    solver.Maximize(rate)
+    assert solver.Solve() == pywraplp.Solver.OPTIMAL
+    return float(rate.solution_value() * sum(parts.values()) * graph.unit)
+
+
+def _conserve(
+    solver: pywraplp.Solver,
+    links: Iterable[tuple[int, int]],
+    flow: list[pywraplp.Variable],
+    node: int,
+    more: object = 0,
+) -> None:
+    """out - in = `more` at `node`."""
+    out = [f for f, (u, _) in zip(flow, links, strict=True) if u == node]
+    into = [f for f, (_, v) in zip(flow, links, strict=True) if v == node]
+    solver.Add(solver.Sum(out) - solver.Sum(into) == more)
