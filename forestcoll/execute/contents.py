@@ -6,7 +6,7 @@ Both are drawn from the definition of the collective alone (data.cpp), never fro
 from __future__ import annotations
 
 import mmap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,6 +16,10 @@ from forestcoll.execute import _engine
 from forestcoll.execute.result import Mode
 from forestcoll.execute.sizes import Layout, scratch_factor
 from forestcoll.program import Collective, Program
+
+Bytes = npt.NDArray[np.uint8]
+Memory = Callable[[int], Bytes]
+"""Gives that many bytes."""
 
 SHOWN = 4  # wrong elements described per buffer
 HUGE = 4 << 20  # bytes from which large pages are asked for
@@ -36,39 +40,46 @@ class Buffers:
 
 
 def allocate(
-    program: Program, scratch: Sequence[int], chunk: int, mode: Mode, shared: bool
+    program: Program, scratch: Sequence[int], chunk: int, mode: Mode, memory: Memory
 ) -> list[Buffers]:
     """Buffers of all ranks, `scratch` chunks each, a chunk of `chunk` bytes.
 
-    `shared`: processes that are forked later see the same memory. It has no name and is gone with
-    the last process that has it.
+    `memory`: where they come from (`private`, `shared`).
     """
     found = []
     for r, rank in enumerate(program.ranks):
         i, o = rank.input_chunks * chunk, rank.output_chunks * chunk
         own = r * min(i, o)  # where in the longer buffer the own part lies
         if mode == "out-of-place":
-            first, second = _memory(i, shared), _memory(o, shared)
+            first, second = memory(i), memory(o)
         elif i == o:
-            first = second = _memory(i, shared)
+            first = second = memory(i)
         elif i < o:
-            second = _memory(o, shared)
+            second = memory(o)
             first = second[own : own + i]
         else:
-            first = _memory(i, shared)
+            first = memory(i)
             second = first[own : own + o]
         size = scratch[r] * chunk * scratch_factor(program)
-        found.append(Buffers(first, second, _memory(size, shared)))
+        found.append(Buffers(first, second, memory(size)))
     return found
 
 
-def _memory(size: int, shared: bool) -> npt.NDArray[np.uint8]:
-    """`size` bytes at a page boundary, so that no element straddles one."""
-    if shared and size:
-        region = mmap.mmap(-1, size)  # anonymous and shared
-        if size >= HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
-            region.madvise(mmap.MADV_HUGEPAGE)
-        return np.frombuffer(region, np.uint8)
+def shared(size: int) -> Bytes:
+    """Memory that processes which are forked later see as well.
+
+    It has no name and is gone with the last process that has it.
+    """
+    if not size:
+        return private(size)
+    region = mmap.mmap(-1, size)  # anonymous and shared
+    if size >= HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
+        region.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(region, np.uint8)
+
+
+def private(size: int) -> Bytes:
+    """Memory of this process at a page boundary, so that no element straddles one."""
     page = mmap.PAGESIZE
     block = np.empty(size + page, np.uint8)
     start = -block.ctypes.data % page

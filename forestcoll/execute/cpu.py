@@ -11,17 +11,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from forestcoll.errors import ExecutionError, PlanError, UnsupportedError, did_you_mean
+from forestcoll.errors import ExecutionError, UnsupportedError, did_you_mean
 from forestcoll.execute import stuck
 from forestcoll.execute.check import check as check_structure
 from forestcoll.execute.result import MODES, Mode, Row, RunResult
-from forestcoll.execute.sizes import Layout, bus_factor, layout, memory_available, memory_needed
+from forestcoll.execute.sizes import bus_factor, layout, memory_available, memory_needed
 from forestcoll.execute.slots import queue
-from forestcoll.program import Pipeline, Program
+from forestcoll.program import Program
 
 try:
     from forestcoll.execute import _engine
-    from forestcoll.execute.contents import Buffers, Contents, allocate
+    from forestcoll.execute.contents import Buffers, Contents, allocate, private, shared
+    from forestcoll.execute.request import (
+        DTYPES,
+        OPS,
+        check_positive,
+        check_units,
+        kind,
+        modes_of,
+        notes_of,
+        root_of,
+    )
     from forestcoll.execute.tables import Tables, build
 except ImportError as error:  # pragma: no cover - needs a broken installation
     raise ExecutionError(
@@ -29,8 +39,6 @@ except ImportError as error:  # pragma: no cover - needs a broken installation
         "install the package again with `pip install .`"
     ) from error
 
-DTYPES = tuple(_engine.type_names())
-OPS = tuple(_engine.reduction_names())
 RanksAs = Literal["threads", "processes", "auto"]
 RANKS_AS: tuple[RanksAs, ...] = ("threads", "processes", "auto")
 MOST_PROCESSES = 64  # that "auto" makes
@@ -71,14 +79,14 @@ def run(
     or memory) and ExecutionError (it got stuck, left messages or signals behind, or a rank died).
     """
     check_structure(program)
-    type_, op_ = _index(DTYPES, dtype, "data type"), _index(OPS, op, "operation")
-    _check_positive(size=size_bytes, iterations=iterations, timeout=timeout)
+    type_, op_ = kind(dtype, op)
+    check_positive(size=size_bytes, iterations=iterations, timeout=timeout)
     if slots is not None:
-        _check_positive(slots=slots)
-    chosen = _modes(program, modes)
+        check_positive(slots=slots)
+    chosen = modes_of(program, modes)
     element = _engine.element_bytes(type_)
     data = layout(program, size_bytes, element)
-    _check_units(program, element)
+    check_units(program, element)
     tables = build(program)
     _check_memory(memory_needed(program, tables.scratch, data.chunk_bytes, chosen), data.size)
     connections = len(tables.connections)
@@ -100,7 +108,7 @@ def run(
     job = _Job(
         program=program,
         tables=tables,
-        contents=Contents(program, data, pattern, _root(program, root), workers),
+        contents=Contents(program, data, pattern, root_of(program, root), workers),
         options=options,
         processes=processes,
         average=op == "avg",
@@ -109,7 +117,7 @@ def run(
         timeout=timeout,
     )
     rows = tuple(job.row(mode, dtype, op) for mode in chosen)
-    return RunResult(rows, _notes(program, size_bytes, data), tuple(job.contents.mismatches))
+    return RunResult(rows, notes_of(program, size_bytes, data), tuple(job.contents.mismatches))
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +137,11 @@ class _Job:
     def row(self, mode: Mode, dtype: str, op: str) -> Row:
         data = self.contents.data
         buffers = allocate(
-            self.program, self.tables.scratch, data.chunk_bytes, mode, self.processes
+            self.program,
+            self.tables.scratch,
+            data.chunk_bytes,
+            mode,
+            shared if self.processes else private,
         )
         engine = self.tables.engine()
         try:
@@ -201,54 +213,6 @@ def _ranks_as(wanted: RanksAs, ranks: int) -> bool:
     return wanted == "processes" or (wanted == "auto" and ranks <= MOST_PROCESSES)
 
 
-def _index(known: tuple[str, ...], word: str, what: str) -> int:
-    if word in known:
-        return known.index(word)
-    hint = did_you_mean(word, known) or f"; there are {', '.join(known)}"
-    raise UnsupportedError(f"unknown {what} {word!r}{hint}")
-
-
-def _check_positive(**numbers: float) -> None:
-    for name, number in numbers.items():
-        if number <= 0:
-            raise UnsupportedError(f"{name} must be above 0, not {number}")
-
-
-def _modes(program: Program, wanted: Sequence[Mode]) -> tuple[Mode, ...]:
-    allowed = {"out-of-place": program.out_of_place, "in-place": program.in_place}
-    for mode in wanted:
-        if mode not in allowed:
-            raise UnsupportedError(f"unknown mode {mode!r}{did_you_mean(mode, allowed)}")
-    chosen = tuple(mode for mode in MODES if mode in wanted and allowed[mode])
-    if not chosen:
-        raise PlanError(f"the plan serves none of these: {', '.join(wanted)}")
-    return chosen
-
-
-def _root(program: Program, root: int | None) -> int:
-    if not program.collective.rooted:
-        if root not in (None, -1):
-            raise UnsupportedError(f"{program.collective} has no root")
-        return -1
-    if program.root >= 0 and root not in (None, program.root):
-        raise PlanError(f"the plan's root is rank {program.root}, not {root}")
-    found = program.root if root is None else root
-    if not 0 <= found < program.n:
-        raise PlanError(f"{program.collective}: the root must be a rank from 0 to {program.n - 1}")
-    return found
-
-
-def _check_units(program: Program, element: int) -> None:
-    for r, rank in enumerate(program.ranks):
-        for b, block in enumerate(rank.thread_blocks):
-            for s, step in enumerate(block.steps):
-                if isinstance(step, Pipeline) and step.unit_bytes % element:
-                    raise PlanError(
-                        f"rank {r}, thread block {b}, step {s}: a pipeline unit of "
-                        f"{step.unit_bytes} bytes splits elements of {element}"
-                    )
-
-
 def _check_memory(needed: int, size: int) -> None:
     available = memory_available()
     if available is not None and needed > available * 9 // 10:
@@ -256,20 +220,3 @@ def _check_memory(needed: int, size: int) -> None:
             f"size {size}: the ranks' buffers need {needed / 2**30:.1f} GiB, "
             f"of which {available / 2**30:.1f} GiB are available; choose a smaller size"
         )
-
-
-def _notes(program: Program, wanted: int, data: Layout) -> tuple[str, ...]:
-    notes = []
-    if data.size != wanted:
-        notes.append(
-            f"{wanted} bytes are not a whole number of elements on each rank; ran {data.size} bytes"
-        )
-    if data.padded:
-        notes.append(
-            f"without padding the plan serves multiples of {data.multiple} bytes; each part of "
-            f"{data.part} elements was padded to {data.chunks} chunks of {data.chunk}"
-        )
-    low, high = program.min_bytes, program.max_bytes
-    if data.size < low or (high and data.size > high):
-        notes.append(f"the plan says that it serves {low} to {high or 'any number of'} bytes")
-    return tuple(notes)

@@ -1,0 +1,258 @@
+"""Runs a program on the GPUs of this machine, every output element checked.
+
+    build.py     the native half, compiled on first use by nvcc or hipcc, kept in a cache
+    engine.cu    kernel and host side; layer.hpp is the interpreter's layer for CUDA and HIP
+    native.py    its C interface
+    arena.py     where buffers, flags and message slots lie
+    worker.py    one process a GPU; team.py: all of them together
+
+All ranks of a GPU run in one kernel, for they wait for each other; GPUs reach each other's memory
+by IPC handles. Several ranks may share a GPU, which is for trying plans, not for speed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from forestcoll.errors import ExecutionError, UnsupportedError
+from forestcoll.execute import _engine, stuck
+from forestcoll.execute.check import check as check_structure
+from forestcoll.execute.contents import Contents
+from forestcoll.execute.gpu.arena import Arenas, lay_out
+from forestcoll.execute.gpu.build import find_platform, library
+from forestcoll.execute.gpu.native import Library, Seen
+from forestcoll.execute.gpu.team import Team, count
+from forestcoll.execute.gpu.worker import Job, staging
+from forestcoll.execute.request import (
+    check_positive,
+    check_units,
+    kind,
+    modes_of,
+    notes_of,
+    root_of,
+)
+from forestcoll.execute.result import MODES, Mode, Row, RunResult
+from forestcoll.execute.sizes import Layout, bus_factor, layout
+from forestcoll.execute.tables import Tables, build
+from forestcoll.program import Program
+
+SLOT_BYTES = 1 << 20
+SLOTS = 8
+"""Slots of a fifo connection: as many as let a message be sent while others are read."""
+
+__all__ = ["gpus", "run"]
+
+
+def gpus() -> list[Seen]:
+    """The GPUs of this machine; builds the native half if it is not there yet.
+
+    Raises UnsupportedError where there is none, or no compiler for them.
+    """
+    native = Library(_library())
+    return [native.describe(number) for number in range(native.count())]
+
+
+def run(
+    program: Program,
+    size_bytes: int,
+    *,
+    dtype: str = "float32",
+    op: str = "sum",
+    iterations: int = 1,
+    warmup: int = 0,
+    modes: Sequence[Mode] = MODES,
+    check: bool = True,
+    timeout: float = 60.0,
+    root: int | None = None,
+    devices: Sequence[int] | None = None,
+    slots: int = SLOTS,
+    slot_bytes: int = SLOT_BYTES,
+    built: Path | None = None,
+) -> RunResult:
+    """As `cpu.run`, on GPUs. `devices`: numbers of the GPUs, which the ranks are dealt out to.
+
+    Without `devices` rank i takes the GPU that its name ends in, or GPU i. `built`: a library of
+    engine.cu in place of the cached one. Raises as `cpu.run` does, and UnsupportedError where
+    ranks sit in different nodes, or GPUs cannot reach each other.
+    """
+    check_structure(program)
+    type_, op_ = kind(dtype, op)
+    check_positive(size=size_bytes, iterations=iterations, timeout=timeout, slots=slots)
+    chosen = modes_of(program, modes)
+    element = _engine.element_bytes(type_)
+    data = layout(program, size_bytes, element)
+    check_units(program, element)
+    path = built or _library()
+    numbers = _devices(program, devices, count(path))
+    used = sorted(set(numbers))
+    tables = build(program)
+    slot = max(element, slot_bytes // element * element)
+    arenas = lay_out(program, tables, data, [used.index(d) for d in numbers], slots, slot)
+    job = Job(
+        program=program,
+        tables=tables,
+        data=data,
+        arenas=arenas,
+        geometry=_geometry(data, slot),
+        slots=(slot, slots),
+        type=type_,
+        op=op_,
+        average=op == "avg",
+        root=root_of(program, root),
+    )
+    pattern = _engine.Pattern(type_, op_, program.collective.reduces, program.n)
+    contents = Contents(program, data, pattern, job.root, len(os.sched_getaffinity(0)))
+    with Team(path, used, job) as team:
+        runner = _Runner(job, team, contents, (warmup, iterations), check, timeout)
+        rows = tuple(runner.row(mode, dtype, op) for mode in chosen)
+    notes = notes_of(program, size_bytes, data)
+    if len(used) < program.n:
+        notes += (
+            f"{program.n} ranks share {len(used)} GPUs: right or wrong shows, speed does not",
+        )
+    return RunResult(rows, notes, tuple(contents.mismatches))
+
+
+@dataclass(frozen=True, slots=True)
+class _Runner:
+    """One call of `run`, mode by mode."""
+
+    job: Job
+    team: Team
+    contents: Contents
+    launches: tuple[int, int]  # not timed, timed
+    check: bool
+    timeout: float
+
+    def row(self, mode: Mode, dtype: str, op: str) -> Row:
+        in_place = mode == "in-place"
+        buffers = staging(self.job.program, self.job.data, mode, self.team.memory)
+        warmup, iterations = self.launches
+        nanoseconds = wrong = 0
+        for k in range(warmup + iterations):
+            fresh = k in (0, warmup + iterations - 1)
+            if fresh:
+                self.contents.fill(buffers)
+                self.team.ask("upload", in_place, k)
+            elapsed = self.launch(in_place, k)
+            nanoseconds += elapsed if k >= warmup else 0
+            if fresh and self.check:
+                self.team.ask("download", in_place, k)
+                wrong = max(wrong, self.contents.compare(buffers, mode))
+        program, data = self.job.program, self.job.data
+        seconds = max(nanoseconds, 1) / iterations / 1e9
+        algbw = data.size / seconds / 1e9
+        return Row(
+            mode=mode,
+            size=data.size,
+            count=data.count,
+            dtype=dtype,
+            op=op if program.collective.reduces else "none",
+            root=self.job.root,
+            time_us=seconds * 1e6,
+            algbw=algbw,
+            busbw=algbw * float(bus_factor(program)),
+            wrong=wrong if self.check else None,
+        )
+
+    def launch(self, in_place: bool, number: int) -> int:
+        """Nanoseconds of the slowest GPU; ExecutionError if it did not end well."""
+        self.team.ask("prepare", in_place, number)
+        done = self.team.launch(self.timeout, in_place, number)
+        ended = self.team.ask("ended")
+        tables = self.job.tables
+        stops = _stops(tables, [row for rows, _ in ended for row in rows])
+        culprit = next((row for rows, _ in ended for row in rows if row[8]), None)
+        if culprit is not None:
+            raise ExecutionError(stuck.explain_mismatch(tables, _stop(culprit)))
+        if not done:
+            raise ExecutionError(
+                f"nothing moved for {self.timeout:g} s; {stuck.explain_stuck(tables, stops)}"
+            )
+        left = _leftovers(self.job.arenas, tables, [flags for _, flags in ended])
+        if left:
+            raise ExecutionError(stuck.explain_leftovers(tables, left))
+        return max(int(taken) for taken in self.team.ask("nanoseconds"))
+
+
+def _library() -> Path:
+    found = find_platform()
+    if found is None:
+        raise UnsupportedError(
+            "no GPU is seen (neither nvidia-smi nor rocm_agent_enumerator names one); "
+            "--engine cpu needs none"
+        )
+    return library(*found)
+
+
+def _devices(program: Program, asked: Sequence[int] | None, count: int) -> list[int]:
+    """The GPU of every rank."""
+    if asked:
+        return [asked[r * len(asked) // program.n] for r in range(program.n)]
+    names = program.names if len(program.names) == program.n else ()
+    boxes = {name.rpartition("/")[0] for name in names}
+    if len(boxes) > 1:
+        raise UnsupportedError(
+            f"the ranks sit in {len(boxes)} nodes ({', '.join(sorted(boxes)[:3])}, ...), and this "
+            "engine reaches one node's GPUs: use --engine torch under torchrun, or try the plan "
+            "here with its ranks on GPUs of your choice (--gpus 0,1)"
+        )
+    ends = [re.search(r"(\d+)$", name) for name in names]
+    told = [int(match[1]) for match in ends if match]
+    if len(set(told)) == program.n and max(told) < count:
+        return told
+    if program.n <= count:
+        return list(range(program.n))
+    return [r * count // program.n for r in range(program.n)]
+
+
+def _geometry(data: Layout, slot: int) -> tuple[int, int, int, int, int]:
+    """interpreter.hpp's Geometry: a message holds whole chunks if one fits a slot, else a slice."""
+    piece = min(slot, data.chunk_bytes) // data.element * data.element
+    slices = -(-data.chunk_bytes // piece)
+    return (
+        data.chunk_bytes,
+        data.element,
+        piece,
+        slices,
+        1 if slices > 1 else slot // data.chunk_bytes,
+    )
+
+
+def _stop(row: tuple[Any, ...]) -> _engine.Stop:
+    block, pc, slice_, round_, piece, finished, awaits, object_, _, wanted, present = row
+    return block, pc, slice_, round_, piece, bool(finished), awaits, object_, wanted, present
+
+
+def _stops(tables: Tables, rows: list[tuple[Any, ...]]) -> list[_engine.Stop]:
+    """All blocks' stops by number; those that never waited long are where they were, or done."""
+    known = {row[0]: _stop(row) for row in rows if row[0] >= 0 and not row[5]}
+    return [
+        known.get(b, (b, block[2], 0, 0, 0, True, 0, -1, 0, 0))
+        for b, block in enumerate(tables.blocks)
+    ]
+
+
+def _leftovers(
+    arenas: Arenas, tables: Tables, flags: list[list[int]]
+) -> list[tuple[int, int, int]]:
+    """(0, connection, unread messages) and (1, semaphore, off its initial value)."""
+
+    def value(place: tuple[int, int]) -> int:
+        gpu, offset = place
+        return flags[gpu][(offset - arenas.flags[gpu][0]) // 8]
+
+    found = []
+    for number, (posted, taken) in enumerate(zip(arenas.posted, arenas.taken, strict=True)):
+        if value(posted) != value(taken):
+            found.append((0, number, value(posted) - value(taken)))
+    for number, place in enumerate(arenas.semaphores):
+        amount = value(place) - tables.semaphores[number]
+        if amount:
+            found.append((1, number, amount))
+    return found

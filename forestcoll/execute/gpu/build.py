@@ -1,0 +1,140 @@
+"""The native half of the GPU engine, compiled on first use and kept.
+
+The library lies in a cache folder under a key of all that went into it: sources, architecture,
+compiler and flags. `FORESTCOLL_CACHE` names another folder, `NVCC` and `HIPCC` other compilers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+from forestcoll.errors import ExecutionError, UnsupportedError
+
+Platform = Literal["cuda", "hip"]
+SOURCE = Path(__file__).parent / "engine.cu"
+HEADERS = (
+    Path(__file__).parent / "device.hpp",
+    Path(__file__).parent / "layer.hpp",
+    Path(__file__).parents[1] / "interpreter.hpp",
+    Path(__file__).parents[1] / "elements.hpp",
+)
+PATIENCE = 900  # seconds for the compiler
+
+
+@dataclass(frozen=True, slots=True)
+class Compiler:
+    """A compiler for GPUs. `version`: what it says of itself."""
+
+    platform: Platform
+    path: str
+    version: str
+
+    def command(self, architectures: Sequence[str], target: Path) -> list[str]:
+        """The command that builds the library for the architectures (`sm_90`, `gfx90a`)."""
+        common = ["-std=c++20", "-O3", "-shared"]
+        if self.platform == "cuda":
+            codes = [
+                option
+                for name in architectures
+                for option in ("-gencode", f"arch={name.replace('sm_', 'compute_')},code={name}")
+            ]
+            own = [*common, "-Xcompiler", "-fPIC", *codes]
+        else:
+            own = [*common, "-fPIC", "-x", "hip", *(f"--offload-arch={a}" for a in architectures)]
+        return [self.path, *own, "-o", str(target), str(SOURCE)]
+
+
+def find_compiler(platform: Platform) -> Compiler | None:
+    """The platform's compiler, or None."""
+    variable, name, usual = {
+        "cuda": ("NVCC", "nvcc", "/usr/local/cuda/bin/nvcc"),
+        "hip": ("HIPCC", "hipcc", "/opt/rocm/bin/hipcc"),
+    }[platform]
+    path = shutil.which(os.environ.get(variable, name)) or shutil.which(usual)
+    if path is None:
+        return None
+    return Compiler(platform, path, _version(path))
+
+
+def find_platform() -> tuple[Platform, list[str]] | None:
+    """The platform of this machine's GPUs and their architectures; None: no GPU is seen."""
+    found = _lines("nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader")
+    if found:
+        return "cuda", sorted({f"sm_{line.strip().replace('.', '')}" for line in found})
+    agents = _lines("rocm_agent_enumerator")
+    names = sorted({line.strip() for line in agents if line.startswith("gfx") and line != "gfx000"})
+    return ("hip", names) if names else None
+
+
+def library(platform: Platform, architectures: Sequence[str]) -> Path:
+    """The built library, from the cache or freshly compiled.
+
+    Raises UnsupportedError without a compiler, ExecutionError with its words where it fails.
+    """
+    compiler = find_compiler(platform)
+    if compiler is None:
+        name = {"cuda": "nvcc (the CUDA toolkit)", "hip": "hipcc (ROCm)"}[platform]
+        raise UnsupportedError(
+            f"the GPU engine is compiled on first use and {name} is not found; install it, or name "
+            f"it in {'NVCC' if platform == 'cuda' else 'HIPCC'}"
+        )
+    return compile_library(compiler, architectures, cache_folder())
+
+
+def compile_library(compiler: Compiler, architectures: Sequence[str], folder: Path) -> Path:
+    """As `library`, with this compiler and cache. Several processes may do so at once."""
+    digest = hashlib.sha256()
+    for part in (compiler.version, *compiler.command(architectures, Path("library"))):
+        digest.update(part.encode() + b"\0")
+    for path in (SOURCE, *HEADERS):
+        digest.update(path.read_bytes() + b"\0")
+    target = folder / f"{digest.hexdigest()[:32]}.so"
+    if target.exists():
+        return target
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        made = Path(scratch) / "library.so"
+        command = compiler.command(architectures, made)
+        environment = {**os.environ, "HIP_PLATFORM": "amd"}
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=PATIENCE, env=environment
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise ExecutionError(f"compiling the GPU engine: {error}") from None
+        if done.returncode:
+            words = (done.stderr or done.stdout).strip().splitlines()[:20]
+            raise ExecutionError("\n".join(["compiling the GPU engine failed:", *words]))
+        made.rename(target)
+    return target
+
+
+def cache_folder() -> Path:
+    """Where built libraries are kept."""
+    own = os.environ.get("FORESTCOLL_CACHE")
+    if own:
+        return Path(own)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "forestcoll"
+
+
+@cache
+def _version(path: str) -> str:
+    return "\n".join(_lines(path, "--version"))
+
+
+def _lines(*command: str) -> list[str]:
+    """What a command prints; nothing where it does not exist or fails."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return done.stdout.splitlines() if done.returncode == 0 else []

@@ -1,0 +1,119 @@
+// What differs between CUDA and HIP, under one name: the runtime's calls, and atomics that other GPUs
+// and the host see ("system scope").
+
+#pragma once
+
+#include <cstdint>
+
+#if defined(__HIPCC__)
+#include <hip/hip_runtime.h>
+#define FC_GPU(name) hip##name
+#define FC_DEVICE_PROPERTIES hipDeviceProp_t
+#define hipHostAllocMapped hipHostMallocMapped
+#define hipHostAlloc hipHostMalloc
+#define hipFreeHost hipHostFree
+#define hipDevAttrMultiProcessorCount hipDeviceAttributeMultiprocessorCount
+#else
+#include <cuda_runtime.h>
+#include <sched.h>
+#define FC_GPU(name) cuda##name
+#define FC_DEVICE_PROPERTIES cudaDeviceProp
+#endif
+
+#include "../interpreter.hpp"
+
+// Starts a kernel; gives the runtime's error code.
+#if defined(__CUDACC__) || defined(__HIPCC__)
+#define FC_LAUNCH(kernel, blocks, threads, stream, ...) \
+  (kernel<<<(blocks), (threads), 0, (stream)>>>(__VA_ARGS__), FC_GPU(GetLastError)())
+#else
+#define FC_LAUNCH(kernel, blocks, threads, stream, ...) \
+  emulated_launch((blocks), (stream), [=] { kernel(__VA_ARGS__); })
+#endif
+
+namespace forestcoll::gpu {
+
+#if defined(__HIPCC__)
+
+FC_DEVICE std::uint64_t load_acquire(const std::uint64_t* p) {
+  return __hip_atomic_load(p, __ATOMIC_ACQUIRE, __HIP_MEMORY_SCOPE_SYSTEM);
+}
+FC_DEVICE std::uint64_t load_relaxed(const std::uint64_t* p) {
+  return __hip_atomic_load(p, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
+}
+FC_DEVICE void store_release(std::uint64_t* p, std::uint64_t value) {
+  __hip_atomic_store(p, value, __ATOMIC_RELEASE, __HIP_MEMORY_SCOPE_SYSTEM);
+}
+FC_DEVICE void store_relaxed(std::uint64_t* p, std::uint64_t value) {
+  __hip_atomic_store(p, value, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
+}
+FC_DEVICE std::uint64_t fetch_add(std::uint64_t* p, std::uint64_t value) {
+  return __hip_atomic_fetch_add(p, value, __ATOMIC_ACQ_REL, __HIP_MEMORY_SCOPE_SYSTEM);
+}
+FC_DEVICE bool exchange_if(std::uint64_t* p, std::uint64_t expected, std::uint64_t value) {
+  return __hip_atomic_compare_exchange_strong(p, &expected, value, __ATOMIC_ACQ_REL,
+                                              __ATOMIC_ACQUIRE, __HIP_MEMORY_SCOPE_SYSTEM);
+}
+
+#elif defined(__CUDACC__)
+
+FC_DEVICE std::uint64_t load_acquire(const std::uint64_t* p) {
+  std::uint64_t value;
+  asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(p) : "memory");
+  return value;
+}
+FC_DEVICE std::uint64_t load_relaxed(const std::uint64_t* p) {
+  std::uint64_t value;
+  asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(p) : "memory");
+  return value;
+}
+FC_DEVICE void store_release(std::uint64_t* p, std::uint64_t value) {
+  asm volatile("st.release.sys.global.u64 [%0], %1;" : : "l"(p), "l"(value) : "memory");
+}
+FC_DEVICE void store_relaxed(std::uint64_t* p, std::uint64_t value) {
+  asm volatile("st.relaxed.sys.global.u64 [%0], %1;" : : "l"(p), "l"(value) : "memory");
+}
+FC_DEVICE std::uint64_t fetch_add(std::uint64_t* p, std::uint64_t value) {
+  std::uint64_t before;
+  asm volatile("atom.add.acq_rel.sys.global.u64 %0, [%1], %2;"
+               : "=l"(before)
+               : "l"(p), "l"(value)
+               : "memory");
+  return before;
+}
+FC_DEVICE bool exchange_if(std::uint64_t* p, std::uint64_t expected, std::uint64_t value) {
+  std::uint64_t before;
+  asm volatile("atom.cas.acq_rel.sys.global.b64 %0, [%1], %2, %3;"
+               : "=l"(before)
+               : "l"(p), "l"(expected), "l"(value)
+               : "memory");
+  return before == expected;
+}
+
+#else  // neither: the same source on a CPU, where a stand-in for the runtime drives it
+
+inline void yield_to_others() { sched_yield(); }
+
+FC_DEVICE std::uint64_t load_acquire(const std::uint64_t* p) {
+  return __atomic_load_n(p, __ATOMIC_ACQUIRE);
+}
+FC_DEVICE std::uint64_t load_relaxed(const std::uint64_t* p) {
+  return __atomic_load_n(p, __ATOMIC_RELAXED);
+}
+FC_DEVICE void store_release(std::uint64_t* p, std::uint64_t value) {
+  __atomic_store_n(p, value, __ATOMIC_RELEASE);
+}
+FC_DEVICE void store_relaxed(std::uint64_t* p, std::uint64_t value) {
+  __atomic_store_n(p, value, __ATOMIC_RELAXED);
+}
+FC_DEVICE std::uint64_t fetch_add(std::uint64_t* p, std::uint64_t value) {
+  return __atomic_fetch_add(p, value, __ATOMIC_ACQ_REL);
+}
+FC_DEVICE bool exchange_if(std::uint64_t* p, std::uint64_t expected, std::uint64_t value) {
+  return __atomic_compare_exchange_n(p, &expected, value, false, __ATOMIC_ACQ_REL,
+                                     __ATOMIC_ACQUIRE);
+}
+
+#endif
+
+}  // namespace forestcoll::gpu

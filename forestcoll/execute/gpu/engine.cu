@@ -1,0 +1,371 @@
+// The GPU engine's native half: one process drives one GPU, and all ranks that live on it in one
+// kernel. A library with a C interface, built on first use (build.py), called through ctypes (native.py).
+//
+// Every function returns 0, or -1 and fc_gpu_error() says why. Memory of a GPU is one piece, the arena,
+// exported to the other processes as an IPC handle; what lies where in it is decided in Python.
+
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "layer.hpp"
+
+namespace forestcoll::gpu {
+namespace {
+
+constexpr int threads_per_block = 512;
+constexpr int averaging_blocks = 64;
+
+thread_local std::string last_error;
+
+int fail(const std::string& text) {
+  last_error = text;
+  return -1;
+}
+
+int check(FC_GPU(Error_t) code, const char* what) {
+  if (code == FC_GPU(Success)) return 0;
+  return fail(std::string(what) + ": " + FC_GPU(GetErrorString)(code));
+}
+
+#define FC_TRY(call)                                 \
+  do {                                               \
+    if (const int bad = check((call), #call)) return bad; \
+  } while (false)
+
+// One thread block of the device for each of the plan's that live here.
+__global__ void __launch_bounds__(threads_per_block) run_blocks(const Launch* launch) {
+  const auto index = static_cast<std::int32_t>(blockIdx.x);
+  const Block& block = launch->blocks[launch->mine[index]];
+  Layer layer(*launch, block, index);
+  Position at;
+  at.pc = block.begin;
+  if (run_thread_block(layer, block, at) == Outcome::done) layer.finish();
+}
+
+// `avg`: complete sums, divided by the number of ranks.
+__global__ void __launch_bounds__(threads_per_block)
+    average(const Launch* launch, byte* sums, std::int64_t bytes, int ranks) {
+  const std::int64_t size = launch->geometry.element_bytes;
+  const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * blockDim.x * size;
+  const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  for (std::int64_t at = first * size; at < bytes; at += step)
+    average_element(launch->type, sums + at, ranks);
+}
+
+struct Device {
+  int number = 0;
+  byte* arena = nullptr;
+  byte* tables = nullptr;        // the launch's tables, uploaded
+  Launch* launch = nullptr;      // in device memory
+  std::uint64_t* ticks = nullptr;
+  Stop* stops = nullptr;         // in host memory, and as the device sees it
+  Stop* device_stops = nullptr;
+  std::int32_t* abort = nullptr;
+  std::int32_t* device_abort = nullptr;
+  std::int32_t blocks = 0;
+  FC_GPU(Stream_t) stream{}, side{};
+  FC_GPU(Event_t) begin{}, end{};
+  std::vector<void*> imported;
+};
+
+#if defined(__HIPCC__)
+// Peers' writes are seen while a kernel runs in fine-grained memory only.
+FC_GPU(Error_t) allocate(void** pointer, std::size_t bytes) {
+  return hipExtMallocWithFlags(pointer, bytes, hipDeviceMallocFinegrained);
+}
+#else
+FC_GPU(Error_t) allocate(void** pointer, std::size_t bytes) { return cudaMalloc(pointer, bytes); }
+#endif
+
+}  // namespace
+}  // namespace forestcoll::gpu
+
+using namespace forestcoll;
+using namespace forestcoll::gpu;
+
+extern "C" {
+
+// The tables of a launch, in host memory; pointers inside `pointers` are the device's.
+struct fc_gpu_plan {
+  const Instruction* instructions;
+  const Operand* operands;
+  const Dependency* dependencies;
+  const std::int32_t* names;
+  const Loop* loops;
+  const Block* blocks;
+  const std::int32_t* mine;
+  const std::uint64_t* addresses;
+  const std::uint64_t* posted;
+  const std::uint64_t* taken;
+  const std::uint64_t* slots;
+  const std::uint64_t* sizes;
+  const std::uint64_t* semaphores;
+  const std::uint64_t* progress;
+  const std::uint64_t* arrived;
+  std::int64_t counts[15];  // entries of each of the above, in this order
+  Geometry geometry;
+  std::int64_t slot_bytes, slot_count;
+  std::int32_t type, op;
+};
+
+const char* fc_gpu_error() { return last_error.c_str(); }
+
+int fc_gpu_count(int* count) {
+  FC_TRY(FC_GPU(GetDeviceCount)(count));
+  return 0;
+}
+
+// name|multiprocessors|total bytes|free bytes
+int fc_gpu_describe(int number, char* text, int room) {
+  FC_DEVICE_PROPERTIES properties;
+  FC_TRY(FC_GPU(GetDeviceProperties)(&properties, number));
+  FC_TRY(FC_GPU(SetDevice)(number));
+  std::size_t available = 0, total = 0;
+  FC_TRY(FC_GPU(MemGetInfo)(&available, &total));
+  std::snprintf(text, static_cast<std::size_t>(room), "%s|%d|%zu|%zu", properties.name,
+                properties.multiProcessorCount, total, available);
+  return 0;
+}
+
+// Whether kernels on `from` reach the memory of `to`, and may change it atomically.
+int fc_gpu_reaches(int from, int to, int* access, int* atomics) {
+  FC_TRY(FC_GPU(DeviceGetP2PAttribute)(access, FC_GPU(DevP2PAttrAccessSupported), from, to));
+  FC_TRY(FC_GPU(DeviceGetP2PAttribute)(atomics, FC_GPU(DevP2PAttrNativeAtomicSupported), from, to));
+  return 0;
+}
+
+int fc_gpu_open(int number, std::size_t arena_bytes, Device** out) {
+  auto* d = new Device;
+  d->number = number;
+  *out = d;
+  FC_TRY(FC_GPU(SetDevice)(number));
+  FC_TRY(allocate(reinterpret_cast<void**>(&d->arena), arena_bytes));
+  FC_TRY(FC_GPU(StreamCreateWithFlags)(&d->stream, FC_GPU(StreamNonBlocking)));
+  FC_TRY(FC_GPU(StreamCreateWithFlags)(&d->side, FC_GPU(StreamNonBlocking)));
+  FC_TRY(FC_GPU(EventCreate)(&d->begin));
+  FC_TRY(FC_GPU(EventCreate)(&d->end));
+  FC_TRY(FC_GPU(HostAlloc)(reinterpret_cast<void**>(&d->abort), sizeof *d->abort,
+                           FC_GPU(HostAllocMapped)));
+  FC_TRY(FC_GPU(HostGetDevicePointer)(reinterpret_cast<void**>(&d->device_abort), d->abort, 0));
+  return 0;
+}
+
+int fc_gpu_close(Device* d) {
+  if (!d) return 0;
+  FC_TRY(FC_GPU(SetDevice)(d->number));
+  for (void* there : d->imported) FC_TRY(FC_GPU(IpcCloseMemHandle)(there));
+  for (void* mine : {static_cast<void*>(d->arena), static_cast<void*>(d->tables),
+                     static_cast<void*>(d->launch), static_cast<void*>(d->ticks)})
+    if (mine) FC_TRY(FC_GPU(Free)(mine));
+  if (d->stops) FC_TRY(FC_GPU(FreeHost)(d->stops));
+  if (d->abort) FC_TRY(FC_GPU(FreeHost)(d->abort));
+  if (d->stream) FC_TRY(FC_GPU(StreamDestroy)(d->stream));
+  if (d->side) FC_TRY(FC_GPU(StreamDestroy)(d->side));
+  delete d;
+  return 0;
+}
+
+std::uint64_t fc_gpu_arena(const Device* d) { return reinterpret_cast<std::uint64_t>(d->arena); }
+
+int fc_gpu_handle_bytes() { return static_cast<int>(sizeof(FC_GPU(IpcMemHandle_t))); }
+
+int fc_gpu_export(Device* d, void* handle) {
+  FC_GPU(IpcMemHandle_t) own;
+  FC_TRY(FC_GPU(SetDevice)(d->number));
+  FC_TRY(FC_GPU(IpcGetMemHandle)(&own, d->arena));
+  std::memcpy(handle, &own, sizeof own);
+  return 0;
+}
+
+int fc_gpu_import(Device* d, const void* handle, std::uint64_t* address) {
+  FC_GPU(IpcMemHandle_t) other;
+  std::memcpy(&other, handle, sizeof other);
+  void* there = nullptr;
+  FC_TRY(FC_GPU(SetDevice)(d->number));
+  FC_TRY(FC_GPU(IpcOpenMemHandle)(&there, other, FC_GPU(IpcMemLazyEnablePeerAccess)));
+  d->imported.push_back(there);
+  *address = reinterpret_cast<std::uint64_t>(there);
+  return 0;
+}
+
+int fc_gpu_write(Device* d, std::uint64_t address, const void* source, std::size_t bytes) {
+  FC_TRY(FC_GPU(SetDevice)(d->number));
+  FC_TRY(FC_GPU(Memcpy)(reinterpret_cast<void*>(address), source, bytes,
+                        FC_GPU(MemcpyHostToDevice)));
+  return 0;
+}
+
+int fc_gpu_read(Device* d, std::uint64_t address, void* target, std::size_t bytes) {
+  FC_TRY(FC_GPU(SetDevice)(d->number));
+  FC_TRY(FC_GPU(Memcpy)(target, reinterpret_cast<const void*>(address), bytes,
+                        FC_GPU(MemcpyDeviceToHost)));
+  return 0;
+}
+
+int fc_gpu_set(Device* d, std::uint64_t address, int value, std::size_t bytes) {
+  FC_TRY(FC_GPU(SetDevice)(d->number));
+  FC_TRY(FC_GPU(Memset)(reinterpret_cast<void*>(address), value, bytes));
+  FC_TRY(FC_GPU(DeviceSynchronize)());
+  return 0;
+}
+
+// Thread blocks that the device holds at once: all of a launch must be among them, since they wait
+// for each other.
+int fc_gpu_resident(Device* d, int* blocks) {
+  int each = 0, processors = 0;
+  FC_TRY(FC_GPU(SetDevice)(d->number));
+  FC_TRY(FC_GPU(OccupancyMaxActiveBlocksPerMultiprocessor)(&each, run_blocks, threads_per_block, 0));
+  FC_TRY(FC_GPU(DeviceGetAttribute)(&processors, FC_GPU(DevAttrMultiProcessorCount), d->number));
+  *blocks = each * processors;
+  return 0;
+}
+
+// Uploads the tables; they stay for all launches that follow.
+int fc_gpu_load(Device* d, const fc_gpu_plan* plan) {
+  const std::size_t sizes[15] = {
+      sizeof(Instruction), sizeof(Operand),       sizeof(Dependency),    sizeof(std::int32_t),
+      sizeof(Loop),        sizeof(Block),         sizeof(std::int32_t),  sizeof(std::uint64_t),
+      sizeof(std::uint64_t), sizeof(std::uint64_t), sizeof(std::uint64_t), sizeof(std::uint64_t),
+      sizeof(std::uint64_t), sizeof(std::uint64_t), sizeof(std::uint64_t)};
+  const void* const sources[15] = {
+      plan->instructions, plan->operands, plan->dependencies, plan->names,      plan->loops,
+      plan->blocks,       plan->mine,     plan->addresses,    plan->posted,     plan->taken,
+      plan->slots,        plan->sizes,    plan->semaphores,   plan->progress,   plan->arrived};
+  std::size_t offsets[15], total = 0;
+  for (int i = 0; i < 15; ++i) {
+    offsets[i] = total;
+    total += (sizes[i] * static_cast<std::size_t>(plan->counts[i]) + 255) / 256 * 256;
+  }
+  FC_TRY(FC_GPU(SetDevice)(d->number));
+  FC_TRY(FC_GPU(Malloc)(reinterpret_cast<void**>(&d->tables), total + 256));
+  for (int i = 0; i < 15; ++i)
+    if (plan->counts[i])
+      FC_TRY(FC_GPU(Memcpy)(d->tables + offsets[i], sources[i],
+                            sizes[i] * static_cast<std::size_t>(plan->counts[i]),
+                            FC_GPU(MemcpyHostToDevice)));
+  d->blocks = static_cast<std::int32_t>(plan->counts[6]);
+  const auto blocks = static_cast<std::size_t>(d->blocks);
+  FC_TRY(FC_GPU(Malloc)(reinterpret_cast<void**>(&d->ticks), blocks * sizeof *d->ticks + 8));
+  FC_TRY(FC_GPU(HostAlloc)(reinterpret_cast<void**>(&d->stops), blocks * sizeof(Stop) + 8,
+                           FC_GPU(HostAllocMapped)));
+  FC_TRY(FC_GPU(HostGetDevicePointer)(reinterpret_cast<void**>(&d->device_stops), d->stops, 0));
+  const auto at = [&](int i) { return d->tables + offsets[i]; };
+  Launch launch{};
+  launch.tables = {reinterpret_cast<const Instruction*>(at(0)),
+                   reinterpret_cast<const Operand*>(at(1)),
+                   reinterpret_cast<const Dependency*>(at(2)),
+                   reinterpret_cast<const std::int32_t*>(at(3)),
+                   reinterpret_cast<const Loop*>(at(4))};
+  launch.geometry = plan->geometry;
+  launch.blocks = reinterpret_cast<const Block*>(at(5));
+  launch.mine = reinterpret_cast<const std::int32_t*>(at(6));
+  launch.addresses = reinterpret_cast<byte* const*>(at(7));
+  launch.posted = reinterpret_cast<std::uint64_t* const*>(at(8));
+  launch.taken = reinterpret_cast<std::uint64_t* const*>(at(9));
+  launch.slots = reinterpret_cast<byte* const*>(at(10));
+  launch.sizes = reinterpret_cast<std::int64_t* const*>(at(11));
+  launch.semaphores = reinterpret_cast<std::uint64_t* const*>(at(12));
+  launch.progress = reinterpret_cast<std::uint64_t* const*>(at(13));
+  launch.arrived = reinterpret_cast<std::uint64_t* const*>(at(14));
+  launch.ticks = d->ticks;
+  launch.stops = d->device_stops;
+  launch.abort = d->device_abort;
+  launch.slot_bytes = plan->slot_bytes;
+  launch.slot_count = plan->slot_count;
+  launch.type = plan->type;
+  launch.op = plan->op;
+  FC_TRY(FC_GPU(Malloc)(reinterpret_cast<void**>(&d->launch), sizeof launch));
+  FC_TRY(FC_GPU(Memcpy)(d->launch, &launch, sizeof launch, FC_GPU(MemcpyHostToDevice)));
+  return 0;
+}
+
+// Readies a launch: what is left of the last one goes, `addresses` (3 a rank) take the place of the
+// loaded ones. All processes do so before any of them starts.
+int fc_gpu_prepare(Device* d, const std::uint64_t* addresses, std::int64_t count,
+                   std::uint32_t number) {
+  FC_TRY(FC_GPU(SetDevice)(d->number));
+  Launch launch{};
+  FC_TRY(FC_GPU(Memcpy)(&launch, d->launch, sizeof launch, FC_GPU(MemcpyDeviceToHost)));
+  launch.number = number;
+  FC_TRY(FC_GPU(Memcpy)(d->launch, &launch, sizeof launch, FC_GPU(MemcpyHostToDevice)));
+  FC_TRY(FC_GPU(Memcpy)(const_cast<byte**>(launch.addresses), addresses,
+                        static_cast<std::size_t>(count) * sizeof *addresses,
+                        FC_GPU(MemcpyHostToDevice)));
+  const auto blocks = static_cast<std::size_t>(d->blocks);
+  FC_TRY(FC_GPU(Memset)(d->ticks, 0, blocks * sizeof *d->ticks));
+  std::memset(d->stops, 0, blocks * sizeof(Stop));
+  for (std::size_t i = 0; i < blocks; ++i) d->stops[i].block = -1;
+  *d->abort = 0;
+  FC_TRY(FC_GPU(DeviceSynchronize)());
+  return 0;
+}
+
+// Starts the kernel, and behind it the division of `count` outputs of `bytes` each (`avg`).
+int fc_gpu_start(Device* d, const std::uint64_t* sums, int count, std::size_t bytes, int ranks) {
+  FC_TRY(FC_GPU(SetDevice)(d->number));
+  const Launch* launch = d->launch;
+  const auto blocks = static_cast<unsigned>(d->blocks);
+  FC_TRY(FC_GPU(EventRecord)(d->begin, d->stream));
+  if (blocks) FC_TRY(FC_LAUNCH(run_blocks, blocks, threads_per_block, d->stream, launch));
+  for (int i = 0; i < count; ++i) {
+    auto* there = reinterpret_cast<byte*>(sums[i]);
+    const auto size = static_cast<std::int64_t>(bytes);
+    FC_TRY(FC_LAUNCH(average, averaging_blocks, threads_per_block, d->stream, launch, there, size,
+                     ranks));
+  }
+  FC_TRY(FC_GPU(EventRecord)(d->end, d->stream));
+  return 0;
+}
+
+// running: 1 while the kernel runs. ticks: changes while thread blocks get on.
+int fc_gpu_poll(Device* d, int* running, std::uint64_t* ticks) {
+  FC_TRY(FC_GPU(SetDevice)(d->number));
+  const auto state = FC_GPU(EventQuery)(d->end);
+  if (state != FC_GPU(Success) && state != FC_GPU(ErrorNotReady)) return check(state, "the kernel");
+  *running = state == FC_GPU(ErrorNotReady);
+  *ticks = 0;
+  if (!*running) return 0;
+  std::vector<std::uint64_t> seen(static_cast<std::size_t>(d->blocks));
+  FC_TRY(FC_GPU(MemcpyAsync)(seen.data(), d->ticks, seen.size() * sizeof seen[0],
+                             FC_GPU(MemcpyDeviceToHost), d->side));
+  FC_TRY(FC_GPU(StreamSynchronize)(d->side));
+  for (const std::uint64_t n : seen) *ticks += n;
+  return 0;
+}
+
+void fc_gpu_abort(Device* d) { *static_cast<volatile std::int32_t*>(d->abort) = 1; }
+
+int fc_gpu_nanoseconds(Device* d, std::int64_t* elapsed) {
+  float milliseconds = 0;
+  FC_TRY(FC_GPU(EventElapsedTime)(&milliseconds, d->begin, d->end));
+  *elapsed = static_cast<std::int64_t>(static_cast<double>(milliseconds) * 1e6);
+  return 0;
+}
+
+int fc_gpu_stop_bytes() { return static_cast<int>(sizeof(Stop)); }
+
+void fc_gpu_stops(const Device* d, void* target) {
+  std::memcpy(target, d->stops, static_cast<std::size_t>(d->blocks) * sizeof(Stop));
+}
+
+// Bytes a second, in GB of 10^9, that the device copies within its memory; half of the arena to the
+// other half. What every plan is measured against.
+int fc_gpu_copy_rate(Device* d, std::size_t bytes, int repeat, double* rate) {
+  FC_TRY(FC_GPU(SetDevice)(d->number));
+  for (int timed = 0; timed < 2; ++timed) {
+    FC_TRY(FC_GPU(EventRecord)(d->begin, d->stream));
+    for (int i = 0; i < repeat; ++i)
+      FC_TRY(FC_GPU(MemcpyAsync)(d->arena, d->arena + bytes, bytes, FC_GPU(MemcpyDeviceToDevice),
+                                 d->stream));
+    FC_TRY(FC_GPU(EventRecord)(d->end, d->stream));
+    FC_TRY(FC_GPU(EventSynchronize)(d->end));
+  }
+  float milliseconds = 0;
+  FC_TRY(FC_GPU(EventElapsedTime)(&milliseconds, d->begin, d->end));
+  *rate = static_cast<double>(bytes) * repeat / (static_cast<double>(milliseconds) * 1e6);
+  return 0;
+}
+
+}  // extern "C"

@@ -1,0 +1,415 @@
+// The interpreter's layer for GPUs: a thread block of a plan is a thread block of the device.
+//
+// All threads of a block run the interpreter in step. Thread 0 alone waits and signals; a barrier
+// hands on what it saw, and whether the launch is given up, so that all threads go the same way. Data
+// is moved by all of them, sixteen bytes at a time where addresses allow, with a barrier behind: the
+// interpreter's instructions are one after the other. Whoever publishes (release, system scope) does so
+// behind that barrier, which makes the whole block's writes visible to the one who sees (acquire).
+//
+// Counters lie with whoever waits for them, so that waiting costs no traffic between GPUs: `posted` of
+// a connection with its reader, `taken` with its writer, a semaphore with the rank that takes from it.
+
+#pragma once
+
+#include "device.hpp"  // first: a HIP device's memcpy is declared there
+
+#include "../elements.hpp"
+
+namespace forestcoll::gpu {
+
+// The same numbers as engine.hpp's Awaits.
+enum class Awaits : std::int32_t { nothing, dependency, slot, message, semaphore, barrier, packets };
+
+// Where a thread block stood; in host memory, written rarely.
+struct Stop {
+  std::int32_t block, pc;
+  std::int64_t slice, round, piece;
+  std::int32_t finished, awaits, object, mismatch;
+  std::int64_t wanted, present;
+};
+
+// All that a launch works with, in the memory of its GPU. Pointers are those of this process; what
+// they point at may lie on another GPU. Tables have one entry each over all ranks.
+struct Launch {
+  Tables tables;
+  Geometry geometry;
+  const Block* blocks;
+  const std::int32_t* mine;        // blocks that this GPU runs
+  byte* const* addresses;          // 3 a rank
+  std::uint64_t* const* posted;    // per connection
+  std::uint64_t* const* taken;
+  byte* const* slots;
+  std::int64_t* const* sizes;      // per connection: bytes of the message in each slot
+  std::uint64_t* const* semaphores;
+  std::uint64_t* const* progress;  // per block
+  std::uint64_t* const* arrived;   // per barrier
+  std::uint64_t* ticks;            // per block of this GPU: any change is progress
+  Stop* stops;                     // the same, in host memory
+  const volatile std::int32_t* abort;  // in host memory
+  std::int64_t slot_bytes, slot_count;
+  std::int32_t type, op;
+  std::uint32_t number;            // of this launch, from 1: what packets bear
+};
+
+struct alignas(16) Vector {
+  std::uint64_t low, high;
+};
+
+template <class T>
+constexpr int per_vector = static_cast<int>(sizeof(Vector) / sizeof(T));
+
+template <Reduction op, class T>
+struct CombineVectors {
+  FC_DEVICE Vector operator()(Vector a, Vector b) const {
+    T x[per_vector<T>], y[per_vector<T>];
+    memcpy(x, &a, sizeof a);
+    memcpy(y, &b, sizeof b);
+    for (int i = 0; i < per_vector<T>; ++i) x[i] = combine_elements<op>(x[i], y[i]);
+    memcpy(&a, x, sizeof a);
+    return a;
+  }
+};
+
+template <class T>
+FC_DEVICE void average_as(byte* at, int ranks) {
+  T value;
+  memcpy(&value, at, sizeof value);
+  value = divide_element(value, ranks);
+  memcpy(at, &value, sizeof value);
+}
+
+// Divides one element, a complete sum, by the number of ranks.
+FC_DEVICE void average_element(std::int32_t type, byte* at, int ranks) {
+  switch (static_cast<Type>(type)) {
+    case Type::float32: return average_as<float>(at, ranks);
+    case Type::float16: return average_as<Half>(at, ranks);
+    case Type::bfloat16: return average_as<BFloat16>(at, ranks);
+    case Type::float64: return average_as<double>(at, ranks);
+    case Type::int8: return average_as<std::int8_t>(at, ranks);
+    case Type::uint8: return average_as<std::uint8_t>(at, ranks);
+    case Type::int32: return average_as<std::int32_t>(at, ranks);
+    case Type::int64: return average_as<std::int64_t>(at, ranks);
+  }
+}
+
+class Layer {
+ public:
+  FC_DEVICE Layer(const Launch& launch, const Block& block, std::int32_t index)
+      : s_(launch), block_(block), index_(index) {}
+
+  FC_DEVICE const Tables& tables() const { return s_.tables; }
+  FC_DEVICE const Geometry& geometry() const { return s_.geometry; }
+  FC_DEVICE byte* address(std::int64_t rank, std::int64_t buffer) const {
+    return s_.addresses[rank * 3 + buffer];
+  }
+  FC_DEVICE bool aborted() const { return stopped_; }
+  FC_DEVICE void report(const Position& at) {
+    at_ = at;
+    if (thread() == 0) s_.ticks[index_] += 1;
+  }
+
+  FC_DEVICE bool reached(std::int32_t block, std::uint64_t progress) {
+    const std::uint64_t* value = s_.progress[block];
+    return await(Awaits::dependency, block, static_cast<std::int64_t>(progress),
+                 [&] { return load_acquire(value) >= progress; });
+  }
+
+  FC_DEVICE bool can_send() {
+    const auto slots = static_cast<std::uint64_t>(s_.slot_count);
+    const std::uint64_t* taken = s_.taken[block_.outgoing];
+    return await(Awaits::slot, block_.outgoing, static_cast<std::int64_t>(sent_ + 1 - slots),
+                 [&] { return sent_ - load_acquire(taken) < slots; });
+  }
+
+  FC_DEVICE bool can_receive(byte*, const byte*, std::int64_t bytes) {
+    const std::uint64_t* posted = s_.posted[block_.incoming];
+    if (!await(Awaits::message, block_.incoming, static_cast<std::int64_t>(received_ + 1),
+               [&] { return load_acquire(posted) > received_; }))
+      return false;
+    const std::int64_t found = s_.sizes[block_.incoming][slot_of(received_)];
+    if (found == bytes) return true;
+    if (thread() == 0) {
+      describe(Awaits::message, block_.incoming, bytes, found);
+      s_.stops[index_].mismatch = 1;
+    }
+    stopped_ = true;  // every thread has seen the same size
+    return false;
+  }
+
+  FC_DEVICE byte* outgoing_slot() const { return slot(block_.outgoing, sent_); }
+
+  FC_DEVICE void deliver(const byte* source, std::int64_t bytes) {
+    copy(outgoing_slot(), source, bytes);
+    if (thread() == 0) {
+      s_.sizes[block_.outgoing][slot_of(sent_)] = bytes;
+      publish(s_.posted[block_.outgoing], sent_ + 1);
+    }
+    ++sent_;
+  }
+
+  FC_DEVICE void take(byte* target, const byte* operand, std::int64_t bytes) {
+    const byte* message = slot(block_.incoming, received_);
+    if (operand) {
+      const byte* both[2] = {message, operand};
+      combine(target, both, 2, bytes);
+    } else {
+      copy(target, message, bytes);
+    }
+    if (thread() == 0) publish(s_.taken[block_.incoming], received_ + 1);
+    ++received_;
+  }
+
+  FC_DEVICE void complete(std::uint64_t progress) {
+    sync();
+    if (thread() == 0) publish(s_.progress[block_number()], progress);
+  }
+
+  FC_DEVICE void signal(std::int32_t index) {
+    sync();
+    if (thread() == 0) {
+      __threadfence_system();
+      fetch_add(s_.semaphores[index], 1);
+    }
+  }
+
+  FC_DEVICE bool acquire(std::int32_t index) {
+    std::uint64_t* value = s_.semaphores[index];
+    return await(Awaits::semaphore, index, 1, [&] {
+      const std::uint64_t present = load_acquire(value);
+      return present > 0 && exchange_if(value, present, present - 1);
+    });
+  }
+
+  // Only thread 0 knows its ticket; only thread 0 asks whether it has been passed.
+  FC_DEVICE std::uint64_t arrive(std::int32_t index, std::int32_t group) {
+    sync();
+    if (thread() != 0) return 0;
+    const auto size = static_cast<std::uint64_t>(group);
+    __threadfence_system();
+    return (fetch_add(s_.arrived[index], 1) / size + 1) * size;
+  }
+
+  FC_DEVICE bool passed(std::int32_t index, std::uint64_t ticket) {
+    const std::uint64_t* arrived = s_.arrived[index];
+    return await(Awaits::barrier, index, static_cast<std::int64_t>(ticket),
+                 [&] { return load_acquire(arrived) >= ticket; });
+  }
+
+  // Every thread waits for the packets that it will read: data and number are one word.
+  FC_DEVICE bool arrived(std::int64_t rank, const byte* packets, std::int64_t bytes) {
+    bool failed = false;
+    for (std::int64_t i = thread(); i < bytes / packet_data && !failed; i += threads())
+      failed = !spin(Awaits::packets, static_cast<std::int32_t>(rank), s_.number,
+                     [&] { return load_relaxed(word(packets, i)) >> 32 == s_.number; });
+    stopped_ = __syncthreads_or(failed);
+    return !stopped_;
+  }
+
+  FC_DEVICE void pack(std::int64_t, byte* packets, const byte* source, std::int64_t bytes) {
+    for (std::int64_t i = thread(); i < bytes / packet_data; i += threads())
+      write_packet(packets, i, reinterpret_cast<const std::uint32_t*>(source)[i]);
+    sync();
+  }
+
+  FC_DEVICE void forward(std::int64_t, byte* packets, const byte* source, std::int64_t bytes) {
+    for (std::int64_t i = thread(); i < bytes / packet_data; i += threads())
+      write_packet(packets, i, static_cast<std::uint32_t>(load_relaxed(word(source, i))));
+    sync();
+  }
+
+  FC_DEVICE void unpack(byte* target, const byte* packets, std::int64_t bytes) {
+    for (std::int64_t i = thread(); i < bytes / packet_data; i += threads())
+      reinterpret_cast<std::uint32_t*>(target)[i] =
+          static_cast<std::uint32_t>(load_relaxed(word(packets, i)));
+    sync();
+  }
+
+  // Sixteen bytes of data at a time: packets are cut in multiples of that, whatever the element.
+  FC_DEVICE void combine_packets(byte* target, const byte* const* packets, int n, const byte* own,
+                                 std::int64_t bytes) {
+    dispatch([&](auto combine_two) {
+      for (std::int64_t i = thread(); i < bytes / 16; i += threads()) {
+        const Vector mine = reinterpret_cast<const Vector*>(own)[i];
+        Vector sum = n ? read_packets(packets[0], i) : mine;
+        for (int k = 1; k < n; ++k) sum = combine_two(sum, read_packets(packets[k], i));
+        reinterpret_cast<Vector*>(target)[i] = n ? combine_two(sum, mine) : sum;
+      }
+    });
+    sync();
+  }
+
+  FC_DEVICE void copy(byte* target, const byte* source, std::int64_t bytes) {
+    if (target != source) {
+      const std::int64_t vectors = aligned(target, source) ? bytes / 16 : 0;
+      copy_vectors(reinterpret_cast<Vector*>(target), reinterpret_cast<const Vector*>(source),
+                   vectors);
+      for (std::int64_t i = vectors * 16 + thread(); i < bytes; i += threads())
+        target[i] = source[i];
+    }
+    sync();
+  }
+
+  // A thread reads all that goes into an element before it writes it: the target may be a source.
+  FC_DEVICE void combine(byte* target, const byte* const* sources, int n, std::int64_t bytes) {
+    bool all = aligned(target, target);
+    for (int i = 0; i < n; ++i) all = all && aligned(sources[i], sources[i]);
+    const std::int64_t vectors = all ? bytes / 16 : 0;
+    dispatch([&](auto combine_two) {
+      for (std::int64_t i = thread(); i < vectors; i += threads()) {
+        Vector sum = reinterpret_cast<const Vector*>(sources[0])[i];
+        for (int k = 1; k < n; ++k)
+          sum = combine_two(sum, reinterpret_cast<const Vector*>(sources[k])[i]);
+        reinterpret_cast<Vector*>(target)[i] = sum;
+      }
+      const std::int64_t size = geometry().element_bytes;
+      for (std::int64_t at = vectors * 16 + thread() * size; at < bytes; at += threads() * size) {
+        Vector sum = element(sources[0] + at, size);
+        for (int k = 1; k < n; ++k) sum = combine_two(sum, element(sources[k] + at, size));
+        memcpy(target + at, &sum, static_cast<std::size_t>(size));
+      }
+    });
+    sync();
+  }
+
+  FC_DEVICE void finish() {
+    if (thread() == 0) s_.stops[index_].finished = 1;
+  }
+
+ private:
+  static constexpr std::int64_t packet_data = 4;
+  static constexpr std::uint32_t turns_between_looks = 1u << 10;   // at the host's memory
+  static constexpr std::uint32_t turns_until_described = 1u << 16;
+
+  static FC_DEVICE std::int64_t thread() { return static_cast<std::int64_t>(threadIdx.x); }
+  static FC_DEVICE std::int64_t threads() { return static_cast<std::int64_t>(blockDim.x); }
+  static FC_DEVICE void sync() { __syncthreads(); }
+
+  static FC_DEVICE bool aligned(const byte* a, const byte* b) {
+    return ((reinterpret_cast<std::uintptr_t>(a) | reinterpret_cast<std::uintptr_t>(b)) & 15u) == 0;
+  }
+
+  // Four loads under way before the first store: latency to another GPU is long.
+  static FC_DEVICE void copy_vectors(Vector* target, const Vector* source, std::int64_t n) {
+    constexpr int unroll = 4;
+    const std::int64_t step = threads();
+    std::int64_t i = thread();
+    for (; i + (unroll - 1) * step < n; i += unroll * step) {
+      Vector held[unroll];
+      for (int k = 0; k < unroll; ++k) held[k] = source[i + k * step];
+      for (int k = 0; k < unroll; ++k) target[i + k * step] = held[k];
+    }
+    for (; i < n; i += step) target[i] = source[i];
+  }
+
+  static FC_DEVICE Vector element(const byte* at, std::int64_t size) {
+    Vector v{};
+    memcpy(&v, at, static_cast<std::size_t>(size));
+    return v;
+  }
+
+  static FC_DEVICE const std::uint64_t* word(const byte* packets, std::int64_t i) {
+    return reinterpret_cast<const std::uint64_t*>(packets) + i;
+  }
+
+  FC_DEVICE void write_packet(byte* packets, std::int64_t i, std::uint32_t data) const {
+    store_relaxed(reinterpret_cast<std::uint64_t*>(packets) + i,
+                  static_cast<std::uint64_t>(s_.number) << 32 | data);
+  }
+
+  static FC_DEVICE Vector read_packets(const byte* packets, std::int64_t vector) {
+    std::uint64_t data[4];
+    for (int k = 0; k < 4; ++k) data[k] = load_relaxed(word(packets, 4 * vector + k)) & 0xffffffffu;
+    return {data[0] | data[1] << 32, data[2] | data[3] << 32};
+  }
+
+  FC_DEVICE std::int64_t slot_of(std::uint64_t message) const {
+    return static_cast<std::int64_t>(message % static_cast<std::uint64_t>(s_.slot_count));
+  }
+  FC_DEVICE byte* slot(std::int32_t connection, std::uint64_t message) const {
+    return s_.slots[connection] + slot_of(message) * s_.slot_bytes;
+  }
+
+  FC_DEVICE std::int32_t block_number() const { return s_.mine[index_]; }
+
+  static FC_DEVICE void publish(std::uint64_t* value, std::uint64_t number) {
+    __threadfence_system();
+    store_release(value, number);
+  }
+
+  FC_DEVICE void describe(Awaits kind, std::int32_t object, std::int64_t wanted,
+                          std::int64_t present) {
+    Stop& stop = s_.stops[index_];
+    stop.block = block_number();
+    stop.pc = at_.pc;
+    stop.slice = at_.slice;
+    stop.round = at_.round;
+    stop.piece = at_.piece;
+    stop.object = object;
+    stop.wanted = wanted;
+    stop.present = present;
+    stop.awaits = static_cast<std::int32_t>(kind);
+  }
+
+  // One thread's wait; false: the launch is given up.
+  template <class Ready>
+  FC_DEVICE bool spin(Awaits kind, std::int32_t object, std::int64_t wanted, Ready ready) {
+    std::uint32_t turns = 0;
+    bool described = false;
+    while (!ready()) {
+      if (++turns % turns_between_looks) continue;
+#if !defined(__CUDACC__) && !defined(__HIPCC__)
+      yield_to_others();
+#endif
+      const bool last = *s_.abort != 0;
+      if (last || turns == turns_until_described) {
+        describe(kind, object, wanted, 0);
+        described = true;
+      }
+      if (last) return false;
+    }
+    if (described) s_.stops[index_].awaits = static_cast<std::int32_t>(Awaits::nothing);
+    return true;
+  }
+
+  template <class Ready>
+  FC_DEVICE bool await(Awaits kind, std::int32_t object, std::int64_t wanted, Ready ready) {
+    const bool failed = thread() == 0 && !spin(kind, object, wanted, ready);
+    stopped_ = __syncthreads_or(failed);
+    return !stopped_;
+  }
+
+  template <class T, class Use>
+  FC_DEVICE void dispatch_op(Use use) const {
+    switch (static_cast<Reduction>(s_.op)) {
+      case Reduction::sum:
+      case Reduction::avg: return use(CombineVectors<Reduction::sum, T>{});
+      case Reduction::prod: return use(CombineVectors<Reduction::prod, T>{});
+      case Reduction::min: return use(CombineVectors<Reduction::min, T>{});
+      case Reduction::max: return use(CombineVectors<Reduction::max, T>{});
+    }
+  }
+
+  // `use` with the function that combines two vectors of the launch's type and operation.
+  template <class Use>
+  FC_DEVICE void dispatch(Use use) const {
+    switch (static_cast<Type>(s_.type)) {
+      case Type::float32: return dispatch_op<float>(use);
+      case Type::float16: return dispatch_op<Half>(use);
+      case Type::bfloat16: return dispatch_op<BFloat16>(use);
+      case Type::float64: return dispatch_op<double>(use);
+      case Type::int8: return dispatch_op<std::int8_t>(use);
+      case Type::uint8: return dispatch_op<std::uint8_t>(use);
+      case Type::int32: return dispatch_op<std::int32_t>(use);
+      case Type::int64: return dispatch_op<std::int64_t>(use);
+    }
+  }
+
+  const Launch& s_;
+  const Block& block_;
+  const std::int32_t index_;
+  Position at_{};
+  std::uint64_t sent_ = 0, received_ = 0;
+  bool stopped_ = false;
+};
+
+}  // namespace forestcoll::gpu

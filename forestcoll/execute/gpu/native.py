@@ -1,0 +1,213 @@
+"""engine.cu's C interface, as Python calls; errors are ExecutionError with the runtime's words."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import byref, c_char_p, c_double, c_int, c_int32, c_int64, c_size_t, c_uint64, c_void_p
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from forestcoll.errors import ExecutionError
+
+TABLES = 15
+"""Tables of a plan, in the order of engine.cu's fc_gpu_plan."""
+
+STOP = np.dtype(
+    [
+        ("block", np.int32),
+        ("pc", np.int32),
+        ("slice", np.int64),
+        ("round", np.int64),
+        ("piece", np.int64),
+        ("finished", np.int32),
+        ("awaits", np.int32),
+        ("object", np.int32),
+        ("mismatch", np.int32),
+        ("wanted", np.int64),
+        ("present", np.int64),
+    ]
+)
+"""Where a thread block stood (layer.hpp, Stop)."""
+
+
+class _Plan(ctypes.Structure):
+    _fields_ = (
+        ("tables", c_void_p * TABLES),
+        ("counts", c_int64 * TABLES),
+        ("geometry", c_int64 * 5),
+        ("slot_bytes", c_int64),
+        ("slot_count", c_int64),
+        ("type", c_int32),
+        ("op", c_int32),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A GPU as its runtime describes it. Bytes."""
+
+    name: str
+    processors: int
+    total: int
+    free: int
+
+
+class Library:
+    """The built library. Raises ExecutionError where it cannot be loaded."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self._calls = ctypes.CDLL(str(path))
+        except OSError as error:
+            raise ExecutionError(f"the GPU engine cannot be loaded: {error}") from None
+        self._calls.fc_gpu_error.restype = c_char_p
+        self._calls.fc_gpu_arena.restype = c_uint64
+        found = self._calls.fc_gpu_stop_bytes()
+        if found != STOP.itemsize:
+            raise ExecutionError(f"{path}: built from other sources; delete it")
+
+    def call(self, name: str, *arguments: Any) -> None:
+        """Calls `fc_gpu_<name>`; ExecutionError if it fails."""
+        if getattr(self._calls, f"fc_gpu_{name}")(*arguments):
+            words = self._calls.fc_gpu_error().decode(errors="replace")
+            raise ExecutionError(f"GPU: {words}")
+
+    def value(self, name: str, *arguments: Any) -> int:
+        """What `fc_gpu_<name>` returns, where that is a number."""
+        return int(getattr(self._calls, f"fc_gpu_{name}")(*arguments))
+
+    def count(self) -> int:
+        """How many GPUs this process sees."""
+        found = c_int()
+        self.call("count", byref(found))
+        return found.value
+
+    def describe(self, number: int) -> Seen:
+        """The GPU of that number."""
+        text = ctypes.create_string_buffer(512)
+        self.call("describe", number, text, len(text))
+        name, processors, total, free = text.value.decode(errors="replace").rsplit("|", 3)
+        return Seen(name, int(processors), int(total), int(free))
+
+    def reaches(self, source: int, target: int) -> tuple[bool, bool]:
+        """Whether kernels on `source` reach `target`'s memory, and change it atomically."""
+        access, atomics = c_int(), c_int()
+        self.call("reaches", source, target, byref(access), byref(atomics))
+        return bool(access.value), bool(atomics.value)
+
+
+class Device:
+    """One GPU with its arena of `bytes_` bytes. Close it."""
+
+    def __init__(self, library: Library, number: int, bytes_: int) -> None:
+        self.library = library
+        self._handle = c_void_p()
+        self.blocks = 0
+        library.call("open", number, c_size_t(bytes_), byref(self._handle))
+        self.base = library.value("arena", self._handle)
+
+    def call(self, name: str, *arguments: Any) -> None:
+        """Calls `fc_gpu_<name>` for this GPU."""
+        self.library.call(name, self._handle, *arguments)
+
+    def close(self) -> None:
+        """Gives everything back."""
+        handle, self._handle = self._handle, c_void_p()
+        self.library.call("close", handle)
+
+    def export(self) -> bytes:
+        """The arena, for another process's `attach`."""
+        handle = ctypes.create_string_buffer(self.library.value("handle_bytes"))
+        self.call("export", handle)
+        return handle.raw
+
+    def attach(self, handle: bytes) -> int:
+        """Where another GPU's arena begins in this process."""
+        address = c_uint64()
+        self.call("import", handle, byref(address))
+        return address.value
+
+    def write(self, address: int, data: npt.NDArray[Any]) -> None:
+        """Copies an array to the GPU."""
+        data = np.ascontiguousarray(data)
+        if data.nbytes:
+            self.call("write", c_uint64(address), c_void_p(data.ctypes.data), c_size_t(data.nbytes))
+
+    def read(self, address: int, target: npt.NDArray[Any]) -> None:
+        """Copies from the GPU into a contiguous array."""
+        if target.nbytes:
+            there = c_void_p(target.ctypes.data)
+            self.call("read", c_uint64(address), there, c_size_t(target.nbytes))
+
+    def set(self, address: int, value: int, bytes_: int) -> None:
+        """Fills memory with a byte."""
+        if bytes_:
+            self.call("set", c_uint64(address), value, c_size_t(bytes_))
+
+    def resident(self) -> int:
+        """Thread blocks that run at the same time at most."""
+        found = c_int()
+        self.call("resident", byref(found))
+        return found.value
+
+    def load(
+        self,
+        tables: list[npt.NDArray[Any]],
+        geometry: tuple[int, int, int, int, int],
+        slots: tuple[int, int],
+        kind: tuple[int, int],
+    ) -> None:
+        """Uploads a plan. `slots`: bytes of one, how many; `kind`: element type, operation."""
+        kept = [np.ascontiguousarray(table) for table in tables]
+        self.blocks = len(kept[6])
+        plan = _Plan(
+            (c_void_p * TABLES)(*(table.ctypes.data for table in kept)),
+            (c_int64 * TABLES)(*(len(table) for table in kept)),
+            (c_int64 * 5)(*geometry),
+            *slots,
+            *kind,
+        )
+        self.call("load", byref(plan))
+
+    def prepare(self, addresses: list[int], number: int) -> None:
+        """Readies the launch of that number; `addresses`: input, output, scratch of every rank."""
+        array = (c_uint64 * len(addresses))(*addresses)
+        self.call("prepare", array, c_int64(len(addresses)), number)
+
+    def start(self, sums: list[int], bytes_: int, ranks: int) -> None:
+        """Starts the kernel; behind it the outputs `sums` of `bytes_` are divided by `ranks`."""
+        array = (c_uint64 * max(1, len(sums)))(*sums)
+        self.call("start", array, len(sums), c_size_t(bytes_), ranks)
+
+    def poll(self) -> tuple[bool, int]:
+        """(whether the kernel still runs, a number that changes while thread blocks get on)."""
+        running, ticks = c_int(), c_uint64()
+        self.call("poll", byref(running), byref(ticks))
+        return bool(running.value), ticks.value
+
+    def abort(self) -> None:
+        """Ends the launch: every thread block that waits gives up."""
+        self.library.value("abort", self._handle)
+
+    def nanoseconds(self) -> int:
+        """How long the kernel ran."""
+        found = c_int64()
+        self.call("nanoseconds", byref(found))
+        return found.value
+
+    def stops(self) -> npt.NDArray[Any]:
+        """Where the thread blocks stood at the end."""
+        found = np.zeros(self.blocks, STOP)
+        if self.blocks:
+            self.library.value("stops", self._handle, c_void_p(found.ctypes.data))
+        return found
+
+    def copy_rate(self, bytes_: int, repeat: int) -> float:
+        """GB/s of copies within the GPU; overwrites the arena's first 2 * `bytes_` bytes."""
+        found = c_double()
+        self.call("copy_rate", c_size_t(bytes_), repeat, byref(found))
+        return found.value

@@ -1,0 +1,89 @@
+"""What a run is asked for, of any engine: checked, and turned into the engine's numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from forestcoll.errors import PlanError, UnsupportedError, did_you_mean
+from forestcoll.execute import _engine
+from forestcoll.execute.result import MODES, Mode
+from forestcoll.execute.sizes import Layout
+from forestcoll.program import Pipeline, Program
+
+DTYPES = tuple(_engine.type_names())
+OPS = tuple(_engine.reduction_names())
+
+
+def _index(known: tuple[str, ...], word: str, what: str) -> int:
+    if word in known:
+        return known.index(word)
+    hint = did_you_mean(word, known) or f"; there are {', '.join(known)}"
+    raise UnsupportedError(f"unknown {what} {word!r}{hint}")
+
+
+def kind(dtype: str, op: str) -> tuple[int, int]:
+    """The engine's numbers of an element type and an operation, or UnsupportedError."""
+    return _index(DTYPES, dtype, "data type"), _index(OPS, op, "operation")
+
+
+def check_positive(**numbers: float) -> None:
+    """UnsupportedError for the first of the named numbers that is not above 0."""
+    for name, number in numbers.items():
+        if number <= 0:
+            raise UnsupportedError(f"{name} must be above 0, not {number}")
+
+
+def modes_of(program: Program, wanted: Sequence[Mode]) -> tuple[Mode, ...]:
+    """The wanted modes that the program serves; PlanError where it serves none."""
+    allowed = {"out-of-place": program.out_of_place, "in-place": program.in_place}
+    for mode in wanted:
+        if mode not in allowed:
+            raise UnsupportedError(f"unknown mode {mode!r}{did_you_mean(mode, allowed)}")
+    chosen = tuple(mode for mode in MODES if mode in wanted and allowed[mode])
+    if not chosen:
+        raise PlanError(f"the plan serves none of these: {', '.join(wanted)}")
+    return chosen
+
+
+def root_of(program: Program, root: int | None) -> int:
+    """The root of a run: the plan's, or the given one where the plan says none; -1 without."""
+    if not program.collective.rooted:
+        if root not in (None, -1):
+            raise UnsupportedError(f"{program.collective} has no root")
+        return -1
+    if program.root >= 0 and root not in (None, program.root):
+        raise PlanError(f"the plan's root is rank {program.root}, not {root}")
+    found = program.root if root is None else root
+    if not 0 <= found < program.n:
+        raise PlanError(f"{program.collective}: the root must be a rank from 0 to {program.n - 1}")
+    return found
+
+
+def check_units(program: Program, element: int) -> None:
+    """PlanError where a pipeline's unit would split an element of so many bytes."""
+    for r, rank in enumerate(program.ranks):
+        for b, block in enumerate(rank.thread_blocks):
+            for s, step in enumerate(block.steps):
+                if isinstance(step, Pipeline) and step.unit_bytes % element:
+                    raise PlanError(
+                        f"rank {r}, thread block {b}, step {s}: a pipeline unit of "
+                        f"{step.unit_bytes} bytes splits elements of {element}"
+                    )
+
+
+def notes_of(program: Program, wanted: int, data: Layout) -> tuple[str, ...]:
+    """What a user should know about the size that is run in place of the wanted one."""
+    notes = []
+    if data.size != wanted:
+        notes.append(
+            f"{wanted} bytes are not a whole number of elements on each rank; ran {data.size} bytes"
+        )
+    if data.padded:
+        notes.append(
+            f"without padding the plan serves multiples of {data.multiple} bytes; each part of "
+            f"{data.part} elements was padded to {data.chunks} chunks of {data.chunk}"
+        )
+    low, high = program.min_bytes, program.max_bytes
+    if data.size < low or (high and data.size > high):
+        notes.append(f"the plan says that it serves {low} to {high or 'any number of'} bytes")
+    return tuple(notes)
