@@ -19,6 +19,13 @@ from forestcoll.torch.work import Work, submit
 AnyPlan = Plan | str | Path
 
 _met: WeakSet[Any] = WeakSet()
+_TORCHS = {
+    "sum": dist.ReduceOp.SUM,
+    "avg": dist.ReduceOp.AVG,
+    "prod": dist.ReduceOp.PRODUCT,
+    "min": dist.ReduceOp.MIN,
+    "max": dist.ReduceOp.MAX,
+}
 
 
 def all_reduce(
@@ -107,11 +114,16 @@ def op_name(op: Any) -> str:
     if isinstance(op, str):
         name = op.lower()
     else:
-        name = next((n for n in ADDERS if op == getattr(dist.ReduceOp, n.upper())), str(op))
+        name = next((n for n, torchs in _TORCHS.items() if op == torchs), _word(op))
     if name not in ADDERS:
         hint = did_you_mean(name, ADDERS) or f"; there are {', '.join(ADDERS)}"
         raise UnsupportedError(f"unknown operation {name!r}{hint}")
     return name
+
+
+def _word(op: Any) -> str:
+    """`band` of RedOpType.BAND."""
+    return str(op).rpartition(".")[2].lower()
 
 
 def _root(word: str, rank: int | None) -> tuple[str, int] | None:

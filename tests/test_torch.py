@@ -1,0 +1,455 @@
+"""forestcoll.torch over gloo: real processes, every element compared."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch_ranks import run_ranks
+
+import forestcoll
+from forestcoll import errors
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed (extra 'torch')")
+pytestmark = pytest.mark.skipif(
+    not torch.distributed.is_gloo_available(), reason="this PyTorch has no gloo"
+)
+
+DTYPES = ("float32", "float16", "bfloat16", "float64", "int8", "int32", "int64", "uint8")
+OPS = ("sum", "prod", "min", "max", "avg")
+TORCHS = {"prod": "PRODUCT"}
+COLLECTIVES = ("allreduce", "reduce-scatter", "allgather", "broadcast", "reduce")
+FORMATS = {"msccl-xml": ".msccl.xml", "mscclpp-json": ".mscclpp.json"}
+Plans = dict[str, Path]
+
+
+@pytest.fixture(scope="session")
+def plans(tmp_path_factory: pytest.TempPathFactory) -> Plans:
+    """Files by `<ranks>.<collective>.<format>`: a ring of links, boxes on a switch, a mesh."""
+    folder = tmp_path_factory.mktemp("plans")
+    found = {}
+    for n, topology, given in (
+        (2, "ring", {"gpus": "2"}),
+        (4, "ring", {"gpus": "4"}),
+        (8, "dgx1-v100", {}),
+        (16, "mi250", {}),
+    ):
+        known = forestcoll.load_topology(topology, given)
+        wanted = COLLECTIVES if n == 4 else ("allreduce",)
+        for collective in wanted:
+            root = 2 if collective in ("broadcast", "reduce") else None
+            made = forestcoll.synthesize(
+                known, collective, root=root, formats=tuple(FORMATS), min_percent=90
+            )
+            for form, suffix in FORMATS.items():
+                path = folder / f"{n}.{collective}{suffix}"
+                path.write_text(made.texts[form])
+                found[f"{n}.{collective}.{form}"] = path
+    return found
+
+
+# --- what every rank knows of the data ------------------------------------------------------------
+
+
+def given_data(rank: int, count: int, dtype: str, op: str = "sum") -> Any:
+    """Small whole numbers: exact in every type, whatever the order; products stay small."""
+    k = torch.arange(count, dtype=torch.int64)
+    numbers = (k * 7 + rank * 5 + k // 3) % (3 if op == "prod" else 11)
+    if op == "avg":
+        numbers = numbers * 4
+    return numbers.to(getattr(torch, dtype))
+
+
+def combined(n: int, count: int, dtype: str, op: str) -> Any:
+    """What `op` over all ranks' data is, by the definition."""
+    each = torch.stack([given_data(r, count, "float64", op) for r in range(n)])
+    match op:
+        case "prod":
+            result = each.prod(0)
+        case "min":
+            result = each.amin(0)
+        case "max":
+            result = each.amax(0)
+        case _:
+            result = each.sum(0)
+    if op == "avg":
+        result = result / n if getattr(torch, dtype).is_floating_point else (result / n).trunc()
+    return result.to(getattr(torch, dtype))
+
+
+class Compared:
+    """Counts comparisons, and collects what was wrong."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.wrong: list[str] = []
+
+    def __call__(self, what: str, got: Any, wanted: Any) -> None:
+        self.count += 1
+        if got.dtype != wanted.dtype or not torch.equal(got, wanted):
+            self.wrong.append(f"{what}: {got.tolist()[:8]} for {wanted.tolist()[:8]}")
+
+
+def once(rank: int, n: int, plan: Any, count: int, dtype: str, op: str, compare: Compared) -> None:
+    """One collective, out of place (where there is such a thing) and in place."""
+    import forestcoll.torch as ft
+
+    what = f"rank {rank}, {plan.collective} {count} x {dtype} {op}"
+    mine = given_data(rank, count, dtype, op)
+    match plan.collective:
+        case "allreduce":
+            wanted, out = combined(n, count, dtype, op), torch.zeros_like(mine)
+            ft.all_reduce(mine, plan, op, out=out)
+            compare(what, out, wanted)
+            compare(what + ", input", mine, given_data(rank, count, dtype, op))
+            ft.all_reduce(
+                mine, plan, getattr(torch.distributed.ReduceOp, TORCHS.get(op, op.upper()))
+            )
+            compare(what + " in place", mine, wanted)
+        case "allgather":
+            wanted = torch.cat([given_data(r, count, dtype) for r in range(n)])
+            out = torch.zeros_like(wanted)
+            ft.all_gather_into_tensor(out, mine, plan)
+            compare(what, out, wanted)
+            out = torch.zeros_like(wanted)
+            own = out[rank * count : (rank + 1) * count]
+            own.copy_(mine)
+            ft.all_gather_into_tensor(out, own, plan)
+            compare(what + " in place", out, wanted)
+        case "reduce-scatter":
+            everything = given_data(rank, count * n, dtype, op)
+            wanted = combined(n, count * n, dtype, op)[rank * count : (rank + 1) * count]
+            out = torch.zeros_like(wanted)
+            ft.reduce_scatter_tensor(out, everything, plan, op)
+            compare(what, out, wanted)
+            compare(what + ", input", everything, given_data(rank, count * n, dtype, op))
+            own = everything[rank * count : (rank + 1) * count]
+            ft.reduce_scatter_tensor(own, everything, plan, op)
+            compare(what + " in place", own, wanted)
+        case "broadcast":
+            ft.broadcast(mine, plan, plan.root)
+            compare(what, mine, given_data(plan.root, count, dtype, op))
+        case "reduce":
+            wanted = combined(n, count, dtype, op) if rank == plan.root else mine.clone()
+            ft.reduce(mine, plan, plan.root, op)
+            compare(what, mine, wanted)
+
+
+def matrix(rank: int, n: int, paths: list[Path], full: bool) -> tuple[int, list[str]]:
+    import forestcoll.torch as ft
+
+    compare = Compared()
+    for path in paths:
+        plan = ft.load_plan(path)
+        ops = OPS if full and plan.program.collective.reduces else ("sum",)
+        for dtype in DTYPES if full else ("bfloat16", "int8"):
+            for op in ops:
+                once(rank, n, plan, 203, dtype, op, compare)
+        for count in (0, 1, 2, 3, n * 16 + 1, 4099, 300_007) if n < 8 else (1, 4099, 100_003):
+            once(rank, n, plan, count, "float32", "sum", compare)
+    return compare.count, compare.wrong
+
+
+def check(results: list[tuple[int, list[str]]], least: int) -> None:
+    assert [wrong for _, wrong in results] == [[]] * len(results)
+    assert min(count for count, _ in results) >= least
+
+
+@pytest.mark.slow
+def test_all_collectives_types_and_operations_at_4_ranks(plans: Plans) -> None:
+    paths = [plans[f"4.{c}.{f}"] for c in COLLECTIVES for f in FORMATS]
+    check(run_ranks(4, matrix, 4, paths, True), 700)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n", [2, 8, 16])
+def test_allreduce(plans: Plans, n: int) -> None:
+    paths = [plans[f"{n}.allreduce.{f}"] for f in FORMATS]
+    check(run_ranks(n, matrix, n, paths[: 1 if n == 16 else 2], False), 15)
+
+
+# --- tensors of every shape, calls in every order -------------------------------------------------
+
+
+def shapes(rank: int, paths: dict[str, Path]) -> tuple[int, list[str]]:
+    import forestcoll.torch as ft
+
+    n, compare = 4, Compared()
+    everyone = [given_data(r, 2000, "float32") for r in range(n)]
+    total = torch.stack(everyone).sum(0)
+
+    def views(flat: Any) -> dict[str, Any]:
+        grids = [flat.clone()[:1980].view(44, 45) for _ in range(3)]
+        return {
+            "transposed": grids[0].t(),
+            "strided": grids[1][:, ::3],
+            "misaligned": flat.clone()[1:1778],
+            "three-dimensional": flat.clone()[3:1803].view(10, 12, 15),
+            "channels last": grids[2]
+            .reshape(4, 9, 5, 11)
+            .contiguous(memory_format=torch.channels_last),
+        }
+
+    for name, tensor in views(everyone[rank]).items():
+        ft.all_reduce(tensor, paths["allreduce"])
+        compare(name, tensor, views(total)[name])
+    parameter = torch.nn.Parameter(everyone[rank].clone())
+    ft.all_reduce(parameter, paths["allreduce"])
+    compare("a parameter", parameter.detach(), total)
+
+    both = everyone[rank].clone()  # input and output overlap, but not as NCCL's in place
+    ft.all_reduce(both[:1000], paths["allreduce"], out=both[500:1500])
+    compare("overlapping", both[500:1500], total[:1000])
+    flat = torch.arange(rank * 10.0, rank * 10 + 10).repeat(4)
+    ft.reduce_scatter_tensor(flat[1:11], flat, paths["reduce-scatter"])
+    compare("overlapping parts", flat[1:11], torch.arange(10.0) * 4 + 60)
+    out = torch.zeros(3, 4 * 5).t()
+    ft.all_gather_into_tensor(out, torch.full((5, 3), float(rank)), paths["allgather"])
+    compare("gathered into columns", out, torch.arange(4.0).repeat_interleave(5)[:, None] + out * 0)
+    return compare.count, compare.wrong
+
+
+def test_tensors_of_every_shape(plans: Plans) -> None:
+    paths = {c: plans[f"4.{c}.msccl-xml"] for c in COLLECTIVES}
+    check(run_ranks(4, shapes, paths), 9)
+
+
+def overlap(rank: int, four: Path, two: Path) -> tuple[int, list[str]]:
+    import torch.distributed as dist
+
+    import forestcoll.torch as ft
+
+    compare, n = Compared(), 4
+    pairs = [dist.new_group([0, 2]), dist.new_group([1, 3])]
+    mine = pairs[rank % 2]
+    big = [given_data(rank, 200_000 + k, "float32") for k in range(3)]
+    halves = given_data(rank, 50_001, "int32")
+    works = [ft.all_reduce(t, four, async_op=True) for t in big[:2]]
+    works.append(ft.all_reduce(halves, two, "max", mine, async_op=True))
+    ours = torch.full((1000,), float(rank))
+    dist.all_reduce(ours)  # others' traffic on the same group, while ours is under way
+    peer = (rank + 1) % n
+    got = torch.zeros(500)
+    asked = dist.irecv(got, (rank - 1) % n)
+    dist.isend(torch.full((500,), float(rank)), peer).wait()
+    asked.wait()
+    ft.all_reduce(big[2], four)  # comes after the first two, and waits for them
+    for k, work in enumerate(works[:2]):
+        assert work is not None
+        assert work.is_completed()
+        assert work.wait()
+        compare("the future's value", work.get_future().wait()[0], big[k])
+    assert works[2] is not None
+    assert works[2].wait()
+    assert works[2].is_success()
+    assert works[2].exception() is None
+    for k in range(3):
+        compare(f"tensor {k}", big[k], combined(n, 200_000 + k, "float32", "sum"))
+    both = torch.stack([given_data(r, 50_001, "int32") for r in (rank % 2, rank % 2 + 2)])
+    compare("two of four", halves, both.amax(0))
+    compare("torch's own", ours, torch.full((1000,), 6.0))
+    compare("the neighbour's", got, torch.full((500,), float((rank - 1) % n)))
+    return compare.count, compare.wrong
+
+
+def test_several_calls_groups_and_others_traffic_at_once(plans: Plans) -> None:
+    four, two = plans["4.allreduce.mscclpp-json"], plans["2.allreduce.msccl-xml"]
+    check(run_ranks(4, overlap, four, two), 8)
+
+
+# --- instead of torch.distributed's ---------------------------------------------------------------
+
+
+def installed(rank: int, paths: list[Path]) -> tuple[int, list[str]]:
+    import torch.distributed as dist
+
+    import forestcoll.torch as ft
+
+    compare, n, before = Compared(), 4, dist.all_reduce
+    rules = [ft.Rule(p, min_bytes=1024, max_bytes=65536, dtypes=["float32"]) for p in paths]
+    own = dist.new_group([0, 1, 2, 3])
+    with ft.install(rules) as used:
+        assert dist.all_reduce is not before
+        for count, group, op in ((300, None, "SUM"), (10, None, "SUM"), (300, own, "MAX")):
+            tensor = given_data(rank, count, "float32")
+            dist.all_reduce(tensor, getattr(dist.ReduceOp, op), group=group)
+            compare(f"{count} {op}", tensor, combined(n, count, "float32", op.lower()))
+        tensor = given_data(rank, 1000, "int32")
+        work = dist.all_reduce(tensor, async_op=True)
+        assert work is not None
+        work.wait()
+        compare("not among its types", tensor, combined(n, 1000, "int32", "sum"))
+        flags = torch.tensor([1, 2, 4, 8], dtype=torch.int32)
+        dist.all_reduce(flags, dist.ReduceOp.BOR)
+        compare("bits", flags, torch.tensor([1, 2, 4, 8], dtype=torch.int32))
+        for root in (2, 1):
+            tensor = given_data(rank, 512, "float32")
+            dist.broadcast(tensor, src=root)
+            compare(f"broadcast from {root}", tensor, given_data(root, 512, "float32"))
+        reduced = given_data(rank, 512, "float32")
+        dist.reduce(reduced, dst=2)
+        if rank == 2:
+            compare("reduce", reduced, combined(n, 512, "float32", "sum"))
+    assert dist.all_reduce is before
+    names = {plan.name for plan in map(ft.load_plan, paths)}
+    assert set(used.used) == names
+    assert sum(used.used.values()) == 3
+    reasons = {reason for _, reason in used.fallbacks}
+    assert reasons == {
+        "40 bytes are not among 1024 to 65536",
+        "another process group",
+        "torch.int32 is not among its types",
+        "16 bytes are not among 1024 to 65536",
+        "its root is 2, not 1",
+    }
+    return compare.count, compare.wrong
+
+
+def test_install(plans: Plans) -> None:
+    paths = [plans[f"4.{c}.msccl-xml"] for c in ("allreduce", "broadcast", "reduce")]
+    check(run_ranks(4, installed, paths), 7)
+
+
+class Bucket:
+    """Gradients, as data parallel training hands them to a hook."""
+
+    def __init__(self, gradients: Any) -> None:
+        self.gradients = gradients
+
+    def buffer(self) -> Any:
+        return self.gradients
+
+
+def hooked(rank: int, path: Path) -> list[float]:
+    import forestcoll.torch as ft
+
+    futures = [ft.comm_hook(path)(None, Bucket(torch.full((k,), rank + 0.5))) for k in (3, 2)]
+    return [x for future in futures for x in future.wait().tolist()]
+
+
+def test_hook_of_data_parallel_training(plans: Plans) -> None:
+    """Gradients are averaged."""
+    assert run_ranks(4, hooked, plans["4.allreduce.msccl-xml"]) == [[2.0] * 5] * 4
+
+
+def test_hook_is_one_that_data_parallel_training_takes(plans: Plans) -> None:
+    import inspect
+
+    import forestcoll.torch as ft
+
+    signature = inspect.signature(ft.comm_hook(plans["4.allreduce.msccl-xml"]))
+    assert [p.annotation for p in signature.parameters.values()] == [inspect.Parameter.empty] * 2
+    assert signature.return_annotation is inspect.Signature.empty
+
+
+# --- what goes wrong ------------------------------------------------------------------------------
+
+
+def dying(rank: int, path: Path, how: int) -> tuple[str, float]:
+    import forestcoll.torch as ft
+
+    plan = ft.load_plan(path, slices=64)
+    tensor = torch.ones(1_000_000)
+    ft.all_reduce(tensor, plan)
+    if rank == 2:
+        os.kill(os.getpid(), how)
+    began = time.monotonic()
+    try:
+        for _ in range(1000):
+            ft.all_reduce(tensor, plan)
+    except errors.ExecutionError as error:
+        return str(error), time.monotonic() - began
+    return "no error", 0.0
+
+
+@pytest.mark.parametrize(("how", "limit"), [(signal.SIGKILL, 30.0), (signal.SIGSTOP, 20.0)])
+def test_a_peer_that_dies_or_stops_is_an_error_in_time(
+    plans: Plans, how: int, limit: float
+) -> None:
+    path = plans["4.allreduce.msccl-xml"]
+    results = run_ranks(4, dying, path, how, answer_within=3.0, may_die=(2,))
+    for rank in (0, 1, 3):
+        text, seconds = results[rank]
+        assert text.startswith(f"rank {rank}: allreduce with ring-4: ")
+        assert "(a peer died or did not answer in time; this process group is of no use" in text
+        assert seconds < limit
+    assert any(f"{verb} rank 2 failed" in r[0] for r in results if r for verb in ("to", "from"))
+
+
+def refused(rank: int, four: dict[str, Path], two: Path) -> list[str]:
+    import torch.distributed as dist
+
+    import forestcoll.torch as ft
+
+    x = torch.zeros(8)
+    calls: list[Callable[[], Any]] = [
+        lambda: ft.all_reduce(x, two),
+        lambda: ft.all_reduce(x, four["allgather"]),
+        lambda: ft.all_reduce(x, four["allreduce"], "sun"),
+        lambda: ft.all_reduce(x, four["allreduce"], dist.ReduceOp.BAND),
+        lambda: ft.all_reduce(x.bool(), four["allreduce"]),
+        lambda: ft.all_reduce(x, four["allreduce"], out=torch.zeros(9)),
+        lambda: ft.all_gather_into_tensor(torch.zeros(31), x, four["allgather"]),
+        lambda: ft.reduce_scatter_tensor(
+            x, torch.zeros(32, dtype=torch.int8), four["reduce-scatter"]
+        ),
+        lambda: ft.broadcast(x, four["broadcast"], src=0),
+        lambda: ft.install(two),
+        lambda: ft.load_plan(four["allreduce"], slices=0),
+        lambda: ft.load_plan("missing.xml"),
+    ]
+    texts = []
+    for call in calls:
+        try:
+            call()
+            texts.append("no error")
+        except errors.ForestCollError as error:
+            texts.append(f"{type(error).__name__}: {error}")
+    return texts
+
+
+def test_what_cannot_be_done_is_said_before_anything_is_sent(plans: Plans) -> None:
+    four = {c: plans[f"4.{c}.msccl-xml"] for c in COLLECTIVES}
+    texts = run_ranks(4, refused, four, plans["2.allreduce.msccl-xml"])[1]
+    assert texts == [
+        "PlanError: ring-2 is for 2 ranks, but the process group has 4; synthesize one for these "
+        "GPUs, or pass the group that it was made for",
+        "PlanError: ring-4 is a plan for allgather, not for allreduce",
+        "UnsupportedError: unknown operation 'sun'; did you mean 'sum'?",
+        "UnsupportedError: unknown operation 'band'; there are sum, avg, prod, min, max",
+        "UnsupportedError: torch.bool cannot be added up; view it as another type",
+        "UnsupportedError: input has 8 elements and output 9; the output needs 1 times the input",
+        "UnsupportedError: input has 8 elements and output 31; the output needs 4 times the input",
+        "UnsupportedError: input is torch.int8 on cpu, output torch.float32 on cpu; they must be "
+        "alike",
+        "PlanError: ring-4 has its root at rank 2 of the group (global rank 2), but src is 0",
+        "PlanError: ring-2 is for 2 ranks, but the process group has 4; synthesize one for these "
+        "GPUs",
+        "UnsupportedError: slices must be at least 1, not 0",
+        "PlanError: missing.xml: cannot be read: No such file or directory",
+    ]
+
+
+def test_without_a_process_group() -> None:
+    import forestcoll.torch as ft
+
+    path = Path(__file__).parents[1] / "schedules" / "dgx-h100-1" / "allreduce.msccl.xml"
+    with pytest.raises(errors.ExecutionError, match="init_process_group first"):
+        ft.all_reduce(torch.zeros(1), path)
+
+
+def test_plans_are_read_once(plans: Plans, tmp_path: Path) -> None:
+    import forestcoll.torch as ft
+
+    path = tmp_path / "plan.xml"
+    path.write_bytes(plans["4.allreduce.msccl-xml"].read_bytes())
+    plan = ft.load_plan(path)
+    assert ft.load_plan(str(path)) is plan
+    assert repr(plan) == "<Plan ring-4: allreduce, 4 ranks, 6 rounds>" or plan.rounds > 1
+    path.write_bytes(plans["4.allgather.msccl-xml"].read_bytes())
+    assert ft.load_plan(path).collective == "allgather"

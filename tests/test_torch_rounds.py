@@ -1,0 +1,243 @@
+"""Plans as rounds and steps, without PyTorch: a model of a transport as unkind as is allowed."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from fractions import Fraction
+from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from programs import all_good
+
+import forestcoll
+from forestcoll.program import Collective, Program
+from forestcoll.topology import Topology
+from forestcoll.verify.dataflow import Dataflow, dataflow
+
+pytest.importorskip("torch")  # forestcoll.torch asks for it; nothing here uses it
+from forestcoll.torch.cutting import Cut, Job, Message, Range, job
+from forestcoll.torch.rounds import Memory, levels, rank_rounds
+
+Array = npt.NDArray[np.int64]
+JUNK = -(2**40)
+
+
+class Rank:
+    """One rank of the model: its memory, and how far it is."""
+
+    def __init__(self, number: int, steps: Job, input_: Array, output: Array) -> None:
+        self.number, self.job = number, steps
+        self.memories = [input_, output, np.full(steps.scratch, JUNK)]
+        self.next = 0
+        self.flights: deque[tuple[int, list[Half]]] = deque()
+
+    def view(self, piece: Range) -> Array:
+        return self.memories[piece.memory][piece.start : piece.start + piece.length]
+
+    def finish(self) -> None:
+        number, _ = self.flights.popleft()
+        for each in self.job.steps[number].sums:
+            first = self.view(each.first)
+            added = first.copy() if each.second is None else first + self.view(each.second)
+            self.view(each.target)[:] = added
+
+
+class Half:
+    """A send or a receive that has begun."""
+
+    def __init__(self, rank: Rank, message: Message) -> None:
+        self.views = [rank.view(r) for r in message.ranges]
+        self.done = False
+
+
+class Model:
+    """Ranks and what is under way between them.
+
+    A transfer may happen at any time from when both ends have begun it until one of them waits for
+    it; sent data may be read at any time until then, and received memory holds junk until it comes.
+    """
+
+    def __init__(self, ranks: list[Rank], rng: random.Random) -> None:
+        self.ranks, self.rng = ranks, rng
+        self.sent: dict[tuple[int, int], deque[Half]] = {}
+        self.wanted: dict[tuple[int, int], deque[Half]] = {}
+
+    def run(self) -> None:
+        while True:
+            moves = [("transfer", pair) for pair in self.sent if self.matched(pair)]
+            for rank in self.ranks:
+                if rank.flights and all(half.done for half in rank.flights[0][1]):
+                    moves.append(("finish", (rank.number, 0)))
+                if rank.next < len(rank.job.steps) and len(rank.flights) < rank.job.lead:
+                    moves.append(("start", (rank.number, 0)))
+            if not moves:
+                break
+            what, (a, b) = self.rng.choice(moves)
+            if what == "transfer":
+                self.transfer(a, b)
+            elif what == "finish":
+                self.ranks[a].finish()
+            else:
+                self.start(self.ranks[a])
+        assert all(not rank.flights for rank in self.ranks), "stuck"
+        assert all(rank.next == len(rank.job.steps) for rank in self.ranks)
+
+    def matched(self, pair: tuple[int, int]) -> bool:
+        return bool(self.sent.get(pair)) and bool(self.wanted.get(pair))
+
+    def start(self, rank: Rank) -> None:
+        step, halves = rank.job.steps[rank.next], []
+        for message in step.receives:
+            half = Half(rank, message)
+            for view in half.views:
+                view[:] = JUNK
+            self.wanted.setdefault((message.peer, rank.number), deque()).append(half)
+            halves.append(half)
+        for message in step.sends:
+            half = Half(rank, message)
+            self.sent.setdefault((rank.number, message.peer), deque()).append(half)
+            halves.append(half)
+        rank.flights.append((rank.next, halves))
+        rank.next += 1
+
+    def transfer(self, a: int, b: int) -> None:
+        send, receive = self.sent[a, b].popleft(), self.wanted[a, b].popleft()
+        assert [v.size for v in send.views] == [v.size for v in receive.views]
+        for source, target in zip(send.views, receive.views, strict=True):
+            target[:] = source
+        send.done = receive.done = True
+
+
+def simulate(
+    flow: Dataflow, part: int, slices: int, lead: int, seed: int, *, in_place: bool
+) -> None:
+    """Run a plan in the model and compare what must come out, and what must stay."""
+    rng = random.Random(seed)
+    n, split = flow.ranks, flow.parts > 1
+    level = levels(flow)
+    cut = Cut(flow.collective, part, flow.parts, flow.units, 4, slices, lead)
+    whole = flow.parts * part
+    lengths = {
+        Collective.ALLGATHER: (part, whole),
+        Collective.REDUCE_SCATTER: (whole, part),
+    }.get(flow.collective, (whole, whole))
+    given = [np.array([rng.randrange(1, 10**6) for _ in range(lengths[0])], int) for _ in range(n)]
+    ranks = []
+    for r in range(n):
+        steps = job(rank_rounds(flow, level, r, in_place=in_place), cut)
+        output = np.full(lengths[1], JUNK)
+        input_ = given[r].copy()
+        if in_place and lengths[0] < lengths[1]:
+            output[r * part : (r + 1) * part] = input_
+            input_ = output[r * part : (r + 1) * part]
+        elif in_place:
+            output = input_[r * part : (r + 1) * part] if split else input_
+        ranks.append(Rank(r, steps, input_, output))
+    Model(ranks, rng).run()
+    added = np.sum(given, axis=0) if lengths[0] else given[0]
+    for r, rank in enumerate(ranks):
+        expected = {
+            Collective.ALLGATHER: np.concatenate(given) if split else given[0],
+            Collective.REDUCE_SCATTER: added[r * part : (r + 1) * part] if split else added,
+            Collective.ALLREDUCE: added,
+            Collective.BROADCAST: given[flow.root],
+            Collective.REDUCE: added,
+        }[flow.collective]
+        if flow.collective is not Collective.REDUCE or r == flow.root:
+            assert rank.memories[Memory.OUTPUT].tolist() == expected.tolist()
+        elif in_place:
+            assert rank.memories[Memory.OUTPUT].tolist() == given[r].tolist()
+        if not in_place:
+            assert rank.memories[Memory.INPUT].tolist() == given[r].tolist()
+
+
+@cache
+def flows() -> dict[str, Dataflow]:
+    """Programs made by hand, and compiled ones: meshes, switches, several paths; both formats."""
+    found = {name: dataflow(program) for name, program in all_good().items()}
+    for name, settings_ in (
+        ("ring", {"gpus": "5"}),
+        ("dgx1-v100", {}),
+        ("dgx-a100", {"boxes": "2"}),
+    ):
+        topology = forestcoll.load_topology(name, settings_)
+        for collective in ("allreduce", "reduce-scatter") if name != "ring" else Collective:
+            for key, program in compiled(topology, collective).items():
+                found[f"{name} {collective} {key}"] = dataflow(program)
+    return found
+
+
+def compiled(topology: Topology, collective: Collective | str) -> dict[str, Program]:
+    """Programs of both styles."""
+    formats = ("msccl-xml", "mscclpp-json")
+    return dict(forestcoll.synthesize(topology, collective, formats=formats).programs)
+
+
+@settings(max_examples=120, deadline=None)
+@given(data=st.data())
+def test_any_timing_gives_the_right_result(data: st.DataObject) -> None:
+    name = data.draw(st.sampled_from(sorted(flows())))
+    flow = flows()[name]
+    simulate(
+        flow,
+        data.draw(st.one_of(st.integers(0, 40), st.integers(0, 3000)), label="part"),
+        data.draw(st.integers(1, 9), label="slices"),
+        data.draw(st.integers(1, 3), label="lead"),
+        data.draw(st.integers(0, 2**32), label="seed"),
+        in_place=data.draw(st.booleans(), label="in place"),
+    )
+
+
+def test_every_flow_both_ways() -> None:
+    for k, flow in enumerate(flows().values()):
+        for in_place in (False, True):
+            simulate(flow, 331, 4, 2, k, in_place=in_place)
+
+
+def test_what_moves_is_what_the_plan_moves() -> None:
+    """The engine's traffic between any two ranks is that which `verify` counts."""
+    for name, flow in flows().items():
+        loads: dict[tuple[int, int], Fraction] = {}
+        for source, made in flow.moves():
+            value = flow.values[made]
+            pair = flow.values[source].rank, value.rank
+            loads[pair] = loads.get(pair, Fraction(0)) + Fraction(value.length, flow.units)
+        assert loads == flow.verified.loads, name
+
+
+def test_rounds_are_as_many_as_hops() -> None:
+    topology = forestcoll.load_topology("dgx-a100", {"boxes": "2"})
+    made = forestcoll.synthesize(topology, "allreduce", formats=("msccl-xml",))
+    flow = dataflow(made.programs["msccl-xml"])
+    assert max(levels(flow)) + 1 == 2 * made.forest.height == 4
+
+
+def test_scratch_is_a_ring_of_slices() -> None:
+    """Cutting finer takes less scratch: slots are for as many slices as can be under way."""
+    flow = flows()["dgx-a100 allreduce msccl-xml"]
+    rounds = rank_rounds(flow, levels(flow), 3, in_place=True)
+
+    def scratch(slices: int) -> int:
+        return job(rounds, Cut(flow.collective, 10**6, 1, flow.units, 4, slices, 2)).scratch
+
+    assert scratch(128) < scratch(16) / 4 < scratch(1)
+
+
+def test_pieces_begin_aligned_where_there_is_room() -> None:
+    flow = flows()["ring allreduce msccl-xml"]
+    rounds = rank_rounds(flow, levels(flow), 0, in_place=False)
+    steps = job(rounds, Cut(flow.collective, 10_007, 1, flow.units, 2, 3, 2)).steps
+    starts = {r.start for step in steps for m in step.receives for r in m.ranges}
+    assert len(starts) > 3
+    assert all(start % 32 == 0 for start in starts)
+
+
+def test_nothing_to_move_takes_no_step() -> None:
+    flow = flows()["ring allreduce msccl-xml"]
+    rounds = rank_rounds(flow, levels(flow), 0, in_place=False)
+    assert job(rounds, Cut(flow.collective, 0, 1, flow.units, 4, 3, 2)).steps == ()

@@ -1,0 +1,105 @@
+"""Processes that are the ranks of a process group, for the tests of forestcoll.torch.
+
+Every process is forked from one that has imported PyTorch already: importing it takes seconds.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+PATIENCE = 120.0
+
+
+def run_ranks(
+    n: int,
+    function: Callable[..., Any],
+    *arguments: Any,
+    answer_within: float = 60.0,
+    may_die: tuple[int, ...] = (),
+) -> list[Any]:
+    """What `function(rank, *arguments)` returns at each of `n` ranks of a gloo group.
+
+    `answer_within`: seconds after which transfers fail. Ranks that `may_die` may end without a
+    result (None). Raises AssertionError with the traceback of a rank that failed.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch_ranks", "torch", "torch.distributed"])
+    with tempfile.TemporaryDirectory() as folder:
+        store = Path(folder) / "store"
+        pipes = [context.Pipe(duplex=False) for _ in range(n)]
+        processes = [
+            context.Process(
+                target=_rank,
+                args=(r, n, str(store), answer_within, pipes[r][1], function, arguments),
+                daemon=True,
+            )
+            for r in range(n)
+        ]
+        try:
+            for process, (_, theirs) in zip(processes, pipes, strict=True):
+                process.start()
+                theirs.close()
+            return _collect([ours for ours, _ in pipes], may_die)
+        finally:
+            for process in processes:
+                process.kill()
+                process.join()
+
+
+def _collect(pipes: list[Connection], may_die: tuple[int, ...]) -> list[Any]:
+    results: list[Any] = [None] * len(pipes)
+    open_ = {pipe: r for r, pipe in enumerate(pipes) if r not in may_die}
+    end = time.monotonic() + PATIENCE
+    while open_:
+        ready = wait(list(open_), max(0.0, end - time.monotonic()))
+        assert ready, f"ranks {sorted(open_.values())} gave no result within {PATIENCE} s"
+        for pipe in ready:
+            assert isinstance(pipe, Connection)
+            rank = open_.pop(pipe)
+            try:
+                fine, results[rank] = pipe.recv()
+            except EOFError:
+                raise AssertionError(f"rank {rank} ended without a result") from None
+            assert fine, f"rank {rank} failed:\n{results[rank]}"
+    return results
+
+
+def _rank(
+    rank: int,
+    n: int,
+    store: str,
+    answer_within: float,
+    pipe: Connection,
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...],
+) -> None:
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    try:
+        dist.init_process_group(
+            "gloo",
+            init_method=f"file://{store}",
+            rank=rank,
+            world_size=n,
+            timeout=timedelta(seconds=answer_within),
+        )
+        result = True, function(rank, *arguments)
+    except BaseException:
+        result = False, traceback.format_exc()
+    pipe.send(result)
+    if result[0]:
+        try:
+            dist.barrier()  # whoever goes first would be a peer that died
+        except RuntimeError:
+            return  # in tests in which somebody did
+        dist.destroy_process_group()
