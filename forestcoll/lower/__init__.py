@@ -98,7 +98,11 @@ def lower(
 
 
 def _packets(
-    forest: Forest, chunks: Layout, budget: Budget, boxes: tuple[str, ...], protocol: Protocol | None
+    forest: Forest,
+    chunks: Layout,
+    budget: Budget,
+    boxes: tuple[str, ...],
+    protocol: Protocol | None,
 ) -> Program:
     if protocol != "LL":
         raise PlanError(f"protocol {protocol}: {budget.target.name} has Simple and LL (packets)")

@@ -1,0 +1,199 @@
+"""Dealing jobs of packets out to thread blocks, within a target's limits.
+
+Trees over the same chunks are a unit. Units go to classes, the lightest first; class j's fixed jobs
+at a rank are thread block j there, its other jobs go along where there is room, else into thread
+blocks of their own. Where that leaves few thread blocks, each is there several times and does a
+slice of every job.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from forestcoll.errors import PlanError
+from forestcoll.lower.limits import Budget
+from forestcoll.lower.pieces import KINDS, Kind
+from forestcoll.program import Buffer, Channel, Instruction, Op, Ref, ThreadBlock
+from forestcoll.targets import Target
+
+CLASSES = 16
+"""Classes to start with, if there are that many units."""
+BLOCKS = 8
+"""Thread blocks that a rank should have at least: one alone would take long for a megabyte."""
+_NOP = Instruction(Op.NOP)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What must be done in one go, with peers in place of channels.
+
+    `level`: over those of all jobs that it waits for. `fixed`: shares memory with others of its
+    unit. `peers` are reached by channels of one `kind`.
+    """
+
+    level: int
+    fixed: bool
+    steps: tuple[Instruction, ...]
+    kind: Kind | None = None
+    peers: tuple[int, ...] = ()
+
+
+Unit = dict[int, list[Job]]
+End = tuple[Kind, int]  # kind of channel, peer
+
+
+@dataclass(slots=True)
+class _Block:
+    """A thread block in the making."""
+
+    jobs: list[Job] = field(default_factory=list)
+    ends: set[End] = field(default_factory=set)
+
+    def room(self, job: Job, target: Target) -> bool:
+        """Whether the job fits as well."""
+        steps = sum(len(j.steps) + j.fixed for j in (*self.jobs, job))
+        ends = self.ends | _ends(job)
+        most = min(target.channels, target.remote_buffers)
+        return steps <= target.steps and all(
+            sum(k == kind for k, _ in ends) <= most for kind in KINDS
+        )
+
+    def add(self, job: Job) -> None:
+        """Takes the job."""
+        self.jobs.append(job)
+        self.ends |= _ends(job)
+
+
+def _ends(job: Job) -> set[End]:
+    return set() if job.kind is None else {(job.kind, peer) for peer in job.peers}
+
+
+def deal(units: Sequence[Unit], n: int, budget: Budget) -> list[tuple[ThreadBlock, ...]]:
+    """The thread blocks of each rank; PlanError where the target cannot hold them."""
+    classes = _classes(units, n, budget)
+    ranks = [_blocks(classes, rank, budget.target) for rank in range(n)]
+    fullest = max(range(n), key=lambda r: len(ranks[r]))
+    blocks, most = len(ranks[fullest]), budget.target.thread_blocks
+    if blocks > most:
+        raise budget.refuse(budget.rank(fullest), "thread blocks", blocks, most)
+    slices = 1
+    while 2 * slices * len(classes) <= BLOCKS and 2 * slices * blocks <= most:
+        slices *= 2
+    return [_written(blocks, slices) for blocks in ranks]
+
+
+def _classes(units: Sequence[Unit], n: int, budget: Budget) -> list[list[Unit]]:
+    """The units dealt out so that each class's fixed jobs fit a thread block at every rank."""
+    target = budget.target
+    number = min(len(units), CLASSES, target.thread_blocks)
+    while True:
+        classes: list[list[Unit]] = [[] for _ in range(number)]
+        blocks = [[_Block() for _ in range(n)] for _ in range(number)]
+        stuck = None
+        for unit in units:
+            order = sorted(range(number), key=lambda c: (len(classes[c]), c))
+            place = next((c for c in order if _fits(unit, blocks[c], target)), None)
+            if place is None:
+                stuck = unit
+                break
+            classes[place].append(unit)
+            for rank, jobs in unit.items():
+                for job in jobs:
+                    if job.fixed:
+                        blocks[place][rank].add(job)
+        if stuck is None:
+            return [c for c in classes if c]
+        if number == min(len(units), target.thread_blocks):
+            raise _refusal(stuck, units, budget)
+        number = min(len(units), target.thread_blocks, 2 * number)
+
+
+def _fits(unit: Unit, blocks: Sequence[_Block], target: Target) -> bool:
+    for rank, jobs in unit.items():
+        trial = _Block(list(blocks[rank].jobs), set(blocks[rank].ends))
+        for job in jobs:
+            if job.fixed:
+                if not trial.room(job, target):
+                    return False
+                trial.add(job)
+    return True
+
+
+def _refusal(stuck: Unit, units: Sequence[Unit], budget: Budget) -> PlanError:
+    target = budget.target
+    for rank, jobs in stuck.items():
+        steps = sum(len(job.steps) + 1 for job in jobs if job.fixed)
+        if steps > target.steps:
+            where = f"{budget.rank(rank)}, for packets of trees over the same chunks,"
+            return budget.refuse(where, "operations in one thread block", steps, target.steps)
+    return PlanError(
+        f"{budget.title}: packets of {len(units)} groups of trees need more than "
+        f"{target.thread_blocks} thread blocks, all that {target.name} holds; {budget.hint}"
+    )
+
+
+def _blocks(classes: Sequence[Sequence[Unit]], rank: int, target: Target) -> list[_Block]:
+    """A rank's thread blocks: one a class with what is fixed; what does not fit has its own."""
+    blocks: list[_Block] = []
+    loose: list[Job] = []
+    for units in classes:
+        block = _Block()
+        jobs = [job for unit in units for job in unit.get(rank, ())]
+        for job in jobs:
+            if job.fixed:
+                block.add(job)
+        for job in sorted(jobs, key=lambda j: j.level):
+            if not job.fixed:
+                if block.room(job, target):
+                    block.add(job)
+                else:
+                    loose.append(job)
+        if block.jobs:
+            blocks.append(block)
+    for job in loose:
+        place = next((b for b in blocks if b.room(job, target)), None)
+        if place is None:
+            place = _Block()
+            blocks.append(place)
+        place.add(job)
+    return blocks
+
+
+def _written(blocks: Sequence[_Block], slices: int) -> tuple[ThreadBlock, ...]:
+    """The thread blocks, each of them `slices` times."""
+    used: dict[End, int] = defaultdict(int)
+    found = []
+    for part in range(slices):
+        for block in blocks:
+            ends = sorted(block.ends)
+            channels = tuple(Channel(peer, kind, used[kind, peer]) for kind, peer in ends)
+            for end in ends:
+                used[end] += 1
+            found.append(ThreadBlock(_steps(block, ends, (part, slices)), channels=channels))
+    return tuple(found)
+
+
+def _steps(block: _Block, ends: Sequence[End], part: tuple[int, int]) -> tuple[Instruction, ...]:
+    """The jobs by level, with a barrier where one comes to an output that another has used."""
+    place = {end: k for k, end in enumerate(ends)}
+    steps: list[Instruction] = []
+    fresh: list[Ref] = []  # outputs that were used since the last barrier
+    for job in sorted(block.jobs, key=lambda j: j.level):
+        touched = [r for i in job.steps for r in (*i.src, *i.dst) if r.buffer is Buffer.OUTPUT]
+        if any(_overlap(a, b) for a in fresh for b in touched):
+            steps.append(_NOP)
+            fresh = []
+        fresh += touched
+        for i in job.steps:
+            if i.op is Op.NOP:
+                steps.append(i)
+                continue
+            channels = tuple(place[job.kind, p] for p in i.channels if job.kind is not None)
+            steps.append(replace(i, channels=channels, part=part))
+    return tuple(steps)
+
+
+def _overlap(a: Ref, b: Ref) -> bool:
+    return a.offset < b.offset + b.count and b.offset < a.offset + a.count
