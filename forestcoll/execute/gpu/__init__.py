@@ -1,6 +1,6 @@
 """Runs a program on the GPUs of this machine, every output element checked.
 
-    build.py     the native half, compiled on first use by nvcc or hipcc, kept in a cache
+    compiler.py  the native half, compiled on first use by nvcc or hipcc, kept in a cache
     engine.cu    kernel and host side; layer.hpp is the interpreter's layer for CUDA and HIP
     native.py    its C interface
     arena.py     where buffers, flags and message slots lie
@@ -24,7 +24,7 @@ from forestcoll.execute import _engine, stuck
 from forestcoll.execute.check import check as check_structure
 from forestcoll.execute.contents import Contents
 from forestcoll.execute.gpu.arena import Arenas, lay_out
-from forestcoll.execute.gpu.build import find_platform, library
+from forestcoll.execute.gpu.compiler import find_platform, library
 from forestcoll.execute.gpu.native import Library, Seen
 from forestcoll.execute.gpu.team import Team, count
 from forestcoll.execute.gpu.worker import Job, staging
@@ -112,9 +112,8 @@ def run(
         rows = tuple(runner.row(mode, dtype, op) for mode in chosen)
     notes = notes_of(program, size_bytes, data)
     if len(used) < program.n:
-        notes += (
-            f"{program.n} ranks share {len(used)} GPUs: right or wrong shows, speed does not",
-        )
+        words = f"{len(used)} GPU{'s' if len(used) > 1 else ''}"
+        notes += (f"{program.n} ranks share {words}: right or wrong shows, speed does not",)
     return RunResult(rows, notes, tuple(contents.mismatches))
 
 

@@ -1,5 +1,5 @@
 // The GPU engine's native half: one process drives one GPU, and all ranks that live on it in one
-// kernel. A library with a C interface, built on first use (build.py), called through ctypes (native.py).
+// kernel. A library with a C interface, built on first use (compiler.py), called through ctypes (native.py).
 //
 // Every function returns 0, or -1 and fc_gpu_error() says why. Memory of a GPU is one piece, the arena,
 // exported to the other processes as an IPC handle; what lies where in it is decided in Python.

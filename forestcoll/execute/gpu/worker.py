@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from forestcoll.errors import ExecutionError, ForestCollError, UnsupportedError
+from forestcoll.errors import ForestCollError, UnsupportedError
 from forestcoll.execute.contents import Buffers, allocate
 from forestcoll.execute.gpu.arena import Arenas, Place
 from forestcoll.execute.gpu.native import Device, Library
@@ -257,9 +257,6 @@ def main(commands: int, shared: int) -> None:
                 answer = getattr(worker, name)(*arguments)
         except ForestCollError as error:
             pipe.send((type(error), str(error)))
-            continue
-        except Exception as error:  # whatever it was, the parent must hear of it
-            pipe.send((ExecutionError, f"{type(error).__name__}: {error}"))
             continue
         pipe.send((None, answer))
         if name == "close":

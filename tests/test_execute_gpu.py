@@ -1,0 +1,272 @@
+"""The GPU engine's own source, driven by a stand-in for the CUDA runtime; and that it compiles.
+
+What runs here is the kernel's code and the host's, over several "devices" with memory that is
+shared between processes. Whether a GPU's memory model is obeyed only a GPU can tell.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from forestcoll import load_topology, synthesize
+from forestcoll.errors import ExecutionError, UnsupportedError
+from forestcoll.execute import cpu, gpu
+from forestcoll.execute.gpu import compiler as builds
+from forestcoll.execute.gpu import team as teams
+from forestcoll.program import Collective, Op, Program
+from tests.programs import all_good, drop, edit, out
+
+HERE = Path(__file__).parent / "fixtures" / "emulated_gpu"
+COLLECTIVES = tuple(c.value for c in Collective)
+FORMATS = ("msccl-xml", "mscclpp-json")
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The engine, compiled by the C++ compiler against the stand-in; once for all processes."""
+    folder = tmp_path_factory.getbasetemp().parent
+    found = folder / "emulated-gpu.so"
+    if not found.exists():
+        compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("c++")
+        assert compiler is not None
+        made = folder / f"emulated-gpu.{os.getpid()}.so"
+        flags = ["-std=c++20", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
+        command = [compiler, *flags, "-x", "c++", f"-I{HERE}", "-o", str(made)]
+        done = subprocess.run(
+            [*command, str(builds.SOURCE), "-lpthread", "-lrt"], capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        made.rename(found)
+    return found
+
+
+@pytest.fixture(autouse=True)
+def emulation(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("EMULATED_GPUS", "3")
+    monkeypatch.setenv("EMULATED_THREADS", "2")
+    monkeypatch.setenv("EMULATED_PROCESSORS", "1000")
+    yield
+    for left in Path("/dev/shm").glob("emulated-gpu.*"):  # of devices whose process was killed
+        if not Path("/proc", left.name.split(".")[1]).exists():
+            left.unlink(missing_ok=True)
+
+
+@pytest.fixture(scope="session")
+def programs() -> dict[tuple[str, str], Program]:
+    """Four GPUs on one switch, every collective in both formats."""
+    topology = load_topology("dgx-a100")
+    ranks = [f"box0/gpu{i}" for i in range(4)]
+    found = {}
+    for collective in COLLECTIVES:
+        made = synthesize(topology, collective, ranks=ranks)
+        for form in FORMATS:
+            found[collective, form] = made.programs[form]  # type: ignore[index]
+    return found
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_every_collective_is_right(
+    programs: dict[tuple[str, str], Program], library: Path, collective: str, form: str
+) -> None:
+    program = programs[collective, form]
+    one = gpu.run(program, 30_000, built=library, devices=[0], timeout=30)
+    assert [(row.mode, row.wrong) for row in one.rows] == [("out-of-place", 0), ("in-place", 0)]
+    assert one.notes[-1] == "4 ranks share 1 GPU: right or wrong shows, speed does not"
+    op = "avg" if program.collective.reduces else "sum"
+    two = gpu.run(
+        program,
+        3_333,
+        built=library,
+        devices=[0, 2],
+        dtype="bfloat16",
+        op=op,
+        iterations=2,
+        warmup=1,
+        timeout=30,
+    )
+    assert [row.wrong for row in two.rows] == [0, 0]
+    assert all(row.time_us > 0 for row in two.rows)
+
+
+@pytest.mark.parametrize(("number", "dtype"), enumerate(cpu.DTYPES), ids=cpu.DTYPES)
+def test_every_type_and_operation_is_right(
+    programs: dict[tuple[str, str], Program], library: Path, number: int, dtype: str
+) -> None:
+    program = programs["reduce-scatter", "mscclpp-json"]
+    for op in (cpu.OPS[number % len(cpu.OPS)], cpu.OPS[(number + 2) % len(cpu.OPS)]):
+        result = gpu.run(program, 999, built=library, devices=[1], dtype=dtype, op=op, timeout=30)
+        assert result.wrong == 0, (dtype, op, result.mismatches)
+
+
+@pytest.mark.parametrize("name", sorted(all_good()))
+def test_every_kind_of_instruction_is_right(name: str, library: Path) -> None:
+    program = all_good()[name]
+    result = gpu.run(
+        program, 5_000, built=library, devices=[0, 1], iterations=3, dtype="int32", timeout=30
+    )
+    assert result.wrong == 0, result.mismatches
+
+
+def test_chunks_longer_than_slots_go_in_slices(
+    programs: dict[tuple[str, str], Program], library: Path
+) -> None:
+    program = programs["allreduce", "msccl-xml"]
+    for slots in (1, 3):
+        result = gpu.run(
+            program, 100_000, built=library, devices=[0], slots=slots, slot_bytes=1000, timeout=30
+        )
+        assert result.wrong == 0
+
+
+def test_wrong_data_is_found(programs: dict[tuple[str, str], Program], library: Path) -> None:
+    program = programs["allgather", "msccl-xml"]
+    found = [
+        (r, b, s)
+        for r, b, s, i in program.instructions()
+        if i.op is Op.RECV and i.dst[0].offset not in (0, r)
+    ]
+    r, b, s = found[0]
+    wrong = edit(program, r, b, s, dst=(out(r),))
+    result = gpu.run(wrong, 4096, built=library, devices=[0], timeout=30)
+    assert result.wrong > 0
+    assert result.mismatches[0].startswith(f"rank {r}, output element ")
+
+
+def test_a_stuck_plan_is_given_up_and_explained(
+    programs: dict[tuple[str, str], Program], library: Path
+) -> None:
+    program = programs["broadcast", "mscclpp-json"]
+    r, b, s = next((r, b, s) for r, b, s, i in program.instructions() if i.op is Op.RELAXED_SIGNAL)
+    with pytest.raises(ExecutionError, match=r"nothing moved for 1 s; the plan is stuck: ") as told:
+        gpu.run(drop(program, r, b, s), 4096, built=library, devices=[0, 1], timeout=1)
+    assert f"waits for a signal from rank {r}" in str(told.value)
+
+
+def test_signals_left_behind_are_found(
+    programs: dict[tuple[str, str], Program], library: Path
+) -> None:
+    program = programs["broadcast", "mscclpp-json"]
+    r, b, s = next((r, b, s) for r, b, s, i in program.instructions() if i.op is Op.RELAXED_WAIT)
+    with pytest.raises(ExecutionError, match="would break the next launch"):
+        gpu.run(drop(program, r, b, s), 4096, built=library, devices=[0], timeout=30)
+
+
+def test_a_killed_process_is_named(
+    programs: dict[tuple[str, str], Program], library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[subprocess.Popen[bytes]] = []
+    real = teams._spawn
+
+    def spawn(file: int) -> tuple[object, subprocess.Popen[bytes]]:
+        pipe, process = real(file)
+        made.append(process)
+        return pipe, process
+
+    def kill(team: teams.Team, *_: object) -> bool:
+        os.kill(made[-1].pid, signal.SIGKILL)
+        team.ask("poll")
+        return True
+
+    monkeypatch.setattr(teams, "_spawn", spawn)
+    monkeypatch.setattr(teams.Team, "launch", kill)
+    with pytest.raises(ExecutionError, match="the process of GPU 1 was killed by signal 9"):
+        gpu.run(programs["broadcast", "msccl-xml"], 4096, built=library, devices=[0, 1])
+    assert all(process.poll() is not None for process in made)  # none is left behind
+
+
+def test_what_a_machine_cannot_do_is_said(
+    programs: dict[tuple[str, str], Program], library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = programs["allreduce", "mscclpp-json"]
+    with pytest.raises(UnsupportedError, match="there is no GPU 7: 3 are seen"):
+        gpu.run(program, 4096, built=library, devices=[7])
+    monkeypatch.setenv("EMULATED_PEERS", "0")
+    with pytest.raises(UnsupportedError, match="GPU 0 cannot reach the memory of GPU 1"):
+        gpu.run(program, 4096, built=library, devices=[0, 1])
+    monkeypatch.setenv("EMULATED_PROCESSORS", "3")
+    with pytest.raises(UnsupportedError, match="it runs 3 at once"):
+        gpu.run(program, 4096, built=library, devices=[0])
+    with pytest.raises(UnsupportedError, match=r"need \d+\.\d GiB, 1\.0 are free"):
+        gpu.run(program, 2**30, built=library, devices=[0])
+    far = replace(program, names=("a/gpu0", "a/gpu1", "b/gpu0", "b/gpu1"))
+    with pytest.raises(UnsupportedError, match=r"the ranks sit in 2 nodes \(a, b, ...\).*torch"):
+        gpu.run(far, 4096, built=library)
+
+
+def test_ranks_take_the_gpus_of_their_names(programs: dict[tuple[str, str], Program]) -> None:
+    program = programs["allreduce", "msccl-xml"]
+    assert gpu._devices(program, None, 8) == [0, 1, 2, 3]
+    named = replace(program, names=("gpu3", "gpu2", "gpu1", "gpu0"))
+    assert gpu._devices(named, None, 4) == [3, 2, 1, 0]
+    assert gpu._devices(named, None, 2) == [0, 0, 1, 1]
+    assert gpu._devices(named, [5, 6], 8) == [5, 5, 6, 6]
+    assert gpu._devices(replace(program, names=()), None, 4) == [0, 1, 2, 3]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("platform", "architectures"),
+    [("cuda", ("sm_80", "sm_90", "sm_100")), ("hip", ("gfx90a",))],
+)
+def test_the_engine_compiles(
+    platform: builds.Platform, architectures: tuple[str, ...], tmp_path: Path
+) -> None:
+    found = builds.find_compiler(platform)
+    if found is None:
+        pytest.skip(f"no compiler for {platform} is installed")
+    made = builds.compile_library(found, architectures, tmp_path)
+    assert made.read_bytes()[:4] == b"\x7fELF"
+    assert builds.compile_library(found, architectures, tmp_path) == made
+    assert [p.name for p in tmp_path.iterdir()] == [made.name]
+
+
+def test_builds_are_kept_by_what_went_into_them(tmp_path: Path) -> None:
+    calls = tmp_path / "calls"
+    tool = tmp_path / "nvcc"
+    tool.write_text(
+        f'#!/bin/bash\necho "$@" >> {calls}\n'
+        'while [ $# -gt 0 ]; do [ "$1" = -o ] && touch "$2"; shift; done\n'
+    )
+    tool.chmod(0o755)
+    compiler = builds.Compiler("cuda", str(tool), "12.8")
+    cache = tmp_path / "cache"
+    first = builds.compile_library(compiler, ["sm_90"], cache)
+    assert builds.compile_library(compiler, ["sm_90"], cache) == first
+    others = (
+        builds.compile_library(compiler, ["sm_100"], cache),
+        builds.compile_library(replace(compiler, version="13.0"), ["sm_90"], cache),
+    )
+    assert len({first, *others}) == 3
+    lines = calls.read_text().splitlines()
+    assert len(lines) == 3
+    assert "-gencode arch=compute_90,code=sm_90" in lines[0]
+
+
+def test_a_compiler_that_fails_is_quoted(tmp_path: Path) -> None:
+    tool = tmp_path / "nvcc"
+    tool.write_text("#!/bin/bash\necho 'engine.cu(3): error: no such thing' >&2\nexit 2\n")
+    tool.chmod(0o755)
+    with pytest.raises(ExecutionError, match=r"failed:\nengine\.cu\(3\): error: no such thing"):
+        builds.compile_library(builds.Compiler("cuda", str(tool), ""), ["sm_90"], tmp_path / "c")
+    assert list((tmp_path / "c").iterdir()) == []
+
+
+def test_without_a_gpu_the_cpu_is_named(
+    programs: dict[tuple[str, str], Program], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu, "find_platform", lambda: None)
+    with pytest.raises(UnsupportedError, match=r"no GPU is seen .* --engine cpu needs none"):
+        gpu.run(programs["allreduce", "msccl-xml"], 4096)
+    monkeypatch.setattr(gpu, "find_platform", lambda: ("cuda", ["sm_90"]))
+    monkeypatch.setattr(builds, "find_compiler", lambda platform: None)
+    with pytest.raises(UnsupportedError, match=r"nvcc \(the CUDA toolkit\) is not found"):
+        gpu.gpus()
