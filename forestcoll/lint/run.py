@@ -29,6 +29,7 @@ SKIPPED = "data, deadlocks and races were not looked at, for the errors above"
 MEANINGS = frozenset(("RUN-WRONG-RESULT", "RUN-WRONG-SUM"))
 Place = Literal["in", "out", "both"]
 _WAITS = frozenset((Op.WAIT, Op.RELAXED_WAIT, Op.ACQUIRE))
+_SIGNALS = frozenset((Op.SIGNAL, Op.RELEASE, Op.PUT, Op.PUT_SIGNAL, Op.PUT_SIGNAL_FLUSH))
 _BARRIERS = frozenset((Op.NOP, Op.BARRIER))
 
 
@@ -62,7 +63,7 @@ def run_plan(
         out.add("RUN-SKIPPED", SKIPPED)
         return program, None
     try:
-        check_header(program)
+        check_header(program if program.root >= 0 else replace(program, root=_any_root(program)))
         done, faults = examine(program, launches=launches)
         found = list(islice(faults, MOST_FAULTS))
     except UnsupportedError as error:
@@ -78,7 +79,13 @@ def run_plan(
     _note_all(found, program, out)
     if not found:
         _check_flushes(program, launches, out)
+    if done is not None and program.root < 0 <= done.root:
+        out.add("RUN-ROOT", f"the root is rank {done.root}")
     return program, done if not other else None
+
+
+def _any_root(program: Program) -> int:
+    return 0 if program.collective.rooted else -1
 
 
 def _check_flushes(program: Program, launches: int, out: Findings) -> None:
@@ -187,7 +194,10 @@ def _note_all(faults: Iterable[ForestCollError], program: Program, out: Findings
         if key in seen:
             continue
         seen.add(key)
-        if rule == "RUN-RACE" and (place := _missing_nop(fault, program)) is not None:
+        if (
+            rule in ("RUN-RACE", "RUN-RACE-CALLER")
+            and (place := _missing_nop(fault, program)) is not None
+        ):
             out.add("RUN-RACE-NOP", f"{place[1]}: {fault}", **place[0])
         else:
             out.add(rule, str(fault), **_at(fault))
@@ -195,36 +205,50 @@ def _note_all(faults: Iterable[ForestCollError], program: Program, out: Findings
 
 # --- where a nop is missing -----------------------------------------------------------------------
 
+Code = list[tuple[int, Instruction]]  # steps and their instructions
+
 
 def _missing_nop(fault: ForestCollError, program: Program) -> tuple[At, str] | None:
     """Where a nop would part one side of a race from its wait or signal, and what it would part."""
     for at in (fault.at, fault.other):
-        if len(at) < 3 or program.style != "onesided":
+        if len(at) < 4 or program.style != "onesided":
             continue
-        rank, block, step = at
-        code = [
-            (s, i)
-            for s, one in enumerate(program.ranks[rank].thread_blocks[block].steps)
-            for i in body_of(one)
-        ]
-        place: At = {"rank": rank, "block": block}
-        own = [k for k, (s, _) in enumerate(code) if s == step]
-        if not own:
-            continue
-        before = _until_barrier(code[: own[0]][::-1])
-        waits = [s for s, i in before if i.op in _WAITS]
+        rank, block, step, k = at
+        before, after = _around(program.ranks[rank].thread_blocks[block], step, k)
+        waits = _before_barrier(before, _WAITS)
         if waits:
-            return {**place, "step": step}, f"no nop between the wait in step {waits[0]} and this"
-        after = _until_barrier(code[own[-1] + 1 :])
-        signals = [s for s, i in after if i.op in (Op.SIGNAL, Op.RELEASE)]
+            text = f"no nop between the wait in step {waits[0]} and step {step}"
+            return {"rank": rank, "block": block, "step": step}, text
+        signals = _before_barrier(after, _SIGNALS)
         if signals:
-            text = f"no nop between step {step} and this signal"
-            return {**place, "step": signals[0]}, text
+            text = f"no nop between step {step} and the signal in step {signals[0]}"
+            return {"rank": rank, "block": block, "step": signals[0]}, text
     return None
 
 
-def _until_barrier(code: list[tuple[int, Instruction]]) -> list[tuple[int, Instruction]]:
-    for k, (_, i) in enumerate(code):
-        if i.op in _BARRIERS:
-            return code[:k]
-    return code
+def _around(block: ThreadBlock, step: int, k: int) -> tuple[list[Code], list[Code]]:
+    """What may come before (backwards) and after the k-th instruction of a step.
+
+    A pipeline comes from what stands before it or from its own last round, and likewise goes on.
+    """
+    code = [[(s, i) for i in body_of(one)] for s, one in enumerate(block.steps)]
+    body = code[step]
+    earlier = [pair for part in code[:step] for pair in part]
+    later = [pair for part in code[step + 1 :] for pair in part]
+    before, after = [earlier + body[:k]], [body[k + 1 :] + later]
+    if isinstance(block.steps[step], Pipeline):
+        before.append(body + body[:k])
+        after.append(body[k + 1 :] + body)
+    return [way[::-1] for way in before], after
+
+
+def _before_barrier(ways: list[Code], wanted: frozenset[Op]) -> list[int]:
+    """Steps of `wanted` operations that come before a thread barrier on some way."""
+    found = []
+    for way in ways:
+        for s, i in way:
+            if i.op in _BARRIERS:
+                break
+            if i.op in wanted:
+                found.append(s)
+    return found

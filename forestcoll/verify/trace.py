@@ -117,13 +117,21 @@ class Trace:
         return self.code.where(b, self.line[event])
 
     def at(self, event: int) -> tuple[int, ...]:
-        """Rank, thread block and step of the event; the rank alone of its caller's."""
+        """Rank, thread block and step of the event, and which of a pipeline's instructions it is.
+
+        The rank alone of its caller's.
+        """
         b = self.block[event]
         if b < 0:
             return (~b,)
         lines = self.code.lines[b]
-        step = lines[self.line[event] % len(lines)].step
-        return self.code.rank[b], self.code.number[b], step
+        line = self.line[event] % len(lines)
+        step, start = lines[line].step, line
+        while (
+            start and lines[start - 1].step == step and lines[start - 1].round == lines[line].round
+        ):
+            start -= 1
+        return self.code.rank[b], self.code.number[b], step, line - start
 
     def launch(self, event: int) -> int:
         """The launch in which the event happens; of a caller, the launch that follows it."""

@@ -163,13 +163,18 @@ class Use:
     """What one thread block does to a semaphore in a launch, in order.
 
     `times` lists (count, None) for plain instructions, (count a round, loop length) for loops; the
-    loop length is chunks / unit bytes: times the bytes of a chunk, the number of rounds. `step` is
-    the first.
+    loop length is chunks / unit bytes: times the bytes of a chunk, the number of rounds. `steps`
+    are those with which the entries begin.
     """
 
     block: int
-    step: int
+    steps: tuple[int, ...]
     times: tuple[tuple[int, Fraction | None], ...]
+
+    @property
+    def step(self) -> int:
+        """The first."""
+        return self.steps[0]
 
     def __str__(self) -> str:
         words = []
@@ -185,7 +190,7 @@ class Use:
 def _uses(block: ThreadBlock, number: int, ops: frozenset[Op], what: str) -> dict[int, Use]:
     """For each index that instructions `ops` of the block name in field `what`: how it is used."""
     times: dict[int, list[tuple[int, Fraction | None]]] = {}
-    first: dict[int, int] = {}
+    steps: dict[int, list[int]] = {}
     for s, step in enumerate(block.steps):
         loop = isinstance(step, Pipeline)
         counts: dict[int, int] = {}
@@ -198,13 +203,27 @@ def _uses(block: ThreadBlock, number: int, ops: frozenset[Op], what: str) -> dic
             continue
         length = Fraction(step.chunks, step.unit_bytes) if isinstance(step, Pipeline) else None
         for index, count in counts.items():
-            first.setdefault(index, s)
             entries = times.setdefault(index, [])
             if not loop and entries and entries[-1][1] is None:
                 entries[-1] = (entries[-1][0] + count, None)
             else:
                 entries.append((count, length))
-    return {index: Use(number, first[index], tuple(entries)) for index, entries in times.items()}
+                steps.setdefault(index, []).append(s)
+    return {
+        index: Use(number, tuple(steps[index]), tuple(entries)) for index, entries in times.items()
+    }
+
+
+def _parting(rank: int, use: Use, peer: int, other: Use | None) -> tuple[int, int, int]:
+    """Where the two begin to differ: at `use`, or at `other` where that has more."""
+    pairs = zip(use.times, () if other is None else other.times, strict=False)
+    alike = next((k for k, (a, b) in enumerate(pairs) if a != b), None)
+    if alike is None:
+        alike = min(len(use.times), 0 if other is None else len(other.times))
+    if alike < len(use.steps):
+        return rank, use.block, use.steps[alike]
+    assert other is not None  # or there would be nothing to be longer than
+    return peer, other.block, other.steps[alike]
 
 
 def _check_channels(program: Program) -> Faults:
@@ -256,7 +275,7 @@ def _check_balance(ends: set[End], end: End, signal: Use | None, wait: Use | Non
             f"{where(rank, signal.block, signal.step)}: signals its {_channel(end)} {signal} "
             f"a launch, but {other}; what is left over breaks the next launch",
             rule="MPP-SIGNAL-UNMATCHED",
-            at=(rank, signal.block, signal.step),
+            at=_parting(rank, signal, peer, wait),
         )
     if wait is not None and signal is None:
         lacking = "never signals it" if end in ends else "has no such channel back"
