@@ -49,7 +49,7 @@ ALLOWED: dict[str, set[str]] = {
     "predict": FOREST | {"forest_file", "pipeline"},
     "report": FOREST | {"lint", "pipeline", "together", "choose", "solver", "execute", "deploy"},
     "deploy": BASE | {"program", "targets", "plans", "verify"},
-    "torch": BASE | {"program", "verify", "plans"},
+    "torch": BASE | {"program", "verify", "plans", "execute"},
     "doctor": BASE | {"catalog"},
 }
 """Which pieces a piece may import. What is not named here may import anything: cli, __init__."""

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -441,6 +445,82 @@ def test_without_a_process_group() -> None:
     path = Path(__file__).parents[1] / "schedules" / "dgx-h100-1" / "allreduce.msccl.xml"
     with pytest.raises(errors.ExecutionError, match="init_process_group first"):
         ft.all_reduce(torch.zeros(1), path)
+
+
+def launch(plan: Path, n: int, *arguments: str) -> list[Any]:
+    """`forestcoll run --engine torch` as torchrun would start it; what each process came to."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "forestcoll", "run", str(plan), "--engine", "torch"]
+    processes = []
+    for rank in range(n):
+        places = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": n, "MASTER_PORT": port}
+        env = {**os.environ, **{k: str(v) for k, v in places.items()}, "MASTER_ADDR": "127.0.0.1"}
+        processes.append(
+            subprocess.Popen([*command, *arguments], env=env, text=True, stdout=-1, stderr=-1)
+        )
+    return [(*p.communicate(timeout=100), p.returncode) for p in processes]
+
+
+def test_command_line(plans: Plans) -> None:
+    arguments = ("-b", "1K", "-e", "1M", "-f", "32", "--op", "max", "--json")
+    (out, err, code), (silent, _, other) = launch(plans["2.allreduce.msccl-xml"], 2, *arguments)
+    assert (code, other, err, silent) == (0, 0, "", "")
+    rows = json.loads(out)["rows"]
+    assert [(row["size"], row["mode"]) for row in rows] == [
+        (size, mode) for size in (1024, 32768, 1048576) for mode in ("out-of-place", "in-place")
+    ]
+    assert all(row["wrong"] == 0 and row["op"] == "max" and row["algbw"] > 0 for row in rows)
+
+
+def test_command_line_with_processes_missing(plans: Plans) -> None:
+    ((out, err, code),) = launch(plans["2.allreduce.msccl-xml"], 1)
+    assert (out, code) == ("", 1)
+    assert err.strip().splitlines()[-1] == (
+        "forestcoll: error: the plan is for 2 ranks, but torchrun started 1 processes: "
+        "--nproc-per-node times --nnodes must be 2"
+    )
+
+
+def test_command_line_without_torchrun(
+    plans: Plans, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from forestcoll.cli import main
+
+    monkeypatch.delenv("RANK", raising=False)
+    plan = str(plans["2.allreduce.msccl-xml"])
+    assert main(["run", plan, "--engine", "torch"]) == 1
+    assert "start it with torchrun --nproc-per-node RANKS" in capsys.readouterr().err
+    assert main(["run", plan, "--engine", "torch", "--depth", "3"]) == 2
+    assert "--depth is for --engine cpu" in capsys.readouterr().err
+
+
+def test_wrong_elements_are_counted_and_described() -> None:
+    """The check can fail: a collective that leaves one element as it was."""
+    (wrong, texts), (same, _) = run_ranks(2, spoiled)
+    assert wrong == same == 2  # one element of each rank
+    assert texts == [
+        "rank 0, output element 2: expected 3, got 2",
+        "rank 1, output element 2: expected 3, got 1",
+    ]
+
+
+def spoiled(rank: int) -> tuple[int, list[str]]:
+    import torch.distributed as dist
+
+    from forestcoll.program import Collective
+    from forestcoll.torch.measure import Measured, time_it
+
+    def act(input_: Any, output: Any) -> None:
+        before = input_[2].item()
+        output.copy_(input_)
+        dist.all_reduce(output)
+        output[2] = before
+
+    what = Measured(Collective.ALLREDUCE, act, "int32", "sum")
+    _, wrong, texts = time_it(what, 10, "in-place", 2, 0, True)
+    return wrong, texts
 
 
 def test_plans_are_read_once(plans: Plans, tmp_path: Path) -> None:

@@ -67,6 +67,14 @@ MOST_SIZES = 1000
     help="1: compare every element of the first and the last run; 0: do not.",
 )
 @click.option(
+    "--engine",
+    type=click.Choice(("cpu", "torch")),
+    default="cpu",
+    show_default=True,
+    help="cpu: all ranks on this machine. torch: this process is one of those that torchrun "
+    "started, on any number of machines; over NCCL or RCCL where there are GPUs, else gloo.",
+)
+@click.option(
     "--ranks-as",
     type=click.Choice(("processes", "threads", "auto")),
     default="auto",
@@ -112,6 +120,11 @@ def run(plan: str, as_json: bool, csv: str | None, force: bool, **options: Any) 
         raise click.UsageError("--set is for a --topology")
     if csv is not None:
         files.check_free([Path(csv)], force)
+    first = True
+    if options["engine"] == "torch":
+        from forestcoll.cli import torch_engine
+
+        first = torch_engine.join(options)
 
     from forestcoll import plans
     from forestcoll.report import nccl_tests, words
@@ -123,6 +136,8 @@ def run(plan: str, as_json: bool, csv: str | None, force: bool, **options: Any) 
     if program.style == "onesided" and options["op"] != "sum" and program.collective.reduces:
         note(f"MSCCL++'s own executor always sums; --op {options['op']} holds here only")
     results = _measure(program, sizes, prediction, options)
+    if not first:  # the first rank speaks for all
+        return 1 if any(result.wrong for result in results) else 0
     for text in dict.fromkeys(t for result in results for t in result.notes):
         note(text)
     source = f"{words.exact(prediction.algbw)} GB/s, {prediction.source}" if prediction else ""
@@ -139,6 +154,11 @@ def _measure(
     program: Program, sizes: list[int], prediction: Prediction | None, options: dict[str, Any]
 ) -> list[RunResult]:
     """A result for each size."""
+    if options["engine"] == "torch":
+        from forestcoll.cli import torch_engine
+
+        return torch_engine.measure(program, sizes, prediction, options)
+
     from forestcoll.execute import cpu
     from forestcoll.report import words
     from forestcoll.report.progress import StageProgress

@@ -87,10 +87,16 @@ def broadcast(
     src: int | None = None,
     group: Any = None,
     async_op: bool = False,
+    *,
+    out: torch.Tensor | None = None,
 ) -> Work | None:
-    """Leave the root's `tensor` in every rank's. `src` must be the plan's root (global rank)."""
-    root = _root("src", src)
-    return _start(plan, Collective.BROADCAST, tensor, tensor, group, async_op, root=root)
+    """Leave the root's `tensor` in every rank's `tensor`, or in `out`.
+
+    `src` must be the plan's root (global rank). Otherwise as `all_reduce`.
+    """
+    root, output = _root("src", src), tensor if out is None else out
+    _check_alike(tensor, output, 1, 1)
+    return _start(plan, Collective.BROADCAST, tensor, output, group, async_op, root=root)
 
 
 def reduce(
@@ -100,13 +106,16 @@ def reduce(
     op: Any = dist.ReduceOp.SUM,
     group: Any = None,
     async_op: bool = False,
+    *,
+    out: torch.Tensor | None = None,
 ) -> Work | None:
-    """Leave the sum over all ranks in the root's `tensor`; the others' stay as they are.
+    """Leave the sum over all ranks in the root's `tensor`, or `out`; the others' stay as they are.
 
     `dst` must be the plan's root (global rank). Otherwise as `all_reduce`.
     """
-    root = _root("dst", dst)
-    return _start(plan, Collective.REDUCE, tensor, tensor, group, async_op, op=op, root=root)
+    root, output = _root("dst", dst), tensor if out is None else out
+    _check_alike(tensor, output, 1, 1)
+    return _start(plan, Collective.REDUCE, tensor, output, group, async_op, op=op, root=root)
 
 
 def op_name(op: Any) -> str:
