@@ -1,0 +1,388 @@
+"""Ranks as processes: the same results, and nothing left behind, whatever happens to them."""
+
+from __future__ import annotations
+
+import gc
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import programs as pg
+import pytest
+from programs import do, out
+from test_execute_cpu import GOOD, in_single_elements
+
+from forestcoll.errors import ExecutionError, UnsupportedError
+from forestcoll.execute import cpu
+from forestcoll.execute.cpu import DTYPES, OPS, run
+from forestcoll.program import Op, Program
+
+LONG = 2**24  # bytes of `in_single_elements`: minutes
+
+
+def children(parent: int | None = None) -> dict[int, str]:
+    """Process -> name, of all processes that have this one for a parent."""
+    found = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            text = stat.read_text()
+        except OSError:
+            continue  # gone in the meantime
+        match = re.fullmatch(r"(\d+) \((.*)\) (\S) (\d+) .*", text.strip(), re.S)
+        if match and int(match[4]) == (parent or os.getpid()):
+            found[int(match[1])] = match[2]
+    return found
+
+
+def ranks(parent: int | None = None) -> dict[str, int]:
+    """Name -> process, of the ranks."""
+    return {n: pid for pid, n in children(parent).items() if re.fullmatch(r"rank \d+", n)}
+
+
+def shared_memory() -> set[str]:
+    return {f.name for f in Path("/dev/shm").iterdir()}
+
+
+def anonymous_regions() -> int:
+    """Shared memory without a name that this process has."""
+    gc.collect()  # errors that a test has caught hold the buffers of their run
+    return Path("/proc/self/maps").read_text().count("/dev/zero (deleted)")
+
+
+def soon(condition: Callable[[], bool], seconds: float = 10) -> bool:
+    """Whether the condition comes true in time."""
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.005)
+    return True
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left() -> Iterator[None]:
+    names, regions = shared_memory(), anonymous_regions()
+    yield
+    assert ranks() == {}
+    assert shared_memory() <= names
+    assert anonymous_regions() <= regions
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_right_programs_are_right(name: str) -> None:
+    for size in (1, 44, 4096, 99_999):
+        result = run(GOOD[name], size, ranks_as="processes", timeout=20)
+        assert (result.wrong, result.mismatches) == (0, ())
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_small_slots_and_slices(name: str) -> None:
+    fewest = 2 if name.startswith("ring_") or name == "direct_reduce_scatter" else 1
+    for slots, slot_bytes, slice_bytes in ((fewest, 64, 8), (3, 64, None), (fewest, 4096, 8)):
+        result = run(
+            GOOD[name],
+            5000,
+            slots=slots,
+            slot_bytes=slot_bytes,
+            slice_bytes=slice_bytes,
+            ranks_as="processes",
+            timeout=20,
+        )
+        assert result.wrong == 0, (slots, slot_bytes, slice_bytes, result.mismatches)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("op", OPS)
+def test_every_type_and_operation(dtype: str, op: str) -> None:
+    for name in ("ring_allreduce", "pushing_allreduce", "direct_reduce_scatter", "chain_reduce"):
+        assert run(GOOD[name], 3001, dtype=dtype, op=op, ranks_as="processes").wrong == 0, name
+
+
+def test_ranks_live_from_launch_to_launch() -> None:
+    seen: set[int] = set()
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.is_set():
+            seen.update(ranks().values())
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    result = run(
+        pg.ring_allreduce(), 100_000, ranks_as="processes", warmup=3, iterations=200,
+        modes=["in-place"],
+    )  # fmt: skip
+    done.set()
+    watcher.join()
+    assert result.wrong == 0
+    assert 1 <= len(seen) <= 4
+
+
+def test_auto_makes_processes_for_few_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cpu.MOST_PROCESSES == 64
+    plan = pg.ring_allreduce(40)
+    assert run(plan, 40 * 64, ranks_as="auto").wrong == 0
+    monkeypatch.setattr(cpu, "MOST_PROCESSES", 3)
+    assert not uses_processes(plan, "auto")
+    assert uses_processes(pg.ring_allreduce(3), "auto")
+    assert not uses_processes(pg.ring_allreduce(3), "threads")
+    with pytest.raises(UnsupportedError, match="did you mean 'threads'"):
+        run(plan, 64, ranks_as="thread")  # type: ignore[arg-type]
+
+
+def uses_processes(plan: Program, ranks_as: str) -> bool:
+    from forestcoll.execute import contents
+
+    result: list[bool] = []
+    real = cpu.allocate
+
+    def allocate(*arguments: object) -> object:
+        result.append(arguments[-1] is contents.shared)
+        return real(*arguments)  # type: ignore[arg-type]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cpu, "allocate", allocate)
+        run(plan, 4096, ranks_as=ranks_as)  # type: ignore[arg-type]
+    return result[0]
+
+
+def error_of(plan: Program, size: int = 4096, **options: object) -> str:
+    with pytest.raises(ExecutionError) as caught:
+        run(plan, size, ranks_as="processes", **options)  # type: ignore[arg-type]
+    return str(caught.value)
+
+
+def test_who_waits_for_whom_is_known_as_with_threads() -> None:
+    circle = pg.ring_allgather(3)
+    for r in range(3):
+        circle = pg.swap(circle, r, 0, 1, 2)
+    for plan in (
+        circle,
+        pg.drop(pg.chain_broadcast(), 1, 1, 1),
+        pg.drop(pg.chain_broadcast(2, 3), 1, 0, 2),
+        pg.insert(pg.direct_allgather(2), 0, 1, 3, do(Op.SIGNAL, channels=[0])),
+        pg.edit_body(pg.relay_by_semaphore(), 1, 0, 3, lambda body: body.pop() and None),
+    ):
+        begin = time.monotonic()
+        text = error_of(plan)
+        assert time.monotonic() - begin < 5
+        with pytest.raises(ExecutionError) as caught:
+            run(plan, 4096)
+        assert text == str(caught.value)
+
+
+def test_wrong_data_is_found() -> None:
+    plan = pg.edit(pg.ring_allreduce(), 1, 0, 2, op=Op.RECV_COPY_SEND, src=(), dst=(out(0),))
+    assert run(plan, 40_000, ranks_as="processes").wrong > 1000
+
+
+def in_the_middle(do_it: Callable[[dict[str, int]], None]) -> threading.Thread:
+    """A thread that does something to the ranks of a run that this process has just begun."""
+
+    def wait() -> None:
+        if soon(lambda: len(ranks()) == 3):
+            time.sleep(0.2)
+            do_it(ranks())
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM])
+def test_a_killed_rank_is_named(number: signal.Signals) -> None:
+    thread = in_the_middle(lambda found: os.kill(found["rank 1"], number))
+    begin = time.monotonic()
+    text = error_of(in_single_elements(), LONG, check=False, iterations=50)
+    thread.join()
+    assert time.monotonic() - begin < 20
+    assert re.match(
+        rf"rank 1 \(process \d+\) was killed by signal {number} \({number.name}\)", text
+    )
+    assert "all other ranks were ended" in text
+    assert ("out of memory" in text) == (number is signal.SIGKILL)
+    assert "it left the others at\n  rank 1, thread block 0, step " in text
+
+
+def test_a_killed_rank_between_launches_is_named() -> None:
+    """It dies while it has nothing to do; the next launch must not wait for it."""
+    plan = pg.ring_allreduce(3)
+    thread = in_the_middle(lambda found: os.kill(found["rank 2"], signal.SIGKILL))
+    text = error_of(plan, 4096, check=False, iterations=10**6)
+    thread.join()
+    assert text.startswith("rank 2 (process ")
+
+
+def test_a_stopped_rank_is_named() -> None:
+    thread = in_the_middle(lambda found: os.kill(found["rank 2"], signal.SIGSTOP))
+    text = error_of(in_single_elements(), LONG, check=False, iterations=50, timeout=1)
+    thread.join()
+    assert re.match(r"rank 2 \(process \d+\) is stopped, by SIGSTOP or a debugger\n", text)
+    assert "no thread block made progress for 1 s; given up at\n" in text
+    assert "rank 2, thread block 0, step " in text
+
+
+def test_ctrl_c_of_this_process_ends_the_ranks() -> None:
+    thread = in_the_middle(lambda found: os.kill(os.getpid(), signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        run(in_single_elements(), LONG, check=False, iterations=50, ranks_as="processes")
+    thread.join()
+
+
+SCRIPT = """
+import sys
+sys.path.insert(0, {tests!r})
+from test_execute_cpu import in_single_elements
+from forestcoll.execute.cpu import run
+print("begin", flush=True)
+try:
+    run(in_single_elements(), 2**24, check=False, iterations=50, ranks_as="processes")
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+
+
+def begin_elsewhere() -> subprocess.Popen[str]:
+    """A process of its own group that runs something long, once its ranks are there."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT.format(tests=str(Path(__file__).parent))],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env=os.environ | {"PYTHONPATH": str(Path(cpu.__file__).parents[2])},
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "begin\n"
+    assert soon(lambda: len(ranks(process.pid)) == 3)
+    return process
+
+
+def test_ctrl_c_of_a_terminal_reaches_all_and_ends_all() -> None:
+    with begin_elsewhere() as process:
+        mine = ranks(process.pid)
+        os.killpg(process.pid, signal.SIGINT)
+        output, _ = process.communicate(timeout=20)
+    assert (process.returncode, output) == (0, "interrupted\n")
+    assert not any(Path(f"/proc/{pid}").exists() for pid in mine.values())
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV])
+def test_no_rank_outlives_its_parent(number: signal.Signals) -> None:
+    with begin_elsewhere() as process:
+        mine = ranks(process.pid)
+        assert len(mine) == 3
+        os.kill(process.pid, number)
+        assert process.wait(20) == -number
+        assert soon(lambda: not any(_alive(pid) for pid in mine.values()))
+        process.communicate()
+
+
+def _alive(pid: int) -> bool:
+    """Whether it runs; who has lost its parent may wait for a lazy init as a zombie."""
+    try:
+        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+
+
+def test_other_threads_may_launch_next() -> None:
+    """Ranks follow the thread that made them; another one makes its own."""
+    from forestcoll.execute import _engine
+    from forestcoll.execute.contents import Contents, allocate, shared
+    from forestcoll.execute.sizes import layout
+    from forestcoll.execute.tables import build
+
+    plan = pg.ring_allreduce(3)
+    tables, data = build(plan), layout(plan, 6000, 4)
+    contents = Contents(plan, data, _engine.Pattern(0, 0, True, 3), -1, 1)
+    buffers = allocate(plan, tables.scratch, data.chunk_bytes, "in-place", shared)
+    addresses = [b.input.ctypes.data for b in buffers for _ in range(3)]
+    options = _engine.Options(
+        chunk_bytes=data.chunk_bytes, slice_bytes=4096, slot_bytes=4096, slots=2, type=0, op=0,
+        processes=True, threads=1, patience=10,
+    )  # fmt: skip
+    engine, states = tables.engine(), []
+
+    def launch() -> None:
+        contents.fill(buffers)
+        states.append(engine.launch(addresses, options)[0])
+        assert contents.compare(buffers, "in-place") == 0
+
+    for _ in range(3):
+        thread = threading.Thread(target=launch)
+        thread.start()
+        thread.join()
+    launch()
+    assert states == [0, 0, 0, 0]
+    assert len(ranks()) == 3
+    engine.rest()
+    assert ranks() == {}
+
+
+FORKLESS = """
+import os, resource, sys
+sys.path.insert(0, {tests!r})
+import programs as pg
+from forestcoll.errors import ExecutionError
+from forestcoll.execute.cpu import run
+resource.setrlimit(resource.RLIMIT_NPROC, (3, 3))
+os.setuid({user})
+try:
+    run(pg.ring_allreduce(8), 4096, ranks_as="processes", threads=1)
+except ExecutionError as error:
+    print(error)
+print(run(pg.ring_allreduce(8), 4096, threads=1).wrong)
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become a user with few processes")
+def test_too_few_processes_are_an_error_in_words() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FORKLESS.format(tests=str(Path(__file__).parent), user=54_321)],
+        capture_output=True, text=True, timeout=60, check=False,
+        env=os.environ | {"PYTHONPATH": str(Path(cpu.__file__).parents[2])},
+    )  # fmt: skip
+    assert done.stderr == ""
+    first, last = done.stdout.splitlines()
+    assert re.fullmatch(
+        r"cannot make a process for rank \d: Resource temporarily unavailable; "
+        "run the ranks as threads, or fewer of them",
+        first,
+    )
+    assert last == "0"
+
+
+def test_averages_are_divided_as_nccl_does() -> None:
+    """Integers wrap and are cut towards zero; floats are divided once (numpy says how much)."""
+    import numpy as np
+
+    from forestcoll.execute import _engine
+
+    for k, dtype in enumerate(DTYPES):
+        if dtype == "bfloat16":
+            continue
+        sums, means = (np.zeros(4096, dtype) for _ in range(2))
+        for op, array in (("sum", sums), ("avg", means)):
+            pattern = _engine.Pattern(k, OPS.index(op), True, 7)
+            _engine.fill(pattern, _engine.REDUCED, 0, array.size, array.ctypes.data, 1)
+        if sums.dtype.kind == "f":
+            assert np.array_equal(means, (sums / sums.dtype.type(7)).astype(dtype))
+        else:
+            wide = sums.astype(np.int64)
+            assert np.array_equal(means, (np.sign(wide) * (np.abs(wide) // 7)).astype(dtype))
+        assert (means != sums).any()
+
+
+def test_one_wrong_average_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    from forestcoll.execute.contents import Contents
+
+    plan = replace(pg.ring_allreduce(3), in_place=False)
+    monkeypatch.setattr(Contents, "sums", lambda self, buffers: [])
+    assert run(plan, 6000, op="avg").wrong > 1000
