@@ -21,6 +21,7 @@ from forestcoll.targets import DEFAULT_SMS, MSCCL, MSCCLPP, RCCL, TARGETS, Targe
 if TYPE_CHECKING:
     from forestcoll.forest import Forest
     from forestcoll.graph import CapacityGraph, Relays
+    from forestcoll.lower import Usage
     from forestcoll.program import Program
     from forestcoll.solver import Optimum
     from forestcoll.topology import Topology
@@ -56,6 +57,7 @@ class Synthesis:
     texts: dict[Format, str]
     timings: dict[str, float]  # seconds a stage
     notes: list[str] = field(default_factory=list)
+    needs: dict[PlanFormat, Usage] = field(default_factory=dict)  # what plans take of their targets
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +174,7 @@ def synthesize(
     """
     from forestcoll import certificate, forest_file, solver
     from forestcoll.choose import Chooser
+    from forestcoll.lower import usage
 
     clock = Clock(progress)
     formats = tuple(dict.fromkeys(formats))
@@ -214,7 +217,10 @@ def synthesize(
         else:
             texts[form] = written(choice.programs[form], form, targets[form], forest, clock)
     notes = narrowed + choice.notes + _notes(forest, best)
-    return Synthesis(topology.name, forest, best, choice.programs, texts, clock.seconds, notes)
+    needs = {form: usage(program) for form, program in choice.programs.items()}
+    return Synthesis(
+        topology.name, forest, best, choice.programs, texts, clock.seconds, notes, needs
+    )
 
 
 def front(

@@ -9,10 +9,11 @@ from typing import Any, cast
 
 import pytest
 
+from forestcoll import catalog, pipeline
 from forestcoll.forest import Bound
 from forestcoll.graph import CapacityGraph
 from forestcoll.program import Collective
-from forestcoll.report import nccl_tests, table, words
+from forestcoll.report import nccl_tests, synthesis, table, words
 
 AG, RS, AR = Collective.ALLGATHER, Collective.REDUCE_SCATTER, Collective.ALLREDUCE
 
@@ -220,3 +221,19 @@ def test_nccl_tests_marks_what_is_wrong_or_not_run() -> None:
     assert lines[4].split()[-4:] == ["-", "-", "-", "N/A"]
     assert "# Out of bounds values : 7 FAILED" in lines
     assert lines[-2:] == ["# wrong: d4", "# wrong: ... and 2 more"]
+
+
+def test_plans_say_what_they_take() -> None:
+    """Thread blocks, those that move data, scratch, and how the halves of an allreduce meet."""
+    made = pipeline.synthesize(catalog.load("dgx-a100", {"boxes": "2"}), "allreduce")
+    stream = io.StringIO()
+    table.write(synthesis.table(made, {}, {}), stream)
+    text = " ".join(stream.getvalue().split())
+    assert "reduce and broadcast overlap, slice by slice" in text
+    needs = made.needs["mscclpp-json"]
+    assert 0 < needs.busy < needs.thread_blocks
+    words_ = f"{needs.thread_blocks} thread blocks a rank at most, {needs.busy} of them move data"
+    assert f"{words_}, scratch {float(needs.scratch):.2f} of the input; in place" in text
+    plans = cast("dict[str, dict[str, object]]", synthesis.summary(made, {}, {})["plans"])
+    assert plans["mscclpp-json"]["scratch"] == str(needs.scratch)
+    assert plans["mscclpp-json"]["steps"] == needs.steps

@@ -18,6 +18,7 @@ class Usage:
     steps: int  # of a thread block, as the target counts them
     channels: int  # fifo: channel numbers; onesided: channels of one kind in a thread block
     operations: int  # steps of all thread blocks of a rank
+    busy: int = 0  # thread blocks of a rank that move data
     scratch: Fraction = Fraction(0)  # of a rank, in sizes of its input
 
 
@@ -29,8 +30,15 @@ def usage(program: Program) -> Usage:
         steps=max((steps(b) for r in ranks for b in r.thread_blocks), default=0),
         channels=max((_channels(b) for r in ranks for b in r.thread_blocks), default=0),
         operations=max((sum(map(steps, r.thread_blocks)) for r in ranks), default=0),
+        busy=max((sum(map(_busy, r.thread_blocks)) for r in ranks), default=0),
         scratch=max((_scratch(r) for r in ranks), default=Fraction(0)),
     )
+
+
+def _busy(block: ThreadBlock) -> bool:
+    """Whether the block moves data, and not only lets others know that they may."""
+    bodies = (s.body if isinstance(s, Pipeline) else (s,) for s in block.steps)
+    return any(i.src or i.dst for body in bodies for i in body)
 
 
 def _scratch(rank: RankProgram) -> Fraction:

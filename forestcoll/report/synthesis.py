@@ -13,6 +13,7 @@ from forestcoll.report import words
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from forestcoll.choose import PlanFormat
     from forestcoll.graph import CapacityGraph
     from forestcoll.pipeline import Format, Synthesis
     from forestcoll.program import Collective
@@ -37,10 +38,9 @@ def table(
         ("bottleneck", words.bottleneck(forest.graph, forest.collective, bound)),
     ]
     for form, program in result.programs.items():
-        blocks = max(len(rank.thread_blocks) for rank in program.ranks)
-        rows.append(
-            (form, f"{words.plural(blocks, 'thread block')} a rank at most, {_modes(program)}")
-        )
+        rows.append((form, f"{_needs(result, form)}; {_modes(program)}"))
+        if halves := program.extra.get("halves"):
+            rows.append(("", halves))
     rows.append(("time", _times(timings)))
     for path in paths.values():
         rows.append(("written", f"{path} ({words.size(path.stat().st_size)})"))
@@ -71,6 +71,7 @@ def summary(
         "bottleneck": words.bottleneck(forest.graph, forest.collective, bound),
         "cut": [[forest.graph.names[v] for v in sorted(part)] for part in bound.parts],
         "seconds": dict(timings),
+        "plans": {form: _figures(result, form) for form in result.needs},
         "files": {form: str(path) for form, path in paths.items()},
         "notes": list(result.notes),
     }
@@ -142,6 +143,27 @@ def _trees(result: Synthesis) -> str:
     if per_root != best.trees_per_root and forest.algbw != best.algbw:
         text += f" (the optimum takes {best.trees_per_root} a {unit})"
     return text
+
+
+def _needs(result: Synthesis, form: PlanFormat) -> str:
+    """`"8 thread blocks a rank at most, 4 of them move data, scratch 0.13 of the input"`."""
+    needs = result.needs[form]
+    text = f"{words.plural(needs.thread_blocks, 'thread block')} a rank at most"
+    if needs.busy < needs.thread_blocks:
+        text += f", {needs.busy} of them move{'s' * (needs.busy == 1)} data"
+    return text + (f", scratch {float(needs.scratch):.2f} of the input" if needs.scratch else "")
+
+
+def _figures(result: Synthesis, form: PlanFormat) -> dict[str, object]:
+    needs = result.needs[form]
+    return {
+        "thread_blocks": needs.thread_blocks,
+        "busy_thread_blocks": needs.busy,
+        "steps": needs.steps,
+        "channels": needs.channels,
+        "operations": needs.operations,
+        "scratch": str(needs.scratch),
+    }
 
 
 def _modes(program: object) -> str:
