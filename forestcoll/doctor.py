@@ -45,6 +45,7 @@ def examine() -> list[Finding]:
         *map(_package, PACKAGES),
         _catalogue(),
         *(_tool(name, commands, purpose) for name, commands, purpose in TOOLS),
+        _gpu(),
         _torch(),
         _machine(),
     ]
@@ -94,9 +95,24 @@ def _tool(name: str, commands: tuple[str, ...], purpose: str) -> Finding:
     return Finding(name, OK, f"{path} ({told})" if told else path)
 
 
+def _gpu() -> Finding:
+    """Whether the GPU engine can run, and what it lacks if not."""
+    from forestcoll.execute.gpu import compiler
+
+    found = compiler.find_platform()
+    if found is None:
+        return Finding("GPU engine", ABSENT, "no GPU is seen (nvidia-smi, rocm_agent_enumerator)")
+    kind, architectures = found
+    names = ", ".join(architectures)
+    if compiler.find_compiler(kind) is None:
+        lacks = "nvcc (CUDA toolkit)" if kind == "cuda" else "hipcc (ROCm)"
+        return Finding("GPU engine", ABSENT, f"{names}, but {lacks} is missing: it is compiled here")
+    return Finding("GPU engine", OK, f"{names}; compiled on first use into {compiler.cache_folder()}")
+
+
 def _torch() -> Finding:
     if importlib.util.find_spec("torch") is None:
-        return Finding("torch", ABSENT, "not installed (not needed)")
+        return Finding("torch", ABSENT, "not installed (only for the torch engine and the lab)")
     try:
         return Finding("torch", OK, importlib.metadata.version("torch"))
     except importlib.metadata.PackageNotFoundError:
