@@ -106,8 +106,12 @@ def _gpu() -> Finding:
     names = ", ".join(architectures)
     if compiler.find_compiler(kind) is None:
         lacks = "nvcc (CUDA toolkit)" if kind == "cuda" else "hipcc (ROCm)"
-        return Finding("GPU engine", ABSENT, f"{names}, but {lacks} is missing: it is compiled here")
-    return Finding("GPU engine", OK, f"{names}; compiled on first use into {compiler.cache_folder()}")
+        return Finding(
+            "GPU engine", ABSENT, f"{names}, but {lacks} is missing: it is compiled here"
+        )
+    return Finding(
+        "GPU engine", OK, f"{names}; compiled on first use into {compiler.cache_folder()}"
+    )
 
 
 def _torch() -> Finding:

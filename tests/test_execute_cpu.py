@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-import shutil
 import signal
-import subprocess
 import threading
 import time
 from dataclasses import replace
@@ -737,18 +735,3 @@ def test_memory_is_given_back() -> None:
 
 
 # --- other compilers
-
-
-def test_the_interpreter_compiles_for_a_gpu(tmp_path: Path) -> None:
-    compiler = shutil.which("nvcc")
-    if compiler is None:
-        pytest.skip("nvcc is not installed")
-    source = Path(__file__).parent / "fixtures" / "device_layer.cu"
-    headers = Path(cpu.__file__).parent
-    if not (headers / "interpreter.hpp").exists():
-        pytest.skip("the package was installed without its headers")
-    command = [compiler, "-std=c++20", "-c", "-I", str(headers), "-o", str(tmp_path / "o.o")]
-    done = subprocess.run(
-        [*command, str(source)], capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stderr

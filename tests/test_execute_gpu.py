@@ -97,7 +97,7 @@ def test_every_collective_is_right(
     assert all(row.time_us > 0 for row in two.rows)
 
 
-@pytest.mark.parametrize(("number", "dtype"), enumerate(cpu.DTYPES), ids=cpu.DTYPES)
+@pytest.mark.parametrize(("number", "dtype"), list(enumerate(cpu.DTYPES)), ids=cpu.DTYPES)
 def test_every_type_and_operation_is_right(
     programs: dict[tuple[str, str], Program], library: Path, number: int, dtype: str
 ) -> None:
@@ -270,3 +270,41 @@ def test_without_a_gpu_the_cpu_is_named(
     monkeypatch.setattr(builds, "find_compiler", lambda platform: None)
     with pytest.raises(UnsupportedError, match=r"nvcc \(the CUDA toolkit\) is not found"):
         gpu.gpus()
+
+
+def test_the_command_says_what_is_missing(
+    programs: dict[tuple[str, str], Program], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from forestcoll import doctor, plans
+    from forestcoll.cli import main
+
+    plan = tmp_path / "plan.xml"
+    plan.write_text(plans.dumps(programs["allreduce", "msccl-xml"], "msccl-xml"))
+    monkeypatch.setattr(gpu, "find_platform", lambda: None)
+    monkeypatch.setattr(builds, "find_platform", lambda: None)
+    assert main(["run", str(plan), "--engine", "gpu", "--size", "4K"]) == 1
+    assert main(["run", str(plan), "--gpus", "0"]) == 2
+    assert main(["run", str(plan), "--engine", "gpu", "--gpus", "0,x"]) == 2
+    found = {f.what: f for f in doctor.examine()}["GPU engine"]
+    assert found.state == doctor.ABSENT
+    monkeypatch.setattr(builds, "find_platform", lambda: ("hip", ["gfx90a"]))
+    monkeypatch.setattr(builds, "find_compiler", lambda platform: None)
+    told = {f.what: f for f in doctor.examine()}["GPU engine"].found
+    assert told == "gfx90a, but hipcc (ROCm) is missing: it is compiled here"
+
+
+def test_the_command_runs_on_gpus(
+    programs: dict[tuple[str, str], Program],
+    library: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from forestcoll import plans
+    from forestcoll.cli import main
+
+    plan = tmp_path / "plan.xml"
+    plan.write_text(plans.dumps(programs["allreduce", "msccl-xml"], "msccl-xml"))
+    monkeypatch.setattr(gpu, "_library", lambda: library)
+    assert main(["run", str(plan), "--engine", "gpu", "--gpus", "1,2", "-b", "1K", "-e", "2K"]) == 0
+    assert "# Out of bounds values : 0 OK" in capsys.readouterr().out

@@ -50,7 +50,7 @@ ALLOWED: dict[str, set[str]] = {
     "report": FOREST | {"lint", "pipeline", "together", "choose", "solver", "execute", "deploy"},
     "deploy": BASE | {"program", "targets", "plans", "verify"},
     "torch": BASE | {"program", "verify", "plans", "execute"},
-    "doctor": BASE | {"catalog"},
+    "doctor": BASE | {"catalog", "execute"},
 }
 """Which pieces a piece may import. What is not named here may import anything: cli, __init__."""
 

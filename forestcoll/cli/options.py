@@ -38,6 +38,24 @@ else:
     _ParamType = click.ParamType  # generic in the newest click only
 
 
+class GpusType(_ParamType):
+    """Numbers of GPUs: "0,1,3"."""
+
+    name = "gpus"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> list[int]:
+        """The list, or a usage error."""
+        try:
+            found = [int(word) for word in str(value).split(",")]
+        except ValueError:
+            self.fail(f"'{value}' is no list of GPU numbers such as 0,1", param, ctx)
+        if min(found) < 0:
+            self.fail(f"'{value}': GPUs are numbered from 0", param, ctx)
+        return found
+
+
 class SizeType(_ParamType):
     """Bytes: `64M`, `1.5G`, `4KiB`, `832`. K, M, G, T are powers of 1024, as in nccl-tests."""
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from forestcoll.cli import files
-from forestcoll.cli.options import DTYPES, OPS, SizeType, json_option, load, set_option
+from forestcoll.cli.options import DTYPES, OPS, GpusType, SizeType, json_option, load, set_option
 from forestcoll.cli.talk import note, print_json
 from forestcoll.errors import ForestCollError
 
@@ -68,11 +69,11 @@ MOST_SIZES = 1000
 )
 @click.option(
     "--engine",
-    type=click.Choice(("cpu", "torch")),
+    type=click.Choice(("cpu", "gpu", "torch")),
     default="cpu",
     show_default=True,
-    help="cpu: all ranks on this machine. torch: this process is one of those that torchrun "
-    "started, on any number of machines; over NCCL or RCCL where there are GPUs, else gloo.",
+    help="cpu: all ranks on this machine. gpu: on its GPUs, by CUDA or HIP. torch: this process is "
+    "one of those that torchrun started, on any number of machines; over NCCL or RCCL where there are GPUs, else gloo.",
 )
 @click.option(
     "--ranks-as",
@@ -81,6 +82,13 @@ MOST_SIZES = 1000
     show_default=True,
     help="A process for each rank, over shared memory, or threads of one process. auto: processes "
     "for at most 64 ranks.",
+)
+@click.option(
+    "--gpus",
+    type=GpusType(),
+    metavar="N,N,...",
+    help="GPUs that the ranks are dealt out to; several ranks may share one. Default: the GPU that "
+    "a rank's name ends in.",
 )
 @click.option(
     "--depth",
@@ -118,6 +126,8 @@ def run(plan: str, as_json: bool, csv: str | None, force: bool, **options: Any) 
         raise click.UsageError("--topology and --forest both say what to expect: give one")
     if options["pairs"] and not options["topology"]:
         raise click.UsageError("--set is for a --topology")
+    if options["gpus"] and options["engine"] != "gpu":
+        raise click.UsageError("--gpus is for --engine gpu")
     if csv is not None:
         files.check_free([Path(csv)], force)
     first = True
@@ -159,14 +169,14 @@ def _measure(
 
         return torch_engine.measure(program, sizes, prediction, options)
 
-    from forestcoll.execute import cpu
     from forestcoll.report import words
     from forestcoll.report.progress import StageProgress
 
+    engine = _gpu_engine(options) if options["engine"] == "gpu" else _cpu_engine(options)
     results = []
     for size in sizes:
         with StageProgress(f"running {words.size(size)}"):
-            result = cpu.run(
+            result = engine(
                 program,
                 size,
                 dtype=options["dtype"],
@@ -175,11 +185,22 @@ def _measure(
                 warmup=options["warmup"],
                 check=bool(options["check"]),
                 timeout=options["timeout"],
-                slots=options["depth"],
-                ranks_as=options["ranks_as"],
             )
         results.append(result.predicted(prediction.microseconds) if prediction else result)
     return results
+
+
+def _cpu_engine(options: dict[str, Any]) -> Callable[..., RunResult]:
+    from forestcoll.execute import cpu
+
+    return partial(cpu.run, slots=options["depth"], ranks_as=options["ranks_as"])
+
+
+def _gpu_engine(options: dict[str, Any]) -> Callable[..., RunResult]:
+    from forestcoll.execute import gpu
+
+    slots = {} if options["depth"] is None else {"slots": options["depth"]}
+    return partial(gpu.run, devices=options["gpus"], **slots)
 
 
 def _sizes(options: dict[str, Any]) -> list[int]:
