@@ -46,8 +46,10 @@ def ranks(parent: int | None = None) -> dict[str, int]:
     return {n: pid for pid, n in children(parent).items() if re.fullmatch(r"rank \d+", n)}
 
 
-def shared_memory() -> set[str]:
-    return {f.name for f in Path("/dev/shm").iterdir()}
+def files_in_memory(pid: int | str = "self") -> list[str]:
+    """Lines of a process's map that name a file in /dev/shm, which would outlast it."""
+    lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
+    return [line for line in lines if "/dev/shm" in line]
 
 
 def anonymous_regions() -> int:
@@ -68,10 +70,10 @@ def soon(condition: Callable[[], bool], seconds: float = 10) -> bool:
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left() -> Iterator[None]:
-    names, regions = shared_memory(), anonymous_regions()
+    regions = anonymous_regions()
     yield
     assert ranks() == {}
-    assert shared_memory() <= names
+    assert files_in_memory() == []
     assert anonymous_regions() <= regions
 
 
@@ -278,6 +280,7 @@ def test_no_rank_outlives_its_parent(number: signal.Signals) -> None:
     with begin_elsewhere() as process:
         mine = ranks(process.pid)
         assert len(mine) == 3
+        assert not any(files_in_memory(pid) for pid in mine.values())
         os.kill(process.pid, number)
         assert process.wait(20) == -number
         assert soon(lambda: not any(_alive(pid) for pid in mine.values()))
