@@ -48,7 +48,8 @@ class Wishes:
     `trees`: exactly so many a root. `min_percent`: the fewest trees a root that reach so many
     percent of the optimum (over 0 to 100). `max_height`: hops; the best algbw that has no more.
     `compact`: forests are compact where one is found (it is never the reason for a choice).
-    `instances`, `protocol`: of the plans, as in `lower`.
+    `instances`, `protocol`: of the plans, as in `lower`. LL is for few bytes, where every hop
+    counts and bandwidth does not: the lowest trees are taken where nothing else is wished.
     """
 
     trees: int | Literal["auto"] = "auto"
@@ -179,7 +180,8 @@ class Chooser:
                 raise UnsupportedError(f"{_words(self.wishes.trees)}: {refusal}")
             notes = self._written_out(forest)
             return Choice(forest, self._lowered(forest), self._exact().trees, notes)
-        for points in self._candidates():
+        lowest = self.wishes.protocol == "LL" and self.wishes.min_percent is None
+        for points in [self._low()] if lowest else self._candidates():
             found = self._first(points)
             if found is not None:
                 return self._explained(found)
@@ -276,6 +278,19 @@ class Chooser:
         points = {p.trees: p for p in (*small, *enough, *self.front.points())}
         for some in (points.values(), small[:FEW]):
             yield sorted(some, key=lambda p: (-p.algbw, p.trees))
+
+    def _low(self) -> list[Point]:
+        """Few trees a root and the optimum, the lowest forests first."""
+        exact = self._exact()
+        most = max(FEW, min(SMALL, 2048 // len(self.graph.ranks)))
+        points = [exact, *(self.front.point(k) for k in range(1, most + 1) if k != exact.trees)]
+        found = []
+        for point in points:
+            forest = self.forest("auto" if point.exact else point.trees)
+            found.append((forest.height, -forest.algbw, point.trees, point))
+            if forest.height == 1:
+                break
+        return [point for *_, point in sorted(found, key=lambda entry: entry[:3])]
 
     def _first(
         self, points: Iterable[Point]

@@ -6,7 +6,7 @@ This is what the command line calls, and what `import forestcoll` offers.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -216,7 +216,7 @@ def synthesize(
                 texts[form] = forest_file.dumps(forest)
         else:
             texts[form] = written(choice.programs[form], form, targets[form], forest, clock)
-    notes = narrowed + choice.notes + _notes(forest, best)
+    notes = narrowed + choice.notes + _notes(forest, best) + _packet_notes(choice.programs)
     needs = {form: usage(program) for form, program in choice.programs.items()}
     return Synthesis(
         topology.name, forest, best, choice.programs, texts, clock.seconds, notes, needs
@@ -401,6 +401,20 @@ def _notes(forest: Forest, best: Optimum) -> list[str]:
         )
     if best.note:
         notes.append(best.note)
+    return notes
+
+
+def _packet_notes(programs: Mapping[PlanFormat, Program]) -> list[str]:
+    """What to know of plans of packets."""
+    program = programs.get("mscclpp-json")
+    if program is None or not program.double_scratch:
+        return []
+    notes = [
+        f"the MSCCL++ plan is of packets (LL), for up to {program.max_bytes >> 10} KiB; all "
+        "ranks must launch all their plans in one order"
+    ]
+    if not program.in_place:
+        notes.append("it serves out-of-place calls only: sums on their way lie in the output")
     return notes
 
 

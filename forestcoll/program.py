@@ -255,6 +255,12 @@ class Program:
         """Number of ranks."""
         return len(self.ranks)
 
+    @property
+    def scratch_factor(self) -> int:
+        """Scratch in sizes of its chunks: packets take twice their data, two halves twice that."""
+        packets = self.style == "onesided" and self.protocol == "LL"
+        return (2 if packets else 1) * (2 if self.double_scratch else 1)
+
     def instructions(self) -> Iterator[tuple[int, int, int, Instruction]]:
         """(rank, thread block, step, instruction) of all; bodies of pipelines have their step."""
         for r, rank in enumerate(self.ranks):

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from forestcoll.execute import _engine
 from forestcoll.execute.result import Mode
-from forestcoll.execute.sizes import Layout, scratch_factor
+from forestcoll.execute.sizes import Layout
 from forestcoll.program import Collective, Program
 
 Bytes = npt.NDArray[np.uint8]
@@ -60,7 +60,7 @@ def allocate(
         else:
             first = memory(i)
             second = first[own : own + o]
-        size = scratch[r] * chunk * scratch_factor(program)
+        size = scratch[r] * chunk * program.scratch_factor
         found.append(Buffers(first, second, memory(size)))
     return found
 

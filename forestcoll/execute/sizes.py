@@ -93,14 +93,8 @@ def memory_needed(
         user = max(rank.input_chunks, rank.output_chunks)
         if "out-of-place" in modes:
             user = rank.input_chunks + rank.output_chunks
-        total += (user + extra * scratch_factor(program)) * chunk_bytes
+        total += (user + extra * program.scratch_factor) * chunk_bytes
     return total
-
-
-def scratch_factor(program: Program) -> int:
-    """Bytes of scratch per byte of data: packets are twice as long, and there may be two halves."""
-    packets = program.protocol == "LL" and program.style == "onesided"
-    return (2 if packets else 1) * (2 if program.double_scratch else 1)
 
 
 def memory_available() -> int | None:

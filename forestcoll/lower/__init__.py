@@ -53,8 +53,8 @@ def lower(
 
     `unit_bytes`: the slice that a onesided pipeline moves at a time, a multiple of 16. `instances`:
     equal parts into which every tree is cut, for more thread blocks at work on few trees.
-    `protocol`: LL for small messages (onesided: packets); None takes what is right for large ones.
-    `protocol`: how messages are sent; None takes what is fastest for much data.
+    `protocol`: how messages are sent; None takes what is fastest for much data. Onesided programs
+    have Simple and, for little data, LL: packets.
     A compact forest is written out first (UnsupportedError beyond its limit).
     Raises PlanError where the target cannot hold it (naming rank, figure, limit and a way out), or
     where a path relays through a GPU that is no rank.

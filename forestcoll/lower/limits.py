@@ -31,7 +31,7 @@ def usage(program: Program) -> Usage:
         channels=max((_channels(b) for r in ranks for b in r.thread_blocks), default=0),
         operations=max((sum(map(steps, r.thread_blocks)) for r in ranks), default=0),
         busy=max((sum(map(_busy, r.thread_blocks)) for r in ranks), default=0),
-        scratch=max((_scratch(r) for r in ranks), default=Fraction(0)),
+        scratch=max((_scratch(r) for r in ranks), default=Fraction(0)) * program.scratch_factor,
     )
 
 

@@ -8,8 +8,7 @@ slice of every job.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from forestcoll.errors import PlanError
@@ -54,11 +53,13 @@ class _Block:
     def room(self, job: Job, target: Target) -> bool:
         """Whether the job fits as well."""
         steps = sum(len(j.steps) + j.fixed for j in (*self.jobs, job))
-        ends = self.ends | _ends(job)
+        return steps <= target.steps and self.reaches(_ends(job), target)
+
+    def reaches(self, more: Iterable[End], target: Target) -> bool:
+        """Whether there are channels enough for these ends as well."""
+        ends = self.ends.union(more)
         most = min(target.channels, target.remote_buffers)
-        return steps <= target.steps and all(
-            sum(k == kind for k, _ in ends) <= most for kind in KINDS
-        )
+        return all(sum(k == kind for k, _ in ends) <= most for kind in KINDS)
 
     def add(self, job: Job) -> None:
         """Takes the job."""
@@ -70,8 +71,13 @@ def _ends(job: Job) -> set[End]:
     return set() if job.kind is None else {(job.kind, peer) for peer in job.peers}
 
 
-def deal(units: Sequence[Unit], n: int, budget: Budget) -> list[tuple[ThreadBlock, ...]]:
-    """The thread blocks of each rank; PlanError where the target cannot hold them."""
+def deal(
+    units: Sequence[Unit], n: int, budget: Budget, *, even: bool
+) -> list[tuple[ThreadBlock, ...]]:
+    """The thread blocks of each rank; PlanError where the target cannot hold them.
+
+    `even`: slices of different jobs stay apart, so that thread blocks may share them.
+    """
     classes = _classes(units, n, budget)
     ranks = [_blocks(classes, rank, budget.target) for rank in range(n)]
     fullest = max(range(n), key=lambda r: len(ranks[r]))
@@ -79,9 +85,24 @@ def deal(units: Sequence[Unit], n: int, budget: Budget) -> list[tuple[ThreadBloc
     if blocks > most:
         raise budget.refuse(budget.rank(fullest), "thread blocks", blocks, most)
     slices = 1
-    while 2 * slices * len(classes) <= BLOCKS and 2 * slices * blocks <= most:
+    while 2 * slices * len(classes) <= BLOCKS and 2 * slices * blocks <= most and even:
         slices *= 2
+    ends = [{end for block in blocks for end in block.ends} for blocks in ranks]
+    for rank in range(n):
+        back = {(kind, peer) for peer in range(n) for kind, at in ends[peer] if at == rank}
+        _list_unused(ranks[rank], back - ends[rank], budget.target)
     return [_written(blocks, slices) for blocks in ranks]
+
+
+def _list_unused(blocks: Sequence[_Block], missing: set[End], target: Target) -> None:
+    """Lists channels that only their other ends use, where there is room for them.
+
+    The runtime would make them anyway, in pairs.
+    """
+    for end in sorted(missing):
+        place = next((b for b in blocks if b.reaches([end], target)), None)
+        if place is not None:
+            place.ends.add(end)
 
 
 def _classes(units: Sequence[Unit], n: int, budget: Budget) -> list[list[Unit]]:
@@ -162,15 +183,15 @@ def _blocks(classes: Sequence[Sequence[Unit]], rank: int, target: Target) -> lis
 
 
 def _written(blocks: Sequence[_Block], slices: int) -> tuple[ThreadBlock, ...]:
-    """The thread blocks, each of them `slices` times."""
-    used: dict[End, int] = defaultdict(int)
+    """The thread blocks, each of them `slices` times.
+
+    All share one channel of a kind to a peer: packets take no semaphore, only the way.
+    """
     found = []
     for part in range(slices):
         for block in blocks:
             ends = sorted(block.ends)
-            channels = tuple(Channel(peer, kind, used[kind, peer]) for kind, peer in ends)
-            for end in ends:
-                used[end] += 1
+            channels = tuple(Channel(peer, kind, 0) for kind, peer in ends)
             found.append(ThreadBlock(_steps(block, ends, (part, slices)), channels=channels))
     return tuple(found)
 

@@ -22,8 +22,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from forestcoll.errors import PlanError
 from forestcoll.lower.layout import Layout, RankTree
 from forestcoll.lower.limits import Budget
 from forestcoll.lower.packet_blocks import Job, deal
@@ -56,7 +58,11 @@ def lower_packets(
     sharing = inner and layout.collective is Collective.REDUCE_SCATTER
     groups = [list(range(len(layout.trees)))] if sharing else list(_overlapping(layout))
     units = [_unit(trees, group) for group in groups]
-    blocks = deal(units, layout.n, budget)
+    even = not sharing or len({tree.count for tree in layout.trees}) == 1
+    if not even:
+        with suppress(PlanError):  # if there is room for so many more operations
+            return lower_packets(_cut_evenly(layout), budget, boxes)
+    blocks = deal(units, layout.n, budget, even=even)
     if layout.collective.rooted:
         more = shakes(blocks, boxes, budget.target)
         blocks = [(*own, *added) for own, added in zip(blocks, more, strict=True)]
@@ -70,6 +76,16 @@ def lower_packets(
         for rank in range(layout.n)
     )
     return ranks, not sharing
+
+
+def _cut_evenly(layout: Layout) -> Layout:
+    """The same with trees of one chunk each."""
+    trees = tuple(
+        replace(tree, first=tree.first + k, count=1)
+        for tree in layout.trees
+        for k in range(tree.count)
+    )
+    return replace(layout, trees=trees)
 
 
 def _unit(trees: _Trees, group: Sequence[int]) -> dict[int, list[Job]]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from forestcoll.errors import PlanError
-from forestcoll.plans.packet_rules import check_packet, check_protocol, scratch_factor
+from forestcoll.plans.packet_rules import check_packet, check_protocol
 from forestcoll.plans.rules import check_equal_counts, check_ref, place
 from forestcoll.program import (
     PACKETS,
@@ -370,7 +370,7 @@ def largest_size(program: Program) -> int:
     Offsets and sizes are 32-bit numbers of bytes on the device, rounds of a pipeline 16-bit ones.
     """
     total = max(program.ranks[0].input_chunks, program.ranks[0].output_chunks)
-    factor = scratch_factor(program)
+    factor = program.scratch_factor
     most = max(
         max(r.input_chunks, r.output_chunks, r.scratch_chunks * factor) for r in program.ranks
     )

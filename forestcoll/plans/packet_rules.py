@@ -39,11 +39,6 @@ def packet_operands(step: Instruction) -> tuple[Ref, ...]:
     return () if shape is None else step.src[shape.packets_in :] + step.dst[shape.plain_out :]
 
 
-def scratch_factor(program: Program) -> int:
-    """Bytes of scratch for a byte of data: packets take two, and so do two halves."""
-    return (2 if program.protocol == "LL" else 1) * (2 if program.double_scratch else 1)
-
-
 def check_packet(program: Program, block: ThreadBlock, step: Instruction, at: At) -> None:
     """PlanError unless the operation's packets lie in scratch, and go where the kernel sends them.
 

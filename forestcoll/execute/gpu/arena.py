@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from forestcoll.execute.check import channel_keys
-from forestcoll.execute.sizes import Layout, scratch_factor
+from forestcoll.execute.sizes import Layout
 from forestcoll.execute.tables import Tables
 from forestcoll.program import Program
 
@@ -71,7 +71,7 @@ def lay_out(
         ends[gpu] = begin + size
         return gpu, begin
 
-    chunk, factor = data.chunk_bytes, scratch_factor(program)
+    chunk, factor = data.chunk_bytes, program.scratch_factor
     for r, rank in enumerate(program.ranks):
         gpu = gpu_of[r]
         found.input.append(place(gpu, rank.input_chunks * chunk))
