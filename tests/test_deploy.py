@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from forestcoll.deploy import RUNTIMES, deploy
 from forestcoll.deploy.places import places
 from forestcoll.errors import PlanError
 
+ROOT = Path(__file__).parents[1]
 COLLECTIVES = ("allreduce", "allgather", "reduce-scatter", "broadcast", "reduce")
 
 
@@ -280,4 +282,32 @@ def test_json_names_everything(schedules: Path) -> None:
     assert told["environment"]["RCCL_MSCCL_FORCE_ENABLE"] == "1"
     assert len(told["plans"]) == len(COLLECTIVES)
     assert told["written"] == []
-    assert set(RUNTIMES) == {"mscclpp", "msccl", "rccl"}
+    assert set(RUNTIMES) == {"mscclpp", "msccl", "rccl", "torch"}
+
+
+def test_torch_runs_plans_and_says_so(schedules: Path, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    folder = tmp_path / "d"
+    document = deployed(schedules, "torch", folder)
+    assert len(document["plans"]) == len(COLLECTIVES)  # each schedule once, though in two formats
+    assert {Path(p["file"]).suffix for p in document["plans"]} == {".xml"}
+    port = socket_port()
+    torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "4", "--master-port", port]
+    done = subprocess.run(
+        ["bash", str(folder / "run.sh"), sys.executable, *torchrun, f"{folder}/check_torch.py"],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        env={**os.environ, "BACKEND": "gloo", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count(": right") == 7  # two of them in place and out of place
+    for entry in document["plans"]:
+        assert f"used: the log has 1 x 'forestcoll: ran {entry['file']}'" in done.stdout
+
+
+def socket_port() -> str:
+    """A port that is free now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])

@@ -15,7 +15,7 @@ from forestcoll.errors import OutputError
 if TYPE_CHECKING:
     from forestcoll.deploy.runtimes import Runtime
 
-NAMES = ("mscclpp", "msccl", "rccl")
+NAMES = ("mscclpp", "msccl", "rccl", "torch")
 
 
 @click.command()

@@ -20,7 +20,7 @@ from forestcoll.errors import PlanError
 from forestcoll.program import Collective
 from forestcoll.targets import RCCL
 
-Runtime = Literal["mscclpp", "msccl", "rccl"]
+Runtime = Literal["mscclpp", "msccl", "rccl", "torch"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +164,23 @@ def _xml(
     )
 
 
+def _torch(plans: tuple[Plan, ...], spread: Places) -> Deployment:
+    return _deployment(
+        "torch",
+        plans,
+        spread,
+        environment={},
+        scripts=("run.sh", "common.py", "check_nccl.py", "check_torch.py"),
+        check="check_torch.py",
+        proof=[f"forestcoll: ran plans/{name}" for name in _file_names(plans)],
+        notes=[
+            "needs this package and PyTorch on every node: pip install 'forestcoll[torch]'",
+            "BACKEND=nccl (the default; RCCL too) or gloo, which needs no GPU",
+            "in your own job: forestcoll.torch.install([plans...]) behind init_process_group",
+        ],
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class _Kind:
     format: Literal["msccl-xml", "mscclpp-json"] | None
@@ -174,6 +191,7 @@ class _Kind:
 RUNTIMES: dict[Runtime, _Kind] = {
     "mscclpp": _Kind("mscclpp-json", _mscclpp, "MSCCL++: Python Executor or NCCL shim"),
     "msccl": _Kind("msccl-xml", _msccl, "msccl-executor-nccl, the NCCL fork"),
+    "torch": _Kind(None, _torch, "stock PyTorch: torch.distributed over gloo, NCCL or RCCL"),
     "rccl": _Kind("msccl-xml", _rccl, "RCCL of ROCm 6.1 to 7.2"),
 }
 """The runtimes, the format that each reads (None: both) and how plans are deployed there."""
