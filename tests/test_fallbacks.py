@@ -790,11 +790,11 @@ def test_rounded_links_reach_the_optimum_with_fewer_trees(monkeypatch: pytest.Mo
 def test_a_plan_does_not_fit_the_narrowest_runtime_then_the_next(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """72 thread blocks of one rank: more than RCCL holds."""
+    """65 thread blocks of one rank: one more than RCCL holds."""
     from forestcoll import choose
 
     tried = Spy(monkeypatch, choose.Chooser, "choose")  # type: ignore[arg-type]
-    topology = catalog.load("gb200-nvl72")
+    topology = catalog.load("star", {"gpus": "65"})
     result = pipeline.synthesize(topology, "allgather", formats=("forest", "msccl-xml"))
     assert [isinstance(came, PlanError) for came in tried.results] == [True, False]
     assert any("the MSCCL XML is for msccl only" in note for note in result.notes)
