@@ -49,6 +49,7 @@ ALLOWED: dict[str, set[str]] = {
     "predict": FOREST | {"forest_file", "pipeline"},
     "report": FOREST | {"lint", "pipeline", "together", "choose", "solver", "execute", "deploy"},
     "deploy": BASE | {"program", "targets", "plans", "verify"},
+    "baselines": FOREST,
     "torch": BASE | {"program", "verify", "plans", "execute"},
     "doctor": BASE | {"catalog", "execute"},
 }
