@@ -198,7 +198,7 @@ TEXT = [
     Mutation("last-tag-gone", "ring", lambda t: t.replace("</algo>", ""), "XML-SYNTAX"),
     Mutation("quote-lost", "ring", text('type="cpy"', 'type="cpy'), "XML-SYNTAX"),
     Mutation("attribute-twice", "ring", text('cnt="4"', 'cnt="4" cnt="4"'), "XML-SYNTAX"),
-    Mutation("other-root", "ring", lambda t: t.replace("algo", "graphs"), "XML-ROOT-ELEMENT"),
+    Mutation("other-outermost", "ring", lambda t: t.replace("algo", "graphs"), "XML-ROOT-ELEMENT"),
     Mutation("long-value", "ring", algo(name="x" * 300), "XML-VALUE-LENGTH"),
     Mutation(
         "17-attributes", "ring",

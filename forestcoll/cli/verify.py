@@ -45,7 +45,7 @@ Entry = dict[str, object]
     "--sms",
     type=click.IntRange(1, 4096),
     metavar="N",
-    help="SMs of the GPU: thread blocks that run at once. Default: 108 (A100).",
+    help="SMs of the GPU: thread blocks that run at once. Default: by the plan's name, else 108.",
 )
 @json_option
 def verify(
@@ -63,7 +63,7 @@ def verify(
     runtime that is to run them, which the runtimes themselves do not check. Exit 1 if any is wrong.
     """
     from forestcoll import pipeline
-    from forestcoll.lint import DEFAULT_SMS, Told, lint
+    from forestcoll.lint import Told, lint
     from forestcoll.program import Collective
     from forestcoll.report.progress import StageProgress
 
@@ -74,7 +74,7 @@ def verify(
             with StageProgress(f"verifying {source}"):
                 text = files.read_text(source)
                 if pipeline.is_plan(text):
-                    report = lint(text, source, target, told=told, sms=sms or DEFAULT_SMS)
+                    report = lint(text, source, target, told=told, sms=sms)
                     entry = _plan(report, as_json)
                 else:
                     entry = _forest(text, source, target, told, as_json)

@@ -13,9 +13,9 @@ It reads a file as the loader does, and goes on where a reader would stop:
 
 from __future__ import annotations
 
-from forestcoll.lint.check import DEFAULT_SMS, lint
+from forestcoll.lint.check import lint
 from forestcoll.lint.findings import Finding, Report
 from forestcoll.lint.rules import RULES, Rule, Severity
 from forestcoll.lint.run import Told
 
-__all__ = ["DEFAULT_SMS", "RULES", "Finding", "Report", "Rule", "Severity", "Told", "lint"]
+__all__ = ["RULES", "Finding", "Report", "Rule", "Severity", "Told", "lint"]

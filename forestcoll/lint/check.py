@@ -13,13 +13,12 @@ from forestcoll.lint.run import Told, run_plan
 from forestcoll.lint.xml_plan import lint_xml
 from forestcoll.plans.rules import MAX_FILE_BYTES
 from forestcoll.program import Collective
-from forestcoll.targets import TARGETS, Target
+from forestcoll.targets import TARGETS, Target, sms_of
 
-DEFAULT_SMS = 108
-"""SMs of an A100, the fewest of the machines that the runtimes are used on."""
 LAUNCHES = 2
 """That a plan is run for: the first shows what a launch does, the second what it leaves behind."""
 _FUSED = re.compile(r'\btype="(?:rcs|rrs|rrc|rrcs)"')
+_NAME = re.compile(r'(?:<algo\b[^>]*?\bname=|"name"\s*:\s*)"([^"]*)"')
 Rules = Callable[[str, Target, int, Collective | None, Findings], None]
 
 
@@ -29,14 +28,14 @@ def lint(
     target: str | None = None,
     *,
     told: Told | None = None,
-    sms: int = DEFAULT_SMS,
+    sms: int | None = None,
     launches: int = LAUNCHES,
 ) -> Report:
     """Everything that is wrong with a plan for `target` (a name in TARGETS; None: by its format).
 
     `source` names the file in messages, `told` says what the file does not, `sms` how many thread
-    blocks run at once. Any text may be given. Raises PlanError where it is no plan at all, or one
-    of another runtime's format.
+    blocks run at once (None: those of the machine in the plan's name, or an A100's). Any text may
+    be given. Raises PlanError where it is no plan at all, or one of another runtime's format.
     """
     if len(text) > MAX_FILE_BYTES:
         raise PlanError(
@@ -49,9 +48,15 @@ def lint(
     told = told or Told()
     out = Findings()
     rules: Rules = lint_xml if form == "msccl-xml" else lint_json
-    rules(text, chosen, sms, told.collective, out)
+    rules(text, chosen, sms or sms_of(_name(text)), told.collective, out)
     program, done = run_plan(text, source, form, told, launches, out)
-    return report(out, source, chosen.name, target is None, program, done)
+    return report(out, source, chosen.name, target is None, launches, program, done)
+
+
+def _name(text: str) -> str:
+    """The plan's name: ours begin with the machine's."""
+    found = _NAME.search(text)
+    return found[1] if found else ""
 
 
 def guess(text: str, form: plans.Format) -> str:
@@ -61,6 +66,6 @@ def guess(text: str, form: plans.Format) -> str:
     """
     if form == "mscclpp-json":
         return "mscclpp"
-    gpus = text.split("<gpu")[1:]
+    gpus = text.split("<gpu ")[1:]
     fits = all(gpu.count("<tb ") <= TARGETS["rccl"].thread_blocks for gpu in gpus)
     return "rccl" if fits and not _FUSED.search(text) else "msccl"

@@ -115,6 +115,7 @@ class Report:
     guessed: bool  # the target, from the file's format
     findings: tuple[Finding, ...]
     counts: dict[Severity, int]
+    launches: int  # in a row, that were run
     program: Program | None = None  # as far as it could be read
     verified: Verified | None = None  # what was proven, if all is right
 
@@ -134,6 +135,7 @@ def report(
     source: str,
     target: str,
     guessed: bool,
+    launches: int,
     program: Program | None = None,
     verified: Verified | None = None,
 ) -> Report:
@@ -145,4 +147,4 @@ def report(
     for (severity, _), n in findings.counts.items():
         counts[severity] += n
     listed = tuple(ordered[:LISTED])
-    return Report(source, target, guessed, listed, counts, program, verified)
+    return Report(source, target, guessed, listed, counts, launches, program, verified)

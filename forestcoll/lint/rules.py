@@ -353,6 +353,8 @@ _add(
      "begin with a handshake (rlxsignal, rlxwait, nop) with whoever still reads or writes it"),
     ("RUN-RACE-CALLER", "a rank's buffers are touched while its launch lasts only",
      "let the rank say that it has begun, and wait for its peers before it ends"),
+    ("RUN-PACKETS-TWICE", "a packet slot is written once a launch: whoever reads the first would "
+     "take it for the second", "give the second one a slot of its own"),
     ("RUN-OVERLAP", "operands of one operation are the same chunks or apart", "split it"),
     ("RUN-WRONG-SUM", "every contribution is added once, to its own chunk",
      "correct offsets or the order"),

@@ -19,11 +19,13 @@ from forestcoll.plans.onesided_rules import body_of
 from forestcoll.plans.rules import check_header
 from forestcoll.program import Collective, Instruction, Op, Pipeline, Program, Step, ThreadBlock
 from forestcoll.verify.check import Verified, examine
+from forestcoll.verify.repeat import run_repeatedly
 from forestcoll.verify.wiring import wiring_faults
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+MANY_MESSAGES = 50_000  # beyond, a launch is run with one slice of every chunk, not two
 MOST_FAULTS = 1000  # of the run: the rest is more of the same
 SKIPPED = "data, deadlocks and races were not looked at, for the errors above"
 MEANINGS = frozenset(("RUN-WRONG-RESULT", "RUN-WRONG-SUM"))
@@ -66,11 +68,11 @@ def run_plan(
         check_header(program if program.root >= 0 else replace(program, root=_any_root(program)))
         done, faults = examine(program, launches=launches)
         found = list(islice(faults, MOST_FAULTS))
-    except UnsupportedError as error:
-        out.add(error.rule or "RUN-UNFOLLOWED", str(error), **_at(error))
-        return program, None
-    except PlanError as error:
-        out.add(error.rule or "RUN-REFUSED", str(error), **_at(error))
+        if program.style == "fifo":
+            slices = 2 if done is None or done.moved <= MANY_MESSAGES else 1
+            run_repeatedly(program, launches=launches, slices=slices)
+    except (PlanError, UnsupportedError) as error:
+        out.add(_rule(error), str(error), **_at(error))
         return program, None
     if other:
         found = [fault for fault in found if fault.rule not in MEANINGS]
@@ -180,6 +182,12 @@ def _stops(out: Findings) -> bool:
     return any(severity == "error" and rule not in _SURFACE for severity, rule in out.counts)
 
 
+def _rule(error: ForestCollError) -> str:
+    if error.rule in RULES:
+        return error.rule
+    return "RUN-UNFOLLOWED" if isinstance(error, UnsupportedError) else "RUN-REFUSED"
+
+
 def _at(error: ForestCollError) -> At:
     rank, block, step = (*error.at, -1, -1, -1)[:3]
     return {"rank": rank, "block": block, "step": step}
@@ -189,7 +197,7 @@ def _note_all(faults: Iterable[ForestCollError], program: Program, out: Findings
     """A finding for each fault: the modes (in place or out of place) that it is in count once."""
     seen: set[tuple[str, tuple[int, ...]]] = set()
     for fault in islice(faults, MOST_FAULTS):
-        rule = fault.rule or "RUN-REFUSED"
+        rule = _rule(fault)
         key = rule, fault.at
         if key in seen:
             continue

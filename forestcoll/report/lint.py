@@ -20,9 +20,10 @@ def lines(report: Report) -> list[str]:
 
 
 def target(report: Report) -> str:
-    """`target rccl (guessed from the file; --target says otherwise)`."""
+    """`target rccl (guessed from the file; --target says otherwise): fits; ...`."""
     guessed = " (guessed from the file; --target says otherwise)" if report.guessed else ""
-    return f"target {report.target}{guessed}: {_counted(report, SEVERITIES[:2]) or 'fits'}"
+    runs = f"; {report.launches} launches in a row" if report.verified is not None else ""
+    return f"target {report.target}{guessed}: {_counted(report, SEVERITIES[:2]) or 'fits'}{runs}"
 
 
 def complaint(report: Report) -> str:
@@ -42,6 +43,7 @@ def summary(report: Report) -> dict[str, object]:
         "ok": report.ok,
         "target": report.target,
         "target_guessed": report.guessed,
+        "launches": report.launches,
         "counts": dict(report.counts),
         "findings": [finding.as_dict() for finding in report.findings],
         "not_listed": report.more,
