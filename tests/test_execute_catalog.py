@@ -1,4 +1,4 @@
-"""Every plan of the catalogue up to 64 ranks runs, every element checked, with queues of depth 1."""
+"""Every plan of the catalogue up to 64 ranks runs, all elements checked, at queue depth 1 too."""
 
 from __future__ import annotations
 
