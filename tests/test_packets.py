@@ -106,7 +106,7 @@ def test_stars_wider_than_a_thread_block(collective: Collective) -> None:
             assert len(block.steps) <= MSCCLPP.steps
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(made=forests())
 def test_any_forest_is_right(made: Forest) -> None:
     program = lower(made, MSCCLPP, protocol="LL")
@@ -309,8 +309,8 @@ BAD: list[tuple[Program, str]] = [
         r"step 1 \(put_packets\): needs memory channels",
     ),
     (
-        pg.edit(pg.packet_reduce(), 1, 0, 2, channels=()),
-        r"0 channels to 1 destinations at peers; it needs one each",
+        pg.edit(pg.packet_reduce(), 1, 0, 2, channels=(0, 0)),
+        r"2 channels to 1 destinations at peers; it needs one each",
     ),
     (
         replace(pg.reading_allreduce(), double_scratch=True),

@@ -127,7 +127,7 @@ def check_data(op: dict[str, Any], name: str, scene: Scene) -> None:
             if operand.local is False and operand.letter == "s":
                 out.add("MPP-DOUBLE-SCRATCH", f"{scene.where} ({name}) reaches the scratch of rank "
                         f"{operand.peer}", **at)  # fmt: skip
-    if name in ("put", "pws", "pwsf"):
+    if what.remote_dst == 0:
         _check_put(src, dst, ids, name, kind, scene)
     if name == "get" and any(a.index != b.index for a, b in zip(src, dst, strict=False)):
         out.add("MPP-GET-SWAP", f"{scene.where} (get) from chunk {src[0].index} to {dst[0].index}",

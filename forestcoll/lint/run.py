@@ -16,7 +16,7 @@ from forestcoll.lint.findings import At, Findings
 from forestcoll.lint.rules import RULES
 from forestcoll.plans import Format
 from forestcoll.plans.onesided_rules import body_of
-from forestcoll.plans.rules import check_header
+from forestcoll.plans.rules import OTHER_COLLECTIVES, check_header
 from forestcoll.program import Collective, Instruction, Op, Pipeline, Program, Step, ThreadBlock
 from forestcoll.verify.check import Verified, examine
 from forestcoll.verify.repeat import run_repeatedly
@@ -44,8 +44,9 @@ class Told:
     place: Place | None = None
 
 
-STAND_IN = frozenset(("alltoall", "alltoallv", "custom"))
-"""Collectives whose buffers are those of an allreduce: they can be run, whatever the data mean."""
+STAND_IN = OTHER_COLLECTIVES
+"""Collectives that are none of ours: where their buffers are those of an allreduce, they can be
+run, whatever the data mean."""
 
 
 def run_plan(
@@ -72,7 +73,10 @@ def run_plan(
             slices = 2 if done is None or done.moved <= MANY_MESSAGES else 1
             run_repeatedly(program, launches=launches, slices=slices)
     except (PlanError, UnsupportedError) as error:
-        out.add(_rule(error), str(error), **_at(error))
+        if other and not error.at:  # its buffers are others
+            out.add("RUN-DATA-UNFOLLOWED", f"{word!r} cannot be run here: {error}")
+        else:
+            out.add(_rule(error), str(error), **_at(error))
         return program, None
     if other:
         found = [fault for fault in found if fault.rule not in MEANINGS]

@@ -63,7 +63,7 @@ def check_packet(program: Program, block: ThreadBlock, step: Instruction, at: At
     if not shape.peers:
         return
     peers = [ref.rank for ref in step.dst[shape.own_out :]]
-    if [block.channels[c].peer for c in step.channels] != peers:
+    if step.channels and [block.channels[c].peer for c in step.channels] != peers:
         raise PlanError(
             f"{place(*at)}: {step.op} to ranks {peers} over channels to ranks "
             f"{[block.channels[c].peer for c in step.channels]}; it needs one to each, in order"

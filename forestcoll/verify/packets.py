@@ -56,7 +56,8 @@ def check_packet_use(program: Program) -> bool:
             if ref.buffer is not Buffer.SCRATCH:
                 raise PlanError(f"{at}: packets in the {ref.buffer.name.lower()}, not in scratch")
         block = program.ranks[r].thread_blocks[b]
-        if shape.peers and len(i.channels) != len(i.dst) - shape.own_out:
+        # Over memory the kernel looks at no channel, so a plan need not name any.
+        if shape.peers and i.channels and len(i.channels) != len(i.dst) - shape.own_out:
             raise PlanError(
                 f"{at}: {len(i.channels)} channels to {len(i.dst) - shape.own_out} destinations at "
                 "peers; it needs one each"
@@ -138,7 +139,7 @@ class _PacketRun(Run):
         read = operands.src[PACKETS[i.op].packets_in :]
         if not self._all_here(b, state, read):
             return False
-        if i.op is Op.FORWARD_PACKETS and state.ends[i.channels[0]][2] == "port":
+        if i.op is Op.FORWARD_PACKETS and i.channels and state.ends[i.channels[0]][2] == "port":
             self._push(b, state, i, operands)
             return True
         for item, (sources, targets) in enumerate(spread(i.op, operands)):
