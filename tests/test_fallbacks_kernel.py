@@ -1,0 +1,303 @@
+"""The ways out inside the compiled kernel, taken for certain: a coverage build counts its lines.
+
+Python records what the solver asks of the kernel while it solves a graph, and proves the forest
+that comes out. The same questions then go to a build of the same sources that counts how often a
+line runs (`kernel_probe.cpp`, gcc and gcov). Lines are named by their text: if one is gone, the
+test says so.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from graphs import mi250
+from random_problems import Problem, feasible, random_problem, recount
+
+from forestcoll import certificate, solver
+from forestcoll.kernel import _kernel
+from forestcoll.program import Collective
+
+KERNEL = Path(_kernel.__file__).parent
+if not (KERNEL / "splitting.cpp").exists():  # an installed package has no sources beside it
+    KERNEL = Path(__file__).parents[1] / "forestcoll" / "kernel"
+PROBE = Path(__file__).parent / "kernel_probe.cpp"
+ELSEWHERE = {"module", "scanning", "orbits", "expansion"}
+"""Files that need Python, or that the probe does not ask."""
+
+FLAGS = ("-std=c++20", "-O0", "--coverage", "-pthread", f"-I{KERNEL}")
+LINKING = ("--coverage", "-pthread")
+
+Line = tuple[str, str]
+"""File and text of a line."""
+
+REFUSED: Line = ("splitting", "broken.push_back(std::move(violation->inside));")
+OTHERWISE: Line = ("splitting", "if (grade != kLoop && pair.costs(inside)) grade = kBroken;")
+BY_PAIRS: Line = ("splitting", "splitter.apply(one, broken);")
+DETOURS: Line = ("splitting", "if (!loops.empty()) splitter.apply(loops, broken);")
+TRIMMED: Line = ("splitting", "progress |= done > 0;")
+TIGHTENED: Line = ("nesting", "tighten(lowered, demand, box);")
+BOXES_LEFT: Line = ("nesting", "const Boxes boxes = number_boxes(box);")
+BOX_EXACT: Line = ("nesting", "batches = pack_exact(inside.graph, inside.supply, 0);")
+ARC_BY_ARC: Line = ("packing", "inflow.accept(units, e);")
+ARC_REFUSED: Line = ("packing", "batches_[i].refused[e] = 1;")
+BATCH_SPLIT: Line = ("packing", "batches_.push_back(batches_[i]);")
+LAYERS_FAIL: Line = ("layers", "if (!possible) return std::nullopt;")
+
+
+# --------------------------------------------------------------- what the solver asks the kernel
+
+
+@dataclass(slots=True)
+class Asked:
+    """Questions in the words of the probe, and the kernel's answers."""
+
+    steps: list[str] = field(default_factory=list)
+    answers: list[bool] = field(default_factory=list)
+
+    def add(self, step: str, numbers: Iterable[int], answer: bool) -> None:
+        self.steps.append(" ".join([step, *map(str, numbers)]))
+        self.answers.append(answer)
+
+
+def _digraph(nodes: int, arcs: Sequence[tuple[int, int, int]]) -> Iterator[int]:
+    yield from (nodes, len(arcs))
+    for arc in arcs:
+        yield from arc
+
+
+def _relays(asked: Asked, work: Callable[..., Any]) -> Callable[..., Any]:
+    def remove(n: int, tail: Any, head: Any, capacity: Any, supply: Any, sinks: Any, group: Any,
+               detours: bool) -> Any:  # fmt: skip
+        came = work(n, tail, head, capacity, supply, sinks, group, detours)
+        arcs = list(zip(tail, head, capacity, strict=True))
+        numbers = [*_digraph(n, arcs), *supply, len(sinks), *sinks, *group]
+        asked.add("split" if detours else "split-plain", numbers, bool(came.tail))
+        return came
+
+    return remove
+
+
+def _trim(asked: Asked, work: Callable[..., Any]) -> Callable[..., Any]:
+    def trim(n: int, tail: Any, head: Any, capacity: Any, supply: Any, sinks: Any) -> Any:
+        came = work(n, tail, head, capacity, supply, sinks)
+        arcs = list(zip(tail, head, capacity, strict=True))
+        numbers = [*_digraph(n, arcs), *supply, len(sinks), *sinks, *[-1] * n]
+        asked.add("trim", numbers, came is not None)
+        return came
+
+    return trim
+
+
+def _packing(
+    asked: Asked, work: Callable[..., Any], nested: bool
+) -> Callable[[Any, Any, Any, Any], Any]:
+    def pack(logical: Any, supply: Any, sinks: Any, more: Any) -> Any:
+        came = work(logical, supply, sinks, more)
+        place = {v: i for i, v in enumerate(sinks)}
+        units = [sum(count for _, count in link) for link in logical.units]
+        ends = zip(logical.tail, logical.head, units, strict=True)
+        arcs = [(place[u], place[v], c) for u, v, c in ends]
+        group = [more[v] for v in sinks] if nested else [-1] * len(sinks)
+        weights = [supply[v] for v in sinks]
+        numbers = [*_digraph(len(sinks), arcs), *weights, len(sinks), *range(len(sinks)), *group]
+        step = "nested" if nested else "exact" if more else "layered"
+        asked.add(step, numbers, came is not None)
+        return came
+
+    return pack
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
+    """Collects all questions from here on; the kernel answers them as ever."""
+    record = Asked()
+    watched = {
+        "remove_relays": _relays(record, _kernel.remove_relays),
+        "trim": _trim(record, _kernel.trim),
+        "pack": _packing(record, _kernel.pack, nested=False),
+        "pack_nested": _packing(record, _kernel.pack_nested, nested=True),
+    }
+    for name, work in watched.items():
+        monkeypatch.setattr(_kernel, name, work)
+    return record
+
+
+def proven(problem: Problem) -> None:
+    """Solves it; trees and bound are counted anew, and agree unless a switch could copy."""
+    forest = solver.solve(problem.graph, problem.collective, problem.root)
+    reached, bound = certificate.check(forest)
+    assert recount(forest) == reached
+    assert reached == bound or "able" in problem.has
+
+
+def check_trees(step: str, line: str) -> None:
+    """What a packing step has packed: spanning trees, as many as asked, within the capacities."""
+    name, *words = step.split()
+    if name not in ("layered", "exact", "nested"):
+        return
+    given = list(map(int, words))
+    nodes, arcs = given[:2]
+    room = {(u, v): c for u, v, c in zip(*[iter(given[2 : 2 + 3 * arcs])] * 3, strict=True)}
+    supply = given[2 + 3 * arcs :][:nodes]
+    numbers = list(map(int, line.split()[:-1]))
+    rooted = [0] * nodes
+    for start in range(0, len(numbers), nodes + 2):
+        root, weight, *parent = numbers[start : start + nodes + 2]
+        assert weight > 0
+        rooted[root] += weight
+        for v in range(nodes):
+            at, steps = v, 0
+            while at != root:
+                at, steps = parent[at], steps + 1
+                assert 0 <= at < nodes
+                assert steps < nodes, "a tree with a circle"
+            if v != root:
+                room[parent[v], v] -= weight
+    assert rooted == supply
+    assert min(room.values()) >= 0
+
+
+# ------------------------------------------------------------------------- the coverage build
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """The coverage build in a folder of its own."""
+
+    folder: Path
+    compiler: str
+
+    @staticmethod
+    def built(folder: Path, compiler: str) -> Probe:
+        sources = sorted(p for p in KERNEL.glob("*.cpp") if p.stem not in ELSEWHERE)
+
+        def compiled(source: Path) -> str:
+            target = folder / f"{source.stem}.o"
+            run([compiler, *FLAGS, "-c", str(source), "-o", str(target)], folder)
+            return target.name
+
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            objects = list(pool.map(compiled, [*sources, PROBE]))
+        run([compiler, *LINKING, *objects, "-o", "probe"], folder)
+        return Probe(folder, compiler)
+
+    def answers(self, steps: Sequence[str]) -> list[bool]:
+        """What the steps come to; counts start anew."""
+        for old in self.folder.glob("*.gcda"):
+            old.unlink()
+        lines = run([str(self.folder / "probe")], self.folder, "\n".join(steps)).splitlines()
+        for step, line in zip(steps, lines, strict=True):
+            if line.endswith("yes"):
+                check_trees(step, line)
+        return [line.endswith("yes") for line in lines]
+
+    def changed(self, stem: str, old: str, new: str) -> Probe:
+        """A probe beside this one of which one file has another line."""
+        folder = self.folder / "changed"
+        folder.mkdir()
+        for file in (*self.folder.glob("*.o"), *self.folder.glob("*.gcno")):
+            shutil.copy(file, folder)
+        source = folder / f"{stem}.cpp"
+        text = (KERNEL / source.name).read_text(encoding="utf-8")
+        assert text.count(old) == 1, f"{source.name} has no line '{old}' any more: adapt this test"
+        source.write_text(text.replace(old, new), encoding="utf-8")
+        (folder / f"{stem}.o").unlink()
+        run([self.compiler, *FLAGS, "-c", source.name, "-o", f"{stem}.o"], folder)
+        objects = sorted(file.name for file in folder.glob("*.o"))
+        run([self.compiler, *LINKING, *objects, "-o", "probe"], folder)
+        return Probe(folder, self.compiler)
+
+    def counts(self, lines: Sequence[Line]) -> dict[Line, int]:
+        """How often each line ran since the last `answers`."""
+        found: dict[Line, int] = {}
+        for stem in {stem for stem, _ in lines}:
+            text = (KERNEL / f"{stem}.cpp").read_text(encoding="utf-8").splitlines()
+            told = run(["gcov", "--json-format", "--stdout", f"{stem}.gcda"], self.folder)
+            ran: dict[int, int] = {}
+            for file in json.loads(told)["files"]:
+                if Path(file["file"]).name == f"{stem}.cpp":
+                    for line in file["lines"]:
+                        number = line["line_number"]
+                        ran[number] = max(ran.get(number, 0), line["count"])
+            for name, wanted in lines:
+                if name == stem:
+                    places = [i for i, line in enumerate(text, 1) if line.strip() == wanted]
+                    assert places, f"{stem}.cpp has no line '{wanted}' any more: adapt this test"
+                    found[name, wanted] = sum(ran.get(place, 0) for place in places)
+        return found
+
+
+def run(command: Sequence[str], folder: Path, given: str = "") -> str:
+    done = subprocess.run(
+        command, cwd=folder, input=given, capture_output=True, text=True, timeout=200
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def probe(tmp_path_factory: pytest.TempPathFactory) -> Probe:
+    compiler = shutil.which("g++")
+    if compiler is None or shutil.which("gcov") is None:
+        pytest.skip("counting lines takes g++ and gcov")
+    return Probe.built(tmp_path_factory.mktemp("kernel"), compiler)
+
+
+# ------------------------------------------------------------------------------------ the ways
+
+WAYS: dict[str, tuple[Line, ...]] = {
+    "a whole-switch proposal fails at a cut: it is taken back in part, the next one avoids the cut":
+        (REFUSED, OTHERWISE),
+    "whole-switch proposals come to an end: pair by pair finishes what is left": (BY_PAIRS,),
+    "links between switches lead astray: what they could send back and forth goes first":
+        (DETOURS,),
+    "switches receive more than they send: link by link is trimmed": (TRIMMED,),
+    "layers fail: nothing is packed so": (LAYERS_FAIL,),
+    "layers fail: boxes are tightened, then packed one by one": (TIGHTENED, BOXES_LEFT),
+    "a box alone has no layers: it is packed exactly": (BOX_EXACT,),
+    "a batch cannot go one way whole: it is split": (BATCH_SPLIT,),
+}  # fmt: skip
+REFUSALS = ("layered", "nested", "trim")
+"""Steps that say no now and then, and leave it to another one."""
+THOROUGH = ("constexpr int kSmall = 0;", "constexpr int kSmall = 1000;")
+"""One arc of one batch at a time: a net below packing by crowds, which 24,000 tight random graphs
+did not fall into. So the limit below which small graphs always take it is raised."""
+PROBLEMS = 320
+
+
+@pytest.mark.slow
+def test_ways_out_of_the_kernel(probe: Probe, asked: Asked) -> None:
+    """One test for all: the build takes longer than the ways."""
+    for boxes in (1, 2):
+        proven(Problem(0, mi250(boxes), Collective.ALLGATHER, None, frozenset()))
+    for seed in range(PROBLEMS):
+        problem = random_problem(seed)
+        if problem.collective is not Collective.ALLREDUCE and feasible(problem):
+            proven(problem)
+    assert probe.answers(asked.steps) == asked.answers
+    lines = [line for lines in WAYS.values() for line in lines]
+    counts = probe.counts(lines)
+    taken = {name: min(counts[line] for line in lines) for name, lines in WAYS.items()}
+    assert {name for name, count in taken.items() if not count} == set()
+    assert counts[TIGHTENED] > counts[BOXES_LEFT]  # or no box could be tightened: refused
+    said = {(words.split()[0], yes) for words, yes in zip(asked.steps, asked.answers, strict=True)}
+    assert {(step, yes) for step in REFUSALS for yes in (False, True)} <= said
+    crowds_get_stuck_then_one_batch_and_one_arc_at_a_time(probe, asked)
+
+
+def crowds_get_stuck_then_one_batch_and_one_arc_at_a_time(probe: Probe, asked: Asked) -> None:
+    exact = [words for words in asked.steps if words.startswith("exact ")][:60]
+    assert len(exact) > 5
+    thorough = probe.changed("packing", *THOROUGH)
+    assert all(thorough.answers(exact))
+    counts = thorough.counts([ARC_BY_ARC, ARC_REFUSED])
+    assert min(counts.values()) > 0
