@@ -47,7 +47,21 @@ ALLOWED: dict[str, set[str]] = {
     | {"targets", "solver", "choose", "certificate", "forest_file", "lower", "verify", "plans"}
     | {"budget"},
     "predict": FOREST | {"forest_file", "pipeline"},
-    "report": FOREST | {"lint", "pipeline", "together", "choose", "solver", "execute", "deploy"},
+    "plan_set": FOREST
+    | {"budget", "targets", "solver", "choose", "certificate", "forest_file", "lower", "plans"}
+    | {"lint", "pipeline"},
+    "report": FOREST
+    | {
+        "plan_set",
+        "lower",
+        "lint",
+        "pipeline",
+        "together",
+        "choose",
+        "solver",
+        "execute",
+        "deploy",
+    },
     "deploy": BASE | {"program", "targets", "plans", "verify"},
     "baselines": FOREST,
     "torch": BASE | {"program", "verify", "plans", "execute"},

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 import click
 
 from forestcoll.budget import Budget
-from forestcoll.cli import files, groups
+from forestcoll.cli import files, groups, plan_set
 from forestcoll.cli.options import (
     FORMATS,
     HOLDS,
     TARGETS,
     Problem,
+    SizesType,
     choice_options,
     json_option,
     plan_options,
@@ -55,6 +56,13 @@ if TYPE_CHECKING:
     help="What to write (repeatable). Default: the forest and every plan that the target reads.",
 )
 @click.option(
+    "--sizes",
+    type=SizesType(),
+    metavar="LOW:HIGH",
+    help="A plan set: a plan for each range of sizes from LOW to HIGH bytes (1K:8G), and an index "
+    "that says which one serves what.",
+)
+@click.option(
     "--output", "-o", required=True, metavar="DIR|FILE|-", help="Where to write; '-' is stdout."
 )
 @click.option("--force", is_flag=True, help="Overwrite files.")
@@ -71,12 +79,23 @@ def synthesize(
     sms: int | None,
     target: TargetName,
     formats: tuple[Format, ...],
+    sizes: tuple[int, int] | None,
     output: str,
     force: bool,
     as_json: bool,
 ) -> None:
     """Compute a schedule; write its forest and its plans."""
     where = _destination(output, formats, target)
+    if sizes is not None:
+        wished = trees != "auto" or min_percent or max_height or protocol or compact
+        if wished or problem.groups or problem.shares:
+            raise click.UsageError(
+                "--sizes chooses trees and protocols by itself: leave --trees, --min-percent, "
+                "--max-height, --protocol, --compact, --groups and --shares away"
+            )
+        how = plan_set.How(sizes, budget, instances, sms, target)
+        plan_set.synthesize(problem, how, where, force, as_json)
+        return
     if trees != "auto" and min_percent is not None:
         raise click.UsageError("--trees and --min-percent both say how many trees: give one")
     if where.formats == ("forest",):

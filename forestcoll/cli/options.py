@@ -75,6 +75,25 @@ class SizeType(_ParamType):
         return int(number)
 
 
+class SizesType(_ParamType):
+    """`1K:8G`: from the first to the last, both as `SizeType` reads them."""
+
+    name = "LOW:HIGH"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, int]:
+        if isinstance(value, tuple):
+            return value
+        low, colon, high = value.partition(":")
+        if not colon:
+            self.fail(f"'{value}' is no range of sizes; write LOW:HIGH, such as 1K:8G")
+        sizes = SizeType().convert(low, param, ctx), SizeType().convert(high, param, ctx)
+        if sizes[0] > sizes[1]:
+            self.fail(f"'{value}' begins above its end")
+        return sizes
+
+
 class TreesType(_ParamType):
     """`auto` or a number of trees per root."""
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import click
 
-from forestcoll.cli import files
+from forestcoll.cli import files, plan_set
 from forestcoll.cli.options import COLLECTIVES, HOLDS, json_option
 from forestcoll.cli.talk import complain, print_json
 from forestcoll.errors import ForestCollError
@@ -18,7 +19,7 @@ Entry = dict[str, object]
 
 
 @click.command()
-@click.argument("sources", nargs=-1, required=True, metavar="FILE...")
+@click.argument("sources", nargs=-1, required=True, metavar="FILE|DIR...")
 @click.option(
     "--target",
     type=click.Choice(tuple(HOLDS)),
@@ -59,8 +60,9 @@ def verify(
 ) -> int:
     """Prove forests and plans right, or list what is wrong.
 
-    Takes anybody's files; "-" is standard input. Plans are also checked against the rules of the
-    runtime that is to run them, which the runtimes themselves do not check. Exit 1 if any is wrong.
+    Takes anybody's files; "-" is standard input, a directory a plan set (--sizes). Plans are also
+    checked against the rules of the runtime that is to run them, which the runtimes themselves do
+    not check. Exit 1 if any is wrong.
     """
     from forestcoll import pipeline
     from forestcoll.lint import Told, lint
@@ -71,6 +73,9 @@ def verify(
     results: list[Entry] = []
     for source in sources:
         try:
+            if Path(source).is_dir():
+                results.append(_set(source, as_json))
+                continue
             with StageProgress(f"verifying {source}"):
                 text = files.read_text(source)
                 if pipeline.is_plan(text):
@@ -86,6 +91,16 @@ def verify(
     if as_json:
         print_json(results)
     return 0 if all(entry["ok"] for entry in results) else 1
+
+
+def _set(source: str, as_json: bool) -> Entry:
+    from forestcoll.report.progress import StageProgress
+
+    with StageProgress(f"verifying {source}"):
+        lines, figures = plan_set.verify(source)
+    if not as_json:
+        _say(source, lines)
+    return {"file": source, "ok": True, "kind": "plan-set", "proven": lines, "figures": figures}
 
 
 def _forest(text: str, source: str, target: str | None, told: Told, as_json: bool) -> Entry:

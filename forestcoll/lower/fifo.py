@@ -12,6 +12,7 @@ full queue, for an earlier message of the same connection to be taken.
 from __future__ import annotations
 
 from collections import defaultdict
+from itertools import islice
 
 from forestcoll.lower.layout import Layout, local_blocks
 from forestcoll.lower.limits import Budget, steps
@@ -71,14 +72,15 @@ def _share_out(messages: list[Message], lanes: Lanes, budget: Budget) -> list[in
     numbers: dict[Connection, list[int]] = {}
     for connection, wanted in sorted(lanes.items()):
         src, dst, _, parity = connection
-        free = [
+        possible = (
             c
             for c in range(target.channels)
             if room[src, True, c]
             and room[dst, False, c]
             and (src, dst, c) not in taken
             and parity in (-1, c % 2)
-        ][:wanted]
+        )
+        free = list(islice(possible, wanted))
         if len(free) < wanted:
             where = f"{budget.rank(src)} -> {dst}"
             raise budget.refuse(where, "free channels", wanted, len(free))

@@ -1,0 +1,106 @@
+"""`--sizes` of `synthesize`, and `verify` of a directory: plan sets."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from forestcoll.cli import files
+from forestcoll.cli.talk import draw, print_json
+from forestcoll.errors import OutputError
+
+if TYPE_CHECKING:
+    from forestcoll.budget import Budget
+    from forestcoll.cli.files import Destination
+    from forestcoll.cli.options import Problem
+    from forestcoll.pipeline import TargetName
+
+
+@dataclass(frozen=True, slots=True)
+class How:
+    """What the options say of a set."""
+
+    sizes: tuple[int, int]
+    budget: Budget
+    instances: int
+    sms: int | None
+    target: TargetName
+
+
+def synthesize(problem: Problem, how: How, where: Destination, force: bool, as_json: bool) -> None:
+    """Plans for all sizes, the forests they were made from, and their index."""
+    if where.directory is None:
+        raise click.UsageError("--sizes write several files: give --output a directory")
+    formats = tuple(form for form in where.formats if form != "forest")
+    if not formats:
+        raise click.UsageError("--sizes make plans; only a forest is asked")
+    began = time.perf_counter()
+    topology = problem.load()
+    from forestcoll import plan_set
+    from forestcoll.report import plan_set as report
+    from forestcoll.report.progress import StageProgress
+
+    index = where.directory / plan_set.INDEX
+    files.check_free([index], force)
+    old = _earlier(where.directory, formats, force)
+    loaded = time.perf_counter() - began
+    with StageProgress() as progress:
+        made = plan_set.make(
+            topology,
+            problem.collective,
+            *how.sizes,
+            root=problem.root,
+            ranks=problem.ranks,
+            relays=problem.relays,
+            budget=how.budget,
+            instances=how.instances,
+            sms=how.sms,
+            target=how.target,
+            formats=formats,
+            progress=progress,
+        )
+    texts = plan_set.files_of(made, how.instances)
+    paths = {where.directory / file: text for file, text in texts.items()}
+    files.write_all(paths, force)
+    for path in old:
+        if path not in paths:
+            path.unlink()
+    timings = {"load": loaded, **made.timings}
+    if as_json:
+        print_json(report.summary(made, texts, timings, where.directory))
+    else:
+        draw(report.table(made, texts, timings, where.directory))
+
+
+def verify(source: str) -> tuple[list[str], dict[str, object]]:
+    """What is proven of the set in that directory: a line a fact, and figures."""
+    from forestcoll import plan_set
+
+    verdict = plan_set.check(Path(source))
+    return verdict.lines, verdict.figures
+
+
+def _earlier(directory: Path, formats: tuple[str, ...], force: bool) -> list[Path]:
+    """The files of an earlier set, which the new one replaces.
+
+    A runtime reads every file where it looks, and the first that is no plan of the set may be
+    fatal: OutputError where there is any that is not the earlier set's own.
+    """
+    from forestcoll import plan_set
+
+    folders = [directory / form for form in formats]
+    found = sorted(path for f in folders if f.is_dir() for path in f.iterdir())
+    files.check_free(found, force)
+    index = directory / plan_set.INDEX
+    known = plan_set.files_named(index) if index.is_file() else []
+    for path in found:
+        if path not in known:
+            raise OutputError(
+                f"{path}: is no plan of the set in {directory}, and a runtime would read it as "
+                "one: take it away"
+            )
+    return [path for path in known if path.is_file()]

@@ -1,0 +1,15 @@
+"""Plan sets: one plan for each range of sizes, and an index that says which one serves what.
+
+estimate   how long a plan takes for how many bytes, and which is quickest where
+make       topology -> forests and plans for all sizes
+index      the index file: what is served, and what is not
+check      a directory proven right, as the runtime looks plans up
+"""
+
+from __future__ import annotations
+
+from forestcoll.plan_set.check import Verdict, check, files_named
+from forestcoll.plan_set.index import INDEX, files_of
+from forestcoll.plan_set.make import Entry, PlanSet, make
+
+__all__ = ["INDEX", "Entry", "PlanSet", "Verdict", "check", "files_named", "files_of", "make"]

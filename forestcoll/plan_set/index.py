@@ -1,0 +1,253 @@
+"""The index of a plan set: which file serves which sizes, calls and operations, and what none does.
+
+docs/plan-sets.md describes the file. Plans lie in a directory of their own for each runtime: the
+loaders of MSCCL XML parse every file of theirs, and give up at the first that is none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import TYPE_CHECKING, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from forestcoll.errors import PlanError
+from forestcoll.lower import usage
+from forestcoll.plan_set.make import Entry, Plans, PlanSet
+from forestcoll.program import Collective, Protocol
+
+if TYPE_CHECKING:
+    from forestcoll.forest import Forest
+
+INDEX = "index.json"
+FORMAT: Final = "forestcoll.plan-set/1"
+ALIGNMENT = 16
+"""Bytes of which MSCCL++ wants every chunk to be a multiple."""
+OPERATIONS: Final = {
+    "msccl-xml": ("sum", "prod", "min", "max"),
+    "mscclpp-json": ("sum",),
+}
+LOOKUP: Final = {
+    "msccl-xml": "the first file, by name, whose min_bytes and max_bytes hold the size and whose "
+    "multiple divides the number of elements; collective, number of ranks and in or out of place "
+    "count, root, type and topology do not. Where there is none the runtime uses its own algorithm",
+    "mscclpp-json": "a registered plan whose min_bytes and max_bytes hold the size; collective, "
+    "number of ranks, ranks a node and in or out of place count, operation, type and multiple do "
+    "not: the call fails where the size is not of the multiple, and always adds up",
+}
+_SUFFIX: Final = {"msccl-xml": ".msccl.xml", "mscclpp-json": ".mscclpp.json"}
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Multiple(_Model):
+    """What a size has to be a multiple of: elements of the whole data, or bytes."""
+
+    unit: Literal["elements", "bytes"]
+    count: int = Field(ge=1)
+
+
+class ForestFile(_Model):
+    """A forest that plans were made from."""
+
+    file: str
+    sha256: str
+    algbw: str  # GB/s, a fraction
+    height: int
+    trees_per_root: int
+
+
+class PlanFile(_Model):
+    """A plan, the sizes that it serves (bytes, both inclusive), and what it takes."""
+
+    file: str
+    sha256: str
+    forest: str
+    protocol: Protocol
+    min_bytes: int = Field(ge=0)
+    max_bytes: int = Field(ge=1)
+    multiple: Multiple
+    thread_blocks: int
+    steps: int
+    channels: int
+    instances: int
+    latency: str  # us, of the estimate
+    algbw: str  # GB/s, of the estimate
+
+
+class NotServed(_Model):
+    """Sizes from `min_bytes` to `max_bytes` (None: and all above) that no plan serves, and why."""
+
+    min_bytes: int
+    max_bytes: int | None
+    why: str
+
+
+class Runtime(_Model):
+    """The plans of one format, in their own directory, sizes ascending."""
+
+    format: Literal["msccl-xml", "mscclpp-json"]
+    directory: str
+    target: str
+    in_place: bool
+    out_of_place: bool
+    operations: tuple[str, ...]  # of reductions; empty where nothing is added up
+    types: str
+    lookup: str
+    plans: tuple[PlanFile, ...]
+    not_served: tuple[NotServed, ...]
+
+
+class Index(_Model):
+    """All of the file."""
+
+    format: Literal["forestcoll.plan-set/1"]
+    topology: str
+    collective: str
+    ranks: int
+    root: str | None
+    sms: int = Field(ge=1)  # multiprocessors of a GPU: a rank's thread blocks must run at once
+    min_bytes: int
+    max_bytes: int
+    forests: tuple[ForestFile, ...]
+    runtimes: tuple[Runtime, ...]
+
+
+def files_of(made: PlanSet, instances: int = 1) -> dict[str, str]:
+    """Path below the set's directory -> text, of every file; the index comes last."""
+    stem = f"{made.name}.{made.collective}"
+    files: dict[str, str] = {}
+    forests = dict(_forest_files(made, stem))
+    files |= {file: text for file, (_, text) in forests.items()}
+    names = {id(forest): file for file, (forest, _) in forests.items()}
+    runtimes = []
+    for plans in made.plans:
+        listed = []
+        for number, entry in enumerate(plans.entries):
+            word = entry.program.protocol.lower()
+            file = f"{plans.format}/{stem}.{number:02d}.{word}{_SUFFIX[plans.format]}"
+            files[file] = entry.text
+            forest = names[id(entry.candidate.forest)]
+            listed.append(_plan(file, entry, forest, plans, instances))
+        runtimes.append(_runtime(made, plans, tuple(listed)))
+    index = Index(
+        format=FORMAT,
+        topology=made.name,
+        collective=made.collective.value,
+        ranks=made.plans[0].entries[0].program.n,
+        root=made.root,
+        sms=made.sms,
+        min_bytes=made.low,
+        max_bytes=made.high,
+        forests=tuple(_listed(file, *pair) for file, pair in forests.items()),
+        runtimes=tuple(runtimes),
+    )
+    files[INDEX] = index.model_dump_json(indent=2) + "\n"
+    return files
+
+
+def loads(text: str, source: str) -> Index:
+    """The index of that text; PlanError with the place of what is wrong."""
+    try:
+        return Index.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the text"
+        raise PlanError(f"{source}: {where}: {first['msg']}") from None
+
+
+def digest(text: str) -> str:
+    """SHA-256 of a file's text, in hexadecimal digits."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def multiple_of(format: str, chunks: int) -> Multiple:
+    """What the runtime's sizes have to be a multiple of, for a plan of so many chunks."""
+    if format == "msccl-xml":
+        return Multiple(unit="elements", count=chunks)
+    return Multiple(unit="bytes", count=chunks * ALIGNMENT)
+
+
+def place_of(format: str, text: str, entry_in_place: bool, entry_out: bool) -> tuple[bool, bool]:
+    """Whether a plan's file serves calls in place, and out of place."""
+    if format == "msccl-xml":
+        return entry_in_place, entry_out
+    in_place = bool(json.loads(text)["inplace"])
+    return in_place, not in_place
+
+
+def _forest_files(made: PlanSet, stem: str) -> Iterator[tuple[str, tuple[Forest, str]]]:
+    from forestcoll import forest_file
+
+    for number, forest in enumerate(made.forests):
+        yield f"forests/{stem}.{number:02d}.forest.json", (forest, forest_file.dumps(forest))
+
+
+def _listed(file: str, forest: Forest, text: str) -> ForestFile:
+    return ForestFile(
+        file=file,
+        sha256=digest(text),
+        algbw=str(forest.algbw),
+        height=forest.height,
+        trees_per_root=forest.trees_per_root,
+    )
+
+
+def _plan(file: str, entry: Entry, forest: str, plans: Plans, instances: int) -> PlanFile:
+    used = usage(entry.program)
+    line = entry.candidate.line
+    return PlanFile(
+        file=file,
+        sha256=digest(entry.text),
+        forest=forest,
+        protocol=entry.program.protocol,
+        min_bytes=entry.low,
+        max_bytes=entry.high,
+        multiple=multiple_of(plans.format, chunks_of(entry)),
+        thread_blocks=used.thread_blocks,
+        steps=used.steps,
+        channels=used.channels,
+        instances=instances,
+        latency=str(line.latency),
+        algbw=str(Fraction(line.algbw)),
+    )
+
+
+def chunks_of(entry: Entry) -> int:
+    """Chunks of the whole data of a plan."""
+    first = entry.program.ranks[0]
+    return max(first.input_chunks, first.output_chunks)
+
+
+def _runtime(made: PlanSet, plans: Plans, listed: tuple[PlanFile, ...]) -> Runtime:
+    first = plans.entries[0]
+    in_place, out_of_place = place_of(
+        plans.format, first.text, first.program.in_place, first.program.out_of_place
+    )
+    reduces = Collective(made.collective).reduces
+    gaps = [NotServed(min_bytes=g.low, max_bytes=g.high, why=g.why) for g in plans.unserved]
+    least = multiple_of(plans.format, chunks_of(first))
+    if least.count > first.low:
+        why = f"fewer than the {least.count} {least.unit} that the first plan needs"
+        gaps.insert(0, NotServed(min_bytes=first.low, max_bytes=least.count - 1, why=why))
+    outside = "outside of --sizes"
+    if made.low > 1:
+        gaps.insert(0, NotServed(min_bytes=1, max_bytes=made.low - 1, why=outside))
+    gaps.append(NotServed(min_bytes=made.high + 1, max_bytes=None, why=outside))
+    return Runtime(
+        format=plans.format,
+        directory=plans.format,
+        target=plans.target.name,
+        in_place=in_place,
+        out_of_place=out_of_place,
+        operations=OPERATIONS[plans.format] if reduces else (),
+        types="all that the runtime has",
+        lookup=LOOKUP[plans.format],
+        plans=listed,
+        not_served=tuple(gaps),
+    )

@@ -1,0 +1,341 @@
+"""From a topology to plans for all sizes: low trees and LL for few bytes, the best for many.
+
+The candidates are the lowest trees, forests with 1, 2, 4 ... 32 trees a root, and the optimum, each
+with every protocol of the runtime. The estimate says which of them is quickest at which size; only
+those are lowered, proven and written.
+
+A runtime passes over a plan whose chunks do not divide the data, and most sizes are powers of two:
+candidates whose number of chunks has an odd factor that the number of ranks has not are left out
+while there are others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import TYPE_CHECKING, Final
+
+from forestcoll import pipeline
+from forestcoll.budget import Budget
+from forestcoll.errors import PlanError, UnsupportedError
+from forestcoll.plan_set.estimate import HOP, Line, Links, Range, latencies, line_of, lowest_lines
+from forestcoll.program import Collective, Program, Protocol
+from forestcoll.targets import MSCCL, Target, sms_of
+
+if TYPE_CHECKING:
+    from forestcoll.choose import Chooser, PlanFormat
+    from forestcoll.forest import Forest
+    from forestcoll.graph import Relays
+    from forestcoll.pipeline import Progress, TargetName
+    from forestcoll.solver import Optimum
+    from forestcoll.topology import Topology
+
+TREES: Final = (1, 2, 4, 8, 16, 32)
+"""Trees a root of the candidates, besides the optimum's."""
+LARGEST = 2**50
+"""Bytes that a set reaches up to at most."""
+LAST_MINIMUM = 2**31 - 1
+"""The largest smallest size that MSCCL++'s loader reads as it is written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A forest with a protocol, its estimate, and how many chunks a plan of it has."""
+
+    forest: Forest
+    protocol: Protocol
+    line: Line
+    chunks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One plan of the set, and what it was made from. Sizes in bytes, both inclusive."""
+
+    low: int
+    high: int
+    candidate: Candidate
+    program: Program
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unserved:
+    """What no plan of the set serves: sizes `low` to `high` (None: and all above), and why."""
+
+    low: int
+    high: int | None
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plans:
+    """All plans of one format, sizes ascending, and the sizes that none of them serves."""
+
+    format: PlanFormat
+    target: Target
+    entries: tuple[Entry, ...]
+    unserved: tuple[Unserved, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanSet:
+    """What `make` made: plans by format, for sizes from `low` to `high` bytes."""
+
+    name: str  # of the expanded topology
+    collective: Collective
+    root: str | None  # node id
+    sms: int  # multiprocessors of a GPU
+    low: int
+    high: int
+    optimum: Optimum
+    plans: tuple[Plans, ...]
+    timings: dict[str, float]
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def forests(self) -> list[Forest]:
+        """Each forest that a plan was made from, once."""
+        found: list[Forest] = []
+        for plans in self.plans:
+            for entry in plans.entries:
+                if all(entry.candidate.forest is not forest for forest in found):
+                    found.append(entry.candidate.forest)
+        return found
+
+
+def make(
+    topology: Topology,
+    collective: Collective | str,
+    low: int,
+    high: int,
+    *,
+    root: str | int | None = None,
+    ranks: Sequence[str] | None = None,
+    relays: Relays = "none",
+    budget: Budget = Budget(),  # noqa: B008 (frozen)
+    instances: int = 1,
+    sms: int | None = None,
+    target: TargetName = "any",
+    formats: Iterable[PlanFormat] = ("msccl-xml", "mscclpp-json"),
+    progress: Progress | None = None,
+) -> PlanSet:
+    """Plans for sizes from `low` to `high` bytes (nccl-tests' size), one for each range.
+
+    Ranges do not overlap and leave no gap up to where the runtime ends. The other arguments are
+    those of `pipeline.synthesize`. Every plan is read back and proven like there.
+    Raises PlanError where no candidate fits a target, UnsupportedError for sizes out of order.
+    """
+    from forestcoll import solver
+    from forestcoll.choose import Chooser, Wishes
+
+    if not 1 <= low <= high <= LARGEST:
+        raise UnsupportedError(
+            f"sizes {low} to {high}: must be ascending, from 1 byte to {LARGEST >> 40}T"
+        )
+    sms = sms or sms_of(topology.name)
+    clock = pipeline.Clock(progress)
+    parsed = pipeline.parse_collective(collective)
+    with clock.stage("graph"):
+        graph = pipeline.capacity_graph(topology, ranks, relays)
+        root_rank = pipeline.parse_root(graph, parsed, root)
+    with clock.stage("optimum"):
+        best = solver.optimum(graph, parsed, root_rank)
+    maker = _Maker(budget, instances, clock)
+    wishes = Wishes(budget=budget)
+    problem = (graph, parsed, root_rank, topology.name)
+    chooser = Chooser(*problem, {}, wishes, best, clock.stage, clock.report)
+    forests = maker.forests(chooser)
+    links = latencies(topology)
+    found = []
+    for form, limits in pipeline.targets_of(formats, target, sms).items():
+        try:
+            plans = maker.plans(form, limits, forests, links, low, high)
+        except PlanError as error:
+            if target != "any" or form != "msccl-xml":
+                raise
+            plans = maker.plans(form, MSCCL.on(sms), forests, links, low, high)
+            maker.notes.append(f"the MSCCL XML is for msccl only; {error}")
+        found.append(plans)
+    if not found:
+        raise UnsupportedError("a plan set needs a plan format: msccl-xml or mscclpp-json")
+    named = None if root_rank is None else graph.names[graph.ranks[root_rank]]
+    if named is not None:
+        maker.notes.append(
+            f"no runtime looks at the root: a {parsed} with another root than {named} would be "
+            "given these plans too, and be wrong"
+        )
+    return PlanSet(
+        name=topology.name,
+        collective=parsed,
+        root=named,
+        sms=sms,
+        low=low,
+        high=high,
+        optimum=best,
+        plans=tuple(found),
+        timings=clock.seconds,
+        notes=list(dict.fromkeys(maker.notes)),
+    )
+
+
+class _Maker:
+    def __init__(self, budget: Budget, instances: int, clock: pipeline.Clock) -> None:
+        self.budget, self.instances, self.clock = budget, instances, clock
+        self.notes: list[str] = []
+        self._refused = ""  # why the last plan that was tried is none
+
+    def forests(self, chooser: Chooser) -> list[Forest]:
+        """The lowest trees, some a root, and the optimum; each checked, none twice."""
+        from forestcoll import certificate
+        from forestcoll.choose import different_trees
+        from forestcoll.solver.lowest import lowest
+
+        with self.clock.stage("solve"):
+            low = lowest(
+                chooser.graph, chooser.collective, chooser.root, chooser.best, chooser.name
+            )
+        found = [] if low is None else [low]
+        exact = chooser.front.exact
+        best = Fraction(0)
+        for trees in sorted({*TREES, exact.trees}):
+            algbw = chooser.front.point(trees).algbw
+            if algbw > best:  # else fewer trees are as good
+                same = exact.trees == trees and exact.exact
+                found.append(chooser.forest("auto" if same else trees))
+                best = algbw
+        most = self.budget.trees
+        kept: list[Forest] = []
+        for forest in found:
+            with self.clock.stage("check"):
+                certificate.check(forest)
+            if forest not in kept and (most is None or different_trees(forest) <= most):
+                kept.append(forest)
+        return kept
+
+    def plans(
+        self,
+        form: PlanFormat,
+        target: Target,
+        forests: Sequence[Forest],
+        links: Links,
+        low: int,
+        high: int,
+    ) -> Plans:
+        """The plans of one format, or PlanError where nothing fits."""
+        limits = self.budget.lowered(target)
+        candidates = self._even(self._candidates(forests, links))
+        until = [high] * len(candidates)
+        programs: dict[int, Program] = {}
+        # what serves the last size at which a plan may begin serves all above
+        reach = high if form == "msccl-xml" else min(high, LAST_MINIMUM)
+        if low > reach:
+            raise PlanError(
+                f"{target.name} has no plans for sizes of {low} bytes or more alone: it reads the "
+                f"smallest size as 32 bits; begin below {LAST_MINIMUM + 1} bytes"
+            )
+        while True:
+            ranges = lowest_lines([c.line for c in candidates], low, reach, until)
+            if not ranges:
+                raise PlanError(
+                    self._refused or f"no forest is within the budget for {target.name}"
+                )
+            for place in ranges:
+                if place.index not in programs:
+                    until[place.index] = self._try(candidates[place.index], limits, programs, place)
+            if all(place.high <= until[place.index] for place in ranges):
+                chosen = [(r, candidates[r.index], programs[r.index]) for r in ranges]
+                end = min(high, until[ranges[-1].index])
+                return self._written(form, target, limits, chosen, end, high)
+
+    def _try(
+        self, candidate: Candidate, target: Target, programs: dict[int, Program], place: Range
+    ) -> int:
+        """The largest size that the candidate's plan serves, 0 if there is none; keeps the plan."""
+        from forestcoll.lower import lower
+
+        try:
+            with self.clock.stage("lower"):
+                program = lower(
+                    candidate.forest,
+                    target,
+                    instances=self.instances,
+                    protocol=candidate.protocol,
+                )
+        except PlanError as error:
+            self._refused = str(error)
+            return 0
+        alike = program.collective not in (Collective.ALLGATHER, Collective.REDUCE_SCATTER)
+        if not (program.in_place if alike else program.out_of_place):
+            # the shim takes the flag of the first plan of a process for all of them
+            return 0
+        programs[place.index] = program
+        most = program.max_bytes or LARGEST
+        return min(most, _largest(program)) if program.style == "onesided" else most
+
+    def _candidates(self, forests: Sequence[Forest], links: Links) -> list[Candidate]:
+        from forestcoll.lower.layout import layout
+
+        found = []
+        for forest in forests:
+            try:
+                chunks = layout(forest, self.instances).chunks
+            except PlanError as error:  # GPUs that are no ranks relay
+                self._refused = str(error)
+                continue
+            found += [Candidate(forest, p, line_of(forest, p, links), chunks) for p in HOP]
+        return found
+
+    def _even(self, candidates: list[Candidate]) -> list[Candidate]:
+        """Those whose plans serve powers of two, as far as the number of ranks lets them."""
+
+        def even(candidate: Candidate) -> bool:
+            return _odd(candidate.forest.n) % _odd(candidate.chunks) == 0
+
+        kept = [c for c in candidates if even(c)]
+        if not kept:
+            return candidates  # none at all, or none that serves powers of two
+        best = max(candidates, key=lambda c: c.forest.algbw)
+        most = max(c.forest.algbw for c in kept)
+        if best.forest.algbw > most:
+            self.notes.append(
+                f"{_gbs(most)} of {_gbs(best.forest.algbw)} GB/s: what is faster needs sizes that "
+                f"are multiples of {best.chunks} elements; synthesize without --sizes makes it"
+            )
+        return kept
+
+    def _written(
+        self,
+        form: PlanFormat,
+        target: Target,
+        limits: Target,
+        chosen: Sequence[tuple[Range, Candidate, Program]],
+        end: int,
+        high: int,
+    ) -> Plans:
+        """The plans with their sizes; the last one reaches up to `end`, of the `high` asked for."""
+        entries: list[Entry] = []
+        for place, candidate, program in chosen:
+            most = end if place is chosen[-1][0] else place.high
+            sized = replace(program, min_bytes=place.low, max_bytes=most)
+            text = pipeline.written(sized, form, limits, candidate.forest, self.clock)
+            entries.append(Entry(place.low, most, candidate, sized, text))
+        why = f"{target.name} counts bytes in 32 bits: no plan serves larger buffers"
+        unserved = (Unserved(end + 1, high, why),) if end < high else ()
+        return Plans(form, target, tuple(entries), unserved)
+
+
+def _largest(program: Program) -> int:
+    from forestcoll.plans import mscclpp_json
+
+    return mscclpp_json.largest_size(program)
+
+
+def _odd(number: int) -> int:
+    """The number without its factors 2."""
+    return number // (number & -number)
+
+
+def _gbs(value: Fraction) -> str:
+    return f"{float(value):.3f}".rstrip("0").rstrip(".")

@@ -1,0 +1,80 @@
+"""A plan set as a table for people and as JSON for machines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from forestcoll.lower import usage
+from forestcoll.report import table as tables
+from forestcoll.report import words
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from forestcoll.plan_set import Entry, PlanSet
+
+HEADS = ("plans", "from", "to", "protocol", "height", "trees", "algbw", "blocks", "multiple of")
+
+
+def table(
+    made: PlanSet, files: Iterable[str], timings: Mapping[str, float], directory: Path
+) -> RenderableType:
+    """A line a plan; what no plan serves; what was written."""
+    from rich.console import Group
+
+    rows = []
+    for plans in made.plans:
+        for entry in plans.entries:
+            rows.append([plans.format, *_row(plans.format, entry)])
+    facts = [
+        ("plan set", f"{made.collective} on {made.name}, {_span(made.low, made.high)}"),
+        ("bound", f"{words.exact(made.optimum.bound.algbw)} GB/s"),
+    ]
+    after = [
+        ("not served", f"{plans.format}: {_span(gap.low, gap.high)}: {gap.why}")
+        for plans in made.plans
+        for gap in plans.unserved
+    ]
+    after += [("note", note) for note in made.notes]
+    after.append(("time", words.seconds(sum(timings.values()))))
+    after.append(("written", f"{words.plural(len(list(files)), 'file')} in {directory}"))
+    return Group(
+        tables.facts(facts), "", tables.columns(HEADS, rows, (1, 2, 4, 5, 6, 7)), "",
+        tables.facts(after),
+    )  # fmt: skip
+
+
+def summary(
+    made: PlanSet, files: Mapping[str, str], timings: Mapping[str, float], directory: Path
+) -> dict[str, object]:
+    """The index, the notes and the files, for machines."""
+    import json
+
+    return {
+        "index": json.loads(files["index.json"]),
+        "bound": str(made.optimum.bound.algbw),
+        "notes": list(made.notes),
+        "seconds": dict(timings),
+        "files": [str(directory / file) for file in files],
+    }
+
+
+def _row(format: str, entry: Entry) -> list[str]:
+    forest = entry.candidate.forest
+    chunks = entry.candidate.chunks
+    return [
+        words.size(entry.low),
+        words.size(entry.high),
+        entry.program.protocol,
+        str(forest.height),
+        str(forest.trees_per_root),
+        words.decimal(forest.algbw),
+        str(usage(entry.program).thread_blocks),
+        f"{chunks} elements" if format == "msccl-xml" else f"{16 * chunks} bytes",
+    ]
+
+
+def _span(low: int, high: int | None) -> str:
+    return f"{words.size(low)} to {words.size(high)}" if high is not None else words.size(low)

@@ -1,0 +1,103 @@
+"""The lowest trees: what is fastest for few bytes, where every hop costs more than its bytes."""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from fractions import Fraction
+
+from forestcoll.forest import Forest, Path, Phase, Tree
+from forestcoll.graph import CapacityGraph
+from forestcoll.program import Collective
+from forestcoll.solver.optimum import Optimum
+
+
+def lowest(
+    graph: CapacityGraph, collective: Collective, root: int | None, best: Optimum, name: str
+) -> Forest | None:
+    """One tree a root that reaches every rank in the fewest hops, switches being no hops.
+
+    Of the ranks one hop nearer to the root, the parent is the one whose way is widest and then the
+    one with the fewest children so far, so that no rank has more to do than it must. `best` is what
+    such trees may fall short of by far: its bound goes with the forest. None where only GPUs that
+    are no ranks lead to some rank.
+    """
+    roots = [root or 0] if collective.rooted else list(range(len(graph.ranks)))
+    phases: list[Phase] = []
+    if collective.reduces:
+        phases.append("reduce")
+    if collective in (Collective.ALLGATHER, Collective.BROADCAST, Collective.ALLREDUCE):
+        phases.append("broadcast")
+    trees: list[Tree] = []
+    for phase in phases:
+        ways = _ways(graph if phase == "broadcast" else graph.reverse())
+        load: dict[tuple[int, int], int] = defaultdict(int)
+        trees += [_tree(graph, ways, graph.ranks[r], phase, load) for r in roots]
+    if any(len(tree.edges) < len(graph.ranks) - 1 for tree in trees):
+        return None
+    return Forest(
+        name, graph, collective, len(roots), tuple(trees), best.bound, -1 if root is None else root
+    )
+
+
+Ways = dict[int, dict[int, tuple[Fraction, Path]]]  # rank -> rank -> (GB/s, path through switches)
+
+
+def _ways(graph: CapacityGraph) -> Ways:
+    """Per rank those that it reaches through switches alone, each by the widest, shortest path."""
+    near: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for tail, head, capacity in zip(graph.tail, graph.head, graph.capacity, strict=True):
+        near[tail].append((head, capacity))
+    return {rank: _reached(graph, near, rank) for rank in graph.ranks}
+
+
+def _reached(
+    graph: CapacityGraph, near: dict[int, list[tuple[int, int]]], start: int
+) -> dict[int, tuple[Fraction, Path]]:
+    ranks = set(graph.ranks)
+    found: dict[int, tuple[Fraction, Path]] = {}
+    done: set[int] = set()
+    queue: list[tuple[int, int, Path]] = [(-sum(c for _, c in near[start]), 0, (start,))]
+    while queue:
+        width, length, path = heapq.heappop(queue)
+        node = path[-1]
+        if node in done:
+            continue
+        done.add(node)
+        if node != start and graph.gpu[node]:
+            if node in ranks:
+                found[node] = (-width * graph.unit, path)
+            continue
+        for head, capacity in near[node]:
+            if head not in done:
+                heapq.heappush(queue, (max(width, -capacity), length + 1, (*path, head)))
+    return found
+
+
+def _tree(
+    graph: CapacityGraph, ways: Ways, root: int, phase: Phase, load: dict[tuple[int, int], int]
+) -> Tree:
+    """By levels from the root; `load` counts the trees that each rank's way to another carries."""
+    edges: list[Path] = []
+    level = [root]
+    seen = {root}
+    while level:
+        reached: dict[int, list[int]] = defaultdict(list)
+        for parent in level:
+            for child in ways[parent]:
+                if child not in seen:
+                    reached[child].append(parent)
+        children: dict[int, int] = defaultdict(int)
+        for child in sorted(reached):
+            parent = min(
+                reached[child],
+                key=lambda p, c=child: (-ways[p][c][0], children[p], load[p, c], p),  # type: ignore[misc]
+            )
+            children[parent] += 1
+            load[parent, child] += 1
+            edges.append(ways[parent][child][1])
+        level = sorted(reached)
+        seen.update(level)
+    if phase == "reduce":
+        edges = [tuple(reversed(path)) for path in reversed(edges)]
+    return Tree(root, phase, 1, tuple(edges))

@@ -1,0 +1,456 @@
+"""Plan sets: for every size the plan that is quickest, found as the runtimes look plans up."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from forestcoll import catalog, cli, plan_set
+from forestcoll.budget import Budget
+from forestcoll.errors import ForestCollError, PlanError, UnsupportedError
+from forestcoll.execute import cpu
+from forestcoll.forest import check as check_forest
+from forestcoll.graph import CapacityGraph
+from forestcoll.plan_set.estimate import WORTH, Line, Range, latencies, line_of, lowest_lines
+from forestcoll.plan_set.index import FORMAT, digest, files_of, loads
+from forestcoll.program import Collective
+from forestcoll.solver import optimum, solve
+from forestcoll.solver.lowest import lowest
+
+K, G = 1 << 10, 1 << 30
+
+
+def made(name: str, collective: str, low: int = K, high: int = 8 * G, **how: Any) -> Any:
+    first, *pairs = name.split()
+    topology = catalog.load(first, dict(p.split("=", 1) for p in pairs))
+    return plan_set.make(topology, collective, low, high, **how)
+
+
+def written(the_set: Any, directory: Path) -> Path:
+    for file, text in files_of(the_set).items():
+        (directory / file).parent.mkdir(parents=True, exist_ok=True)
+        (directory / file).write_text(text)
+    return directory
+
+
+# ---------------------------------------------------------------------------------- estimates
+
+
+lines = st.builds(
+    Line,
+    st.fractions(Fraction(1, 10), 100, max_denominator=10),
+    st.fractions(Fraction(1, 10), 1000, max_denominator=10),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(lines, min_size=1, max_size=6),
+    st.integers(1, 10**6),
+    st.integers(0, 10**9),
+    st.lists(st.integers(1, 10**9), min_size=6, max_size=6),
+)
+def test_the_lowest_lines_leave_no_gap_and_are_nearly_the_lowest(
+    some: list[Line], low: int, more: int, ends: list[int]
+) -> None:
+    high = low + more
+    until = ends[: len(some)]
+    ranges = lowest_lines(some, low, high, until)
+    reach = min(high, max(until))
+    assert (ranges[-1].high if ranges else low - 1) == max(reach, low - 1)
+    assert [r.low for r in ranges] == [low, *(r.high + 1 for r in ranges[:-1])][: len(ranges)]
+    for place in ranges:
+        assert place.high <= until[place.index]
+        for size in (place.low, (place.low + place.high) // 2, place.high):
+            best = min(
+                line.time(size) for line, end in zip(some, until, strict=True) if end >= size
+            )
+            # lines are left out one after the other, each for less than WORTH
+            assert some[place.index].time(size) <= best * WORTH ** len(some)
+
+
+def test_two_lines_cross_where_the_arithmetic_says() -> None:
+    near = Line(Fraction(5), Fraction(10))  # 5 us, 10 GB/s
+    far = Line(Fraction(15), Fraction(20))
+    # 10 us of latency are won back at 1/10 - 1/20 us a kilobyte: 200,000 bytes
+    found = lowest_lines([near, far], 1000, 10**7)
+    assert found == [Range(1000, 199_999, 0), Range(200_000, 10**7, 1)]
+
+
+def test_a_line_that_wins_a_little_is_left_out() -> None:
+    few, middle, many = (Line(Fraction(a), Fraction(b)) for a, b in ((5, 10), (10, 13), (15, 20)))
+    assert [r.index for r in lowest_lines([few, middle, many], 1000, 10**8)] == [0, 2]
+
+
+def test_the_latency_is_that_of_the_longest_way() -> None:
+    topology = catalog.load("dgx-a100", {"boxes": "2"})
+    graph = CapacityGraph.from_topology(topology)
+    best = optimum(graph, Collective.ALLREDUCE, None)
+    star = lowest(graph, Collective.ALLREDUCE, None, best, "star")
+    assert star is not None
+    line = line_of(star, "LL", latencies(topology))
+    # both ways over the network: 2 x (0.85 + 0.85 of the links + 0.6 of the runtime)
+    assert line.latency == 2 * Fraction("2.3")
+    assert line.algbw == star.algbw / 2
+    assert line_of(star, "Simple", latencies(topology)).latency == 2 * Fraction("5.1")
+
+
+@pytest.mark.parametrize("collective", list(Collective), ids=str)
+@pytest.mark.parametrize(("name", "height"), [("dgx-a100", 1), ("dgx1-v100", 2), ("mi250", 4)])
+def test_the_lowest_trees_are_the_lowest(name: str, height: int, collective: Collective) -> None:
+    graph = CapacityGraph.from_topology(catalog.load(name, {}))
+    root = 0 if collective.rooted else None
+    best = optimum(graph, collective, root)
+    found = lowest(graph, collective, root, best, name)
+    assert found is not None
+    check_forest(found)
+    assert found.height <= height + (0 if collective.rooted else 1)
+    assert found.height <= solve(graph, collective, root, 1, name=name).height
+    assert found.algbw <= best.algbw
+
+
+def test_no_lowest_trees_where_only_strangers_lead_on() -> None:
+    topology = catalog.load("ring", {"gpus": "4"})
+    ranks = [topology.gpus[0], topology.gpus[2]]
+    graph = CapacityGraph.from_topology(topology, ranks=ranks, relays="all")
+    best = optimum(graph, Collective.ALLGATHER, None)
+    assert lowest(graph, Collective.ALLGATHER, None, best, "ring") is None
+
+
+# --------------------------------------------------------------------------------------- sets
+
+
+@pytest.mark.parametrize(
+    ("name", "collective"),
+    [("dgx1-v100", collective) for collective in Collective] + [("dgx-a100", Collective.ALLREDUCE)],
+)
+def test_every_size_has_one_plan_and_the_plans_run(
+    name: str, collective: Collective, tmp_path: Path
+) -> None:
+    the_set = made(name, collective)
+    verdict = plan_set.check(written(the_set, tmp_path))
+    assert len(verdict.lines) > len(the_set.plans)
+    for plans in the_set.plans:
+        entries = plans.entries
+        assert entries[0].low == K
+        assert [e.low for e in entries[1:]] == [e.high + 1 for e in entries[:-1]]
+        reach = 8 * G if plans.format == "msccl-xml" else entries[-1].high
+        assert entries[-1].high == reach
+        assert (reach, [g.high for g in plans.unserved]) in ((8 * G, []), (reach, [8 * G]))
+        for entry in entries:
+            assert (entry.program.min_bytes, entry.program.max_bytes) == (entry.low, entry.high)
+            size = min(entry.high, max(entry.low, 1 << 15))
+            assert cpu.run(entry.program, size, dtype="int32").wrong == 0
+
+
+def test_protocols_go_from_little_data_to_much() -> None:
+    xml, onesided = made("dgx-a100 boxes=2", "allreduce").plans
+    protocols = [e.program.protocol for e in xml.entries]
+    assert protocols == sorted(protocols, key=["LL", "LL128", "Simple"].index)
+    assert {protocols[0], protocols[-1]} == {"LL", "Simple"}
+    assert [e.program.protocol for e in onesided.entries][-1] == "Simple"
+    assert onesided.entries[-1].high < 1 << 32
+    (gap,) = onesided.unserved
+    assert (gap.low, gap.high) == (onesided.entries[-1].high + 1, 8 * G)
+    assert gap.why == "mscclpp counts bytes in 32 bits: no plan serves larger buffers"
+    heights = [e.candidate.forest.height for e in xml.entries]
+    assert heights == sorted(heights)
+
+
+def test_plans_serve_powers_of_two() -> None:
+    the_set = made("dgx-a100 boxes=2", "allgather", target="rccl", formats=("msccl-xml",))
+    for entry in the_set.plans[0].entries:
+        chunks = entry.candidate.chunks
+        assert chunks & (chunks - 1) == 0
+    assert the_set.notes == [
+        "345.946 of 346.667 GB/s: what is faster needs sizes that are multiples of 208 elements; "
+        "synthesize without --sizes makes it"
+    ]
+
+
+def test_sizes_beyond_2_gib_alone_are_nothing_for_mscclpp() -> None:
+    with pytest.raises(PlanError, match=r"begin below 2147483648 bytes"):
+        made("dgx-a100", "allgather", 3 * G, 4 * G, target="mscclpp", formats=("mscclpp-json",))
+    xml = made("dgx-a100", "allgather", 3 * G, 4 * G, target="msccl", formats=("msccl-xml",))
+    assert [(e.low, e.high) for e in xml.plans[0].entries] == [(3 * G, 4 * G)]
+
+
+def test_a_late_start_of_the_last_plan_stays_readable() -> None:
+    the_set = made("dgx-a100", "allgather", K, 3 * G)
+    for plans in the_set.plans:
+        assert plans.entries[-1].low < 1 << 31
+        assert plans.entries[-1].high == 3 * G
+
+
+@pytest.mark.parametrize(("low", "high"), [(0, 5), (6, 5), (1, 2**50 + 1)])
+def test_sizes_out_of_order(low: int, high: int) -> None:
+    with pytest.raises(UnsupportedError, match=f"sizes {low} to {high}: must be ascending"):
+        made("dgx-a100", "allgather", low, high)
+
+
+def test_a_set_keeps_budgets() -> None:
+    the_set = made(
+        "mi250", "allgather", target="msccl", formats=("msccl-xml",), budget=Budget(trees=2)
+    )
+    for entry in the_set.plans[0].entries:
+        assert entry.candidate.forest.trees_per_root <= 2
+    with pytest.raises(PlanError, match=r"msccl within the budget holds 1"):
+        made("mi250", "allgather", target="msccl", formats=("msccl-xml",), budget=Budget(blocks=1))
+
+
+@pytest.mark.slow
+def test_what_rccl_cannot_hold_is_written_for_msccl() -> None:
+    the_set = made("star gpus=66", "allgather", K, 1 << 20, formats=("msccl-xml",))
+    assert the_set.plans[0].target.name == "msccl"
+    assert any("the MSCCL XML is for msccl only" in note for note in the_set.notes)
+    with pytest.raises(PlanError, match="rccl holds 64"):
+        made("star gpus=66", "allgather", K, 1 << 20, formats=("msccl-xml",), target="rccl")
+
+
+# -------------------------------------------------------------------------------------- check
+
+
+@pytest.fixture(scope="module")
+def right(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    the_set = made("dgx-a100", "allreduce", K, 1 << 32)
+    return written(the_set, tmp_path_factory.mktemp("set"))
+
+
+def index_of(directory: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((directory / "index.json").read_text())
+    return found
+
+
+def test_the_index_says_what_is_served(right: Path) -> None:
+    index = index_of(right)
+    assert index["format"] == FORMAT
+    assert (index["collective"], index["ranks"], index["root"]) == ("allreduce", 8, None)
+    xml, onesided = index["runtimes"]
+    assert xml["operations"] == ["sum", "prod", "min", "max"]
+    assert onesided["operations"] == ["sum"]
+    assert (xml["in_place"], xml["out_of_place"]) == (True, True)
+    assert (onesided["in_place"], onesided["out_of_place"]) == (True, False)
+    assert xml["not_served"] == [
+        {"min_bytes": 1, "max_bytes": K - 1, "why": "outside of --sizes"},
+        {"min_bytes": 2**32 + 1, "max_bytes": None, "why": "outside of --sizes"},
+    ]
+    for runtime, unit in ((xml, "elements"), (onesided, "bytes")):
+        for plan in runtime["plans"]:
+            assert plan["multiple"]["unit"] == unit
+            assert (right / plan["file"]).is_file()
+            assert (right / plan["forest"]).is_file()
+            assert plan["sha256"] == digest((right / plan["file"]).read_text())
+
+
+def test_a_first_plan_with_many_chunks_leaves_small_sizes_out() -> None:
+    the_set = made("mi250", "allgather", 1, 1 << 20, target="msccl", formats=("msccl-xml",))
+    index = loads(files_of(the_set)["index.json"], "index")
+    least = index.runtimes[0].plans[0].multiple.count
+    (gap, _) = index.runtimes[0].not_served
+    assert (gap.min_bytes, gap.max_bytes) == (1, least - 1)
+    assert gap.why == f"fewer than the {least} elements that the first plan needs"
+
+
+def edited(change: Callable[[dict[str, Any]], None]) -> Callable[[Path], None]:
+    def apply(directory: Path) -> None:
+        index = index_of(directory)
+        change(index)
+        (directory / "index.json").write_text(json.dumps(index))
+
+    return apply
+
+
+def plan(index: dict[str, Any], number: int) -> dict[str, Any]:
+    found: dict[str, Any] = index["runtimes"][0]["plans"][number]
+    return found
+
+
+def touch_plan(directory: Path) -> None:
+    path = directory / plan(index_of(directory), 0)["file"]
+    path.write_text(path.read_text().replace('cnt="1"', 'cnt="2"', 1))
+
+
+def swap_plans(directory: Path) -> None:
+    """The first two plans' files trade places, with their sums."""
+    index = index_of(directory)
+    a, b = plan(index, 0), plan(index, 1)
+    paths = directory / a["file"], directory / b["file"]
+    texts = [path.read_text() for path in paths]
+    for path, text in zip(paths, reversed(texts), strict=True):
+        path.write_text(text)
+    a["sha256"], b["sha256"] = b["sha256"], a["sha256"]
+    (directory / "index.json").write_text(json.dumps(index))
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda d: (d / "index.json").unlink(), "index.json: No such file or directory"),
+        (lambda d: (d / "index.json").write_text("{"), "index.json: the text: Invalid JSON"),
+        (edited(lambda i: i.pop("ranks")), "index.json: ranks: Field required"),
+        (edited(lambda i: i.update(format="x/1")), "index.json: format: "),
+        (edited(lambda i: i.update(ranks=7)), "the number of ranks is 8; index.json says 7"),
+        (
+            edited(lambda i: i.update(collective="allgather")),
+            "the collective is allreduce; index.json says allgather",
+        ),
+        (edited(lambda i: plan(i, 1).update(min_bytes=plan(i, 1)["min_bytes"] - 1)), "both serve"),
+        (
+            edited(lambda i: plan(i, 1).update(min_bytes=plan(i, 1)["min_bytes"] + 1)),
+            "nothing serves",
+        ),
+        (edited(lambda i: plan(i, 0).update(min_bytes=2 * K)), "begins at 2048 bytes, the set at"),
+        (edited(lambda i: i.update(max_bytes=2**33)), "not_served does not say so"),
+        (edited(lambda i: plan(i, -1).update(max_bytes=2**31)), "not_served does not say so"),
+        (edited(lambda i: plan(i, 0).update(max_bytes=1)), "serves 1024 to 1"),
+        (edited(lambda i: i["runtimes"][0]["plans"].reverse()), "not in the order of their sizes"),
+        (edited(lambda i: i["runtimes"][0].update(plans=[])), "msccl-xml: has no plan"),
+        (edited(lambda i: plan(i, 0).update(protocol="Simple")), "the protocol is LL; index.json"),
+        (edited(lambda i: plan(i, 0)["multiple"].update(count=3)), "the multiple is "),
+        (edited(lambda i: plan(i, 0).update(thread_blocks=3)), "the number of thread blocks is "),
+        (
+            edited(lambda i: plan(i, 0).update(file="../plan.xml")),
+            "must lie in the set's directory",
+        ),
+        (edited(lambda i: plan(i, 0).update(forest="x")), "no forest x"),
+        (edited(lambda i: i["forests"][0].update(height=9)), "its height is "),
+        (edited(lambda i: i["runtimes"][0].update(in_place=False)), "whether it serves in place"),
+        (touch_plan, "SHA-256 differs"),
+        (swap_plans, "is .*; index.json says "),
+        (
+            lambda d: (d / "msccl-xml" / "README").touch(),
+            "README: is not in index.json; the runtime",
+        ),
+        (lambda d: shutil.rmtree(d / "forests"), "forest.json: No such file or directory"),
+        (lambda d: shutil.rmtree(d / "msccl-xml"), "msccl-xml: No such file or directory"),
+    ],
+)
+def test_damage_is_named(
+    damage: Callable[[Path], None], words: str, right: Path, tmp_path: Path
+) -> None:
+    directory = tmp_path / "set"
+    shutil.copytree(right, directory)
+    damage(directory)
+    with pytest.raises(ForestCollError, match=words):
+        plan_set.check(directory)
+
+
+def test_a_wrong_plan_is_found_even_with_the_right_sum(right: Path, tmp_path: Path) -> None:
+    directory = tmp_path / "set"
+    shutil.copytree(right, directory)
+    index = index_of(directory)
+    first = plan(index, 0)
+    path = directory / first["file"]
+    text = path.read_text()
+    start = text.index('type="s"')
+    path.write_text(text[:start] + text[start:].replace('srcoff="', 'srcoff="1', 1))
+    first["sha256"] = digest(path.read_text())
+    (directory / "index.json").write_text(json.dumps(index))
+    with pytest.raises(ForestCollError, match=path.name):
+        plan_set.check(directory)
+
+
+# ------------------------------------------------------------------------------- command line
+
+
+def call(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
+    code = cli.main(words)
+    captured = capsys.readouterr()
+    return code, captured.out + captured.err
+
+
+def test_synthesize_and_verify_a_set(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "set"
+    words = (
+        "synthesize",
+        "-t",
+        "dgx-a100",
+        "-c",
+        "allgather",
+        "--sizes",
+        "1K:64M",
+        "-o",
+        f"{out}/",
+    )
+    code, output = call(capsys, *words)
+    assert code == 0, output
+    assert "plan set  allgather on dgx-a100-1, 1 KiB to 64 MiB" in output
+    assert "8 elements" in output
+    assert sorted(p.name for p in out.iterdir()) == [
+        "forests",
+        "index.json",
+        "msccl-xml",
+        "mscclpp-json",
+    ]
+    code, output = call(capsys, "verify", str(out))
+    assert code == 0, output
+    assert "1024 to 67108864 bytes without gap or overlap" in output
+    assert call(capsys, *words)[0] == 1  # exists already
+    code, output = call(
+        capsys, *words[:-4], "--sizes", "1K:1M", "--target", "rccl", "-o", f"{out}/", "--force"
+    )
+    assert code == 0, output
+    assert list((out / "mscclpp-json").iterdir()) == []  # the earlier set's plans are gone
+    assert call(capsys, "verify", str(out))[0] == 0
+    (out / "msccl-xml" / "mine.xml").write_text("<algo/>")
+    code, output = call(capsys, *words, "--force")
+    assert code == 1
+    assert "mine.xml: is no plan of the set" in output
+    assert call(capsys, "verify", str(out))[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--sizes", "1K"), "'1K' is no range of sizes; write LOW:HIGH, such as 1K:8G"),
+        (("--sizes", "2K:1K"), "'2K:1K' begins above its end"),
+        (("--sizes", "x:1K"), "'x' is not a size"),
+        (("--sizes", "1K:1M", "--trees", "2"), "--sizes chooses trees and protocols by itself"),
+        (("--sizes", "1K:1M", "--protocol", "LL"), "--sizes chooses trees and protocols by itself"),
+        (("--sizes", "1K:1M", "--format", "forest"), "--sizes make plans; only a forest is asked"),
+    ],
+)
+def test_options_that_make_no_sense(
+    options: tuple[str, ...], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = ("synthesize", "-t", "dgx-a100", "-c", "allgather", "-o", f"{tmp_path}/out/")
+    code, output = call(capsys, *base, *options)
+    assert code == 2
+    assert words in output
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_set_needs_a_directory(capsys: pytest.CaptureFixture[str]) -> None:
+    code, output = call(
+        capsys,
+        "synthesize",
+        "-t",
+        "dgx-a100",
+        "-c",
+        "allgather",
+        "--sizes",
+        "1K:1M",
+        "-o",
+        "x.msccl.xml",
+    )
+    assert (code, "--sizes write several files" in output) == (2, True)
+
+
+def test_machines_read_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, output = call(
+        capsys,
+        *("synthesize", "-t", "dgx-a100", "-c", "broadcast", "--sizes", "1K:1M", "--json"),
+        *("-o", f"{tmp_path}/set/"),
+    )
+    assert code == 0, output
+    said = json.loads(output)
+    assert said["index"] == index_of(tmp_path / "set")
+    assert any("no runtime looks at the root" in note for note in said["notes"])
