@@ -425,6 +425,49 @@ def test_sums_of_other_boxes_need_scratch_and_those_of_the_own_do_not() -> None:
     assert [r.scratch_chunks for r in program.ranks] == [1, 0, 0, 0, 0, 0, 0, 0]
 
 
+def loops(program: Program, rank: int) -> list[Pipeline]:
+    return [
+        s for b in program.ranks[rank].thread_blocks for s in b.steps if isinstance(s, Pipeline)
+    ]
+
+
+@pytest.mark.parametrize("boxes", [1, 4])
+def test_trees_of_a_root_go_in_step(boxes: int) -> None:
+    """Where they share a thread block anyway: one loop, one signal, several blocks a put."""
+    trees = [tree("broadcast", 1, [-1, 0, 1, 1]), tree("broadcast", 1, [-1, 0, 1, 2])]
+    made = forest(Collective.BROADCAST, 4, trees, boxes)
+    apart = proven(made, MSCCLPP)
+    assert [len(loops(apart, r)) for r in range(2)] == [2, 2]
+    program = lower(made, replace(MSCCLPP, thread_blocks=1))
+    verify(program, launches=3)
+    link_loads(program, made)
+    assert [len(loops(program, r)) for r in range(2)] == [1, 1]
+    if boxes == 1:  # a proxy signals every put
+        (root,) = loops(program, 0)
+        assert [i.op for i in root.body[:3]] == [Op.PUT, Op.NOP, Op.SIGNAL]
+        assert [ref.offset for ref in root.body[0].src] == [0, 1]
+        assert len(root.body[0].dst) == 2
+    assert usage(program).operations < usage(apart).operations
+
+
+def test_trees_that_wait_for_each_other_do_not_go_in_step() -> None:
+    trees = [tree("reduce", 1, [-1, 0, 1, 2]), tree("reduce", 1, [-1, 2, 0, 1])]
+    made = forest(Collective.REDUCE, 4, trees)
+    program = lower(made, replace(MSCCLPP, thread_blocks=1))
+    verify(program)
+    assert [len(loops(program, r)) for r in (1, 2)] == [2, 2]
+
+
+@settings(max_examples=25, deadline=None)
+@given(forests(), st.integers(1, 3))
+def test_any_forest_may_go_in_step(made: Forest, blocks: int) -> None:
+    few = replace(MSCCLPP, thread_blocks=blocks, steps=1000, channels=32, remote_buffers=64)
+    program = lower(made, few)
+    verify(program, launches=3)
+    link_loads(program, made)
+    assert usage(program).thread_blocks <= blocks
+
+
 def test_pipelines_take_the_callers_slice() -> None:
     program = lower(of_shape(Collective.REDUCE, 3, chain), MSCCLPP, unit_bytes=4096)
     sizes = {
@@ -625,6 +668,10 @@ def solved(name: str, parameters: dict[str, str], collective: Collective, trees:
     return solve(graph, collective, root, trees, name=topology.name)
 
 
+def parameters(name: str) -> set[str]:
+    return {p.name for p in catalog.heading(name).parameters}
+
+
 @ALL
 @pytest.mark.parametrize(
     ("name", "parameters", "trees"),
@@ -634,6 +681,36 @@ def test_machines(collective: Collective, name: str, parameters: Any, trees: Any
     made = solved(name, parameters, collective, trees)
     for target in (RCCL, MSCCLPP):
         proven(made, target)
+
+
+MACHINES = [
+    pytest.param(name, boxes, id=f"{name}-{boxes}", marks=[pytest.mark.slow] * (boxes > 2))
+    for name in catalog.names()
+    for boxes in (0, 2, 4)
+    if not boxes or ("boxes" in parameters(name) and name != "gb200-nvl72")
+]
+
+
+@ALL
+@pytest.mark.parametrize(("name", "boxes"), MACHINES)
+def test_every_machine_fits_and_loads_its_links_as_the_forest(
+    name: str, boxes: int, collective: Collective
+) -> None:
+    """The exact optimum, no link more loaded than its trees say, to the fraction."""
+    made = solved(name, {"boxes": str(boxes)} if boxes else {}, collective, "auto")
+    program = lower(made, MSCCLPP)
+    pairs = link_loads(program, made)
+    assert sum(pairs.values()) == Fraction(
+        sum(t.weight * len(t.edges) for t in made.expanded().trees), made.total
+    )
+    used = usage(program)
+    assert used.thread_blocks <= MSCCLPP.thread_blocks
+    assert used.steps <= MSCCLPP.steps
+    assert used.scratch <= 1
+    if made.n <= 32 and collective is Collective.ALLREDUCE:
+        start = time.process_time()
+        verify(program)
+        assert time.process_time() - start < 5
 
 
 @pytest.mark.parametrize("target", [MSCCL, RCCL, MSCCLPP], ids=lambda t: t.name)

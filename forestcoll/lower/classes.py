@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, NoReturn
 
 from forestcoll.errors import PlanError
+from forestcoll.lower.bundles import merged, orderly
 from forestcoll.lower.lanes import Shakes, near_masks
 from forestcoll.lower.layout import Layout
 from forestcoll.lower.limits import Budget
@@ -29,6 +30,7 @@ BUSY = 32
 So many channels NCCL has at most; more would take processors from computation.
 """
 Place = tuple[int, int]  # rank, half
+Members = list[tuple[int, int]]  # (tree, piece)
 
 
 class Share(NamedTuple):
@@ -123,28 +125,60 @@ def widest(mask: int, near: int) -> int:
     return max(inside, mask.bit_count() - inside)
 
 
-def units(layout: Layout, emitter: Emitter, room: Room) -> Iterator[Unit]:
-    """All pieces of all trees, in units, root by root."""
+def units(layout: Layout, emitter: Emitter, room: Room, most: int = 1) -> list[Unit]:
+    """All pieces of all trees, in units, root by root; up to `most` trees are bundled.
+
+    Bundles are of trees in one piece, and for an allreduce of pairs of trees that carry the same.
+    """
+    found: list[Unit] = []
+    open_: dict[tuple[int, int, bool, bool], tuple[int, list[Members]]] = {}  # place, its trees
+    for members in _members(layout, emitter, room):
+        trees = [layout.trees[number] for number, _ in members]
+        key = (trees[0].root, trees[0].count, len(trees) > 1, trees[0].phase == "reduce")
+        whole = all(emitter.bundled(number) for number, _ in members)
+        place, others = open_.get(key, (len(found), []))
+        if others and whole and len(others) < most:
+            together = [*others, members]
+            unit = _unit(layout, emitter, room, together)
+            if _in_step(layout, emitter, together) and room.obstacle(unit, Class(0)) is None:
+                found[place] = unit
+                others.append(members)
+                continue
+        if whole:
+            open_[key] = (len(found), [members])
+        found.append(_unit(layout, emitter, room, [members]))
+    return found
+
+
+def _members(layout: Layout, emitter: Emitter, room: Room) -> Iterator[Members]:
+    """The pieces of every unit without bundles, and how the trees of an allreduce meet."""
     for together in overlapping(layout):
         mains = [[(number, 0)] for number in together]
         if len(together) == 2 and _coincide(layout, together):
             up, down = sorted(together, key=lambda i: layout.trees[i].phase, reverse=True)
             if emitter.fuse(up, down):
-                both = _unit(layout, emitter, [(up, 0), (down, 0)])
-                if room.obstacle(both, Class(0)) is None:
-                    yield both
-                    mains = []
+                pair = [(up, 0), (down, 0)]
+                if room.obstacle(_unit(layout, emitter, room, [pair]), Class(0)) is None:
+                    mains = [pair]
                 else:
                     emitter.part_ways(up)
-            if mains:
+            if len(mains) > 1:
                 emitter.hand_over(up, down)
         elif len(together) > 1:
             emitter.queue(together)
-        for members in mains:
-            yield _unit(layout, emitter, members)
+        yield from mains
         for number in together:
             for piece in range(1, emitter.pieces[number].count):
-                yield _unit(layout, emitter, [(number, piece)])
+                yield [(number, piece)]
+
+
+def _in_step(layout: Layout, emitter: Emitter, together: Iterable[Members]) -> bool:
+    """Whether the trees can go through their pipelines in step, each phase by itself."""
+    trees = [layout.trees[number] for members in together for number, _ in members]
+    return all(
+        orderly([t for t in trees if t.phase == phase], emitter.boxes)
+        for phase in ("reduce", "broadcast")
+    )
 
 
 def deal(wanted: Sequence[Unit], budget: Budget, room: Room, most: int) -> list[Class] | Unit:
@@ -208,13 +242,15 @@ def _enough(wanted: Sequence[Unit]) -> int:
     return max(1, len(wanted) * BUSY // max(BUSY, *busy.values()))
 
 
-def _unit(layout: Layout, emitter: Emitter, members: Sequence[tuple[int, int]]) -> Unit:
-    parts: dict[Place, list[Part]] = defaultdict(list)
+def _unit(layout: Layout, emitter: Emitter, room: Room, bundle: Sequence[Members]) -> Unit:
+    alike: dict[tuple[Place, bool], list[Part]] = defaultdict(list)
+    members = [member for some in bundle for member in some]
     for number, piece in members:
-        for rank in emitter.pieces[number].members(piece):
-            part = emitter.part(number, piece, rank)
-            if part is not None:
-                parts[rank, emitter.half(number, rank)].append(part)
+        for rank, part in emitter.parts(number, piece):
+            alike[(rank, emitter.half(number, rank)), part.key[0]].append(part)
+    parts: dict[Place, list[Part]] = defaultdict(list)
+    for (place, _), some in alike.items():
+        parts[place].append(merged(some, room.near[place[0]], room.target))
     shares = {}
     for place, some in parts.items():
         share = NOTHING

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from forestcoll.lower.classes import Class, Room, Unit, deal, refuse, units
+from forestcoll.lower.classes import BUSY, Class, Room, Unit, deal, refuse, units
 from forestcoll.lower.hosts import Host, Wiring, hosts
 from forestcoll.lower.lanes import Shakes, epilogue, lanes_of, plain, prologue
 from forestcoll.lower.layout import Layout
@@ -36,7 +36,10 @@ from forestcoll.program import (
     Step,
     ThreadBlock,
 )
+from forestcoll.targets import Target
 
+MOST_IN_STEP = 8
+"""Trees of a bundle at most: as many blocks as an operation moves."""
 OVERLAPPED = "reduce and broadcast overlap, slice by slice"
 SERIAL = "reduce and broadcast of a class one after the other: too few thread blocks to overlap"
 
@@ -51,17 +54,32 @@ def lower_onesided(
     room = Room(boxes, budget.target)
     pieces = [cut(tree, boxes, budget.target) for tree in layout.trees]
     both = layout.collective is Collective.ALLREDUCE
-    halves = 2 if both else 1
-    while True:
+    attempts = [
+        (halves, most)
+        for halves in ((2, 1) if both else (1,))
+        for most in sorted({_in_a_class(layout, boxes, budget.target), MOST_IN_STEP})
+    ]
+    for last, (halves, most) in enumerate(attempts, 1 - len(attempts)):
         emitter = Emitter(layout, pieces, boxes, budget.target, halves)
-        wanted = list(units(layout, emitter, room))
+        wanted = units(layout, emitter, room, most)
         found = _dealt(layout, wanted, budget, room)
         if not isinstance(found, Unit):
             ranks = _programs(layout, emitter, *found, room, unit_bytes)
             return ranks, (OVERLAPPED if halves == 2 else SERIAL) if both else ""
-        if halves == 1:
+        if not last:
             refuse(found, wanted, budget, room)
-        halves = 1
+    raise AssertionError("there is a last attempt")
+
+
+def _in_a_class(layout: Layout, boxes: Boxes, target: Target) -> int:
+    """How many trees a thread block has to do anyway, at the rank with the most to do."""
+    busy = [0] * layout.n
+    for tree in layout.trees:
+        if tree.phase == layout.trees[0].phase:
+            inner = set(tree.parent)
+            for rank, parent in enumerate(tree.parent):
+                busy[rank] += rank in inner or boxes[rank] != boxes[parent]
+    return min(MOST_IN_STEP, -(-max(busy) // min(BUSY, target.thread_blocks)))
 
 
 def _dealt(

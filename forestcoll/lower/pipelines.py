@@ -67,6 +67,7 @@ class Emitter:
         self._fused: dict[int, int] = {}  # reduce tree -> the broadcast tree that its root begins
         self._begun: set[int] = set()  # those broadcast trees
         self._gates: dict[tuple[int, int, int], int] = {}  # (tree, rank, piece): its semaphore
+        self._parts: dict[tuple[int, int], list[tuple[int, Part]]] = {}
         self._handed: dict[int, list[int]] = {}  # reduce tree: root's semaphores, every slice
         self._taken: dict[int, int] = {}  # broadcast tree: the root's semaphore, every slice
         self._released: dict[int, list[int]] = defaultdict(list)  # the same, after the last slice
@@ -97,7 +98,7 @@ class Emitter:
             return False
         self._fused[up] = down
         self._begun.add(down)
-        part = self.part(up, 0, root)
+        part = self._part(up, 0, root)
         assert part is not None
         kinds = [kind_of(root, x // 2, self.boxes) for x in lanes_of(part.lanes)]
         remote = [kind_of(root, x // 3, self.boxes) for x in lanes_of(part.remote)]
@@ -111,6 +112,8 @@ class Emitter:
 
     def part_ways(self, up: int) -> None:
         """Takes `fuse` back."""
+        for number in (up, self._fused[up]):
+            self._parts.pop((number, 0), None)
         self._begun.discard(self._fused.pop(up))
 
     def hand_over(self, up: int, down: int) -> None:
@@ -134,6 +137,11 @@ class Emitter:
                     self._released[up].append(semaphore)
                     self._acquired[down].append(semaphore)
 
+    def bundled(self, number: int) -> bool:
+        """Whether the tree may go in step with others: in one piece, its begin its own affair."""
+        queued = self._released[number] or self._acquired[number]
+        return self.pieces[number].count == 1 and not queued
+
     # --- parts ------------------------------------------------------------------------------------
 
     def half(self, number: int, rank: int) -> int:
@@ -145,8 +153,22 @@ class Emitter:
             return 0
         return self._last
 
-    def part(self, number: int, piece: int, rank: int) -> Part | None:
-        """What `rank` does for one piece of tree `number`; None where that is nothing at all."""
+    def parts(self, number: int, piece: int) -> list[tuple[int, Part]]:
+        """Per rank what it does for one piece of tree `number`; who has nothing to do is left out.
+
+        They are kept: how the halves of an allreduce meet must be settled before.
+        """
+        known = self._parts.get((number, piece))
+        if known is None:
+            known = [
+                (rank, part)
+                for rank in self.pieces[number].members(piece)
+                if (part := self._part(number, piece, rank)) is not None
+            ]
+            self._parts[number, piece] = known
+        return known
+
+    def _part(self, number: int, piece: int, rank: int) -> Part | None:
         tree, pieces = self.layout.trees[number], self.pieces[number]
         down = tree.phase == "broadcast"
         if down and number in self._begun and rank == tree.root:
