@@ -346,8 +346,8 @@ NB_MODULE(_kernel, m) {
         "(height, [(root, weight, paths)]): spanning trees, supply[r] of them at every r, in growth "
         "order. Without `exact` only the lowest trees will do, else None.");
   m.def("pack_nested", &pack_nested_py, "logical"_a, "supply"_a, "sinks"_a, "group"_a,
-        "As pack, but box by box: `group` names each node's box or is -1. None where no box takes in "
-        "every tree exactly once, or the trees between boxes find no layers.");
+        "As pack, but box by box: `group` names each node's box or is -1. None where no box can be made "
+        "to take in every tree exactly once.");
   m.def("scan_trees", &scan_trees_py, "nodes"_a, "tail"_a, "head"_a, "ranks"_a, "copies"_a,
         "adds"_a, "roots"_a, "reduce"_a, "weights"_a, "edges"_a,
         "(first tree that does not span or -1, height of those that do, units over each arc): the "

@@ -119,7 +119,7 @@ class Splitter {
   std::vector<Port> ports(const std::vector<int>& arcs, const std::vector<int>& end) const {
     std::vector<Port> list;
     for (int a : arcs)
-      if (graph_.capacity[a] > 0) list.push_back({end[a], graph_.capacity[a]});
+      if (graph_.capacity[a] > 0) list.push_back({end[a], graph_.capacity[a], 0});
     std::sort(list.begin(), list.end(), [](const Port& a, const Port& b) { return a.node < b.node; });
     return list;
   }
@@ -242,6 +242,7 @@ class Pairing {
       several |= seen >= 0 && group[port.node] != seen;
       seen = group[port.node];
     }
+    number_boxes(group, several);
     const std::vector<int> row = index(in_, group), column = index(out_, group);
     for (std::size_t i = 0; i < in_.size(); ++i)
       for (std::size_t j = 0; j < out_.size(); ++j) {
@@ -269,12 +270,24 @@ class Pairing {
 
   void propose(std::vector<Change>& changes) const {
     if (in_.empty() || out_.empty()) return;
-    for (const Match& match : spread(in_, out_, grade_))
+    for (const Match& match : spread(in_, out_, grade_, kThrough))
       changes.push_back({relay_, in_[match.in].node, out_[match.out].node, match.units,
                          grade_[match.in * out_.size() + match.out]});
   }
 
  private:
+  // Says which ports are of one box; a node in none is a box of its own, and so is each GPU of a box
+  // that has the relay to itself.
+  void number_boxes(const std::vector<int>& group, bool several) {
+    std::unordered_map<int, int> number;
+    for (std::vector<Port>* ports : {&in_, &out_})
+      for (Port& port : *ports) {
+        const int box = several ? group[port.node] : -1;
+        const auto fresh = static_cast<int>(number.size());
+        port.box = number.try_emplace(box >= 0 ? box : -1 - port.node, fresh).first->second;
+      }
+  }
+
   // Each port's position among the ports of its box: GPU 3 of one box faces GPU 3 of another.
   static std::vector<int> index(const std::vector<Port>& ports, const std::vector<int>& group) {
     std::unordered_map<int, int> count;
@@ -394,10 +407,16 @@ bool trim(Digraph& graph, const Demand& demand, const std::vector<char>& relay) 
       for (const Port& port : out) surplus -= port.units;
       if (surplus == 0) continue;
       balanced = false;
-      // Links to ranks first: a shorter link to another relay unbalances that one.
+      // Links to ranks first: a shorter link to another relay unbalances that one. Of those, links that
+      // are thinner the other way: where one direction has failed, the other one is least of use.
       std::vector<Port> ports = surplus > 0 ? in : out;
+      auto order = [&](const Port& port) {
+        const Amount back = surplus > 0 ? splitter.capacity(w, port.node)
+                                        : splitter.capacity(port.node, w);
+        return std::pair{relay[port.node], std::min<Amount>(0, back - port.units)};
+      };
       std::stable_sort(ports.begin(), ports.end(),
-                       [&](const Port& a, const Port& b) { return relay[a.node] < relay[b.node]; });
+                       [&](const Port& a, const Port& b) { return order(a) < order(b); });
       for (const Port& port : ports) {
         const Amount units = std::min(port.units, surplus > 0 ? surplus : -surplus);
         if (units == 0) break;

@@ -1,6 +1,7 @@
 #include "tightening.hpp"
 
 #include <algorithm>
+#include <map>
 
 #include "cuts.hpp"
 
@@ -14,6 +15,8 @@ class Tightening {
         taken_(graph.arcs(), 0) {
     for (int b : box) boxes_ = std::max(boxes_, b + 1);
     into_.resize(boxes_);
+    rooted_.resize(boxes_ + graph.nodes);
+    for (int v = 0; v < graph.nodes; ++v) rooted_[origin(v)] += demand.supply[v];
     for (int e = 0; e < graph.arcs(); ++e) {
       const int b = box[graph.head[e]];
       if (b >= 0 && box[graph.tail[e]] != b) into_[b].push_back(e);
@@ -45,32 +48,64 @@ class Tightening {
     return surplus;
   }
 
-  // Marks what to take off box b's links: first what they hold beyond the trees rooted at their start,
-  // for those can then still come straight from their root; then from all of them.
+  // Marks what to take off box b's links, evenly: first what any box sends beyond the trees rooted in
+  // it, for those can then still come straight from there; then from all of them.
   void propose(int b, Amount surplus) {
+    std::map<int, Source> from;
+    std::vector<int> all;
+    for (int e : into_[b]) {
+      Source& source = from[origin(graph_.tail[e])];
+      source.beyond += graph_.capacity[e];
+      if (blocked_[e]) continue;
+      source.links.push_back(e);
+      all.push_back(e);
+    }
+    std::vector<std::pair<Amount, const Source*>> room;
+    for (auto& [start, source] : from) {
+      source.beyond -= rooted_[start];
+      if (source.beyond > 0) room.emplace_back(source.beyond, &source);
+    }
+    const Amount wanted = surplus;
+    divide(room, wanted, [&](const Source* source, Amount units) {
+      surplus -= take(source->links, units);
+    });
+    take(all, surplus);
+  }
+
+  // Takes `units` off these links, or all they have: first what they hold beyond the trees rooted at
+  // their start. Returns how many it took.
+  Amount take(const std::vector<int>& links, Amount units) {
+    const Amount wanted = units;
     for (const bool beyond : {true, false}) {
       std::vector<std::pair<Amount, int>> room;
-      for (int e : into_[b]) {
-        if (blocked_[e]) continue;
+      for (int e : links) {
         const Amount keep = beyond ? demand_.supply[graph_.tail[e]] : 0;
-        const Amount units = graph_.capacity[e] - taken_[e] - keep;
-        if (units > 0) room.emplace_back(units, e);
+        const Amount most = graph_.capacity[e] - taken_[e] - keep;
+        if (most > 0) room.emplace_back(most, e);
       }
-      std::stable_sort(room.begin(), room.end(),
-                       [](const auto& x, const auto& y) { return x.first < y.first; });
-      for (std::size_t i = 0; i < room.size(); ++i) {  // evenly, small ones give what they can
-        const Amount part = std::min(room[i].first, surplus / static_cast<Amount>(room.size() - i));
-        taken_[room[i].second] += part;
-        surplus -= part;
-      }
-      for (std::size_t i = room.size(); i-- > 0 && surplus > 0;) {
-        const int e = room[i].second;
-        if (graph_.capacity[e] == taken_[e]) continue;
-        ++taken_[e];
-        --surplus;
-      }
+      divide(room, units, [&](int e, Amount part) {
+        taken_[e] += part;
+        units -= part;
+      });
+    }
+    return wanted - units;
+  }
+
+  // Calls use(whose, part) with parts of `amount`, as even as the rooms allow.
+  template <typename Whose, typename Use>
+  static void divide(std::vector<std::pair<Amount, Whose>>& room, Amount amount, const Use& use) {
+    std::stable_sort(room.begin(), room.end(),
+                     [](const auto& x, const auto& y) { return x.first < y.first; });
+    auto sharers = static_cast<Amount>(room.size());
+    for (const auto& [most, whose] : room) {  // small ones first: the larger ones make up for them
+      const Amount part = std::min(most, amount / sharers--);
+      amount -= part;
+      use(whose, part);
     }
   }
+
+  // The box where a link starts, or else a number for its node alone.
+  int origin(int v) const { return box_[v] >= 0 ? box_[v] : boxes_ + v; }
 
   // Takes off what the demand survives. Links that leave a cut that objects stay as they are.
   bool apply() {
@@ -109,12 +144,18 @@ class Tightening {
     if (amount > 0) throw InternalError("a cut is violated that no lowered link crosses");
   }
 
+  struct Source {
+    Amount beyond = 0;  // what comes from there over what is rooted there
+    std::vector<int> links;
+  };
+
   Digraph& graph_;
   const Demand& demand_;
   const std::vector<int>& box_;
   DemandCheck check_;
   int boxes_ = 0;
   std::vector<std::vector<int>> into_;  // per box
+  std::vector<Amount> rooted_;          // per origin
   std::vector<char> blocked_;           // per arc
   std::vector<Amount> taken_;           // per arc
 };

@@ -35,7 +35,7 @@ void Transport::begin() {
   order_.resize(rows());
   std::iota(order_.rbegin(), order_.rend(), 0);
   for (int row : order_)
-    if (prefers_[row]) take(row, start_[row]);
+    for (int o = 0; o < prefers_[row]; ++o) take(row, start_[row] + o);
   for (int row : order_) choose(row);
   index_columns();
 }

@@ -21,14 +21,14 @@ class Transport {
   }
   void add_column(Amount offered) { room_.push_back(offered); }
 
-  // The row that comes next; say its options first. With prefer_first
-  // it takes as much as it can of the first one before the others have their choice.
+  // The row that comes next; say its options first. With `prefer` it takes as much as it can of those
+  // that it has so far, in turn, before the others have their choice.
   void add_option(int column) { column_.push_back(column); }
-  void prefer_first() { preferred_ = true; }
+  void prefer() { preferred_ = static_cast<int>(column_.size()) - start_.back(); }
   void end_row(Amount demand) {
     demand_.push_back(demand);
     start_.push_back(static_cast<int>(column_.size()));
-    prefers_.push_back(std::exchange(preferred_, false));
+    prefers_.push_back(std::exchange(preferred_, 0));
   }
 
   int rows() const { return static_cast<int>(demand_.size()); }
@@ -41,6 +41,9 @@ class Transport {
 
   // The same, but rows that cannot have all they need get as much as possible of it.
   void solve_most();
+
+  // What `row` could not be given.
+  Amount missing(int row) const { return demand_[row]; }
 
   // Calls use(column, units) for what `row` was given.
   template <typename Use>
@@ -58,8 +61,8 @@ class Transport {
 
   std::vector<Amount> room_, demand_, units_;  // per column; per row: what is missing; per option
   std::vector<int> start_{0}, column_;         // options of row i: start_[i] .. start_[i + 1]
-  std::vector<char> prefers_;                  // per row
-  bool preferred_ = false;
+  std::vector<int> prefers_;                   // per row, how many of its options
+  int preferred_ = 0;
   std::vector<int> by_column_, column_start_, row_of_;  // options ordered by column
   std::vector<int> order_, queue_, came_row_, came_column_;
 };

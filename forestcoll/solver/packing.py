@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 
 from forestcoll.forest import Path, Tree, scan
 from forestcoll.graph import CapacityGraph
@@ -44,13 +45,46 @@ def pack(graph: CapacityGraph, capacity: list[int], supply: list[int]) -> list[T
 
 
 def _boxes(graph: CapacityGraph) -> list[int]:
-    """Per node the number of its box, or -1."""
-    number: dict[str, int] = {}
-    group = []
+    """Per node the number of its box, or -1.
+
+    A node that its box cannot reach over links of its own, or that cannot reach the box (a failed
+    link, one way or both), counts as a box of its own: trees come to it from outside.
+    """
+    members: dict[str, list[int]] = defaultdict(list)
     for node in range(graph.n):
-        box = graph.box(node)
-        group.append(number.setdefault(box, len(number)) if box else -1)
+        members[graph.box(node)].append(node)
+    members.pop("", None)
+    group = [-1] * graph.n
+    for number, nodes in enumerate(members.values()):
+        for node in nodes:
+            group[node] = number
+    out: list[list[int]] = [[] for _ in range(graph.n)]
+    into: list[list[int]] = [[] for _ in range(graph.n)]
+    for u, v in zip(graph.tail, graph.head, strict=True):
+        if group[u] == group[v] >= 0:
+            out[u].append(v)
+            into[v].append(u)
+    count = len(members)
+    for nodes in members.values():
+        left = nodes
+        while left:
+            together = _reached(out, left[0]) & _reached(into, left[0])
+            for node in together:
+                group[node] = count
+            count += 1
+            left = [node for node in left if node not in together]
     return group
+
+
+def _reached(near: Sequence[Sequence[int]], start: int) -> set[int]:
+    found = {start}
+    queue = [start]
+    for u in queue:
+        for v in near[u]:
+            if v not in found:
+                found.add(v)
+                queue.append(v)
+    return found
 
 
 def _ways(
