@@ -1,0 +1,156 @@
+"""The same question has the same answer, to the byte.
+
+A process writes everything twice, another one (other hash seed, one core instead of all) once more:
+forests, compact forests, plans of both formats, groups, fronts. Nothing may depend on the order of
+a set, on an address, on what was solved before, on time, or on which thread is quicker.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from random_problems import feasible, random_problem
+
+from forestcoll import catalog, forest_file, pipeline, solver, together
+from forestcoll.edit import edit, parse_scale
+
+ALL = ("forest", "msccl-xml", "mscclpp-json")
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One call of `pipeline.synthesize`; `without` and `scale` as on the command line."""
+
+    topology: str
+    collective: str
+    settings: dict[str, str] = field(default_factory=dict)
+    formats: tuple[str, ...] = ALL
+    without: tuple[str, ...] = ()
+    scale: tuple[str, ...] = ()
+    more: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        words = [self.topology, *self.settings.values(), self.collective, *self.without]
+        return " ".join([*words, *self.scale, *map(str, self.more.values())])
+
+    def texts(self) -> Iterator[tuple[str, str]]:
+        """(name, text) of every file."""
+        topology = edit(
+            catalog.load(self.topology, self.settings),
+            self.without,
+            [*map(parse_scale, self.scale)],
+        )
+        made = pipeline.synthesize(
+            topology,
+            self.collective,
+            formats=self.formats,  # type: ignore[arg-type]
+            **self.more,
+        )
+        for form, text in made.texts.items():
+            yield f"{self.name}: {form}", text
+        yield f"{self.name}: notes", "\n".join(made.notes)
+
+
+def boxes(count: int) -> dict[str, str]:
+    return {"boxes": str(count)}
+
+
+FOREST = ("forest",)
+CASES = (
+    Case("dgx-a100", "allgather", boxes(2)),
+    Case("dgx-a100", "allreduce", boxes(2)),
+    Case("dgx-h100", "allreduce"),
+    Case("mi250", "reduce-scatter"),
+    Case("mi250", "allreduce", more={"ranks": ["box0/gpu[0-7]"]}),
+    Case("mi300x", "allreduce"),
+    Case("dgx1-v100", "broadcast", more={"root": 3}),
+    Case("torus-3d", "reduce", {"x": "3", "y": "2", "z": "2"}),
+    Case("fat-tree", "allgather", {"leaves": "2", "hosts": "2", "gpus": "4"}),
+    # other ways of the solver: a broken link, joint allreduce, parts, copies, compact forests
+    Case("dgx-a100", "allgather", boxes(2), ("forest", "mscclpp-json"), ("box0/gpu3->fabric",)),
+    Case("dgx-a100", "allreduce", boxes(2), FOREST, scale=("box0/gpu1-fabric=0.37",)),
+    Case("mi250", "allreduce", boxes(2), FOREST, more={"ranks": ["box*/gpu[0-7]"]}),
+    Case("mi250", "allgather", boxes(2), FOREST, more={"shares": ["*=1", "box0/gpu3=4"]}),
+    Case("dgx-h100", "allreduce", boxes(2), FOREST),
+    Case("dgx-a100", "allgather", boxes(64), FOREST, more={"compact": True}),
+    # large enough for threads: layers, boxes, the exact rule
+    Case("dgx-a100", "allgather", boxes(20), FOREST),
+    Case("mi250", "allgather", boxes(8), FOREST),
+    Case("dgx-a100", "allgather", boxes(13), FOREST, ("box0/gpu3<->fabric",)),
+)
+
+
+def groups() -> Iterator[tuple[str, str]]:
+    topology = catalog.load("dgx-a100", boxes(2))
+    asked = together.problem(topology, "allreduce", (("box*/gpu[0-3]",), ("box*/gpu[4-7]",)))
+    made = together.synthesize(asked, formats=("forest", "mscclpp-json"))
+    yield from ((f"groups: {name}", text) for name, text in made.texts.items())
+
+
+def fronts() -> Iterator[tuple[str, str]]:
+    for name in ("mi250", "dgx-a100"):
+        found = pipeline.front(catalog.load(name, boxes(2)), "allgather", plans=name == "dgx-a100")
+        rows = [(row.point, row.height, row.different, sorted(row.needs)) for row in found.rows]
+        yield f"front of {name}", repr(rows)
+
+
+def random_forests() -> Iterator[tuple[str, str]]:
+    for seed in range(120):
+        problem = random_problem(seed)
+        if feasible(problem):
+            made = solver.solve(problem.graph, problem.collective, problem.root, name="random")
+            yield f"random {seed}", forest_file.dumps(made)
+
+
+def everything() -> dict[str, str]:
+    """Name of each text -> its digest."""
+    found: dict[str, str] = {}
+    for source in (*(case.texts() for case in CASES), groups(), fronts(), random_forests()):
+        for name, text in source:
+            assert name not in found, f"{name} is there twice"
+            found[name] = hashlib.sha256(text.encode()).hexdigest()
+    return found
+
+
+def written_elsewhere(seed: str, cores: int, times: int) -> list[dict[str, str]]:
+    """`everything`, so often, from a process with this hash seed and so many cores."""
+    environment = {**os.environ, "PYTHONHASHSEED": seed}
+    package, here = Path(pipeline.__file__).parents[1], Path(__file__).parent
+    environment["PYTHONPATH"] = os.pathsep.join([str(package), str(here)])
+    done = subprocess.run(
+        [sys.executable, __file__, str(cores), str(times)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    runs: list[dict[str, str]] = json.loads(done.stdout)
+    return runs
+
+
+@pytest.mark.slow
+def test_two_processes_write_the_same_bytes() -> None:
+    """Twice in one process with all cores, once in one with a single core."""
+    cores = len(os.sched_getaffinity(0))
+    first, again = written_elsewhere("0", cores, 2)
+    (other,) = written_elsewhere("4242", 1, 1)
+    assert len(first) > 150
+    assert {name for name in first if first[name] != again[name]} == set()
+    assert {name for name in first if first[name] != other[name]} == set()
+    assert first.keys() == again.keys() == other.keys()
+
+
+if __name__ == "__main__":
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: int(sys.argv[1])])
+    print(json.dumps([everything() for _ in range(int(sys.argv[2]))]))
