@@ -18,7 +18,7 @@ input; reduce-scatter: the input holds N times the output.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final, Literal
 
@@ -91,6 +91,10 @@ class Op(StrEnum):
                    reduce_put_packets       the same, and result -> dst[1..] (R, P)        `respkt`
                    reduce_copy_packets      the same, and result -> dst[1] (P)             `recpkt`
                    reduce_copy_put_packets  the same, and result -> dst[2..] (R, P)        `recspkt`
+    switches       (onesided) an operand on one of `switches` is that part of the buffer of every
+                   rank of its group at once; the switch copies or adds (NVLS)
+                   fabric_store         src[0] -> dst[0] on switches[0]            (MSCCL++ `gstore`)
+                   fabric_reduce_store  dst[0] on switches[1] = sum of src[0] on switches[0] `glres`
     """
 
     NOP = "nop"
@@ -126,6 +130,8 @@ class Op(StrEnum):
     REDUCE_PUT_PACKETS = "reduce_put_packets"
     REDUCE_COPY_PACKETS = "reduce_copy_packets"
     REDUCE_COPY_PUT_PACKETS = "reduce_copy_put_packets"
+    FABRIC_STORE = "fabric_store"
+    FABRIC_REDUCE_STORE = "fabric_reduce_store"
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +185,7 @@ class Instruction:
     ident: int = 0  # barrier id
     group: int = 0  # thread blocks at the barrier
     part: tuple[int, int] = (0, 1)  # (index, size): does this slice of every operand's whole range
+    switches: tuple[int, ...] = ()  # onesided: indices into this thread block's `switches`
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,14 +218,50 @@ class Channel:
 
 
 @dataclass(frozen=True, slots=True)
+class Switch:
+    """A way through a switch that copies and adds to one buffer of all `ranks`, its group.
+
+    Every rank of the group has it: the same switch in any of them is the same way.
+    """
+
+    ranks: tuple[int, ...]
+    buffer: Buffer
+
+
+@dataclass(frozen=True, slots=True)
 class ThreadBlock:
-    """One thread block of one rank. fifo style: `recv`, `send`, `channel`; onesided: `channels`."""
+    """One thread block of one rank. fifo style: `recv`, `send`, `channel`; onesided: the others."""
 
     steps: tuple[Step, ...]
     recv: int = -1  # peer rank, -1: none
     send: int = -1
     channel: int = 0
     channels: tuple[Channel, ...] = ()
+    switches: tuple[Switch, ...] = ()
+
+    def operands(self, rank: int, i: Instruction) -> tuple[tuple[Ref, ...], tuple[Ref, ...]]:
+        """What an instruction of this block of `rank` reads and writes, behind switches too."""
+        if not i.switches:
+            return i.src, i.dst
+        behind = [
+            self._behind(rank, s, ref) for s, ref in zip(i.switches, _switched(i), strict=True)
+        ]
+        if i.op is Op.FABRIC_REDUCE_STORE:
+            return behind[0], behind[1]
+        return i.src, behind[0]
+
+    def _behind(self, rank: int, switch: int, ref: Ref) -> tuple[Ref, ...]:
+        ranks = self.switches[switch].ranks
+        return tuple([replace(ref, rank=None if r == rank else r) for r in ranks])
+
+
+def _switched(i: Instruction) -> tuple[Ref, ...]:
+    """The operands on switches, in the order of `i.switches`."""
+    return (*i.src, *i.dst) if i.op is Op.FABRIC_REDUCE_STORE else i.dst
+
+
+FABRIC: Final = frozenset({Op.FABRIC_STORE, Op.FABRIC_REDUCE_STORE})
+"""Operations through switches that copy and add."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -390,6 +390,8 @@ class World:
                 one = Instruction(Op.PUT, (source,), (i.dst[k],))
                 threads[k % THREADS].append(self.push(rank, c.peer, c.index, one, i.op, index, of))
         elif i.src or i.dst:
+            if i.switches:
+                i = self.without_switches(rank, block, i)
             for task in self.data(rank, i, index, of):
                 self.random.choice(threads).append(self.once(task))
         for k, c in enumerate(ends):
@@ -409,6 +411,16 @@ class World:
                 threads[k % THREADS].append(self.raise_("own", rank, s))
             else:
                 threads[k % THREADS].append(self.take("own", rank, s))
+
+    @staticmethod
+    def without_switches(rank: int, block: ThreadBlock, i: Instruction) -> Instruction:
+        """What the switches do, as if the rank did it at all ranks of the group by itself."""
+        groups = [block.switches[s].ranks for s in i.switches]
+        dst = tuple(Ref(i.dst[0].buffer, i.dst[0].offset, i.dst[0].count, r) for r in groups[-1])
+        if i.op is Op.FABRIC_STORE:
+            return Instruction(Op.PUT, i.src, dst)
+        src = tuple(Ref(i.src[0].buffer, i.src[0].offset, i.src[0].count, r) for r in groups[0])
+        return Instruction(Op.READ_REDUCE_PUT, src, dst)
 
     def once(self, task: Task) -> Iterator[object]:
         yield None

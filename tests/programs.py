@@ -21,6 +21,7 @@ from forestcoll.program import (
     RankProgram,
     Ref,
     Step,
+    Switch,
     ThreadBlock,
 )
 
@@ -538,6 +539,56 @@ def packet_reduce(n: int = 3) -> Program:
     return ll(program(Collective.REDUCE, "onesided", ranks, root=0), double=False)
 
 
+# --- switches that copy and add
+
+
+def fabric_allreduce(n: int = 3, chunks: int = 2, *, in_place: bool = True) -> Program:
+    """Rank r has the switch add up chunks r and store the sums everywhere."""
+    group = tuple(range(n))
+    into = Switch(group, Buffer.INPUT)
+    switches = (into, into if in_place else Switch(group, Buffer.OUTPUT))
+    at = inp if in_place else out
+    ranks = []
+    for r in range(n):
+        add = Instruction(
+            Op.FABRIC_REDUCE_STORE,
+            (inp(r * chunks, chunks),),
+            (at(r * chunks, chunks),),
+            switches=(0, 0 if in_place else 1),
+        )
+        ranks.append(
+            rank(_between_shakes(r, n, switches[: 2 - in_place], add), i=n * chunks, o=n * chunks)
+        )
+    return program(Collective.ALLREDUCE, "onesided", ranks, "in" if in_place else "out")
+
+
+def fabric_allgather(n: int = 3, chunks: int = 2) -> Program:
+    """Rank r has the switch store its chunks everywhere."""
+    ranks = []
+    for r in range(n):
+        store = Instruction(
+            Op.FABRIC_STORE, (inp(0, chunks),), (out(r * chunks, chunks),), switches=(0,)
+        )
+        switch = Switch(tuple(range(n)), Buffer.OUTPUT)
+        ranks.append(rank(_between_shakes(r, n, (switch,), store), i=chunks, o=n * chunks))
+    return program(Collective.ALLGATHER, "onesided", ranks)
+
+
+def _between_shakes(r: int, n: int, switches: tuple[Switch, ...], step: Step) -> ThreadBlock:
+    """Everybody has begun; the step; everybody is done."""
+    peers = [p for p in range(n) if p != r]
+    all_ = range(n - 1)
+    block = otb(
+        [(p, "memory", 0) for p in peers],
+        *handshake(*all_),
+        step,
+        do(Op.NOP),
+        do(Op.SIGNAL, (), (), (), all_),
+        do(Op.WAIT, (), (), (), all_),
+    )
+    return replace(block, switches=switches)
+
+
 def all_good() -> dict[str, Program]:
     """Every program of this module, by a name that says which it is."""
     return {
@@ -559,6 +610,9 @@ def all_good() -> dict[str, Program]:
         "packet_chain-memory": packet_chain(),
         "packet_chain-port": packet_chain("port", 3),
         "packet_reduce": packet_reduce(),
+        "fabric_allreduce-in": fabric_allreduce(),
+        "fabric_allreduce-out": fabric_allreduce(in_place=False),
+        "fabric_allgather": fabric_allgather(),
     }
 
 

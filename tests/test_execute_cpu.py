@@ -641,8 +641,8 @@ def test_arguments_are_checked() -> None:
         assert text in str(caught.value)
     with pytest.raises(PlanError, match="the plan's root is rank 0, not 1"):
         run(pg.star_reduce(), 64, root=1)
-    wide = pg.insert(pg.star_reduce(), 1, 0, 0, do(Op.REDUCE, [inp(0)] * 33, out(0)))
-    with pytest.raises(UnsupportedError, match="33 sources; this engine adds at most 32"):
+    wide = pg.insert(pg.star_reduce(), 1, 0, 0, do(Op.REDUCE, [inp(0)] * 81, out(0)))
+    with pytest.raises(UnsupportedError, match="81 sources; this engine adds at most 80"):
         run(wide, 64)
 
 

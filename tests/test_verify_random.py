@@ -153,7 +153,7 @@ def test_slips_that_pass_run_in_any_order(seed: int) -> None:
         found = verify(p)
     except ForestCollError:
         return
-    assert found.modes == ("out-of-place", "in-place")
+    assert len(found.modes) == p.out_of_place + p.in_place
     if p.collective.rooted:
         p = replace(p, root=found.root)
     for k in range(3):

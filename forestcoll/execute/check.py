@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from forestcoll.errors import PlanError, UnsupportedError
 from forestcoll.program import (
+    FABRIC,
     PACKETS,
     Buffer,
     Channel,
@@ -23,7 +24,7 @@ from forestcoll.program import (
     ThreadBlock,
 )
 
-MAX_SOURCES = 32  # interpreter.hpp: max_sources
+MAX_SOURCES = 80  # interpreter.hpp: max_sources
 _LIMIT = 2**31 - 1  # the tables hold 32-bit numbers
 
 LOCAL = frozenset({Op.NOP, Op.COPY})
@@ -57,6 +58,8 @@ _SHAPE = {
     Op.RECV_REDUCE_SEND: (1, 0),
     Op.RECV_REDUCE_COPY: (1, 1),
     Op.RECV_REDUCE_COPY_SEND: (1, 1),
+    Op.FABRIC_STORE: (1, 1),
+    Op.FABRIC_REDUCE_STORE: (1, 1),
 }
 
 
@@ -184,6 +187,7 @@ class _Checker:
         if self.i.op not in _KNOWN[self.program.style]:
             raise self.fail(f"not an instruction of the {self.program.style} style")
         self.check_shape()
+        self.check_switches()
         for ref, remote, packets in self.refs():
             self.check_ref(ref, remote)
             self.check_scratch(ref, packets)
@@ -229,6 +233,26 @@ class _Checker:
         if len(counts) > 1:
             raise self.fail(f"its operands differ in size: {sorted(counts)} chunks")
 
+    def check_switches(self) -> None:
+        """The switches that the operation goes through exist, and lead to its buffers."""
+        i, ranks = self.i, range(self.program.n)
+        needs = {Op.FABRIC_STORE: 1, Op.FABRIC_REDUCE_STORE: 2}.get(i.op, 0)
+        if len(i.switches) != needs:
+            raise self.fail(f"goes through {len(i.switches)} switches, not {needs}")
+        for number, ref in zip(i.switches, i.dst if needs == 1 else (*i.src, *i.dst), strict=False):
+            if not 0 <= number < len(self.block.switches):
+                raise self.fail(f"switch {number} of a thread block that has fewer")
+            switch = self.block.switches[number]
+            group = switch.ranks
+            if self.r not in group or len(set(group)) < len(group) or set(group) - set(ranks):
+                raise self.fail(f"a switch of ranks {list(group)}")
+            if ref.buffer != switch.buffer or ref.rank is not None:
+                raise self.fail("an operand that its switch does not lead to")
+            if len(group) > MAX_SOURCES:
+                raise UnsupportedError(
+                    f"{self.where}: a switch of {len(group)} ranks; this engine has {MAX_SOURCES}"
+                )
+
     def check_packets(self) -> None:
         """The numbers of operands, and that packets and nothing else lie in scratch."""
         i, shape, sources, targets = self.i, PACKETS[self.i.op], len(self.i.src), len(self.i.dst)
@@ -246,6 +270,11 @@ class _Checker:
     def refs(self) -> Iterator[tuple[Ref, bool, bool]]:
         """Every operand, whether it may be another rank's memory, and whether it is packets."""
         op, shape = self.i.op, PACKETS.get(self.i.op)
+        if op in FABRIC:
+            sources, targets = self.block.operands(self.r, self.i)
+            yield from ((ref, op is Op.FABRIC_REDUCE_STORE, False) for ref in sources)
+            yield from ((ref, True, False) for ref in targets)
+            return
         for k, ref in enumerate(self.i.src):
             packets = shape is not None and k >= shape.packets_in
             yield ref, op in (Op.GET, Op.READ_REDUCE, Op.READ_REDUCE_PUT), packets

@@ -76,7 +76,7 @@ void connect_waiters(Machine& m) {
           add_once(m.takers[static_cast<std::size_t>(m.plan.names[static_cast<std::size_t>(i)])],
                    self);
       if (op == Op::barrier) add_once(m.members[static_cast<std::size_t>(in.barrier)], self);
-      if (op >= Op::forward_packets && op < Op::loop && op != Op::copy_packets)
+      if (op >= Op::forward_packets && op <= Op::reduce_copy_put_packets && op != Op::copy_packets)
         add_once(m.packet_readers[static_cast<std::size_t>(block.rank)], self);
     }
   }

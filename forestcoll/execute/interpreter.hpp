@@ -86,10 +86,12 @@ enum class Op : std::int32_t {
   reduce_put_packets,
   reduce_copy_packets,
   reduce_copy_put_packets,
+  fabric_store,
+  fabric_reduce_store,
   loop,  // not an instruction of a plan: the head of a pipeline's body, which follows it
 };
 
-constexpr int max_sources = 32;  // operands of one reduction
+constexpr int max_sources = 80;  // operands of one reduction
 
 struct Instruction {
   std::int32_t op;
@@ -377,6 +379,7 @@ FC_DEVICE bool run_instruction(Layer& layer, const Block& block, const Instructi
     case Op::copy:
     case Op::put:
     case Op::get:
+    case Op::fabric_store:  // here the operands are those of the whole group
       run_copies(layer, block, in, at);
       return true;
     case Op::put_signal:
@@ -389,6 +392,7 @@ FC_DEVICE bool run_instruction(Layer& layer, const Block& block, const Instructi
     case Op::read_reduce:
     case Op::read_reduce_put:
     case Op::reduce_put:
+    case Op::fabric_reduce_store:
       run_reduction(layer, block, in, at);
       return true;
     case Op::signal:

@@ -29,7 +29,7 @@ const std::vector<std::string> op_names = {
     "relaxed_signal", "relaxed_wait", "flush",          "barrier",          "acquire",
     "release",      "put_packets",  "forward_packets",  "copy_packets",     "unpack",
     "reduce_packets", "reduce_put_packets", "reduce_copy_packets", "reduce_copy_put_packets",
-    "loop"};
+    "fabric_store", "fabric_reduce_store", "loop"};
 const std::vector<std::string> type_names = {"float32", "float16", "bfloat16", "float64",
                                              "int8",    "uint8",   "int32",    "int64"};
 const std::vector<std::string> reduction_names = {"sum", "prod", "min", "max", "avg"};

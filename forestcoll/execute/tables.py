@@ -166,7 +166,8 @@ class _Builder:
     def add(self, r: int, b: int, step: int, i: Instruction, loop: int) -> None:
         t = self.tables
         operands, after, names = len(t.operands), len(t.dependencies), len(t.names)
-        for ref in (*i.src, *i.dst):
+        src, dst = self.program.ranks[r].thread_blocks[b].operands(r, i)
+        for ref in (*src, *dst):
             owner = r if ref.rank is None else ref.rank
             t.operands.append((owner, _BUFFERS[ref.buffer], ref.offset, ref.count))
             if ref.buffer == Buffer.SCRATCH:
@@ -190,8 +191,8 @@ class _Builder:
                 self.codes[i.op],
                 step,
                 operands,
-                len(i.src),
-                len(i.dst),
+                len(src),
+                len(dst),
                 after,
                 len(i.after),
                 names,

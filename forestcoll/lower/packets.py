@@ -58,7 +58,7 @@ def lower_packets(
     sharing = inner and layout.collective is Collective.REDUCE_SCATTER
     groups = [list(range(len(layout.trees)))] if sharing else list(_overlapping(layout))
     units = [_unit(trees, group) for group in groups]
-    even = not sharing or len({tree.count for tree in layout.trees}) == 1
+    even = len({tree.count for tree in layout.trees}) == 1 if sharing else _aligned(layout, groups)
     if not even:
         with suppress(PlanError):  # if there is room for so many more operations
             return lower_packets(_cut_evenly(layout), budget, boxes)
@@ -86,6 +86,15 @@ def _cut_evenly(layout: Layout) -> Layout:
         for k in range(tree.count)
     )
     return replace(layout, trees=trees)
+
+
+def _aligned(layout: Layout, groups: Sequence[Sequence[int]]) -> bool:
+    """Whether trees with chunks in common have all of them in common.
+
+    Only then is a slice of what the one writes a slice of what the other reads.
+    """
+    trees = layout.trees
+    return all(len({(trees[k].first, trees[k].count) for k in group}) == 1 for group in groups)
 
 
 def _unit(trees: _Trees, group: Sequence[int]) -> dict[int, list[Job]]:

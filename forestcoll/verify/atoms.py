@@ -31,7 +31,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from forestcoll.program import Buffer, Collective, Op, Ref
+from forestcoll.program import Buffer, Collective, Op, Ref, ThreadBlock
 from forestcoll.verify.layout import Layout
 from forestcoll.verify.structure import PUTS, RECEIVES, SENDS
 from forestcoll.verify.trace import Code, Line
@@ -117,7 +117,9 @@ class _Finder:
             rank = code.rank[b]
             block = code.program.ranks[rank].thread_blocks[code.number[b]]
             found = [
-                self._line(rank, line) if line.instruction.src or line.instruction.dst else NO_SPANS
+                self._line(rank, block, line)
+                if line.instruction.src or line.instruction.dst
+                else NO_SPANS
                 for line in lines
             ]
             self.spans.append(found)
@@ -148,10 +150,11 @@ class _Finder:
                 for part in range(low, high, sizes.part * layout.grain):
                     self.cuts[part] = 1
 
-    def _line(self, rank: int, line: Line) -> Spans:
+    def _line(self, rank: int, block: ThreadBlock, line: Line) -> Spans:
         i = line.instruction
-        src = tuple([self._span(rank, ref, line) for ref in i.src])
-        dst = tuple([self._span(rank, ref, line) for ref in i.dst])
+        sources, targets = block.operands(rank, i)
+        src = tuple([self._span(rank, ref, line) for ref in sources])
+        dst = tuple([self._span(rank, ref, line) for ref in targets])
         if len(src) == len(dst) > 1 and i.op in PAIRED:
             for pair in zip(src, dst, strict=True):
                 self._tie(pair)

@@ -28,6 +28,7 @@ from forestcoll.verify.structure import (
     SENDS,
     check_frame,
     check_instructions,
+    check_switches,
     scale_of,
 )
 from forestcoll.verify.trace import Trace, flatten
@@ -101,6 +102,7 @@ def examine(
     check_frame(program)
     sizes = sizes_of(program)
     check_instructions(program, sizes)
+    check_switches(program)
     packets = check_packet_use(program)
     launches = 1 if program.style == "fifo" else launches
     if program.double_scratch:  # the first that uses a half again is the third
@@ -179,10 +181,11 @@ def rank_loads(program: Program, sizes: Sizes) -> Loads:
     for r, b, _, i in program.instructions():
         if i.op in SENDS:
             move(r, program.ranks[r].thread_blocks[b].send, _length(i), 1)
-        for ref in i.dst:
+        sources, targets = program.ranks[r].thread_blocks[b].operands(r, i)
+        for ref in targets:
             if ref.rank is not None:
                 move(r, ref.rank, ref.count, i.part[1])
-        for ref in i.src:
+        for ref in sources:
             if ref.rank is not None:
                 move(ref.rank, r, ref.count, i.part[1])
     loads: Loads = {}

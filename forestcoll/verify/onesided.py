@@ -32,6 +32,8 @@ from forestcoll.verify.wiring import End, end_of, other_end
 _DATA = frozenset({Op.COPY, Op.REDUCE, Op.REDUCE_TO, Op.GET, Op.READ_REDUCE}) | {
     Op.READ_REDUCE_PUT,
     Op.REDUCE_PUT,
+    Op.FABRIC_STORE,
+    Op.FABRIC_REDUCE_STORE,
 }
 _RELAXED = frozenset({Op.RELAXED_SIGNAL, Op.RELAXED_WAIT})
 Token = tuple[int, int]  # the events that a signal comes after: all data before it, and its launch

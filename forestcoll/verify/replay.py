@@ -20,7 +20,7 @@ from forestcoll.verify.memory import Final, Memory
 from forestcoll.verify.structure import PUTS, RECEIVES, SENDS
 from forestcoll.verify.trace import SYNC, Trace
 
-MOVES = PUTS | {Op.COPY, Op.GET}
+MOVES = PUTS | {Op.COPY, Op.GET, Op.FABRIC_STORE}
 
 
 @dataclass(frozen=True, slots=True)

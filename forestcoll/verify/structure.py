@@ -10,7 +10,17 @@ import math
 from dataclasses import dataclass
 
 from forestcoll.errors import PlanError, UnsupportedError
-from forestcoll.program import PACKETS, Instruction, Op, Pipeline, Program, Ref, ThreadBlock
+from forestcoll.program import (
+    FABRIC,
+    PACKETS,
+    Instruction,
+    Op,
+    Pipeline,
+    Program,
+    Ref,
+    Switch,
+    ThreadBlock,
+)
 from forestcoll.verify.layout import BUFFER_NAMES, Sizes
 
 GRAIN_LIMIT = 64
@@ -37,6 +47,7 @@ ONESIDED = (
     | REMOTE_WRITES
     | {Op.FLUSH, Op.BARRIER, Op.ACQUIRE, Op.RELEASE}
     | PACKETS.keys()
+    | FABRIC
 )
 PACKETS_TO_PEERS = frozenset(op for op, shape in PACKETS.items() if shape.peers)
 CHANNELLED = PUTS | SIGNALS | WAITS | REMOTE_READS | REMOTE_WRITES | PACKETS_TO_PEERS | {Op.FLUSH}
@@ -68,6 +79,8 @@ OPERANDS: dict[Op, tuple[int, int, int, int]] = {
     Op.REDUCE_PUT_PACKETS: (2, MANY, 2, MANY),
     Op.REDUCE_COPY_PACKETS: (2, MANY, 2, 2),
     Op.REDUCE_COPY_PUT_PACKETS: (2, MANY, 3, MANY),
+    Op.FABRIC_STORE: (1, 1, 1, 1),
+    Op.FABRIC_REDUCE_STORE: (1, 1, 1, 1),
 }
 
 
@@ -124,8 +137,39 @@ def check_instructions(program: Program, sizes: Sizes) -> None:
                         fine.add(alike)
 
 
+def check_switches(program: Program) -> None:
+    """Check that every rank of a switch's group has that switch: they set it up together."""
+    known = [{s for block in rank.thread_blocks for s in block.switches} for rank in program.ranks]
+    for r, switches in enumerate(known):
+        for switch in sorted(switches, key=lambda s: (s.ranks, s.buffer)):
+            lacking = [peer for peer in switch.ranks if switch not in known[peer]]
+            if lacking:
+                raise PlanError(
+                    f"rank {r}: a switch to the {BUFFER_NAMES[switch.buffer]} of ranks "
+                    f"{', '.join(map(str, switch.ranks))}, but rank {lacking[0]} has no such "
+                    "switch; they would wait for each other before the first launch"
+                )
+
+
+def _check_switch(n: int, r: int, at: str, number: int, switch: Switch) -> None:
+    ranks = switch.ranks
+    if len(set(ranks)) != len(ranks) or len(ranks) < 2 or r not in ranks:
+        raise PlanError(
+            f"{at}: switch {number} has the group {list(ranks)}; it must be this rank and others, "
+            "each once"
+        )
+    if any(not 0 <= peer < n for peer in ranks):
+        raise PlanError(f"{at}: switch {number} has the group {list(ranks)} of {n} ranks")
+    if switch.buffer not in BUFFER_NAMES:
+        raise PlanError(f"{at}: switch {number} has the unknown buffer '{switch.buffer}'")
+
+
 def _check_block(program: Program, r: int, b: int, block: ThreadBlock) -> None:
     at, n = f"rank {r}, thread block {b}", program.n
+    if block.switches and program.style == "fifo":
+        raise PlanError(f"{at}: switches in a fifo program")
+    for number, switch in enumerate(block.switches):
+        _check_switch(n, r, at, number, switch)
     if program.style == "fifo":
         if block.channels:
             raise PlanError(f"{at}: onesided channels in a fifo program")
@@ -180,8 +224,11 @@ def _check_instruction(
         raise PlanError(f"{at}: no operation of {program.style} programs")
     _check_operands(at, i)
     _check_fields(program, r, at, i)
-    for ref in (*i.src, *i.dst):
-        _check_range(sizes, r, at, ref)
+    block = program.ranks[r].thread_blocks[b]
+    _check_switched(block, at, i)
+    for refs in block.operands(r, i):
+        for ref in refs:
+            _check_range(sizes, r, at, ref)
     if program.style == "fifo":
         _check_after(program, r, b, s, at, i)
     else:
@@ -211,6 +258,21 @@ def _check_operands(at: str, i: Instruction) -> None:
             f"{at}: operands of {wrong[0][0].count} and {wrong[0][1].count} chunks; "
             "they must be of one length"
         )
+
+
+def _check_switched(block: ThreadBlock, at: str, i: Instruction) -> None:
+    """The switches of an instruction are there, as many as it needs, and to the right buffers."""
+    needs = {Op.FABRIC_STORE: 1, Op.FABRIC_REDUCE_STORE: 2}.get(i.op, 0)
+    if len(i.switches) != needs:
+        raise PlanError(f"{at}: {len(i.switches)} switches; it takes {needs}")
+    for number, ref in zip(i.switches, (i.dst if needs == 1 else (*i.src, *i.dst)), strict=False):
+        if not 0 <= number < len(block.switches):
+            raise PlanError(f"{at}: switch {number}; the thread block has {len(block.switches)}")
+        if block.switches[number].buffer is not ref.buffer:
+            raise PlanError(
+                f"{at}: the {ref.buffer.name.lower()} through a switch to the "
+                f"{block.switches[number].buffer.name.lower()}"
+            )
 
 
 def _check_fields(program: Program, r: int, at: str, i: Instruction) -> None:
