@@ -196,6 +196,8 @@ def _allreduce(graph: CapacityGraph, name: str) -> Forest | None:
         except UnsupportedError:  # another way has been found, or the plain trees remain
             break
         algbw = model.algbw(solution)
+        if not algbw:  # a switch that trees should span is out of reach
+            break
         if made is None or algbw > made.algbw:
             halves = [_packed(flow, graph, algbw) for flow in model.flows(solution)]
             made = _checked(graph, Collective.ALLREDUCE, halves, algbw, bound, name) or made
