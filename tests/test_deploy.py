@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -208,6 +209,31 @@ def test_plans_that_answer_the_same_calls_are_refused(schedules: Path, tmp_path:
         assert old in text
         (tmp_path / name).write_text(text.replace(old, new))
     assert len(deploy([tmp_path], "msccl").plans) == 2
+
+
+@pytest.mark.parametrize("runtime", ["mscclpp", "msccl", "rccl"])
+def test_plan_sets_are_deployed(runtime: str, tmp_path: Path) -> None:
+    made = CliRunner().invoke(
+        cli,
+        [
+            "synthesize",
+            "-t",
+            "dgx-a100",
+            "-c",
+            "allreduce",
+            "--sizes",
+            "1K:1G",
+            "-o",
+            f"{tmp_path}/set/",
+        ],
+    )
+    assert made.exit_code == 0, made.output
+    document = deployed(tmp_path / "set", runtime, tmp_path / "d")
+    ranges = sorted((p["min_bytes"], p["max_bytes"]) for p in document["plans"])
+    assert len(ranges) > 1
+    assert ranges[0][0] <= 1024
+    assert ranges[-1][1] >= 2**30
+    assert all(high + 1 == low for (_, high), (low, _) in pairwise(ranges))
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,8 @@ class Plan:
 def read(paths: Sequence[Path], format: plans.Format | None) -> tuple[Plan, ...]:
     """The plans in the files, and of that format in the directories, in order; each proven right.
 
-    Without a format a directory gives every schedule once, as XML where it has both.
+    Directories with all below them, so plan sets too. Without a format a directory gives every
+    schedule once, as XML where it has both.
 
     Raises PlanError or UnsupportedError, with the file: unreadable, no plan, wrong, or none at all.
     """
@@ -92,7 +93,7 @@ def _files(paths: Sequence[Path], format: plans.Format | None) -> list[Path]:
         inside: dict[str, Path] = {}
         for form, suffix in SUFFIXES.items():
             if format in (form, None):
-                for file in sorted(path.glob(f"*{suffix}")):
+                for file in sorted(path.rglob(f"*{suffix}")):
                     inside.setdefault(file.name.removesuffix(suffix), file)
         files |= dict.fromkeys(inside[stem] for stem in sorted(inside))
     return list(files)
