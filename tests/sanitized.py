@@ -1,0 +1,102 @@
+"""What the tests of sanitizers run in a process of its own: `python sanitized.py ENGINE WHAT`.
+
+ENGINE is a native engine that was built with a sanitizer, WHAT is right, racing or overrunning.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+
+def use(path: str) -> Any:
+    """Put the engine at `path` in the place of the installed one; numpy comes first."""
+    import numpy  # noqa: F401
+
+    name = "forestcoll.execute._engine"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def right(processes: bool) -> int:
+    """Runs of right and stuck plans, large and small queues, every way to end. Runs that ended."""
+    import programs as pg
+    import pytest
+
+    from forestcoll.errors import ExecutionError
+    from forestcoll.execute.cpu import RanksAs, run
+    from forestcoll.plans import read_plan
+
+    ended = 0
+    ways: tuple[RanksAs, ...] = ("threads", "processes") if processes else ("threads",)
+    for way in ways:
+        for name, plan in pg.all_good().items():
+            fewest = 2 if name.startswith("ring_") or name == "direct_reduce_scatter" else 1
+            for slots, slot_bytes, op in (
+                (fewest, 64, "sum"),
+                (3, 4096, "avg"),
+                (None, None, "max"),
+            ):
+                result = run(
+                    plan, 5000, slots=slots, slot_bytes=slot_bytes, op=op, threads=4, ranks_as=way,
+                    iterations=2, dtype="bfloat16" if op == "max" else "float32",
+                )  # fmt: skip
+                assert result.wrong == 0, (name, slots, result.mismatches)
+                ended += 1
+        circle = pg.ring_allgather(3)
+        for r in range(3):
+            circle = pg.swap(circle, r, 0, 1, 2)
+        with pytest.raises(ExecutionError, match="these wait for each other"):
+            run(circle, 4096, threads=4, ranks_as=way)
+        schedules = Path(__file__).parents[1] / "schedules"
+        for file in sorted(schedules.glob("dgx1-v100-1/all*.*[lp].*[ml]*")):
+            if file.name.endswith((".msccl.xml", ".mscclpp.json")):
+                assert run(read_plan(file), 200_000, threads=4, ranks_as=way).wrong == 0
+                ended += 1
+    return ended
+
+
+def racing() -> int:
+    """A plan whose ranks overwrite what others still read: the sanitizer must see it."""
+    from test_execute_cpu import reading_pair
+
+    from forestcoll.execute.cpu import run
+
+    plan = replace(reading_pair(), in_place=True)
+    return len(run(plan, 3 * 4 * 10_000, threads=2, modes=["in-place"], iterations=20).rows)
+
+
+def overrunning(engine: Any) -> int:
+    """A launch with a buffer that is too short, as if `check` had let it through."""
+    import numpy as np
+    import programs as pg
+
+    from forestcoll.execute.tables import build
+
+    buffers = [np.zeros(4096, np.uint8) for _ in range(2)] + [np.zeros(4080, np.uint8)] * 7
+    options = engine.Options(
+        chunk_bytes=2048, slice_bytes=2048, slot_bytes=2048, slots=2, type=0, op=0, threads=1,
+        patience=5,
+    )  # fmt: skip
+    tables = build(pg.chain_broadcast(3, 2))
+    addresses = [b.ctypes.data for b in buffers]
+    return int(tables.engine().launch(addresses, options)[0])
+
+
+if __name__ == "__main__":
+    native = use(sys.argv[1])
+    done = {
+        "right": lambda: right(processes=False),
+        "right-processes": lambda: right(processes=True),
+        "racing": racing,
+        "overrunning": lambda: overrunning(native),
+    }[sys.argv[2]]()
+    print(f"ended {done}")
