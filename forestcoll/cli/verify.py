@@ -137,7 +137,7 @@ def _plan(report: Report, as_json: bool) -> Entry:
     if report.ok:
         _say(report.source, [*proven, words.target(report), *words.lines(report)])
     else:
-        click.echo(f"{report.source}: {words.title(report)}; {words.target(report)}")
+        click.echo(f"{report.source}: {words.title(report)}")
         for line in words.lines(report):
             click.echo(f"  {line}")
     return entry

@@ -7,8 +7,8 @@ from forestcoll.lint.rules import SEVERITIES
 
 
 def title(report: Report) -> str:
-    """`2 errors, 1 warning`: what there is of each severity; `nothing` if there is none."""
-    return _counted(report, SEVERITIES) or "nothing"
+    """`2 errors, 1 warning for target rccl`: what there is of each severity."""
+    return f"{_counted(report, SEVERITIES)} for {_target(report)}"
 
 
 def lines(report: Report) -> list[str]:
@@ -21,9 +21,8 @@ def lines(report: Report) -> list[str]:
 
 def target(report: Report) -> str:
     """`target rccl (guessed from the file; --target says otherwise): fits; ...`."""
-    guessed = " (guessed from the file; --target says otherwise)" if report.guessed else ""
     runs = f"; {report.launches} launches in a row" if report.verified is not None else ""
-    return f"target {report.target}{guessed}: {_counted(report, SEVERITIES[:2]) or 'fits'}{runs}"
+    return f"{_target(report)}: {_counted(report, SEVERITIES[:2]) or 'fits'}{runs}"
 
 
 def complaint(report: Report) -> str:
@@ -48,6 +47,11 @@ def summary(report: Report) -> dict[str, object]:
         "findings": [finding.as_dict() for finding in report.findings],
         "not_listed": report.more,
     }
+
+
+def _target(report: Report) -> str:
+    guessed = " (guessed from the file; --target says otherwise)" if report.guessed else ""
+    return f"target {report.target}{guessed}"
 
 
 def _counted(report: Report, severities: tuple[Severity, ...]) -> str:

@@ -1,0 +1,617 @@
+"""The linter: what it takes, what it says and how, foreign plans, several launches, any bytes."""
+
+from __future__ import annotations
+
+import ast
+import json
+import random
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import lint_mutations_json as spoil_json
+import lint_mutations_xml as spoil_xml
+import programs
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from forestcoll import cli, plans
+from forestcoll.errors import PlanError, UnsupportedError
+from forestcoll.lint import RULES, Report, Told, lint
+from forestcoll.lint.findings import LISTED, LISTED_OF_A_RULE, Findings, report
+from forestcoll.program import Buffer, Collective, Instruction, Op, Ref
+from forestcoll.verify import verify
+from forestcoll.verify.repeat import run_repeatedly
+
+ROOT = Path(__file__).parents[1]
+XML = {name: spoil_xml.base_text(name) for name in spoil_xml.BASES}
+JSON = {name: spoil_json.base_text(name) for name in spoil_json.BASES}
+
+
+def rules_of(found: Report) -> set[str]:
+    return {finding.rule for finding in found.findings}
+
+
+# --- targets --------------------------------------------------------------------------------------
+
+
+def test_target_is_guessed_from_the_file() -> None:
+    assert (lint(XML["ring"], "p").target, lint(XML["ring"], "p").guessed) == ("msccl", True)
+    assert lint(XML["star"], "p").target == "rccl"  # s, r, re, cpy: both run it
+    assert lint(JSON["chain"], "p").target == "mscclpp"
+    assert lint(XML["star"], "p", "msccl").guessed is False
+    wide = spoil_xml.copies_of_block(0, 0, 70)(XML["star"])
+    assert lint(wide, "p").target == "msccl"
+
+
+def test_a_target_of_the_other_format_is_refused() -> None:
+    with pytest.raises(PlanError, match="p: is msccl-xml; target mscclpp reads mscclpp-json"):
+        lint(XML["ring"], "p", "mscclpp")
+    with pytest.raises(PlanError, match="p: the file is empty"):
+        lint("", "p")
+
+
+def test_sms_follow_from_the_name_or_are_told() -> None:
+    wide = spoil_xml.copies_of_block(0, 0, 110)(XML["star"])
+    assert "XML-TB-SMS" in rules_of(lint(wide, "p", "msccl"))
+    assert "XML-TB-SMS" not in rules_of(lint(wide, "p", "msccl", sms=132))
+    named = wide.replace('name="test-reduce"', 'name="dgx-h100-1"')
+    assert "XML-TB-SMS" not in rules_of(lint(named, "p", "msccl"))
+
+
+# --- what is said ---------------------------------------------------------------------------------
+
+
+def test_all_findings_are_listed_with_place_and_cure() -> None:
+    text = XML["star"]
+    for change in (
+        spoil_xml.step(0, 1, 0, dstoff=9),
+        spoil_xml.step(0, 2, 1, depid=9),
+        spoil_xml.algo(minBytes=None),
+        spoil_xml.tb(1, 0, chan=4),
+    ):
+        text = change(text)
+    found = lint(text, "p")
+    assert {"XML-BOUNDS", "XML-DEP", "XML-MISSING", "XML-CHANNEL"} <= rules_of(found)
+    bounds = next(f for f in found.findings if f.rule == "XML-BOUNDS")
+    assert (bounds.rank, bounds.block, bounds.step, bounds.line) == (0, 1, 0, 7)
+    assert str(bounds) == (
+        "error XML-BOUNDS at line 7, rank 0, thread block 1, step 0: dst of r: chunks 9 to 9 of "
+        "buffer 's', which holds 3; correct offset or cnt, or enlarge the buffer"
+    )
+    assert [f.severity for f in found.findings] == sorted(
+        [f.severity for f in found.findings], key=("error", "warning", "note").index
+    )
+    assert found.counts["error"] == sum(f.severity == "error" for f in found.findings)
+    assert "RUN-SKIPPED" in rules_of(found)
+
+
+def test_lists_are_bounded_and_the_rest_counted() -> None:
+    found = lint(XML["ring"].replace('cnt="1"', 'cnt="0"'), "p")
+    listed = [f for f in found.findings if f.rule == "XML-COUNT"]
+    assert len(listed) == LISTED_OF_A_RULE
+    assert found.counts["error"] == 28
+    assert found.more == 28 - LISTED_OF_A_RULE
+    out = Findings()
+    names = [name for name, rule in RULES.items() if rule.severity == "error"]
+    for name in names:
+        for k in range(LISTED_OF_A_RULE):
+            out.add(name, "text", rank=k)
+    many = report(out, "p", "msccl", False, 2)
+    assert len(many.findings) == LISTED
+    assert many.more == len(names) * LISTED_OF_A_RULE - LISTED
+
+
+def test_the_same_finding_counts_once() -> None:
+    out = Findings()
+    for _ in range(3):
+        out.add("XML-DEP", "text", rank=1, block=2, step=3)
+    assert out.errors == 1
+
+
+def test_every_rule_is_described() -> None:
+    page = (ROOT / "docs" / "lint.md").read_text(encoding="utf-8")
+    for rule in RULES.values():
+        cure = rule.cure or "in the message"
+        assert f"| `{rule.name}` | {rule.severity} | {rule.what} | {cure} |" in page, rule.name
+    assert page.count("\n| `") == len(RULES) + 5  # and the options
+
+
+def test_every_rule_is_used_and_every_name_is_a_rule() -> None:
+    """Names in the code are rules, and no rule is one that nothing can break."""
+    words: set[str] = set()
+    for folder in ("lint", "verify"):
+        for path in (ROOT / "forestcoll" / folder).glob("*.py"):
+            if path.name == "rules.py":
+                continue
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    words.add(node.value)
+                if isinstance(node, ast.keyword) and node.arg == "rule":
+                    for value in ast.walk(node.value):
+                        if isinstance(value, ast.Constant):
+                            assert value.value in RULES, (path, value.value)
+    assert set(RULES) <= words
+
+
+# --- the rules that no mutation breaks ------------------------------------------------------------
+
+
+def test_notes_say_what_a_plan_serves() -> None:
+    chain = lint(XML["chain"], "p")
+    assert rules_of(chain) == {"XML-SIZES", "XML-ROOT-IGNORED", "XML-PROXY-STEPS"}
+    text = next(f.text for f in chain.findings if f.rule == "XML-SIZES")
+    assert text == "it serves calls whose number of elements is a multiple of 2"
+    slots = lint(JSON["slots"], "p")
+    assert rules_of(slots) == {"MPP-SIZES", "MPP-SUM", "MPP-ROOT-IGNORED", "MPP-UNHOOKED"}
+    more = spoil_xml.gpu(0, s_chunks=9)(XML["star"])
+    assert "XML-SCRATCH-SPARE" in rules_of(lint(more, "p"))
+    flag = spoil_xml.step(0, 3, 1, hasdep=1)(XML["star"])
+    assert "XML-FLAG-SPARE" in rules_of(lint(flag, "p"))
+
+
+def blocks_with(channel: int, count: int) -> Callable[[ET.Element], None]:
+    """Rank 0 gets `count` thread blocks that receive on one channel from other ranks."""
+
+    def edit(top: ET.Element) -> None:
+        for k in range(count):
+            new = ET.SubElement(top[0], "tb", {"id": str(len(top[0])), "send": "-1"})
+            new.set("recv", str(1 + k % 3))
+            new.set("chan", str(channel))
+
+    return edit
+
+
+def test_channels_serve_32_thread_blocks() -> None:
+    text = spoil_xml.many(
+        spoil_xml.algo(nchannels=2), spoil_xml.tree(blocks_with(1, 33))
+    )(XML["star"])  # fmt: skip
+    found = lint(text, "p", "msccl")
+    assert {"XML-CHANNEL-LOAD", "XML-CONNECTION-SHARED", "XML-TB-EMPTY"} <= rules_of(found)
+
+
+def test_elements_have_1024_children() -> None:
+    text = spoil_xml.long_block(1, 0, 1020)(XML["ring"])
+    assert {"XML-CHILDREN", "XML-STEP-COUNT"} <= rules_of(lint(text, "p", "msccl"))
+
+
+def test_17_remote_buffers() -> None:
+    def edit(plan: dict[str, Any]) -> None:
+        entry = plan["gpus"][0]
+        entry["remote_buffers"] *= 17
+        entry["threadblocks"][0]["remote_buffer_refs"][0]["remote_buffer_ids"] = list(range(17))
+
+    assert "MPP-TB-REMOTES" in rules_of(lint(spoil_json.edit(edit)(JSON["chain"]), "p"))
+
+
+def test_switch_channels() -> None:
+    def edit(plan: dict[str, Any]) -> None:
+        entry = plan["gpus"][0]
+        group = {"size": 2, "ranks": [0, 9]}
+        entry["channels"].append(
+            {"channel_type": "switch", "buffer_type": "x", "rank_groups": [group]}
+        )
+        block = entry["threadblocks"][0]
+        block["channels"].append({"channel_type": "switch", "channel_ids": [0]})
+        for number in (0, 1):
+            end = {"switch_channel_id": number, "index": 0, "size": 2}
+            block["ops"].append(
+                {"name": "glres", "channel_type": "switch", "src_buff": [end], "dst_buff": [end]}
+            )
+
+    found = rules_of(lint(spoil_json.edit(edit)(JSON["chain"]), "p"))
+    assert {"MPP-SWITCH-GROUP", "MPP-BUFFER-TYPE", "MPP-SWITCH-ID", "MPP-SWITCH"} <= found
+
+
+def test_packets_in_the_wrong_place() -> None:
+    over_port = {"name": "ppkt", "channel_type": "port", "channel_ids": [], "src_buff": [],
+                 "dst_buff": []}  # fmt: skip
+    put = spoil_json.ops(0, 0, lambda ops: ops.append(over_port))
+    assert "MPP-PACKET-PORT" in rules_of(lint(put(JSON["packets"]), "p"))
+
+    def wrap(ops: list[dict[str, Any]]) -> None:
+        count = ops[0]["src_buff"][0]["size"]
+        context = {"unit_size": 16, "num_chunks": count}
+        ops[0] = {"name": "pipeline", "iter_context": context, "ops": [ops[0]]}
+
+    assert "MPP-PIPE-PACKETS" in rules_of(lint(spoil_json.ops(0, 0, wrap)(JSON["packets"]), "p"))
+
+    def plain(plan: dict[str, Any]) -> None:
+        for entry in plan["gpus"]:
+            for remote in entry["remote_buffers"]:
+                remote["type"] = "o"
+
+    assert "MPP-PACKET-SCRATCH" in rules_of(lint(spoil_json.edit(plain)(JSON["packets"]), "p"))
+
+
+def test_packets_twice_in_a_slot() -> None:
+    again = spoil_json.ops(0, 0, lambda ops: ops.insert(1, ops[0]))
+    assert "RUN-PACKETS-TWICE" in rules_of(lint(again(JSON["packets"]), "p"))
+
+
+def test_operands_that_overlap() -> None:
+    move = Instruction(Op.COPY, (Ref(Buffer.OUTPUT, 0, 2),), (Ref(Buffer.OUTPUT, 1, 2),))
+    made = programs.ring_allreduce(4)
+    first = made.ranks[0]
+    block = first.thread_blocks[0]
+    block = replace(block, steps=(*block.steps, move))
+    spoilt = replace(
+        made, ranks=(replace(first, thread_blocks=(block,)), *made.ranks[1:]), name="overlap"
+    )
+    found = lint(plans.dumps(spoilt, "msccl-xml"), "p")
+    assert "RUN-OVERLAP" in rules_of(found)
+
+
+def test_a_race_with_the_next_launch() -> None:
+    """Two leaves put into slots of rank 0, which adds them up; nobody waits before the next one."""
+    made = programs.reduce_to_root("memory")
+    cut = tuple(
+        replace(rank, thread_blocks=(replace(block, steps=block.steps[3:4]),))
+        for rank in made.ranks
+        for block in rank.thread_blocks
+    )
+    found = lint(plans.dumps(replace(made, ranks=cut), "mscclpp-json"), "p")
+    assert "RUN-RACE-LAUNCHES" in rules_of(found)
+    place = next(f for f in found.findings if f.rule == "RUN-RACE-LAUNCHES")
+    assert "of the next launch" in place.text
+    assert (place.rank, place.block, place.step) == (1, 0, 0)
+
+
+def test_what_cannot_be_followed_says_so() -> None:
+    reuse = spoil_json.top(reuse_resources=True)(JSON["chain"])
+    found = lint(reuse, "p")
+    assert "RUN-UNFOLLOWED" in rules_of(found)
+    assert not found.ok
+    assert found.verified is None
+
+
+def test_root_is_found_and_can_be_told() -> None:
+    text = XML["chain"].replace(' root="0"', "")
+    found = lint(text, "p")
+    assert found.ok
+    assert next(f.text for f in found.findings if f.rule == "RUN-ROOT") == "the root is rank 0"
+    assert "RUN-WRONG-RESULT" in rules_of(lint(text, "p", told=Told(root=1)))
+
+
+def test_place_can_be_told() -> None:
+    text = XML["ring"].replace('outofplace="1"', 'outofplace="0"')
+    text = spoil_xml.tree(lambda top: [block.remove(block[0]) for g in top for block in g])(text)
+    text = spoil_xml.tree(
+        lambda top: [s.set("s", str(k)) for g in top for b in g for k, s in enumerate(b)]
+    )(text)
+    assert lint(text, "p").ok  # in place nothing has to be copied
+    found = lint(text, "p", told=Told(place="both"))
+    assert not found.ok
+    assert any(f.rule.startswith("RUN-WRONG") for f in found.findings)
+
+
+def test_collective_can_be_told() -> None:
+    text = XML["ring"].replace('coll="allreduce"', 'coll="custom"')
+    found = lint(text, "p")
+    assert {"XML-COLLECTIVE", "RUN-DATA-UNFOLLOWED"} <= rules_of(found)
+    assert found.verified is None
+    told = lint(text, "p", told=Told(collective=Collective.ALLREDUCE))
+    assert rules_of(told) == {"XML-COLLECTIVE", "XML-SIZES"}
+    assert told.verified is not None
+
+
+def test_flushes_that_nothing_needs_are_a_warning() -> None:
+    extra = spoil_json.ops(
+        0, 0, lambda ops: ops.insert(4, {"name": "flush", "channel_type": "port",
+                                         "channel_ids": [0]}))  # fmt: skip
+    found = lint(extra(JSON["port"]), "p")
+    assert found.ok
+    assert [f.severity for f in found.findings if f.rule == "MPP-FLUSH"] == ["warning"]
+
+
+# --- foreign plans: the same shapes, written here -------------------------------------------------
+
+TOOLS = """<algo name="allpairs" proto="LL" nchannels="1" nchunksperloop="2" ngpus="2" coll="allreduce" inplace="1">
+  <gpu id="0" i_chunks="2" o_chunks="0" s_chunks="1">
+    <tb id="0" send="1" recv="1" chan="0">
+      <step s="0" type="s" srcbuf="i" srcoff="1" dstbuf="s" dstoff="0" cnt="1" depid="-1" deps="-1" hasdep="0"/>
+      <step s="1" type="r" srcbuf="i" srcoff="0" dstbuf="s" dstoff="0" cnt="1" depid="-1" deps="-1" hasdep="0"/>
+      <step s="2" type="re" srcbuf="s" srcoff="0" dstbuf="i" dstoff="0" cnt="1" depid="-1" deps="-1" hasdep="0"/>
+      <step s="3" type="s" srcbuf="i" srcoff="0" dstbuf="i" dstoff="0" cnt="1" depid="-1" deps="-1" hasdep="0"/>
+      <step s="4" type="r" srcbuf="i" srcoff="1" dstbuf="i" dstoff="1" cnt="1" depid="-1" deps="-1" hasdep="0"/>
+    </tb>
+  </gpu>
+  <gpu id="1" i_chunks="2" o_chunks="0" s_chunks="1">
+    <tb id="0" send="0" recv="0" chan="0">
+      <step s="0" type="s" srcbuf="i" srcoff="0" dstbuf="s" dstoff="0" cnt="1" depid="-1" deps="-1" hasdep="0"/>
+      <step s="1" type="r" srcbuf="i" srcoff="1" dstbuf="s" dstoff="0" cnt="1" depid="-1" deps="-1" hasdep="0"/>
+      <step s="2" type="re" srcbuf="s" srcoff="0" dstbuf="i" dstoff="1" cnt="1" depid="-1" deps="-1" hasdep="0"/>
+      <step s="3" type="s" srcbuf="i" srcoff="1" dstbuf="i" dstoff="1" cnt="1" depid="-1" deps="-1" hasdep="0"/>
+      <step s="4" type="r" srcbuf="i" srcoff="0" dstbuf="i" dstoff="0" cnt="1" depid="-1" deps="-1" hasdep="0"/>
+    </tb>
+  </gpu>
+</algo>
+"""  # noqa: E501
+
+
+def test_a_plan_as_msccl_tools_writes_them() -> None:
+    """In place only, one buffer of size 0, and three attributes short: right, but never loaded."""
+    found = lint(TOOLS, "p")
+    missing = sorted(f.text for f in found.findings if f.rule == "XML-MISSING")
+    assert missing == [f"<algo> has no {key}" for key in ("maxBytes", "minBytes", "outofplace")]
+    assert rules_of(found) == {"XML-MISSING", "XML-SIZES"}
+    assert found.verified is not None
+    assert found.verified.modes == ("in-place",)
+
+
+def test_a_plan_as_rccl_ships_them() -> None:
+    text = TOOLS.replace('inplace="1"', 'inplace="1" outofplace="0" minBytes="0" maxBytes="9216"')
+    text = "<!-- Copyright -->\n<!-- License -->\n" + text
+    found = lint(text, "p", "rccl")
+    assert rules_of(found) == {"XML-SIZES"}
+    spoilt = text.replace('type="re"', 'type="rrc"', 1)
+    assert {"RCCL-FUSED", "XML-MESSAGE-LOST"} <= rules_of(lint(spoilt, "p", "rccl"))
+
+
+def test_a_plan_as_taccl_writes_them() -> None:
+    """An XML prolog, the old word for the collective, thread counts that nobody reads."""
+    text = '<?xml version="1.0" ?>\n' + XML["scatter"].replace(
+        'coll="reducescatter"', 'coll="reduce_scatter" nthreads="512"'
+    )
+    found = lint(text, "p")
+    assert rules_of(found) == {"XML-PROLOG", "XML-COLLECTIVE", "XML-SIZES"}
+    assert found.verified is not None  # cured of the two, it does its work
+    hint = next(f.text for f in found.findings if f.rule == "XML-COLLECTIVE")
+    assert hint == "coll is 'reduce_scatter'; the loaders say 'reducescatter'"
+
+
+def test_queues_are_as_long_as_the_runtime_has_them() -> None:
+    """Both send three messages before they receive: Simple holds two, LL eight."""
+
+    def edit(top: ET.Element) -> None:
+        top.set("nchunksperloop", "6")
+        for gpu in top:
+            for key in ("i_chunks", "o_chunks"):
+                gpu.set(key, "6")
+            block = gpu[0]
+            mine = 3 * int(gpu.get("id", "0"))
+            steps = [("s", mine + k) for k in range(3)] + [("r", 3 - mine + k) for k in range(3)]
+            own = dict(block[0].attrib)
+            block[:] = []
+            for s, (kind, chunk) in enumerate(steps):
+                one = ET.SubElement(block, "step", own)
+                spoil_xml.set_all(one, {"s": s, "type": kind, "srcbuf": "i", "dstbuf": "i",
+                                        "srcoff": chunk, "dstoff": chunk})  # fmt: skip
+
+    text = TOOLS.replace('inplace="1"', 'inplace="1" outofplace="0" minBytes="0" maxBytes="0"')
+    text = spoil_xml.tree(edit)(text.replace('s_chunks="1"', 's_chunks="0"'))
+    told = Told(collective=Collective.ALLREDUCE)
+    assert "RUN-DEADLOCK" not in rules_of(lint(text, "p", told=told))
+    simple = text.replace('proto="LL"', 'proto="Simple"')
+    assert "RUN-DEADLOCK" in rules_of(lint(simple, "p", told=told))
+
+
+def test_a_plan_as_the_dsl_writes_them() -> None:
+    """No field of ours, unknown fields, no upper size, one flag for the place."""
+    plan = json.loads(JSON["barrier"])
+    del plan["forestcoll"], plan["max_message_size"]
+    for entry in plan["gpus"]:
+        for block in entry["threadblocks"]:
+            for op in block["ops"]:
+                if op["name"] == "re":
+                    op["reduce_op"] = "sum"
+    found = lint(json.dumps(plan), "p")
+    assert rules_of(found) == {"MPP-NO-MAX", "MPP-SUM", "MPP-SIZES"}
+    assert found.verified is not None
+    assert found.verified.modes == ("in-place",)
+
+
+def test_packets_need_no_channels_over_memory() -> None:
+    plan = json.loads(JSON["packets"])
+    for entry in plan["gpus"]:
+        for block in entry["threadblocks"]:
+            for op in block["ops"]:
+                op.pop("channel_ids", None)
+    found = lint(json.dumps(plan), "p")
+    assert found.ok, found.findings
+    assert found.verified is not None
+
+
+# --- launch after launch --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", XML)
+def test_fifo_plans_run_repeatedly(name: str) -> None:
+    program = plans.loads(XML[name], name)
+    steps = sum(len(block.steps) for rank in program.ranks for block in rank.thread_blocks)
+    assert run_repeatedly(program, launches=3, slices=2) == 6 * steps
+    assert run_repeatedly(program, launches=1, slices=1) == steps
+
+
+def test_repeated_runs_get_stuck_where_one_does() -> None:
+    made = programs.ring_allgather(3)
+    ranks = []
+    for rank in made.ranks:
+        block = rank.thread_blocks[0]
+        steps = (block.steps[-1], *block.steps[:-1])  # everybody receives first
+        ranks.append(replace(rank, thread_blocks=(replace(block, steps=steps),)))
+    with pytest.raises(PlanError, match=r"deadlock: .* waits for a message") as caught:
+        run_repeatedly(replace(made, ranks=tuple(ranks)))
+    assert caught.value.rule == "RUN-DEADLOCK"
+
+
+def test_what_is_left_over_shows() -> None:
+    made = programs.chain_broadcast()
+    last = made.ranks[2]
+    block = last.thread_blocks[0]
+    cut = replace(last, thread_blocks=(replace(block, steps=block.steps[:1]),))
+    with pytest.raises(PlanError, match="left over after 1 launches") as caught:
+        run_repeatedly(replace(made, ranks=(*made.ranks[:2], cut)), launches=1, slices=1)
+    assert caught.value.rule == "XML-MESSAGE-LOST"
+
+
+@pytest.mark.parametrize("name", JSON)
+def test_three_launches_find_what_two_do(name: str) -> None:
+    for mutation in spoil_json.MUTATIONS:
+        if mutation.base == name and mutation.rule.startswith("RUN-"):
+            text = mutation.change(JSON[name])
+            two, three = lint(text, "p", launches=2), lint(text, "p", launches=3)
+            assert rules_of(two) == rules_of(three), mutation.name
+    assert lint(JSON[name], "p", launches=3).ok
+
+
+# --- the command line -----------------------------------------------------------------------------
+
+
+def run(*arguments: str) -> int:
+    return cli.main(list(arguments))
+
+
+def test_verify_lists_findings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good, bad = tmp_path / "good.msccl.xml", tmp_path / "bad.msccl.xml"
+    good.write_text(XML["star"])
+    bad.write_text(spoil_xml.step(0, 1, 0, dstoff=9)(XML["star"]))
+    assert run("verify", str(good), str(bad)) == 1
+    out, err = capsys.readouterr()
+    assert f"{good}: ok\n" in out
+    assert "target rccl (guessed from the file; --target says otherwise): fits" in out
+    assert f"{bad}: 1 error, " in out
+    assert "\n  error XML-BOUNDS at line 7, rank 0, thread block 1, step 0: " in out
+    assert err.count("\n") == 1
+    assert err.startswith(f"forestcoll: error: {bad}:7: XML-BOUNDS at line 7, rank 0")
+
+
+def test_verify_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "p.msccl.xml"
+    path.write_text(spoil_xml.step(0, 1, 0, dstoff=9)(XML["star"]))
+    assert run("verify", "--json", "--target", "rccl", str(path)) == 1
+    [entry] = json.loads(capsys.readouterr().out)
+    assert (entry["ok"], entry["target"], entry["target_guessed"]) == (False, "rccl", False)
+    assert entry["counts"]["error"] == 1
+    first = entry["findings"][0]
+    assert {k: first[k] for k in ("rule", "severity", "rank", "thread_block", "step", "line")} == {
+        "rule": "XML-BOUNDS", "severity": "error", "rank": 0, "thread_block": 1, "step": 0,
+        "line": 7,
+    }  # fmt: skip
+    assert first["cure"]
+
+
+def test_verify_takes_what_the_file_does_not_say(tmp_path: Path) -> None:
+    path = tmp_path / "p.msccl.xml"
+    path.write_text(XML["chain"].replace(' root="0"', ""))
+    assert run("verify", str(path)) == 0
+    assert run("verify", str(path), "--root", "1") == 1
+    assert run("verify", str(path), "--collective", "allreduce") == 1
+    assert run("verify", str(path), "--target", "mscclpp") == 1
+    assert run("verify", str(path), "--place", "in", "--sms", "1") == 1
+
+
+def test_forests_have_no_target(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(tmp_path / "x.forest.json")
+    assert run("synthesize", "-t", "ring", "-c", "allgather", "-o", path) == 0
+    assert run("verify", path) == 0
+    capsys.readouterr()
+    assert run("verify", path, "--target", "rccl") == 1
+    assert "a forest; --target and the like are for plans" in capsys.readouterr().err
+
+
+# --- our own plans --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("collective", [c.value for c in Collective])
+@pytest.mark.parametrize("target", ["rccl", "msccl", "mscclpp"])
+@pytest.mark.parametrize("machine", ["dgx-h100", "mi300x", "dgx1-v100", "ring"])
+def test_our_own_plans_fit(machine: str, target: str, collective: str) -> None:
+    """No error, no warning, and everything proven."""
+    import forestcoll
+    from forestcoll.pipeline import PlanFormat, synthesize
+
+    form: PlanFormat = "mscclpp-json" if target == "mscclpp" else "msccl-xml"
+    topology = forestcoll.load_topology(machine)
+    text = synthesize(topology, collective, target=target, formats=(form,)).texts[form]  # type: ignore[arg-type]
+    found = lint(text, "p", target)
+    assert [str(f) for f in found.findings if f.severity != "note"] == []
+    assert found.verified is not None
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "schedules").glob("*/*.m*")), ids=lambda p: p.name)
+def test_goldens_fit(path: Path) -> None:
+    found = lint(path.read_text(encoding="utf-8"), path.name)
+    assert [str(f) for f in found.findings if f.severity != "note"] == []
+
+
+# --- any bytes ------------------------------------------------------------------------------------
+
+VALUES: list[Any] = [0, 1, -1, 2, 7, 16, 128, 2**31, 2**32, "x", "i", "s", "", None, True, [], {}]
+
+
+def spots(value: Any) -> list[tuple[Any, Any]]:
+    """(container, key) of everything in a JSON value."""
+    keys: list[Any] = []
+    if isinstance(value, dict):
+        keys = list(value)
+    elif isinstance(value, list):
+        keys = list(range(len(value)))
+    return [(value, k) for k in keys] + [spot for k in keys for spot in spots(value[k])]
+
+
+def any_json(text: str, dice: random.Random) -> str:
+    plan = json.loads(text)
+    for _ in range(dice.randint(1, 3)):
+        where, key = dice.choice(spots(plan))
+        act = dice.randrange(4)
+        if act == 0:
+            where[key] = dice.choice(VALUES)
+        elif act == 1:
+            where.pop(key)
+        elif act == 2 and type(where[key]) is int:
+            where[key] += dice.choice((-1, 1))
+        elif isinstance(where, list):
+            where.insert(key, json.loads(json.dumps(dice.choice(where))))
+    return json.dumps(plan)
+
+
+def any_xml(text: str, dice: random.Random) -> str:
+    top = ET.fromstring(text)
+    for _ in range(dice.randint(1, 3)):
+        one = dice.choice(list(top.iter()))
+        act = dice.randrange(4)
+        key = dice.choice(list(one.attrib) or ["id"])
+        if act == 0:
+            one.set(key, str(dice.choice(VALUES)))
+        elif act == 1:
+            one.attrib.pop(key, None)
+        elif act == 2 and one.get(key, "").lstrip("-").isdigit():
+            one.set(key, str(int(one.get(key, "0")) + dice.choice((-1, 1))))
+        elif len(one):
+            child = dice.choice(list(one))
+            one.remove(child) if dice.random() < 0.5 else one.append(child)
+    return spoil_xml.write(top)
+
+
+def any_text(text: str, dice: random.Random) -> str:
+    start = dice.randrange(len(text))
+    end = min(len(text), start + dice.choice((1, 2, 5, len(text))))
+    return text[:start] + dice.choice(["", "<", ">", '"', "{", "]", "\t", "\0", "é"]) + text[end:]
+
+
+@settings(max_examples=250, deadline=None)
+@given(st.integers(0, 2**64), st.sampled_from([*XML, *(f"{name}.json" for name in JSON)]))
+def test_whatever_a_reader_or_the_proof_refuses_lint_refuses(seed: int, name: str) -> None:
+    """And it never crashes."""
+    dice = random.Random(seed)
+    text = XML[name] if name in XML else JSON[name.removesuffix(".json")]
+    change = any_text if dice.random() < 0.2 else any_xml if name in XML else any_json
+    spoilt = change(text, dice)
+    try:
+        found = lint(spoilt, "p")
+    except PlanError:
+        return  # no plan at all
+    assert not found.ok or "RUN-DATA-UNFOLLOWED" in rules_of(found) or proven(spoilt)
+
+
+def proven(text: str) -> bool:
+    """Whether a reader takes the plan and it is right."""
+    try:
+        verify(plans.loads(text, "p"))
+    except (PlanError, UnsupportedError):
+        return False
+    return True
