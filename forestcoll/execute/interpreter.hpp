@@ -1,36 +1,55 @@
 // The instruction loop: what one thread block of one rank does, for CPU threads, CUDA and HIP alike.
 //
 // Header only; no containers, allocation, exceptions or input and output. A plan is flat arrays of
-// plain integers (`Tables`). Everything that differs between machines is behind a `Layer`, which a
-// thread block calls with all of its threads together:
+// plain integers (`Tables`, built by tables.py, which all engines share). Everything that differs
+// between machines is behind a `Layer`, one object for each thread block. The loop calls it with all
+// threads of the block together and with the same arguments; what a call returns must be the same for
+// all of them. `byte*` below means memory that the thread block can reach, its own or a peer's.
 //
 //   const Tables& tables()            const Geometry& geometry()
-//   byte* address(rank, buffer)       start of a rank's buffer as this thread block may reach it
-//   bool aborted()                    true once the launch must end early
+//   byte* address(rank, buffer)       start of a rank's buffer (0 input, 1 output, 2 scratch)
+//   bool aborted()                    true once the launch must end early; asked once an instruction
 //   void report(const Position&)      where the thread block is, once per instruction
 //
-//   waits: false means "not yet"; the loop then returns Outcome::blocked and is called again later
-//   bool reached(block, progress)     another thread block of the rank has completed so many steps
+//   Waits. true: it has come to pass, and all that the other side wrote before is visible (acquire).
+//   false: not yet; the loop returns Outcome::blocked and is called again later. A wait may be asked
+//   any number of times; only a true `acquire` takes something away.
+//   bool reached(block, progress)     block (numbered over all ranks; of the own rank) has completed
+//                                     so many steps in this launch
 //   bool can_send()                   the outgoing connection has a free slot
-//   bool can_receive(target, operand, bytes)  a message has arrived; until then the sender may write
+//   bool can_receive(target, operand, bytes)  the next message is there, of so many bytes; another
+//                                     size is the layer's to report. Until then the sender may write
 //                                     it straight to `target`, combined with `operand` if not null
 //   bool acquire(counter)             takes one from a semaphore that is above zero
 //   bool passed(barrier, ticket)      everybody of that round has arrived
 //   bool arrived(rank, packets, bytes)  packets of `bytes` bytes of data, in scratch of `rank`, all
 //                                     bear the number of this launch
 //
-//   effects: each follows its waits and never fails
+//   Effects. Each follows the wait that it needs, never waits itself and never fails. (release): all
+//   that the thread block wrote before is visible to whoever sees it.
+//   byte* outgoing_slot()             where the next message may be built in place; after can_send
 //   void deliver(source, bytes)       sends a message (release); `source` may be outgoing_slot()
-//   byte* outgoing_slot()             where the next message may be built in place
-//   void take(target, operand, bytes) stores the message (combined with operand) and frees its slot
+//   void take(target, operand, bytes) stores the message, combined with operand unless that is null,
+//                                     and frees its slot (release); `target` may be `operand` or
+//                                     outgoing_slot()
 //   void complete(progress)           publishes this thread block's progress (release)
-//   void signal(counter)              adds one to a semaphore (release)
-//   uint64_t arrive(barrier, group)   announces this thread block, returns its ticket
-//   void copy(target, source, bytes)  void combine(target, sources, n, bytes)
+//   void signal(counter)              adds one to a semaphore, the own rank's or a peer's (release)
+//   uint64_t arrive(barrier, group)   announces this thread block (release), returns its ticket
+//   void copy(target, source, bytes)  areas are the same or apart, unless the plan is wrong
+//   void combine(target, sources, n, bytes)   target = sources[0] op ... op sources[n - 1], n from 1
+//                                     to max_sources + 1; target may be any of the sources
 //   void pack(rank, packets, source, bytes)     makes packets of this launch in scratch of `rank`
 //   void forward(rank, packets, source packets, bytes)   the same data once more
 //   void unpack(target, packets, bytes)
 //   void combine_packets(target, packets, n, own, bytes)   target = own op packets[0] op ...
+//
+// Addresses and sizes are multiples of the element, not of a vector. Relaxed signals and waits come as
+// `signal` and `acquire`: a layer may not weaken them. What one launch leaves is the next one's begin:
+// messages are numbered on, semaphores are where they were.
+//
+// The averages of `avg` are not the loop's business: with it a layer combines by `sum`, and once all
+// thread blocks of all ranks are done the engine divides every output that holds a reduction
+// (elements.hpp, `divide_element`).
 //
 // A layer whose waits spin (a GPU) never returns false unless the launch is aborted. A layer that has
 // more thread blocks than processors returns false and runs another thread block: all waits of an
