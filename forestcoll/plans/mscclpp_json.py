@@ -15,7 +15,7 @@ from itertools import groupby
 from typing import Any, Final
 
 from forestcoll.errors import PlanError
-from forestcoll.plans import mscclpp_reader, packet_rules
+from forestcoll.plans import mscclpp_reader, packet_rules, switch_rules
 from forestcoll.plans.onesided_rules import (
     ALIGNMENT,
     PUTS,
@@ -38,6 +38,7 @@ from forestcoll.program import (
     RankProgram,
     Ref,
     Step,
+    Switch,
     ThreadBlock,
 )
 from forestcoll.targets import Target
@@ -68,6 +69,7 @@ OP_WORDS: Final = {
     Op.ACQUIRE: "sem_acquire",
     Op.RELEASE: "sem_release",
     **packet_rules.WORDS,
+    **switch_rules.WORDS,
 }
 _KINDS = ("memory", "port")
 _BUFFERS = (Buffer.INPUT, Buffer.OUTPUT, Buffer.SCRATCH)
@@ -79,8 +81,8 @@ def loads(text: str, source: str) -> Program:
     """The Program in an execution plan's text; `source` names it in errors.
 
     Reads plans of the MSCCL++ DSL too. `Program.extra["notes"]` says, a line each, what the runtime
-    does differently from what the plan says. UnsupportedError for switch channels, reused
-    resources, and two halves of scratch without packets; PlanError for what is wrong.
+    does differently from what the plan says. UnsupportedError for reused resources, packets through
+    switches, and two halves of scratch without packets; PlanError for what is wrong.
     """
     return mscclpp_reader.loads(text, source)
 
@@ -178,6 +180,7 @@ def _own(program: Program) -> dict[str, Any]:
 def _gpu(r: int, rank: RankProgram) -> dict[str, Any]:
     flat = _flat_channels(rank)
     buffers = _remote_buffers(rank)
+    switches = switch_rules.switches_of(rank)
     return {
         "id": r,
         "input_chunks": rank.input_chunks,
@@ -187,16 +190,27 @@ def _gpu(r: int, rank: RankProgram) -> dict[str, Any]:
             {"channel_type": kind, "connected_to": [peer for peer, _ in flat[kind]]}
             for kind in _KINDS
             if flat[kind]
-        ],
+        ]
+        + [_switch(switch) for switch in switches],
         "remote_buffers": [
             _line({"rank": peer, "type": buffer.value, "access_channel_types": kinds})
             for (peer, buffer), kinds in buffers.items()
         ],
         "semaphores": [{"init_value": value} for value in rank.semaphores],
         "threadblocks": [
-            _Writer(block, flat, list(buffers)).threadblock(b)
+            _Writer(block, flat, list(buffers), switches).threadblock(b)
             for b, block in enumerate(rank.thread_blocks)
         ],
+    }
+
+
+def _switch(switch: Switch) -> dict[str, Any]:
+    # one entry a group: entries with several make a channel of each all the same
+    group = {"size": len(switch.ranks), "ranks": list(switch.ranks)}
+    return {
+        "channel_type": "switch",
+        "buffer_type": switch.buffer.value,
+        "rank_groups": [group],
     }
 
 
@@ -240,8 +254,9 @@ class _Writer:
         block: ThreadBlock,
         flat: dict[str, dict[tuple[int, int], int]],
         buffers: list[tuple[int, Buffer]],
+        switches: list[Switch],
     ) -> None:
-        self.block, self.flat, self.buffers = block, flat, buffers
+        self.block, self.flat, self.buffers, self.switches = block, flat, buffers, switches
         self.refs: dict[str, dict[tuple[int, Buffer], int]] = {}
         kinds = [channel.kind for channel in block.channels]
         self.own_ids = [kinds[:c].count(kind) for c, kind in enumerate(kinds)]
@@ -258,13 +273,20 @@ class _Writer:
                     "channel_ids": [self.flat[kind][c.peer, c.index] for c in run],
                 }
                 for kind, run in groupby(self.block.channels, key=lambda channel: channel.kind)
-            ],
+            ]
+            + self.switch_ids(),
             "remote_buffer_refs": [
                 {"access_channel_type": kind, "remote_buffer_ids": [place[key] for key in refs]}
                 for kind, refs in sorted(self.refs.items())
             ],
             "ops": operations,
         }
+
+    def switch_ids(self) -> list[dict[str, Any]]:
+        if not self.block.switches:
+            return []
+        ids = [self.switches.index(switch) for switch in self.block.switches]
+        return [{"channel_type": "switch", "channel_ids": ids}]
 
     def step(self, step: Step) -> dict[str, Any] | Line:
         if isinstance(step, Pipeline):
@@ -281,6 +303,8 @@ class _Writer:
         if step.op not in SHAPES:
             return _synchronisation(step.op, kind, ids, step.semaphores, step.ident, step.group)
         out: dict[str, Any] = {"name": OP_WORDS[step.op]}
+        if step.switches:
+            return out | self.switched(step)
         if any(ref.rank is not None for ref in step.src + step.dst):
             out["channel_type"] = kind
         if ids:
@@ -293,6 +317,23 @@ class _Writer:
         if step.part != (0, 1):
             out["tbg_info"] = {"tb_id": step.part[0], "tbg_size": step.part[1]}
         return out
+
+    def switched(self, step: Instruction) -> dict[str, Any]:
+        """What an operation through switches has besides its name."""
+        *first, last = [
+            Line(f'{{"switch_channel_id": {number}, "index": {ref.offset}, "size": {ref.count}}}')
+            for number, ref in zip(
+                step.switches, (*step.src, *step.dst)[-len(step.switches) :], strict=True
+            )
+        ]
+        found: dict[str, Any] = {
+            "channel_type": "switch",
+            "src_buff": first or self.operands(step.src, "none"),
+            "dst_buff": [last],
+        }
+        if step.part != (0, 1):
+            found["tbg_info"] = {"tb_id": step.part[0], "tbg_size": step.part[1]}
+        return found
 
     def operands(self, refs: Iterable[Ref], kind: str) -> list[Line]:
         return [self.operand(ref, kind) for ref in refs]

@@ -11,7 +11,7 @@ from typing import Literal, cast
 
 from forestcoll.errors import PlanError, UnsupportedError, did_you_mean
 from forestcoll.plans import mscclpp_header as header
-from forestcoll.plans import packet_rules
+from forestcoll.plans import packet_rules, switch_rules
 from forestcoll.plans.json_text import List, Object, parse
 from forestcoll.plans.onesided_rules import (
     ALIGNMENT,
@@ -31,6 +31,7 @@ from forestcoll.plans.rules import (
     check_header,
 )
 from forestcoll.program import (
+    FABRIC,
     PACKETS,
     Buffer,
     Channel,
@@ -42,6 +43,7 @@ from forestcoll.program import (
     RankProgram,
     Ref,
     Step,
+    Switch,
     ThreadBlock,
 )
 from forestcoll.targets import MSCCLPP
@@ -70,10 +72,9 @@ OPS = {
     "sem_acquire": Op.ACQUIRE,
     "sem_release": Op.RELEASE,
     **{word: op for op, word in packet_rules.WORDS.items()},
+    **{word: op for op, word in switch_rules.WORDS.items()},
 }
 UNSUPPORTED = {
-    "glres": "a reduction and multicast in an NVLS switch",
-    "gstore": "a multicast by an NVLS switch",
     "gstorepkt": "a multicast of packets by an NVLS switch",
     "glre": "a reduction in an NVLS switch (the runtime does not know it either)",
 }
@@ -87,6 +88,7 @@ class _Rank:
 
     channels: dict[str, list[Channel]] = field(default_factory=dict)
     buffers: list[tuple[int, Buffer, frozenset[str]]] = field(default_factory=list)
+    switches: list[Switch] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -176,7 +178,11 @@ def _checked(program: Program, own: Object | None, notes: Notes, source: str) ->
 def _read_rank(reader: _Reader, r: int, gpu: Object) -> RankProgram:
     if gpu.integer("id", 0, _TOP) != r:
         raise gpu.fail(f"id {gpu.integer('id', 0, _TOP)} at position {r}; they must be equal")
-    rank = _Rank(_read_channels(reader.n, gpu), _read_remote_buffers(reader.n, gpu))
+    rank = _Rank(
+        _read_channels(reader.n, gpu),
+        _read_remote_buffers(reader.n, gpu),
+        _read_switches(reader.n, gpu),
+    )
     semaphores = _objects(gpu, "semaphores")
     blocks = gpu.list("threadblocks")
     if len(blocks) > MAX_BLOCKS:
@@ -202,7 +208,7 @@ def _read_channels(n: int, gpu: Object) -> dict[str, list[Channel]]:
         entry = entries.object(k)
         kind = _kind(entry, "channel_type")
         if kind == "switch":
-            continue  # an operation that uses it is refused where it stands
+            continue
         if kind == "none":
             raise entry.fail("a channel of type 'none'")
         peers = entry.list("connected_to")
@@ -214,6 +220,25 @@ def _read_channels(n: int, gpu: Object) -> dict[str, list[Channel]]:
             seen[kind, peer] = index + 1
             flat[kind].append(Channel(peer, cast("Kind", kind), index))
     return flat
+
+
+def _read_switches(n: int, gpu: Object) -> list[Switch]:
+    """The rank's switch channels: one a group, in order."""
+    found = []
+    entries = gpu.list("channels")
+    for k in range(len(entries)):
+        entry = entries.object(k)
+        if _kind(entry, "channel_type") != "switch":
+            continue
+        word = entry.text("buffer_type")
+        if word not in _BUFFERS:
+            raise entry.fail(f"buffer_type {word[:40]!r}; buffers are 'i', 'o' and 's'")
+        groups = entry.list("rank_groups")
+        for g in range(len(groups)):
+            ranks = groups.object(g).list("ranks")
+            group = tuple(ranks.integer(p, 0, n - 1) for p in range(len(ranks)))
+            found.append(Switch(group, _BUFFERS[word]))
+    return found
 
 
 def _read_remote_buffers(n: int, gpu: Object) -> list[tuple[int, Buffer, frozenset[str]]]:
@@ -251,6 +276,7 @@ class _Block:
     channels: tuple[Channel, ...]
     own: dict[str, list[int]]  # per kind, places in `channels`
     remote: dict[str, list[tuple[int, Buffer]]]
+    switches: tuple[Switch, ...]
 
 
 def _read_block(reader: _Reader, rank: _Rank, b: int, entry: Object) -> ThreadBlock:
@@ -258,17 +284,21 @@ def _read_block(reader: _Reader, rank: _Rank, b: int, entry: Object) -> ThreadBl
         raise entry.fail(f"id {entry.integer('id', 0, _TOP)} at position {b}; they must be equal")
     channels: list[Channel] = []
     own: dict[str, list[int]] = {"memory": [], "port": []}
+    switches: list[Switch] = []
     lists = entry.list("channels")
     for k in range(len(lists)):
         item = lists.object(k)
         kind = _kind(item, "channel_type")
+        ids = item.list("channel_ids")
+        if kind == "switch":
+            known = rank.switches
+            switches += [known[ids.index(i, len(known), kind)] for i in range(len(ids))]
         if kind not in own:
             continue
-        ids = item.list("channel_ids")
         for i in range(len(ids)):
             own[kind].append(len(channels))
             channels.append(rank.channels[kind][ids.index(i, len(rank.channels[kind]), kind)])
-    block = _Block(tuple(channels), own, _read_refs(rank, entry))
+    block = _Block(tuple(channels), own, _read_refs(rank, entry), tuple(switches))
     ops = entry.list("ops")
     steps: list[Step] = []
     for k in range(len(ops)):
@@ -277,7 +307,7 @@ def _read_block(reader: _Reader, rank: _Rank, b: int, entry: Object) -> ThreadBl
             steps.append(_read_pipeline(reader, block, op))
         else:
             steps.append(_read_operation(reader, block, op))
-    return ThreadBlock(tuple(steps), channels=block.channels)
+    return ThreadBlock(tuple(steps), channels=block.channels, switches=block.switches)
 
 
 def _read_refs(rank: _Rank, entry: Object) -> dict[str, list[tuple[int, Buffer]]]:
@@ -332,15 +362,17 @@ def _read_operation(reader: _Reader, block: _Block, entry: Object) -> Instructio
     if op is Op.NOP and len(entry) == 1:  # by far the most frequent
         return _plain(reader, op)
     kind = _kind(entry, "channel_type") if entry.has("channel_type") else "none"
-    if kind == "switch":
-        raise UnsupportedError(
-            f"{entry.source}: {entry.where}: {word!r} over a switch channel (NVLS) is not supported"
-        )
+    if (kind == "switch") != (op in FABRIC):
+        what = "needs" if op in FABRIC else "cannot go over"
+        raise entry.fail(f"{word!r} {what} a channel of type 'switch'")
     part = (0, 1)
     if entry.has("tbg_info"):
         group = entry.object("tbg_info")
         part = (group.integer("tb_id", 0, _TOP), group.integer("tbg_size", 1, _TOP))
     src, dst = _read_operands(reader, block, entry, op, kind)
+    if op in FABRIC:
+        through = _read_through(block, entry, op)
+        return Instruction(op, src, dst, part=part, switches=through)
     channels = _read_ids(block, entry, kind)
     semaphores = tuple(_integers(entry, "semaphore_ids"))
     ident = entry.integer("barrier_id", 0, _TOP) if entry.has("barrier_id") else 0
@@ -348,6 +380,15 @@ def _read_operation(reader: _Reader, block: _Block, entry: Object) -> Instructio
     if src or dst:
         return Instruction(op, src, dst, (), channels, semaphores, ident, size, part)
     return _plain(reader, op, channels, semaphores, ident, size, part)
+
+
+def _read_through(block: _Block, entry: Object, op: Op) -> tuple[int, ...]:
+    """The thread block's switches that an operation goes through: of its sources, destinations."""
+    return tuple(
+        item.index("switch_channel_id", len(block.switches))
+        for key in (("dst_buff",) if op is Op.FABRIC_STORE else ("src_buff", "dst_buff"))
+        for item in _objects(entry, key)
+    )
 
 
 def _plain(
@@ -422,15 +463,18 @@ def _objects(entry: Object, key: str) -> list[Object]:
 
 
 def _read_ref(reader: _Reader, block: _Block, item: Object, kind: str) -> Ref:
-    if item.has("switch_channel_id"):
-        raise UnsupportedError(f"{item.source}: {item.where}: switch channels are not supported")
     offset = item.integer("index", 0, MAX_CHUNKS)
     count = item.integer("size", 1, MAX_CHUNKS)
-    if item.has("buffer_id") == item.has("type"):
-        raise item.fail("needs either type (local) or buffer_id (remote)")
-    if item.has("type"):
+    ways = [key for key in ("type", "buffer_id", "switch_channel_id") if item.has(key)]
+    if len(ways) != 1 or (ways[0] == "switch_channel_id" and kind != "switch"):
+        more = ", or switch_channel_id" if kind == "switch" else ""
+        raise item.fail(f"needs either type (local) or buffer_id (remote){more}")
+    if ways[0] == "switch_channel_id":
+        number = item.index("switch_channel_id", len(block.switches))
+        ref = Ref(block.switches[number].buffer, offset, count)
+    elif item.has("type"):
         ref = Ref(_buffer(item), offset, count)
-    elif kind == "none":
+    elif kind not in block.remote:
         raise item.fail("buffer_id in an operation without channel_type")
     else:
         peer, buffer = block.remote[kind][item.index("buffer_id", len(block.remote[kind]))]

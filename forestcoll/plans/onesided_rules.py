@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from forestcoll.errors import PlanError
 from forestcoll.plans.packet_rules import check_packet, check_protocol
 from forestcoll.plans.rules import check_equal_counts, check_ref, place
+from forestcoll.plans.switch_rules import check_block, check_groups, check_number, check_switched
 from forestcoll.program import (
+    FABRIC,
     PACKETS,
     Instruction,
     Op,
@@ -63,8 +65,12 @@ SHAPES: dict[Op, Shape] = {
     Op.REDUCE_PUT_PACKETS: Shape((2, MAX_REFS), (2, MAX_REFS), remote_dst=1),
     Op.REDUCE_COPY_PACKETS: Shape((2, MAX_REFS), (2, 2)),
     Op.REDUCE_COPY_PUT_PACKETS: Shape((2, MAX_REFS), (3, MAX_REFS), remote_dst=2),
+    Op.FABRIC_STORE: Shape((1, 1), (1, 1)),
+    Op.FABRIC_REDUCE_STORE: Shape((1, 1), (1, 1)),
 }
-LOCAL = frozenset((Op.COPY, Op.REDUCE_TO)) | {op for op, s in PACKETS.items() if not s.peers}
+LOCAL = (
+    frozenset((Op.COPY, Op.REDUCE_TO)) | FABRIC | {op for op, s in PACKETS.items() if not s.peers}
+)
 PUTS = frozenset((Op.PUT, Op.PUT_SIGNAL, Op.PUT_SIGNAL_FLUSH))
 SYNCS = frozenset((Op.SIGNAL, Op.WAIT, Op.RELAXED_SIGNAL, Op.RELAXED_WAIT, Op.FLUSH))
 SEMAPHORE_OPS = frozenset((Op.ACQUIRE, Op.RELEASE))
@@ -98,6 +104,7 @@ def check_structure(program: Program) -> None:
     for r, rank in enumerate(program.ranks):
         for b, block in enumerate(rank.thread_blocks):
             _check_block(program, r, b, block)
+            check_block(program, r, b, block)
             for s, step in enumerate(block.steps):
                 if isinstance(step, Pipeline):
                     _check_pipeline(step, (r, b, s))
@@ -169,6 +176,7 @@ def _check_operation(
         if step.op in PUTS:
             _check_put(block, step, at)
         check_packet(program, block, step, at)
+    check_switched(program, block, step, at)
     for semaphore in step.semaphores:
         if not 0 <= semaphore < len(rank.semaphores):
             raise PlanError(
@@ -276,6 +284,7 @@ def _check_put(block: ThreadBlock, step: Instruction, at: At) -> None:
 def check_limits(program: Program, target: Target) -> None:
     """PlanError where the runtime would refuse the plan, or silently run another one."""
     check_protocol(program)
+    check_groups(program)
     for r, rank in enumerate(program.ranks):
         if not rank.thread_blocks:
             raise PlanError(
@@ -293,6 +302,7 @@ def check_limits(program: Program, target: Target) -> None:
                 )
         for b, block in enumerate(rank.thread_blocks):
             _check_block_limits(r, b, block, target)
+            check_number(r, b, block)
 
 
 def _check_block_limits(r: int, b: int, block: ThreadBlock, target: Target) -> None:
