@@ -3,113 +3,37 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
 import pytest
+from hand_forests import (
+    chain,
+    forest,
+    forests,
+    instructions,
+    mesh,
+    of_shape,
+    proven,
+    star,
+    tree,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forestcoll import catalog, plans
+from forestcoll import catalog
 from forestcoll.errors import PlanError
-from forestcoll.forest import Forest, Phase, Tree, check
+from forestcoll.forest import Forest, Tree, check
 from forestcoll.graph import CapacityGraph
 from forestcoll.lower import fits, hopeless, lower, usage
-from forestcoll.program import Buffer, Collective, Instruction, Op, Pipeline, Program
+from forestcoll.program import Buffer, Collective, Op, Pipeline, Program
 from forestcoll.solver import solve
 from forestcoll.targets import MSCCL, MSCCLPP, RCCL, TARGETS, Target
 from forestcoll.verify import link_loads, verify
 
 BOTH = pytest.mark.parametrize("target", [RCCL, MSCCLPP], ids=lambda t: t.name)
 ALL = pytest.mark.parametrize("collective", list(Collective), ids=str)
-ONE_PHASE: dict[Collective, Phase] = {
-    Collective.ALLGATHER: "broadcast",
-    Collective.BROADCAST: "broadcast",
-    Collective.REDUCE_SCATTER: "reduce",
-    Collective.REDUCE: "reduce",
-}
-
-
-def mesh(n: int, boxes: int = 1) -> CapacityGraph:
-    """n GPUs, in so many boxes, each linked to each."""
-    pairs = [(u, v) for u in range(n) for v in range(n) if u != v]
-    return CapacityGraph(
-        names=tuple(f"box{v * boxes // n}/gpu{v}" for v in range(n)),
-        gpu=(True,) * n,
-        multicast=(False,) * n,
-        aggregation=(False,) * n,
-        ranks=tuple(range(n)),
-        tail=tuple(u for u, _ in pairs),
-        head=tuple(v for _, v in pairs),
-        capacity=(1,) * len(pairs),
-        unit=Fraction(1),
-    )
-
-
-def tree(phase: Phase, weight: int, parents: list[int]) -> Tree:
-    """A tree from each rank's parent, -1 at the root."""
-    edges: list[tuple[int, int]] = []
-    reached = [parents.index(-1)]
-    for u in reached:
-        children = [v for v, p in enumerate(parents) if p == u]
-        reached += children
-        edges += [(u, v) for v in children]
-    if phase == "reduce":
-        edges = [(v, u) for u, v in reversed(edges)]
-    return Tree(reached[0], phase, weight, tuple(edges))
-
-
-def chain(n: int, root: int, phase: Phase, weight: int = 1, step: int = 1) -> Tree:
-    """root, root + step, root + 2 step ...; step and n have no common factor."""
-    parents = [-1] * n
-    for hop in range(1, n):
-        parents[(root + hop * step) % n] = (root + (hop - 1) * step) % n
-    return tree(phase, weight, parents)
-
-
-def star(n: int, root: int, phase: Phase, weight: int = 1) -> Tree:
-    return tree(phase, weight, [-1 if v == root else root for v in range(n)])
-
-
-def forest(collective: Collective, n: int, trees: list[Tree], boxes: int = 1) -> Forest:
-    """A forest that passes its own check."""
-    total = sum(t.weight for t in trees)
-    if collective is Collective.ALLREDUCE:
-        total //= 2
-    root = trees[0].root if collective.rooted else -1
-    made = Forest("hand-made", mesh(n, boxes), collective, total, tuple(trees), root=root)
-    check(made)
-    return made
-
-
-def of_shape(collective: Collective, n: int, shape: Any, boxes: int = 1) -> Forest:
-    """One tree of that shape a root (and phase)."""
-    roots = [n - 1] if collective.rooted else list(range(n))
-    phases: list[Phase] = (
-        ["reduce", "broadcast"] if collective is Collective.ALLREDUCE else [ONE_PHASE[collective]]
-    )
-    return forest(collective, n, [shape(n, r, p) for p in phases for r in roots], boxes)
-
-
-def proven(made: Forest, target: Target, **options: int) -> Program:
-    """The program, once it is right in place and out of place and reads back from its plan."""
-    program = lower(made, target, **options)
-    assert program.in_place
-    assert program.out_of_place
-    verify(program)
-    if target.style == "fifo":
-        verify(program, queue=1)
-    link_loads(program, made)
-    text = plans.dumps(program, target.format, target)
-    assert plans.loads(text, source="text", format=target.format) == program
-    return program
-
-
-def instructions(program: Program) -> Iterator[Instruction]:
-    return (i for _, _, _, i in program.instructions())
-
 
 # -- right for every collective, shape and style ------------------------------------------------
 
@@ -126,36 +50,6 @@ def test_small_forests_are_right(
     assert program.style == target.style
     assert program.names == tuple(f"box{v * boxes // n}/gpu{v}" for v in range(n))
     assert program.root == (n - 1 if collective.rooted else -1)
-
-
-@st.composite
-def forests(draw: st.DrawFn) -> Forest:
-    """Any trees, weights and cuts; for allreduce the two phases of a root are cut apart."""
-    collective = draw(st.sampled_from(list(Collective)))
-    n = draw(st.integers(2, 6))
-
-    def some(root: int, phase: Phase, weight: int) -> Iterator[Tree]:
-        while weight:
-            part = draw(st.integers(1, weight))
-            weight -= part
-            order = [root, *draw(st.permutations([v for v in range(n) if v != root]))]
-            parents = [-1] * n
-            for place in range(1, n):
-                parents[order[place]] = order[draw(st.integers(0, place - 1))]
-            yield tree(phase, part, parents)
-
-    trees: list[Tree] = []
-    k = draw(st.integers(1, 4))
-    if collective is Collective.ALLREDUCE:
-        for root in range(n):
-            share = k if root == 0 else draw(st.integers(0, 4))
-            trees += some(root, "reduce", share)
-            trees += some(root, "broadcast", share)
-    else:
-        roots = [draw(st.integers(0, n - 1))] if collective.rooted else list(range(n))
-        for root in roots:
-            trees += some(root, ONE_PHASE[collective], k)
-    return forest(collective, n, trees, draw(st.integers(1, 2)))
 
 
 @settings(max_examples=40, deadline=None)
@@ -244,83 +138,6 @@ def test_trees_that_differ_in_switches_only_are_one(target: Target) -> None:
     made = Forest("two-ways", wide, Collective.ALLGATHER, 4, tuple(trees))
     check(made)
     assert lower(made, target).ranks[0].output_chunks == 2
-
-
-# -- fifo style --------------------------------------------------------------------------------
-
-
-def test_fifo_uses_what_every_parser_runs() -> None:
-    allowed = {Op.SEND, Op.RECV, Op.COPY, Op.REDUCE}
-    for collective in Collective:
-        program = lower(of_shape(collective, 4, star), RCCL)
-        assert {i.op for i in instructions(program)} <= allowed
-
-
-def test_a_heavy_tree_is_sent_in_several_messages() -> None:
-    trees = [star(3, 0, "broadcast", 150), chain(3, 0, "broadcast", 7)]
-    program = proven(forest(Collective.BROADCAST, 3, trees), RCCL)
-    counts = [i.src[0].count for i in instructions(program) if i.op is Op.SEND]
-    assert max(counts) <= 71
-    assert sum(counts) == 2 * 157
-
-
-def test_neighbouring_messages_become_one() -> None:
-    # to rank 1 both trees go alike, and their chunks are neighbours
-    trees = [tree("broadcast", 1, [-1, 0, 0]), tree("broadcast", 1, [-1, 0, 1])]
-    program = proven(forest(Collective.BROADCAST, 3, trees), RCCL)
-    to_1 = [b for b in program.ranks[0].thread_blocks if b.send == 1]
-    (send,) = (s for b in to_1 for s in b.steps)
-    assert isinstance(send, Instruction)
-    assert send.src[0].count == 2
-
-
-def test_a_full_thread_block_spills_to_further_channels() -> None:
-    made = forest(Collective.REDUCE, 3, [star(3, 0, "reduce", 71 * 18), chain(3, 0, "reduce", 1)])
-    assert usage(lower(made, RCCL)).channels == 1
-    program = lower(made, replace(RCCL, steps=20))
-    verify(program)
-    assert usage(program).channels == 3
-    assert usage(program).steps <= 20
-    peers = [b.recv for b in program.ranks[0].thread_blocks]
-    assert max(peers.count(1), peers.count(2)) == 3
-
-
-def test_short_thread_blocks_are_joined_where_there_are_too_few() -> None:
-    made = of_shape(Collective.ALLREDUCE, 6, star)
-    assert usage(lower(made, RCCL)).thread_blocks == 11
-    few = replace(RCCL, thread_blocks=7)
-    program = lower(made, few)
-    verify(program)
-    verify(program, queue=1)
-    assert usage(program).thread_blocks == 7
-
-
-def test_many_peers_use_further_channels() -> None:
-    made = of_shape(Collective.ALLGATHER, 6, star)
-    program = lower(made, replace(RCCL, channel_blocks=2))
-    verify(program)
-    for rank in program.ranks:
-        for direction in ("send", "recv"):
-            used = [b.channel for b in rank.thread_blocks if getattr(b, direction) >= 0]
-            assert max(map(used.count, used)) == 2
-
-
-def test_a_wide_root_copies_before_it_sends() -> None:
-    made = forest(Collective.BROADCAST, 20, [star(20, 3, "broadcast")])
-    program = proven(made, RCCL)
-    (copy,) = (i for i in instructions(program) if i.op is Op.COPY)
-    assert copy.after == ()
-    few = forest(Collective.BROADCAST, 4, [star(4, 3, "broadcast")])
-    (copy,) = (i for i in instructions(lower(few, RCCL)) if i.op is Op.COPY)
-    assert len(copy.after) == 3
-
-
-def test_rooted_fifo_plans_between_boxes_use_ll128() -> None:
-    for collective in Collective:
-        inside = lower(of_shape(collective, 4, chain), RCCL)
-        between = lower(of_shape(collective, 4, chain, boxes=2), RCCL)
-        assert inside.protocol == "Simple"
-        assert between.protocol == ("LL128" if collective.rooted else "Simple")
 
 
 # -- onesided style ----------------------------------------------------------------------------

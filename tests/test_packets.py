@@ -12,9 +12,9 @@ from typing import Any
 import interleaving
 import programs as pg
 import pytest
+from hand_forests import forests, of_shape, star
 from hypothesis import given, settings
 from programs import do, inp, otb, out, rank, scr
-from test_lower import forests, of_shape, star
 
 from forestcoll import catalog, pipeline, plans, solver
 from forestcoll.errors import ExecutionError, PlanError, UnsupportedError

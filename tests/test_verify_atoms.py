@@ -10,9 +10,9 @@ from dataclasses import replace
 import programs as pg
 import pytest
 import test_verify as mutants
+from hand_forests import forests
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_lower import forests
 from test_verify_random import slip
 
 from forestcoll.errors import ForestCollError

@@ -17,7 +17,7 @@ from itertools import islice
 from forestcoll.lower.layout import Layout, local_blocks
 from forestcoll.lower.limits import Budget, steps
 from forestcoll.lower.messages import Connection, Message, early_copies, messages_of
-from forestcoll.lower.writer import Port, Ports, RankWriter, pair
+from forestcoll.lower.writer import Port, Ports, RankWriter, pair, waited_first
 from forestcoll.program import Op, RankProgram
 from forestcoll.targets import Target
 
@@ -42,7 +42,7 @@ def lower_fifo(layout: Layout, budget: Budget) -> tuple[RankProgram, ...]:
     paired = pair(blocks, programs, budget)
     if paired != blocks:
         programs = _emit(layout, messages, channels, paired, scratch, early, target)
-    return programs
+    return tuple(waited_first(program, target.dependency_blocks) for program in programs)
 
 
 def _refuse_early(n: int, messages: list[Message], budget: Budget) -> None:

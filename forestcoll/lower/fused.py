@@ -18,7 +18,7 @@ from forestcoll.lower.layout import Layout, local_blocks
 from forestcoll.lower.limits import Budget, steps
 from forestcoll.lower.messages import early_copies
 from forestcoll.lower.wiring import Segment, Wirer, Wiring, joined_segments, without_repeats
-from forestcoll.lower.writer import Port, Ports, RankWriter, packed, pair
+from forestcoll.lower.writer import Port, Ports, RankWriter, packed, pair, waited_first
 from forestcoll.program import Op, RankProgram
 
 MORE_WIDTHS = 8
@@ -46,7 +46,7 @@ def lower_fused(layout: Layout, budget: Budget) -> tuple[RankProgram, ...]:
     if paired != blocks:
         wiring = without_repeats(replace(wiring, blocks=tuple(map(tuple, paired))))
         programs = _emit(layout, wiring, needs, scratch, early, budget)
-    return tuple(map(packed, programs))
+    return tuple(waited_first(packed(p), target.dependency_blocks) for p in programs)
 
 
 def _refuse_early(n: int, chains: Sequence[Chain], budget: Budget) -> None:

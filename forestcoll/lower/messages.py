@@ -15,7 +15,7 @@ from forestcoll.lower.layout import Layout, RankTree
 from forestcoll.program import Buffer, Ref
 
 READERS = 16
-"""A root's copy to its own output waits for the sends of the same data, up to so many children.
+"""A root's copy to its own output waits for the sends of the same data, up to so many.
 
 With more it comes first, and the sends wait for it: one dependency each.
 """
@@ -103,9 +103,10 @@ def early_copies(layout: Layout) -> frozenset[int]:
     """Ranks that copy their own data to the output before all else, and use it from there."""
     if layout.collective.reduces:  # sums begin with it
         return frozenset(range(layout.n))
-    children: dict[int, set[int]] = defaultdict(set)
+    children: dict[int, set[tuple[int, int]]] = defaultdict(set)
     for tree in layout.trees:
-        children[tree.root].update(r for r, p in enumerate(tree.parent) if p == tree.root)
+        own = ((r, tree.instance) for r, p in enumerate(tree.parent) if p == tree.root)
+        children[tree.root].update(own)
     return frozenset(r for r, found in children.items() if len(found) > READERS)
 
 

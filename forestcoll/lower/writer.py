@@ -131,6 +131,29 @@ def packed(program: RankProgram) -> RankProgram:
     return replace(program, thread_blocks=tuple(blocks), scratch_chunks=len(used))
 
 
+def waited_first(program: RankProgram, most: int) -> RankProgram:
+    """The same with the thread blocks that others wait for in front, if there are over `most`.
+
+    The runtime can only wait for the first ones.
+    """
+    blocks = program.thread_blocks
+    if len(blocks) <= most:
+        return program
+    waited = {b for t in blocks for s in t.steps if isinstance(s, Instruction) for b, _ in s.after}
+    order = sorted(range(len(blocks)), key=lambda b: (b not in waited, b))
+    place = {b: number for number, b in enumerate(order)}
+
+    def renumbered(block: ThreadBlock) -> ThreadBlock:
+        steps = [
+            replace(s, after=tuple(sorted((place[b], t) for b, t in s.after)))
+            for s in block.steps
+            if isinstance(s, Instruction)
+        ]
+        return replace(block, steps=tuple(steps))
+
+    return replace(program, thread_blocks=tuple(renumbered(blocks[b]) for b in order))
+
+
 def pair(
     blocks: list[list[Ports]], programs: Sequence[RankProgram], budget: Budget
 ) -> list[list[Ports]]:
