@@ -532,7 +532,10 @@ def test_our_own_plans_fit(machine: str, target: str, collective: str) -> None:
     assert found.verified is not None
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "schedules").glob("*/*.m*")), ids=lambda p: p.name)
+GOLDENS = sorted(p for p in (ROOT / "schedules").glob("*/*.m*") if p.stat().st_size < 400_000)
+
+
+@pytest.mark.parametrize("path", GOLDENS, ids=lambda p: f"{p.parent.name}-{p.name}")
 def test_goldens_fit(path: Path) -> None:
     found = lint(path.read_text(encoding="utf-8"), path.name)
     assert [str(f) for f in found.findings if f.severity != "note"] == []
@@ -593,7 +596,7 @@ def any_text(text: str, dice: random.Random) -> str:
     return text[:start] + dice.choice(["", "<", ">", '"', "{", "]", "\t", "\0", "é"]) + text[end:]
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.integers(0, 2**64), st.sampled_from([*XML, *(f"{name}.json" for name in JSON)]))
 def test_whatever_a_reader_or_the_proof_refuses_lint_refuses(seed: int, name: str) -> None:
     """And it never crashes."""

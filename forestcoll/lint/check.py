@@ -50,7 +50,8 @@ def lint(
     rules: Rules = lint_xml if form == "msccl-xml" else lint_json
     rules(text, chosen, sms or sms_of(_name(text)), told.collective, out)
     program, done = run_plan(text, source, form, told, launches, out)
-    return report(out, source, chosen.name, target is None, launches, program, done)
+    ran = launches if done is None else max(launches, done.launches)
+    return report(out, source, chosen.name, target is None, ran, program, done)
 
 
 def _name(text: str) -> str:
