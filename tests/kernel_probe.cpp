@@ -4,7 +4,8 @@
 //   step nodes arcs (tail head capacity)* supply[nodes] sinks (node)* group[nodes]
 // with step one of split, split-plain (without detours), layered, exact, nested, trim; the packing
 // steps take all nodes for sinks. Writes a line for each: "yes" or "no", whether the step had an
-// answer, and what was packed, as trees (root weight parent[nodes])*.
+// answer, and before it what was packed, as trees (root weight parent[nodes])*, or what relays became,
+// as paths (units hops node[hops])*.
 #include <iostream>
 #include <numeric>
 #include <string>
@@ -61,10 +62,20 @@ bool show(const std::optional<std::vector<Batch>>& batches) {
   return true;
 }
 
+bool split(const Problem& p, bool detours) {
+  const Logical logical = remove_relays(p.graph, p.demand, p.relay, p.group, detours);
+  for (const std::vector<PathUnits>& link : logical.units)
+    for (const PathUnits& unit : link) {
+      const std::vector<int>& path = logical.paths[unit.path];
+      std::cout << unit.count << " " << path.size() << " ";
+      for (int node : path) std::cout << node << " ";
+    }
+  return true;
+}
+
 bool run(const std::string& step, Problem& p) {
-  if (step == "split") return !remove_relays(p.graph, p.demand, p.relay, p.group, true).tail.empty();
-  if (step == "split-plain")
-    return !remove_relays(p.graph, p.demand, p.relay, p.group, false).tail.empty();
+  if (step == "split") return split(p, true);
+  if (step == "split-plain") return split(p, false);
   if (step == "layered") return show(pack_layered(p.graph, p.demand.supply));
   if (step == "exact") return show(pack_exact(p.graph, p.demand.supply, 0));
   if (step == "nested") return show(pack_nested(p.graph, p.demand.supply, p.group));

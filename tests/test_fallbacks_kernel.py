@@ -12,9 +12,11 @@ import json
 import os
 import shutil
 import subprocess
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -139,31 +141,72 @@ def proven(problem: Problem) -> None:
     assert reached == bound or "able" in problem.has
 
 
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A question, read back: capacities by link, what starts where, who wants it all."""
+
+    nodes: int
+    room: dict[tuple[int, int], int]
+    supply: list[int]
+    sinks: list[int]
+
+    @staticmethod
+    def read(step: str) -> Given:
+        numbers = list(map(int, step.split()[1:]))
+        nodes, arcs = numbers[:2]
+        links = iter(numbers[2 : 2 + 3 * arcs])
+        room = {(u, v): c for u, v, c in zip(links, links, links, strict=True)}
+        rest = numbers[2 + 3 * arcs :]
+        return Given(nodes, room, rest[:nodes], rest[nodes + 1 :][: rest[nodes]])
+
+
 def check_trees(step: str, line: str) -> None:
     """What a packing step has packed: spanning trees, as many as asked, within the capacities."""
-    name, *words = step.split()
-    if name not in ("layered", "exact", "nested"):
-        return
-    given = list(map(int, words))
-    nodes, arcs = given[:2]
-    room = {(u, v): c for u, v, c in zip(*[iter(given[2 : 2 + 3 * arcs])] * 3, strict=True)}
-    supply = given[2 + 3 * arcs :][:nodes]
+    given = Given.read(step)
     numbers = list(map(int, line.split()[:-1]))
-    rooted = [0] * nodes
-    for start in range(0, len(numbers), nodes + 2):
-        root, weight, *parent = numbers[start : start + nodes + 2]
+    rooted = [0] * given.nodes
+    for start in range(0, len(numbers), given.nodes + 2):
+        root, weight, *parent = numbers[start : start + given.nodes + 2]
         assert weight > 0
         rooted[root] += weight
-        for v in range(nodes):
+        for v in range(given.nodes):
             at, steps = v, 0
             while at != root:
                 at, steps = parent[at], steps + 1
-                assert 0 <= at < nodes
-                assert steps < nodes, "a tree with a circle"
+                assert 0 <= at < given.nodes
+                assert steps < given.nodes, "a tree with a circle"
             if v != root:
-                room[parent[v], v] -= weight
-    assert rooted == supply
-    assert min(room.values()) >= 0
+                given.room[parent[v], v] -= weight
+    assert rooted == given.supply
+    assert min(given.room.values()) >= 0
+
+
+def check_split(step: str, line: str) -> None:
+    """What relays became: paths between sinks within the capacities that still meet the demand."""
+    given = Given.read(step)
+    numbers = list(map(int, line.split()[:-1]))
+    left: dict[tuple[int, int], int] = defaultdict(int)
+    while numbers:
+        units, hops = numbers[:2]
+        path, numbers = numbers[2 : 2 + hops], numbers[2 + hops :]
+        for pair in pairwise(path):
+            given.room[pair] -= units
+        assert {v for v in path if v in given.sinks} == {path[0], path[-1]}
+        left[path[0], path[-1]] += units
+    assert min(given.room.values()) >= 0
+    tail, head = [u for u, _ in left], [v for _, v in left]
+    links = (given.nodes, tail, head, list(left.values()))
+    assert _kernel.violated(*links, given.supply, given.sinks) is None
+
+
+CHECKS: dict[str, Callable[[str, str], None]] = {
+    "split": check_split,
+    "split-plain": check_split,
+    "layered": check_trees,
+    "exact": check_trees,
+    "nested": check_trees,
+    "trim": lambda _, __: None,  # what is left is split and packed next, and checked there
+}
 
 
 # ------------------------------------------------------------------------- the coverage build
@@ -197,12 +240,12 @@ class Probe:
         lines = run([str(self.folder / "probe")], self.folder, "\n".join(steps)).splitlines()
         for step, line in zip(steps, lines, strict=True):
             if line.endswith("yes"):
-                check_trees(step, line)
+                CHECKS[step.split()[0]](step, line)
         return [line.endswith("yes") for line in lines]
 
     def changed(self, stem: str, old: str, new: str) -> Probe:
         """A probe beside this one of which one file has another line."""
-        folder = self.folder / "changed"
+        folder = self.folder / f"changed-{stem}"
         folder.mkdir()
         for file in (*self.folder.glob("*.o"), *self.folder.glob("*.gcno")):
             shutil.copy(file, folder)
@@ -257,7 +300,6 @@ def probe(tmp_path_factory: pytest.TempPathFactory) -> Probe:
 WAYS: dict[str, tuple[Line, ...]] = {
     "a whole-switch proposal fails at a cut: it is taken back in part, the next one avoids the cut":
         (REFUSED, OTHERWISE),
-    "whole-switch proposals come to an end: pair by pair finishes what is left": (BY_PAIRS,),
     "links between switches lead astray: what they could send back and forth goes first":
         (DETOURS,),
     "switches receive more than they send: link by link is trimmed": (TRIMMED,),
@@ -268,13 +310,30 @@ WAYS: dict[str, tuple[Line, ...]] = {
 }  # fmt: skip
 REFUSALS = ("layered", "nested", "trim")
 """Steps that say no now and then, and leave it to another one."""
-THOROUGH = ("constexpr int kSmall = 0;", "constexpr int kSmall = 1000;")
-"""One arc of one batch at a time: a net below packing by crowds, which 24,000 tight random graphs
-did not fall into. So the limit below which small graphs always take it is raised."""
-PROBLEMS = 320
+NETS: dict[str, tuple[str, str, str, tuple[str, ...], tuple[Line, ...]]] = {
+    "whole-switch proposals come to an end: pair by pair finishes what is left": (
+        "splitting",
+        "for (bool progress = true; progress;) {",
+        "for (bool progress = false; progress;) {",
+        ("split", "split-plain"),
+        (BY_PAIRS,),
+    ),
+    "crowds get stuck: one arc of one batch at a time finds a way": (
+        "packing",
+        "constexpr int kSmall = 0;",
+        "constexpr int kSmall = 1000;",
+        ("exact",),
+        (ARC_BY_ARC, ARC_REFUSED),
+    ),
+}
+"""Nets below what nearly always does: few of thousands of random graphs fall into the first, none
+of 24,000 tight ones into the second. So proposals are given up before they begin, and the limit
+below which small graphs go arc by arc is raised: file, line, other line, steps, what runs."""
+PROBLEMS = 200
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_ways_out_of_the_kernel(probe: Probe, asked: Asked) -> None:
     """One test for all: the build takes longer than the ways."""
     for boxes in (1, 2):
@@ -291,13 +350,9 @@ def test_ways_out_of_the_kernel(probe: Probe, asked: Asked) -> None:
     assert counts[TIGHTENED] > counts[BOXES_LEFT]  # or no box could be tightened: refused
     said = {(words.split()[0], yes) for words, yes in zip(asked.steps, asked.answers, strict=True)}
     assert {(step, yes) for step in REFUSALS for yes in (False, True)} <= said
-    crowds_get_stuck_then_one_batch_and_one_arc_at_a_time(probe, asked)
-
-
-def crowds_get_stuck_then_one_batch_and_one_arc_at_a_time(probe: Probe, asked: Asked) -> None:
-    exact = [words for words in asked.steps if words.startswith("exact ")][:60]
-    assert len(exact) > 5
-    thorough = probe.changed("packing", *THOROUGH)
-    assert all(thorough.answers(exact))
-    counts = thorough.counts([ARC_BY_ARC, ARC_REFUSED])
-    assert min(counts.values()) > 0
+    for name, (stem, old, new, kinds, below) in NETS.items():
+        steps = [words for words in asked.steps if words.split()[0] in kinds][:80]
+        assert len(steps) > 50
+        other = probe.changed(stem, old, new)
+        assert all(other.answers(steps)), name
+        assert min(other.counts(below).values()) > 0, name
