@@ -3,11 +3,16 @@
 
 #include "engine.hpp"
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#define FC_AVX2 __attribute__((target("avx2,f16c"), always_inline)) static inline
+#endif
+
 namespace forestcoll {
 namespace {
 
 template <Reduction op, class T>
-[[gnu::always_inline]] inline void combine_loop(byte* target, const byte* a, const byte* b,
+__attribute__((always_inline)) inline void combine_loop(byte* target, const byte* a, const byte* b,
                                                 std::int64_t bytes) {
   T* to = reinterpret_cast<T*>(target);
   const T* x = reinterpret_cast<const T*>(a);
@@ -17,7 +22,7 @@ template <Reduction op, class T>
 }
 
 template <class T>
-[[gnu::always_inline]] inline void divide_loop(byte* target, std::int64_t bytes, int ranks) {
+__attribute__((always_inline)) inline void divide_loop(byte* target, std::int64_t bytes, int ranks) {
   T* to = reinterpret_cast<T*>(target);
   const std::int64_t n = bytes / static_cast<std::int64_t>(sizeof(T));
   for (std::int64_t i = 0; i < n; ++i) to[i] = divide_element(to[i], ranks);
@@ -36,14 +41,64 @@ struct Plain {
 };
 
 #if defined(__x86_64__)
+// Eight short floats as float32. The processor rounds to nearest even as well; NaNs may have other bits.
+template <class T>
+struct Lanes;
+
+template <>
+struct Lanes<Half> {
+  FC_AVX2 __m256 load(const Half* at) {
+    return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at)));
+  }
+  FC_AVX2 void store(Half* at, __m256 value) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(at), _mm256_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT));
+  }
+};
+
+template <>
+struct Lanes<BFloat16> {
+  FC_AVX2 __m256 load(const BFloat16* at) {
+    const __m128i shorts = _mm_loadu_si128(reinterpret_cast<const __m128i*>(at));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(shorts), 16));
+  }
+  FC_AVX2 void store(BFloat16* at, __m256 value) {
+    const __m256i bits = _mm256_castps_si256(value), high = _mm256_srli_epi32(bits, 16);
+    const __m256i odd = _mm256_and_si256(high, _mm256_set1_epi32(1));
+    const __m256i sum = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd);
+    const __m256i quiet = _mm256_or_si256(high, _mm256_set1_epi32(0x40));
+    const __m256i is_nan = _mm256_castps_si256(_mm256_cmp_ps(value, value, _CMP_UNORD_Q));
+    const __m256i words = _mm256_blendv_epi8(_mm256_srli_epi32(sum, 16), quiet, is_nan);
+    const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(words, words), 8);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(at), _mm256_castsi256_si128(packed));
+  }
+};
+
+// In the order of operands that gives combine_elements' answer for NaNs and zeros.
+template <Reduction op>
+FC_AVX2 __m256 combine_lanes(__m256 x, __m256 y) {
+  if constexpr (op == Reduction::prod) return _mm256_mul_ps(x, y);
+  if constexpr (op == Reduction::min) return _mm256_min_ps(y, x);
+  if constexpr (op == Reduction::max) return _mm256_max_ps(y, x);
+  return _mm256_add_ps(x, y);
+}
+
 struct Avx2 {
   template <Reduction op, class T>
-  [[gnu::target("avx2")]] static void combine(byte* target, const byte* a, const byte* b,
-                                              std::int64_t bytes) {
+  __attribute__((target("avx2,f16c"))) static void combine(byte* target, const byte* a,
+                                                           const byte* b, std::int64_t bytes) {
+    if constexpr (std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>) {
+      constexpr std::int64_t step = 16;  // bytes of eight
+      for (; bytes >= step; bytes -= step, target += step, a += step, b += step) {
+        const __m256 x = Lanes<T>::load(reinterpret_cast<const T*>(a));
+        const __m256 y = Lanes<T>::load(reinterpret_cast<const T*>(b));
+        Lanes<T>::store(reinterpret_cast<T*>(target), combine_lanes<op>(x, y));
+      }
+    }
     combine_loop<op, T>(target, a, b, bytes);
   }
   template <class T>
-  [[gnu::target("avx2")]] static void divide(byte* target, std::int64_t bytes, int ranks) {
+  __attribute__((target("avx2,f16c"))) static void divide(byte* target, std::int64_t bytes,
+                                                          int ranks) {
     divide_loop<T>(target, bytes, ranks);
   }
 };
@@ -65,7 +120,7 @@ Combine of_type(Reduction op) {
 template <class Function>
 auto with_set(Function function) {
 #if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx2")) return function(Avx2{});
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c")) return function(Avx2{});
 #endif
   return function(Plain{});
 }

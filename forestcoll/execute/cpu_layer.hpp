@@ -205,18 +205,18 @@ class CpuLayer {
     }
   }
 
-  // Tile by tile, each in a place of its own: the target may be one of the sources.
+  // Tile by tile, with the sum so far in a place of its own: the target may be one of the sources.
   void combine(byte* target, const byte* const* sources, int n, std::int64_t bytes) {
-    if (n == 2) {
-      store(target, sources[0], sources[1], bytes);
+    if (n <= 2) {
+      store(target, sources[0], n == 2 ? sources[1] : nullptr, bytes);
       return;
     }
     alignas(64) byte sum[combine_tile];
     for (std::int64_t done = 0; done < bytes && !aborted(); done += combine_tile) {
       const std::int64_t size = std::min(combine_tile, bytes - done);
-      std::memcpy(sum, sources[0] + done, static_cast<std::size_t>(size));
-      for (int i = 1; i < n; ++i) machine_.combine(sum, sum, sources[i] + done, size);
-      std::memcpy(target + done, sum, static_cast<std::size_t>(size));
+      machine_.combine(sum, sources[0] + done, sources[1] + done, size);
+      for (int i = 2; i < n - 1; ++i) machine_.combine(sum, sum, sources[i] + done, size);
+      machine_.combine(target + done, sum, sources[n - 1] + done, size);
       ticks_.add();
     }
   }

@@ -48,13 +48,19 @@ FC_ELEMENT float bits_float(std::uint32_t bits) {
   return value;
 }
 
+// `a` if `condition` else `b`, as arithmetic: compilers turn the usual form into a branch where one side
+// is a float operation, and then loops over it do not vectorise.
+FC_ELEMENT std::uint32_t choose(bool condition, std::uint32_t a, std::uint32_t b) {
+  return b ^ ((a ^ b) & (0u - static_cast<std::uint32_t>(condition)));
+}
+
 // Exact. Without branches, so that loops over it vectorise: the bits are moved to their place in a
 // float32 and the exponent's bias is corrected by a multiplication, which also makes subnormals normal.
 FC_ELEMENT float widen(Half h) {
   const std::uint32_t magnitude = (h.bits & 0x7fffu) << 13;
   const std::uint32_t scaled = float_bits(bits_float(magnitude) * bits_float(0x77800000u));  // 2^112
   const std::uint32_t special = h.bits & 0x7c00u;
-  const std::uint32_t infinite = special == 0x7c00u ? 0x7f800000u : 0u;
+  const std::uint32_t infinite = choose(special == 0x7c00u, 0x7f800000u, 0u);
   return bits_float(scaled | infinite | (h.bits & 0x8000u) << 16);
 }
 
@@ -67,9 +73,9 @@ FC_ELEMENT Half narrow_half(float value) {
   const std::uint32_t normal = (magnitude - 0x38000000u + 0xfffu + (magnitude >> 13 & 1u)) >> 13;
   // Subnormal result: adding 0.5 lets the float32 unit round at the bit that counts.
   const std::uint32_t small = float_bits(bits_float(magnitude) + 0.5f) - 0x3f000000u;
-  const std::uint32_t special = magnitude > 0x7f800000u ? 0x7e00u : 0x7c00u;
-  const std::uint32_t finite = magnitude < 0x38800000u ? small : normal;
-  const std::uint32_t result = magnitude >= 0x47800000u ? special : finite;
+  const std::uint32_t special = choose(magnitude > 0x7f800000u, 0x7e00u, 0x7c00u);
+  const std::uint32_t finite = choose(magnitude < 0x38800000u, small, normal);
+  const std::uint32_t result = choose(magnitude >= 0x47800000u, special, finite);
   return {static_cast<std::uint16_t>(result | sign)};
 }
 
@@ -79,7 +85,7 @@ FC_ELEMENT BFloat16 narrow_bfloat16(float value) {
   const std::uint32_t bits = float_bits(value);
   const std::uint32_t rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
   const std::uint32_t nan = bits >> 16 | 0x40u;
-  return {static_cast<std::uint16_t>((bits & 0x7fffffffu) > 0x7f800000u ? nan : rounded)};
+  return {static_cast<std::uint16_t>(choose((bits & 0x7fffffffu) > 0x7f800000u, nan, rounded))};
 }
 
 // function(T{}) for the C++ type of `type`: what is compiled for every type is chosen here.
