@@ -14,6 +14,7 @@ import math
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal
 
@@ -63,18 +64,12 @@ def measured(most: int, repeat: int, limit: float) -> list[Point]:
                 runs.append(used)
             found, size = json.loads(runs[-1].out), file.stat().st_size
         known = f"{200 * boxes}/{boxes - 1}"  # a box takes in 200 GB/s and lacks the other boxes
-        if boxes > 3 and not _same(found["algbw"], known):
+        if boxes > 3 and Fraction(found["algbw"]) != Fraction(known):
             raise SystemExit(f"{ranks} ranks: {found['algbw']} GB/s, not {known}")
         middle, seconds = measure.median(runs), found["seconds"]
         solve = sum(seconds.get(stage, 0.0) for stage in ("optimum", "front", "solve"))
         points.append(Point(series, ranks, middle.wall, middle.processor, solve, middle.peak, size))
     return points
-
-
-def _same(a: str, b: str) -> bool:
-    from fractions import Fraction
-
-    return Fraction(a) == Fraction(b)
 
 
 def _plan(most: int) -> Iterator[tuple[Series, int]]:
@@ -104,12 +99,12 @@ def fitted(points: Sequence[Point], series: Series) -> list[Point]:
 def table(points: Sequence[Point]) -> str:
     """The points and the exponents, as markdown."""
     lines = [
-        "| ranks | forest | seconds | processor | of it optimum and trees | memory | file |",
+        "| ranks | forest | seconds | of them optimum and trees | processor | memory | file |",
         "|---|---|---|---|---|---|---|",
     ]
     for p in points:
         lines.append(
-            f"| {p.ranks:,} | {p.series} | {p.wall:.2f} s | {p.processor:.2f} s | {p.solve:.3f} s "
+            f"| {p.ranks:,} | {p.series} | {p.wall:.2f} s | {p.solve:.3f} s | {p.processor:.2f} s "
             f"| {p.peak / (1 << 20):,.0f} MiB | {p.size / 1e6:,.1f} MB |"
         )
     lines.append("")
@@ -133,20 +128,26 @@ def draw(points: Sequence[Point], file: Path) -> None:
 
     matplotlib.use("Agg")
     matplotlib.rcParams["svg.hashsalt"] = "forestcoll"  # the same points give the same file
+    matplotlib.rcParams["svg.fonttype"] = "none"
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(1, 2, figsize=(10, 4.2), layout="constrained")
     panels = (
-        (axes[0], (("processor", "command"), ("solve", "optimum and trees")), "seconds", 1.0),
+        (
+            axes[0],
+            (("processor", "command (processor)"), ("solve", "optimum and trees (clock)")),
+            "time (s)",
+            1.0,
+        ),
         (axes[1], (("peak", "command"),), "peak memory (MiB)", 1 / (1 << 20)),
     )
-    colours = {"whole": "tab:blue", "compact": "tab:orange"}
+    colours: tuple[tuple[Series, str], ...] = (("whole", "tab:blue"), ("compact", "tab:orange"))
     for axis, fields, label, scale in panels:
-        for series, colour in colours.items():
+        for series, colour in colours:
             for (field, what), style in zip(fields, ("o-", "s--"), strict=False):
                 mine = [p for p in points if p.series == series]
-                kept = fitted(points, "whole" if series == "whole" else "compact")
-                slope = f", N^{exponent(kept, field):.2f}" if len(kept) > 1 else ""
+                kept = fitted(points, series)
+                slope = f": N^{exponent(kept, field):.2f}" if len(kept) > 1 else ""
                 axis.plot(
                     [p.ranks for p in mine],
                     [getattr(p, field) * scale for p in mine],
@@ -159,9 +160,16 @@ def draw(points: Sequence[Point], file: Path) -> None:
         ticks = sorted({p.ranks for p in points})[::2]
         axis.set_xticks(ticks, [f"{n:,}" for n in ticks], rotation=30)
         axis.minorticks_off()
+        axis.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
         axis.grid(alpha=0.3)
-        axis.legend(fontsize=8)
-    axes[0].set_ylabel("processor time (s)")
+        axis.legend(fontsize=8, loc="upper left")
+    most = max(getattr(p, field) for p in points for field in ("processor", "solve"))
+    axes[0].set_ylim(top=10 * most)  # room for the legend
+    axes[1].set_ylim(10, 40 * max(p.peak for p in points) / (1 << 20) / 10)
+    figure.suptitle(
+        f"exponents fitted to {FITTED:,} ranks and more (whole), {WHOLE:,} and more (compact)",
+        fontsize=9,
+    )
     metadata = {"Date": None} if file.suffix == ".svg" else None
     figure.savefig(file, metadata=metadata, dpi=110)
     plt.close(figure)
