@@ -61,9 +61,11 @@ ALLOWED: dict[str, set[str]] = {
         "solver",
         "execute",
         "deploy",
+        "lab",
     },
-    "deploy": BASE | {"program", "targets", "plans", "verify"},
+    "deploy": BASE | {"program", "plans", "verify", "lint"},
     "baselines": FOREST,
+    "lab": FOREST | {"targets", "lower", "verify", "baselines", "torch"},
     "torch": BASE | {"program", "verify", "plans", "execute"},
     "doctor": BASE | {"catalog", "execute"},
 }

@@ -17,6 +17,7 @@ import forestcoll
 from forestcoll.cli import commands, talk
 from forestcoll.cli.deploy import deploy
 from forestcoll.cli.front import front
+from forestcoll.cli.lab import lab
 from forestcoll.cli.run import run
 from forestcoll.cli.topology import topology
 from forestcoll.errors import ForestCollError
@@ -91,4 +92,5 @@ for command in commands.ALL:
 cli.add_command(deploy)
 cli.add_command(front)
 cli.add_command(run)
+cli.add_command(lab)
 cli.add_command(topology)

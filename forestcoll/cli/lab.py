@@ -1,0 +1,137 @@
+"""`forestcoll lab`: a fabric of network namespaces on this machine, and plans measured on it."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from forestcoll.cli.options import SizeType, edit_options, json_option, load, set_option
+from forestcoll.cli.talk import draw, note, print_json
+from forestcoll.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from forestcoll.forest import Forest
+    from forestcoll.program import Program
+    from forestcoll.topology import Topology
+
+AGAINST = ("ring", "rings", "tree", "double-tree", "gloo")
+
+
+@click.command()
+@click.option("--topology", "-t", required=True, metavar="NAME|FILE", help="The fabric to build.")
+@set_option
+@edit_options
+@click.option(
+    "--plan",
+    metavar="FILE",
+    help="Plan of either format, for all GPUs of the topology; its forest file beside it tells "
+    "the paths. Default: an allreduce is synthesized.",
+)
+@click.option(
+    "--against",
+    type=click.Choice((*AGAINST, "none")),
+    multiple=True,
+    help="What to measure as well (repeatable), for allreduce. Default: all.",
+)
+@click.option(
+    "--rate",
+    type=click.FloatRange(1, 1_000_000),
+    metavar="MBIT",
+    help="Mbit/s that all GPUs together can take in: all links are scaled to that. "
+    "Default: 120 a processor.",
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0.1, 3600),
+    default=10.0,
+    show_default=True,
+    help="Every schedule gets the data that should take it so long.",
+)
+@click.option("--size", type=SizeType(), help="Or: every schedule gets these bytes.")
+@click.option(
+    "--iterations", "-n", type=click.IntRange(1, 1000), default=1, help="Best of so many runs."
+)
+@json_option
+def lab(
+    topology: str,
+    pairs: tuple[tuple[str, str], ...],
+    without: tuple[str, ...],
+    scale: tuple[str, ...],
+    plan: str | None,
+    against: tuple[str, ...],
+    rate: float | None,
+    seconds: float,
+    size: int | None,
+    iterations: int,
+    as_json: bool,
+) -> int:
+    """Measure a plan on a scaled copy of a fabric, beside rings, trees and gloo.
+
+    A network namespace for each GPU and switch, links shaped to the topology's bandwidths, ranks
+    over gloo. Needs root, Linux and PyTorch. Leaves nothing behind, however it ends.
+    """
+    signal.signal(signal.SIGTERM, _interrupt)
+    wanted = load(topology, pairs, without, scale)
+
+    import forestcoll.torch  # noqa: F401 (which says so where PyTorch is missing)
+    from forestcoll import lab as labs
+    from forestcoll.graph import CapacityGraph
+    from forestcoll.report import lab as report
+    from forestcoll.report.progress import StageProgress
+
+    reason = labs.lacking()
+    if reason:
+        raise UnsupportedError(reason)
+    if "none" in against and len(against) > 1:
+        raise click.UsageError("--against none goes alone")
+    graph = CapacityGraph.from_topology(wanted)
+    program, forest = _read(Path(plan)) if plan else _synthesize(wanted)
+    with StageProgress("building the fabric") as progress:
+        result = labs.compare(
+            graph,
+            program,
+            forest,
+            name=wanted.name,
+            against=() if "none" in against else against or AGAINST,
+            rate=rate or 0.0,
+            seconds=seconds,
+            size=size,
+            iterations=iterations,
+            progress=lambda name: progress(f"measuring {name}", 0.0),
+        )
+    if as_json:
+        print_json(report.summary(result))
+    else:
+        draw(report.table(result))
+    return 1 if any(row.wrong for row in result.rows) else 0
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _read(plan: Path) -> tuple[Program, Forest | None]:
+    """The plan, and the forest in the file beside it."""
+    from forestcoll import forest_file, plans
+    from forestcoll.predict import FOREST
+
+    program = plans.read_plan(plan)
+    for suffix in (".msccl.xml", ".mscclpp.json"):
+        beside = plan.with_name(plan.name.removesuffix(suffix) + FOREST)
+        if plan.name.endswith(suffix) and beside.is_file():
+            return program, forest_file.load(beside)
+    return program, None
+
+
+def _synthesize(topology: Topology) -> tuple[Program, Forest]:
+    from forestcoll import pipeline
+
+    form: Literal["mscclpp-json"] = "mscclpp-json"
+    made = pipeline.synthesize(topology, "allreduce", target="mscclpp", formats=(form,))
+    for text in made.notes:
+        note(text)
+    return made.programs[form], made.forest

@@ -1,0 +1,239 @@
+"""A plan beside rings, trees and gloo's own allreduce, on one fabric: predicted and measured."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from forestcoll import baselines
+from forestcoll.errors import ExecutionError, PlanError, UnsupportedError, did_you_mean
+from forestcoll.forest import Forest, check
+from forestcoll.graph import CapacityGraph
+from forestcoll.lab.network import Network
+from forestcoll.lab.ranks import Trial, run
+from forestcoll.lab.routes import Loads, Routes, routes
+from forestcoll.lower import lower
+from forestcoll.program import Collective, Program
+from forestcoll.targets import MSCCLPP
+from forestcoll.torch.plan import LEAD
+from forestcoll.torch.rounds import levels
+from forestcoll.verify.dataflow import dataflow
+
+PLAN = "plan"
+GLOO = "gloo"
+FORESTS: dict[str, Callable[[CapacityGraph], Forest]] = {
+    "ring": baselines.ring,
+    "rings": baselines.rings,
+    "tree": baselines.tree,
+    "double-tree": baselines.double_tree,
+}
+AGAINST = (*FORESTS, GLOO)
+"""What a plan can be measured against."""
+
+STEP_SECONDS = 0.02
+"""What a step of the engine costs besides the transfers, here where ranks share processors."""
+PATIENCE = 20.0
+"""How many times the predicted time a run may take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One schedule on the fabric. GB/s and bytes a second as nccl-tests counts them (algbw)."""
+
+    name: str
+    algbw: Fraction  # GB/s at the links' real bandwidth, by the links that it loads
+    predicted: float  # bytes a second at the fabric's
+    measured: float
+    size: int
+    seconds: float
+    wrong: int
+    texts: tuple[str, ...]  # wrong elements in words
+    links: tuple[float, float]  # least and most bytes on a link, of those that theory says
+
+    @property
+    def share(self) -> float:
+        """Of the predicted bandwidth, what was reached."""
+        return self.measured / self.predicted
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The plan first, then what it was measured against."""
+
+    name: str
+    ranks: int
+    collective: Collective
+    scale: Fraction  # bits a second for each GB/s
+    packet: int
+    rows: tuple[Measured, ...]
+    notes: tuple[str, ...]
+
+    def ratios(self, row: Measured) -> tuple[float, float]:
+        """How many times faster than `row` the plan is: by theory, and measured."""
+        plan = self.rows[0]
+        return float(plan.algbw / row.algbw), plan.measured / row.measured
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    name: str
+    program: Program | None
+    routes: Routes
+    loads: Loads
+    rounds: int
+
+    @property
+    def algbw(self) -> Fraction:
+        return self.routes.algbw(self.loads)
+
+
+def compare(
+    graph: CapacityGraph,
+    program: Program,
+    forest: Forest | None,
+    *,
+    name: str = "",
+    against: Sequence[str] = AGAINST,
+    rate: float = 0.0,
+    seconds: float = 10.0,
+    size: int | None = None,
+    iterations: int = 1,
+    progress: Callable[[str], None] | None = None,
+) -> Report:
+    """Measure the plan and what it is measured against on the fabric of `graph`.
+
+    `forest`: the plan's, whose paths are taken. `rate`: Mbit/s that all ranks together can take in
+    (0: DEFAULT_RATE a processor). Every schedule gets the data that take it `seconds` by
+    prediction, or `size` bytes each. Raises PlanError (the plan is for other ranks),
+    UnsupportedError (this machine cannot), ExecutionError (a run failed).
+    """
+    entries, notes = _entries(graph, program, forest, against)
+    scale = _scale(graph, rate)
+    rows = []
+    with Network(graph, scale) as network:
+        for entry in entries:
+            if progress is not None:
+                progress(entry.name)
+            rows.append(
+                _measure(network, entry, scale, program.collective, seconds, size, iterations)
+            )
+        packet = network.packet
+    return Report(name, program.n, program.collective, scale, packet, tuple(rows), tuple(notes))
+
+
+DEFAULT_RATE = 120.0
+"""Mbit/s that all ranks take in, a processor: little enough that processors are not what limits."""
+
+
+def _scale(graph: CapacityGraph, rate: float) -> Fraction:
+    """Bits a second for each GB/s."""
+    import os
+
+    wanted = rate or DEFAULT_RATE * len(os.sched_getaffinity(0))
+    ranks = set(graph.ranks)
+    into = sum(graph.bandwidth(e) for e, head in enumerate(graph.head) if head in ranks)
+    return Fraction(int(wanted * 1e6)) / into
+
+
+def _entries(
+    graph: CapacityGraph, program: Program, forest: Forest | None, against: Sequence[str]
+) -> tuple[list[_Entry], list[str]]:
+    names = tuple(graph.names[node] for node in graph.ranks)
+    if program.n != len(names):
+        raise PlanError(f"the plan is for {program.n} ranks, the topology has {len(names)} GPUs")
+    if program.names and any(program.names) and program.names != names:
+        raise PlanError(
+            f"the plan's rank 0 is {program.names[0]}, the topology's {names[0]}: a plan for "
+            "another machine, or for its GPUs in another order"
+        )
+    if forest is not None and forest.graph != graph:
+        raise PlanError("the forest beside the plan is for another topology, or other links")
+    found = [_entry(PLAN, graph, program, forest)]
+    notes = []
+    if forest is None:
+        notes.append("no forest beside the plan: pairs of ranks take the shortest way")
+    if found[0].routes.split:
+        count = len(found[0].routes.split)
+        notes.append(
+            f"{count} pairs of ranks have several ways in the forest, but one in the lab: the "
+            "busiest; the prediction counts that"
+        )
+    if program.collective is not Collective.ALLREDUCE:
+        notes.append(f"rings, trees and gloo are for allreduce: {program.collective} is alone")
+        return found, notes
+    for other in against:
+        if other not in AGAINST:
+            raise UnsupportedError(f"unknown baseline {other!r}{did_you_mean(other, AGAINST)}")
+        if other == GLOO:
+            found.append(_gloo(graph))
+            continue
+        try:
+            theirs = FORESTS[other](graph)
+        except UnsupportedError as error:
+            notes.append(f"no {other}: {error}")
+            continue
+        check(theirs)
+        found.append(_entry(other, graph, lower(theirs, MSCCLPP), theirs))
+    return found, notes
+
+
+def _entry(name: str, graph: CapacityGraph, program: Program, forest: Forest | None) -> _Entry:
+    flow = dataflow(program)
+    rounds = max(levels(flow), default=0) + 1
+    return _Entry(name, program, routes(graph, forest), flow.verified.loads, rounds)
+
+
+def _gloo(graph: CapacityGraph) -> _Entry:
+    """A ring in rank order, the way its numbers fall."""
+    n = len(graph.ranks)
+    loads = {(i, (i - 1) % n): Fraction(2 * (n - 1), n) for i in range(n)}
+    return _Entry(GLOO, None, routes(graph), loads, 1)
+
+
+def _measure(
+    network: Network,
+    entry: _Entry,
+    scale: Fraction,
+    collective: Collective,
+    seconds: float,
+    size: int | None,
+    iterations: int,
+) -> Measured:
+    network.route(entry.routes)
+    predicted = float(entry.algbw * scale / 8)
+    wanted = size or max(4096, int(predicted * seconds) // 4096 * 4096)
+    expected = wanted / predicted
+    slices = math.sqrt(LEAD * max(1, entry.rounds - 1) * expected / STEP_SECONDS)
+    trial = Trial(
+        program=entry.program,
+        collective=collective,
+        size=wanted,
+        slices=max(1, round(slices)),
+        lead=LEAD,
+        iterations=iterations,
+        timeout=max(60.0, PATIENCE * expected),
+    )
+    before = network.counters()
+    spaces = [network.space(rank) for rank in range(len(network.graph.ranks))]
+    try:
+        outcome = run(trial, spaces, 60.0 + iterations * PATIENCE * expected)
+    except ExecutionError as error:
+        raise ExecutionError(f"{entry.name}: {error}") from error
+    after = network.counters()
+    shares = [
+        (after[link] - before[link]) / (float(load) * outcome.size * iterations)
+        for link, load in entry.routes.link_loads(entry.loads).items()
+    ]
+    return Measured(
+        entry.name,
+        entry.algbw,
+        predicted,
+        outcome.size / outcome.seconds,
+        outcome.size,
+        outcome.seconds,
+        outcome.wrong,
+        outcome.texts,
+        (min(shares), max(shares)),
+    )

@@ -1,0 +1,157 @@
+"""The ranks of a lab: a process in each GPU's namespace, joined by gloo over the fabric.
+
+Processes are forked from one that has imported PyTorch, and die with it: it dies with the lab.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+from forestcoll.errors import ExecutionError
+from forestcoll.lab.network import enter
+from forestcoll.program import Collective, Program
+
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What the ranks are to do: `program`, or (None) gloo's own allreduce."""
+
+    program: Program | None
+    collective: Collective
+    size: int  # bytes, as nccl-tests counts them
+    slices: int | None
+    lead: int | None
+    iterations: int
+    timeout: float  # seconds after which a transfer fails
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Seconds of a run, of the slowest rank, the best of several; and wrong elements."""
+
+    seconds: float
+    each: tuple[float, ...]
+    size: int  # bytes that were really run
+    wrong: int
+    texts: tuple[str, ...]
+
+
+def run(trial: Trial, spaces: Sequence[str], patience: float) -> Outcome:
+    """Carry out a trial with a rank in each of these namespaces.
+
+    Raises ExecutionError with what a rank said, or where `patience` seconds were not enough.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["forestcoll.lab.ranks", "forestcoll.torch.measure"])
+    with tempfile.TemporaryDirectory(prefix="forestcoll-lab-") as folder:
+        store = str(Path(folder) / "store")
+        pipes = [context.Pipe(duplex=False) for _ in spaces]
+        processes = [
+            context.Process(
+                target=_rank, args=(rank, spaces, store, trial, pipes[rank][1]), daemon=True
+            )
+            for rank in range(len(spaces))
+        ]
+        try:
+            for process, (_, theirs) in zip(processes, pipes, strict=True):
+                process.start()
+                theirs.close()
+            return _collect([ours for ours, _ in pipes], patience)
+        finally:
+            for process in processes:
+                if process.pid is not None:
+                    process.kill()
+                    process.join()
+
+
+def _collect(pipes: list[Connection], patience: float) -> Outcome:
+    waiting = {pipe: rank for rank, pipe in enumerate(pipes)}
+    end = time.monotonic() + patience
+    outcome: Outcome | None = None
+    while waiting:
+        ready = wait(list(waiting), max(0.0, end - time.monotonic()))
+        if not ready:
+            raise ExecutionError(f"ranks {sorted(waiting.values())} took more than {patience} s")
+        for pipe in ready:
+            assert isinstance(pipe, Connection)
+            rank = waiting.pop(pipe)
+            try:
+                said = pipe.recv()
+            except EOFError:
+                raise ExecutionError(f"the process of rank {rank} died") from None
+            if isinstance(said, str):
+                raise ExecutionError(said if said.startswith("rank ") else f"rank {rank}: {said}")
+            assert isinstance(said, Outcome)  # _rank sends no third thing
+            outcome = said
+    assert outcome is not None  # there is a rank
+    return outcome
+
+
+def _rank(rank: int, spaces: Sequence[str], store: str, trial: Trial, pipe: Connection) -> None:
+    # Ctrl-C is for the lab itself, which ends its ranks; so is whatever else ends it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    # What else runs on the machine should not show in the figures; ranks mostly wait.
+    os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+    try:
+        space = os.open(spaces[rank], os.O_RDONLY)
+        enter(space)
+        os.close(space)
+        said: Any = _measure(rank, len(spaces), store, trial)
+    except BaseException as error:
+        pipe.send(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
+        raise
+    pipe.send(said)
+
+
+def _measure(rank: int, n: int, store: str, trial: Trial) -> Outcome:
+    from datetime import timedelta
+
+    import torch
+    import torch.distributed as dist
+
+    from forestcoll.torch import Plan
+    from forestcoll.torch.measure import Act, Measured, by_plan, time_it
+
+    torch.set_num_threads(1)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # where the rank's address is
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{store}",
+        rank=rank,
+        world_size=n,
+        timeout=timedelta(seconds=trial.timeout),
+    )
+    parts = n if trial.collective in (Collective.ALLGATHER, Collective.REDUCE_SCATTER) else 1
+    part = max(1, trial.size // 4 // parts)
+
+    def gloos(input_: torch.Tensor, output: torch.Tensor) -> None:
+        dist.all_reduce(output)
+
+    act: Act = gloos
+    root = -1
+    if trial.program is not None:
+        plan = Plan(trial.program, slices=trial.slices, lead=trial.lead)
+        act, root = by_plan(plan, "sum"), plan.root
+    what = Measured(trial.collective, act, "float32", "sum", root)
+    each, wrong, texts = [], 0, list[str]()
+    for _ in range(trial.iterations):
+        microseconds, found, words = time_it(what, part, "in-place", 1, 0, True)
+        wrong, texts = max(wrong, found), texts or words
+        each.append(microseconds / 1e6)
+    dist.barrier()
+    dist.destroy_process_group()
+    size = part * parts * 4
+    return Outcome(min(each), tuple(each), size, wrong, tuple(texts[:4]))
