@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 Format = Literal["forest"] | PlanFormat
 TargetName = Literal["mscclpp", "msccl", "rccl", "any"]
+Place = Literal["in-place", "out-of-place"]
 Progress = Callable[[str, float], None]
 Shares = Sequence[int | str]
 
@@ -149,6 +150,7 @@ def synthesize(
     instances: int = 1,
     protocol: Protocol | None = None,
     sms: int | None = None,
+    nvls: Place | None = None,
     target: TargetName = "any",
     formats: Iterable[Format] = ("forest", "msccl-xml", "mscclpp-json"),
     progress: Progress | None = None,
@@ -156,14 +158,16 @@ def synthesize(
     """A forest and the plans made from it, in all `formats`; one forest serves them all.
 
     Without a plan format the forest is the exact optimum; switches that copy and add do so where
-    that makes trees faster or lower (plans of this version copy and add on the GPUs). With plan
+    that makes trees faster or lower (plans copy and add on the GPUs). With plan
     formats it is the optimum without, where its plans fit `target` ("any": all runtimes); else the
     fewest trees a root that reach 99 % of it and fit; else the best that fits. Or the caller
     chooses: exactly `trees` a root; the fewest that reach `min_percent` of the optimum; the best
     whose height is `max_height` hops at most; a `budget` of different trees a root, channels,
     thread blocks and operations.
     `instances`, `protocol`: of the plans, see `lower.lower`. `sms`: multiprocessors of a GPU, all
-    that may run at once; None: those of the catalogue's machine, or an A100's.
+    that may run at once; None: those of the catalogue's machine, or an A100's. `nvls`: the forest
+    and MSCCL++ plan copy and add in the switches, for calls of this kind; nothing else can be
+    wished then.
     Every forest is checked against its graph and bound; every plan is read back, compared, and run
     symbolically. `shares` (see `capacity_graph`) are for forests only.
     `compact`: the forest as a few trees and the symmetries of the fabric that make the others;
@@ -194,6 +198,10 @@ def synthesize(
     targets = targets_of(formats, target, sms or sms_of(topology.name))
     problem = (graph, collective, root_rank, topology.name)
     narrowed = []
+    if nvls is not None:
+        if wishes != Wishes() or instances != 1 or protocol is not None or compact:
+            raise UnsupportedError("nvls goes without other wishes: the switch leaves no choice")
+        return _in_switch(problem, best, nvls, formats, targets, clock)
     try:
         choice = Chooser(*problem, targets, wishes, best, clock.stage, clock.report).choose()
     except PlanError as error:
@@ -381,19 +389,79 @@ def _by_fabric(forest: Forest, best: Optimum) -> tuple[Forest, Optimum]:
 
     if worth(other) <= worth(forest):
         return forest, best
-    rate = other.algbw if other.collective.rooted else other.algbw / sum(other.graph.parts)
-    return other, replace(
-        best, algbw=other.algbw, rate=rate, trees_per_root=other.trees_per_root, bound=other.bound
+    return other, _of_fabric(other, best)
+
+
+def _in_switch(
+    problem: tuple[CapacityGraph, Collective, int | None, str],
+    best: Optimum,
+    place: Place,
+    formats: Sequence[Format],
+    targets: Mapping[PlanFormat, Target],
+    clock: Clock,
+) -> Synthesis:
+    """Forest and plan that copy and add in a switch; PlanError where there is none to do it."""
+    from forestcoll import certificate, forest_file
+    from forestcoll.lower import usage
+    from forestcoll.lower.nvls import lower_nvls, most_algbw
+    from forestcoll.solver import multicast
+
+    graph, collective, root, name = problem
+    if "msccl-xml" in targets:
+        raise PlanError("MSCCL XML has no operations that copy and add in switches; MSCCL++ has")
+    with clock.stage("solve"):
+        forest = multicast.forest(graph, collective, root, name)
+    if forest is None or forest.bound is None:
+        raise PlanError(
+            f"{collective} on {name}: no switch between all GPUs copies and adds what it takes"
+        )
+    with clock.stage("check"):
+        certificate.check(forest)
+    best = _of_fabric(forest, best)
+    programs: dict[PlanFormat, Program] = {}
+    texts: dict[Format, str] = {}
+    for form in formats:
+        if form == "forest":
+            with clock.stage("write"):
+                texts[form] = forest_file.dumps(forest)
+            continue
+        with clock.stage("lower"):
+            programs[form] = lower_nvls(forest, targets[form], in_place=place == "in-place")
+        texts[form] = written(programs[form], form, targets[form], forest, clock)
+    notes = _notes(forest, best, plain=False)
+    if programs:
+        most = most_algbw(forest)
+        types = " no uint8, FP8 from sm_100 on;" if collective.reduces else ""
+        notes.append(
+            "the plan has the switch copy and add: GPUs from sm_90 on, buffers that MSCCL++ "
+            f"allocates (GpuBuffer);{types} the runtime moves own shares too, which leaves "
+            f"{float(most):.1f} GB/s at most"
+        )
+    needs = {form: usage(program) for form, program in programs.items()}
+    return Synthesis(name, forest, best, programs, texts, clock.seconds, notes, needs)
+
+
+def _of_fabric(forest: Forest, best: Optimum) -> Optimum:
+    """The figures of a forest that copies and adds in the fabric."""
+    assert forest.bound is not None  # multicast.py gives one to all of them
+    shared = 1 if forest.collective.rooted else sum(forest.graph.parts)
+    return replace(
+        best,
+        algbw=forest.algbw,
+        rate=forest.algbw / shared,
+        trees_per_root=forest.trees_per_root,
+        bound=forest.bound,
     )
 
 
-def _notes(forest: Forest, best: Optimum) -> list[str]:
+def _notes(forest: Forest, best: Optimum, *, plain: bool = True) -> list[str]:
+    """`plain`: plans copy and add on the GPUs."""
     notes = []
     graph = forest.graph
-    if any(graph.multicast) or any(graph.aggregation):
+    if plain and (any(graph.multicast) or any(graph.aggregation)):
         notes.append(
-            "algbw counts copies and sums in the switches (NVLS) once; the plans of this version "
-            "copy and add on the GPUs"
+            "algbw counts copies and sums in the switches (NVLS) once; plans copy and add on the "
+            "GPUs, but those of --nvls"
         )
     if best.bound.algbw > forest.algbw and forest.trees_per_root == best.trees_per_root:
         notes.append(

@@ -93,7 +93,7 @@ class Op(StrEnum):
                    reduce_copy_put_packets  the same, and result -> dst[2..] (R, P)        `recspkt`
     switches       (onesided) an operand on one of `switches` is that part of the buffer of every
                    rank of its group at once; the switch copies or adds (NVLS)
-                   fabric_store         src[0] -> dst[0] on switches[0]            (MSCCL++ `gstore`)
+                   fabric_store         src[0] -> dst[0] on switches[0]           (MSCCL++ `gstore`)
                    fabric_reduce_store  dst[0] on switches[1] = sum of src[0] on switches[0] `glres`
     """
 

@@ -240,7 +240,8 @@ def test_plan_sets_are_deployed(runtime: str, tmp_path: Path) -> None:
     ("change", "runtime", "words"),
     [
         (lambda text: text, "mscclpp", "is msccl-xml, this runtime reads mscclpp-json"),
-        (lambda text: text.replace('type="re"', 'type="cpy"', 1), "msccl", "plan.msccl.xml: "),
+        (lambda text: text.replace('type="re"', 'type="cpy"', 1), "msccl", "error "),
+        (lambda text: text.replace(' minBytes="0"', ""), "rccl", "error XML-MISSING at line 1"),
         (lambda text: "<algo", "msccl", "plan.msccl.xml"),
     ],
 )

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from fractions import Fraction
     from typing import Literal
 
-    from forestcoll.pipeline import Format, TargetName
+    from forestcoll.pipeline import Format, Place, TargetName
     from forestcoll.program import Protocol
 
 
@@ -77,6 +77,7 @@ def synthesize(
     instances: int,
     protocol: Protocol | None,
     sms: int | None,
+    nvls: Place | None,
     target: TargetName,
     formats: tuple[Format, ...],
     sizes: tuple[int, int] | None,
@@ -85,13 +86,15 @@ def synthesize(
     as_json: bool,
 ) -> None:
     """Compute a schedule; write its forest and its plans."""
+    if nvls and target == "any":
+        target = "mscclpp"  # no other knows switches that copy and add
     where = _destination(output, formats, target)
     if sizes is not None:
-        wished = trees != "auto" or min_percent or max_height or protocol or compact
+        wished = trees != "auto" or min_percent or max_height or protocol or compact or nvls
         if wished or problem.groups or problem.shares:
             raise click.UsageError(
                 "--sizes chooses trees and protocols by itself: leave --trees, --min-percent, "
-                "--max-height, --protocol, --compact, --groups and --shares away"
+                "--max-height, --protocol, --compact, --nvls, --groups and --shares away"
             )
         how = plan_set.How(sizes, budget, instances, sms, target)
         plan_set.synthesize(problem, how, where, force, as_json)
@@ -113,7 +116,7 @@ def synthesize(
         raise click.UsageError("--json and '--output -' both want standard output")
     if problem.groups:
         wished = min_percent or max_height or instances != 1 or protocol or sms
-        if wished or budget != Budget():
+        if wished or nvls or budget != Budget():
             raise click.UsageError("--groups go with --trees only, not with other wishes")
         groups.synthesize(problem, trees, target, where, force, as_json)
         return
@@ -143,6 +146,7 @@ def synthesize(
             instances=instances,
             protocol=protocol,
             sms=sms,
+            nvls=nvls,
             target=target,
             formats=where.formats,
             progress=progress,

@@ -422,6 +422,11 @@ def plan_options(command: F) -> F:
             "Default: Simple, or what the collective needs instead.",
         ),
         click.option(
+            "--nvls",
+            type=click.Choice(("in-place", "out-of-place")),
+            help="Let the switch copy and add (MSCCL++ only), for such calls.",
+        ),
+        click.option(
             "--sms",
             type=click.IntRange(1, 4096),
             metavar="N",

@@ -73,7 +73,8 @@ MOST_SIZES = 1000
     default="cpu",
     show_default=True,
     help="cpu: all ranks on this machine. gpu: on its GPUs, by CUDA or HIP. torch: this process is "
-    "one of those that torchrun started, on any number of machines; over NCCL or RCCL where there are GPUs, else gloo.",
+    "one of those that torchrun started, on any number of machines; over NCCL or RCCL where there "
+    "are GPUs, else gloo.",
 )
 @click.option(
     "--ranks-as",

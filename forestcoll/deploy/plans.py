@@ -69,15 +69,19 @@ class Plan:
         return '"channel_type": "switch"' in self.text
 
 
-def read(paths: Sequence[Path], format: plans.Format | None) -> tuple[Plan, ...]:
-    """The plans in the files, and of that format in the directories, in order; each proven right.
+def read(
+    paths: Sequence[Path], format: plans.Format | None, target: str | None
+) -> tuple[Plan, ...]:
+    """The plans in the files, and of that format in the directories, in order.
+
+    Each is proven right, and to be what `target` takes.
 
     Directories with all below them, so plan sets too. Without a format a directory gives every
     schedule once, as XML where it has both.
 
     Raises PlanError or UnsupportedError, with the file: unreadable, no plan, wrong, or none at all.
     """
-    found = tuple(_plan(path, format) for path in _files(paths, format))
+    found = tuple(_plan(path, format, target) for path in _files(paths, format))
     if not found:
         where = ", ".join(str(p) for p in paths)
         raise PlanError(f"{where}: no {format or 'plan'} file here")
@@ -99,23 +103,37 @@ def _files(paths: Sequence[Path], format: plans.Format | None) -> list[Path]:
     return list(files)
 
 
-def _plan(path: Path, format: plans.Format | None) -> Plan:
-    from forestcoll.verify import verify
-
+def _plan(path: Path, format: plans.Format | None, target: str | None) -> Plan:
     program = plans.read_plan(path)
     text = path.read_text(encoding="utf-8")
     told = plans.detect(text, str(path))
     if format is not None and told != format:
         raise PlanError(f"{path}: is {told}, this runtime reads {format}")
-    try:
-        verify(program)
-    except ForestCollError as error:
-        raise type(error)(f"{path}: {error}") from None
+    _check(text, str(path), program, target)
     name, both = program.name, (program.in_place, program.out_of_place)
     if told == "mscclpp-json":
         document = json.loads(text)
         name, both = document["name"], (document["inplace"], not document["inplace"])
     return Plan(str(path), text, told, program, name, *both)
+
+
+def _check(text: str, source: str, program: Program, target: str | None) -> None:
+    """PlanError with the first thing that keeps the plan from being right, and from being used."""
+    from forestcoll.lint import lint
+    from forestcoll.verify import verify
+
+    if target is None:
+        try:
+            verify(program)
+        except ForestCollError as error:
+            raise type(error)(f"{source}: {error}") from None
+        return
+    told = lint(text, source, target)
+    if not told.ok:
+        first = next(f for f in told.findings if f.severity == "error")
+        raise PlanError(
+            f"{source}: {first} (forestcoll verify --target {target} lists all there is)"
+        )
 
 
 def clashes(found: Sequence[Plan]) -> list[tuple[Plan, Plan]]:

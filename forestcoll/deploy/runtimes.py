@@ -18,7 +18,6 @@ from forestcoll.deploy.places import Places, same_places
 from forestcoll.deploy.plans import SPELLED, Plan, channels, clashes, read, reads_input_remotely
 from forestcoll.errors import PlanError
 from forestcoll.program import Collective
-from forestcoll.targets import RCCL
 
 Runtime = Literal["mscclpp", "msccl", "rccl", "torch"]
 
@@ -47,9 +46,10 @@ def deploy(paths: Sequence[Path], runtime: Runtime) -> Deployment:
     Raises PlanError where the runtime would not take a plan, would run it wrongly, or would take
     another one in its place.
     """
-    plans = read(paths, RUNTIMES[runtime].format)
+    kind = RUNTIMES[runtime]
+    plans = read(paths, kind.format, runtime if kind.format else None)
     spread = same_places([(p.source, p.program.names, p.program.n) for p in plans])
-    return RUNTIMES[runtime].make(plans, spread)
+    return kind.make(plans, spread)
 
 
 def _mscclpp(plans: tuple[Plan, ...], spread: Places) -> Deployment:
@@ -106,8 +106,6 @@ def _msccl(plans: tuple[Plan, ...], spread: Places) -> Deployment:
 
 
 def _rccl(plans: tuple[Plan, ...], spread: Places) -> Deployment:
-    for plan in plans:
-        _check_holds(plan)
     return _xml(
         "rccl",
         plans,
@@ -292,13 +290,3 @@ def _refuse_clashes(plans: Sequence[Plan], why: str) -> None:
             f"{one.source} and {other.source} serve the same calls, and {why}; deploy one of them, "
             "or plans of different sizes (synthesize --sizes)"
         )
-
-
-def _check_holds(plan: Plan) -> None:
-    """PlanError where RCCL refuses a plan at its first call, or loads what it cannot hold."""
-    from forestcoll import plans
-
-    try:
-        plans.dumps(plan.program, "msccl-xml", RCCL)
-    except PlanError as error:
-        raise PlanError(f"{plan.source}: {error}") from None

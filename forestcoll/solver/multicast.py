@@ -58,7 +58,7 @@ def better(
     bound = min(plain.bound, fabric.bound, key=lambda b: b.algbw)
     note = (
         f"with copies and sums in the switches; {plain.algbw} GB/s where GPUs copy and add, as "
-        "the plans of this version do"
+        "all plans do but those of --nvls"
     )
     return replace(fabric, bound=bound, note=note)
 

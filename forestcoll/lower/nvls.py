@@ -1,0 +1,184 @@
+"""Programs that let switches copy and add (MSCCL++ switch channels, NVLS).
+
+    allreduce   rank r has the switch add up its share of all inputs and store the sum everywhere
+    allgather   rank r has the switch store its part in every output
+    broadcast   the root has the switch store its data in every output
+
+These are the forests in which every tree is one hop through one switch that copies (and adds). The
+runtime has no addition in the switch but the one that stores the sum at all ranks, so a
+reduce-scatter or reduce would cost as much as an allreduce: there are none.
+
+The first thing is that everybody has begun: nobody's input is read, and nobody's output written,
+while its caller still has it. The last is that everybody is done: what the others store here is
+there. Where a thread block cannot reach all peers they share them, with barriers of the rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from forestcoll.errors import PlanError
+from forestcoll.forest import Forest, Phase, Tree
+from forestcoll.lower.layout import Layout, layout
+from forestcoll.lower.limits import Budget, check_limits
+from forestcoll.program import (
+    Buffer,
+    Channel,
+    Collective,
+    Instruction,
+    Op,
+    Program,
+    RankProgram,
+    Ref,
+    Switch,
+    ThreadBlock,
+)
+from forestcoll.targets import Target
+
+BLOCKS = 8
+"""Thread blocks of a rank that share its work: few keep a switch busy."""
+
+_NOP = Instruction(Op.NOP)
+_ONLY = frozenset((Collective.ALLREDUCE, Collective.ALLGATHER, Collective.BROADCAST))
+
+
+def lower_nvls(
+    forest: Forest, target: Target, *, in_place: bool = True, blocks: int = BLOCKS
+) -> Program:
+    """The program that carries the forest out in its switch.
+
+    An allreduce serves either in-place or out-of-place calls: in place the switch is bound to one
+    buffer, out of place to two. Raises PlanError where some tree is not one hop through the switch,
+    or the runtime has no such operation.
+    """
+    if target.style != "onesided":
+        raise PlanError(f"{target.name} has no operations that copy and add in switches")
+    title = f"{forest.collective} on {forest.name}"
+    if forest.collective not in _ONLY:
+        raise PlanError(
+            f"{title}: {target.name} adds in a switch only where it stores the sum at all ranks, "
+            "which costs as much as an allreduce; plans without switches do better"
+        )
+    _check_hops(forest, title)
+    names = tuple(forest.graph.names[node] for node in forest.graph.ranks)
+    chunks = layout(forest)
+    reducing = forest.collective is Collective.ALLREDUCE
+    maker = _Maker(chunks, target, in_place and reducing, blocks)
+    program = Program(
+        name=forest.name,
+        collective=forest.collective,
+        style="onesided",
+        ranks=tuple(
+            RankProgram(tuple(maker.blocks(r)), chunks.input_chunks, chunks.output_chunks, 0)
+            for r in range(forest.n)
+        ),
+        in_place=in_place or not reducing,
+        out_of_place=not (in_place and reducing),
+        root=forest.root,
+        names=names,
+    )
+    check_limits(program, Budget(target, title, names, forest.trees_per_root))
+    return program
+
+
+def _check_hops(forest: Forest, title: str) -> None:
+    """PlanError unless every tree is one hop through one switch that copies, or adds."""
+    graph = forest.graph
+    through: set[int] = set()
+    for tree in forest.trees:
+        for path in tree.edges:
+            if len(path) != 3 or tree.root not in (path[0], path[-1]) or graph.gpu[path[1]]:
+                raise PlanError(
+                    f"{title}: data go {' -> '.join(graph.names[v] for v in path)} in the tree of "
+                    f"{graph.names[tree.root]}; a plan that copies and adds in a switch needs "
+                    "every tree to be one hop through it, all GPUs in one NVLink domain"
+                )
+            through.add(path[1])
+        _check_switch(forest, tree, tree.edges[0][1], title)
+    if len(through) > 1:
+        names = ", ".join(sorted(graph.names[v] for v in through))
+        raise PlanError(f"{title}: trees go through several switches ({names}); one must do")
+
+
+def _check_switch(forest: Forest, tree: Tree, switch: int, title: str) -> None:
+    graph = forest.graph
+    able: dict[Phase, tuple[bool, str]] = {
+        "broadcast": (graph.multicast[switch], "multicast"),
+        "reduce": (graph.aggregation[switch], "aggregation"),
+    }
+    can, word = able[tree.phase]
+    if not can:
+        raise PlanError(
+            f"{title}: {graph.names[switch]} has no {word}, which the {tree.phase} tree of "
+            f"{graph.names[tree.root]} needs"
+        )
+
+
+@dataclass(slots=True)
+class _Maker:
+    """Writes thread blocks of a rank; `adds_in_place`: of an allreduce within one buffer."""
+
+    layout: Layout
+    target: Target
+    adds_in_place: bool
+    wanted: int
+
+    def blocks(self, rank: int) -> Iterator[ThreadBlock]:
+        """The rank's thread blocks: slices of its work, between begin and end."""
+        everyone, most = range(self.layout.n), self.target.channels
+        roots = [p for p in everyone if self.layout.start[p] < self.layout.start[p + 1]]
+        # who stores asks everybody, who does not only those who do
+        peers = [p for p in (everyone if rank in roots else roots) if p != rank]
+        alone = len(everyone) - 1 <= most  # a block can ask everybody by itself
+        count = self.wanted if alone else max(self.wanted, -(-(len(everyone) - 1) // most))
+        for k in range(count):
+            asked = peers if alone else peers[k::count]
+            channels = tuple(Channel(p, "memory", k if alone else 0) for p in asked)
+            steps = [*self._shake(Op.RELAXED_SIGNAL, asked), *self._shake(Op.RELAXED_WAIT, asked)]
+            steps.append(_NOP if alone else Instruction(Op.BARRIER, ident=0, group=count))
+            steps += self._work(rank, (k, count))
+            steps.append(_NOP if alone else Instruction(Op.BARRIER, ident=1, group=count))
+            steps += [*self._shake(Op.SIGNAL, asked), *self._shake(Op.WAIT, asked)]
+            yield ThreadBlock(tuple(steps), channels=channels, switches=self._switches())
+
+    def _shake(self, op: Op, peers: Sequence[int]) -> Iterator[Instruction]:
+        for low in range(0, len(peers), self.target.peers):
+            places = range(low, min(low + self.target.peers, len(peers)))
+            yield Instruction(op, channels=tuple(places))
+
+    def _switches(self) -> tuple[Switch, ...]:
+        everyone = tuple(range(self.layout.n))
+        if self.layout.collective is not Collective.ALLREDUCE:
+            return (Switch(everyone, Buffer.OUTPUT),)
+        own = Switch(everyone, Buffer.INPUT)
+        return (own,) if self.adds_in_place else (own, Switch(everyone, Buffer.OUTPUT))
+
+    def _work(self, rank: int, part: tuple[int, int]) -> Iterator[Instruction]:
+        """The rank's share of the work: nothing where it is no root."""
+        low, high = self.layout.start[rank], self.layout.start[rank + 1]
+        if low == high:
+            return
+        own, whole = self.layout.input(rank, low, high - low), Ref(Buffer.OUTPUT, low, high - low)
+        if self.layout.collective is not Collective.ALLREDUCE:
+            yield Instruction(Op.FABRIC_STORE, (own,), (whole,), part=part, switches=(0,))
+            return
+        through = (0, 0) if self.adds_in_place else (0, 1)
+        to = own if self.adds_in_place else whole
+        yield Instruction(Op.FABRIC_REDUCE_STORE, (own,), (to,), part=part, switches=through)
+
+
+def most_algbw(forest: Forest) -> Fraction:
+    """GB/s that the switch can give such a program; less than the forest's algbw.
+
+    The runtime's operations have the switch fetch a rank's own share from it as well, and bring it
+    back: n + 1 of n parts of an allreduce each way where trees need n, and n where an allgather's
+    need n - 1.
+    """
+    graph, ranks = forest.graph, set(forest.graph.ranks)
+    slowest = min(
+        c for t, h, c in zip(graph.tail, graph.head, graph.capacity, strict=True) if {t, h} & ranks
+    )
+    rate = slowest * graph.unit
+    return rate * forest.n / (forest.n + 1) if forest.collective is Collective.ALLREDUCE else rate

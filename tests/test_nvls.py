@@ -1,0 +1,376 @@
+"""Switches that copy and add: lowering to them, wrong uses, plans that carry and run them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import programs as pg
+import pytest
+from programs import inp, out
+
+from forestcoll import catalog, pipeline, plans
+from forestcoll.errors import PlanError, UnsupportedError
+from forestcoll.execute import cpu
+from forestcoll.forest import Forest
+from forestcoll.lower.nvls import lower_nvls, most_algbw
+from forestcoll.program import (
+    FABRIC,
+    Buffer,
+    Collective,
+    Instruction,
+    Op,
+    Pipeline,
+    Program,
+    Switch,
+    ThreadBlock,
+)
+from forestcoll.solver import multicast
+from forestcoll.targets import MSCCL, MSCCLPP
+from forestcoll.topology import Topology, loads_topology
+from forestcoll.verify import link_loads, verify
+
+DONE = (Collective.ALLREDUCE, Collective.ALLGATHER, Collective.BROADCAST)
+
+
+@cache
+def machine(name: str = "dgx-h100", boxes: int = 1) -> Topology:
+    return catalog.load(name, {"boxes": str(boxes)})
+
+
+@cache
+def forest(collective: Collective, name: str = "dgx-h100", boxes: int = 1) -> Forest:
+    topology = machine(name, boxes)
+    graph = pipeline.capacity_graph(topology)
+    root = pipeline.parse_root(graph, collective, None)
+    found = multicast.forest(graph, collective, root, topology.name)
+    assert found is not None
+    return found
+
+
+def star(n: int, collective: Collective) -> Forest:
+    """n GPUs around one switch that copies and adds."""
+    text = f"""
+format: forestcoll.topology/1
+name: star
+nodes:
+  gpu{{0..{n - 1}}}: {{kind: gpu}}
+  switch: {{kind: switch, multicast: true, aggregation: true}}
+links:
+  - {{src: "gpu{{0..{n - 1}}}", dst: switch, bandwidth: 100}}
+"""
+    graph = pipeline.capacity_graph(loads_topology(text))
+    root = pipeline.parse_root(graph, collective, None)
+    found = multicast.forest(graph, collective, root, "star")
+    assert found is not None
+    return found
+
+
+# --- lowering
+
+
+@pytest.mark.parametrize("collective", DONE)
+@pytest.mark.parametrize("in_place", [True, False])
+@pytest.mark.parametrize("name", ["dgx-h100", "dgx-b200"])
+def test_lowered_switches_are_proven_and_run(
+    collective: Collective, in_place: bool, name: str
+) -> None:
+    trees = forest(collective, name)
+    program = lower_nvls(trees, MSCCLPP, in_place=in_place)
+    done = verify(program)
+    both = collective is not Collective.ALLREDUCE
+    wanted = ("out-of-place", "in-place") if both else ("in-place" if in_place else "out-of-place",)
+    assert done.modes == wanted
+    link_loads(program, trees)
+    text = plans.dumps(program, "mscclpp-json", MSCCLPP)
+    assert plans.loads(text, "t") == program
+    for size in (128, 100_000):
+        assert cpu.run(program, size, iterations=3).wrong == 0
+
+
+def test_each_rank_does_its_share_in_slices() -> None:
+    program = lower_nvls(forest(Collective.ALLREDUCE), MSCCLPP)
+    for r, rank in enumerate(program.ranks):
+        found = [
+            i
+            for block in rank.thread_blocks
+            for i in block.steps
+            if isinstance(i, Instruction) and i.op in FABRIC
+        ]
+        assert [i.part for i in found] == [(k, 8) for k in range(8)]
+        assert {(i.op, i.src, i.dst, i.switches) for i in found} == {
+            (Op.FABRIC_REDUCE_STORE, (inp(r),), (inp(r),), (0, 0))
+        }
+
+
+def test_out_of_place_two_buffers_are_bound() -> None:
+    everyone = tuple(range(8))
+    program = lower_nvls(forest(Collective.ALLREDUCE), MSCCLPP, in_place=False)
+    assert {block.switches for rank in program.ranks for block in rank.thread_blocks} == {
+        (Switch(everyone, Buffer.INPUT), Switch(everyone, Buffer.OUTPUT))
+    }
+
+
+@pytest.mark.parametrize("collective", DONE)
+def test_groups_wider_than_a_thread_block_meet_at_barriers(collective: Collective) -> None:
+    trees = star(20, collective)
+    program = lower_nvls(trees, MSCCLPP)
+    verify(program)
+    link_loads(program, trees)
+    assert {i.op for *_, i in program.instructions()} >= {Op.BARRIER}
+    assert max(len(b.channels) for r in program.ranks for b in r.thread_blocks) <= 16
+    assert plans.loads(plans.dumps(program, "mscclpp-json", MSCCLPP), "t") == program
+    assert cpu.run(program, 40_000, iterations=3).wrong == 0
+
+
+def test_what_the_switch_can_give_is_less_than_the_trees_say() -> None:
+    assert forest(Collective.ALLREDUCE).algbw == 450
+    assert most_algbw(forest(Collective.ALLREDUCE)) == 400
+    assert most_algbw(forest(Collective.ALLGATHER)) == 450
+    assert most_algbw(forest(Collective.BROADCAST)) == 450
+
+
+def test_what_no_switch_does_is_said() -> None:
+    with pytest.raises(PlanError, match=r"every tree to be one hop through it, all GPUs in one NV"):
+        lower_nvls(forest(Collective.ALLREDUCE, boxes=2), MSCCLPP)
+    for collective in (Collective.REDUCE_SCATTER, Collective.REDUCE):
+        with pytest.raises(PlanError, match=r"only where it stores the sum at all ranks"):
+            lower_nvls(forest(collective), MSCCLPP)
+    with pytest.raises(PlanError, match=r"msccl has no operations that copy and add in switches"):
+        lower_nvls(forest(Collective.ALLREDUCE), MSCCL)
+    made = forest(Collective.ALLREDUCE)
+    for field, word, phase in (
+        ("aggregation", "aggregation", "reduce"),
+        ("multicast", "multicast", "broadcast"),
+    ):
+        graph = replace(made.graph, **{field: (False,) * len(made.graph.names)})
+        text = rf"box0/nvswitch has no {word}, which the {phase} tree of box0/gpu0 needs"
+        with pytest.raises(PlanError, match=text):
+            lower_nvls(replace(made, graph=graph), MSCCLPP)
+
+
+# --- what the check finds
+
+
+def without(program: Program, ops: set[Op], where: slice = slice(None)) -> Program:
+    """The program with nops for these operations, in some of each thread block's steps."""
+    for r, b, s, i in list(program.instructions()):
+        steps = range(len(program.ranks[r].thread_blocks[b].steps))
+        if i.op in ops and s in steps[where]:
+            program = pg.edit(program, r, b, s, op=Op.NOP, channels=())
+    return program
+
+
+def test_inputs_must_be_there_and_outputs_free() -> None:
+    spoilt = without(pg.fabric_allreduce(), {Op.RELAXED_SIGNAL, Op.RELAXED_WAIT})
+    with pytest.raises(
+        PlanError, match=r"race: .* \(fabric_reduce_store\) uses .* still belong to"
+    ):
+        verify(spoilt)
+
+
+def test_a_rank_must_not_end_before_the_others_have_stored() -> None:
+    spoilt = without(pg.fabric_allgather(), {Op.SIGNAL, Op.WAIT})
+    with pytest.raises(
+        PlanError, match=r"race: .* \(fabric_store\) may still use .* launch is over"
+    ):
+        verify(spoilt)
+
+
+def test_shares_must_not_overlap() -> None:
+    spoilt = pg.edit(pg.fabric_allreduce(), 0, 0, 3, src=(inp(1, 2),), dst=(inp(1, 2),))
+    with pytest.raises(PlanError, match=r"race: .*fabric_reduce_store.*both use"):
+        verify(spoilt)
+
+
+def test_sums_in_the_switch_count_everybody_once() -> None:
+    twice = pg.insert(pg.fabric_allreduce(), 0, 0, 4, pg.do(Op.NOP))
+    step = twice.ranks[0].thread_blocks[0].steps[3]
+    twice = pg.insert(twice, 0, 0, 5, step)
+    with pytest.raises(PlanError, match=r"rank 0 would count twice"):
+        verify(twice)
+
+
+def edit_block(program: Program, **fields: Any) -> Program:
+    block = program.ranks[0].thread_blocks[0]
+    return pg.with_block(program, 0, 0, replace(block, **fields))
+
+
+BAD: list[tuple[Program, str, str]] = [
+    (
+        edit_block(pg.fabric_allgather(), switches=()),
+        r"switch 0; the thread block has 0",
+        r"switch 0; the thread block has 0",
+    ),
+    (
+        edit_block(pg.fabric_allgather(), switches=(Switch((1, 2), Buffer.OUTPUT),)),
+        r"switch 0 has the group \[1, 2\]; it must be this rank and others",
+        r"a switch of ranks \[1, 2\]; its group is this rank and others",
+    ),
+    (
+        edit_block(pg.fabric_allgather(), switches=(Switch((0, 7), Buffer.OUTPUT),)),
+        r"switch 0 has the group \[0, 7\] of 3 ranks",
+        r"a switch of ranks \[0, 7\]; ranks are 0 to 2",
+    ),
+    (
+        edit_block(pg.fabric_allgather(), switches=(Switch((0, 1), Buffer.OUTPUT),)),
+        r"of ranks 0, 1, but rank 1 has no such switch",
+        r"which rank 1 has not: the runtime would wait",
+    ),
+    (
+        pg.edit(pg.fabric_allgather(), 0, 0, 3, dst=(inp(0, 2),)),
+        r"the input through a switch to the output",
+        r"the input buffer through a switch to the output one",
+    ),
+    (
+        pg.edit(pg.fabric_allgather(), 0, 0, 3, switches=()),
+        r"0 switches; it takes 1",
+        r"goes through 0 switches; it needs 1",
+    ),
+    (
+        pg.edit(pg.fabric_allgather(), 0, 0, 3, dst=(out(5, 2),)),
+        r"2 chunks at offset 5 of rank",
+        r"chunks 5 to 6 of the output buffer of rank",
+    ),
+]
+
+
+@pytest.mark.parametrize(("program", "proof", "writer"), BAD)
+def test_wrong_switches_are_named(program: Program, proof: str, writer: str) -> None:
+    with pytest.raises(PlanError, match=proof):
+        verify(program)
+    with pytest.raises(PlanError, match=writer):
+        plans.dumps(program, "mscclpp-json")
+
+
+@pytest.mark.parametrize("number", [0, 1, 2, 4, 5, 6])
+def test_the_engine_looks_before_it_runs(number: int) -> None:
+    with pytest.raises(PlanError):
+        cpu.run(BAD[number][0], 4096)
+
+
+def test_more_ranks_than_the_engine_adds_at_once() -> None:
+    program = pg.fabric_allgather(81, 1)
+    with pytest.raises(UnsupportedError, match=r"a switch of 81 ranks; this engine has 80"):
+        cpu.run(program, 81 * 4)
+
+
+# --- plans
+
+
+def test_plans_name_the_switch_once_a_rank() -> None:
+    program = lower_nvls(forest(Collective.ALLREDUCE), MSCCLPP)
+    plan = json.loads(plans.dumps(program, "mscclpp-json", MSCCLPP))
+    assert plan["inplace"] is True
+    gpu = plan["gpus"][3]
+    assert [c for c in gpu["channels"] if c["channel_type"] == "switch"] == [
+        {
+            "channel_type": "switch",
+            "buffer_type": "i",
+            "rank_groups": [{"size": 8, "ranks": list(range(8))}],
+        }
+    ]
+    block = gpu["threadblocks"][2]
+    assert block["channels"][-1] == {"channel_type": "switch", "channel_ids": [0]}
+    assert [op for op in block["ops"] if op["name"] == "glres"] == [
+        {
+            "name": "glres",
+            "channel_type": "switch",
+            "src_buff": [{"switch_channel_id": 0, "index": 3, "size": 1}],
+            "dst_buff": [{"switch_channel_id": 0, "index": 3, "size": 1}],
+            "tbg_info": {"tb_id": 2, "tbg_size": 8},
+        }
+    ]
+
+
+def test_a_switch_plan_of_the_dsl_is_read() -> None:
+    """Several switch channels that are alike, one a thread block, as its instances make them."""
+    text = plans.dumps(pg.fabric_allreduce(), "mscclpp-json")
+    plan = json.loads(text)
+    del plan["forestcoll"]
+    for gpu in plan["gpus"]:
+        gpu["channels"].append(gpu["channels"][-1])
+        gpu["threadblocks"][0]["channels"][-1]["channel_ids"] = [1]
+        gpu["threadblocks"][0]["ops"][3]["reduce_op"] = "sum"
+    back = plans.loads(json.dumps(plan), "t")
+    assert back.ranks == pg.fabric_allreduce().ranks
+    verify(back)
+    assert cpu.run(back, 4096).wrong == 0
+
+
+WRONG: list[tuple[Any, str]] = [
+    (lambda op: op["src_buff"][0].update(switch_channel_id=1), r"switch_channel_id"),
+    (lambda op: op["src_buff"][0].pop("switch_channel_id"), r"needs either type .* switch_channel"),
+    (lambda op: op.update(channel_type="memory"), r"'glres' needs a channel of type 'switch'"),
+    (lambda op: op["dst_buff"].append(op["dst_buff"][0]), r"2 destinations|3 switches"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), WRONG)
+def test_wrong_switch_plans_are_refused(change: Any, message: str) -> None:
+    plan = json.loads(plans.dumps(pg.fabric_allreduce(), "mscclpp-json"))
+    change(plan["gpus"][0]["threadblocks"][0]["ops"][3])
+    with pytest.raises(PlanError, match=message):
+        plans.loads(json.dumps(plan), "t")
+
+
+def test_too_many_switches_are_not_written() -> None:
+    program = pg.fabric_allgather()
+    ranks = tuple(
+        replace(
+            rank,
+            thread_blocks=tuple(replace(b, switches=b.switches * 17) for b in rank.thread_blocks),
+        )
+        for rank in program.ranks
+    )
+    with pytest.raises(PlanError, match=r"17 switches; the runtime holds 16 in a thread block"):
+        plans.dumps(replace(program, ranks=ranks), "mscclpp-json")
+
+
+def test_switches_work_slice_by_slice_in_pipelines() -> None:
+    program = pg.fabric_allreduce()
+    for r, rank in enumerate(program.ranks):
+        block: ThreadBlock = rank.thread_blocks[0]
+        step = block.steps[3]
+        assert isinstance(step, Instruction)
+        steps = (*block.steps[:3], Pipeline((step,), 2, 64), *block.steps[4:])
+        program = pg.with_block(program, r, 0, replace(block, steps=steps))
+    verify(program)
+    assert plans.loads(plans.dumps(program, "mscclpp-json"), "t") == program
+    assert cpu.run(program, 5000).wrong == 0
+
+
+# --- the pipeline
+
+
+def test_the_pipeline_makes_plans_for_the_switch() -> None:
+    made = pipeline.synthesize(
+        machine(),
+        "allreduce",
+        nvls="in-place",
+        target="mscclpp",
+        formats=("forest", "mscclpp-json"),
+    )
+    assert made.forest.algbw == 450
+    assert made.programs["mscclpp-json"].in_place
+    assert any("sm_90" in note and "400.0 GB/s at most" in note for note in made.notes)
+    assert not any("copy and add on the" in note for note in made.notes)
+    out_of_place = pipeline.synthesize(
+        machine(), "allreduce", nvls="out-of-place", target="mscclpp", formats=("mscclpp-json",)
+    )
+    assert out_of_place.programs["mscclpp-json"].out_of_place
+
+
+def test_the_pipeline_says_where_there_is_none() -> None:
+    with pytest.raises(PlanError, match=r"no switch between all GPUs copies and adds"):
+        pipeline.synthesize(
+            machine("dgx-a100"), "allreduce", nvls="in-place", formats=("mscclpp-json",)
+        )
+    with pytest.raises(PlanError, match=r"MSCCL XML has no operations that copy and add"):
+        pipeline.synthesize(machine(), "allreduce", nvls="in-place")
+    with pytest.raises(UnsupportedError, match=r"nvls goes without other wishes"):
+        pipeline.synthesize(
+            machine(), "allreduce", nvls="in-place", trees=2, formats=("mscclpp-json",)
+        )
