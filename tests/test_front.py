@@ -24,7 +24,7 @@ from forestcoll.graph import CapacityGraph
 from forestcoll.program import Collective
 from forestcoll.solver import fixed_algbw, optimum, solve
 from forestcoll.solver.front import GOALS, Front, Point
-from forestcoll.targets import MSCCLPP, RCCL, Target
+from forestcoll.targets import MSCCL, MSCCLPP, RCCL, Target
 
 ALLGATHER, ALLREDUCE = Collective.ALLGATHER, Collective.ALLREDUCE
 PERCENT = Fraction(1, 100)
@@ -281,10 +281,12 @@ def test_a_budget_of_thread_blocks_and_channels() -> None:
     choice = chosen(graph, Wishes(budget=Budget(blocks=blocks)), MSCCLPP)
     program = choice.programs["mscclpp-json"]
     assert max(len(r.thread_blocks) for r in program.ranks) <= blocks
-    with pytest.raises(PlanError, match=r"more than 1 thread blocks .* within the budget holds;"):
-        chosen(graph, Wishes(trees=7, budget=Budget(blocks=1)), MSCCLPP)
+    with pytest.raises(PlanError, match=r"needs 9 thread blocks, msccl within the budget holds 1;"):
+        chosen(graph, Wishes(trees=7, budget=Budget(blocks=1)), MSCCL)
     with pytest.raises(PlanError, match=r"^no forest was found that suits; 1 tree a root: "):
-        chosen(graph, Wishes(budget=Budget(blocks=1, channels=1)), MSCCLPP)
+        chosen(graph, Wishes(budget=Budget(blocks=1, channels=1)), MSCCL)
+    with pytest.raises(PlanError, match=r"10 operations in one thread block, mscclpp within the"):
+        chosen(graph, Wishes(trees=7, budget=Budget(operations=8)), MSCCLPP)
 
 
 def test_a_plan_for_hardly_any_size_says_so() -> None:
