@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from typing import NamedTuple, NoReturn
 
 from forestcoll.errors import PlanError
@@ -191,7 +192,8 @@ def deal(wanted: Sequence[Unit], budget: Budget, room: Room, most: int) -> list[
     number = min(most, _enough(wanted))
     while True:
         classes = [Class(j) for j in range(number)]
-        stuck = next((u for u in wanted if not _place(u, classes, room)), None)
+        order = [(0, j) for j in range(number)]
+        stuck = next((u for u in wanted if not _place(u, classes, order, room)), None)
         if stuck is None:
             return [c for c in classes if c.parts]
         if number == most:
@@ -266,10 +268,22 @@ def _unit(layout: Layout, emitter: Emitter, room: Room, bundle: Sequence[Members
     )
 
 
-def _place(unit: Unit, classes: list[Class], room: Room) -> bool:
-    """Whether some class has room for the unit, which it then holds."""
-    for candidate in sorted(classes, key=lambda c: (c.weight, c.number)):
-        if room.obstacle(unit, candidate) is None:
-            candidate.add(unit)
-            return True
-    return False
+def _place(unit: Unit, classes: list[Class], order: list[tuple[int, int]], room: Room) -> bool:
+    """Whether some class has room for the unit, which it then holds.
+
+    `order`: a heap of (weight, number) of all classes, the lightest on top.
+    """
+    passed: list[tuple[int, int]] = []
+    try:
+        while order:
+            weight, number = heappop(order)
+            candidate = classes[number]
+            if room.obstacle(unit, candidate) is None:
+                candidate.add(unit)
+                passed.append((candidate.weight, number))
+                return True
+            passed.append((weight, number))
+        return False
+    finally:
+        for entry in passed:
+            heappush(order, entry)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from forestcoll.lower.classes import Class, Place, Room, Share
+from forestcoll.lower.classes import Class, Place, Room
 from forestcoll.lower.lanes import lanes_of, peer_of
 from forestcoll.lower.pieces import Boxes, kind_of
 from forestcoll.program import Channel
@@ -32,41 +32,33 @@ class Host:
 def hosts(classes: Sequence[Class], rank: int, room: Room) -> list[Host]:
     """The thread blocks of a rank, busy ones first; each class and half is in one of them."""
     found: list[Host] = []
-    idle: list[tuple[Block, Share]] = []
+    idle: list[Host] = []
     for half in (0, 1):
         for number, members in enumerate(classes):
             share = members.shares.get((rank, half))
             if share is None:
                 continue
-            if share.busy:
-                found.append(Host())
-                _take(found[-1], (number, half), share, rank, room)
-            else:
-                idle.append(((number, half), share))
-    for block, share in idle:
-        host = next((h for h in found if _fits(h, share, rank, room)), None)
+            inside = (share.lanes & room.near[rank]).bit_count()
+            outside = share.lanes.bit_count() - inside
+            alone = Host([(number, half)], room.steps(rank, share), inside, outside)
+            (found if share.busy else idle).append(alone)
+    for guest in idle:
+        host = next((h for h in found if _fits(h, guest, room)), None)
         if host is None:
-            host = Host()
-            found.append(host)
-        _take(host, block, share, rank, room)
+            found.append(guest)
+        else:
+            host.blocks += guest.blocks
+            host.steps += guest.steps
+            host.near += guest.near
+            host.far += guest.far
     return found
 
 
-def _fits(host: Host, share: Share, rank: int, room: Room) -> bool:
-    inside = (share.lanes & room.near[rank]).bit_count()
-    outside = share.lanes.bit_count() - inside
+def _fits(host: Host, guest: Host, room: Room) -> bool:
     return (
-        host.steps + room.steps(rank, share) <= room.target.steps
-        and max(host.near + inside, host.far + outside) <= room.target.channels
+        host.steps + guest.steps <= room.target.steps
+        and max(host.near + guest.near, host.far + guest.far) <= room.target.channels
     )
-
-
-def _take(host: Host, block: Block, share: Share, rank: int, room: Room) -> None:
-    inside = (share.lanes & room.near[rank]).bit_count()
-    host.blocks.append(block)
-    host.steps += room.steps(rank, share)
-    host.near += inside
-    host.far += share.lanes.bit_count() - inside
 
 
 class Wiring:
