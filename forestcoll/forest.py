@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import pairwise
 from typing import Literal
@@ -17,6 +17,8 @@ from forestcoll.symmetry import SymmetryGroup, symmetry_group
 
 Phase = Literal["broadcast", "reduce"]
 Path = tuple[int, ...]
+Scan = tuple[int, int, list[int] | None]
+"""Number of the first tree that is wrong or -1, height of the others, load of each link."""
 
 EXPANDED_LIMIT = 4_000_000
 """Tree edges that a compact forest may be expanded to."""
@@ -108,6 +110,7 @@ class Forest:
     bound: Bound | None = None
     root: int = -1  # rank number, for broadcast and reduce
     group: SymmetryGroup | None = None
+    _known: list[Scan] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def share(self, tree: Tree) -> Fraction:
         """The fraction of the collective's total data that `tree` carries."""
@@ -137,10 +140,16 @@ class Forest:
     @property
     def height(self) -> int:
         """The largest number of hops, rank to rank, between a root and a rank of its trees."""
-        wrong, height, _ = scan(self.graph, self.trees)
+        wrong, height, _ = self.scanned()
         if wrong >= 0:
             _check_tree(self, wrong, self.trees[wrong])
         return height
+
+    def scanned(self) -> Scan:
+        """What `scan` says of the trees. Nothing in a forest changes: they are looked at once."""
+        if not self._known:
+            self._known.append(scan(self.graph, self.trees))
+        return self._known[0]
 
     def loads(self) -> list[int]:
         """Units of weight that cross each link of the graph, in the order of its links.
@@ -148,10 +157,10 @@ class Forest:
         A multicasting switch takes in one copy for all paths of a broadcast tree that fan out of
         it, an aggregating one sends out one sum: such a link counts once per tree.
         """
-        counted = scan(self.graph, self.trees)[2]
+        counted = self.scanned()[2]
         if counted is None:
             counted = self._loads()
-        return counted if self.group is None else _spread(counted, self.group)
+        return list(counted) if self.group is None else _spread(counted, self.group)
 
     def orbit(self, node: int) -> int:
         """The least node that images of `node` are at: itself where there is no group."""
@@ -234,19 +243,37 @@ def in_order(root: int, phase: Phase, edges: Sequence[Path]) -> tuple[Path, ...]
 
 
 def all_images(graph: CapacityGraph, trees: Sequence[Tree], group: SymmetryGroup) -> list[Tree]:
-    """Every image of each tree, reduce trees first, roots in rank order."""
+    """Every image of each tree, reduce trees first, roots in rank order; equal paths are one."""
     number = {node: rank for rank, node in enumerate(graph.ranks)}
+    elements = tuple(group.elements())
+    orbit = _path_orbits(trees, elements)
+    rows = [(tree, [(orbit[path], path[0]) for path in tree.edges]) for tree in trees]
     images = [
         replace(
             tree,
             root=element[tree.root],
-            edges=tuple([tuple([element[v] for v in path]) for path in tree.edges]),
+            edges=tuple([paths[element[first]] for paths, first in row]),
         )
-        for element in group.elements()
-        for tree in trees
+        for element in elements
+        for tree, row in rows
     ]
     images.sort(key=lambda tree: (tree.phase != "reduce", number.get(tree.root, -1)))
     return images
+
+
+def _path_orbits(
+    trees: Sequence[Tree], elements: Sequence[Sequence[int]]
+) -> dict[Path, dict[int, Path]]:
+    """Per path of the trees, and per image of one, all its images by where they start.
+
+    A path starts at a rank, and no two elements bring a rank to the same place.
+    """
+    orbit: dict[Path, dict[int, Path]] = {}
+    for path in (path for tree in trees for path in tree.edges):
+        if path not in orbit:
+            images = {element[path[0]]: tuple([element[v] for v in path]) for element in elements}
+            orbit.update(dict.fromkeys(images.values(), images))
+    return orbit
 
 
 def check(forest: Forest) -> Fraction:
@@ -257,7 +284,7 @@ def check(forest: Forest) -> Fraction:
     """
     if forest.total < 1:
         raise ForestError(f"total weight {forest.total}: must be at least 1")
-    wrong, _, _ = scan(forest.graph, forest.trees)
+    wrong, _, _ = forest.scanned()
     if wrong >= 0:
         _check_tree(forest, wrong, forest.trees[wrong])
         raise RuntimeError(f"internal error: the kernel refuses tree {wrong}")
@@ -286,9 +313,7 @@ def _spread(counted: Sequence[int], group: SymmetryGroup) -> list[int]:
     return [each[orbit] for orbit in group.link]
 
 
-def scan(
-    graph: CapacityGraph, trees: Sequence[Tree], copying: bool = True
-) -> tuple[int, int, list[int] | None]:
+def scan(graph: CapacityGraph, trees: Sequence[Tree], copying: bool = True) -> Scan:
     """(number of the first tree that is wrong or -1, height of the others, load of each link).
 
     The loads are None where they leave 64 bits or a path needs a link that is not there. With

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path as FilePath
@@ -122,23 +122,38 @@ def dumps(forest: Forest) -> str:
     head["algbw"] = str(forest.algbw)
     if forest.bound is not None:
         head["bound"] = _bound(forest, forest.bound)
-    trees = [
-        {
-            "root": names[t.root],
-            "phase": t.phase,
-            "share": str(forest.share(t)),
-            "edges": [[names[v] for v in path] for path in t.edges],
-        }
-        for t in forest.trees
-    ]
     lines = ["{"]
     for key in ("format", "collective"):
         lines.append(f' "{key}": {json.dumps(head.pop(key))},')
     lines.append(topology_text(forest.name, graph))
     for key, value in head.items():
         lines.append(f' "{key}": {json.dumps(value)},')
-    lines.append(f' "trees": [\n{_rows(map(json.dumps, trees), 2)}\n ]{_symmetry(forest)}\n}}\n')
+    lines.append(f' "trees": [\n{_rows(_tree_rows(forest), 2)}\n ]{_symmetry(forest)}\n}}\n')
     return "\n".join(lines)
+
+
+def _tree_rows(forest: Forest) -> Iterator[str]:
+    """The JSON of each tree. Trees share most of their paths: each is put in words once."""
+    texts = _PathTexts(forest.graph.names)
+    weights = {tree.weight for tree in forest.trees}
+    shares = {weight: str(Fraction(weight, forest.total)) for weight in weights}
+    for tree in forest.trees:
+        edges = ", ".join(map(texts.__getitem__, tree.edges))
+        yield (
+            f'{{"root": {texts.names[tree.root]}, "phase": "{tree.phase}", '
+            f'"share": "{shares[tree.weight]}", "edges": [{edges}]}}'
+        )
+
+
+class _PathTexts(dict[Path, str]):
+    """The JSON of paths, made when it is asked for."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self.names = [json.dumps(name) for name in names]
+
+    def __missing__(self, path: Path) -> str:
+        text = self[path] = "[" + ", ".join(map(self.names.__getitem__, path)) + "]"
+        return text
 
 
 def topology_text(name: str, graph: CapacityGraph) -> str:

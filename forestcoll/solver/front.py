@@ -203,6 +203,7 @@ class _Phase:
         self.rates = Rates(self._graph, task.roots)
         self._out: list[list[int]] = [[] for _ in range(self._graph.n)]
         self._into: list[list[int]] = [[] for _ in range(self._graph.n)]
+        self._parts = dict(zip(self._graph.ranks, self._graph.parts, strict=True))
         for e, (t, h) in enumerate(zip(self._graph.tail, self._graph.head, strict=True)):
             self._out[t].append(e)
             self._into[h].append(e)
@@ -257,11 +258,15 @@ class _Phase:
 
     def _learn(self, side: frozenset[int]) -> None:
         """Remembers what must leave `side`, where it is a cut."""
-        graph, task = self._graph, self.task
-        if all(v in side for v in graph.ranks):
+        graph, root, parts = self._graph, self.task.root, self._parts
+        if parts.keys() <= side:
             return
-        root = task.root
-        roots = graph.held(side) if root is None else int(graph.ranks[root] in side)
+        if root is not None:
+            roots = int(graph.ranks[root] in side)
+        elif 2 * len(side) <= graph.n:
+            roots = sum([parts.get(v, 0) for v in side])
+        else:
+            roots = self.task.roots - sum([p for v, p in parts.items() if v not in side])
         if roots:
             self.rates.add(roots, Counter(graph.capacity[e] for e in self._leaving(side)))
 
