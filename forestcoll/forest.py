@@ -216,6 +216,18 @@ class Forest:
             raise ForestError("the trees cross no link at all")
         return units * graph.unit * self.total
 
+    @property
+    def plain_algbw(self) -> Fraction:
+        """`algbw` where GPUs do all copying and adding, so that no load is counted once for many.
+
+        What plans reach, but those whose instructions have a switch copy and add.
+        """
+        graph = self.graph
+        if not any(graph.multicast) and not any(graph.aggregation):
+            return self.algbw
+        no = (False,) * graph.n
+        return replace(self, graph=replace(graph, multicast=no, aggregation=no)).algbw
+
 
 def in_order(root: int, phase: Phase, edges: Sequence[Path]) -> tuple[Path, ...]:
     """The edges from the root outwards (broadcast) or from the leaves inwards (reduce).

@@ -19,7 +19,7 @@ from forestcoll.program import Collective, Protocol
 from forestcoll.targets import DEFAULT_SMS, MSCCL, MSCCLPP, RCCL, TARGETS, Target, sms_of
 
 if TYPE_CHECKING:
-    from forestcoll.forest import Forest
+    from forestcoll.forest import Bound, Forest
     from forestcoll.graph import CapacityGraph, Relays
     from forestcoll.lower import Usage
     from forestcoll.program import Program
@@ -59,6 +59,13 @@ class Synthesis:
     timings: dict[str, float]  # seconds a stage
     notes: list[str] = field(default_factory=list)
     needs: dict[PlanFormat, Usage] = field(default_factory=dict)  # what plans take of their targets
+
+    @property
+    def plain_bound(self) -> Bound:
+        """What `forest.plain_algbw` cannot exceed."""
+        forest = self.forest
+        root = forest.root if forest.collective.rooted else None
+        return plain_bound(forest.graph, forest.collective, root, self.optimum)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +119,12 @@ def optimum(
     ranks: Sequence[str] | None = None,
     relays: Relays = "none",
     shares: Shares | None = None,
+    fabric: bool = True,
 ) -> Optimum:
     """The best algbw that any schedule can reach, with the bound that proves it; no trees.
 
     For allreduce: of schedules that reduce-scatter and allgather over spanning trees. Switches that
-    copy and add do so where that is faster. `shares`: see `capacity_graph`.
+    copy and add do so where that is faster, unless `fabric` is off. `shares`: see `capacity_graph`.
     """
     from forestcoll import solver
     from forestcoll.solver import multicast
@@ -126,9 +134,9 @@ def optimum(
     graph = capacity_graph(topology, ranks, relays, shares)
     root_rank = parse_root(graph, collective, root)
     best = solver.optimum(graph, collective, root_rank)
-    fabric = multicast.better(graph, collective, root_rank, best)
-    if fabric is not None:
-        return fabric
+    other = multicast.better(graph, collective, root_rank, best) if fabric else None
+    if other is not None:
+        return other
     if best.trees_per_root == 1 or len(graph.ranks) > FEWER_SOUGHT:
         return best
     return replace(best, trees_per_root=Front(graph, collective, root_rank, best).exact.trees)
@@ -224,11 +232,28 @@ def synthesize(
                 texts[form] = forest_file.dumps(forest)
         else:
             texts[form] = written(choice.programs[form], form, targets[form], forest, clock)
-    notes = narrowed + choice.notes + _notes(forest, best) + _packet_notes(choice.programs)
+    notes = narrowed + choice.notes + _notes(forest, best, plain=not choice.programs)
+    notes += _packet_notes(choice.programs)
     needs = {form: usage(program) for form, program in choice.programs.items()}
     return Synthesis(
         topology.name, forest, best, choice.programs, texts, clock.seconds, notes, needs
     )
+
+
+def plain_bound(
+    graph: CapacityGraph, collective: Collective, root: int | None, best: Optimum
+) -> Bound:
+    """The bound of all schedules in which GPUs copy and add, whatever the switches could.
+
+    `best`: the optimum of the same problem, whose bound it is where no switch copies or adds.
+    """
+    from forestcoll import solver
+
+    if not any(graph.multicast) and not any(graph.aggregation):
+        return best.bound
+    no = (False,) * graph.n
+    plain = replace(graph, multicast=no, aggregation=no)
+    return solver.optimum(plain, collective, root).bound
 
 
 def front(
@@ -455,10 +480,9 @@ def _of_fabric(forest: Forest, best: Optimum) -> Optimum:
 
 
 def _notes(forest: Forest, best: Optimum, *, plain: bool = True) -> list[str]:
-    """`plain`: plans copy and add on the GPUs."""
+    """`plain`: the figures are not those of plans."""
     notes = []
-    graph = forest.graph
-    if plain and (any(graph.multicast) or any(graph.aggregation)):
+    if plain and forest.plain_algbw != forest.algbw:
         notes.append(
             "algbw counts copies and sums in the switches (NVLS) once; plans copy and add on the "
             "GPUs, but those of --nvls"

@@ -1,6 +1,7 @@
 """How long a plan should take on the machine that it is for: what a measured time is held against.
 
-Data over the forest's algbw: links at their nominal bandwidth, nothing else. A schedule of that
+Data over the forest's algbw: links at their nominal bandwidth, nothing else, copies and sums on the
+GPUs unless the plan has switches do them. A schedule of that
 forest reaches it for large sizes; latency, which rules small ones, is not in it.
 """
 
@@ -35,6 +36,7 @@ class Prediction:
 def by_forest(program: Program, path: Path) -> Prediction:
     """The algbw of the forest in a file. Raises ForestCollError: no forest, or another one's."""
     from forestcoll import forest_file
+    from forestcoll.lower.nvls import most_algbw
 
     forest = forest_file.load(path)
     ours = (program.collective, program.n, program.root)
@@ -43,7 +45,7 @@ def by_forest(program: Program, path: Path) -> Prediction:
             f"{path}: a forest for {forest.collective} over {forest.n} ranks, not for the plan's "
             f"{program.collective} over {program.n}" + _root(program)
         )
-    return Prediction(forest.algbw, path.name)
+    return Prediction(most_algbw(forest) if program.in_switches else forest.plain_algbw, path.name)
 
 
 def by_topology(program: Program, topology: Topology) -> Prediction:
@@ -55,7 +57,7 @@ def by_topology(program: Program, topology: Topology) -> Prediction:
             f"{topology.name} has {len(topology.gpus)} GPUs; the plan is for {program.n} ranks"
         )
     root = program.root if program.root >= 0 else None
-    best = pipeline.optimum(topology, program.collective, root=root)
+    best = pipeline.optimum(topology, program.collective, root=root, fabric=program.in_switches)
     return Prediction(best.algbw, f"the optimum of {topology.name}")
 
 

@@ -304,6 +304,11 @@ class Program:
         packets = self.style == "onesided" and self.protocol == "LL"
         return (2 if packets else 1) * (2 if self.double_scratch else 1)
 
+    @property
+    def in_switches(self) -> bool:
+        """Whether switches copy or add."""
+        return any(i.op in FABRIC for *_, i in self.instructions())
+
     def instructions(self) -> Iterator[tuple[int, int, int, Instruction]]:
         """(rank, thread block, step, instruction) of all; bodies of pipelines have their step."""
         for r, rank in enumerate(self.ranks):

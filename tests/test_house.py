@@ -46,7 +46,7 @@ ALLOWED: dict[str, set[str]] = {
     | {"groups_file"}
     | {"targets", "solver", "choose", "certificate", "forest_file", "lower", "verify", "plans"}
     | {"budget"},
-    "predict": FOREST | {"forest_file", "pipeline"},
+    "predict": FOREST | {"forest_file", "lower", "pipeline", "targets"},
     "plan_set": FOREST
     | {"budget", "targets", "solver", "choose", "certificate", "forest_file", "lower", "plans"}
     | {"lint", "pipeline"},

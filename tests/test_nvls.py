@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 from dataclasses import replace
+from fractions import Fraction
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import programs as pg
 import pytest
 from programs import inp, out
+from rich.console import Console
 
-from forestcoll import catalog, pipeline, plans
+from forestcoll import catalog, forest_file, pipeline, plans, predict
 from forestcoll.errors import PlanError, UnsupportedError
 from forestcoll.execute import cpu
 from forestcoll.forest import Forest
+from forestcoll.lower import lower
 from forestcoll.lower.nvls import lower_nvls, most_algbw
 from forestcoll.program import (
     FABRIC,
@@ -27,6 +33,7 @@ from forestcoll.program import (
     Switch,
     ThreadBlock,
 )
+from forestcoll.report import synthesis
 from forestcoll.solver import multicast
 from forestcoll.targets import MSCCL, MSCCLPP
 from forestcoll.topology import Topology, loads_topology
@@ -361,6 +368,36 @@ def test_the_pipeline_makes_plans_for_the_switch() -> None:
         machine(), "allreduce", nvls="out-of-place", target="mscclpp", formats=("mscclpp-json",)
     )
     assert out_of_place.programs["mscclpp-json"].out_of_place
+
+
+def test_plans_without_the_switch_are_not_promised_its_speed() -> None:
+    """450 GB/s is what the switch makes of an allreduce; GPUs take in 14/8 of the data for it."""
+    made = pipeline.synthesize(machine(), "allreduce", formats=("forest", "mscclpp-json"))
+    plain = Fraction(1800, 7)
+    assert (made.forest.algbw, made.forest.plain_algbw, made.plain_bound.algbw) == (
+        450,
+        plain,
+        plain,
+    )
+    assert not any("copy and add" in note for note in made.notes)
+    text = io.StringIO()
+    Console(file=text, width=200).print(synthesis.table(made, {}, {}))
+    assert re.search(r"algbw +1800/7 \(257\.143\) GB/s *\n", text.getvalue())
+    assert "1800/7 (257.143) GB/s; 450 GB/s where switches copy and add (NVLS)" in text.getvalue()
+    assert "all 8 GPUs together: 3600 GB/s in, for 14 times the data" in text.getvalue()
+    alone = pipeline.synthesize(machine(), "allreduce", formats=("forest",))
+    assert any("but those of --nvls" in note for note in alone.notes)
+
+
+def test_predictions_know_who_copies_and_adds(tmp_path: Path) -> None:
+    path = tmp_path / "x.forest.json"
+    path.write_text(forest_file.dumps(forest(Collective.ALLREDUCE)), encoding="utf-8")
+    for program, algbw, best in (
+        (lower(forest(Collective.ALLREDUCE), MSCCLPP), Fraction(1800, 7), Fraction(1800, 7)),
+        (lower_nvls(forest(Collective.ALLREDUCE), MSCCLPP), Fraction(400), Fraction(450)),
+    ):
+        assert predict.by_forest(program, path).algbw == algbw
+        assert predict.by_topology(program, machine()).algbw == best
 
 
 def test_the_pipeline_says_where_there_is_none() -> None:

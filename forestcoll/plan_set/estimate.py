@@ -43,7 +43,7 @@ class Line:
     """Microseconds: `latency`, and a byte more every 1 / (1000 `algbw`)."""
 
     latency: Fraction  # us
-    algbw: Fraction  # GB/s that the protocol leaves of the forest's
+    algbw: Fraction  # GB/s that the protocol leaves of the forest's plain_algbw
 
     def time(self, size: int) -> Fraction:
         """Microseconds for `size` bytes, as nccl-tests counts them."""
@@ -88,7 +88,7 @@ def line_of(forest: Forest, protocol: Protocol, links: Links) -> Line:
         longest[key] = max(longest.get(key, 0), *time.values())
     roots = {root for root, _ in longest}
     worst = max(sum(longest.get((r, p), 0) for p in ("reduce", "broadcast")) for r in roots)
-    return Line(Fraction(worst, unit), forest.algbw * SHARE[protocol])
+    return Line(Fraction(worst, unit), forest.plain_algbw * SHARE[protocol])
 
 
 def lowest_lines(

@@ -25,7 +25,7 @@ from forestcoll.targets import MSCCL, Target, sms_of
 
 if TYPE_CHECKING:
     from forestcoll.choose import Chooser, PlanFormat
-    from forestcoll.forest import Forest
+    from forestcoll.forest import Bound, Forest
     from forestcoll.graph import Relays
     from forestcoll.pipeline import Progress, TargetName
     from forestcoll.solver import Optimum
@@ -90,6 +90,7 @@ class PlanSet:
     low: int
     high: int
     optimum: Optimum
+    plain_bound: Bound  # see `pipeline.plain_bound`
     plans: tuple[Plans, ...]
     timings: dict[str, float]
     notes: list[str] = field(default_factory=list)
@@ -174,6 +175,7 @@ def make(
         low=low,
         high=high,
         optimum=best,
+        plain_bound=pipeline.plain_bound(graph, parsed, root_rank, best),
         plans=tuple(found),
         timings=clock.seconds,
         notes=list(dict.fromkeys(maker.notes)),
@@ -296,12 +298,12 @@ class _Maker:
         kept = [c for c in candidates if even(c)]
         if not kept:
             return candidates  # none at all, or none that serves powers of two
-        best = max(candidates, key=lambda c: c.forest.algbw)
-        most = max(c.forest.algbw for c in kept)
-        if best.forest.algbw > most:
+        best = max(candidates, key=lambda c: c.forest.plain_algbw)
+        most = max(c.forest.plain_algbw for c in kept)
+        if best.forest.plain_algbw > most:
             self.notes.append(
-                f"{_gbs(most)} of {_gbs(best.forest.algbw)} GB/s: what is faster needs sizes that "
-                f"are multiples of {best.chunks} elements; synthesize without --sizes makes it"
+                f"{_gbs(most)} of {_gbs(best.forest.plain_algbw)} GB/s: what is faster needs sizes "
+                f"that are multiples of {best.chunks} elements; synthesize without --sizes makes it"
             )
         return kept
 

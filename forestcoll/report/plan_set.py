@@ -30,7 +30,7 @@ def table(
             rows.append([plans.format, *_row(plans.format, entry)])
     facts = [
         ("plan set", f"{made.collective} on {made.name}, {_span(made.low, made.high)}"),
-        ("bound", f"{words.exact(made.optimum.bound.algbw)} GB/s"),
+        ("bound", words.plain_bound(made.plain_bound.algbw, made.optimum.bound.algbw)),
     ]
     after = [
         ("not served", f"{plans.format}: {_span(gap.low, gap.high)}: {gap.why}")
@@ -55,6 +55,7 @@ def summary(
     return {
         "index": json.loads(files["index.json"]),
         "bound": str(made.optimum.bound.algbw),
+        "plain_bound": str(made.plain_bound.algbw),
         "notes": list(made.notes),
         "seconds": dict(timings),
         "files": [str(directory / file) for file in files],
@@ -70,7 +71,7 @@ def _row(format: str, entry: Entry) -> list[str]:
         entry.program.protocol,
         str(forest.height),
         str(forest.trees_per_root),
-        words.decimal(forest.algbw),
+        words.decimal(forest.plain_algbw),
         str(usage(entry.program).thread_blocks),
         f"{chunks} elements" if format == "msccl-xml" else f"{16 * chunks} bytes",
     ]

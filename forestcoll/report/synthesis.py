@@ -27,12 +27,16 @@ def table(
     result: Synthesis, timings: Mapping[str, float], paths: Mapping[Format, Path]
 ) -> RenderableType:
     """The forest against its bound, the plans, where the time went, and what was written."""
-    forest, algbw, bound = result.forest, result.forest.algbw, result.optimum.bound
+    forest, bound = result.forest, result.optimum.bound
+    algbw, most, bounded = forest.algbw, bound.algbw, f"{words.exact(bound.algbw)} GB/s"
+    if result.programs and not any(program.in_switches for program in result.programs.values()):
+        algbw, most = forest.plain_algbw, result.plain_bound.algbw
+        bounded, bound = words.plain_bound(most, bound.algbw), result.plain_bound
     rows = [
         ("schedule", f"{_title(forest.collective, result.name, forest.graph, forest.root)}"),
         ("algbw", f"{words.exact(algbw)} GB/s"),
-        ("bound", f"{words.exact(bound.algbw)} GB/s"),
-        ("of optimal", words.percent(algbw, bound.algbw)),
+        ("bound", bounded),
+        ("of optimal", words.percent(algbw, most)),
         ("trees", _trees(result)),
         ("height", words.plural(forest.height, "hop")),
         ("bottleneck", words.bottleneck(forest.graph, forest.collective, bound)),
@@ -60,6 +64,8 @@ def summary(
         "root": _root(forest.graph, forest.root),
         "algbw": str(forest.algbw),
         "algbw_decimal": float(forest.algbw),
+        "plain_algbw": str(forest.plain_algbw),
+        "plain_bound": str(result.plain_bound.algbw),
         "bound": str(bound.algbw),
         "bound_method": bound.method,
         "optimal": forest.algbw == bound.algbw,

@@ -31,6 +31,13 @@ def exact(value: Fraction) -> str:
     return str(value) if value.denominator == 1 else f"{value} ({decimal(value)})"
 
 
+def plain_bound(plain: Fraction, bound: Fraction) -> str:
+    """What bounds plans that copy and add on the GPUs, and what switches could make of it."""
+    if plain == bound:
+        return f"{exact(plain)} GB/s"
+    return f"{exact(plain)} GB/s; {exact(bound)} GB/s where switches copy and add (NVLS)"
+
+
 def percent(part: Fraction, whole: Fraction) -> str:
     """`"100 %"` only where it is so exactly; else as many digits as show the difference."""
     if part == whole:
