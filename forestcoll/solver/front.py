@@ -207,8 +207,11 @@ class _Phase:
         for e, (t, h) in enumerate(zip(self._graph.tail, self._graph.head, strict=True)):
             self._out[t].append(e)
             self._into[h].append(e)
-        for side in _likely_cuts(task):
+        for side in task.bound.parts:
             self._learn(side)
+        for side in _likely_cuts(task.given):
+            self._learn(side)
+            self._learn(side, inside=False)
         if task.bound.method == "linear-program":
             self.rates.add(1, by_capacity(self._graph, _worth(task)))
 
@@ -256,28 +259,29 @@ class _Phase:
                 return k
         return None
 
-    def _learn(self, side: frozenset[int]) -> None:
-        """Remembers what must leave `side`, where it is a cut."""
+    def _learn(self, side: frozenset[int], inside: bool = True) -> None:
+        """Remembers what must leave `side` (`inside` False: all but `side`), where it is a cut."""
         graph, root, parts = self._graph, self.task.root, self._parts
-        if parts.keys() <= side:
+        if 2 * len(side) > graph.n:
+            side, inside = frozenset(range(graph.n)) - side, not inside
+        held = [parts[v] for v in side if v in parts]
+        if len(held) == (len(parts) if inside else 0):
             return
-        if root is not None:
-            roots = int(graph.ranks[root] in side)
-        elif 2 * len(side) <= graph.n:
-            roots = sum([parts.get(v, 0) for v in side])
+        if root is None:
+            roots = sum(held) if inside else self.task.roots - sum(held)
         else:
-            roots = self.task.roots - sum([p for v, p in parts.items() if v not in side])
+            roots = int((graph.ranks[root] in side) == inside)
         if roots:
-            self.rates.add(roots, Counter(graph.capacity[e] for e in self._leaving(side)))
+            crossing = self._leaving(side) if inside else self._entering(side)
+            self.rates.add(roots, Counter([graph.capacity[e] for e in crossing]))
 
-    def _leaving(self, side: frozenset[int]) -> Iterator[int]:
-        """The links that leave `side`, from the end where fewer nodes have to be looked at."""
-        graph = self._graph
-        if 2 * len(side) <= graph.n:
-            yield from (e for v in side for e in self._out[v] if graph.head[e] not in side)
-        else:
-            outside = (v for v in range(graph.n) if v not in side)
-            yield from (e for v in outside for e in self._into[v] if graph.tail[e] in side)
+    def _leaving(self, side: frozenset[int]) -> list[int]:
+        head = self._graph.head
+        return [e for v in side for e in self._out[v] if head[e] not in side]
+
+    def _entering(self, side: frozenset[int]) -> list[int]:
+        tail = self._graph.tail
+        return [e for v in side for e in self._into[v] if tail[e] not in side]
 
 
 class _Joint:
@@ -308,14 +312,10 @@ def _worth(task: Task) -> list[Fraction]:
     return worth
 
 
-def _likely_cuts(task: Task) -> Iterator[frozenset[int]]:
-    """The bottleneck; what enters and what leaves each rank and each box."""
-    graph = task.given
-    everything = frozenset(range(graph.n))
-    yield from task.bound.parts
+def _likely_cuts(graph: CapacityGraph) -> Iterator[frozenset[int]]:
+    """Each rank and each box: what leaves and what enters them is likely to be scarce."""
     boxes: dict[str, set[int]] = {}
     for v in range(graph.n):
         boxes.setdefault(graph.box(v), set()).add(v)
-    for side in (*({v} for v in graph.ranks), *boxes.values()):
-        yield frozenset(side)
-        yield everything - side
+    yield from (frozenset([v]) for v in graph.ranks)
+    yield from map(frozenset, boxes.values())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import lru_cache
 
 from forestcoll.errors import InfeasibleError, UnsupportedError
 from forestcoll.forest import Bound
@@ -158,6 +159,7 @@ def is_balanced(graph: CapacityGraph) -> bool:
     return not any(surplus)
 
 
+@lru_cache(maxsize=4)
 def analyse(graph: CapacityGraph, root: int | None) -> Task:
     """The optimum of allgather (root None) or of broadcast from rank `root`.
 
