@@ -42,12 +42,12 @@ AGAINST = ("ring", "rings", "tree", "double-tree", "gloo")
     type=click.FloatRange(1, 1_000_000),
     metavar="MBIT",
     help="Mbit/s that all GPUs together can take in: all links are scaled to that. "
-    "Default: 120 a processor.",
+    "Default: 60 a processor.",
 )
 @click.option(
     "--seconds",
     type=click.FloatRange(0.1, 3600),
-    default=10.0,
+    default=20.0,
     show_default=True,
     help="Every schedule gets the data that should take it so long.",
 )

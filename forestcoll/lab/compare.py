@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -38,6 +39,10 @@ PATIENCE = 20.0
 """How many times the predicted time a run may take."""
 
 
+BUSY = 0.6
+"""Share of the processors that ranks may take before the report says so."""
+
+
 @dataclass(frozen=True, slots=True)
 class Measured:
     """One schedule on the fabric. GB/s and bytes a second as nccl-tests counts them (algbw)."""
@@ -48,6 +53,7 @@ class Measured:
     measured: float
     size: int
     seconds: float
+    busy: float  # processors' share that the ranks took
     wrong: int
     texts: tuple[str, ...]  # wrong elements in words
     links: tuple[float, float]  # least and most bytes on a link, of those that theory says
@@ -97,7 +103,7 @@ def compare(
     name: str = "",
     against: Sequence[str] = AGAINST,
     rate: float = 0.0,
-    seconds: float = 10.0,
+    seconds: float = 20.0,
     size: int | None = None,
     iterations: int = 1,
     progress: Callable[[str], None] | None = None,
@@ -120,17 +126,21 @@ def compare(
                 _measure(network, entry, scale, program.collective, seconds, size, iterations)
             )
         packet = network.packet
+    busiest = max(rows, key=lambda row: row.busy)
+    if busiest.busy > BUSY:
+        notes.append(
+            f"{busiest.name} kept the processors {busiest.busy:.0%} busy: they may be what was "
+            "measured; a lower --rate leaves them time"
+        )
     return Report(name, program.n, program.collective, scale, packet, tuple(rows), tuple(notes))
 
 
-DEFAULT_RATE = 120.0
+DEFAULT_RATE = 60.0
 """Mbit/s that all ranks take in, a processor: little enough that processors are not what limits."""
 
 
 def _scale(graph: CapacityGraph, rate: float) -> Fraction:
     """Bits a second for each GB/s."""
-    import os
-
     wanted = rate or DEFAULT_RATE * len(os.sched_getaffinity(0))
     ranks = set(graph.ranks)
     into = sum(graph.bandwidth(e) for e, head in enumerate(graph.head) if head in ranks)
@@ -230,9 +240,10 @@ def _measure(
         entry.name,
         entry.algbw,
         predicted,
-        outcome.size / outcome.seconds,
+        outcome.size / min(outcome.each),
         outcome.size,
-        outcome.seconds,
+        min(outcome.each),
+        outcome.processor / sum(outcome.each) / len(os.sched_getaffinity(0)),
         outcome.wrong,
         outcome.texts,
         (min(shares), max(shares)),

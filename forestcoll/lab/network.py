@@ -23,10 +23,13 @@ from forestcoll.graph import CapacityGraph
 from forestcoll.lab.routes import Routes, Table, tables
 
 CLONE_NEWNET = 0x40000000
-PACKET_SECONDS = 0.008
+PACKET_SECONDS = 0.02
 """How long a packet may take on the slowest link: larger ones have less overhead."""
 PACKETS = (1500, 9000)
 """Bytes of a packet, least and most."""
+BURST_SECONDS = 0.1
+"""What a link that was idle may make up for: it has its bandwidth on average over this time. So
+what hosts take to react, which grows with nothing, does not count as bandwidth lost."""
 QUEUE = 4 << 20
 """Bytes that wait for a link before packets are dropped; senders fill less than that."""
 SEND_BUFFER, RECEIVE_BUFFER = 256 << 10, 1 << 20
@@ -40,6 +43,8 @@ _SETTINGS = {
     "net/ipv4/conf/default/rp_filter": "0",
     "net/ipv4/tcp_slow_start_after_idle": "0",
     "net/ipv4/tcp_no_metrics_save": "1",
+    # Nothing is lost here, so that its window just grows; others (bbr) slow down to look around.
+    "net/ipv4/tcp_congestion_control": "reno",
 }
 
 
@@ -206,9 +211,10 @@ class Network:
             )
             rate = wire.there if node == wire.a else wire.back
             if rate:
+                burst = max(2 * self.packet + 100, int(rate * BURST_SECONDS / 8))
                 queues.append(
                     f"qdisc replace dev {wire.name} root tbf rate {rate}bit "
-                    f"burst {2 * self.packet + 100} limit {QUEUE}"
+                    f"burst {burst} limit {QUEUE}"
                 )
         _batch("ip", lines)
         _batch("tc", queues)

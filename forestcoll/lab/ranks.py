@@ -12,7 +12,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -39,11 +39,11 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Seconds of a run, of the slowest rank, the best of several; and wrong elements."""
+    """What one rank, or all together (the slowest counts), took; and wrong elements."""
 
-    seconds: float
-    each: tuple[float, ...]
+    each: tuple[float, ...]  # seconds of each run
     size: int  # bytes that were really run
+    processor: float  # seconds of processor time in all runs
     wrong: int
     texts: tuple[str, ...]
 
@@ -79,7 +79,7 @@ def run(trial: Trial, spaces: Sequence[str], patience: float) -> Outcome:
 def _collect(pipes: list[Connection], patience: float) -> Outcome:
     waiting = {pipe: rank for rank, pipe in enumerate(pipes)}
     end = time.monotonic() + patience
-    outcome: Outcome | None = None
+    outcomes: list[Outcome] = []
     while waiting:
         ready = wait(list(waiting), max(0.0, end - time.monotonic()))
         if not ready:
@@ -94,17 +94,20 @@ def _collect(pipes: list[Connection], patience: float) -> Outcome:
             if isinstance(said, str):
                 raise ExecutionError(said if said.startswith("rank ") else f"rank {rank}: {said}")
             assert isinstance(said, Outcome)  # _rank sends no third thing
-            outcome = said
-    assert outcome is not None  # there is a rank
-    return outcome
+            outcomes.append(said)
+    return replace(
+        outcomes[0],  # there is a rank
+        each=tuple(max(times) for times in zip(*(o.each for o in outcomes), strict=True)),
+        processor=sum(o.processor for o in outcomes),
+    )
 
 
 def _rank(rank: int, spaces: Sequence[str], store: str, trial: Trial, pipe: Connection) -> None:
     # Ctrl-C is for the lab itself, which ends its ranks; so is whatever else ends it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    # What else runs on the machine should not show in the figures; ranks mostly wait.
-    os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+    # What else runs on the machine should not show in the figures; gloo's threads inherit this.
+    _urgent(True)
     try:
         space = os.open(spaces[rank], os.O_RDONLY)
         enter(space)
@@ -145,13 +148,32 @@ def _measure(rank: int, n: int, store: str, trial: Trial) -> Outcome:
     if trial.program is not None:
         plan = Plan(trial.program, slices=trial.slices, lead=trial.lead)
         act, root = by_plan(plan, "sum"), plan.root
-    what = Measured(trial.collective, act, "float32", "sum", root)
-    each, wrong, texts = [], 0, list[str]()
+        plan.job(rank, part, 4, in_place=True)  # before the clock runs: it is kept
+    seconds, processor = list[float](), 0.0
+
+    def timed(input_: torch.Tensor, output: torch.Tensor) -> None:
+        nonlocal processor
+        _urgent(True)
+        dist.barrier()
+        began, used = time.perf_counter(), time.process_time()
+        act(input_, output)
+        seconds.append(time.perf_counter() - began)
+        processor += time.process_time() - used
+        _urgent(False)
+
+    _urgent(False)
+    what = Measured(trial.collective, timed, "float32", "sum", root)
+    wrong, texts = 0, list[str]()
     for _ in range(trial.iterations):
-        microseconds, found, words = time_it(what, part, "in-place", 1, 0, True)
+        _, found, words = time_it(what, part, "in-place", 1, 0, True)
         wrong, texts = max(wrong, found), texts or words
-        each.append(microseconds / 1e6)
     dist.barrier()
     dist.destroy_process_group()
-    size = part * parts * 4
-    return Outcome(min(each), tuple(each), size, wrong, tuple(texts[:4]))
+    return Outcome(tuple(seconds), part * parts * 4, processor, wrong, tuple(texts[:4]))
+
+
+def _urgent(wanted: bool) -> None:
+    """Let the calling thread go before ordinary ones, or no longer: a rank mostly waits, but what
+    it takes to prepare and compare data is no reason to keep others waiting."""
+    policy, priority = (os.SCHED_RR, 1) if wanted else (os.SCHED_OTHER, 0)
+    os.sched_setscheduler(0, policy, os.sched_param(priority))

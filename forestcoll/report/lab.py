@@ -71,6 +71,7 @@ def summary(report: Report) -> dict[str, object]:
                 "plan_faster_theory": report.ratios(row)[0],
                 "plan_faster_measured": report.ratios(row)[1],
                 "links": list(row.links),
+                "processors_busy": row.busy,
                 "wrong": row.wrong,
                 "wrong_elements": list(row.texts),
             }

@@ -97,16 +97,12 @@ class Cut:
         at = self.part * unit // units
         return at - at % self.align
 
-    def slice(self, spot: Spot, number: int) -> tuple[int, int, int]:
-        """(part, first element in it, end) of a slice of a piece."""
+    def borders(self, spot: Spot) -> tuple[int, tuple[int, ...]]:
+        """(part, where in it the slices of a piece begin, and the end of the last)."""
         part, low, high = self.piece(spot)
-        return part, self._inner(low, high, number), self._inner(low, high, number + 1)
-
-    def _inner(self, low: int, high: int, number: int) -> int:
-        if number == self.slices:
-            return high
-        at = low + (high - low) * number // self.slices
-        return max(low, at - at % self.align)
+        align, length = self.align, high - low
+        inner = (low + length * number // self.slices for number in range(self.slices))
+        return part, (*(max(low, at - at % align) for at in inner), high)
 
     def base(self, memory: Memory, part: int) -> int:
         """Where a part begins in the input or output."""
@@ -124,6 +120,7 @@ class _Cutter:
         self.rounds, self.cut = rounds, cut
         self.slots: list[tuple[int, int, int]] = []  # (first element, width, slices held)
         self.scratch = 0
+        self.borders: dict[tuple[int, int], tuple[int, tuple[int, ...]]] = {}  # of pieces
         for slot in rounds.slots:
             # Slice s + depth begins with the slot when slice s has left it.
             depth = min(cut.lead * (slot.last - slot.first + 1), cut.slices)
@@ -168,7 +165,11 @@ class _Cutter:
         return Sum(target, first, second, local.last)
 
     def range(self, spot: Spot, slice_: int) -> Range:
-        part, low, high = self.cut.slice(spot, slice_)
+        key = spot.start, spot.length
+        if key not in self.borders:
+            self.borders[key] = self.cut.borders(spot)
+        part, borders = self.borders[key]
+        low, high = borders[slice_], borders[slice_ + 1]
         if spot.memory is Memory.SCRATCH:
             first, width, depth = self.slots[spot.slot]
             return Range(spot.memory, first + slice_ % depth * width, high - low)
