@@ -75,7 +75,8 @@ class Costs:
         limits = self.budget.limits
         if taken == best or not limits:
             return None
-        faster = sorted({f.algbw: f for f in refused if f.algbw > taken}.values(), key=_algbw)
+        quick = {algbw: f for f in refused if (algbw := f.plain_algbw) > taken}
+        faster = sorted(quick.values(), key=_algbw)
         said = ", ".join(f"{limit} {_counted(name, limit)}" for name, limit in limits.items())
         text = f"{_number(taken)} of {_number(best)} GB/s: {said}"
         found = [
@@ -100,13 +101,13 @@ class Costs:
         for forest in faster:
             needs = self._needs(names, forest)
             if needs is not None:
-                options.append((tuple(needs.values()), -forest.algbw, forest, needs))
+                options.append((tuple(needs.values()), -forest.plain_algbw, forest, needs))
         if not options:
             return None
         _, _, forest, needs = min(options, key=lambda option: option[:2])
         if len(names) == 1 and names[0] != "trees":
             needs = {names[0]: self._least(names[0], needs[names[0]], forest)}
-        return needs, forest.algbw
+        return needs, forest.plain_algbw
 
     def _needs(self, names: tuple[str, ...], forest: Forest) -> dict[str, int] | None:
         """What the forest takes of the lifted limits where it keeps the others, or None."""
@@ -145,7 +146,7 @@ class Costs:
 
 
 def _algbw(forest: Forest) -> Fraction:
-    return forest.algbw
+    return forest.plain_algbw
 
 
 def _counted(name: str, count: int) -> str:

@@ -48,8 +48,10 @@ class Wishes:
     `trees`: exactly so many a root. `min_percent`: the fewest trees a root that reach so many
     percent of the optimum (over 0 to 100). `max_height`: hops; the best algbw that has no more.
     `compact`: forests are compact where one is found (it is never the reason for a choice).
-    `instances`, `protocol`: of the plans, as in `lower`. LL is for few bytes, where every hop
-    counts and bandwidth does not: the lowest trees are taken where nothing else is wished.
+    `instances`, `protocol`: of the plans, as in `lower`; "auto" takes as many as keep the links
+    busy, as far as they fit (it is never the reason for a choice either). LL is for few bytes,
+    where every hop counts and bandwidth does not: the lowest trees are taken where nothing else is
+    wished.
     """
 
     trees: int | Literal["auto"] = "auto"
@@ -57,7 +59,7 @@ class Wishes:
     max_height: int | None = None
     budget: Budget = field(default_factory=Budget)
     compact: bool = field(default=False, compare=False)
-    instances: int = field(default=1, compare=False)
+    instances: int | Literal["auto"] = field(default="auto", compare=False)
     protocol: Protocol | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
@@ -76,11 +78,16 @@ class Wishes:
             ("budget: channels", self.budget.channels),
             ("budget: blocks", self.budget.blocks),
             ("budget: operations", self.budget.operations),
-            ("instances", self.instances),
+            ("instances", self.parts),
         )
         for what, limit in limits:
             if limit is not None and limit < 1:
                 raise UnsupportedError(f"{what} is {limit}: must be at least 1")
+
+    @property
+    def parts(self) -> int:
+        """Instances of the plans that are judged; "auto" adds more to the one that is taken."""
+        return 1 if self.instances == "auto" else self.instances
 
     def refusal(self, forest: Forest) -> str | None:
         """Why the forest is not what is asked for, or None."""
@@ -178,8 +185,9 @@ class Chooser:
             refusal = self.wishes.refusal(forest)
             if refusal:
                 raise UnsupportedError(f"{_words(self.wishes.trees)}: {refusal}")
-            notes = self._written_out(forest)
-            return Choice(forest, self._lowered(forest), self._exact().trees, notes)
+            programs, short = self._filled(forest, self._lowered(forest))
+            notes = [*self._written_out(forest), *short]
+            return Choice(forest, programs, self._exact().trees, notes)
         lowest = self.wishes.protocol == "LL" and self.wishes.min_percent is None
         for points in [self._low()] if lowest else self._candidates():
             found = self._first(points)
@@ -248,7 +256,23 @@ class Chooser:
         from forestcoll.lower import lower
 
         wishes = self.wishes
-        return lower(forest, target, instances=wishes.instances, protocol=wishes.protocol)
+        return lower(forest, target, instances=wishes.parts, protocol=wishes.protocol)
+
+    def _filled(
+        self, forest: Forest, programs: dict[PlanFormat, Program]
+    ) -> tuple[dict[PlanFormat, Program], list[str]]:
+        """The programs with as many instances as keep the links busy, and where they do not."""
+        from forestcoll.lower import filled
+
+        if self.wishes.instances != "auto":
+            return programs, []
+        found: dict[PlanFormat, Program] = {}
+        notes = []
+        with self._stage("lower"):
+            for form, program in programs.items():
+                found[form], note = filled(forest, self.targets[form], program, MANY_CHUNKS)
+                notes += [note] if note else []
+        return found, notes
 
     def _exact(self) -> Point:
         """The optimum with the fewest trees a root.
@@ -287,7 +311,7 @@ class Chooser:
         found = []
         for point in points:
             forest = self.forest("auto" if point.exact else point.trees)
-            found.append((forest.height, -forest.algbw, point.trees, point))
+            found.append((forest.height, -forest.plain_algbw, point.trees, point))
             if forest.height == 1:
                 break
         return [point for *_, point in sorted(found, key=lambda entry: entry[:3])]
@@ -326,7 +350,7 @@ class Chooser:
     def _hopeless(self, trees: int) -> str | None:
         from forestcoll.lower import hopeless
 
-        n, parts = len(self.graph.ranks), trees * self.wishes.instances
+        n, parts = len(self.graph.ranks), trees * self.wishes.parts
         reasons = (hopeless(t, self.collective, n, parts) for t in self.targets.values())
         return next((reason for reason in reasons if reason), None)
 
@@ -350,18 +374,19 @@ class Chooser:
     def _explained(self, found: tuple[Point, Forest, dict[PlanFormat, Program]]) -> Choice:
         """The choice with notes: why not the optimum, and which sizes a plan serves."""
         point, forest, programs = found
-        notes = self._written_out(forest)
+        programs, short = self._filled(forest, programs)
+        notes = [*self._written_out(forest), *short]
         exact = self._exact()
-        if forest.algbw < self.best.algbw:
+        if forest.plain_algbw < self.best.algbw:
             why = self._tried.get(exact.trees)
-            share = _percent(forest.algbw / self.best.algbw)
+            share = _percent(forest.plain_algbw / self.best.algbw)
             notes.append(
                 f"{_words(point.trees)}, at most {different_trees(forest)} of a root different: "
                 f"{share} of the optimum, which takes {exact.trees} a root"
                 + (f" ({why})" if why else "")
             )
         cost = Costs(self.wishes.budget, self._roomy, self._plan, different_trees).words(
-            forest.algbw, self.best.algbw, self._refused
+            forest.plain_algbw, self.best.algbw, self._refused
         )
         if cost:
             notes.append(cost)

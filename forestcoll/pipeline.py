@@ -155,7 +155,7 @@ def synthesize(
     max_height: int | None = None,
     budget: Budget = Budget(),  # noqa: B008 (frozen)
     compact: bool | None = None,
-    instances: int = 1,
+    instances: int | Literal["auto"] = "auto",
     protocol: Protocol | None = None,
     sms: int | None = None,
     nvls: Place | None = None,
@@ -172,7 +172,8 @@ def synthesize(
     chooses: exactly `trees` a root; the fewest that reach `min_percent` of the optimum; the best
     whose height is `max_height` hops at most; a `budget` of different trees a root, channels,
     thread blocks and operations.
-    `instances`, `protocol`: of the plans, see `lower.lower`. `sms`: multiprocessors of a GPU, all
+    `instances`, `protocol`: of the plans, see `lower.lower`; "auto": as many as keep the links
+    busy, as far as they fit (`lower.instances`). `sms`: multiprocessors of a GPU, all
     that may run at once; None: those of the catalogue's machine, or an A100's. `nvls`: the forest
     and MSCCL++ plan copy and add in the switches, for calls of this kind; nothing else can be
     wished then.
@@ -207,7 +208,7 @@ def synthesize(
     problem = (graph, collective, root_rank, topology.name)
     narrowed = []
     if nvls is not None:
-        if wishes != Wishes() or instances != 1 or protocol is not None or compact:
+        if wishes != Wishes() or instances not in ("auto", 1) or protocol is not None or compact:
             raise UnsupportedError("nvls goes without other wishes: the switch leaves no choice")
         return _in_switch(problem, best, nvls, formats, targets, clock)
     try:

@@ -20,7 +20,7 @@ from forestcoll.execute import cpu
 from forestcoll.forest import check as check_forest
 from forestcoll.graph import CapacityGraph
 from forestcoll.plan_set.estimate import WORTH, Line, Range, latencies, line_of, lowest_lines
-from forestcoll.plan_set.index import FORMAT, digest, files_of, loads
+from forestcoll.plan_set.index import FORMAT, chunks_of, digest, files_of, loads
 from forestcoll.program import Collective
 from forestcoll.solver import optimum, solve
 from forestcoll.solver.lowest import lowest
@@ -168,7 +168,7 @@ def test_protocols_go_from_little_data_to_much() -> None:
 def test_plans_serve_powers_of_two() -> None:
     the_set = made("dgx-a100 boxes=2", "allgather", target="rccl", formats=("msccl-xml",))
     for entry in the_set.plans[0].entries:
-        chunks = entry.candidate.chunks
+        chunks = chunks_of(entry)
         assert chunks & (chunks - 1) == 0
     assert the_set.notes == [
         "345.946 of 346.667 GB/s: what is faster needs sizes that are multiples of 208 elements; "

@@ -233,7 +233,9 @@ def test_plans_say_what_they_take() -> None:
     needs = made.needs["mscclpp-json"]
     assert 0 < needs.busy < needs.thread_blocks
     words_ = f"{needs.thread_blocks} thread blocks a rank at most, {needs.busy} of them move data"
-    assert f"{words_}, scratch {float(needs.scratch):.2f} of the input; in place" in text
+    words_ += f", {needs.instances} instances, scratch {float(needs.scratch):.2f} of the input"
+    assert needs.instances == 2
+    assert f"{words_}; in place" in text
     plans = cast("dict[str, dict[str, object]]", synthesis.summary(made, {}, {})["plans"])
     assert plans["mscclpp-json"]["scratch"] == str(needs.scratch)
     assert plans["mscclpp-json"]["steps"] == needs.steps

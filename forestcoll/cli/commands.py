@@ -74,7 +74,7 @@ def synthesize(
     max_height: int | None,
     budget: Budget,
     compact: bool | None,
-    instances: int,
+    instances: int | Literal["auto"],
     protocol: Protocol | None,
     sms: int | None,
     nvls: Place | None,
@@ -106,7 +106,7 @@ def synthesize(
             raise click.UsageError(
                 "--budget: channels, blocks and operations limit plans; only a forest is asked"
             )
-        if instances != 1 or protocol or sms:
+        if instances != "auto" or protocol or sms:
             raise click.UsageError(
                 "--instances, --protocol and --sms are for plans; only a forest is asked"
             )
@@ -115,7 +115,7 @@ def synthesize(
     if where.stdout and as_json:
         raise click.UsageError("--json and '--output -' both want standard output")
     if problem.groups:
-        wished = min_percent or max_height or instances != 1 or protocol or sms
+        wished = min_percent or max_height or instances != "auto" or protocol or sms
         if wished or nvls or budget != Budget():
             raise click.UsageError("--groups go with --trees only, not with other wishes")
         groups.synthesize(problem, trees, target, where, force, as_json)

@@ -26,6 +26,7 @@ PROTOCOLS = ("Simple", "LL", "LL128")
 DTYPES = ("float16", "bfloat16", "float32", "float64", "int8", "uint8", "int32", "int64")
 OPS = ("sum", "prod", "min", "max", "avg")
 SIZE_LIMIT = 2**50
+MOST_INSTANCES = 1024
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -106,6 +107,21 @@ class TreesType(_ParamType):
             return value if isinstance(value, int) else "auto"
         if not re.fullmatch(r"[0-9]{1,9}", value) or int(value) < 1:
             self.fail(f"'{value}' is neither 'auto' nor a number of trees (1, 2, 3, ...)")
+        return int(value)
+
+
+class InstancesType(_ParamType):
+    """`auto` or a number of equal parts of every tree."""
+
+    name = "N|auto"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int | str:
+        if value == "auto" or isinstance(value, int):
+            return value if isinstance(value, int) else "auto"
+        if not re.fullmatch(r"[0-9]{1,4}", value) or not 1 <= int(value) <= MOST_INSTANCES:
+            self.fail(f"'{value}' is neither 'auto' nor a number from 1 to {MOST_INSTANCES}")
         return int(value)
 
 
@@ -408,12 +424,12 @@ def plan_options(command: F) -> F:
     return _stack(
         click.option(
             "--instances",
-            type=click.IntRange(1, 1024),
-            default=1,
+            type=InstancesType(),
+            default="auto",
             show_default=True,
-            metavar="N",
-            help="Cut every tree into N equal parts on channels of their own: more thread blocks "
-            "at work.",
+            metavar="N|auto",
+            help="Cut every tree into N equal parts on channels of their own, for more thread "
+            "blocks at work; auto: as few as keep the links busy.",
         ),
         click.option(
             "--protocol",

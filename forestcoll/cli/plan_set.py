@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
@@ -26,7 +26,7 @@ class How:
 
     sizes: tuple[int, int]
     budget: Budget
-    instances: int
+    instances: int | Literal["auto"]
     sms: int | None
     target: TargetName
 
@@ -63,7 +63,7 @@ def synthesize(problem: Problem, how: How, where: Destination, force: bool, as_j
             formats=formats,
             progress=progress,
         )
-    texts = plan_set.files_of(made, how.instances)
+    texts = plan_set.files_of(made)
     paths = {where.directory / file: text for file, text in texts.items()}
     files.write_all(paths, force)
     for path in old:

@@ -16,6 +16,7 @@
       lanes      channels to be, and the handshakes on them
       classes    which trees share thread blocks
       hosts      which of them a rank has
+    instances  into how many parts trees are cut, for more thread blocks at work
     limits     what a program takes of a target, and the refusals
 
 Every program is right in place and out of place; out of place it never writes the input.
@@ -27,6 +28,7 @@ from forestcoll.errors import PlanError
 from forestcoll.forest import Forest
 from forestcoll.lower.fifo import lower_fifo
 from forestcoll.lower.fused import lower_fused
+from forestcoll.lower.instances import filled
 from forestcoll.lower.layout import Layout, layout
 from forestcoll.lower.limits import Budget, Usage, check_limits, usage
 from forestcoll.lower.onesided import lower_onesided
@@ -35,7 +37,7 @@ from forestcoll.lower.planes import no_parity, parity_of
 from forestcoll.program import Collective, Program, Protocol
 from forestcoll.targets import Target
 
-__all__ = ["UNIT_BYTES", "Usage", "fits", "hopeless", "lower", "usage"]
+__all__ = ["UNIT_BYTES", "Usage", "filled", "fits", "hopeless", "lower", "usage"]
 
 UNIT_BYTES = 256 * 1024
 """Slice of a onesided pipeline: long enough for a network's packets, short against a buffer."""
@@ -72,9 +74,9 @@ def lower(
     fifo = target.style == "fifo"
     chunks = layout(forest, instances, parity_of(forest.graph) if fifo else no_parity)
     boxes = tuple(forest.graph.box(node) for node in forest.graph.ranks)
-    extra: dict[str, str] = {}
+    extra = {"instances": str(instances)} if instances > 1 else {}
     if not fifo and protocol not in (None, "Simple"):
-        return _packets(forest, chunks, budget, boxes, protocol)
+        return _packets(forest, chunks, budget, boxes, protocol, extra)
     if fifo:
         ranks = (lower_fused if target.fused else lower_fifo)(chunks, budget)
     else:
@@ -103,6 +105,7 @@ def _packets(
     budget: Budget,
     boxes: tuple[str, ...],
     protocol: Protocol | None,
+    extra: dict[str, str],
 ) -> Program:
     if protocol != "LL":
         raise PlanError(f"protocol {protocol}: {budget.target.name} has Simple and LL (packets)")
@@ -125,6 +128,7 @@ def _packets(
         names=budget.names,
         max_bytes=MAX_BYTES,
         double_scratch=True,
+        extra=extra,
     )
     check_limits(program, budget)
     return program

@@ -20,6 +20,7 @@ class Usage:
     operations: int  # steps of all thread blocks of a rank
     busy: int = 0  # thread blocks of a rank that move data
     scratch: Fraction = Fraction(0)  # of a rank, in sizes of its input
+    instances: int = 1  # equal parts into which lowering cut every tree
 
 
 def usage(program: Program) -> Usage:
@@ -32,6 +33,7 @@ def usage(program: Program) -> Usage:
         operations=max((sum(map(steps, r.thread_blocks)) for r in ranks), default=0),
         busy=max((sum(map(_busy, r.thread_blocks)) for r in ranks), default=0),
         scratch=max((_scratch(r) for r in ranks), default=Fraction(0)) * program.scratch_factor,
+        instances=int(program.extra.get("instances", "1")),
     )
 
 

@@ -118,7 +118,7 @@ class Index(_Model):
     runtimes: tuple[Runtime, ...]
 
 
-def files_of(made: PlanSet, instances: int = 1) -> dict[str, str]:
+def files_of(made: PlanSet) -> dict[str, str]:
     """Path below the set's directory -> text, of every file; the index comes last."""
     stem = f"{made.name}.{made.collective}"
     files: dict[str, str] = {}
@@ -133,7 +133,7 @@ def files_of(made: PlanSet, instances: int = 1) -> dict[str, str]:
             file = f"{plans.format}/{stem}.{number:02d}.{word}{_SUFFIX[plans.format]}"
             files[file] = entry.text
             forest = names[id(entry.candidate.forest)]
-            listed.append(_plan(file, entry, forest, plans, instances))
+            listed.append(_plan(file, entry, forest, plans))
         runtimes.append(_runtime(made, plans, tuple(listed)))
     index = Index(
         format=FORMAT,
@@ -198,7 +198,7 @@ def _listed(file: str, forest: Forest, text: str) -> ForestFile:
     )
 
 
-def _plan(file: str, entry: Entry, forest: str, plans: Plans, instances: int) -> PlanFile:
+def _plan(file: str, entry: Entry, forest: str, plans: Plans) -> PlanFile:
     used = usage(entry.program)
     line = entry.candidate.line
     return PlanFile(
@@ -212,7 +212,7 @@ def _plan(file: str, entry: Entry, forest: str, plans: Plans, instances: int) ->
         thread_blocks=used.thread_blocks,
         steps=used.steps,
         channels=used.channels,
-        instances=instances,
+        instances=used.instances,
         latency=str(line.latency),
         algbw=str(Fraction(line.algbw)),
     )

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from forestcoll import pipeline
 from forestcoll.budget import Budget
@@ -116,7 +116,7 @@ def make(
     ranks: Sequence[str] | None = None,
     relays: Relays = "none",
     budget: Budget = Budget(),  # noqa: B008 (frozen)
-    instances: int = 1,
+    instances: int | Literal["auto"] = "auto",
     sms: int | None = None,
     target: TargetName = "any",
     formats: Iterable[PlanFormat] = ("msccl-xml", "mscclpp-json"),
@@ -183,9 +183,14 @@ def make(
 
 
 class _Maker:
-    def __init__(self, budget: Budget, instances: int, clock: pipeline.Clock) -> None:
-        self.budget, self.instances, self.clock = budget, instances, clock
+    def __init__(
+        self, budget: Budget, instances: int | Literal["auto"], clock: pipeline.Clock
+    ) -> None:
+        self.budget, self.clock = budget, clock
+        self.auto = instances == "auto"
+        self.instances = 1 if instances == "auto" else instances
         self.notes: list[str] = []
+        self._short: dict[int, str] = {}  # candidate -> why its plan keeps no links busy
         self._refused = ""  # why the last plan that was tried is none
 
     def forests(self, chooser: Chooser) -> list[Forest]:
@@ -255,8 +260,10 @@ class _Maker:
         self, candidate: Candidate, target: Target, programs: dict[int, Program], place: Range
     ) -> int:
         """The largest size that the candidate's plan serves, 0 if there is none; keeps the plan."""
-        from forestcoll.lower import lower
+        from forestcoll.choose import MANY_CHUNKS
+        from forestcoll.lower import filled, lower
 
+        note = ""
         try:
             with self.clock.stage("lower"):
                 program = lower(
@@ -265,6 +272,8 @@ class _Maker:
                     instances=self.instances,
                     protocol=candidate.protocol,
                 )
+                if self.auto:
+                    program, note = filled(candidate.forest, target, program, MANY_CHUNKS)
         except PlanError as error:
             self._refused = str(error)
             return 0
@@ -273,6 +282,7 @@ class _Maker:
             # the shim takes the flag of the first plan of a process for all of them
             return 0
         programs[place.index] = program
+        self._short[place.index] = note
         most = program.max_bytes or LARGEST
         return min(most, _largest(program)) if program.style == "onesided" else most
 
@@ -320,6 +330,8 @@ class _Maker:
         entries: list[Entry] = []
         for place, candidate, program in chosen:
             most = end if place is chosen[-1][0] else place.high
+            if self._short[place.index]:
+                self.notes.append(self._short[place.index])
             sized = replace(program, min_bytes=place.low, max_bytes=most)
             text = pipeline.written(sized, form, limits, candidate.forest, self.clock)
             entries.append(Entry(place.low, most, candidate, sized, text))

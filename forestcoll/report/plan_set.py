@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forestcoll.lower import usage
+from forestcoll.plan_set.index import chunks_of
 from forestcoll.report import table as tables
 from forestcoll.report import words
 
@@ -15,7 +16,10 @@ if TYPE_CHECKING:
 
     from forestcoll.plan_set import Entry, PlanSet
 
-HEADS = ("plans", "from", "to", "protocol", "height", "trees", "algbw", "blocks", "multiple of")
+HEADS = (
+    "plans", "from", "to", "protocol", "height", "trees", "algbw", "blocks", "instances",
+    "multiple of",
+)  # fmt: skip
 
 
 def table(
@@ -41,7 +45,7 @@ def table(
     after.append(("time", words.seconds(sum(timings.values()))))
     after.append(("written", f"{words.plural(len(list(files)), 'file')} in {directory}"))
     return Group(
-        tables.facts(facts), "", tables.columns(HEADS, rows, (1, 2, 4, 5, 6, 7)), "",
+        tables.facts(facts), "", tables.columns(HEADS, rows, (1, 2, 4, 5, 6, 7, 8)), "",
         tables.facts(after),
     )  # fmt: skip
 
@@ -64,7 +68,7 @@ def summary(
 
 def _row(format: str, entry: Entry) -> list[str]:
     forest = entry.candidate.forest
-    chunks = entry.candidate.chunks
+    chunks, used = chunks_of(entry), usage(entry.program)
     return [
         words.size(entry.low),
         words.size(entry.high),
@@ -72,7 +76,8 @@ def _row(format: str, entry: Entry) -> list[str]:
         str(forest.height),
         str(forest.trees_per_root),
         words.decimal(forest.plain_algbw),
-        str(usage(entry.program).thread_blocks),
+        str(used.thread_blocks),
+        str(used.instances),
         f"{chunks} elements" if format == "msccl-xml" else f"{16 * chunks} bytes",
     ]
 

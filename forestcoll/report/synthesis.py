@@ -152,11 +152,13 @@ def _trees(result: Synthesis) -> str:
 
 
 def _needs(result: Synthesis, form: PlanFormat) -> str:
-    """`"8 thread blocks a rank at most, 4 of them move data, scratch 0.13 of the input"`."""
+    """`"8 thread blocks a rank at most, 4 of them move data, 4 instances, scratch 0.13 ..."`."""
     needs = result.needs[form]
     text = f"{words.plural(needs.thread_blocks, 'thread block')} a rank at most"
     if needs.busy < needs.thread_blocks:
         text += f", {needs.busy} of them move{'s' * (needs.busy == 1)} data"
+    if needs.instances > 1:
+        text += f", {needs.instances} instances"
     return text + (f", scratch {float(needs.scratch):.2f} of the input" if needs.scratch else "")
 
 
@@ -169,6 +171,7 @@ def _figures(result: Synthesis, form: PlanFormat) -> dict[str, object]:
         "channels": needs.channels,
         "operations": needs.operations,
         "scratch": str(needs.scratch),
+        "instances": needs.instances,
     }
 
 

@@ -1,0 +1,177 @@
+"""Into how many equal parts trees are cut by default: as many as keep a GPU's links busy.
+
+Few trees, as inside one NVSwitch box, are few thread blocks at work, and a thread block moves only
+so much. More parts mean more of them, and more chunks, of which every size must be a multiple: so
+only powers of two are taken, as most sizes are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final
+
+from forestcoll.errors import PlanError
+from forestcoll.forest import Forest
+from forestcoll.lower.limits import usage
+from forestcoll.lower.pieces import kind_of
+from forestcoll.program import Instruction, Op, Pipeline, Program, RankProgram, ThreadBlock
+from forestcoll.targets import Target
+
+BLOCK: Final = Fraction(24)
+"""GB/s that a thread block moves, while it sends as much as it receives in fifo style.
+
+So much NCCL gives one that does Simple trees on an Ampere (26.5 on a Volta, 38.7 on a Hopper:
+NCCL src/graph/tuning.cc, perChMaxTreeBws), and rings of 25 GB/s and more it halves for twice the
+channels (50 from sm_90 on where there are 5 or more: src/graph/search.cc, ncclTopoDupChannels; its
+ladder of speeds has 24 on sm_90 and on sm_100). GPUs that do more are idle for it, not slower.
+"""
+LINK: Final = Fraction(4, 5)
+"""What of their bandwidth links carry: of NVLink's 25, 25, 25 and 50 GB/s NCCL counts on 20, 20,
+20.6 and 40.1 (src/graph/topo.h: SM70_NVLINK_BW, SM80, SM90, SM100).
+"""
+ENOUGH: Final = Fraction(9, 10)
+"""Share of a rank's bandwidth at which it has enough thread blocks: the rates are known no better,
+and twice as many is what comes next.
+"""
+TRIES: Final = 4
+"""How often programs with more instances are made, each time with half as many."""
+
+_RECEIVES = frozenset(
+    (Op.RECV, Op.RECV_COPY_SEND, Op.RECV_REDUCE_SEND, Op.RECV_REDUCE_COPY, Op.RECV_REDUCE_COPY_SEND)
+)
+_SENDS = frozenset((Op.SEND, Op.RECV_COPY_SEND, Op.RECV_REDUCE_SEND, Op.RECV_REDUCE_COPY_SEND))
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What the thread blocks of a rank have to move at the schedule's algbw."""
+
+    rate: Fraction  # GB/s of the links' bandwidth
+    blocks: int  # thread blocks that share it
+
+    @property
+    def needed(self) -> int:
+        """Thread blocks that suffice for it."""
+        return math.ceil(self.rate * LINK * ENOUGH / BLOCK)
+
+    @property
+    def ratio(self) -> Fraction:
+        """How many times as many thread blocks as there are it takes."""
+        return self.rate * LINK * ENOUGH / BLOCK / self.blocks
+
+
+IDLE: Final = Work(Fraction(0), 1)
+
+
+def filled(
+    forest: Forest, target: Target, program: Program, most_chunks: int
+) -> tuple[Program, str]:
+    """The forest's program with as many instances as keep the links busy, and a note or "".
+
+    `program`: that of one instance. The fewest that suffice are taken, else the most within the
+    target's limits and `most_chunks` chunks of the data; the note says why there are no more. Plans
+    of protocol LL are for few bytes, which need no more thread blocks.
+    """
+    from forestcoll.lower import lower
+
+    before = hardest(forest, program)
+    if before.ratio <= 1 or program.protocol == "LL":
+        return program, ""
+    count, why = _few_enough(_power_of_two(before.ratio), program, target, most_chunks)
+    taken, work = program, before
+    for _ in range(TRIES):
+        if count == 1:
+            break
+        try:
+            more = lower(forest, target, instances=count, protocol=program.protocol)
+        except PlanError as error:
+            why = f"with {count} instances {str(error).split(': ', 1)[-1].split('; ')[0]}"
+            count //= 2
+            continue
+        found = hardest(forest, more)
+        if found.ratio <= 1:
+            return more, ""
+        if found.ratio > work.ratio:
+            break
+        taken, work = more, found  # fewer may have as many thread blocks at work
+        why = why or f"no more than {found.blocks} of them have work at once"
+        count //= 2
+    return taken if work.ratio < before.ratio else program, _note(work, target, why)
+
+
+def hardest(forest: Forest, program: Program) -> Work:
+    """The work that is too much, or nearest to it, for the thread blocks that do it.
+
+    Onesided: all that a rank's thread blocks read from peers in its box and write to them; what
+    goes through a port is moved by others. Fifo: what it receives, or what it sends.
+    """
+    algbw = forest.plain_algbw
+    boxes = tuple(forest.graph.box(node) for node in forest.graph.ranks)
+    moved = _moved_fifo if program.style == "fifo" else _moved_onesided
+    found = (
+        Work(algbw * Fraction(sum(chunks), total), len(chunks))
+        for number, rank in enumerate(program.ranks)
+        for total in (max(rank.input_chunks, rank.output_chunks),)
+        for chunks in moved(number, rank, boxes)
+        if chunks
+    )
+    return max(found, key=lambda work: work.ratio, default=IDLE)
+
+
+def _moved_onesided(number: int, rank: RankProgram, boxes: tuple[str, ...]) -> list[list[int]]:
+    """Chunks of each thread block that moves any over memory channels."""
+    near = {r for r in range(len(boxes)) if r != number and kind_of(number, r, boxes) == "memory"}
+    chunks = [
+        sum(ref.count for i in _instructions(block) for ref in (*i.src, *i.dst) if ref.rank in near)
+        for block in rank.thread_blocks
+    ]
+    return [[count for count in chunks if count]]
+
+
+def _moved_fifo(number: int, rank: RankProgram, boxes: tuple[str, ...]) -> list[list[int]]:
+    """Chunks of each thread block that receives, and of each that sends."""
+    ways = []
+    for some in (_RECEIVES, _SENDS):
+        chunks = [
+            sum((*i.src, *i.dst)[0].count for i in _instructions(block) if i.op in some)
+            for block in rank.thread_blocks
+        ]
+        ways.append([count for count in chunks if count])
+    return ways
+
+
+def _instructions(block: ThreadBlock) -> Iterator[Instruction]:
+    for step in block.steps:
+        yield from step.body if isinstance(step, Pipeline) else (step,)
+
+
+def _power_of_two(ratio: Fraction) -> int:
+    """The smallest that is not below `ratio`."""
+    return 1 << (math.ceil(ratio) - 1).bit_length()
+
+
+def _few_enough(wanted: int, program: Program, target: Target, most: int) -> tuple[int, str]:
+    """As many instances as may fit, and what keeps it from more."""
+    first = program.ranks[0]
+    chunks = max(first.input_chunks, first.output_chunks)
+    count, why = wanted, ""
+    while count > 1 and chunks * count > most:
+        count //= 2
+        why = f"with more, sizes would have to be multiples of {chunks * count * 2} elements"
+    channels = usage(program).channels
+    while program.style == "fifo" and count > 1 and channels * count > target.channels:
+        why = f"{count} instances need {channels * count} channels, {target.name} holds "
+        why += str(target.channels)
+        count //= 2
+    return count, why
+
+
+def _note(work: Work, target: Target, why: str) -> str:
+    """`"mscclpp-json: 8 of the 14 thread blocks that 450 GB/s of a rank take (...): ..."`."""
+    return (
+        f"{target.format}: {work.blocks} of the {work.needed} thread blocks that "
+        f"{float(work.rate):.4g} GB/s of a rank take (each moves some {BLOCK}): {why}"
+    )

@@ -1,0 +1,167 @@
+"""As many instances as keep a GPU's links busy, no more than fit, and words where that is few."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+from hand_forests import of_shape, star
+
+from forestcoll import catalog, pipeline
+from forestcoll.budget import Budget
+from forestcoll.errors import UnsupportedError
+from forestcoll.forest import Forest
+from forestcoll.graph import CapacityGraph
+from forestcoll.lower import filled, lower, usage
+from forestcoll.lower.instances import BLOCK, ENOUGH, LINK, hardest
+from forestcoll.program import Collective, Program
+from forestcoll.solver import solve
+from forestcoll.targets import MSCCL, MSCCLPP, RCCL, Target
+from forestcoll.verify import link_loads, verify
+
+ALL = pytest.mark.parametrize("collective", list(Collective), ids=str)
+MANY = 2048
+
+
+def solved(name: str, collective: Collective, **settings: str) -> Forest:
+    topology = catalog.load(name, settings)
+    root = 0 if collective.rooted else None
+    return solve(CapacityGraph.from_topology(topology), collective, root, name=topology.name)
+
+
+def with_links(made: Forest, bandwidth: int) -> Forest:
+    """The forest on links of that many GB/s."""
+    graph = made.graph
+    wide = tuple(1 for _ in graph.capacity)
+    return replace(made, graph=replace(graph, capacity=wide, unit=Fraction(bandwidth)), bound=None)
+
+
+def at_work(program: Program, forest: Forest) -> int:
+    return hardest(forest, program).blocks
+
+
+@ALL
+@pytest.mark.parametrize("target", [MSCCLPP, MSCCL, RCCL], ids=lambda t: t.name)
+def test_an_nvswitch_box_gets_the_fewest_that_keep_it_busy(
+    collective: Collective, target: Target
+) -> None:
+    forest = solved("dgx-h100", collective)
+    once = lower(forest, target.on(132))
+    more, note = filled(forest, target.on(132), once, MANY)
+    assert note == ""
+    count = usage(more).instances
+    assert count in (2, 16)  # trees with seven thread blocks a rank, and with one
+    assert at_work(more, forest) * BLOCK >= 450 * LINK * ENOUGH
+    half = lower(forest, target.on(132), instances=count // 2)
+    assert at_work(half, forest) * BLOCK < 450 * LINK * ENOUGH
+    assert link_loads(more, forest) == link_loads(once, forest)
+    verify(more)
+
+
+def test_nccl_takes_as_many_thread_blocks_on_an_h100() -> None:
+    """16 channels for 18 NVLinks of 25 GB/s: what NCCL plans there, and so does the rule."""
+    forest = solved("dgx-h100", Collective.ALLREDUCE)
+    more, _ = filled(forest, MSCCLPP.on(132), lower(forest, MSCCLPP.on(132)), MANY)
+    used = usage(more)
+    assert (used.thread_blocks, used.busy, used.instances) == (16, 16, 16)
+
+
+@pytest.mark.parametrize("target", [MSCCLPP, RCCL], ids=lambda t: t.name)
+def test_slow_links_need_no_more(target: Target) -> None:
+    forest = with_links(of_shape(Collective.ALLGATHER, 4, star), 8)
+    once = lower(forest, target)
+    assert filled(forest, target, once, MANY) == (once, "")
+
+
+@pytest.mark.parametrize(("bandwidth", "instances"), [(11, 1), (12, 2), (22, 2), (23, 4), (45, 8)])
+def test_instances_are_powers_of_two(bandwidth: int, instances: int) -> None:
+    """A root writes to three others at once, by one thread block: 33 GB/s are the most for it."""
+    forest = with_links(of_shape(Collective.ALLGATHER, 4, star), bandwidth)
+    more, note = filled(forest, MSCCLPP, lower(forest, MSCCLPP), MANY)
+    assert (usage(more).instances, note) == (instances, "")
+
+
+def test_what_goes_through_ports_is_moved_by_others() -> None:
+    apart = with_links(of_shape(Collective.ALLGATHER, 4, star, 4), 400)
+    once = lower(apart, MSCCLPP)
+    assert hardest(apart, once).rate == 0
+    assert filled(apart, MSCCLPP, once, MANY) == (once, "")
+
+
+def test_packets_stay_as_they_are_unless_asked() -> None:
+    box = catalog.load("dgx-h100")
+    kinds: tuple[pipeline.Format, ...] = ("msccl-xml", "mscclpp-json")
+    made = pipeline.synthesize(box, "allgather", protocol="LL", formats=kinds)
+    assert [used.instances for used in made.needs.values()] == [1, 1]
+    asked = pipeline.synthesize(box, "allgather", protocol="LL", instances=2, formats=kinds)
+    assert [used.instances for used in asked.needs.values()] == [2, 2]
+
+
+def test_fewer_are_taken_where_the_target_holds_no_more() -> None:
+    forest = solved("dgx-a100", Collective.BROADCAST)
+    narrow = replace(RCCL, channels=4)
+    more, note = filled(forest, narrow, lower(forest, narrow), MANY)
+    assert usage(more).instances == 4
+    assert note == (
+        "msccl-xml: 4 of the 9 thread blocks that 300 GB/s of a rank take (each moves some 24): "
+        "8 instances need 8 channels, rccl holds 4"
+    )
+    few = replace(RCCL, thread_blocks=14)
+    more, note = filled(forest, few, lower(forest, few), MANY)
+    assert usage(more).instances == 8
+    assert note == (
+        "msccl-xml: 8 of the 9 thread blocks that 300 GB/s of a rank take (each moves some 24): "
+        "with 16 instances rank 0 (box0/gpu0) needs 17 thread blocks, rccl holds 14"
+    )
+    small = replace(MSCCLPP, thread_blocks=5)
+    more, note = filled(forest, small, lower(forest, small), MANY)
+    assert usage(more).instances == usage(more).busy == 4
+    assert note.endswith("(each moves some 24): no more than 4 of them have work at once")
+
+
+def test_chunks_stay_few_enough_for_common_sizes() -> None:
+    forest = solved("dgx-h100", Collective.ALLREDUCE)
+    more, note = filled(forest, MSCCLPP, lower(forest, MSCCLPP), 64)
+    assert (usage(more).instances, more.ranks[0].input_chunks) == (8, 64)
+    assert note.endswith(": with more, sizes would have to be multiples of 128 elements")
+
+
+def test_synthesis_fills_every_plan_within_the_budget() -> None:
+    box = catalog.load("dgx-a100")
+    made = pipeline.synthesize(box, "allreduce")
+    assert {form: used.instances for form, used in made.needs.items()} == {
+        "msccl-xml": 2,
+        "mscclpp-json": 16,
+    }
+    assert made.needs["msccl-xml"].thread_blocks <= RCCL.thread_blocks
+    assert not any("thread blocks that" in note for note in made.notes)
+    tight = pipeline.synthesize(box, "allreduce", budget=Budget(blocks=14))
+    assert [used.instances for used in tight.needs.values()] == [1, 8]
+    assert tight.notes == [
+        "msccl-xml: 7 of the 9 thread blocks that 300 GB/s of a rank take (each moves some 24): "
+        "with 2 instances rank 0 (box0/gpu0) needs 15 thread blocks, rccl within the budget holds "
+        "14",
+        "mscclpp-json: 8 of the 9 thread blocks that 300 GB/s of a rank take (each moves some 24): "
+        "no more than 8 of them have work at once",
+    ]
+    fixed = pipeline.synthesize(box, "allreduce", instances=1)
+    assert [used.instances for used in fixed.needs.values()] == [1, 1]
+    with pytest.raises(UnsupportedError, match=r"^instances is 0: must be at least 1$"):
+        pipeline.synthesize(box, "allreduce", instances=0)
+
+
+@pytest.mark.parametrize("collective", [Collective.ALLGATHER, Collective.REDUCE_SCATTER], ids=str)
+def test_more_thread_blocks_than_can_be_waited_for(collective: Collective) -> None:
+    """A switch of many GPUs: more peers than MSCCL can wait for, so those waited for come first."""
+    forest = solved("star", collective, gpus="20")
+    few = replace(MSCCL, dependency_blocks=24)
+    program = lower(forest, few)
+    assert usage(program).thread_blocks > few.dependency_blocks
+    verify(program)
+
+
+def test_a_rack_of_72_fits() -> None:
+    """MSCCL's thread blocks of 71 peers both ways and one to copy; 128 can be waited for."""
+    forest = solved("gb200-nvl72", Collective.ALLGATHER)
+    assert usage(lower(forest, MSCCL.on(148))).thread_blocks == 143
