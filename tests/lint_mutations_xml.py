@@ -7,8 +7,9 @@ see. Places are (rank, thread block, step), as far as the finding has to know th
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import product
 
 import programs
 
@@ -170,11 +171,16 @@ def copies_of_block(r: int, b: int, count: int) -> Change:
 
 def long_block(r: int, b: int, count: int) -> Change:
     """`count` steps more that copy a chunk of the output onto itself."""
+    return long_blocks(r, (b,), count)
+
+
+def long_blocks(r: int, blocks: Iterable[int], count: int) -> Change:
+    """The same in each of these thread blocks."""
 
     def edit(top: ET.Element) -> None:
-        for _ in range(count):
-            ET.SubElement(top[r][b], "step", {
-                "s": str(len(top[r][b])), "type": "cpy", "srcbuf": "o", "srcoff": "0",
+        for block, _ in product([top[r][b] for b in blocks], range(count)):
+            ET.SubElement(block, "step", {
+                "s": str(len(block)), "type": "cpy", "srcbuf": "o", "srcoff": "0",
                 "dstbuf": "o", "dstoff": "0", "cnt": "1", "depid": "-1", "deps": "-1",
                 "hasdep": "0",
             })  # fmt: skip
@@ -281,8 +287,8 @@ BLOCKS = [
              "msccl"),
     Mutation("1025-blocks", "star", copies_of_block(0, 0, 1021), "XML-TB-COUNT", (0,), "msccl"),
     Mutation("65-steps", "ring", long_block(1, 0, 57), "XML-STEP-COUNT", (1, 0)),
-    Mutation("4096-elements", "star", many(copies_of_block(0, 0, 64), *(
-        long_block(0, b, 63) for b in range(4, 68))), "XML-NODES", (0,), "msccl"),
+    Mutation("4096-elements", "star", many(
+        copies_of_block(0, 0, 64), long_blocks(0, range(4, 68), 63)), "XML-NODES", (0,), "msccl"),
 ]  # fmt: skip
 
 STEPS = [

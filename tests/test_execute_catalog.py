@@ -1,53 +1,207 @@
-"""Every plan of the catalogue up to 64 ranks runs, all elements checked, at queue depth 1 too."""
+"""Plans of the catalogue, each checked in every way: a selection of what the script checks.
+
+All machines of the catalogue up to 64 ranks: the plans that `synthesize` writes run, all elements
+checked, at queue depth 1 too, and have their forest's link loads; the largest for an allreduce.
+On machines of 8 GPUs every kind of plan is read back and linted besides.
+scripts/benchmarks/catalogue.py checks every kind on every machine.
+"""
 
 from __future__ import annotations
 
+import importlib.util
+import sys
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
 import pytest
 
-from forestcoll import catalog, pipeline
-from forestcoll.execute.cpu import RanksAs, run
-from forestcoll.program import Collective
+from forestcoll import catalog, pipeline, plans
+from forestcoll.errors import PlanError
+from forestcoll.execute.cpu import run
+from forestcoll.program import Collective, Pipeline
+from forestcoll.targets import TARGETS
+from forestcoll.verify import link_loads
 
-MOST_RANKS = 64
-# Besides the defaults: several boxes.
-BOXES = {"dgx-a100": 8, "dgx1-v100": 2, "mi300x": 2}
+SCRIPT = Path(__file__).parents[1] / "scripts" / "benchmarks" / "catalogue.py"
+SMALL = 8  # ranks up to which they run as processes too
+EVERY = ("dgx-h100", "ring")  # machines with every kind of plan
+SIMPLE = ("dgx1-v100", "mi300x")  # with every target's for much data
+IN_SWITCH = (Collective.ALLREDUCE, Collective.ALLGATHER, Collective.BROADCAST)
 NO_SETTINGS: dict[str, str] = {}
-FABRICS = [(name, NO_SETTINGS) for name in catalog.names()]
-FABRICS += [(name, {"boxes": str(boxes)}) for name, boxes in BOXES.items()]
-SIZES = [len(catalog.load(name, settings).gpus) for name, settings in FABRICS]
-CASES = [
-    pytest.param(name, settings, id=f"{name}-{n}", marks=[pytest.mark.slow] if n > 32 else [])
-    for (name, settings), n in zip(FABRICS, SIZES, strict=True)
-    if n <= MOST_RANKS
+
+
+def _load() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("catalogue_script", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+catalogue = _load()
+BOXES = ("dgx-a100", "dgx1-v100", "mi300x")  # machines of which two are tried
+ALL = [
+    *((name, NO_SETTINGS) for name in catalog.names()),
+    *((name, {"boxes": "2"}) for name in BOXES),
 ]
-RUNS: tuple[tuple[int | None, RanksAs], ...] = ((1, "threads"), (None, "threads"), (1, "processes"))
+SIZES = {(name, tuple(s)): len(catalog.load(name, s).gpus) for name, s in ALL}
+CASES = [
+    pytest.param(
+        name,
+        settings,
+        collective,
+        id=f"{name}-{n}-{collective}",
+        marks=[pytest.mark.slow] if n > 32 else [],
+    )
+    for name, settings in ALL
+    if (n := SIZES[name, tuple(settings)]) <= 64
+    for collective in (Collective if n <= 16 else [Collective.ALLREDUCE])
+]
 
 
-@pytest.mark.parametrize("collective", Collective)
-@pytest.mark.parametrize(("name", "settings"), CASES)
-def test_plans_of_the_catalogue_run(
-    name: str, settings: dict[str, str], collective: Collective, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Writing and proving them is most of the time, and other tests' business.
+@pytest.fixture
+def _unproven(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans as they are lowered: what is proven of them here need not be proven twice."""
     monkeypatch.setattr(pipeline, "written", lambda *_: "")
+
+
+@pytest.mark.usefixtures("_unproven")
+@pytest.mark.parametrize(("name", "settings", "collective"), CASES)
+def test_plans_of_the_catalogue_run(
+    name: str, settings: dict[str, str], collective: Collective
+) -> None:
     found = pipeline.synthesize(catalog.load(name, settings), collective)
     assert set(found.programs) == {"msccl-xml", "mscclpp-json"}
-    for form, program in found.programs.items():
-        for depth, ways in RUNS:
-            if ways == "processes" and program.n > 16:
-                continue
-            result = run(
-                program,
-                program.n * 4096,
-                slots=depth,
-                ranks_as=ways,
-                dtype="int32",
-                timeout=20,
-            )
-            assert (result.wrong, result.mismatches) == (0, ()), (form, depth, ways)
+    for program in found.programs.values():
+        link_loads(program, found.forest)
+        assert list(catalogue.faults_of_run(program)) == []
+        if program.n <= SMALL:
+            result = run(program, program.n * 4096, slots=1, ranks_as="processes", dtype="int32")
+            assert (result.wrong, result.mismatches) == (0, ())
 
 
 def test_the_catalogue_has_what_it_had() -> None:
-    """So that nothing drops out of the test above unseen."""
+    """So that nothing drops out of the test above, or out of the script, unseen."""
     names = {str(case.values[0]) for case in CASES}
     assert names == set(catalog.names()) - {"gb200-nvl72"}
+    assert {name for name, _ in catalogue.machines()} == set(catalog.names())
+    twice = {name for name, settings in catalogue.machines() if settings.get("boxes") == "2"}
+    assert twice >= {"dgx1-v100", "dgx2-v100", "dgx-a100", "dgx-h100", "dgx-b200", "mi250", *BOXES}
+    assert {kind.target for kind in catalogue.KINDS} == set(TARGETS)
+
+
+def kinds(name: str) -> list[Any]:
+    """Each target, protocol and place but LL of XML, which is Simple's plan of lower trees."""
+    if name in SIMPLE:
+        return [kind for kind in catalogue.KINDS if kind.protocol == "Simple"]
+    return [k for k in catalogue.KINDS if k.target == "mscclpp" or k.protocol != "LL"]
+
+
+@pytest.mark.parametrize("collective", Collective)
+@pytest.mark.parametrize("name", EVERY + SIMPLE)
+def test_every_kind_of_plan_is_right(name: str, collective: Collective) -> None:
+    topology = catalog.load(name)
+    for kind in kinds(name):
+        found = catalogue.checked(topology, collective, kind)
+        assert found.faults == ()
+        if kind.nvls is not None and (name != "dgx-h100" or collective not in IN_SWITCH):
+            assert found.refused
+        elif kind.nvls is not None and collective is Collective.ALLREDUCE:
+            assert found.places == (kind.nvls,)
+        elif name == "ring" and kind.target == "mscclpp" and kind.protocol == "LL":
+            assert "out-of-place" in found.places  # sums on their way may lie in the output
+        else:
+            assert found.places == ("in-place", "out-of-place")
+
+
+# --- the checks themselves: what they say of wrong plans
+
+
+@cache
+def made(target: str) -> pipeline.Synthesis:
+    form = TARGETS[target].format
+    return pipeline.synthesize(
+        catalog.load("ring", {"gpus": "4"}), "allreduce", target=target, formats=(form,)
+    )
+
+
+@pytest.mark.parametrize("target", ["rccl", "mscclpp"])
+def test_wrong_plans_are_faults(target: str) -> None:
+    form, limits = TARGETS[target].format, TARGETS[target]
+    program, forest = made(target).programs[form], made(target).forest
+    text = plans.dumps(program, form)
+    assert list(catalogue.faults_of_file(program, text, limits, forest)) == []
+
+    def wrong(*arguments: Any) -> str:
+        return "\n".join(catalogue.faults_of_file(*arguments))
+
+    assert wrong(replace(program, min_bytes=64), text, limits, forest) == "does not read back equal"
+    heavier = replace(forest.trees[0], weight=2 * forest.trees[0].weight)
+    other = replace(forest, trees=(heavier, *forest.trees[1:]))
+    assert "link loads: rank" in wrong(program, text, limits, other)
+    few = replace(limits, thread_blocks=1)
+    assert "lint: error" in wrong(program, text, few, forest)
+
+
+@pytest.mark.parametrize("target", ["rccl", "mscclpp"])
+def test_wrong_runs_are_faults(target: str) -> None:
+    program = made(target).programs[TARGETS[target].format]
+    first = program.ranks[0]
+    cut = replace(first, thread_blocks=(replace(first.thread_blocks[0], steps=()),))
+    rest = first.thread_blocks[1:]
+    spoilt = replace(
+        program,
+        ranks=(replace(cut, thread_blocks=cut.thread_blocks + rest), *program.ranks[1:]),
+    )
+    assert all(text.startswith("run ") for text in catalogue.faults_of_run(spoilt))
+    assert len(list(catalogue.faults_of_run(spoilt))) == 2
+
+
+def test_pipelines_are_cut_into_rounds() -> None:
+    program = made("mscclpp").programs["mscclpp-json"]
+    loops = [
+        step
+        for rank in catalogue.in_rounds(program).ranks
+        for block in rank.thread_blocks
+        for step in block.steps
+        if isinstance(step, Pipeline)
+    ]
+    assert loops
+    assert {loop.unit_bytes for loop in loops} == {16}
+
+
+def test_what_is_no_refusal_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> str:
+        raise PlanError("does not read back")
+
+    monkeypatch.setattr(plans, "dumps", broken)
+    kind = catalogue.Kind("rccl", "Simple")
+    found = catalogue.checked(catalog.load("ring"), Collective.ALLREDUCE, kind)
+    assert found.faults == ("PlanError: does not read back",)
+    assert found.cell == "FAULT"
+
+
+def test_the_table_lists_refusals_and_faults() -> None:
+    def one(kind: Any, **fields: Any) -> Any:
+        return catalogue.Outcome("ring-8", Collective.REDUCE, kind, **fields)
+
+    first, second, third, *_, last = catalogue.KINDS
+    both = ("in-place", "out-of-place")
+    found = [
+        one(first, places=both),
+        one(second, refused="too long"),
+        one(third, refused="too long"),
+        one(last, places=both[:1], faults=("a", "b")),
+    ]
+    lines = list(catalogue.table(found, {"ring-8": 8}))
+    assert lines[2] == "| ring-8 | 8 | reduce | ok | - | - |  |  |  |  |  |  | FAULT |"
+    assert lines[4] == (
+        "1 of 2 plans are right (3 with each place counted), 2 do not fit or do not exist."
+    )
+    assert "- ring-8 reduce msccl LL, msccl LL128: too long" in lines
+    assert f"- ring-8 reduce {last}: b" in lines

@@ -516,23 +516,13 @@ def test_forests_have_no_target(tmp_path: Path, capsys: pytest.CaptureFixture[st
 # --- our own plans --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("collective", [c.value for c in Collective])
-@pytest.mark.parametrize("target", ["rccl", "msccl", "mscclpp"])
-@pytest.mark.parametrize("machine", ["dgx-h100", "mi300x", "dgx1-v100", "ring"])
-def test_our_own_plans_fit(machine: str, target: str, collective: str) -> None:
-    """No error, no warning, and everything proven."""
-    import forestcoll
-    from forestcoll.pipeline import PlanFormat, synthesize
-
-    form: PlanFormat = "mscclpp-json" if target == "mscclpp" else "msccl-xml"
-    topology = forestcoll.load_topology(machine)
-    text = synthesize(topology, collective, target=target, formats=(form,)).texts[form]  # type: ignore[arg-type]
-    found = lint(text, "p", target)
-    assert [str(f) for f in found.findings if f.severity != "note"] == []
-    assert found.verified is not None
-
-
-GOLDENS = sorted(p for p in (ROOT / "schedules").glob("*/*.m*") if p.stat().st_size < 400_000)
+# Those of the other machines are what test_execute_catalog.py lints, byte by byte.
+GOLDENS = sorted(
+    path
+    for machine in ("dgx-a100-1", "dgx-a100-2", "mi250-1")
+    for path in (ROOT / "schedules" / machine).glob("*.m*")
+    if path.stat().st_size < 400_000
+)
 
 
 @pytest.mark.parametrize("path", GOLDENS, ids=lambda p: f"{p.parent.name}-{p.name}")
