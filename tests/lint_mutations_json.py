@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import programs
 
-from forestcoll import plans
-from forestcoll.program import Program
+from forestcoll import pipeline, plans
+from forestcoll.lower.nvls import lower_nvls
+from forestcoll.program import Collective, Program
+from forestcoll.solver import multicast
+from forestcoll.targets import MSCCLPP
+from forestcoll.topology import loads_topology
 
 BASES: dict[str, Callable[[], Program]] = {
     "chain": programs.pipelined_broadcast,  # pipelines over memory channels
@@ -21,7 +25,31 @@ BASES: dict[str, Callable[[], Program]] = {
     "relay": programs.relay_by_semaphore,
     "barrier": programs.exchange_by_barrier,  # get, tbg_info, barriers
     "packets": programs.packet_allreduce,
+    "fabric": programs.fabric_allreduce,  # glres, one thread block a rank
+    "fabric-out": lambda: programs.fabric_allreduce(in_place=False),  # input to output
+    "fabric-gather": programs.fabric_allgather,  # gstore
+    "nvls": lambda: nvls(3, 16),  # as lowered: slices of eight thread blocks
+    "nvls-wide": lambda: nvls(4, 2),  # of two, which share the peers: barriers
 }
+
+
+
+def nvls(n: int, channels: int) -> Program:
+    """An allreduce in the switch for a runtime of that many channels a thread block."""
+    topology = loads_topology(f"""
+format: forestcoll.topology/1
+name: star
+nodes:
+  gpu{{0..{n - 1}}}: {{kind: gpu}}
+  switch: {{kind: switch, multicast: true, aggregation: true}}
+links:
+  - {{src: "gpu{{0..{n - 1}}}", dst: switch, bandwidth: 100}}
+""")
+    forest = multicast.forest(pipeline.capacity_graph(topology), Collective.ALLREDUCE, None, "star")
+    assert forest is not None
+    return lower_nvls(forest, replace(MSCCLPP, channels=channels), blocks=min(channels, 8))
+
+
 Change = Callable[[str], str]
 Plan = dict[str, Any]
 
@@ -366,6 +394,94 @@ OPERATIONS = [
         3, {"name": "flush", "channel_type": "port", "channel_ids": [1]})), "MPP-FLUSH", (1, 0, 3)),
 ]  # fmt: skip
 
+def switch(r: int, k: int = -1, **values: Any) -> Change:
+    """Fields of a rank's switch channel, the last one by default."""
+    return edit(lambda plan: put(plan["gpus"][r]["channels"][k], values))
+
+
+def group(r: int, *ranks: int) -> Change:
+    """Another group for the rank's switch channel."""
+    return switch(r, rank_groups=[{"size": len(ranks), "ranks": list(ranks)}])
+
+
+def everywhere(change: Callable[[list[Plan]], object]) -> Change:
+    """A change of every thread block's list of operations."""
+    return edit(lambda plan: [change(b["ops"]) for g in plan["gpus"] for b in g["threadblocks"]])
+
+
+SWITCHES = [
+    Mutation("group-of-others", "fabric", group(0, 1, 2), "MPP-SWITCH-GROUP", (0,)),
+    Mutation("group-of-one", "fabric", group(1, 1), "MPP-SWITCH-GROUP", (1,)),
+    Mutation("group-beyond", "fabric", group(1, 0, 1, 2, 3), "MPP-SWITCH-GROUP", (1,)),
+    Mutation("group-twice-the-same", "fabric", group(1, 0, 1, 1), "MPP-SWITCH-GROUP", (1,)),
+    Mutation("group-too-small", "fabric", group(1, 0, 1), "MPP-SWITCH-ORDER", (0,)),
+    Mutation("group-too-small-everywhere", "fabric", many(group(0, 0, 1), group(1, 0, 1),
+             edit(lambda p: p["gpus"][2]["channels"].pop()), block(2, 0, lambda b: (
+                 b["channels"].pop(), b["ops"].__setitem__(3, NOP)))),
+             "RUN-WRONG-RESULT", (0,)),
+    Mutation("switch-channel-gone", "fabric", edit(lambda p: p["gpus"][2]["channels"].pop()),
+             "MPP-SWITCH-ORDER", (0,)),
+    Mutation("switch-channels-swapped", "fabric-out", edit(lambda p: p["gpus"][1][
+        "channels"].append(p["gpus"][1]["channels"].pop(-2))), "MPP-SWITCH-ORDER", (0,)),
+    Mutation("switch-on-other-buffer", "fabric", switch(1, buffer_type="o"),
+             "MPP-SWITCH-ORDER", (0,)),
+    Mutation("switch-on-scratch", "fabric-gather", many(*(
+        switch(r, buffer_type="s") for r in range(3))), "MPP-BOUNDS", (0, 0, 3)),
+    Mutation("switch-on-input-for-output", "fabric-out", many(*(
+        switch(r, buffer_type="i") for r in range(3))), "RUN-WRONG-RESULT", (0,)),
+    Mutation("switch-on-output-for-input", "fabric-out", many(*(
+        switch(r, -2, buffer_type="o") for r in range(3))), "RUN-WRONG-SUM"),
+    Mutation("switch-buffer-unknown", "fabric", switch(0, buffer_type="x"), "MPP-BUFFER-TYPE",
+             (0,)),
+    Mutation("switch-without-groups", "fabric", switch(0, rank_groups=None), "MPP-MISSING", (0,)),
+    Mutation("switch-channel-beyond", "fabric", block(0, 0, lambda b: put(
+        b["channels"][-1], {"channel_ids": [1]})), "MPP-TB-CHANNEL-ID", (0, 0)),
+    Mutation("block-without-switch", "fabric", block(0, 0, lambda b: b["channels"].pop()),
+             "MPP-SWITCH-ID", (0, 0, 3)),
+    Mutation("switch-id-beyond", "fabric", operand(0, 0, 3, "src_buff", 0, switch_channel_id=1),
+             "MPP-SWITCH-ID", (0, 0, 3)),
+    Mutation("glres-over-memory", "fabric", op(0, 0, 3, channel_type="memory"),
+             "MPP-OP-CHANNEL-TYPE", (0, 0, 3)),
+    Mutation("glres-of-a-buffer", "fabric", operand(
+        0, 0, 3, "src_buff", 0, switch_channel_id=None, type="i"), "MPP-OP-OPERANDS", (0, 0, 3)),
+    Mutation("gstore-from-a-switch", "fabric-gather", operand(
+        0, 0, 3, "src_buff", 0, type=None, switch_channel_id=0), "MPP-OP-OPERANDS", (0, 0, 3)),
+    Mutation("glres-beyond", "fabric", operand(2, 0, 3, "src_buff", 0, index=5), "MPP-BOUNDS",
+             (2, 0, 3)),
+    Mutation("glres-sizes-differ", "fabric", operand(0, 0, 3, "dst_buff", 0, size=1),
+             "MPP-OP-SIZES", (0, 0, 3)),
+    Mutation("glres-of-another-share", "fabric-out", operand(0, 0, 3, "src_buff", 0, index=2),
+             "RUN-WRONG-RESULT", (0,)),
+    Mutation("glres-twice", "fabric", ops(0, 0, lambda o: o.insert(4, o[3])), "RUN-RACE"),
+    Mutation("glres-gone", "fabric", op(1, 0, 3, name="nop", src_buff=None, dst_buff=None,
+                                        channel_type=None), "RUN-WRONG-RESULT", (0,)),
+    Mutation("glre", "fabric", op(1, 0, 3, name="glre"), "MPP-OP-NAME", (1, 0, 3)),
+    Mutation("out-of-place-claimed", "fabric", top(inplace=False), "RUN-REFUSED"),
+    Mutation("made-for-in-place", "fabric", top(inplace=False, forestcoll=None),
+             "RUN-WRONG-RESULT", (0,)),
+    Mutation("no-one-asked", "fabric", everywhere(lambda o: (
+        o.__setitem__(0, NOP), o.__setitem__(1, NOP))), "RUN-RACE-CALLER"),
+    Mutation("no-one-told", "fabric", everywhere(lambda o: (
+        o.__setitem__(-2, NOP), o.__setitem__(-1, NOP))), "RUN-RACE-CALLER"),
+    Mutation("nop-after-asking-gone", "fabric", drop(1, 0, 2), "RUN-RACE-NOP", (1, 0, 2)),
+    Mutation("nop-before-telling-gone", "fabric", drop(1, 0, 4), "RUN-RACE-NOP", (1, 0, 4)),
+    Mutation("told-relaxed", "fabric", everywhere(lambda o: (
+        put(o[-2], {"name": "rlxsignal"}), put(o[-1], {"name": "rlxwait"}))), "RUN-RACE-CALLER"),
+    Mutation("a-slice-too-small", "nvls", ops(0, 0, lambda o: put(
+        o[3]["tbg_info"], {"tbg_size": 16})), "RUN-WRONG-RESULT", (0,)),
+    Mutation("a-slice-twice", "nvls", ops(0, 1, lambda o: put(o[3]["tbg_info"], {"tb_id": 0})),
+             "RUN-RACE"),
+    Mutation("a-slice-of-none", "nvls", ops(0, 1, lambda o: put(o[3]["tbg_info"], {"tb_id": 8})),
+             "MPP-TBG", (0, 1, 3)),
+    Mutation("a-slice-gone", "nvls", ops(2, 7, lambda o: o.__setitem__(3, NOP)),
+             "RUN-WRONG-RESULT", (0,)),
+    Mutation("barrier-of-blocks-gone", "nvls-wide", everywhere(lambda o: o.__setitem__(
+        next(k for k, one in enumerate(o) if one["name"] == "barrier"), NOP)), "RUN-RACE-CALLER"),
+    Mutation("barrier-of-a-block-gone", "nvls-wide", ops(0, 0, lambda o: o.__setitem__(
+        next(k for k, one in enumerate(o) if one["name"] == "barrier"), NOP)),
+        "MPP-BARRIER-UNMATCHED", (0,)),
+]  # fmt: skip
+
 LOOPS = [
     Mutation("num-chunks-plus-1", "chain", context(0, 0, 3, num_chunks=3),
              "MPP-PIPE-UNDERFLOW", (0, 0, 3)),
@@ -425,7 +541,7 @@ LOOPS = [
         0, o[3]["ops"].pop())), "RUN-RACE"),
 ]  # fmt: skip
 
-MUTATIONS = HEAD + RANKS + BLOCKS + OPERATIONS + LOOPS
+MUTATIONS = HEAD + RANKS + BLOCKS + OPERATIONS + SWITCHES + LOOPS
 
 
 def base_text(name: str) -> str:

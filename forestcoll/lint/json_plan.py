@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
 from typing import Any
 
 from forestcoll.errors import PlanError, did_you_mean
@@ -46,6 +47,7 @@ def lint_json(
         plan.ranks.append(_read_rank(r, gpu, len(gpus), access))
     _check_chunks(plan, out)
     _check_pairs(plan, out)
+    _check_switches(plan, out)
     for r, gpu in enumerate(gpus):
         _lint_blocks(r, gpu, plan, target, sms, access)
     _check_sizes(top, plan, access)
@@ -225,11 +227,11 @@ def _read_switch(
         ranks = access.integers(group, "ranks", where, at)
         size = access.integer(group, "size", where, at)
         wrong = [x for x in ranks if not 0 <= x < n]
-        if wrong or r not in ranks or len(set(ranks)) < len(ranks):
+        if wrong or r not in ranks or len(set(ranks)) < max(len(ranks), 2):
             out.add("MPP-SWITCH-GROUP", f"{where} joins ranks {ranks[:16]}", rank=r)
         if size is not None and size < 1:
             out.add("MPP-SWITCH-GROUP", f"{where} covers {size} chunks", rank=r)
-        rank.switches.append((letter or "", size or 0))
+        rank.switches.append((letter or "", frozenset(ranks)))
 
 
 def _read_remotes(r: int, gpu: dict[str, Any], n: int, rank: Rank, access: Access) -> None:
@@ -270,6 +272,31 @@ def _check_pairs(plan: Plan, out: Findings) -> None:
         if count > back and 0 <= peer < n:
             out.add("MPP-IDLE-CHANNEL", f"{count} {word} channels lead to rank {peer}, but {back} "
                     f"back", rank=r)  # fmt: skip
+
+
+def _check_switches(plan: Plan, out: Findings) -> None:
+    """Ranks set their switch channels up one after the other, each with the whole group."""
+    lists = [rank.switches for rank in plan.ranks]
+    for r, own in enumerate(lists):
+        peers = sorted({p for _, group in own for p in group if r < p < len(lists)})
+        for peer in peers:
+            if lists[peer] == own:
+                continue
+            mine = [one for one in own if peer in one[1]]
+            other = [one for one in lists[peer] if r in one[1]]
+            for k, (one, two) in enumerate(zip_longest(mine, other)):
+                if one != two:
+                    out.add("MPP-SWITCH-ORDER", f"switch channel {k} of those with rank {peer} is "
+                            f"{_named(one)} here, {_named(two)} there", rank=r)  # fmt: skip
+                    break
+
+
+def _named(switch: tuple[str, frozenset[int]] | None) -> str:
+    if switch is None:
+        return "none"
+    ranks = sorted(switch[1])
+    shown = ", ".join(map(str, ranks[:8])) + (", ..." if len(ranks) > 8 else "")
+    return f"buffer {switch[0]!r} of ranks {shown}"
 
 
 # --- thread blocks --------------------------------------------------------------------------------

@@ -9,11 +9,11 @@ Remote = tuple[int | None, str | None]  # rank and buffer letter; None where unk
 
 @dataclass(slots=True)
 class Rank:
-    """A rank's lists. `channels`: peers by type; `switches`: (buffer letter, chunks) a group."""
+    """A rank's lists. `channels`: peers by type; `switches`: (buffer letter, ranks) a group."""
 
     chunks: dict[str, int] = field(default_factory=dict)  # by buffer letter
     channels: dict[str, list[int]] = field(default_factory=lambda: {"memory": [], "port": []})
-    switches: list[tuple[str, int]] = field(default_factory=list)
+    switches: list[tuple[str, frozenset[int]]] = field(default_factory=list)
     remotes: list[tuple[int | None, str | None, frozenset[str]]] = field(default_factory=list)
     semaphores: int = 0
     broken: bool = False  # some entry of channels could not be read

@@ -256,8 +256,11 @@ _add(
      "silently give the first buffer", "add the type there"),
     ("MPP-TB-REMOTES", "a thread block reaches 16 remote buffers by a type",
      "use more thread blocks"),
-    ("MPP-SWITCH-GROUP", "a switch channel's rank_groups name ranks of the plan, the own one too",
-     "correct ranks and size"),
+    ("MPP-SWITCH-GROUP", "a switch channel's rank_groups name ranks of the plan, the own one and "
+     "others", "correct ranks and size"),
+    ("MPP-SWITCH-ORDER", "all ranks of a group list the same switch channels in one order: the "
+     "n-th are set up together", "correct group, buffer_type or order; ranks wait for each other "
+     "otherwise, or join different buffers"),
     ("MPP-SEMAPHORE-INIT", "a semaphore starts at 0 to 2^31 - 1", "correct init_value"),
 )  # fmt: skip
 
