@@ -260,9 +260,94 @@ def test_a_race_with_the_next_launch() -> None:
     assert (place.rank, place.block, place.step) == (1, 0, 0)
 
 
+def test_fixed_scratch_is_followed_as_a_long_one() -> None:
+    reuse = spoil_json.top(reuse_resources=True)
+    found = lint(reuse(JSON["chain"]), "p")
+    assert found.ok
+    assert {"MPP-REUSE", "RUN-PARTLY-FOLLOWED"} <= rules_of(found)
+    assert found.verified is None  # not all of it
+    spoilt = spoil_json.drop_inner(1, 0, 3, 1)(JSON["chain"])
+    assert "RUN-RACE-NOP" in rules_of(lint(reuse(spoilt), "p"))
+
+
+def packets_by_switch(n: int = 13, slot: int | None = None) -> dict[str, Any]:
+    """An allgather: a rank packs its chunk, and has the switch store the packets everywhere."""
+    gpus = []
+    for r in range(n):
+        own = {"type": "s", "index": r, "size": 1}
+        out = {"switch_channel_id": 0, "index": r if slot is None else slot, "size": 1}
+        ops: list[dict[str, Any]] = [
+            {"name": "cpkt", "src_buff": [{"type": "i", "index": 0, "size": 1}], "dst_buff": [own]},
+            {"name": "gstorepkt", "channel_type": "switch", "src_buff": [own], "dst_buff": [out]},
+        ]
+        ops += [
+            {
+                "name": "upkt",
+                "src_buff": [{"type": "s", "index": k, "size": 1}],
+                "dst_buff": [{"type": "o", "index": k, "size": 1}],
+            }
+            for k in range(n)
+        ]
+        channel = {
+            "channel_type": "switch",
+            "buffer_type": "s",
+            "rank_groups": [{"size": n, "ranks": list(range(n))}],
+        }
+        block = {
+            "id": 0,
+            "ops": ops,
+            "channels": [{"channel_type": "switch", "channel_ids": [0]}],
+            "remote_buffer_refs": [],
+        }
+        gpus.append(
+            {
+                "id": r,
+                "input_chunks": 1,
+                "output_chunks": n,
+                "scratch_chunks": n,
+                "threadblocks": [block],
+                "channels": [channel],
+                "remote_buffers": [],
+                "semaphores": [],
+            }
+        )
+    return {
+        "name": "packets by switch",
+        "collective": "allgather",
+        "protocol": "LL",
+        "inplace": False,
+        "reuse_resources": False,
+        "use_double_scratch_buffer": True,
+        "buffer_alignment": 16,
+        "num_threads_per_block": 256,
+        "min_message_size": 0,
+        "max_message_size": 2**20,
+        "gpus": gpus,
+    }
+
+
+def test_packets_through_a_switch_are_followed() -> None:
+    found = lint(json.dumps(packets_by_switch()), "p")
+    assert found.ok, found.findings
+    assert {"MPP-SWITCH", "RUN-PARTLY-FOLLOWED"} <= rules_of(found)
+    (place,) = [f.text for f in found.findings if f.rule == "RUN-PARTLY-FOLLOWED"]
+    assert place == "gstorepkt was followed as an rppkt to every other rank of the group"
+
+
+def test_packets_through_a_switch_that_are_wrong() -> None:
+    plan = packets_by_switch()
+    ops = plan["gpus"][2]["threadblocks"][0]["ops"]
+    ops[3]["dst_buff"], ops[4]["dst_buff"] = ops[4]["dst_buff"], ops[3]["dst_buff"]
+    found = lint(json.dumps(plan), "p")
+    assert "RUN-WRONG-RESULT" in rules_of(found)
+    plan = packets_by_switch()
+    plan["gpus"][2]["threadblocks"][0]["ops"][0] = {"name": "nop"}
+    found = lint(json.dumps(plan), "p")
+    assert "RUN-DEADLOCK" in rules_of(found)
+
+
 def test_what_cannot_be_followed_says_so() -> None:
-    reuse = spoil_json.top(reuse_resources=True)(JSON["chain"])
-    found = lint(reuse, "p")
+    found = lint(json.dumps(packets_by_switch(slot=1)), "p")
     assert "RUN-UNFOLLOWED" in rules_of(found)
     assert not found.ok
     assert found.verified is None

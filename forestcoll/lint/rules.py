@@ -369,6 +369,7 @@ _add(
     "warning",
     ("RUN-DATA-UNFOLLOWED", "the result is compared with the collective's",
      "say with --collective what it is meant to be"),
+    ("RUN-PARTLY-FOLLOWED", "all that the plan does was followed", "look at the rest by hand"),
 )  # fmt: skip
 _add(
     "note",

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from forestcoll.errors import ForestCollError, PlanError, UnsupportedError
 from forestcoll.lint.findings import At, Findings
+from forestcoll.lint.json_stand_ins import stand_in
 from forestcoll.lint.rules import RULES
 from forestcoll.plans import Format
 from forestcoll.plans.onesided_rules import body_of
@@ -57,7 +58,7 @@ def run_plan(
     other = told.collective is None and word in STAND_IN
     if other:
         told = replace(told, collective=Collective.ALLREDUCE)
-    program = _read(text, source, form, told, out)
+    program, partly = _read(text, source, form, told, out)
     if program is None:
         return None, None
     before = out.errors
@@ -87,7 +88,7 @@ def run_plan(
         _check_flushes(program, launches, out)
     if done is not None and program.root < 0 <= done.root:
         out.add("RUN-ROOT", f"the root is rank {done.root}")
-    return program, done if not other else None
+    return program, None if other or partly else done
 
 
 def _any_root(program: Program) -> int:
@@ -135,23 +136,37 @@ def _collective(text: str, form: Format) -> str:
     return found[1] if found else ""
 
 
-def _read(text: str, source: str, form: Format, told: Told, out: Findings) -> Program | None:
+def _read(
+    text: str, source: str, form: Format, told: Told, out: Findings
+) -> tuple[Program | None, bool]:
+    """The program, and whether another one stands in for what the file says."""
+    partly = False
     try:
-        program = _loads(text, source, form, told)
+        try:
+            program = _loads(text, source, form, told)
+        except UnsupportedError:
+            if out.errors or form == "msccl-xml":
+                raise
+            other, said = stand_in(text)
+            if not said:
+                raise
+            program, partly = _loads(other, source, form, told), True
+            for words in said:
+                out.add("RUN-PARTLY-FOLLOWED", words)
     except (PlanError, UnsupportedError) as error:
         if out.errors:
             out.add("RUN-SKIPPED", SKIPPED)
         else:
             rule = "RUN-REFUSED" if isinstance(error, PlanError) else "RUN-UNFOLLOWED"
             out.add(rule, str(error).removeprefix(f"{source}:").strip())
-        return None
+        return None, False
     if program.collective.rooted and told.root is None and "root" in program.extra.get("notes", ""):
         program = replace(program, root=-1)  # nobody says it: the data do
     if told.root is not None:
         program = replace(program, root=told.root)
     if told.place is not None:
         program = replace(program, in_place=told.place != "out", out_of_place=told.place != "in")
-    return program
+    return program, partly
 
 
 def _loads(text: str, source: str, form: Format, told: Told) -> Program:
