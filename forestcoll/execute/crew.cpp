@@ -9,6 +9,7 @@
 #include <cstring>
 #include <system_error>
 
+#include "pages.hpp"
 #include "scheduler.hpp"
 
 namespace forestcoll {
@@ -36,6 +37,7 @@ void reset_signals(const sigset_t& mask) {
   prctl(PR_SET_NAME, name);
   reset_signals(mask);
   Control& control = *m.control;
+  map_pages(m, rank);
   for (;;) {
     while (control.launch.load() == seen) sleep_while(control.launch, seen);
     seen = control.launch.load();

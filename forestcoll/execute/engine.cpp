@@ -8,6 +8,7 @@
 
 #include "crew.hpp"
 #include "endings.hpp"
+#include "pages.hpp"
 #include "scheduler.hpp"
 
 namespace forestcoll {
@@ -302,6 +303,7 @@ Result Engine::launch(const std::vector<byte*>& addresses, const Options& option
     lay_out_teams(s);
     lay_out_slots(s);
     cut_averages(s, averages);
+    if (options.processes) list_pages(s);
   }
   prepare_launch(s);
   s.control->turn = turn;

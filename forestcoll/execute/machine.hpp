@@ -122,6 +122,7 @@ struct Machine {
   std::vector<std::vector<std::int32_t>> members;     // per barrier: blocks
   std::vector<std::vector<std::int32_t>> packet_readers;  // per rank: blocks that wait for packets
   std::vector<std::vector<Tile>> tiles;               // per team: what is to be divided at the end
+  std::vector<std::vector<Tile>> pages;               // per rank that is a process: what it reaches
   int workers = 0, teams = 0, ranks = 0;
 
   std::unique_ptr<Region> state_memory, team_memory, slot_memory;
