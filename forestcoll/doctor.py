@@ -11,16 +11,16 @@ import shutil
 import subprocess
 import sys
 from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from forestcoll.execute.gpu.compiler import Platform
 
 OK, MISSING, ABSENT = "ok", "MISSING", "-"
 """States of a finding: there; needed and not there; not there, and only some features want it."""
 
 PACKAGES = ("click", "networkx", "numpy", "ortools", "pydantic", "PyYAML", "rich")
-TOOLS = (
-    ("C++ compiler", ("c++", "g++", "clang++"), "building from source"),
-    ("nvcc", ("nvcc",), "CUDA"),
-    ("hipcc", ("hipcc",), "ROCm"),
-)
+COMPILERS = ("c++", "g++", "clang++")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,9 @@ def examine() -> list[Finding]:
         _native("engine", "forestcoll.execute._engine"),
         *map(_package, PACKAGES),
         _catalogue(),
-        *(_tool(name, commands, purpose) for name, commands, purpose in TOOLS),
+        _compiler(),
+        _gpu_compiler("nvcc", "cuda", "NVIDIA GPUs"),
+        _gpu_compiler("hipcc", "hip", "AMD GPUs"),
         _gpu(),
         _torch(),
         _machine(),
@@ -82,17 +84,35 @@ def _catalogue() -> Finding:
     return Finding("catalogue", OK, f"{len(names)} topologies")
 
 
-def _tool(name: str, commands: tuple[str, ...], purpose: str) -> Finding:
-    path = next((p for p in map(shutil.which, commands) if p), None)
+def _compiler() -> Finding:
+    what = "C++ compiler"
+    path = next((p for p in map(shutil.which, COMPILERS) if p), None)
     if path is None:
-        return Finding(name, ABSENT, f"not found (only for {purpose})")
+        return Finding(what, ABSENT, "not found (only for building from source)")
     try:
         done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=20)
     except (OSError, subprocess.TimeoutExpired) as error:
-        return Finding(name, ABSENT, f"{path} does not run: {error}")
-    lines = [line.strip() for line in done.stdout.splitlines() if line.strip()]
-    told = next((line for line in lines if "release" in line.lower()), lines[0] if lines else "")
-    return Finding(name, OK, f"{path} ({told})" if told else path)
+        return Finding(what, ABSENT, f"{path} does not run: {error}")
+    return Finding(what, OK, _told(path, done.stdout))
+
+
+def _gpu_compiler(name: str, kind: Platform, purpose: str) -> Finding:
+    """What the GPU engine would call, and what that says of itself when called so."""
+    from forestcoll.execute.gpu import compiler
+
+    found = compiler.find_compiler(kind)
+    if found is None:
+        return Finding(name, ABSENT, f"not found (only for {purpose})")
+    if not found.version:
+        return Finding(name, ABSENT, f"{found.path} does not run")
+    return Finding(name, OK, _told(found.path, found.version))
+
+
+def _told(path: str, version: str) -> str:
+    """A path, with the telling line of what its `--version` prints."""
+    lines = [line.strip() for line in version.splitlines() if line.strip()]
+    line = next((line for line in lines if "release" in line.lower()), lines[0] if lines else "")
+    return f"{path} ({line})" if line else path
 
 
 def _gpu() -> Finding:

@@ -223,8 +223,11 @@ def test_the_engine_compiles(
     found = builds.find_compiler(platform)
     if found is None:
         pytest.skip(f"no compiler for {platform} is installed")
+    found = replace(found, quick=True)  # -O3 finds no other errors and takes longer
     made = builds.compile_library(found, architectures, tmp_path)
-    assert made.read_bytes()[:4] == b"\x7fELF"
+    code = made.read_bytes()
+    assert code[:4] == b"\x7fELF"
+    assert all(name.encode() in code for name in architectures)
     assert builds.compile_library(found, architectures, tmp_path) == made
     assert [p.name for p in tmp_path.iterdir()] == [made.name]
 
@@ -249,6 +252,26 @@ def test_builds_are_kept_by_what_went_into_them(tmp_path: Path) -> None:
     lines = calls.read_text().splitlines()
     assert len(lines) == 3
     assert "-gencode arch=compute_90,code=sm_90" in lines[0]
+
+
+def test_hipcc_is_asked_as_it_is_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from forestcoll import doctor
+
+    tool = tmp_path / "hipcc"
+    tool.write_text('#!/bin/bash\necho "hipcc for ${HIP_PLATFORM:-whatever it finds}"\n')
+    tool.chmod(0o755)
+    monkeypatch.delenv("HIP_PLATFORM", raising=False)
+    monkeypatch.setenv("HIPCC", str(tool))
+    found = builds.find_compiler("hip")
+    assert found == builds.Compiler("hip", str(tool), "hipcc for amd")
+    told = {f.what: f for f in doctor.examine()}["hipcc"]
+    assert (told.state, told.found) == (doctor.OK, f"{tool} (hipcc for amd)")
+    broken = tmp_path / "broken"
+    broken.write_text("#!/bin/bash\nexit 1\n")
+    broken.chmod(0o755)
+    monkeypatch.setenv("HIPCC", str(broken))
+    told = {f.what: f for f in doctor.examine()}["hipcc"]
+    assert (told.state, told.found) == (doctor.ABSENT, f"{broken} does not run")
 
 
 def test_a_compiler_that_fails_is_quoted(tmp_path: Path) -> None:

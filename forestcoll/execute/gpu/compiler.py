@@ -32,22 +32,26 @@ PATIENCE = 900  # seconds for the compiler
 
 @dataclass(frozen=True, slots=True)
 class Compiler:
-    """A compiler for GPUs. `version`: what it says of itself."""
+    """A compiler for GPUs. `version`: what it says of itself; `quick`: slow code, compiled soon."""
 
     platform: Platform
     path: str
     version: str
+    quick: bool = False
 
     def command(self, architectures: Sequence[str], target: Path) -> list[str]:
         """The command that builds the library for the architectures (`sm_90`, `gfx90a`)."""
-        common = ["-std=c++20", "-O3", "-shared"]
+        # Some headers of HIP cannot be compiled without any optimisation.
+        level = "-O3" if not self.quick else {"cuda": "-O0", "hip": "-O1"}[self.platform]
+        common = ["-std=c++20", level, "-shared"]
         if self.platform == "cuda":
             codes = [
                 option
                 for name in architectures
                 for option in ("-gencode", f"arch={name.replace('sm_', 'compute_')},code={name}")
             ]
-            own = [*common, "-Xcompiler", "-fPIC", *codes]
+            device = ["-Xcicc", "-O0", "-Xptxas", "-O0"] if self.quick else []
+            own = [*common, *device, "-Xcompiler", "-fPIC", *codes]
         else:
             own = [*common, "-fPIC", "-x", "hip", *(f"--offload-arch={a}" for a in architectures)]
         return [self.path, *own, "-o", str(target), str(SOURCE)]
@@ -104,10 +108,9 @@ def compile_library(compiler: Compiler, architectures: Sequence[str], folder: Pa
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         made = Path(scratch) / "library.so"
         command = compiler.command(architectures, made)
-        environment = {**os.environ, "HIP_PLATFORM": "amd"}
         try:
             done = subprocess.run(
-                command, capture_output=True, text=True, timeout=PATIENCE, env=environment
+                command, capture_output=True, text=True, timeout=PATIENCE, env=_environment()
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise ExecutionError(f"compiling the GPU engine: {error}") from None
@@ -131,10 +134,31 @@ def _version(path: str) -> str:
     return "\n".join(_lines(path, "--version"))
 
 
+def _environment() -> dict[str, str]:
+    """Else hipcc is a mere front of nvcc's where it finds that, and bears its version."""
+    return {**os.environ, "HIP_PLATFORM": "amd"}
+
+
 def _lines(*command: str) -> list[str]:
     """What a command prints; nothing where it does not exist or fails."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=60, env=_environment()
+        )
     except (OSError, subprocess.TimeoutExpired):
         return []
     return done.stdout.splitlines() if done.returncode == 0 else []
+
+
+def find_library() -> Path:
+    """The native half for this machine's GPUs, built if it is not there yet.
+
+    Raises UnsupportedError where there is no GPU, or no compiler for it.
+    """
+    found = find_platform()
+    if found is None:
+        raise UnsupportedError(
+            "no GPU is seen (neither nvidia-smi nor rocm_agent_enumerator names one); "
+            "--engine cpu needs none"
+        )
+    return library(*found)
