@@ -101,7 +101,7 @@ def lab(
             seconds=seconds,
             size=size,
             iterations=iterations,
-            progress=lambda name: progress(f"measuring {name}", 0.0),
+            progress=lambda name, done: progress(f"measuring {name}", done),
         )
     if as_json:
         print_json(report.summary(result))

@@ -7,12 +7,12 @@ where it does not work), and PyTorch.
     routes     which way the traffic of every two ranks takes, and how fast theory says it is
     network    namespaces, veth pairs, tbf queues, routing tables
     ranks      a process in each GPU's namespace
-    compare    all of it, for a plan and what it is measured against
+    comparing  all of it, for a plan and what it is measured against
 """
 
 from __future__ import annotations
 
-from forestcoll.lab.compare import AGAINST, Measured, Report, compare
+from forestcoll.lab.comparing import AGAINST, Measured, Report, compare
 from forestcoll.lab.network import lacking
 
 __all__ = ["AGAINST", "Measured", "Report", "compare", "lacking"]

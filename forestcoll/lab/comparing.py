@@ -106,7 +106,7 @@ def compare(
     seconds: float = 20.0,
     size: int | None = None,
     iterations: int = 1,
-    progress: Callable[[str], None] | None = None,
+    progress: Callable[[str, float], None] | None = None,
 ) -> Report:
     """Measure the plan and what it is measured against on the fabric of `graph`.
 
@@ -119,9 +119,9 @@ def compare(
     scale = _scale(graph, rate)
     rows = []
     with Network(graph, scale) as network:
-        for entry in entries:
+        for k, entry in enumerate(entries):
             if progress is not None:
-                progress(entry.name)
+                progress(entry.name, k / len(entries))
             rows.append(
                 _measure(network, entry, scale, program.collective, seconds, size, iterations)
             )

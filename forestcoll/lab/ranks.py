@@ -1,27 +1,24 @@
 """The ranks of a lab: a process in each GPU's namespace, joined by gloo over the fabric.
 
-Processes are forked from one that has imported PyTorch, and die with it: it dies with the lab.
+Processes are forked from one that has imported PyTorch, which ends with the last of them; they end
+with the lab.
 """
 
 from __future__ import annotations
 
-import ctypes
 import multiprocessing
 import os
 import signal
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
-from pathlib import Path
+from threading import Thread
 from typing import Any
 
 from forestcoll.errors import ExecutionError
 from forestcoll.lab.network import enter
 from forestcoll.program import Collective, Program
-
-_PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,25 +52,27 @@ def run(trial: Trial, spaces: Sequence[str], patience: float) -> Outcome:
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["forestcoll.lab.ranks", "forestcoll.torch.measure"])
-    with tempfile.TemporaryDirectory(prefix="forestcoll-lab-") as folder:
-        store = str(Path(folder) / "store")
-        pipes = [context.Pipe(duplex=False) for _ in spaces]
-        processes = [
-            context.Process(
-                target=_rank, args=(rank, spaces, store, trial, pipes[rank][1]), daemon=True
-            )
-            for rank in range(len(spaces))
-        ]
-        try:
-            for process, (_, theirs) in zip(processes, pipes, strict=True):
-                process.start()
-                theirs.close()
-            return _collect([ours for ours, _ in pipes], patience)
-        finally:
-            for process in processes:
-                if process.pid is not None:
-                    process.kill()
-                    process.join()
+    # Where the ranks find each other: a file that is gone with this process, whatever ends it.
+    memory = os.memfd_create("forestcoll-lab")
+    store = f"/proc/{os.getpid()}/fd/{memory}"
+    pipes = [context.Pipe() for _ in spaces]
+    processes = [
+        context.Process(
+            target=_rank, args=(rank, spaces, store, trial, pipes[rank][1]), daemon=True
+        )
+        for rank in range(len(spaces))
+    ]
+    try:
+        for process, (_, theirs) in zip(processes, pipes, strict=True):
+            process.start()
+            theirs.close()
+        return _collect([ours for ours, _ in pipes], patience)
+    finally:
+        for process in processes:
+            if process.pid is not None:
+                process.kill()
+                process.join()
+        os.close(memory)
 
 
 def _collect(pipes: list[Connection], patience: float) -> Outcome:
@@ -103,9 +102,9 @@ def _collect(pipes: list[Connection], patience: float) -> Outcome:
 
 
 def _rank(rank: int, spaces: Sequence[str], store: str, trial: Trial, pipe: Connection) -> None:
-    # Ctrl-C is for the lab itself, which ends its ranks; so is whatever else ends it.
+    # Ctrl-C is for the lab itself, which ends its ranks.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    Thread(target=_die_with, args=(pipe,), daemon=True).start()
     # What else runs on the machine should not show in the figures; gloo's threads inherit this.
     _urgent(True)
     try:
@@ -117,6 +116,15 @@ def _rank(rank: int, spaces: Sequence[str], store: str, trial: Trial, pipe: Conn
         pipe.send(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
         raise
     pipe.send(said)
+
+
+def _die_with(lab: Connection) -> None:
+    """End this process when the lab's own is gone, however that came about.
+
+    Its parent is not the lab but the process that forks ranks, which lives as long as they do.
+    """
+    wait([lab])  # it never says anything
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _measure(rank: int, n: int, store: str, trial: Trial) -> Outcome:

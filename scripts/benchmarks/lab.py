@@ -81,7 +81,7 @@ def measure(fabric: Fabric, seconds: float, rate: float) -> lab.Report:
         name=known.name,
         seconds=seconds,
         rate=rate,
-        progress=lambda name: print(f"{known.name}: {name}", file=sys.stderr, flush=True),
+        progress=lambda name, _: print(f"{known.name}: {name}", file=sys.stderr, flush=True),
     )
 
 

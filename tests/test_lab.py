@@ -1,0 +1,407 @@
+"""The fabric lab: ways, tables and links as values; and fabrics really built, where that can be."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from importlib.util import find_spec
+from itertools import pairwise, permutations
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import forestcoll
+from forestcoll import baselines, errors
+from forestcoll.graph import CapacityGraph
+from forestcoll.lab.routes import Routes, routes, tables
+
+if find_spec("torch") is None:
+    pytest.skip("PyTorch is not installed (extra 'torch')", allow_module_level=True)
+
+from forestcoll import lab
+from forestcoll.cli import main
+from forestcoll.lab import comparing, network
+
+LACKING = lab.lacking()
+REQUIRED = os.environ.get("FORESTCOLL_LAB") == "required"
+fabric = pytest.mark.skipif(bool(LACKING) and not REQUIRED, reason=LACKING or "it runs")
+SETTINGS = {"boxes": "2", "gpus": "2", "rails": "2"}
+MACHINES: list[tuple[str, dict[str, str]]] = [
+    ("rail", SETTINGS),
+    ("mi250", {}),
+    ("ring", {"gpus": "5"}),
+]
+
+
+def graph_of(name: str, settings: dict[str, str]) -> CapacityGraph:
+    return CapacityGraph.from_topology(forestcoll.load_topology(name, settings))
+
+
+def synthesized(name: str, settings: dict[str, str], collective: str = "allreduce") -> Any:
+    return forestcoll.synthesize(
+        forestcoll.load_topology(name, settings),
+        collective,
+        target="mscclpp",
+        formats=("mscclpp-json",),
+    )
+
+
+# --- ways and tables ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "settings"), MACHINES)
+def test_every_packet_takes_its_way(name: str, settings: dict[str, str]) -> None:
+    """Node by node, by nothing but the node's own table."""
+    made = synthesized(name, settings)
+    graph = made.forest.graph
+    found, ranks = routes(graph, made.forest), graph.ranks
+    nodes = tables(found)
+    links = set(zip(graph.tail, graph.head, strict=True))
+    for i, j in permutations(range(len(ranks)), 2):
+        at, way = ranks[i], [ranks[i]]
+        while at != ranks[j] and len(way) <= graph.n:
+            table = nodes[at]
+            at = table.between.get((i, j), table.to[j])
+            way.append(at)
+        assert tuple(way) == found.ways[i, j]
+        assert set(pairwise(way)) <= links
+
+
+@pytest.mark.parametrize(("name", "settings"), MACHINES)
+def test_edges_of_trees_use_their_links(name: str, settings: dict[str, str]) -> None:
+    """Where no two ranks have several ways, the fabric loses nothing of the forest's bandwidth."""
+    made = synthesized(name, settings)
+    graph, forest = made.forest.graph, made.forest
+    found, number = routes(graph, forest), {node: k for k, node in enumerate(graph.ranks)}
+    ways = {path for tree in forest.trees for path in tree.edges}
+    taken = {found.ways[number[path[0]], number[path[-1]]] for path in ways}
+    assert taken <= ways
+    assert found.split == () or len(taken) < len(ways)
+    entry = comparing._entry("plan", graph, made.programs["mscclpp-json"], forest)
+    if not found.split:
+        assert entry.algbw == forest.algbw
+    assert entry.algbw <= forest.algbw
+
+
+def test_what_no_forest_says_goes_the_shortest_way_through_switches() -> None:
+    graph = graph_of("rail", SETTINGS)
+    names = {name: node for node, name in enumerate(graph.names)}
+    ways = routes(graph).ways
+    words = {pair: [graph.names[node] for node in way] for pair, way in ways.items()}
+    assert words[0, 1] == ["box0/gpu0", "box0/nvswitch", "box0/gpu1"]
+    assert words[0, 2] == ["box0/gpu0", "rail0", "box1/gpu0"]
+    assert words[0, 3] == ["box0/gpu0", "rail0", "spine", "rail1", "box1/gpu1"]
+    assert names["spine"] not in graph.ranks
+
+
+def test_ways_over_a_mesh_go_through_ranks() -> None:
+    graph = graph_of("ring", {"gpus": "5"})
+    assert [len(routes(graph).ways[0, k]) for k in range(1, 5)] == [2, 3, 3, 2]
+
+
+def test_no_way() -> None:
+    pair = forestcoll.load_topology("ring", {"gpus": "2"})
+    graph = replace(CapacityGraph.from_topology(pair), tail=(0,), head=(1,), capacity=(1,))
+    with pytest.raises(errors.InfeasibleError, match=r"^no way from gpu1 to gpu0$"):
+        routes(graph)
+
+
+def test_prediction_of_several_ways_counts_what_meets_on_the_one_taken() -> None:
+    """Two ways of 10 each between two ranks: the fabric has one, and says so."""
+    graph = graph_of("rail", SETTINGS)
+    number = {name: node for node, name in enumerate(graph.names)}
+    a, b = number["box0/gpu0"], number["box1/gpu0"]
+    found = routes(graph)
+    loads = {(0, 2): Fraction(1, 2), (1, 3): Fraction(1, 4)}
+    assert found.link_loads(loads)[a, number["rail0"]] == Fraction(1, 2)
+    assert found.algbw(loads) == 100  # 50 GB/s for half of the data
+    both = Routes(graph, {**found.ways, (1, 3): (graph.ranks[1], a, b)}, ((1, 3),))
+    assert both.link_loads(loads)[a, b] == Fraction(1, 4)
+
+
+def test_theory_of_rings_and_gloo() -> None:
+    """Twice (n - 1) / n of the data over the slowest link that the ring crosses."""
+    graph = graph_of("rail", SETTINGS)
+    assert comparing._gloo(graph).algbw == 50 * Fraction(4, 6)
+    ring = baselines.ring(graph)
+    assert ring.algbw == 50 * Fraction(4, 6)
+
+
+# --- links ----------------------------------------------------------------------------------------
+
+
+def test_rates_are_the_bandwidths_scaled() -> None:
+    graph = graph_of("rail", SETTINGS)
+    scale = comparing._scale(graph, 40.0)
+    assert scale == Fraction(40_000_000, 4 * 500)
+    made = network.wires(graph, scale)
+    assert {(w.there, w.back) for w in made} == {(9 * 10**6,) * 2, (10**6,) * 2, (2 * 10**6,) * 2}
+    assert len({w.name for w in made}) == len(made) == 4 + 4 + 2
+    assert len({w.mac(node) for w in made for node in (w.a, w.b)}) == 2 * len(made)
+
+
+def test_rate_by_default_grows_with_the_processors() -> None:
+    graph = graph_of("rail", SETTINGS)
+    cores = len(os.sched_getaffinity(0))
+    assert comparing._scale(graph, 0.0) * 2000 == int(comparing.DEFAULT_RATE * cores * 1e6)
+
+
+def test_one_way_links_and_links_slowed() -> None:
+    known = forestcoll.load_topology("ring", {"gpus": "3"})
+    from forestcoll.edit import edit, parse_scale
+
+    slowed = edit(known, ["gpu1->gpu0"], [parse_scale("gpu1->gpu2=1/4")])
+    graph = CapacityGraph.from_topology(slowed)
+    rates = {(w.a, w.b): (w.there, w.back) for w in network.wires(graph, Fraction(100))}
+    assert rates == {(0, 1): (5000, 0), (0, 2): (5000, 5000), (1, 2): (1250, 5000)}
+
+
+def test_addresses() -> None:
+    assert network.address(0) == "10.77.0.1"
+    assert network.address(250) == "10.77.1.1"
+    assert len({network.address(rank) for rank in range(1000)}) == 1000
+
+
+# --- what cannot be done --------------------------------------------------------------------------
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: str, code: int = 1) -> str:
+    assert main(["lab", *words]) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    return err.strip().splitlines()[-1]
+
+
+def test_not_root(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda tool: f"/sbin/{tool}")
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert refused(capsys, "-t", "star") == (
+        "forestcoll: error: the lab makes network namespaces and links, which takes root: run it "
+        "with sudo"
+    )
+
+
+def test_no_tools(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda tool: None if tool == "tc" else "/sbin/ip")
+    assert refused(capsys, "-t", "star") == (
+        "forestcoll: error: the lab needs tc (Debian: iproute2)"
+    )
+    monkeypatch.setattr(shutil, "which", lambda tool: None)
+    assert "needs ip and tc (" in refused(capsys, "-t", "star")
+
+
+def test_no_right_to_namespaces(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Root in a container without the right."""
+
+    def refuse() -> int:
+        raise PermissionError(1, "Operation not permitted", "unshare")
+
+    monkeypatch.setattr(shutil, "which", lambda tool: f"/sbin/{tool}")
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(network, "_new_space", refuse)
+    assert refused(capsys, "-t", "star").startswith(
+        "forestcoll: error: the lab cannot make namespaces, veth links and tbf queues here: "
+        "[Errno 1] Operation not permitted"
+    )
+
+
+def test_no_torch(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [n for n in sys.modules if n.startswith("forestcoll.torch")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    said = refused(capsys, "-t", "star")
+    assert "PyTorch" in said
+    assert "forestcoll[torch]" in said
+
+
+def test_usage(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert refused(capsys, code=2) == (
+        "forestcoll: error: Missing option '--topology' / '-t' (see 'forestcoll lab --help')"
+    )
+    said = refused(capsys, "-t", "star", "--against", "rung", code=2)
+    assert "'rung' is not one of 'ring', 'rings', 'tree', 'double-tree', 'gloo', 'none'" in said
+    said = refused(capsys, "-t", "star", "--against", "none", "--against", "ring", code=2)
+    assert "--against none goes alone" in said
+    assert refused(capsys, "-t", "strar") == (
+        "forestcoll: error: no file and no topology of the catalogue is called 'strar'; did "
+        "you mean 'star'?"
+    )
+    missing = str(tmp_path / "missing.msccl.xml")
+    assert "missing.msccl.xml" in refused(capsys, "-t", "star", "--plan", missing)
+
+
+def test_plans_for_others() -> None:
+    made = synthesized("star", {"gpus": "3"})
+    program = made.programs["mscclpp-json"]
+    with pytest.raises(errors.PlanError, match=r"^the plan is for 3 ranks, the topology has 4 GPU"):
+        lab.compare(graph_of("star", {"gpus": "4"}), program, None)
+    slower = graph_of("star", {"gpus": "3", "bandwidth": "25"})
+    with pytest.raises(errors.PlanError, match=r"^the forest beside the plan is for another topol"):
+        lab.compare(slower, program, made.forest)
+    boxed = graph_of("dgx-a100", {"boxes": "1"})
+    other = synthesized("dgx1-v100", {}).programs["mscclpp-json"]
+    if other.names != tuple(boxed.names[node] for node in boxed.ranks):
+        with pytest.raises(errors.PlanError, match="a plan for another machine, or for its GPUs"):
+            lab.compare(boxed, other, None)
+    with pytest.raises(errors.UnsupportedError, match=r"unknown baseline 'rung'; did you mean"):
+        lab.compare(made.forest.graph, program, made.forest, against=["rung"])
+
+
+@fabric
+def test_links_too_slow_to_measure() -> None:
+    with pytest.raises(errors.UnsupportedError, match=r"^the slowest link would have 0\.1 Mbit/s"):
+        network.Network(graph_of("star", {"gpus": "3"}), Fraction(100_000, 50))
+
+
+# --- fabrics, really built ------------------------------------------------------------------------
+
+
+def spaces_of(pid: int) -> set[str]:
+    """The network namespaces that a process is in or holds."""
+    found = set()
+    for link in (Path(f"/proc/{pid}/ns/net"), *Path(f"/proc/{pid}/fd").glob("*")):
+        try:
+            target = os.readlink(link)
+        except OSError:  # it, or what it had open, is gone
+            continue
+        if target.startswith("net:["):
+            found.add(target)
+    return found
+
+
+def processes() -> dict[int, int]:
+    """Every process and its parent; no zombies."""
+    found = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
+        except OSError:
+            continue
+        if state != "Z":
+            found[int(entry.name)] = int(parent)
+    return found
+
+
+@dataclass
+class Lab:
+    """A lab as a process, and all that it has made so far."""
+
+    process: subprocess.Popen[str]
+    pids: set[int] = field(default_factory=set)
+    ranks: set[int] = field(default_factory=set)
+    spaces: set[str] = field(default_factory=set)
+
+    def watch(self, ranks: int) -> None:
+        """Wait until all ranks of a schedule are there."""
+        own, end = os.readlink("/proc/self/ns/net"), time.monotonic() + 90
+        while len(self.ranks) < ranks:
+            assert time.monotonic() < end, "no ranks"
+            assert self.process.poll() is None, self.process.communicate()
+            parents = processes()
+            mine = {self.process.pid}
+            for _ in range(3):
+                mine |= {pid for pid, parent in parents.items() if parent in mine}
+            self.pids |= mine
+            held = {pid: spaces_of(pid) - {own} for pid in mine}
+            self.spaces |= set().union(*held.values())
+            del held[self.process.pid]
+            self.ranks = {pid for pid, spaces in held.items() if spaces}
+            time.sleep(0.05)
+
+    def left(self) -> tuple[set[int], set[str]]:
+        """Processes and namespaces that are still there, once they had time to go."""
+        end = time.monotonic() + 10
+        while True:
+            alive = self.pids & processes().keys()
+            spaces = self.spaces & set().union(*map(spaces_of, processes()))
+            if not (alive or spaces) or time.monotonic() > end:
+                return alive, spaces
+            time.sleep(0.05)
+
+
+def start(*words: str) -> Lab:
+    command = [sys.executable, "-m", "forestcoll", "lab", *words]
+    return Lab(subprocess.Popen(command, text=True, stdout=-1, stderr=-1))
+
+
+@pytest.fixture
+def links() -> Iterator[None]:
+    """This machine's own network is as it was before."""
+    before = sorted(os.listdir("/sys/class/net"))
+    yield
+    assert sorted(os.listdir("/sys/class/net")) == before
+
+
+RAIL = [word for name, value in SETTINGS.items() for word in ("--set", f"{name}={value}")]
+
+
+@fabric
+@pytest.mark.slow
+@pytest.mark.usefixtures("links")
+def test_measured_on_a_fabric() -> None:
+    """Right data over the right links, at a speed that is theirs."""
+    words = ["-t", "rail", *RAIL, "--rate", "40", "--seconds", "2", "--json"]
+    run = start(*words, "--against", "ring", "--against", "gloo")
+    run.watch(4)
+    # One for each GPU, box and switch of the fabric, besides its own.
+    assert len(spaces_of(run.process.pid)) == 4 + 2 + 3 + 1
+    out, err = run.process.communicate(timeout=120)
+    assert run.process.returncode == 0, err
+    assert run.left() == (set(), set())
+    report = json.loads(out)
+    plan, ring, gloo = report["rows"]
+    assert [row["schedule"] for row in report["rows"]] == ["plan", "ring", "gloo"]
+    assert [row["wrong"] for row in report["rows"]] == [0, 0, 0]
+    for row in report["rows"]:
+        # Every link has carried what theory says, and headers; nothing is faster than its links
+        # but for what they make up for. A busy machine may well be slower.
+        least, most = row["links"]
+        assert 1 <= least <= most < 1.5, row
+        assert 0.3 < row["of_predicted"] < 1.15, row
+    assert Fraction(plan["algbw"]) / Fraction(ring["algbw"]) == pytest.approx(
+        ring["plan_faster_theory"]
+    )
+    assert gloo["plan_faster_theory"] == ring["plan_faster_theory"] > 1.5
+    assert plan["measured"] > gloo["measured"]
+
+
+@fabric
+@pytest.mark.slow
+@pytest.mark.usefixtures("links")
+def test_nothing_is_left_however_it_ends() -> None:
+    """Ctrl-C, kill, kill -9, and a rank that dies: four labs at once."""
+    words = ["-t", "ring", "--set", "gpus=3", "--seconds", "300", "--rate", "20"]
+    labs = {how: start(*words, "--against", "none") for how in ("INT", "TERM", "KILL", "rank")}
+    try:
+        for run in labs.values():
+            run.watch(3)
+        for how, run in labs.items():
+            if how == "rank":
+                os.kill(min(run.ranks), signal.SIGKILL)
+            else:
+                run.process.send_signal(signal.Signals[f"SIG{how}"])
+        ends = {how: (*run.process.communicate(timeout=60), run.process.returncode)
+                for how, run in labs.items()}  # fmt: skip
+        for run in labs.values():
+            assert run.left() == (set(), set())
+    finally:
+        for run in labs.values():
+            run.process.kill()
+    interrupted = ("", "forestcoll: interrupted\n", 130)
+    assert ends["INT"] == ends["TERM"] == interrupted
+    assert ends["KILL"][2] == -signal.SIGKILL
+    out, err, code = ends["rank"]
+    assert (out, code) == ("", 1)
+    assert err.startswith("forestcoll: error: plan: ")
+    assert "died" in err
