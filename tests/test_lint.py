@@ -589,6 +589,40 @@ def test_verify_takes_what_the_file_does_not_say(tmp_path: Path) -> None:
     assert run("verify", str(path), "--place", "in", "--sms", "1") == 1
 
 
+def test_plans_that_answer_the_same_call(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stored(name: str, text: str) -> str:
+        (tmp_path / name).write_text(text, encoding="utf-8")
+        return str(tmp_path / name)
+
+    ring = XML["ring"]
+    first = stored("a.msccl.xml", ring.replace('maxBytes="0"', 'maxBytes="4096"'))
+    second = stored("b.msccl.xml", ring.replace('minBytes="0"', 'minBytes="4096"'))
+    stored("c.msccl.xml", ring.replace('minBytes="0"', 'minBytes="8192"').replace(
+        'outofplace="1"', 'outofplace="0"'))  # fmt: skip
+    stored("d.msccl.xml", XML["star"])
+    assert run("verify", "--target", "msccl", str(tmp_path)) == 0  # all in it
+    said = capsys.readouterr().out
+    assert (
+        f"warning: {first} and {second}: both answer in-place and out-of-place calls of allreduce "
+        "over 4 ranks of 4096 to 4096 bytes; the runtime takes whichever it finds first\n"
+    ) in said
+    assert "both answer in-place calls of allreduce over 4 ranks from 8192 bytes" in said
+    assert said.count("both answer") == 2
+    assert run("verify", "--target", "msccl", "--json", str(tmp_path)) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found[0]["clashes"] == [second]
+    assert [len(entry.get("clashes", ())) for entry in found] == [1, 2, 1, 0]
+    assert run("verify", first, second) == 0  # for runtimes that nobody named
+    assert "both answer" not in capsys.readouterr().out
+
+
+def test_an_empty_directory_is_no_set(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("verify", "--target", "rccl", str(tmp_path)) == 1
+    assert "index" in capsys.readouterr().err
+
+
 def test_forests_have_no_target(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = str(tmp_path / "x.forest.json")
     assert run("synthesize", "-t", "ring", "-c", "allgather", "-o", path) == 0

@@ -13,9 +13,11 @@ from forestcoll.cli.talk import complain, print_json
 from forestcoll.errors import ForestCollError
 
 if TYPE_CHECKING:
+    from forestcoll.deploy.plans import Plan
     from forestcoll.lint import Report, Told
 
 Entry = dict[str, object]
+LISTED_CLASHES = 20
 
 
 @click.command()
@@ -60,18 +62,21 @@ def verify(
 ) -> int:
     """Prove forests and plans right, or list what is wrong.
 
-    Takes anybody's files; "-" is standard input, a directory a plan set (--sizes). Plans are also
-    checked against the rules of the runtime that is to run them, which the runtimes themselves do
-    not check. Exit 1 if any is wrong.
+    Takes anybody's files; "-" is standard input, a directory a plan set (--sizes) or all plans in
+    it. Plans are also checked against the rules of the runtime that is to run them, which the
+    runtimes themselves do not check; with --target, several of them also for calls that two would
+    answer. Exit 1 if any is wrong.
     """
     from forestcoll import pipeline
+    from forestcoll.deploy.plans import offered
     from forestcoll.lint import Told, lint
     from forestcoll.program import Collective
     from forestcoll.report.progress import StageProgress
 
     told = Told(None if collective is None else Collective(collective), root, place)
     results: list[Entry] = []
-    for source in sources:
+    together: list[Plan] = []
+    for source in _expanded(sources, target):
         try:
             if Path(source).is_dir():
                 results.append(_set(source, as_json))
@@ -81,6 +86,8 @@ def verify(
                 if pipeline.is_plan(text):
                     report = lint(text, source, target, told=told, sms=sms)
                     entry = _plan(report, as_json)
+                    if target is not None and report.program is not None:
+                        together.append(offered(source, text, HOLDS[target], report.program))
                 else:
                     entry = _forest(text, source, target, told, as_json)
         except ForestCollError as error:
@@ -88,9 +95,47 @@ def verify(
             entry = {"file": source, "ok": False, "error": message}
             complain(message, 1)
         results.append(entry)
+    _say_clashes(together, results, as_json)
     if as_json:
         print_json(results)
     return 0 if all(entry["ok"] for entry in results) else 1
+
+
+def _expanded(sources: tuple[str, ...], target: str | None) -> list[str]:
+    """The files and plan sets that are meant: other directories are all plans in them."""
+    from forestcoll.pipeline import FORMATS
+    from forestcoll.plan_set import INDEX
+
+    found: list[str] = []
+    for source in sources:
+        path = Path(source)
+        if not path.is_dir() or (path / INDEX).is_file():
+            found.append(source)
+            continue
+        forms = [form for form in HOLDS.values() if target is None or form == HOLDS[target]]
+        ends = tuple(FORMATS[form] for form in forms)
+        inside = sorted(str(p) for p in path.rglob("*") if p.name.endswith(ends) and p.is_file())
+        found += inside or [source]
+    return found
+
+
+def _say_clashes(plans: list[Plan], results: list[Entry], as_json: bool) -> None:
+    """Where two of the plans would answer the same call."""
+    from forestcoll.deploy.plans import clashes
+    from forestcoll.report import lint as words
+
+    pairs = clashes(plans)
+    for one, other in pairs[:LISTED_CLASHES]:
+        if not as_json:
+            click.echo(f"warning: {words.clash(one, other)}")
+    if len(pairs) > LISTED_CLASHES and not as_json:
+        click.echo(f"and {len(pairs) - LISTED_CLASHES} pairs more that answer the same calls")
+    for entry in results:
+        source = entry["file"]
+        others = [b.source for a, b in pairs if a.source == source]
+        others += [a.source for a, b in pairs if b.source == source]
+        if others:
+            entry["clashes"] = others
 
 
 def _set(source: str, as_json: bool) -> Entry:

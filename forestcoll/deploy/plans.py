@@ -110,11 +110,16 @@ def _plan(path: Path, format: plans.Format | None, target: str | None) -> Plan:
     if format is not None and told != format:
         raise PlanError(f"{path}: is {told}, this runtime reads {format}")
     _check(text, str(path), program, target)
+    return offered(str(path), text, told, program)
+
+
+def offered(source: str, text: str, format: plans.Format, program: Program) -> Plan:
+    """The plan that a file holds: `program` is what its `text` was read as."""
     name, both = program.name, (program.in_place, program.out_of_place)
-    if told == "mscclpp-json":
+    if format == "mscclpp-json":
         document = json.loads(text)
         name, both = document["name"], (document["inplace"], not document["inplace"])
-    return Plan(str(path), text, told, program, name, *both)
+    return Plan(source, text, format, program, name, *both)
 
 
 def _check(text: str, source: str, program: Program, target: str | None) -> None:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from forestcoll.lint import Report, Severity
 from forestcoll.lint.rules import SEVERITIES
+
+if TYPE_CHECKING:
+    from forestcoll.deploy.plans import Plan
 
 
 def title(report: Report) -> str:
@@ -33,6 +38,26 @@ def complaint(report: Report) -> str:
     at = f" at {first.place}" if first.place else ""
     rest = f" ({count} errors in all)" if count > 1 else ""
     return f"{report.source}{line}: {first.rule}{at}: {first.text}{rest}"
+
+
+def clash(one: Plan, other: Plan) -> str:
+    """Two plans of a runtime that would answer the same call, and which calls those are."""
+    a, b = one.program, other.program
+    low = max(a.min_bytes, b.min_bytes)
+    high = min((size for size in (a.max_bytes, b.max_bytes) if size), default=None)
+    sizes = f"from {low} bytes" if high is None else f"of {low} to {high} bytes"
+    places = [
+        word
+        for word, both in (
+            ("in-place", one.in_place and other.in_place),
+            ("out-of-place", one.out_of_place and other.out_of_place),
+        )
+        if both
+    ]
+    return (
+        f"{one.source} and {other.source}: both answer {' and '.join(places)} calls of "
+        f"{a.collective} over {a.n} ranks {sizes}; the runtime takes whichever it finds first"
+    )
 
 
 def summary(report: Report) -> dict[str, object]:
