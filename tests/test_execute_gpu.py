@@ -286,10 +286,10 @@ def test_a_compiler_that_fails_is_quoted(tmp_path: Path) -> None:
 def test_without_a_gpu_the_cpu_is_named(
     programs: dict[tuple[str, str], Program], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gpu, "find_platform", lambda: None)
+    monkeypatch.setattr(builds, "find_platform", lambda: None)
     with pytest.raises(UnsupportedError, match=r"no GPU is seen .* --engine cpu needs none"):
         gpu.run(programs["allreduce", "msccl-xml"], 4096)
-    monkeypatch.setattr(gpu, "find_platform", lambda: ("cuda", ["sm_90"]))
+    monkeypatch.setattr(builds, "find_platform", lambda: ("cuda", ["sm_90"]))
     monkeypatch.setattr(builds, "find_compiler", lambda platform: None)
     with pytest.raises(UnsupportedError, match=r"nvcc \(the CUDA toolkit\) is not found"):
         gpu.gpus()
@@ -303,7 +303,6 @@ def test_the_command_says_what_is_missing(
 
     plan = tmp_path / "plan.xml"
     plan.write_text(plans.dumps(programs["allreduce", "msccl-xml"], "msccl-xml"))
-    monkeypatch.setattr(gpu, "find_platform", lambda: None)
     monkeypatch.setattr(builds, "find_platform", lambda: None)
     assert main(["run", str(plan), "--engine", "gpu", "--size", "4K"]) == 1
     assert main(["run", str(plan), "--gpus", "0"]) == 2
@@ -328,6 +327,6 @@ def test_the_command_runs_on_gpus(
 
     plan = tmp_path / "plan.xml"
     plan.write_text(plans.dumps(programs["allreduce", "msccl-xml"], "msccl-xml"))
-    monkeypatch.setattr(gpu, "_library", lambda: library)
+    monkeypatch.setattr(gpu, "find_library", lambda: library)
     assert main(["run", str(plan), "--engine", "gpu", "--gpus", "1,2", "-b", "1K", "-e", "2K"]) == 0
     assert "# Out of bounds values : 0 OK" in capsys.readouterr().out

@@ -23,6 +23,7 @@ except ImportError as error:
 if not _torch.distributed.is_available():
     raise UnsupportedError("forestcoll.torch: this build of PyTorch lacks torch.distributed")
 
+from forestcoll.torch import gpu
 from forestcoll.torch.collectives import (
     all_gather_into_tensor,
     all_reduce,
@@ -43,6 +44,7 @@ __all__ = [
     "all_reduce",
     "broadcast",
     "comm_hook",
+    "gpu",
     "install",
     "load_plan",
     "reduce",

@@ -5,6 +5,8 @@
     native.py    its C interface
     arena.py     where buffers, flags and message slots lie
     worker.py    one process a GPU; team.py: all of them together
+    explained.py why a launch did not end well
+    communicator.py  the same for processes that bring device pointers of their own
 
 All ranks of a GPU run in one kernel, for they wait for each other; GPUs reach each other's memory
 by IPC handles. Several ranks may share a GPU, which is for trying plans, not for speed.
@@ -17,14 +19,15 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from forestcoll.errors import ExecutionError, UnsupportedError
-from forestcoll.execute import _engine, stuck
+from forestcoll.errors import UnsupportedError
+from forestcoll.execute import _engine
 from forestcoll.execute.check import check as check_structure
 from forestcoll.execute.contents import Contents
-from forestcoll.execute.gpu.arena import Arenas, lay_out
-from forestcoll.execute.gpu.compiler import find_platform, library
+from forestcoll.execute.gpu.arena import lay_out
+from forestcoll.execute.gpu.compiler import find_library
+from forestcoll.execute.gpu.explained import explain
+from forestcoll.execute.gpu.messages import SLOT_BYTES, SLOTS, geometry
 from forestcoll.execute.gpu.native import Library, Seen
 from forestcoll.execute.gpu.team import Team, count
 from forestcoll.execute.gpu.worker import Job, staging
@@ -37,13 +40,9 @@ from forestcoll.execute.request import (
     root_of,
 )
 from forestcoll.execute.result import MODES, Mode, Row, RunResult
-from forestcoll.execute.sizes import Layout, bus_factor, layout
-from forestcoll.execute.tables import Tables, build
+from forestcoll.execute.sizes import bus_factor, layout
+from forestcoll.execute.tables import build
 from forestcoll.program import Program
-
-SLOT_BYTES = 1 << 20
-SLOTS = 8
-"""Slots of a fifo connection: as many as let a message be sent while others are read."""
 
 __all__ = ["gpus", "run"]
 
@@ -53,7 +52,7 @@ def gpus() -> list[Seen]:
 
     Raises UnsupportedError where there is none, or no compiler for them.
     """
-    native = Library(_library())
+    native = Library(find_library())
     return [native.describe(number) for number in range(native.count())]
 
 
@@ -87,7 +86,7 @@ def run(
     element = _engine.element_bytes(type_)
     data = layout(program, size_bytes, element)
     check_units(program, element)
-    path = built or _library()
+    path = built or find_library()
     numbers = _devices(program, devices, count(path))
     used = sorted(set(numbers))
     tables = build(program)
@@ -98,11 +97,11 @@ def run(
         tables=tables,
         data=data,
         arenas=arenas,
-        geometry=_geometry(data, slot),
+        geometry=geometry(data, slot),
         slots=(slot, slots),
         type=type_,
         op=op_,
-        average=op == "avg",
+        average=op == "avg" and program.collective.reduces,
         root=root_of(program, root),
     )
     pattern = _engine.Pattern(type_, op_, program.collective.reduces, program.n)
@@ -164,29 +163,8 @@ class _Runner:
         self.team.ask("prepare", in_place, number)
         done = self.team.launch(self.timeout, in_place, number)
         ended = self.team.ask("ended")
-        tables = self.job.tables
-        stops = _stops(tables, [row for rows, _ in ended for row in rows])
-        culprit = next((row for rows, _ in ended for row in rows if row[8]), None)
-        if culprit is not None:
-            raise ExecutionError(stuck.explain_mismatch(tables, _stop(culprit)))
-        if not done:
-            raise ExecutionError(
-                f"nothing moved for {self.timeout:g} s; {stuck.explain_stuck(tables, stops)}"
-            )
-        left = _leftovers(self.job.arenas, tables, [flags for _, flags in ended])
-        if left:
-            raise ExecutionError(stuck.explain_leftovers(tables, left))
+        explain(self.job, ended, None if done else self.timeout)
         return max(int(taken) for taken in self.team.ask("nanoseconds"))
-
-
-def _library() -> Path:
-    found = find_platform()
-    if found is None:
-        raise UnsupportedError(
-            "no GPU is seen (neither nvidia-smi nor rocm_agent_enumerator names one); "
-            "--engine cpu needs none"
-        )
-    return library(*found)
 
 
 def _devices(program: Program, asked: Sequence[int] | None, count: int) -> list[int]:
@@ -208,50 +186,3 @@ def _devices(program: Program, asked: Sequence[int] | None, count: int) -> list[
     if program.n <= count:
         return list(range(program.n))
     return [r * count // program.n for r in range(program.n)]
-
-
-def _geometry(data: Layout, slot: int) -> tuple[int, int, int, int, int]:
-    """interpreter.hpp's Geometry: a message holds whole chunks if one fits a slot, else a slice."""
-    piece = min(slot, data.chunk_bytes) // data.element * data.element
-    slices = -(-data.chunk_bytes // piece)
-    return (
-        data.chunk_bytes,
-        data.element,
-        piece,
-        slices,
-        1 if slices > 1 else slot // data.chunk_bytes,
-    )
-
-
-def _stop(row: tuple[Any, ...]) -> _engine.Stop:
-    block, pc, slice_, round_, piece, finished, awaits, object_, _, wanted, present = row
-    return block, pc, slice_, round_, piece, bool(finished), awaits, object_, wanted, present
-
-
-def _stops(tables: Tables, rows: list[tuple[Any, ...]]) -> list[_engine.Stop]:
-    """All blocks' stops by number; those that never waited long are where they were, or done."""
-    known = {row[0]: _stop(row) for row in rows if row[0] >= 0 and not row[5]}
-    return [
-        known.get(b, (b, block[2], 0, 0, 0, True, 0, -1, 0, 0))
-        for b, block in enumerate(tables.blocks)
-    ]
-
-
-def _leftovers(
-    arenas: Arenas, tables: Tables, flags: list[list[int]]
-) -> list[tuple[int, int, int]]:
-    """(0, connection, unread messages) and (1, semaphore, off its initial value)."""
-
-    def value(place: tuple[int, int]) -> int:
-        gpu, offset = place
-        return flags[gpu][(offset - arenas.flags[gpu][0]) // 8]
-
-    found = []
-    for number, (posted, taken) in enumerate(zip(arenas.posted, arenas.taken, strict=True)):
-        if value(posted) != value(taken):
-            found.append((0, number, value(posted) - value(taken)))
-    for number, place in enumerate(arenas.semaphores):
-        amount = value(place) - tables.semaphores[number]
-        if amount:
-            found.append((1, number, amount))
-    return found

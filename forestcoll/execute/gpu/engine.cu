@@ -204,6 +204,16 @@ int fc_gpu_read(Device* d, std::uint64_t address, void* target, std::size_t byte
   return 0;
 }
 
+// Within the device, behind what its stream does already; `wait`: until it is done.
+int fc_gpu_copy(Device* d, std::uint64_t to, std::uint64_t from, std::size_t bytes, int wait) {
+  FC_TRY(FC_GPU(SetDevice)(d->number));
+  if (bytes)
+    FC_TRY(FC_GPU(MemcpyAsync)(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes,
+                               FC_GPU(MemcpyDeviceToDevice), d->stream));
+  if (wait) FC_TRY(FC_GPU(StreamSynchronize)(d->stream));
+  return 0;
+}
+
 int fc_gpu_set(Device* d, std::uint64_t address, int value, std::size_t bytes) {
   FC_TRY(FC_GPU(SetDevice)(d->number));
   FC_TRY(FC_GPU(Memset)(reinterpret_cast<void*>(address), value, bytes));

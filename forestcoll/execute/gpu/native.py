@@ -143,6 +143,10 @@ class Device:
             there = c_void_p(target.ctypes.data)
             self.call("read", c_uint64(address), there, c_size_t(target.nbytes))
 
+    def copy(self, target: int, source: int, bytes_: int, *, wait: bool) -> None:
+        """Copies within the GPU, behind what was started before; `wait`: until all is done."""
+        self.call("copy", c_uint64(target), c_uint64(source), c_size_t(bytes_), int(wait))
+
     def set(self, address: int, value: int, bytes_: int) -> None:
         """Fills memory with a byte."""
         if bytes_:

@@ -1,0 +1,146 @@
+"""Plans on tensors by the GPU engine: a process a rank, device pointers, a stand-in for GPUs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from programs import drop
+from test_execute_gpu import library  # noqa: F401 (a fixture)
+from torch_ranks import run_ranks
+
+from forestcoll import load_topology, plans, synthesize
+from forestcoll.program import Collective, Op, Program
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed (extra 'torch')")
+pytestmark = pytest.mark.skipif(
+    not torch.distributed.is_gloo_available(), reason="this PyTorch has no gloo"
+)
+
+FORMATS = ("msccl-xml", "mscclpp-json")
+
+
+def _gpus(count: int) -> None:
+    os.environ |= {"EMULATED_GPUS": str(count), "EMULATED_THREADS": "2"}
+    os.environ["EMULATED_PROCESSORS"] = "1000"
+
+
+def _open(rank: int, plan: Any, built: str, numel: int, **more: Any) -> Any:
+    from forestcoll.torch import gpu
+
+    device = more.pop("device", torch.device("cpu", rank))
+    return gpu.Communicator(plan, numel, built=Path(built), device=device, **more)
+
+
+def matrix(rank: int, built: str, texts: dict[str, str]) -> list[str]:
+    """What went wrong in any plan: sizes with padding and without, in place and out of place."""
+    _gpus(4)
+    from forestcoll.torch.measure import Measured, time_it
+
+    found = []
+    for name, text in texts.items():
+        program = plans.loads(text, name)
+        collective = program.collective
+        for part, dtype, op in (
+            (1037, "float32", "sum"),
+            (64, "int32", "avg"),
+            (1, "uint8", "max"),
+        ):
+            numel = part * (4 if collective is Collective.REDUCE_SCATTER else 1)
+            kind = getattr(torch, dtype)
+            with _open(rank, program, built, numel, dtype=kind, op=op) as run:
+                what = Measured(collective, run, dtype, op, program.root)
+                for mode in ("out-of-place", "in-place"):
+                    _, wrong, words = time_it(what, part, mode, 2, 1, True)
+                    if wrong:
+                        found.append(f"{name} {part} {dtype} {op} {mode}: {wrong} {words[:2]}")
+    return found
+
+
+@pytest.fixture(scope="session")
+def four() -> dict[str, str]:
+    """Plans of every collective in both formats, four GPUs on one switch."""
+    topology = load_topology("dgx-a100")
+    ranks = [f"box0/gpu{i}" for i in range(4)]
+    found = {}
+    for collective in Collective:
+        made = synthesize(topology, collective, ranks=ranks, root=2 if collective.rooted else None)
+        found |= {f"{collective}.{form}": made.texts[form] for form in FORMATS}  # type: ignore[index]
+    return found
+
+
+def test_every_collective_is_right_on_pointers(library: Path, four: dict[str, str]) -> None:  # noqa: F811
+    for found in run_ranks(4, matrix, str(library), four):
+        assert found == []
+
+
+def mistakes(rank: int, built: str, text: str, broken: Program) -> list[str]:
+    """The words of each error, at this rank."""
+    _gpus(4)
+    from forestcoll.errors import ForestCollError
+
+    plan = plans.loads(text, "plan")
+    tensor = torch.ones(64)
+    words: list[str] = []
+
+    def note(act: Any) -> None:
+        try:
+            act()
+        except ForestCollError as error:
+            words.append(str(error))
+        else:
+            words.append("no error")
+
+    note(lambda: _open(rank, plan, built, 64, device=torch.device("cpu", 1)))
+    note(lambda: _open(rank, plan, built, 64, device=torch.device("cpu", 9 if rank == 2 else rank)))
+    note(lambda: _open(rank, plan, built, 64, op="median"))
+    with _open(rank, plan, built, 64) as run:
+        note(lambda: run(tensor[:60]))
+        note(lambda: run(tensor.to(torch.int32)))
+        run(tensor)
+        words.append(str(tensor.sum().item()))
+    note(lambda: run(tensor))
+    note(lambda: _unproven(rank, built, broken))
+    return words
+
+
+def _unproven(rank: int, built: str, program: Program) -> None:
+    """Runs what forestcoll.torch would refuse."""
+    import torch.distributed as dist
+
+    from forestcoll.execute.gpu.communicator import Communicator
+
+    def gather(text: bytes) -> list[bytes]:
+        told: list[Any] = [None] * 4
+        dist.all_gather_object(told, text)
+        return told
+
+    memory = torch.ones(64)
+    address = memory.data_ptr()
+    way = {"timeout": 0.5, "built": Path(built)}
+    with Communicator(program, 256, rank, rank, gather, **way) as run:  # type: ignore[arg-type]
+        run.run(address, address)
+
+
+def test_what_goes_wrong_at_one_rank_is_said_at_all(
+    library: Path,  # noqa: F811
+    four: dict[str, str],
+) -> None:
+    text = four["allreduce.msccl-xml"]
+    good = plans.loads(text, "plan")
+    lost = next((r, b, s) for r, b, s, i in good.instructions() if r == 1 and i.op is Op.SEND)
+    told = run_ranks(4, mistakes, str(library), text, drop(good, *lost))
+    for rank, words in enumerate(told):
+        shared, missing, unknown, short, kind, total, closed, stuck = words
+        assert "ranks 0 and 1 are both on GPU 1" in shared
+        assert "there is no GPU 9: 4 are seen" in missing
+        assert missing.startswith("rank 2: ") == (rank != 2)
+        assert "unknown operation 'median'" in unknown
+        assert "the input has 60 elements of torch.float32; this communicator is for 64" in short
+        assert "elements of torch.int32" in kind
+        assert total == "256.0"
+        assert closed == "the communicator is closed"
+        assert stuck.startswith("nothing moved for 0.5 s; ")
+        assert "rank 1" in stuck
