@@ -67,12 +67,12 @@ def boxes(count: int) -> dict[str, str]:
 
 FOREST = ("forest",)
 CASES = (
-    Case("dgx-a100", "allgather", boxes(2)),
+    Case("dgx-a100", "allgather", boxes(2), more={"instances": 1}),
     Case("dgx-a100", "allreduce", boxes(2)),
     Case("dgx-h100", "allreduce"),
-    Case("mi250", "reduce-scatter"),
+    Case("mi250", "reduce-scatter", more={"instances": 1}),
     Case("mi250", "allreduce", more={"ranks": ["box0/gpu[0-7]"]}),
-    Case("mi300x", "allreduce"),
+    Case("mi300x", "allreduce", more={"instances": 1}),
     Case("dgx1-v100", "broadcast", more={"root": 3}),
     Case("torus-3d", "reduce", {"x": "3", "y": "2", "z": "2"}),
     Case("fat-tree", "allgather", {"leaves": "2", "hosts": "2", "gpus": "4"}),

@@ -506,7 +506,7 @@ def costs(budget: Budget, need: dict[str, int]) -> Costs:
 def test_words_of_a_budget(budget: Budget, need: dict[str, int], words: str) -> None:
     @dataclass(frozen=True)
     class Rated:
-        algbw: Fraction
+        plain_algbw: Fraction
 
     found: Any = [Rated(Fraction(1024, 5)), Rated(Fraction(150))]
     told = costs(budget, need)
