@@ -17,8 +17,10 @@ from random_graphs import random_graph
 
 from forestcoll.graph import CapacityGraph
 from forestcoll.kernel import _kernel
+from forestcoll.solver.automorphisms import free_group
 from forestcoll.solver.optimum import Task, analyse, is_balanced
 
+Packed = tuple[int, list[tuple[int, int, list[int]]]]
 Flat = tuple[int, tuple[int, ...], tuple[int, ...], list[int]]
 SMALL = [seed for seed in range(60) if random_graph(seed).n <= 11]
 BALANCED = [seed for seed in range(200) if is_balanced(random_graph(seed))]
@@ -123,16 +125,10 @@ def test_removed_relays_leave_real_paths_and_the_demand(seed: int, detours: bool
         assert _kernel.violated(*reduced, supply, graph.ranks) is None
 
 
-@pytest.mark.parametrize("exact", [True, False])
-@pytest.mark.parametrize("seed", BALANCED[::3])
-def test_packed_trees_span_and_fit(seed: int, exact: bool) -> None:
-    graph = random_graph(seed)
-    links, supply, _ = scaled(graph)
-    logical = _kernel.remove_relays(*links, supply, graph.ranks, [-1] * graph.n, True)
-    packed = _kernel.pack(logical, supply, graph.ranks, exact)
-    if packed is None:
-        assert not exact  # layers may fail, exact packing must not
-        return
+def check_packed(
+    logical: _kernel.Logical, supply: list[int], ranks: tuple[int, ...], packed: Packed
+) -> None:
+    """The trees span, are as many and as high as they should be, and fit on their links."""
     height, trees = packed
     used: dict[int, int] = defaultdict(int)
     rooted: dict[int, int] = defaultdict(int)
@@ -145,7 +141,7 @@ def test_packed_trees_span_and_fit(seed: int, exact: bool) -> None:
             assert path[-1] not in depth
             depth[path[-1]] = depth[path[0]] + 1
             used[number] += weight
-        assert set(depth) == set(graph.ranks)
+        assert set(depth) == set(ranks)
         assert weight > 0
         rooted[root] += weight
         highest = max(highest, *depth.values())
@@ -156,6 +152,88 @@ def test_packed_trees_span_and_fit(seed: int, exact: bool) -> None:
         for number, amount in units:
             count[number] += amount
     assert all(weight <= count[number] for number, weight in used.items())
+
+
+@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize("seed", BALANCED[::3])
+def test_packed_trees_span_and_fit(seed: int, exact: bool) -> None:
+    graph = random_graph(seed)
+    links, supply, _ = scaled(graph)
+    logical = _kernel.remove_relays(*links, supply, graph.ranks, [-1] * graph.n, True)
+    packed = _kernel.pack(logical, supply, graph.ranks, exact)
+    if packed is None:
+        assert not exact  # layers may fail, exact packing must not
+        return
+    check_packed(logical, supply, graph.ranks, packed)
+
+
+@pytest.mark.parametrize("seed", BALANCED[1::8])
+def test_trees_searched_for_are_lower_span_and_fit(seed: int) -> None:
+    graph = random_graph(seed)
+    links, supply, _ = scaled(graph)
+    logical = _kernel.remove_relays(*links, supply, graph.ranks, [-1] * graph.n, True)
+    least = distance(logical, graph.ranks)
+    alone = [range(graph.n)]
+    assert _kernel.pack_lowest(logical, supply, graph.ranks, alone, least) is None
+    packed = _kernel.pack_lowest(logical, supply, graph.ranks, alone, least + 2)
+    if packed is not None:
+        assert least <= packed[0] <= least + 1
+        check_packed(logical, supply, graph.ranks, packed)
+
+
+def distance(logical: _kernel.Logical, ranks: tuple[int, ...]) -> int:
+    """The most hops between two ranks: no tree that spans them is lower from there."""
+    links = nx.DiGraph(list(zip(logical.tail, logical.head, strict=True)))
+    hops = dict(nx.all_pairs_shortest_path_length(links))
+    return max(hops[u][v] for u in ranks for v in ranks)
+
+
+def test_trees_of_an_mi250_box_are_as_low_as_can_be() -> None:
+    """Three trees a root at the optimum, none higher than the dies are apart."""
+    graph = mi250(1)
+    links, supply, _ = scaled(graph)
+    logical = _kernel.remove_relays(*links, supply, graph.ranks, [-1] * graph.n, True)
+    group = free_group(graph)
+    assert group is not None
+    assert group.size == 4
+    elements = list(group.elements())
+    packed = _kernel.pack_lowest(logical, supply, graph.ranks, elements, 7)
+    assert packed is not None
+    check_packed(logical, supply, graph.ranks, packed)
+    assert packed[0] == distance(logical, graph.ranks) == 5
+    again = _kernel.pack_lowest(logical, supply, graph.ranks, elements, 7)
+    assert again == packed
+    trees = {
+        (root, frozenset(tuple(logical.paths[p]) for p in paths)): weight
+        for root, weight, paths in packed[1]
+    }
+    for image in elements:
+        assert trees == {
+            (image[root], frozenset((image[u], image[v]) for u, v in edges)): weight
+            for (root, edges), weight in trees.items()
+        }
+
+
+def test_maps_that_do_not_keep_the_graph_count_for_nothing() -> None:
+    graph = mi250(1)
+    links, supply, _ = scaled(graph)
+    logical = _kernel.remove_relays(*links, supply, graph.ranks, [-1] * graph.n, True)
+    alone = list(range(16))
+    wanted = _kernel.pack_lowest(logical, supply, graph.ranks, [alone], 8)
+    assert wanted is not None
+    check_packed(logical, supply, graph.ranks, wanted)
+    turned = [*range(1, 16), 0]  # no symmetry at all
+    lopsided = [3, 2, 1, 0, *range(4, 16)]  # most dies stay where they are
+    for other in (turned, lopsided):
+        assert wanted == _kernel.pack_lowest(logical, supply, graph.ranks, [alone, other], 8)
+    group = free_group(graph)
+    assert group is not None
+    uneven = [units + (v == 0) for v, units in enumerate(supply)]  # one tree more of die 0
+    found = _kernel.pack_lowest(logical, uneven, graph.ranks, list(group.elements()), 8)
+    assert found is None  # more than every die can take in
+    for wrong, message in (([0] * 16, "maps two sinks to one"), ([0], "one entry a node")):
+        with pytest.raises(ValueError, match=message):
+            _kernel.pack_lowest(logical, supply, graph.ranks, [wrong], 8)
 
 
 def test_trim_balances_and_keeps_the_demand() -> None:

@@ -55,8 +55,8 @@ TABLE = [
     ("2 A100 boxes, 2 planes", dgx_a100(2, planes=2), Fraction(1040, 3), 13, 2),
     ("4 A100 boxes", dgx_a100(4), Fraction(800, 3), 1, 2),
     ("8 A100 boxes", dgx_a100(8), Fraction(1600, 7), 1, 2),
-    ("1 MI250 box", mi250(1), Fraction(2400, 7), 3, 8),
-    ("2 MI250 boxes", mi250(2), Fraction(5312, 15), 83, 10),
+    ("1 MI250 box", mi250(1), Fraction(2400, 7), 3, 5),
+    ("2 MI250 boxes", mi250(2), Fraction(5312, 15), 83, 8),
     ("half of 2 MI250 boxes", mi250(2, dies=8), Fraction(208), 13, 7),
     ("4x4x4 torus", torus(4, 4, 4), Fraction(6400, 21), 2, 6),
 ]

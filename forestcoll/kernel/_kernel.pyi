@@ -85,6 +85,13 @@ def pack(
 def pack_nested(
     logical: Logical, supply: Sequence[int], sinks: Sequence[int], group: Sequence[int]
 ) -> tuple[int, list[tuple[int, int, list[int]]]] | None: ...
+def pack_lowest(
+    logical: Logical,
+    supply: Sequence[int],
+    sinks: Sequence[int],
+    elements: Sequence[Sequence[int]],
+    below: int,
+) -> tuple[int, list[tuple[int, int, list[int]]]] | None: ...
 def scan_trees(
     nodes: int,
     tail: Sequence[int],

@@ -17,6 +17,7 @@
 #include "packing.hpp"
 #include "parallel.hpp"
 #include "scanning.hpp"
+#include "searching.hpp"
 #include "splitting.hpp"
 
 namespace nb = nanobind;
@@ -248,6 +249,36 @@ std::optional<Packed> pack_nested_py(const Logical& logical, const Amounts& supp
   return std::tuple{most, over_paths(std::move(*batches), logical, sinks, nodes)};
 }
 
+std::optional<Packed> pack_lowest_py(const Logical& logical, const Amounts& supply,
+                                     const Ints& sinks, const Elements& elements, int below) {
+  const int nodes = static_cast<int>(supply.size());
+  demand(nodes, supply, sinks);
+  const Digraph graph = compact(logical, sinks, nodes);
+  Ints position(nodes, -1);
+  for (std::size_t i = 0; i < sinks.size(); ++i) position[sinks[i]] = static_cast<int>(i);
+  Amounts weights;
+  for (int v : sinks) weights.push_back(supply[v]);
+  Elements maps;
+  for (const Ints& image : elements) {
+    require(static_cast<int>(image.size()) == nodes, "an element needs one entry a node");
+    require_nodes(image, nodes);
+    Ints& map = maps.emplace_back();
+    for (int v : sinks) {
+      map.push_back(position[image[v]]);
+      require(map.back() >= 0, "an element maps a sink to a node that is none");
+    }
+    Ints sorted(map);
+    std::sort(sorted.begin(), sorted.end());
+    require(std::adjacent_find(sorted.begin(), sorted.end()) == sorted.end(),
+            "an element maps two sinks to one");
+  }
+  nb::gil_scoped_release release;
+  auto batches = pack_lowest(graph, weights, maps, below);
+  if (!batches) return std::nullopt;
+  const int most = height(*batches);
+  return std::tuple{most, over_paths(std::move(*batches), logical, sinks, nodes)};
+}
+
 // Trees as Python holds them: paths are shared between trees, so each is read only once.
 struct PyTrees {
   std::vector<PathInfo> paths;
@@ -348,6 +379,9 @@ NB_MODULE(_kernel, m) {
   m.def("pack_nested", &pack_nested_py, "logical"_a, "supply"_a, "sinks"_a, "group"_a,
         "As pack, but box by box: `group` names each node's box or is -1. None where no box can be made "
         "to take in every tree exactly once.");
+  m.def("pack_lowest", &pack_lowest_py, "logical"_a, "supply"_a, "sinks"_a, "elements"_a, "below"_a,
+        "As pack, but lower than `below` or None: a search. `elements`: a group of maps of the nodes "
+        "under which the trees are alike, where the links are.");
   m.def("scan_trees", &scan_trees_py, "nodes"_a, "tail"_a, "head"_a, "ranks"_a, "copies"_a,
         "adds"_a, "roots"_a, "reduce"_a, "weights"_a, "edges"_a,
         "(first tree that does not span or -1, height of those that do, units over each arc): the "

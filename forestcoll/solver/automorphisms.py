@@ -14,9 +14,11 @@ import random
 from collections import defaultdict
 from functools import lru_cache
 
+from forestcoll.errors import ForestError
 from forestcoll.forest import Symmetry
 from forestcoll.graph import CapacityGraph
 from forestcoll.solver.orbits import Union, is_symmetry
+from forestcoll.symmetry import SymmetryGroup, symmetry_group
 
 WORK = 8_000_000
 """Links that the search may look at in all, about: some seconds at most, whatever the graph."""
@@ -36,6 +38,23 @@ def symmetries(graph: CapacityGraph) -> tuple[Symmetry, ...]:
     found = search.plain()
     turned = search.turned()
     return tuple(found + ([turned] if turned else []))
+
+
+def free_group(graph: CapacityGraph) -> SymmetryGroup | None:
+    """A group of symmetries that commute and leave no rank in place, or None if none was found.
+
+    Made of `symmetries`, each where it goes with those before it.
+    """
+    group = None
+    for symmetry in symmetries(graph):
+        if symmetry.turned:
+            continue
+        known = () if group is None else group.generators
+        try:
+            group = symmetry_group(graph, [*known, symmetry.image])
+        except ForestError:  # it keeps some rank in place, or the order matters
+            continue
+    return group
 
 
 class _Failed(Exception):

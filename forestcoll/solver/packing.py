@@ -8,9 +8,13 @@ from collections.abc import Iterator, Sequence
 from forestcoll.forest import Path, Tree, scan
 from forestcoll.graph import CapacityGraph
 from forestcoll.kernel import _kernel
+from forestcoll.solver.automorphisms import free_group
+from forestcoll.symmetry import Image
 
 EXACT_TOO = 64
 """Ranks up to which exact packing is tried as well where packing by boxes has succeeded."""
+SEARCHED = 4_096
+"""Parents in all trees of a forest, equal ones apart, up to which lower trees are searched for."""
 
 
 def pack(graph: CapacityGraph, capacity: list[int], supply: list[int]) -> list[Tree]:
@@ -19,7 +23,7 @@ def pack(graph: CapacityGraph, capacity: list[int], supply: list[int]) -> list[T
     Every node that is no rank must be balanced in `capacity`, and every rank must be able to
     receive the whole supply: then trees always exist. Layered packing where it works, for no trees
     are lower; else box by box, and exact packing where that fails or the graph is small: the lowest
-    trees found.
+    trees found. Those of a small graph are searched for lower ones, alike where the graph is.
     """
     group = _boxes(graph)
     ways = []
@@ -40,8 +44,17 @@ def pack(graph: CapacityGraph, capacity: list[int], supply: list[int]) -> list[T
         if packed is None:
             raise RuntimeError("internal error: no trees were packed")
         found.append((*packed, logical))
-    _, batches, logical = min(found, key=lambda f: (f[0], len(f[1])))
+    height, batches, logical = min(found, key=lambda f: (f[0], len(f[1])))
+    if sum(supply) * len(graph.ranks) <= SEARCHED:
+        lower = _kernel.pack_lowest(logical, supply, graph.ranks, _elements(graph), height)
+        batches = batches if lower is None else lower[1]
     return _over_paths(graph, logical, batches)
+
+
+def _elements(graph: CapacityGraph) -> list[Image]:
+    """Symmetries under which trees may be alike; only the identity where there are switches."""
+    group = None if len(graph.ranks) < graph.n else free_group(graph)
+    return [tuple(range(graph.n))] if group is None else list(group.elements())
 
 
 def _boxes(graph: CapacityGraph) -> list[int]:
