@@ -49,6 +49,7 @@ def examine() -> list[Finding]:
         _gpu_compiler("hipcc", "hip", "AMD GPUs"),
         _gpu(),
         _torch(),
+        _lab(),
         _machine(),
     ]
 
@@ -141,6 +142,18 @@ def _torch() -> Finding:
         return Finding("torch", OK, importlib.metadata.version("torch"))
     except importlib.metadata.PackageNotFoundError:
         return Finding("torch", OK, "of unknown version")
+
+
+def _lab() -> Finding:
+    """Whether `forestcoll lab` can run; all that it lacks, not only the first."""
+    from forestcoll.lab import lacking
+
+    reason = lacking()
+    if importlib.util.find_spec("torch") is None:
+        reason = "; ".join(filter(None, (reason, "the lab needs PyTorch")))
+    if reason:
+        return Finding("fabric lab", ABSENT, reason)
+    return Finding("fabric lab", OK, "root, ip, tc, network namespaces, torch")
 
 
 def _machine() -> Finding:

@@ -282,6 +282,7 @@ def test_doctor(call: Run) -> None:
     out = fine(call("doctor"))
     for word in ("Python", "native kernel", "native engine", "C++ compiler", "torch", "nvcc"):
         assert word in out
+    assert "fabric lab" in out
     findings = json.loads(fine(call("doctor", "--json")))
     assert all(f["state"] in ("ok", "-") for f in findings)
 

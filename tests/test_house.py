@@ -67,7 +67,7 @@ ALLOWED: dict[str, set[str]] = {
     "baselines": FOREST,
     "lab": FOREST | {"targets", "lower", "verify", "baselines", "torch"},
     "torch": BASE | {"program", "verify", "plans", "execute"},
-    "doctor": BASE | {"catalog", "execute"},
+    "doctor": BASE | {"catalog", "execute", "lab"},
 }
 """Which pieces a piece may import. What is not named here may import anything: cli, __init__."""
 

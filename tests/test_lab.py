@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shutil
@@ -12,7 +13,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from importlib.util import find_spec
 from itertools import pairwise, permutations
 from pathlib import Path
 from typing import Any
@@ -20,18 +20,17 @@ from typing import Any
 import pytest
 
 import forestcoll
-from forestcoll import baselines, errors
+from forestcoll import baselines, doctor, errors, lab
 from forestcoll.graph import CapacityGraph
 from forestcoll.lab.routes import Routes, routes, tables
 
-if find_spec("torch") is None:
+if importlib.util.find_spec("torch") is None:
     pytest.skip("PyTorch is not installed (extra 'torch')", allow_module_level=True)
 
-from forestcoll import lab
 from forestcoll.cli import main
 from forestcoll.lab import comparing, network
 
-LACKING = lab.lacking()
+LACKING = network.lacking()
 REQUIRED = os.environ.get("FORESTCOLL_LAB") == "required"
 fabric = pytest.mark.skipif(bool(LACKING) and not REQUIRED, reason=LACKING or "it runs")
 SETTINGS = {"boxes": "2", "gpus": "2", "rails": "2"}
@@ -191,12 +190,34 @@ def test_not_root(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monkey
 
 
 def test_no_tools(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(shutil, "which", lambda tool: None if tool == "tc" else "/sbin/ip")
     assert refused(capsys, "-t", "star") == (
         "forestcoll: error: the lab needs tc (Debian: iproute2)"
     )
     monkeypatch.setattr(shutil, "which", lambda tool: None)
     assert "needs ip and tc (" in refused(capsys, "-t", "star")
+
+
+def test_doctor_says_all_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def found() -> tuple[str, str]:
+        finding = doctor._lab()
+        return finding.state, finding.found
+
+    monkeypatch.setattr(network, "_works", lambda: "")
+    monkeypatch.setattr(shutil, "which", lambda tool: f"/sbin/{tool}")
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert found() == ("ok", "root, ip, tc, network namespaces, torch")
+    monkeypatch.setattr(network, "_works", lambda: "the lab cannot make namespaces")
+    assert found() == ("-", "the lab cannot make namespaces")
+    monkeypatch.setattr(shutil, "which", lambda tool: None)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert found() == (
+        "-",
+        "the lab needs ip and tc (Debian: iproute2); the lab makes network namespaces and links, "
+        "which takes root: run it with sudo; the lab needs PyTorch",
+    )
 
 
 def test_no_right_to_namespaces(
@@ -217,8 +238,10 @@ def test_no_right_to_namespaces(
 
 
 def test_no_torch(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lab, "lacking", lambda: "")
     for name in [n for n in sys.modules if n.startswith("forestcoll.torch")]:
         monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delitem(sys.modules, "forestcoll.lab.comparing")
     monkeypatch.setitem(sys.modules, "torch", None)
     said = refused(capsys, "-t", "star")
     assert "PyTorch" in said
@@ -245,17 +268,17 @@ def test_plans_for_others() -> None:
     made = synthesized("star", {"gpus": "3"})
     program = made.programs["mscclpp-json"]
     with pytest.raises(errors.PlanError, match=r"^the plan is for 3 ranks, the topology has 4 GPU"):
-        lab.compare(graph_of("star", {"gpus": "4"}), program, None)
+        comparing.compare(graph_of("star", {"gpus": "4"}), program, None)
     slower = graph_of("star", {"gpus": "3", "bandwidth": "25"})
     with pytest.raises(errors.PlanError, match=r"^the forest beside the plan is for another topol"):
-        lab.compare(slower, program, made.forest)
+        comparing.compare(slower, program, made.forest)
     boxed = graph_of("dgx-a100", {"boxes": "1"})
     other = synthesized("dgx1-v100", {}).programs["mscclpp-json"]
     if other.names != tuple(boxed.names[node] for node in boxed.ranks):
         with pytest.raises(errors.PlanError, match="a plan for another machine, or for its GPUs"):
-            lab.compare(boxed, other, None)
+            comparing.compare(boxed, other, None)
     with pytest.raises(errors.UnsupportedError, match=r"unknown baseline 'rung'; did you mean"):
-        lab.compare(made.forest.graph, program, made.forest, against=["rung"])
+        comparing.compare(made.forest.graph, program, made.forest, against=["rung"])
 
 
 @fabric

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Literal
@@ -74,24 +76,25 @@ def lab(
     A network namespace for each GPU and switch, links shaped to the topology's bandwidths, ranks
     over gloo. Needs root, Linux and PyTorch. Leaves nothing behind, however it ends.
     """
-    signal.signal(signal.SIGTERM, _interrupt)
+    if "none" in against and len(against) > 1:
+        raise click.UsageError("--against none goes alone")
     wanted = load(topology, pairs, without, scale)
 
-    import forestcoll.torch  # noqa: F401 (which says so where PyTorch is missing)
-    from forestcoll import lab as labs
     from forestcoll.graph import CapacityGraph
+    from forestcoll.lab import lacking
+
+    reason = lacking()
+    if reason:
+        raise UnsupportedError(reason)
+
+    from forestcoll.lab.comparing import compare  # which says so where PyTorch is missing
     from forestcoll.report import lab as report
     from forestcoll.report.progress import StageProgress
 
-    reason = labs.lacking()
-    if reason:
-        raise UnsupportedError(reason)
-    if "none" in against and len(against) > 1:
-        raise click.UsageError("--against none goes alone")
     graph = CapacityGraph.from_topology(wanted)
     program, forest = _read(Path(plan)) if plan else _synthesize(wanted)
-    with StageProgress("building the fabric") as progress:
-        result = labs.compare(
+    with _ended_by_sigterm(), StageProgress("building the fabric") as progress:
+        result = compare(
             graph,
             program,
             forest,
@@ -108,6 +111,16 @@ def lab(
     else:
         draw(report.table(result))
     return 1 if any(row.wrong for row in result.rows) else 0
+
+
+@contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """Let `kill` end it as Ctrl-C does."""
+    before = signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

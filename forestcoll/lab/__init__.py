@@ -8,11 +8,12 @@ where it does not work), and PyTorch.
     network    namespaces, veth pairs, tbf queues, routing tables
     ranks      a process in each GPU's namespace
     comparing  all of it, for a plan and what it is measured against
+
+Only `comparing` and `ranks` need PyTorch, so they are not imported here.
 """
 
 from __future__ import annotations
 
-from forestcoll.lab.comparing import AGAINST, Measured, Report, compare
 from forestcoll.lab.network import lacking
 
-__all__ = ["AGAINST", "Measured", "Report", "compare", "lacking"]
+__all__ = ["lacking"]

@@ -52,11 +52,21 @@ def lacking() -> str:
     """Why this machine cannot build a fabric, and what to do; empty if it can."""
     if not Path("/proc/self/ns/net").exists():
         return "the lab needs Linux with network namespaces"
+    reasons = []
     missing = [tool for tool in ("ip", "tc") if shutil.which(tool) is None]
     if missing:
-        return f"the lab needs {' and '.join(missing)} (Debian: iproute2)"
+        reasons.append(f"the lab needs {' and '.join(missing)} (Debian: iproute2)")
     if os.geteuid() != 0:
-        return "the lab makes network namespaces and links, which takes root: run it with sudo"
+        reasons.append(
+            "the lab makes network namespaces and links, which takes root: run it with sudo"
+        )
+    if reasons:
+        return "; ".join(reasons)
+    return _works()
+
+
+def _works() -> str:
+    """What the kernel says against it; nothing is left of the attempt."""
     try:
         with _space() as space, inside(space):
             _batch("ip", ["link add v0 type veth peer name v1"])

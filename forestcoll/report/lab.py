@@ -10,7 +10,7 @@ from forestcoll.report import words
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from forestcoll.lab import Measured, Report
+    from forestcoll.lab.comparing import Measured, Report
 
 
 def table(report: Report) -> RenderableType:

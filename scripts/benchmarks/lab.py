@@ -18,10 +18,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from forestcoll import catalog, lab, pipeline
+from forestcoll import catalog, pipeline
 from forestcoll.edit import edit, parse_scale
 from forestcoll.errors import ForestCollError
 from forestcoll.graph import CapacityGraph
+from forestcoll.lab.comparing import Report, compare
 from forestcoll.report import words
 
 PAGE = Path(__file__).parents[2] / "docs" / "lab.md"
@@ -68,13 +69,13 @@ FABRICS = {
 DEFAULT = ("two-boxes", "mi250", "slowed")
 
 
-def measure(fabric: Fabric, seconds: float, rate: float) -> lab.Report:
+def measure(fabric: Fabric, seconds: float, rate: float) -> Report:
     """Synthesize an allreduce for the fabric, and run it and all others there."""
     known = catalog.load(fabric.topology, dict(fabric.settings))
     if fabric.scale:
         known = edit(known, (), [parse_scale(text) for text in fabric.scale])
     made = pipeline.synthesize(known, "allreduce", target="mscclpp", formats=("mscclpp-json",))
-    return lab.compare(
+    return compare(
         CapacityGraph.from_topology(known),
         made.programs["mscclpp-json"],
         made.forest,
@@ -85,7 +86,7 @@ def measure(fabric: Fabric, seconds: float, rate: float) -> lab.Report:
     )
 
 
-def misses(report: lab.Report) -> Iterator[str]:
+def misses(report: Report) -> Iterator[str]:
     """What is not as it has to be."""
     plan = report.rows[0]
     if plan.share < SHARE:
@@ -101,7 +102,7 @@ def misses(report: lab.Report) -> Iterator[str]:
             )
 
 
-def table(fabric: Fabric, report: lab.Report) -> str:
+def table(fabric: Fabric, report: Report) -> str:
     """One fabric as markdown."""
     lines = [
         f"### {fabric.what}",
