@@ -6,16 +6,16 @@ from dataclasses import replace
 from fractions import Fraction
 
 import pytest
-from hand_forests import of_shape, star
+from hand_forests import instructions, of_shape, proven, star
 
 from forestcoll import catalog, pipeline
 from forestcoll.budget import Budget
-from forestcoll.errors import UnsupportedError
+from forestcoll.errors import PlanError, UnsupportedError
 from forestcoll.forest import Forest
 from forestcoll.graph import CapacityGraph
 from forestcoll.lower import filled, lower, usage
 from forestcoll.lower.instances import BLOCK, ENOUGH, LINK, hardest
-from forestcoll.program import Collective, Program
+from forestcoll.program import Collective, Op, Program
 from forestcoll.solver import solve
 from forestcoll.targets import MSCCL, MSCCLPP, RCCL, Target
 from forestcoll.verify import link_loads, verify
@@ -165,3 +165,15 @@ def test_a_rack_of_72_fits() -> None:
     """MSCCL's thread blocks of 71 peers both ways and one to copy; 128 can be waited for."""
     forest = solved("gb200-nvl72", Collective.ALLGATHER)
     assert usage(lower(forest, MSCCL.on(148))).thread_blocks == 143
+
+
+def test_plain_steps_where_fused_ones_take_too_many_thread_blocks() -> None:
+    """Six GPUs each to each over channels of three: fused steps take 17 thread blocks a rank."""
+    forest = of_shape(Collective.ALLREDUCE, 6, star)
+    tight = replace(MSCCL, channel_blocks=3)
+    fused, plain = proven(forest, tight), proven(forest, replace(tight, thread_blocks=6))
+    assert (usage(fused).thread_blocks, usage(plain).thread_blocks) == (17, 6)
+    steps = {i.op for i in instructions(plain)}
+    assert {Op.SEND, Op.RECV, Op.REDUCE} <= steps <= {Op.SEND, Op.RECV, Op.REDUCE, Op.COPY}
+    with pytest.raises(PlanError, match=r"thread blocks, msccl holds 3; "):
+        lower(forest, replace(tight, thread_blocks=3))

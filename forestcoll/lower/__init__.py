@@ -30,11 +30,11 @@ from forestcoll.lower.fifo import lower_fifo
 from forestcoll.lower.fused import lower_fused
 from forestcoll.lower.instances import filled
 from forestcoll.lower.layout import Layout, layout
-from forestcoll.lower.limits import Budget, Usage, check_limits, usage
+from forestcoll.lower.limits import Budget, Usage, check_limits, check_ranks, usage
 from forestcoll.lower.onesided import lower_onesided
 from forestcoll.lower.packets import MAX_BYTES, lower_packets
 from forestcoll.lower.planes import no_parity, parity_of
-from forestcoll.program import Collective, Program, Protocol
+from forestcoll.program import Collective, Program, Protocol, RankProgram
 from forestcoll.targets import Target
 
 __all__ = ["UNIT_BYTES", "Usage", "filled", "fits", "hopeless", "lower", "usage"]
@@ -78,7 +78,7 @@ def lower(
     if not fifo and protocol not in (None, "Simple"):
         return _packets(forest, chunks, budget, boxes, protocol, extra)
     if fifo:
-        ranks = (lower_fused if target.fused else lower_fifo)(chunks, budget)
+        ranks = _fifo(chunks, budget)
     else:
         ranks, halves = lower_onesided(chunks, budget, boxes, unit_bytes)
         if halves:
@@ -97,6 +97,25 @@ def lower(
     )
     check_limits(program, budget)
     return program
+
+
+def _fifo(chunks: Layout, budget: Budget) -> tuple[RankProgram, ...]:
+    """Fused steps where the target has them and they fit, plain ones where only those do."""
+    if not budget.target.fused:
+        return lower_fifo(chunks, budget)
+    try:
+        ranks = lower_fused(chunks, budget)
+        check_ranks(ranks, budget)
+        return ranks
+    except PlanError as fused:
+        # A thread block of fused steps has one turn, from whom and to whom; those of plain steps
+        # are joined as they fit, so that many peers take half as many of them.
+        try:
+            ranks = lower_fifo(chunks, budget)
+            check_ranks(ranks, budget)
+            return ranks
+        except PlanError:
+            raise fused from None
 
 
 def _packets(

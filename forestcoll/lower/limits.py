@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -87,8 +88,13 @@ class Budget:
 
 def check_limits(program: Program, budget: Budget) -> None:
     """Nothing, or PlanError with the first limit that a rank of the program breaks."""
-    for number, rank in enumerate(program.ranks):
-        _check_rank(rank, program.n, budget, budget.rank(number))
+    check_ranks(program.ranks, budget)
+
+
+def check_ranks(ranks: Sequence[RankProgram], budget: Budget) -> None:
+    """The same for all ranks before they are a program."""
+    for number, rank in enumerate(ranks):
+        _check_rank(rank, len(ranks), budget, budget.rank(number))
 
 
 def _check_rank(rank: RankProgram, n: int, budget: Budget, where: str) -> None:
