@@ -136,12 +136,13 @@ class Team:
             pause = min(2 * pause, 0.05)
 
     def kill(self) -> None:
-        """Ends all processes, whatever they do."""
+        """Ends all processes, whatever they do, and waits for them."""
         os.close(self._file)
         for pipe in self._pipes:
             pipe.close()
         for process in self._processes:
             process.kill()
+        for process in self._processes:
             process.wait()
 
     def __enter__(self) -> Team:
@@ -150,15 +151,12 @@ class Team:
     def __exit__(
         self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None
     ) -> None:
-        if kind is None:
-            self.ask("close")
-            os.close(self._file)
-            for pipe, process in zip(self._pipes, self._processes, strict=True):
-                pipe.close()
-                try:
+        try:
+            if kind is None:
+                self.ask("close")
+                for process in self._processes:
                     process.wait(GRACE)
-                except subprocess.TimeoutExpired:
-                    process.kill()
-                    process.wait()
-        else:
+        except subprocess.TimeoutExpired:
+            pass  # its work is done
+        finally:
             self.kill()
