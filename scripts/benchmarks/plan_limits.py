@@ -1,10 +1,11 @@
 """What plans take of their runtimes' limits, and how large a machine may be, as markdown.
 
-    python scripts/benchmarks/plan_limits.py [--ranks N] [--only MACHINE] [--write]
+    python scripts/benchmarks/plan_limits.py [--ranks N] [--seconds S] [--only MACHINE] [--write]
 
 Every machine of the catalogue grows until its plans of the exact optimum fit no more, then until
-those of one tree a root do not either, or until it has more than N ranks. `--write` puts the tables
-between the marks of docs/plan-limits.md.
+those of one tree a root do not either, or until it has more than N ranks, or a plan has taken more
+than S seconds of processor time: the next larger one would take several times as much. `--write`
+puts the tables between the marks of docs/plan-limits.md.
 """
 
 from __future__ import annotations
@@ -12,15 +13,17 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from forestcoll import catalog
+from forestcoll.choose import MANY_CHUNKS
 from forestcoll.errors import PlanError
 from forestcoll.forest import Forest
 from forestcoll.graph import CapacityGraph
-from forestcoll.lower import Usage, hopeless, lower, usage
+from forestcoll.lower import Usage, filled, hopeless, lower, usage
 from forestcoll.program import Collective
 from forestcoll.solver import solve
 from forestcoll.targets import MSCCL, MSCCLPP, RCCL, Target, sms_of
@@ -29,7 +32,6 @@ PAGE = Path(__file__).parents[2] / "docs" / "plan-limits.md"
 MARKS = "<!-- tables: scripts/benchmarks/plan_limits.py --write -->", "<!-- end of tables -->"
 DETAIL = 72
 """Ranks up to which a machine has rows of its own."""
-INSTANCES = (2, 4, 8)
 MACHINES: Mapping[str, list[dict[str, str]]] = {
     **{
         name: [{"boxes": str(2**k)} for k in range(6)]
@@ -74,7 +76,10 @@ def tried(forest: Forest, target: Target, one: bool) -> Tried:
     if counts is not None:
         return Tried(forest.n, counts, one)
     try:
-        return Tried(forest.n, usage(lower(forest, target)), one)
+        program = lower(forest, target)
+        if forest.n <= DETAIL:
+            program, _ = filled(forest, target, program, MANY_CHUNKS)
+        return Tried(forest.n, usage(program), one)
     except PlanError as error:
         return Tried(forest.n, short(str(error)), one)
 
@@ -85,19 +90,9 @@ def short(refusal: str) -> str:
     return (found.group(1) if found else refusal.split(": ", 1)[-1]).strip()
 
 
-def instances(forest: Forest, target: Target) -> str:
-    """The most equal parts into which every tree can be cut."""
-    most = 1
-    for count in INSTANCES:
-        try:
-            lower(forest, target, instances=count)
-        except PlanError:
-            return str(most)
-        most = count
-    return f"{most} or more"
-
-
-def grow(name: str, collective: Collective, most: int) -> Iterator[tuple[Forest, Target, Tried]]:
+def grow(
+    name: str, collective: Collective, most: int, seconds: float
+) -> Iterator[tuple[Forest, Target, Tried]]:
     """All that is tried of a machine, size by size, for every target as long as it fits."""
     fitting = {target.name: target for target in (MSCCLPP, MSCCL, RCCL)}
     for settings in MACHINES[name]:
@@ -109,27 +104,31 @@ def grow(name: str, collective: Collective, most: int) -> Iterator[tuple[Forest,
                 forest = forests[one]
                 if forest.n > most:
                     return
+                began = time.process_time()
                 found = tried(forest, target.on(sms_of(forest.name)), one)
                 yield forest, target, found
+                if time.process_time() - began > seconds:
+                    fitting.pop(key, None)
                 if isinstance(found.needs, Usage):
                     break
                 if forest.trees_per_root == 1 or one:
-                    del fitting[key]
+                    fitting.pop(key, None)
                     break
 
 
 def cell(found: Tried | None) -> str:
-    """`"8 / 16 / 16 / 0.13"`: thread blocks, steps, channels, scratch."""
+    """`"8 (6) / 16 / 16 / 0.13, x2"`: thread blocks, steps, channels, scratch, instances."""
     if found is None or isinstance(found.needs, str):
         return "-"
     needs = found.needs
     busy = f" ({needs.busy})" if needs.busy < needs.thread_blocks else ""
     scratch = f"{float(needs.scratch):.2f}" if needs.scratch else "0"
     text = f"{needs.thread_blocks}{busy} / {needs.steps} / {needs.channels} / {scratch}"
+    text += f", x{needs.instances}" if needs.instances > 1 else ""
     return f"{text}, one tree a root" if found.one else text
 
 
-def tables(machines: list[str], most: int) -> tuple[list[str], list[str]]:
+def tables(machines: list[str], most: int, seconds: float) -> tuple[list[str], list[str]]:
     """The rows of both tables: what plans take, and how far they go."""
     rows: list[str] = []
     ends: list[str] = []
@@ -137,15 +136,12 @@ def tables(machines: list[str], most: int) -> tuple[list[str], list[str]]:
         own: list[tuple[int, str]] = []
         for collective in Collective:
             sizes: dict[int, dict[str, Tried]] = {}
-            copies: dict[int, str] = {}
-            for forest, target, found in grow(name, collective, most):
+            for forest, target, found in grow(name, collective, most, seconds):
                 sizes.setdefault(forest.n, {})[target.name] = found
-                if target is MSCCLPP and not found.one and forest.n <= DETAIL // 2:
-                    copies[forest.n] = instances(forest, target.on(sms_of(forest.name)))
             for ranks, by in sizes.items():
                 if ranks <= DETAIL:
                     cells = " | ".join(cell(by.get(t)) for t in ("mscclpp", "msccl", "rccl"))
-                    row = f"| {name} | {ranks} | {collective} | {cells} | {copies.get(ranks, '')} |"
+                    row = f"| {name} | {ranks} | {collective} | {cells} |"
                     own.append((ranks, row))
             far = " | ".join(reach(sizes, t) for t in ("mscclpp", "msccl", "rccl"))
             ends.append(f"| {name} | {collective} | {far} |")
@@ -163,7 +159,9 @@ def reach(sizes: Mapping[int, Mapping[str, Tried]], target: str) -> str:
         whole = [f.ranks for f in fit if not f.one]
         words = f"{max(whole) if whole else 'none'}; {words} with one tree a root"
     refused = [found for found in by if isinstance(found.needs, str)]
-    return f"{words}; then {refused[-1].ranks}: {refused[-1].needs}" if refused else f"{words}, all"
+    if not refused:
+        return f"{words} or more"
+    return f"{words}; then {refused[-1].ranks}: {refused[-1].needs}"
 
 
 def page(rows: list[str], ends: list[str]) -> str:
@@ -182,8 +180,8 @@ def page(rows: list[str], ends: list[str]) -> str:
             "",
             "### What plans take",
             "",
-            f"| machine | ranks | collective | {heads} | instances (mscclpp) |",
-            "|---|---|---|---|---|---|---|",
+            f"| machine | ranks | collective | {heads} |",
+            "|---|---|---|---|---|---|",
             *rows,
             "",
         ]
@@ -196,10 +194,11 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--ranks", type=int, default=128, help="largest machine that is tried")
+    parser.add_argument("--seconds", type=float, default=20, help="longest a plan may take")
     parser.add_argument("--only", action="append", choices=[*MACHINES], help="machines to try")
     parser.add_argument("--write", action="store_true", help=f"into {PAGE.name}")
     chosen = parser.parse_args()
-    text = page(*tables(chosen.only or [*MACHINES], chosen.ranks))
+    text = page(*tables(chosen.only or [*MACHINES], chosen.ranks, chosen.seconds))
     if not chosen.write:
         print(text)
         return
