@@ -346,6 +346,29 @@ def test_packets_through_a_switch_that_are_wrong() -> None:
     assert "RUN-DEADLOCK" in rules_of(found)
 
 
+def test_packets_put_over_ports() -> None:
+    """As MSCCL++'s own plans do it: right where all plans of the process share one scratch."""
+    text = plans.dumps(programs.packet_chain("port"), "mscclpp-json")
+
+    def edit(plan: dict[str, Any]) -> None:
+        plan["reuse_resources"] = True
+        for gpu in plan["gpus"]:
+            for block in gpu["threadblocks"]:
+                for op in block["ops"]:
+                    if op["name"] == "rppkt" and op["channel_type"] == "port":
+                        op["name"] = "ppkt"
+                        op["src_buff"] *= len(op["dst_buff"])
+
+    reuse = spoil_json.edit(edit)(text)
+    found = lint(reuse, "p")
+    assert found.ok, found.findings
+    assert {"MPP-PACKET-PORT", "MPP-REUSE", "RUN-PARTLY-FOLLOWED"} <= rules_of(found)
+    alone = lint(spoil_json.top(reuse_resources=False)(reuse), "p")
+    assert not alone.ok
+    (first, *_) = (f.text for f in alone.findings if f.rule == "MPP-PACKET-PORT")
+    assert first.endswith("(ppkt) over a port sends memory of the first plan that a process ran")
+
+
 def test_what_cannot_be_followed_says_so() -> None:
     found = lint(json.dumps(packets_by_switch(slot=1)), "p")
     assert "RUN-UNFOLLOWED" in rules_of(found)

@@ -264,7 +264,13 @@ def _check_packets(
     if scene.loop:
         out.add("MPP-PIPE-PACKETS", f"{scene.where} ({name}) in a pipeline", **at)
     if name == "ppkt" and kind == "port":
-        out.add("MPP-PACKET-PORT", f"{scene.where} (ppkt) over a port", **at)
+        text = f"{scene.where} (ppkt) over a port sends memory of the first plan that a process ran"
+        if scene.plan.reuse and all(operand.letter == "s" for operand in src):
+            # one scratch for all plans of that kind
+            text += ": the same scratch if that had reuse_resources too"
+            out.add("MPP-PACKET-PORT", text, **at, severity="warning")
+        else:
+            out.add("MPP-PACKET-PORT", text, **at)
     for side, operands, (low, high) in (
         ("src_buff", src, what.packet_src),
         ("dst_buff", dst, what.packet_dst),

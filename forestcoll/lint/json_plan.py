@@ -64,7 +64,8 @@ def _read_head(
         if key in top:
             access.flag(top, key, where, at)
     plan.double = top.get("use_double_scratch_buffer") is True
-    if top.get("reuse_resources") is True:
+    plan.reuse = top.get("reuse_resources") is True
+    if plan.reuse:
         out.add("MPP-REUSE", "reuse_resources is true")
     word = access.text(top, "collective", where, at) or ""
     known = word in PLAN_COLLECTIVES or word in OTHER_COLLECTIVES

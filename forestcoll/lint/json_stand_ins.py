@@ -5,6 +5,7 @@ The linter has looked at the plan itself by then. What is found in the other one
 * `gstorepkt` reads packets of the own scratch, and has the switch store them in everybody's: as
   `rppkt` to all others of the group does. Where it stores into the place that it reads, its own
   rank gets what it has; elsewhere it cannot be said with `rppkt`.
+* `ppkt` over a port sends packets of the own scratch as they are; `rppkt` waits for them first.
 * `reuse_resources` gives scratch a fixed size; where the data are longer, a pipeline takes it from
   the start again. With scratch as long as the data nothing of a run changes but that.
 """
@@ -19,6 +20,10 @@ REUSE = (
     "reuse_resources: scratch was taken to be as long as the data; whether a round of a pipeline "
     "finds its place in a shorter one free again was not looked at"
 )
+PUTS = (
+    "ppkt over a port was followed as an rppkt, which waits for the packets: whether they are all "
+    "there when it starts was not looked at"
+)
 STORES = "gstorepkt was followed as an rppkt to every other rank of the group"
 
 
@@ -32,20 +37,27 @@ def stand_in(text: str) -> tuple[str, list[str]]:
     if plan.get("reuse_resources") is True:
         plan["reuse_resources"] = False
         said.append(REUSE)
-    stores = [
+    found = [
         (gpu, block, op)
         for gpu in plan["gpus"]
         for block in gpu["threadblocks"]
         for op in block["ops"]
-        if op["name"] == "gstorepkt"
     ]
-    if stores:
-        if not all(_same_place(op) for _, _, op in stores):
-            return text, []
-        for gpu, block, op in stores:
-            _forward(gpu, block, op)
-        said.append(STORES)
+    puts = [op for *_, op in found if op["name"] == "ppkt" and op.get("channel_type") == "port"]
+    stores = [one for one in found if one[2]["name"] == "gstorepkt"]
+    if not all(_one_source(op) for op in puts) or not all(_same_place(op) for *_, op in stores):
+        return text, []
+    for op in puts:
+        op |= {"name": "rppkt", "src_buff": op["src_buff"][:1]}
+    for gpu, block, op in stores:
+        _forward(gpu, block, op)
+    said += [words for words, some in ((PUTS, puts), (STORES, stores)) if some]
     return json.dumps(plan), said
+
+
+def _one_source(op: Plan) -> bool:
+    first = op["src_buff"][0]
+    return first.get("type") == "s" and all(source == first for source in op["src_buff"])
 
 
 def _same_place(op: Plan) -> bool:

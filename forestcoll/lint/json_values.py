@@ -26,6 +26,7 @@ class Plan:
     word: str = ""  # the collective
     packets: bool = False  # protocol LL
     double: bool = False  # use_double_scratch_buffer
+    reuse: bool = False  # reuse_resources
     alignment: int = 16
     ranks: list[Rank] = field(default_factory=list)
     pipelines: set[tuple[int, int]] = field(default_factory=set)  # (num_chunks, unit_size) in use

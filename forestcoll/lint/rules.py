@@ -322,7 +322,7 @@ _add(
      "signal: counters live on", "add what is missing: the rest breaks the next launch"),
     ("MPP-PACKET-PROTOCOL", "packets need protocol LL: scratch is half as large otherwise",
      "set protocol to LL"),
-    ("MPP-PACKET-PORT", "ppkt over a port names memory of another context",
+    ("MPP-PACKET-PORT", "packets go over a port by rppkt: ppkt names memory of another plan",
      "use memory channels, or rppkt"),
     ("MPP-PACKET-SCRATCH", "packets lie in scratch only: offsets are doubled",
      "put them into scratch, and unpack there"),
