@@ -15,7 +15,7 @@ from typing import Final
 
 from forestcoll.errors import PlanError
 from forestcoll.forest import Forest
-from forestcoll.lower.limits import usage
+from forestcoll.lower.limits import steps, usage
 from forestcoll.lower.pieces import kind_of
 from forestcoll.program import Instruction, Op, Pipeline, Program, RankProgram, ThreadBlock
 from forestcoll.targets import Target
@@ -37,7 +37,9 @@ ENOUGH: Final = Fraction(9, 10)
 and twice as many is what comes next.
 """
 TRIES: Final = 4
-"""How often programs with more instances are made, each time with half as many."""
+"""Programs with more instances that are made at most."""
+OPERATIONS: Final = 2**15
+"""Operations of all ranks that a program may have for more instances: larger ones take seconds."""
 
 _RECEIVES = frozenset(
     (Op.RECV, Op.RECV_COPY_SEND, Op.RECV_REDUCE_SEND, Op.RECV_REDUCE_COPY, Op.RECV_REDUCE_COPY_SEND)
@@ -80,26 +82,34 @@ def filled(
     before = hardest(forest, program)
     if before.ratio <= 1 or program.protocol == "LL":
         return program, ""
-    count, why = _few_enough(_power_of_two(before.ratio), program, target, most_chunks)
-    taken, work = program, before
-    for _ in range(TRIES):
-        if count == 1:
-            break
+    wanted = _power_of_two(before.ratio)
+    most, limit = _most(program, target, most_chunks)
+    count, why = min(wanted, most), limit if most < wanted else ""
+    taken, work, best = program, before, 1
+    tried: set[int] = set()
+    while count > 1 and count not in tried and len(tried) < TRIES:
+        tried.add(count)
         try:
             more = lower(forest, target, instances=count, protocol=program.protocol)
         except PlanError as error:
-            why = f"with {count} instances {str(error).split(': ', 1)[-1].split('; ')[0]}"
-            count //= 2
+            why = f"with {count} instances {_reason(error)}"
+            count = most = count // 2
             continue
         found = hardest(forest, more)
         if found.ratio <= 1:
             return more, ""
-        if found.ratio > work.ratio:
+        if found.ratio < work.ratio or (found.ratio == work.ratio and count < best):
+            taken, work, best = more, found, count
+        elif count < best:
             break
-        taken, work = more, found  # fewer may have as many thread blocks at work
-        why = why or f"no more than {found.blocks} of them have work at once"
-        count //= 2
-    return taken if work.ratio < before.ratio else program, _note(work, target, why)
+        if count == wanted < most:
+            count *= 2  # another rank is the hardest now
+        elif work.ratio * best > before.ratio:
+            count = best // 2  # so many may have as many thread blocks at work
+        else:
+            break
+    why = why or f"no more than {work.blocks} of them have work at once"
+    return taken, _note(work, target, why)
 
 
 def hardest(forest: Forest, program: Program) -> Work:
@@ -153,20 +163,28 @@ def _power_of_two(ratio: Fraction) -> int:
     return 1 << (math.ceil(ratio) - 1).bit_length()
 
 
-def _few_enough(wanted: int, program: Program, target: Target, most: int) -> tuple[int, str]:
-    """As many instances as may fit, and what keeps it from more."""
-    first = program.ranks[0]
+def _most(program: Program, target: Target, most_chunks: int) -> tuple[int, str]:
+    """The most instances to try, a power of two, and what keeps it from more."""
+    first, used = program.ranks[0], usage(program)
     chunks = max(first.input_chunks, first.output_chunks)
-    count, why = wanted, ""
-    while count > 1 and chunks * count > most:
-        count //= 2
-        why = f"with more, sizes would have to be multiples of {chunks * count * 2} elements"
-    channels = usage(program).channels
-    while program.style == "fifo" and count > 1 and channels * count > target.channels:
-        why = f"{count} instances need {channels * count} channels, {target.name} holds "
-        why += str(target.channels)
-        count //= 2
-    return count, why
+    operations = sum(steps(b) for rank in program.ranks for b in rank.thread_blocks)
+    limits = [
+        (
+            most_chunks // chunks,
+            f"with more, sizes are multiples of more than {most_chunks} elements",
+        ),
+        (OPERATIONS // operations, f"with more, the plan has more than {OPERATIONS} operations"),
+    ]
+    if program.style == "fifo":
+        words = f"with more, it takes more than the {target.channels} channels of {target.name}"
+        limits.append((target.channels // used.channels, words))
+    most, why = min(limits)
+    return 1 << max(1, most).bit_length() - 1, why
+
+
+def _reason(error: PlanError) -> str:
+    """`"rank 0 (gpu0) needs 15 thread blocks, rccl holds 10"` of a refusal."""
+    return str(error).split(": ", 1)[-1].split("; ")[0]
 
 
 def _note(work: Work, target: Target, why: str) -> str:
