@@ -241,7 +241,6 @@ def test_no_torch(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monkey
     monkeypatch.setattr(lab, "lacking", lambda: "")
     for name in [n for n in sys.modules if n.startswith("forestcoll.torch")]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.delitem(sys.modules, "forestcoll.lab.comparing")
     monkeypatch.setitem(sys.modules, "torch", None)
     said = refused(capsys, "-t", "star")
     assert "PyTorch" in said

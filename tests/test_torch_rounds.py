@@ -17,11 +17,11 @@ from programs import all_good
 import forestcoll
 from forestcoll.program import Collective, Program
 from forestcoll.topology import Topology
-from forestcoll.verify.dataflow import Dataflow, dataflow
+from forestcoll.verify.dataflow import Dataflow, dataflow, levels
 
 pytest.importorskip("torch")  # forestcoll.torch asks for it; nothing here uses it
 from forestcoll.torch.cutting import Cut, Job, Message, Range, job
-from forestcoll.torch.rounds import Memory, levels, rank_rounds
+from forestcoll.torch.rounds import Memory, rank_rounds
 
 Array = npt.NDArray[np.int64]
 JUNK = -(2**40)

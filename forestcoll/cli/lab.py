@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -86,8 +87,9 @@ def lab(
     reason = lacking()
     if reason:
         raise UnsupportedError(reason)
-
-    from forestcoll.lab.comparing import compare  # which says so where PyTorch is missing
+    if importlib.util.find_spec("torch") is None:
+        import forestcoll.torch  # noqa: F401 (which says so; else only the ranks import it)
+    from forestcoll.lab.comparing import compare
     from forestcoll.report import lab as report
     from forestcoll.report.progress import StageProgress
 

@@ -9,7 +9,7 @@ where it does not work), and PyTorch.
     ranks      a process in each GPU's namespace
     comparing  all of it, for a plan and what it is measured against
 
-Only `comparing` and `ranks` need PyTorch, so they are not imported here.
+PyTorch is imported by the ranks alone.
 """
 
 from __future__ import annotations

@@ -18,9 +18,7 @@ from forestcoll.lab.routes import Loads, Routes, routes
 from forestcoll.lower import lower
 from forestcoll.program import Collective, Program
 from forestcoll.targets import MSCCLPP
-from forestcoll.torch.plan import LEAD
-from forestcoll.torch.rounds import levels
-from forestcoll.verify.dataflow import dataflow
+from forestcoll.verify.dataflow import dataflow, levels
 
 PLAN = "plan"
 GLOO = "gloo"
@@ -33,6 +31,8 @@ FORESTS: dict[str, Callable[[CapacityGraph], Forest]] = {
 AGAINST = (*FORESTS, GLOO)
 """What a plan can be measured against."""
 
+LEAD = 2
+"""Steps of the engine under way at a time."""
 STEP_SECONDS = 0.02
 """What a step of the engine costs besides the transfers, here where ranks share processors."""
 PATIENCE = 20.0

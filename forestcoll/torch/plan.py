@@ -11,8 +11,8 @@ from forestcoll import plans
 from forestcoll.errors import UnsupportedError
 from forestcoll.program import Collective, Program
 from forestcoll.torch import cutting
-from forestcoll.torch.rounds import RankRounds, levels, rank_rounds
-from forestcoll.verify.dataflow import Dataflow, dataflow
+from forestcoll.torch.rounds import RankRounds, rank_rounds
+from forestcoll.verify.dataflow import Dataflow, dataflow, levels
 
 KEPT = 64
 """Sizes whose steps are kept."""

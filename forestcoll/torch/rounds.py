@@ -78,15 +78,6 @@ class RankRounds:
     slots: tuple[Slot, ...]
 
 
-def levels(flow: Dataflow) -> list[int]:
-    """For each value the round (from 0) whose transfers or sums make it; -1: it is an input."""
-    found: list[int] = []
-    for value in flow.values:
-        latest = max((found[k] for k in value.made_from), default=-1)
-        found.append(latest + 1 if len(value.made_from) == 1 else latest)
-    return found
-
-
 def rank_rounds(flow: Dataflow, level: list[int], rank: int, *, in_place: bool) -> RankRounds:
     """What `rank` does. In place, input and output overlap as NCCL defines it."""
     return _Planner(flow, level, rank, in_place).plan()

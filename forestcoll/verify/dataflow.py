@@ -91,6 +91,15 @@ def dataflow(program: Program) -> Dataflow:
     return _needed(program, sizes, verified, recorder)
 
 
+def levels(flow: Dataflow) -> list[int]:
+    """For each value the round (from 0) whose transfers or sums make it; -1: it is an input."""
+    found: list[int] = []
+    for value in flow.values:
+        latest = max((found[k] for k in value.made_from), default=-1)
+        found.append(latest + 1 if len(value.made_from) == 1 else latest)
+    return found
+
+
 class _Recorder(Replay):
     """A replay that notes values: (rank, value as in layout.py) -> index into `noted`."""
 
