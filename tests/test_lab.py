@@ -164,6 +164,17 @@ def test_one_way_links_and_links_slowed() -> None:
     assert rates == {(0, 1): (5000, 0), (0, 2): (5000, 5000), (1, 2): (1250, 5000)}
 
 
+def test_plan_of_a_sound_fabric_on_one_with_a_slow_link() -> None:
+    """It goes the same ways, and the prediction is what is left there."""
+    made = synthesized("star", {"gpus": "3", "bandwidth": "40"})
+    from forestcoll.edit import edit, parse_scale
+
+    known = forestcoll.load_topology("star", {"gpus": "3", "bandwidth": "40"})
+    slowed = CapacityGraph.from_topology(edit(known, (), [parse_scale("gpu0-switch=1/4")]))
+    (entry,), _ = comparing._entries(slowed, made.programs["mscclpp-json"], made.forest, ())
+    assert (made.forest.algbw, entry.algbw) == (30, Fraction(30, 4))
+
+
 def test_addresses() -> None:
     assert network.address(0) == "10.77.0.1"
     assert network.address(250) == "10.77.1.1"
@@ -268,9 +279,13 @@ def test_plans_for_others() -> None:
     program = made.programs["mscclpp-json"]
     with pytest.raises(errors.PlanError, match=r"^the plan is for 3 ranks, the topology has 4 GPU"):
         comparing.compare(graph_of("star", {"gpus": "4"}), program, None)
-    slower = graph_of("star", {"gpus": "3", "bandwidth": "25"})
+    other = graph_of("ring", {"gpus": "3"})
     with pytest.raises(errors.PlanError, match=r"^the forest beside the plan is for another topol"):
-        comparing.compare(slower, program, made.forest)
+        comparing.compare(other, program, made.forest)
+    graph = made.forest.graph
+    less = replace(graph, tail=graph.tail[1:], head=graph.head[1:], capacity=graph.capacity[1:])
+    with pytest.raises(errors.PlanError, match=r"uses a link that this fabric lacks, from gpu0 to"):
+        comparing.compare(less, program, made.forest)
     boxed = graph_of("dgx-a100", {"boxes": "1"})
     other = synthesized("dgx1-v100", {}).programs["mscclpp-json"]
     if other.names != tuple(boxed.names[node] for node in boxed.ranks):

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
 
 from forestcoll import baselines
 from forestcoll.errors import ExecutionError, PlanError, UnsupportedError, did_you_mean
@@ -158,8 +159,8 @@ def _entries(
             f"the plan's rank 0 is {program.names[0]}, the topology's {names[0]}: a plan for "
             "another machine, or for its GPUs in another order"
         )
-    if forest is not None and forest.graph != graph:
-        raise PlanError("the forest beside the plan is for another topology, or other links")
+    if forest is not None:
+        _check_paths(graph, forest)
     found = [_entry(PLAN, graph, program, forest)]
     notes = []
     if forest is None:
@@ -187,6 +188,21 @@ def _entries(
         check(theirs)
         found.append(_entry(other, graph, lower(theirs, MSCCLPP), theirs))
     return found, notes
+
+
+def _check_paths(graph: CapacityGraph, forest: Forest) -> None:
+    """A forest for the same fabric with other bandwidths is welcome: what does it lose here?"""
+    theirs = forest.graph
+    if (theirs.names, theirs.ranks) != (graph.names, graph.ranks):
+        raise PlanError("the forest beside the plan is for another topology")
+    links = set(zip(graph.tail, graph.head, strict=True))
+    for tree in forest.trees:
+        for tail, head in (step for path in tree.edges for step in pairwise(path)):
+            if (tail, head) not in links:
+                raise PlanError(
+                    "the forest beside the plan uses a link that this fabric lacks, from "
+                    f"{graph.names[tail]} to {graph.names[head]}"
+                )
 
 
 def _entry(name: str, graph: CapacityGraph, program: Program, forest: Forest | None) -> _Entry:
