@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from once import made_once
 
 from forestcoll import load_topology, synthesize
 from forestcoll.errors import ExecutionError, UnsupportedError
@@ -32,20 +33,18 @@ FORMATS = ("msccl-xml", "mscclpp-json")
 @pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The engine, compiled by the C++ compiler against the stand-in; once for all processes."""
-    folder = tmp_path_factory.getbasetemp().parent
-    found = folder / "emulated-gpu.so"
-    if not found.exists():
-        compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("c++")
-        assert compiler is not None
-        made = folder / f"emulated-gpu.{os.getpid()}.so"
-        flags = ["-std=c++20", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
+    compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("c++")
+    assert compiler is not None
+    flags = ["-std=c++20", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
+
+    def compile_(made: Path) -> None:
         command = [compiler, *flags, "-x", "c++", f"-I{HERE}", "-o", str(made)]
         done = subprocess.run(
             [*command, str(builds.SOURCE), "-lpthread", "-lrt"], capture_output=True, text=True
         )
         assert done.returncode == 0, done.stderr
-        made.rename(found)
-    return found
+
+    return made_once(tmp_path_factory, "emulated-gpu.so", compile_)
 
 
 @pytest.fixture(autouse=True)

@@ -12,11 +12,11 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from once import made_once
 
 from forestcoll.execute import cpu
 
@@ -90,13 +90,17 @@ def built(
     checked = ["-O1", "-g1", "-fno-omit-frame-pointer", f"-fsanitize={sanitizer}"]
 
     def build(source: Path) -> Path:
-        # nanobind is not what is tested, and slow to compile with a sanitizer.
-        ours: Sequence[str] = checked if source.parent == SOURCES else ["-O0"]
+        if source.parent != SOURCES:  # is not what is tested, and slow to compile with a sanitizer
+            return made_once(
+                tmp_path_factory,
+                f"{source.stem}.o",
+                lambda target: compile_(*common, "-O0", source, "-o", target),
+            )
         target = folder / f"{source.stem}.o"
-        compile_(*common, *ours, source, "-o", target)
+        compile_(*common, *checked, source, "-o", target)
         return target
 
-    sources = [*sorted(SOURCES.glob("*.cpp")), Path(nanobind.source_dir()) / "nb_combined.cpp"]
+    sources = [Path(nanobind.source_dir()) / "nb_combined.cpp", *sorted(SOURCES.glob("*.cpp"))]
     with ThreadPoolExecutor(2) as pool:
         objects = list(pool.map(build, sources))
     engine = folder / "_engine.so"
