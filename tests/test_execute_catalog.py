@@ -1,7 +1,7 @@
 """Plans of the catalogue, each checked in every way: a selection of what the script checks.
 
 All machines of the catalogue up to 64 ranks: the plans that `synthesize` writes run, all elements
-checked, at queue depth 1 too, and have their forest's link loads; the largest for an allreduce.
+checked, at queue depth 1 too, and have their forest's link loads; larger ones for some collectives.
 On machines of 8 GPUs every kind of plan is read back and linted besides.
 scripts/benchmarks/catalogue.py checks every kind on every machine.
 """
@@ -27,8 +27,9 @@ from forestcoll.verify import link_loads
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "benchmarks" / "catalogue.py"
 SMALL = 8  # ranks up to which they run as processes too
-EVERY = ("dgx-h100", "ring")  # machines with every kind of plan
-SIMPLE = ("dgx1-v100", "mi300x")  # with every target's for much data
+EVERY = ("dgx-h100",)  # machines with every kind of plan
+SIMPLE = ("dgx1-v100", "ring")  # with every target's for much data
+SOME = (Collective.ALLREDUCE, Collective.REDUCE_SCATTER, Collective.BROADCAST)
 IN_SWITCH = (Collective.ALLREDUCE, Collective.ALLGATHER, Collective.BROADCAST)
 NO_SETTINGS: dict[str, str] = {}
 
@@ -60,7 +61,7 @@ CASES = [
     )
     for name, settings in ALL
     if (n := SIZES[name, tuple(settings)]) <= 64
-    for collective in (Collective if n <= 16 else [Collective.ALLREDUCE])
+    for collective in (Collective if n <= SMALL else SOME if n <= 16 else SOME[:1])
 ]
 
 
@@ -113,8 +114,6 @@ def test_every_kind_of_plan_is_right(name: str, collective: Collective) -> None:
             assert found.refused
         elif kind.nvls is not None and collective is Collective.ALLREDUCE:
             assert found.places == (kind.nvls,)
-        elif name == "ring" and kind.target == "mscclpp" and kind.protocol == "LL":
-            assert "out-of-place" in found.places  # sums on their way may lie in the output
         else:
             assert found.places == ("in-place", "out-of-place")
 
@@ -201,7 +200,7 @@ def test_the_table_lists_refusals_and_faults() -> None:
     lines = list(catalogue.table(found, {"ring-8": 8}))
     assert lines[2] == "| ring-8 | 8 | reduce | ok | - | - |  |  |  |  |  |  | FAULT |"
     assert lines[4] == (
-        "1 of 2 plans are right (3 with each place counted), 2 do not fit or do not exist."
+        "1 of 2 plans are right (3 with each place counted), 2 do not fit, or the runtime has none."
     )
     assert "- ring-8 reduce msccl LL, msccl LL128: too long" in lines
     assert f"- ring-8 reduce {last}: b" in lines

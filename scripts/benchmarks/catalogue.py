@@ -92,6 +92,12 @@ def machines(most: int = MOST_RANKS) -> list[tuple[str, dict[str, str]]]:
     return [one for one in (*named, *MORE) if len(catalog.load(*one).gpus) <= most]
 
 
+def kinds_of(topology: Topology) -> tuple[Kind, ...]:
+    """Those that can be asked for: plans for switches only where one copies."""
+    copies = any(node.multicast for node in topology.nodes.values())
+    return tuple(kind for kind in KINDS if copies or kind.nvls is None)
+
+
 def synthesized(topology: Topology, collective: Collective, kind: Kind) -> pipeline.Synthesis | str:
     """What the command line would make, or why no plan fits; other errors are passed on."""
     form = TARGETS[kind.target].format
@@ -220,7 +226,7 @@ def table(outcomes: Sequence[Outcome], sizes: Mapping[str, int]) -> Iterator[str
     yield ""
     yield (
         f"{right} of {len(fit)} plans are right ({files} with each place counted), "
-        f"{len(outcomes) - len(fit)} do not fit or do not exist."
+        f"{len(outcomes) - len(fit)} do not fit, or the runtime has none."
     )
     yield from listed("Faults", ((one, line) for one in outcomes for line in one.faults))
     yield from listed("Does not fit", ((one, one.refused) for one in outcomes if one.refused))
@@ -254,7 +260,7 @@ def main() -> int:
         topology = catalog.load(name, settings)
         sizes[topology.name] = len(topology.gpus)
         for collective in chosen.collective or Collective:
-            for kind in KINDS:
+            for kind in kinds_of(topology):
                 one = checked(topology, collective, kind)
                 outcomes.append(one)
                 told = f"{topology.name} {collective} {kind}: {one.cell} {one.seconds:.1f} s"
