@@ -2,7 +2,7 @@
 
 All machines of the catalogue up to 64 ranks: the plans that `synthesize` writes run, all elements
 checked, at queue depth 1 too, and have their forest's link loads; larger ones for some collectives.
-On machines of 8 GPUs every kind of plan is read back and linted besides.
+On three machines of 8 GPUs all targets' plans, on one of them every kind, are linted besides.
 scripts/benchmarks/catalogue.py checks every kind on every machine.
 """
 
