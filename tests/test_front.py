@@ -389,7 +389,6 @@ def test_synthesize_takes_a_point(capsys: pytest.CaptureFixture[str], tmp_path: 
     common = ("synthesize", "-t", "mi250", "-c", "allgather", "--json", "-o")
     for options, k in (
         (("--min-percent", "90"), 2),
-        (("--max-height", "5"), 2),
         (("--budget", "trees=2"), 2),
         (("--min-percent", "70", "--budget", "trees=1,blocks=30,channels=8"), 1),
     ):
@@ -399,6 +398,9 @@ def test_synthesize_takes_a_point(capsys: pytest.CaptureFixture[str], tmp_path: 
         assert summary["trees_per_root"] == k
         assert summary["different_trees_per_root"] <= k
         assert any("of the optimum, which takes 3 a root" in n for n in summary["notes"])
+    code, out, _ = call(capsys, *common, str(tmp_path / "low/"), "--max-height", "5")
+    low = json.loads(out)
+    assert (code, low["trees_per_root"], low["height"]) == (0, 3, 5)  # the optimum is as low
 
 
 @pytest.mark.parametrize(
