@@ -33,7 +33,6 @@ BASES: dict[str, Callable[[], Program]] = {
 }
 
 
-
 def nvls(n: int, channels: int) -> Program:
     """An allreduce in the switch for a runtime of that many channels a thread block."""
     topology = loads_topology(f"""
@@ -393,6 +392,7 @@ OPERATIONS = [
     Mutation("flush-needed", "port", ops(1, 0, lambda o: o[3]["ops"].insert(
         3, {"name": "flush", "channel_type": "port", "channel_ids": [1]})), "MPP-FLUSH", (1, 0, 3)),
 ]  # fmt: skip
+
 
 def switch(r: int, k: int = -1, **values: Any) -> Change:
     """Fields of a rank's switch channel, the last one by default."""
