@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import measure
 
@@ -107,8 +107,13 @@ def table(points: Sequence[Point]) -> str:
             f"| {p.ranks:,} | {p.series} | {p.wall:.2f} s | {p.solve:.3f} s | {p.processor:.2f} s "
             f"| {p.peak / (1 << 20):,.0f} MiB | {p.size / 1e6:,.1f} MB |"
         )
-    lines.append("")
-    for series in ("whole", "compact"):
+    return "\n".join([*lines, "", exponents(points)])
+
+
+def exponents(points: Sequence[Point]) -> str:
+    """A line for each series that is long enough: how time and memory grow with the ranks N."""
+    lines = []
+    for series in get_args(Series):
         kept = fitted(points, series)
         if len(kept) < 2:
             continue

@@ -17,6 +17,7 @@ import argparse
 import json
 import sys
 from collections.abc import Iterable, Sequence
+from datetime import date
 from fractions import Fraction
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from cases import CASES, Case
 from rows import Row, measured
 
 PAGE = measure.SOURCE / "docs" / "performance.md"
+README = measure.SOURCE / "README.md"
 PICTURE = measure.SOURCE / "docs" / "growth.svg"
 HEAD = (
     "| case | seconds | processor | must | aim | result | algbw GB/s | of optimal | height | k "
@@ -34,8 +36,28 @@ HEAD = (
 )
 
 
+SHORT = (
+    "| case | must | aim | seconds | result | algbw GB/s | height | k | memory |\n"
+    "|---|---|---|---|---|---|---|---|---|"
+)
+
+
+def short(row: Row) -> str:
+    """The row of README's table in markdown: what was asked, and what came out."""
+    goal = row.goal
+    if row.missed:
+        result = f"**FAIL**: {row.wrong or row.missed}"
+    elif goal.aim == (None, None):
+        result = "must" if goal.must != (None, None) else ""
+    else:
+        result = "aim" if row.aimed else "must"
+    cells = [row.what, _limits(goal.must), _limits(goal.aim), _seconds(row.wall), result]
+    cells += [row.algbw, _number(row.height), _number(row.trees_per_root), _memory(row.peak)]
+    return f"| {' | '.join(cells)} |"
+
+
 def line(row: Row) -> str:
-    """The row in markdown."""
+    """The row of the page's table in markdown: everything."""
     result = "pass, aim" if row.aimed else "pass"
     if row.missed:
         result = f"**FAIL**: {row.wrong or row.missed}"
@@ -52,7 +74,7 @@ def line(row: Row) -> str:
         _number(row.trees_per_root),
         _number(row.different),
         _number(row.trees),
-        "" if row.peak is None else f"{row.peak / (1 << 20):,.0f} MiB",
+        _memory(row.peak),
     ]
     return f"| {' | '.join(cells)} |"
 
@@ -61,6 +83,10 @@ def _seconds(value: float | None) -> str:
     if value is None:
         return ""
     return f"{value:.2f} s" if value >= 0.1 else f"{1000 * value:.1f} ms"
+
+
+def _memory(peak: int | None) -> str:
+    return "" if peak is None else f"{peak / (1 << 20):,.0f} MiB"
 
 
 def _limits(limits: tuple[float | None, int | None]) -> str:
@@ -140,7 +166,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--plot", action="store_true", help=f"growth too, plot in {PICTURE.name}")
     parser.add_argument("--plot-only", action="store_true", help="growth and plot, no table")
     parser.add_argument("--most", type=int, default=16_384, help="ranks up to which growth goes")
-    parser.add_argument("--write", action="store_true", help=f"results into {PAGE.name}, too")
+    parser.add_argument("--write", action="store_true", help=f"into {PAGE.name} and {README.name}")
     return parser.parse_args()
 
 
@@ -170,8 +196,11 @@ def main() -> int:
     if chosen.write and rows:
         lines = [f"{here}. {summary(rows)}.", "", HEAD, *map(line, rows)]
         write_between(PAGE, "table", "\n".join(lines))
+        lines = [SHORT, *map(short, rows), "", f"{date.today()}, {here}. {summary(rows)}."]
+        write_between(README, "table", "\n".join(lines))
     if chosen.write and points:
         write_between(PAGE, "growth", f"{here}.\n\n{growth.table(points)}")
+        write_between(README, "growth", growth.exponents(points))
     wrong = [f"{row.name}: {row.wrong}" for row in rows if row.wrong]
     for text in wrong:
         print(f"bench: {text}", file=sys.stderr)
