@@ -262,10 +262,10 @@ class Chooser:
         self, forest: Forest, programs: dict[PlanFormat, Program]
     ) -> tuple[dict[PlanFormat, Program], list[str]]:
         """The programs with as many instances as keep the links busy, and where they do not."""
+        if self.wishes.instances != "auto" or not programs:
+            return programs, []
         from forestcoll.lower import filled
 
-        if self.wishes.instances != "auto":
-            return programs, []
         found: dict[PlanFormat, Program] = {}
         notes = []
         with self._stage("lower"):
@@ -348,6 +348,8 @@ class Chooser:
         return None
 
     def _hopeless(self, trees: int) -> str | None:
+        if not self.targets:
+            return None
         from forestcoll.lower import hopeless
 
         n, parts = len(self.graph.ranks), trees * self.wishes.parts

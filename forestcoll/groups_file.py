@@ -31,7 +31,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from forestcoll import certificate, forest_file
 from forestcoll.errors import ForestError, TopologyError, UnsupportedError
 from forestcoll.forest import Forest, Phase, Symmetry
-from forestcoll.forest_file import Exact, TopologyModel
+from forestcoll.forest_file.model import Exact, TopologyModel
+from forestcoll.forest_file.reading import graph_of
 from forestcoll.graph import Relays
 from forestcoll.program import Collective
 from forestcoll.solver.groups_bound import Group, GroupsBound, WeighedCut
@@ -206,7 +207,7 @@ def _forest(name: str, source: str) -> Forest:
 
 def _together(model: GroupsModel, forests: Sequence[Forest]) -> Together:
     gpus = [node.id for node in model.topology.nodes if node.kind == "gpu"]
-    machine = forest_file.graph_of(model.topology, gpus)
+    machine = graph_of(model.topology, gpus)
     if not model.groups:
         raise ForestError("groups: there is none")
     ids = {name: v for v, name in enumerate(machine.names)}

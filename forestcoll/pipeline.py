@@ -126,20 +126,29 @@ def optimum(
     For allreduce: of schedules that reduce-scatter and allgather over spanning trees. Switches that
     copy and add do so where that is faster, unless `fabric` is off. `shares`: see `capacity_graph`.
     """
-    from forestcoll import solver
-    from forestcoll.solver import multicast
-    from forestcoll.solver.front import Front
-
     collective = parse_collective(collective)
     graph = capacity_graph(topology, ranks, relays, shares)
-    root_rank = parse_root(graph, collective, root)
-    best = solver.optimum(graph, collective, root_rank)
-    other = multicast.better(graph, collective, root_rank, best) if fabric else None
-    if other is not None:
-        return other
+    return optimum_of(graph, collective, parse_root(graph, collective, root), fabric=fabric)
+
+
+def optimum_of(
+    graph: CapacityGraph, collective: Collective, root: int | None, *, fabric: bool = True
+) -> Optimum:
+    """The same of a graph; `root`: a rank number."""
+    from forestcoll import solver
+
+    best = solver.optimum(graph, collective, root)
+    if fabric and _fabric_works(graph):
+        from forestcoll.solver import multicast
+
+        other = multicast.better(graph, collective, root, best)
+        if other is not None:
+            return other
     if best.trees_per_root == 1 or len(graph.ranks) > FEWER_SOUGHT:
         return best
-    return replace(best, trees_per_root=Front(graph, collective, root_rank, best).exact.trees)
+    from forestcoll.solver.front import Front
+
+    return replace(best, trees_per_root=Front(graph, collective, root, best).exact.trees)
 
 
 def synthesize(
@@ -187,7 +196,6 @@ def synthesize(
     """
     from forestcoll import certificate, forest_file, solver
     from forestcoll.choose import Chooser
-    from forestcoll.lower import usage
 
     clock = Clock(progress)
     formats = tuple(dict.fromkeys(formats))
@@ -235,7 +243,7 @@ def synthesize(
             texts[form] = written(choice.programs[form], form, targets[form], forest, clock)
     notes = narrowed + choice.notes + _notes(forest, best, plain=not choice.programs)
     notes += _packet_notes(choice.programs)
-    needs = {form: usage(program) for form, program in choice.programs.items()}
+    needs = _usages(choice.programs)
     return Synthesis(
         topology.name, forest, best, choice.programs, texts, clock.seconds, notes, needs
     )
@@ -250,7 +258,7 @@ def plain_bound(
     """
     from forestcoll import solver
 
-    if not any(graph.multicast) and not any(graph.aggregation):
+    if not _fabric_works(graph):
         return best.bound
     no = (False,) * graph.n
     plain = replace(graph, multicast=no, aggregation=no)
@@ -401,8 +409,15 @@ def written(
     return text
 
 
+def _fabric_works(graph: CapacityGraph) -> bool:
+    """Whether some switch copies or adds."""
+    return any(graph.multicast) or any(graph.aggregation)
+
+
 def _by_fabric(forest: Forest, best: Optimum) -> tuple[Forest, Optimum]:
     """A forest that copies and adds in the switches where that is faster, lower or smaller."""
+    if not _fabric_works(forest.graph):
+        return forest, best
     from forestcoll.solver import multicast
 
     root = forest.root if forest.collective.rooted else None
@@ -428,7 +443,6 @@ def _in_switch(
 ) -> Synthesis:
     """Forest and plan that copy and add in a switch; PlanError where there is none to do it."""
     from forestcoll import certificate, forest_file
-    from forestcoll.lower import usage
     from forestcoll.lower.nvls import lower_nvls, most_algbw
     from forestcoll.solver import multicast
 
@@ -463,8 +477,17 @@ def _in_switch(
             f"allocates (GpuBuffer);{types} the runtime moves own shares too, which leaves "
             f"{float(most):.1f} GB/s at most"
         )
-    needs = {form: usage(program) for form, program in programs.items()}
+    needs = _usages(programs)
     return Synthesis(name, forest, best, programs, texts, clock.seconds, notes, needs)
+
+
+def _usages(programs: Mapping[PlanFormat, Program]) -> dict[PlanFormat, Usage]:
+    """What each program takes of its target. Forests alone need nothing of lowering."""
+    if not programs:
+        return {}
+    from forestcoll.lower import usage
+
+    return {form: usage(program) for form, program in programs.items()}
 
 
 def _of_fabric(forest: Forest, best: Optimum) -> Optimum:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import networkx as nx
 import pytest
@@ -15,6 +17,7 @@ from hypothesis import strategies as st
 
 from forestcoll.errors import ForestCollError, InfeasibleError, TopologyError
 from forestcoll.topology import (
+    Adapter,
     Link,
     Node,
     Topology,
@@ -473,6 +476,31 @@ def test_a_topology_made_by_hand_is_checked() -> None:
         made.name = "u"  # type: ignore[misc]
     with pytest.raises(TopologyError, match="is not a number"):
         exact(True)
+
+
+def test_other_types_of_a_topology_made_by_hand_are_converted_or_refused() -> None:
+    """By pydantic, which then has to be imported."""
+    asked: dict[str, Any] = {"bandwidth": "75/2", "latency": 0.5, "count": "2", "oneway": 1}
+    link = Link("a", "b", **asked)
+    assert link == Link("a", "b", Fraction(75, 2), Fraction(1, 2), 2, True)
+    nodes: Any = {"a": {"kind": "gpu"}, "b": Node("switch", multicast="yes")}  # type: ignore[arg-type]
+    made = Topology("t", nodes, [link])  # type: ignore[arg-type]
+    assert made == Topology("t", {"a": Node("gpu"), "b": Node("switch", True)}, (link,))
+    nodes["c"] = Node("gpu")
+    assert made.gpus == ("a",)
+    wrong: list[tuple[Callable[..., object], tuple[object, ...], str]] = [
+        (Node, ("router",), r"^Node: kind: Input should be 'gpu' or 'switch', not 'router'$"),
+        (Link, ("a", "b", 1, None, 1.5), r"^Link: count: .* not 1\.5$"),
+        (Link, ("a", 7, 1), r"^Link: dst: .* not 7$"),
+        (Link, ("a", "b", Fraction(1, 10**50)), "more than 40 digits"),
+        (Link, ("a", "b", 1, "soon"), "'soon' is not a number"),
+        (Topology, ("t", {"a": 3}, ()), r"^Topology: nodes\['a'\]: .* not 3$"),
+        (Topology, ("t", {"a": Node("gpu")}, ("a-b",)), r"^Topology: links\[0\]: .* not 'a-b'$"),
+        (Adapter, ("nic", 25, "a"), r"^Adapter: near: .* not 'a'$"),
+    ]
+    for kind, values, message in wrong:
+        with pytest.raises(TopologyError, match=message):
+            kind(*values)
 
 
 def test_ranks_that_cannot_reach_each_other() -> None:

@@ -179,17 +179,10 @@ def optimum(problem: Problem, as_json: bool) -> None:
     began = time.perf_counter()
     collective = pipeline.parse_collective(problem.collective)
     with StageProgress("optimum"):
-        best = pipeline.optimum(
-            topology,
-            collective,
-            root=problem.root,
-            ranks=problem.ranks,
-            relays=problem.relays,
-            shares=problem.shares,
-        )
+        graph = pipeline.capacity_graph(topology, problem.ranks, problem.relays, problem.shares)
+        root = pipeline.parse_root(graph, collective, problem.root)
+        best = pipeline.optimum_of(graph, collective, root)
     took = time.perf_counter() - began
-    graph = pipeline.capacity_graph(topology, problem.ranks, problem.relays, problem.shares)
-    root = pipeline.parse_root(graph, collective, problem.root)
     shown = (topology.name, graph, collective, best, -1 if root is None else root, took)
     if as_json:
         print_json(synthesis.optimum_summary(*shown))

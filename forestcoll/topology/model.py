@@ -4,22 +4,31 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Literal
-
-from pydantic import BeforeValidator, ConfigDict, InstanceOf
-from pydantic.dataclasses import dataclass
 
 from forestcoll.errors import InfeasibleError, TopologyError, did_you_mean
 from forestcoll.topology.numbers import exact
 
 if TYPE_CHECKING:
     import networkx as nx
+    from pydantic_core.core_schema import CoreSchema
+
+
+class _AsExact:
+    """Has pydantic read a number as `exact` does."""
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: object, handler: object) -> CoreSchema:
+        from pydantic_core import core_schema
+
+        return core_schema.no_info_plain_validator_function(exact)
+
 
 Kind = Literal["gpu", "switch"]
-Exact = Annotated[InstanceOf[Fraction], BeforeValidator(exact)]
+Exact = Annotated[Fraction, _AsExact]
 
 MAX_NODES = 200_000
 MAX_LINKS = 1_000_000
@@ -54,7 +63,7 @@ def slug(text: str) -> str:
     return re.sub(r"[^a-z0-9._+]+", "-", text.lower()).strip("-._+")[:100] or "topology"
 
 
-@dataclass(frozen=True, slots=True, config=ConfigDict(extra="forbid"))
+@dataclass(frozen=True, slots=True)
 class Node:
     """A GPU, or a switch that may copy (`multicast`) or add (`aggregation`) in the fabric."""
 
@@ -63,11 +72,14 @@ class Node:
     aggregation: bool = False
 
     def __post_init__(self) -> None:
+        flags = type(self.multicast), type(self.aggregation)
+        if self.kind not in ("gpu", "switch") or flags != (bool, bool):
+            _settle(self)
         if self.kind == "gpu" and (self.multicast or self.aggregation):
             raise TopologyError("multicast and aggregation are for switches; this node is a gpu")
 
 
-@dataclass(frozen=True, slots=True, config=ConfigDict(extra="forbid"))
+@dataclass(frozen=True, slots=True)
 class Link:
     """`count` parallel links of `bandwidth` GB/s each; both ways at that rate unless `oneway`."""
 
@@ -79,6 +91,13 @@ class Link:
     oneway: bool = False
 
     def __post_init__(self) -> None:
+        types = tuple(map(type, (self.src, self.dst, self.bandwidth, self.count, self.oneway)))
+        latency = self.latency is None or type(self.latency) is Fraction
+        if types != (str, str, Fraction, int, bool) or not latency:
+            _settle(self)
+        for number in (self.bandwidth, self.latency):
+            if number is not None:
+                exact(number)  # raises for one of too many digits
         if self.src == self.dst:
             raise TopologyError(f"'{self.src}' is linked to itself; a link joins two nodes")
         if self.bandwidth <= 0:
@@ -118,8 +137,11 @@ class Adapter:
     near: tuple[str, ...]  # ids of the GPUs that are nearest on PCIe
     attributes: dict[str, str] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        _settle(self)
 
-@dataclass(frozen=True, slots=True, config=ConfigDict(extra="forbid"))
+
+@dataclass(frozen=True, slots=True)
 class Topology:
     """Nodes in order (the order of the GPUs is the order of the ranks) and the links between them.
 
@@ -136,6 +158,10 @@ class Topology:
     notes: tuple[str, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
+        if type(self.nodes) is dict:
+            object.__setattr__(self, "nodes", dict(self.nodes))  # the caller's may change
+        if not self._is_settled():
+            _settle(self)
         check_name(self.name)
         check_sizes(len(self.nodes), len(self.links))
         for node in self.nodes:
@@ -146,6 +172,13 @@ class Topology:
                     raise TopologyError(f"links[{i}]: {unknown_node(end, self.nodes)}")
         if not self.gpus:
             raise TopologyError(f"topology '{self.name}' has no GPU: give some nodes kind: gpu")
+
+    def _is_settled(self) -> bool:
+        if (type(self.name), type(self.nodes), type(self.links)) != (str, dict, tuple):
+            return False
+        nodes = {*map(type, self.nodes)} <= {str} and {*map(type, self.nodes.values())} <= {Node}
+        more = self.adapters or self.notes
+        return nodes and {*map(type, self.links)} <= {Link} and not more
 
     @property
     def gpus(self) -> tuple[str, ...]:
@@ -214,6 +247,16 @@ class Topology:
             for src, dst in link.directions():
                 graph.add_edge(src, dst, key=i, **values)
         return graph
+
+
+def _settle(value: object) -> None:
+    """Brings fields of other types than stated to those types, by pydantic; else `TopologyError`.
+
+    Imported here: pydantic takes longer to import than most topologies to read.
+    """
+    from forestcoll.topology.settling import settle
+
+    settle(value)
 
 
 def check_sizes(nodes: int, links: int) -> None:

@@ -1,262 +1,32 @@
-"""Forests as files: JSON that carries the whole topology, the trees, and the proof (exact).
-
-The models below are the format; `forest.schema.json` beside this file is their JSON Schema.
-"""
+"""JSON to a forest; what is wrong is said with its place in the file."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from fractions import Fraction
-from pathlib import Path as FilePath
-from typing import Annotated, Any, Literal
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import ValidationError
 
 from forestcoll.errors import ForestError, TopologyError
-from forestcoll.forest import Bound, Forest, Path, Phase, Symmetry, Tree, in_order
+from forestcoll.forest import Bound, Forest, Path, Symmetry, Tree, in_order
+from forestcoll.forest_file.model import (
+    AlikeModel,
+    BoundModel,
+    ForestModel,
+    SymmetryModel,
+    TopologyModel,
+)
 from forestcoll.graph import CapacityGraph
 from forestcoll.program import Collective
 from forestcoll.symmetry import Image, SymmetryGroup, symmetry_group
 
-FORMAT = "forestcoll.forest/1"
-SCHEMA_PATH = FilePath(__file__).with_name("forest.schema.json")
-SIZE_LIMIT = 2**30
-"""Bytes of a forest file that are read at most."""
 IMAGES_LIMIT = 4_000_000
 """Tree edges that the symmetry of a file may expand to."""
-
-Exact = Annotated[str, Field(pattern=r"^-?[0-9]{1,400}(/[0-9]{1,400})?$")]
-
-
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class NodeModel(_Model):
-    id: str
-    kind: Literal["gpu", "switch"]
-    multicast: bool = False
-    aggregation: bool = False
-
-
-class LinkModel(_Model):
-    src: str
-    dst: str
-    bandwidth: Exact
-
-
-class TopologyModel(_Model):
-    name: str
-    nodes: list[NodeModel]
-    links: list[LinkModel]
-
-
-class AlikeModel(_Model):
-    """A permutation of the nodes under which the graph stays the same; ids left out stay."""
-
-    image: dict[str, str]
-    turned: bool = False  # links are turned round, phases trade places
-
-
-class BoundModel(_Model):
-    algbw: Exact
-    cut: list[str] | None = None
-    method: Literal["cut", "partition", "linear-program"] = "cut"
-    optimum: Exact | None = None  # of the linear program, where `algbw` and `cut` are a plain cut
-    parts: list[list[str]] | None = None
-    weights: list[Exact] | None = None
-    potentials: dict[str, Exact] | None = None
-    phases: list[Phase] | None = None  # of the parts; this and below: allreduce only
-    reduce_potentials: dict[str, Exact] | None = None
-    symmetries: list[AlikeModel] | None = None
-
-
-class TreeModel(_Model):
-    root: str
-    phase: Literal["broadcast", "reduce"]
-    share: Exact
-    edges: list[list[str]]
-
-
-class SymmetryModel(_Model):
-    generators: list[dict[str, str]]
-
-
-class ForestModel(_Model):
-    """A forest file."""
-
-    format: Literal["forestcoll.forest/1"]
-    collective: Collective
-    topology: TopologyModel
-    ranks: list[str]
-    shares: dict[str, Annotated[int, Field(ge=0, le=2**62)]] | None = None  # parts that differ
-    algbw: Exact
-    bound: BoundModel | None = None
-    trees: list[TreeModel]
-    symmetry: SymmetryModel | None = None
-
-
-def schema() -> dict[str, Any]:
-    """The JSON Schema of a forest file."""
-    return ForestModel.model_json_schema()
-
-
-def dumps(forest: Forest) -> str:
-    """The forest as canonical JSON: the same forest gives the same bytes, a line per tree.
-
-    Of a compact forest the representatives and the group's generators.
-    """
-    names = forest.graph.names
-    graph = forest.graph
-    head: dict[str, Any] = {
-        "format": FORMAT,
-        "collective": forest.collective.value,
-        "ranks": [names[v] for v in graph.ranks],
-    }
-    if graph.shares:
-        head["shares"] = {names[v]: s for v, s in zip(graph.ranks, graph.shares, strict=True)}
-    head["algbw"] = str(forest.algbw)
-    if forest.bound is not None:
-        head["bound"] = _bound(forest, forest.bound)
-    lines = ["{"]
-    for key in ("format", "collective"):
-        lines.append(f' "{key}": {json.dumps(head.pop(key))},')
-    lines.append(topology_text(forest.name, graph))
-    for key, value in head.items():
-        lines.append(f' "{key}": {json.dumps(value)},')
-    lines.append(f' "trees": [\n{_rows(_tree_rows(forest), 2)}\n ]{_symmetry(forest)}\n}}\n')
-    return "\n".join(lines)
-
-
-def _tree_rows(forest: Forest) -> Iterator[str]:
-    """The JSON of each tree. Trees share most of their paths: each is put in words once."""
-    texts = _PathTexts(forest.graph.names)
-    weights = {tree.weight for tree in forest.trees}
-    shares = {weight: str(Fraction(weight, forest.total)) for weight in weights}
-    for tree in forest.trees:
-        edges = ", ".join(map(texts.__getitem__, tree.edges))
-        yield (
-            f'{{"root": {texts.names[tree.root]}, "phase": "{tree.phase}", '
-            f'"share": "{shares[tree.weight]}", "edges": [{edges}]}}'
-        )
-
-
-class _PathTexts(dict[Path, str]):
-    """The JSON of paths, made when it is asked for."""
-
-    def __init__(self, names: Iterable[str]) -> None:
-        self.names = [json.dumps(name) for name in names]
-
-    def __missing__(self, path: Path) -> str:
-        text = self[path] = "[" + ", ".join(map(self.names.__getitem__, path)) + "]"
-        return text
-
-
-def topology_text(name: str, graph: CapacityGraph) -> str:
-    """The key `topology` of a file with its value, a line a node and link, and the comma."""
-    nodes = (json.dumps(_node(graph, v)) for v in range(graph.n))
-    names = [json.dumps(name) for name in graph.names]
-    width = {c: json.dumps(str(c * graph.unit)) for c in set(graph.capacity)}
-    links = (
-        f'{{"src": {names[t]}, "dst": {names[h]}, "bandwidth": {width[c]}}}'
-        for t, h, c in zip(graph.tail, graph.head, graph.capacity, strict=True)
-    )
-    return (
-        f' "topology": {{\n  "name": {json.dumps(name)},\n'
-        f'  "nodes": [\n{_rows(nodes, 3)}\n  ],\n'
-        f'  "links": [\n{_rows(links, 3)}\n  ]\n }},'
-    )
-
-
-def _rows(items: Iterable[str], indent: int) -> str:
-    return ",\n".join(" " * indent + item for item in items)
-
-
-def _symmetry(forest: Forest) -> str:
-    """The key `symmetry` of a compact forest with the comma before it; nothing of others."""
-    if forest.group is None:
-        return ""
-    names = forest.graph.names
-    maps = (
-        json.dumps({names[v]: names[to] for v, to in enumerate(image) if to != v})
-        for image in forest.group.generators
-    )
-    return f',\n "symmetry": {{\n  "generators": [\n{_rows(maps, 3)}\n  ]\n }}'
-
-
-def _node(graph: CapacityGraph, v: int) -> dict[str, object]:
-    if graph.gpu[v]:
-        return {"id": graph.names[v], "kind": "gpu"}
-    return {
-        "id": graph.names[v],
-        "kind": "switch",
-        "multicast": graph.multicast[v],
-        "aggregation": graph.aggregation[v],
-    }
-
-
-def _bound(forest: Forest, bound: Bound) -> dict[str, object]:
-    names = forest.graph.names
-    parts = [[names[v] for v in sorted(part)] for part in bound.parts]
-    out: dict[str, object] = {"algbw": str(bound.algbw), "method": bound.method}
-    if bound.method == "cut":
-        out["cut"] = parts[0]
-        return out
-    allreduce = forest.collective is Collective.ALLREDUCE
-    if bound.method == "linear-program" and not (forest.collective.rooted or allreduce):
-        # A reader who knows cuts only finds a true one, above the optimum that the dual proves.
-        value, number = min((_cut_value(forest, part), i) for i, part in enumerate(bound.parts))
-        out |= {"algbw": str(value), "cut": parts[number], "optimum": str(bound.algbw)}
-    out["parts"] = parts
-    if bound.method == "linear-program":
-        out["weights"] = [str(w) for w in bound.weights]
-        out["potentials"] = {names[v]: str(p) for v, p in bound.potentials}
-    if bound.method == "linear-program" and allreduce:
-        out["phases"] = list(bound.phases)
-        out["reduce_potentials"] = {names[v]: str(p) for v, p in bound.reduce_potentials}
-        out["symmetries"] = [
-            {
-                "image": {names[v]: names[to] for v, to in enumerate(s.image) if to != v},
-                "turned": s.turned,
-            }
-            for s in bound.symmetries
-        ]
-    return out
-
-
-def _cut_value(forest: Forest, part: frozenset[int]) -> Fraction:
-    """N times what crosses the cut in GB/s, divided by its ranks."""
-    graph = forest.graph
-    rest = frozenset(range(graph.n)) - part
-    crossing = graph.leaving(part if forest.collective is Collective.ALLGATHER else rest)
-    return crossing * Fraction(sum(graph.parts), graph.held(part))
-
-
-def load(path: FilePath) -> Forest:
-    """The forest in the file `path`; see `loads`."""
-    if path.stat().st_size > SIZE_LIMIT:
-        raise ForestError(f"{path}: larger than {SIZE_LIMIT} bytes, no forest file")
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as e:
-        raise ForestError(f"{path}: not UTF-8 text (byte {e.start})") from None
-    return loads(text, str(path))
-
-
-def loads(text: str, source: str = "forest") -> Forest:
-    """The forest that `text` describes; its trees give the algbw that the file states.
-
-    Raises ForestError with the place in the file. Says nothing yet of spanning, shares and bound:
-    `forest.check` and `certificate.check_bound` do.
-    """
-    forest, stated = parse(text, source)
-    if forest.algbw != stated:
-        raise ForestError(f"{source}: states algbw {stated}, its trees give {forest.algbw}")
-    return forest
 
 
 def parse(text: str, source: str = "forest") -> tuple[Forest, Fraction]:

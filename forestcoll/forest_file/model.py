@@ -1,0 +1,80 @@
+"""The format of a forest file as pydantic models; `forest.schema.json` is their JSON Schema."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from forestcoll.forest import Phase
+from forestcoll.program import Collective
+
+Exact = Annotated[str, Field(pattern=r"^-?[0-9]{1,400}(/[0-9]{1,400})?$")]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class NodeModel(_Model):
+    id: str
+    kind: Literal["gpu", "switch"]
+    multicast: bool = False
+    aggregation: bool = False
+
+
+class LinkModel(_Model):
+    src: str
+    dst: str
+    bandwidth: Exact
+
+
+class TopologyModel(_Model):
+    name: str
+    nodes: list[NodeModel]
+    links: list[LinkModel]
+
+
+class AlikeModel(_Model):
+    """A permutation of the nodes under which the graph stays the same; ids left out stay."""
+
+    image: dict[str, str]
+    turned: bool = False  # links are turned round, phases trade places
+
+
+class BoundModel(_Model):
+    algbw: Exact
+    cut: list[str] | None = None
+    method: Literal["cut", "partition", "linear-program"] = "cut"
+    optimum: Exact | None = None  # of the linear program, where `algbw` and `cut` are a plain cut
+    parts: list[list[str]] | None = None
+    weights: list[Exact] | None = None
+    potentials: dict[str, Exact] | None = None
+    phases: list[Phase] | None = None  # of the parts; this and below: allreduce only
+    reduce_potentials: dict[str, Exact] | None = None
+    symmetries: list[AlikeModel] | None = None
+
+
+class TreeModel(_Model):
+    root: str
+    phase: Literal["broadcast", "reduce"]
+    share: Exact
+    edges: list[list[str]]
+
+
+class SymmetryModel(_Model):
+    generators: list[dict[str, str]]
+
+
+class ForestModel(_Model):
+    """A forest file."""
+
+    format: Literal["forestcoll.forest/1"]
+    collective: Collective
+    topology: TopologyModel
+    ranks: list[str]
+    shares: dict[str, Annotated[int, Field(ge=0, le=2**62)]] | None = None  # parts that differ
+    algbw: Exact
+    bound: BoundModel | None = None
+    trees: list[TreeModel]
+    symmetry: SymmetryModel | None = None
