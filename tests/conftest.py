@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import signal
 
 import pytest
@@ -9,6 +11,9 @@ import pytest
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell's background jobs ignore Ctrl-C, and so would all that the tests start and interrupt.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Else each of the many programs that the tests start would compile the package's Python anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -18,3 +23,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="write the files in schedules/ anew, whatever they hold",
     )
+
+
+def pytest_collection_finish() -> None:
+    """Looking for cycles seldom, as the program does, and never among what stays to the end."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(200_000, 10, 10)
