@@ -20,6 +20,7 @@ from forestcoll import catalog, forest_file, pipeline, plans, predict
 from forestcoll.errors import PlanError, UnsupportedError
 from forestcoll.execute import cpu
 from forestcoll.forest import Forest
+from forestcoll.lint import lint
 from forestcoll.lower import lower
 from forestcoll.lower.nvls import lower_nvls, most_algbw
 from forestcoll.program import (
@@ -305,6 +306,18 @@ def test_a_switch_plan_of_the_dsl_is_read() -> None:
     assert back.ranks == pg.fabric_allreduce().ranks
     verify(back)
     assert cpu.run(back, 4096).wrong == 0
+
+
+def test_ranks_may_list_a_switch_in_any_order() -> None:
+    """The runtime sets it up at the lowest rank, wherever that stands."""
+    plan = json.loads(plans.dumps(pg.fabric_allreduce(), "mscclpp-json"))
+    plan["gpus"][1]["channels"][-1]["rank_groups"][0]["ranks"] = [2, 0, 1]
+    text = json.dumps(plan)
+    assert plans.loads(text, "t") == pg.fabric_allreduce()
+    assert lint(text, "t", "mscclpp").ok
+    plan["gpus"][1]["channels"][-1]["rank_groups"][0]["ranks"] = [2, 1, 1]
+    with pytest.raises(PlanError, match=r"rank 1.*a switch of ranks \[1, 1, 2\]; its group is"):
+        plans.loads(json.dumps(plan), "t")
 
 
 WRONG: list[tuple[Any, str]] = [

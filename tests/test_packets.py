@@ -12,7 +12,8 @@ from typing import Any
 import interleaving
 import programs as pg
 import pytest
-from hand_forests import forests, of_shape, star
+from hand_forests import chain, forests, of_shape, star
+from hand_forests import forest as hand_made
 from hypothesis import given, settings
 from programs import do, inp, otb, out, rank, scr
 
@@ -141,8 +142,33 @@ def test_what_cannot_be_packets_is_said() -> None:
             replace(MSCCLPP, thread_blocks=1),
             protocol="LL",
         )
-    with pytest.raises(PlanError, match=r"operations in one thread block, mscclpp holds 2;"):
-        lower(forest("cube mesh", Collective.ALLREDUCE), replace(MSCCLPP, steps=2), protocol="LL")
+    with pytest.raises(PlanError, match=r"operations in one thread block, mscclpp holds 1;"):
+        lower(forest("cube mesh", Collective.ALLREDUCE), replace(MSCCLPP, steps=1), protocol="LL")
+
+
+def test_sums_on_their_way_are_dealt_out_to_all_places_of_the_output() -> None:
+    """Chains one way round carry a rank's first chunk, stars its second: sums are of chains only.
+
+    14 operations in one thread block, had each place the sums of its own trees.
+    """
+    n = 8
+    chains = [chain(n, r, "reduce") for r in range(n)]
+    stars = [star(n, r, "reduce") for r in range(n)]
+    pairs = [tree for pair in zip(chains, stars, strict=True) for tree in pair]
+    trees = hand_made(Collective.REDUCE_SCATTER, n, pairs)
+    program = lower(trees, replace(MSCCLPP, steps=5), protocol="LL")
+    verify(program)
+    link_loads(program, trees)
+    assert cpu.run(program, 8192, iterations=5).wrong == 0
+    sums = [0, 0]
+    places = set()
+    for r, b, _, i in program.instructions():
+        if PACKETS.get(i.op) and i.op.value.startswith("reduce") and r == 0:
+            places.add((b, i.dst[0]))
+            sums[i.dst[0].offset] += 1
+    assert abs(sums[0] - sums[1]) <= 1
+    # whatever is written to a place is written by one thread block, or slices of it
+    assert len({(b, ref.offset) for b, ref in places}) == len({b for b, _ in places})
 
 
 # --- what the check finds
@@ -283,6 +309,43 @@ def test_packets_order_no_other_data() -> None:
     # what it only read may be overwritten for them: the packets came from there
     harmless = pg.drop(pg.drop(program, 0, 0, 0), 0, 0, 0)
     verify(replace(harmless, in_place=True))
+
+
+def sums_of_packets(*blocks: list[Instruction]) -> Program:
+    """Rank 0 gets two chunks of packets from each of two others, and adds them up in these ways."""
+    ends = [(p, "memory", 0) for p in (1, 2)]
+    begin = do(Op.RELAXED_SIGNAL, (), (), (), (0, 1))
+    first, *more = blocks
+    ranks = [rank(otb(ends, begin, *first), *(otb([], *one) for one in more), i=2, o=2, s=4)]
+    for p in (1, 2):
+        put = do(Op.PUT_PACKETS, inp(0, 2), scr(2 * p - 2, 2, 0), (), (0,))
+        steps = [do(Op.RELAXED_WAIT, (), (), (), (0,)), do(Op.NOP), put]
+        ranks.append(rank(otb([(0, "memory", 0)], *steps), i=2, o=2, s=4))
+    return pg.ll(pg.program(Collective.REDUCE, "onesided", ranks, root=0), double=False)
+
+
+def test_each_thread_goes_on_with_its_own_elements() -> None:
+    """Sums on just the same chunks need no barrier; those on some of them do."""
+    one = do(Op.REDUCE_PACKETS, (inp(0, 2), scr(0, 2)), out(0, 2))
+    two = do(Op.REDUCE_PACKETS, (out(0, 2), scr(2, 2)), out(0, 2))
+    halves = [do(Op.REDUCE_PACKETS, (out(k), scr(2 + k)), out(k)) for k in range(2)]
+    for right in ([one, two], [one, do(Op.NOP), *halves]):
+        program = sums_of_packets(right)
+        verify(program)
+        assert cpu.run(program, 4096, iterations=3).wrong == 0
+    with pytest.raises(
+        PlanError,
+        match=r"race: rank 0, thread block 0, step 1 \(reduce_packets\) and rank 0, thread block 0, "
+        r"step 2 \(reduce_packets\) both use chunk 0 .* put a nop between them",
+    ):
+        verify(sums_of_packets([one, *halves]))
+    # thread blocks have threads of their own
+    with pytest.raises(PlanError, match=r"race: rank 0, thread block 0, .* thread block 1, step 0"):
+        verify(sums_of_packets([one], [two]))
+    copied = do(Op.COPY, inp(0, 2), out(0, 2))
+    add = do(Op.REDUCE_PACKETS, (out(0, 2), scr(0, 2), scr(2, 2)), out(0, 2))
+    with pytest.raises(PlanError, match=r"step 1 \(copy\) and .* step 2 \(reduce_packets\)"):
+        verify(sums_of_packets([copied, add]))
 
 
 BAD: list[tuple[Program, str]] = [

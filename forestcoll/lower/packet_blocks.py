@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from forestcoll.errors import PlanError
 from forestcoll.lower.limits import Budget
 from forestcoll.lower.pieces import KINDS, Kind
-from forestcoll.program import Buffer, Channel, Instruction, Op, Ref, ThreadBlock
+from forestcoll.program import PACKETS, Buffer, Channel, Instruction, Op, Ref, ThreadBlock
 from forestcoll.targets import Target
 
 CLASSES = 16
@@ -22,6 +22,7 @@ CLASSES = 16
 BLOCKS = 8
 """Thread blocks that a rank should have at least: one alone would take long for a megabyte."""
 _NOP = Instruction(Op.NOP)
+Write = tuple[Ref, bool]  # a used part of an output, and whether in the course of packets
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,10 @@ class _Block:
 
     def room(self, job: Job, target: Target) -> bool:
         """Whether the job fits as well."""
-        steps = sum(len(j.steps) + j.fixed for j in (*self.jobs, job))
+        jobs = [*self.jobs, job]
+        steps = sum(len(j.steps) for j in jobs)
+        if steps + sum(j.fixed for j in jobs) > target.steps and steps <= target.steps:
+            steps = len(_in_order(jobs))
         return steps <= target.steps and self.reaches(_ends(job), target)
 
     def reaches(self, more: Iterable[End], target: Target) -> bool:
@@ -145,7 +149,7 @@ def _fits(unit: Unit, blocks: Sequence[_Block], target: Target) -> bool:
 def _refusal(stuck: Unit, units: Sequence[Unit], budget: Budget) -> PlanError:
     target = budget.target
     for rank, jobs in stuck.items():
-        steps = sum(len(job.steps) + 1 for job in jobs if job.fixed)
+        steps = len(_in_order(job for job in jobs if job.fixed))
         if steps > target.steps:
             where = f"{budget.rank(rank)}, for packets of trees over the same chunks,"
             return budget.refuse(where, "operations in one thread block", steps, target.steps)
@@ -197,23 +201,39 @@ def _written(blocks: Sequence[_Block], slices: int) -> tuple[ThreadBlock, ...]:
 
 
 def _steps(block: _Block, ends: Sequence[End], part: tuple[int, int]) -> tuple[Instruction, ...]:
-    """The jobs by level, with a barrier where one comes to an output that another has used."""
+    """The jobs by level, with channels in place of peers."""
     place = {end: k for k, end in enumerate(ends)}
     steps: list[Instruction] = []
-    fresh: list[Ref] = []  # outputs that were used since the last barrier
-    for job in sorted(block.jobs, key=lambda j: j.level):
-        touched = [r for i in job.steps for r in (*i.src, *i.dst) if r.buffer is Buffer.OUTPUT]
-        if any(_overlap(a, b) for a in fresh for b in touched):
-            steps.append(_NOP)
-            fresh = []
-        fresh += touched
-        for i in job.steps:
-            if i.op is Op.NOP:
-                steps.append(i)
-                continue
-            channels = tuple(place[job.kind, p] for p in i.channels if job.kind is not None)
-            steps.append(replace(i, channels=channels, part=part))
+    for job, i in _in_order(block.jobs):
+        if job is None:
+            steps.append(i)
+            continue
+        channels = tuple(place[job.kind, p] for p in i.channels if job.kind is not None)
+        steps.append(replace(i, channels=channels, part=part))
     return tuple(steps)
+
+
+def _in_order(jobs: Iterable[Job]) -> list[tuple[Job | None, Instruction]]:
+    """All instructions by level, and a barrier where one comes to an output that another has used.
+
+    Not where both write just the same in the course of packets: each thread then comes to what it
+    has written itself (forestcoll/verify/packets.py).
+    """
+    steps: list[tuple[Job | None, Instruction]] = []
+    fresh: list[Write] = []  # since the last barrier
+    for job in sorted(jobs, key=lambda j: j.level):
+        used = [write for i in job.steps for write in _outputs(i)]
+        if any(_overlap(a, b) and not (a == b and x and y) for a, x in fresh for b, y in used):
+            steps.append((None, _NOP))
+            fresh = []
+        fresh += used
+        steps += [(job, i) for i in job.steps]
+    return steps
+
+
+def _outputs(i: Instruction) -> list[Write]:
+    plain = i.op in PACKETS and bool(PACKETS[i.op].plain_out)
+    return [(ref, plain) for ref in (*i.src, *i.dst) if ref.buffer is Buffer.OUTPUT]
 
 
 def _overlap(a: Ref, b: Ref) -> bool:

@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 from forestcoll.errors import PlanError
 from forestcoll.lower.layout import Layout, RankTree
 from forestcoll.lower.limits import Budget
-from forestcoll.lower.packet_blocks import Job, deal
+from forestcoll.lower.packet_blocks import Job, Unit, deal
 from forestcoll.lower.packet_shakes import shakes
 from forestcoll.lower.pieces import Boxes, Kind, kind_of
 from forestcoll.program import Buffer, Collective, Instruction, Op, RankProgram, Ref
@@ -38,8 +38,6 @@ MAX_BYTES = 1 << 20
 """Largest size that plans of packets are meant for: twice the bytes, but no signals."""
 HALF_CHUNKS = 8
 """Chunks of scratch come in eights, so that its second half begins at a whole packet."""
-
-_NOP = Instruction(Op.NOP)
 
 
 def lower_packets(
@@ -56,12 +54,14 @@ def lower_packets(
         for rank in range(layout.n)
     )
     sharing = inner and layout.collective is Collective.REDUCE_SCATTER
-    groups = [list(range(len(layout.trees)))] if sharing else list(_overlapping(layout))
-    units = [_unit(trees, group) for group in groups]
-    even = len({tree.count for tree in layout.trees}) == 1 if sharing else _aligned(layout, groups)
+    places = [_place(layout, number, in_output=sharing) for number in range(len(layout.trees))]
+    groups = _overlapping(places)
+    # only where places are the same or apart is a slice of one a slice of whatever shares it
+    even = all(len({places[number] for number in group}) == 1 for group in groups)
     if not even:
         with suppress(PlanError):  # if there is room for so many more operations
             return lower_packets(_cut_evenly(layout), budget, boxes)
+    units = _shared(trees, groups, places) if sharing else [_unit(trees, g) for g in groups]
     blocks = deal(units, layout.n, budget, even=even)
     if layout.collective.rooted:
         more = shakes(blocks, boxes, budget.target)
@@ -88,13 +88,10 @@ def _cut_evenly(layout: Layout) -> Layout:
     return replace(layout, trees=trees)
 
 
-def _aligned(layout: Layout, groups: Sequence[Sequence[int]]) -> bool:
-    """Whether trees with chunks in common have all of them in common.
-
-    Only then is a slice of what the one writes a slice of what the other reads.
-    """
-    trees = layout.trees
-    return all(len({(trees[k].first, trees[k].count) for k in group}) == 1 for group in groups)
+def _place(layout: Layout, number: int, *, in_output: bool) -> tuple[int, int]:
+    """The first of a tree's chunks, of the whole or of its root's output, and how many."""
+    tree = layout.trees[number]
+    return tree.first - (layout.start[tree.root] if in_output else 0), tree.count
 
 
 def _unit(trees: _Trees, group: Sequence[int]) -> dict[int, list[Job]]:
@@ -114,20 +111,50 @@ def _unit(trees: _Trees, group: Sequence[int]) -> dict[int, list[Job]]:
     return jobs
 
 
-def _overlapping(layout: Layout) -> Iterator[list[int]]:
-    """Groups of trees with chunks in common, directly or through others."""
-    order = sorted(range(len(layout.trees)), key=lambda i: layout.trees[i].first)
-    group: list[int] = []
-    end = 0
-    for number in order:
-        tree = layout.trees[number]
-        if group and tree.first >= end:
-            yield group
-            group = []
-        group.append(number)
-        end = max(end, tree.first + tree.count)
-    if group:
-        yield group
+def _shared(
+    trees: _Trees, groups: Sequence[Sequence[int]], places: Sequence[tuple[int, int]]
+) -> list[Unit]:
+    """The jobs of a reduce-scatter whose sums lie in the output: a unit for each place there.
+
+    Whatever is written to a place is done by one thread block, the result last. Sums on the way are
+    no part of the result, so each rank deals its own out to those places that are as long.
+    """
+    own = {number: k for k, group in enumerate(groups) for number in group}
+    whole = [len({places[number] for number in group}) == 1 for group in groups]
+    length = [places[group[0]][1] for group in groups]
+    alike = [
+        [j for j in range(len(groups)) if j == k or (whole[j] and length[j] == length[k])]
+        if whole[k]
+        else [k]
+        for k in range(len(groups))
+    ]
+    units: list[Unit] = [defaultdict(list) for _ in groups]
+    everything = range(len(places))
+    for rank in range(trees.layout.n):
+        load = [0] * len(groups)
+        for number in sorted(everything, key=lambda tree: trees.is_inner(tree, rank)):
+            unit = own[number]
+            if trees.is_inner(number, rank):
+                unit = min(alike[unit], key=lambda k: (load[k], k))
+                first = places[groups[unit][0]][0]
+                trees.kept[number, rank] = Ref(Buffer.OUTPUT, first, places[number][1])
+            jobs = list(trees.reduce(number, rank, everything))
+            load[unit] += sum(len(job.steps) + 1 for job in jobs if job.fixed)
+            units[unit][rank] += jobs
+    return units
+
+
+def _overlapping(places: Sequence[tuple[int, int]]) -> list[list[int]]:
+    """Groups of trees whose places (first, count) have chunks in common, if through others."""
+    groups: list[list[int]] = []
+    end = -1
+    for number in sorted(range(len(places)), key=lambda i: places[i][0]):
+        first, count = places[number]
+        if first >= end:
+            groups.append([])
+        groups[-1].append(number)
+        end = max(end, first + count)
+    return groups
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +172,8 @@ class _Trees:
     def __init__(self, layout: Layout, boxes: Boxes, target: Target) -> None:
         self.layout = layout
         self.scratch = [0] * layout.n
+        # (tree, rank) -> where a reduce-scatter keeps a sum that is not yet the result
+        self.kept: dict[tuple[int, int], Ref] = {}
         self._boxes, self._target = boxes, target
         self._shapes = [_shape(tree) for tree in layout.trees]
         # (tree, rank) -> where its packets arrive, in its own (broadcast) or its parent's scratch
@@ -284,8 +313,7 @@ class _Trees:
                 number if down is None else down,
             )
         if layout.collective is Collective.REDUCE_SCATTER:
-            # not part of the result, and overwritten by it in the end
-            return Ref(Buffer.OUTPUT, 0, tree.count), [tree.parent[rank]], number
+            return self.kept[number, rank], [tree.parent[rank]], number
         return layout.output(rank, tree.first, tree.count), [tree.parent[rank]], number
 
     # --- both
@@ -322,11 +350,9 @@ def _batches(items: Sequence[int], size: int) -> Iterator[tuple[int, ...]]:
 
 
 def _sum(own: Ref, packets: Sequence[Ref], total: Ref, most: int) -> list[Instruction]:
-    """total = own + packets, at most so many at a time; barriers between."""
+    """total = own + packets, at most so many at a time: each thread goes on with its own sums."""
     steps: list[Instruction] = []
     for low in range(0, len(packets), most):
-        if low:
-            steps.append(_NOP)
         first = total if low else own
         steps.append(Instruction(Op.REDUCE_PACKETS, (first, *packets[low : low + most]), (total,)))
     return steps

@@ -223,7 +223,10 @@ def _read_channels(n: int, gpu: Object) -> dict[str, list[Channel]]:
 
 
 def _read_switches(n: int, gpu: Object) -> list[Switch]:
-    """The rank's switch channels: one a group, in order."""
+    """The rank's switch channels: one a group, in order.
+
+    Ranks may list a group in any order: the runtime sets it up at its lowest rank.
+    """
     found = []
     entries = gpu.list("channels")
     for k in range(len(entries)):
@@ -236,8 +239,8 @@ def _read_switches(n: int, gpu: Object) -> list[Switch]:
         groups = entry.list("rank_groups")
         for g in range(len(groups)):
             ranks = groups.object(g).list("ranks")
-            group = tuple(ranks.integer(p, 0, n - 1) for p in range(len(ranks)))
-            found.append(Switch(group, _BUFFERS[word]))
+            group = sorted(ranks.integer(p, 0, n - 1) for p in range(len(ranks)))
+            found.append(Switch(tuple(group), _BUFFERS[word]))
     return found
 
 

@@ -13,6 +13,10 @@ until it bears the number of its own launch, so no signal is needed. The rules o
   that was read before, and nothing more. That a packet of a launch has come also says that this
   launch has begun at its writer, hence that all before it is over there, as a relaxed signal does.
 * Packet by packet: a thread waits for its own packets only. So events are atoms, not operations.
+* What reads packets and writes plain data goes through its operands by one rule: thread t of T has
+  the elements t, t + T, ... from their begin (handleReduceSendPackets, handleReduceCopySendPackets,
+  handleUnpackPackets). So where two such operations of a thread block write just the same chunks,
+  each element has one thread, which does the second after the first: no barrier has to.
 """
 
 from __future__ import annotations
@@ -105,6 +109,8 @@ class _PacketRun(Run):
         self.written: dict[Pair, tuple[int, int]] = {}
         self.readers: dict[Pair, set[int]] = {}  # who waits for packets of that launch
         self.writer: dict[int, tuple[int, int]] = {}  # atom -> thread block and line
+        # (thread block, chunks, which atom of them) -> who wrote that last in the course of packets
+        self.threads: dict[tuple[int, Span, int], int] = {}
         for b, lines in enumerate(code.lines):
             for at, line in enumerate(lines):
                 if line.instruction.op in PACKETS:
@@ -142,9 +148,17 @@ class _PacketRun(Run):
         if i.op is Op.FORWARD_PACKETS and i.channels and state.ends[i.channels[0]][2] == "port":
             self._push(b, state, i, operands)
             return True
+        plain = PACKETS[i.op].plain_out
         for item, (sources, targets) in enumerate(spread(i.op, operands)):
-            event = self._read(b, state, item, [sources[k] for k in packet_sources(i.op, sources)])
-            for atom in targets[PACKETS[i.op].plain_out :]:
+            before: tuple[int, ...] = ()
+            thread = (b, operands.dst[0], item)
+            if plain and thread in self.threads:
+                before = (self.threads[thread],)
+            packets = [sources[k] for k in packet_sources(i.op, sources)]
+            event = self._read(b, state, item, packets, before)
+            if plain:
+                self.threads[thread] = event
+            for atom in targets[plain:]:
                 self._write(atom, state, event)
         return True
 
@@ -161,11 +175,18 @@ class _PacketRun(Run):
                     return False
         return True
 
-    def _read(self, b: int, state: Block, item: int, atoms: Sequence[int]) -> int:
-        """The event that reads these packets (and does the rest with them)."""
+    def _read(
+        self,
+        b: int,
+        state: Block,
+        item: int,
+        atoms: Sequence[int],
+        before: tuple[int, ...] = (),
+    ) -> int:
+        """The event that reads these packets and does the rest with them, after those `before`."""
         found = [self.written[atom, state.launch] for atom in atoms]
         begins = tuple(dict.fromkeys(begin for _, begin in found))
-        event = self._event(b, state, item, b, begins)
+        event = self._event(b, state, item, b, (*before, *begins))
         if found:
             self.trace.weak[event] = tuple(writer for writer, _ in found)
         state.open.append(event)
