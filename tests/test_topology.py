@@ -123,6 +123,26 @@ def test_compact_form_expands() -> None:
     assert len(topology.boxes) == 2
 
 
+@pytest.mark.parametrize("boxes", ["1", "2", "13"])
+def test_boxes_that_are_alike_are_those_that_are_expanded_one_by_one(boxes: str) -> None:
+    """A template that mentions its box is expanded for each, any other once, and copied."""
+    alike = POD.replace("bandwidth: 1 + box", "bandwidth: 1 + ring, latency: gpus / 3")
+    each = alike.replace("multicast: ring", "multicast: ring * (box >= 0)")
+    settings = {"boxes": boxes, "gpus": "5"}
+    one, other = loads_topology(alike, "pod", settings), loads_topology(each, "pod", settings)
+    assert one == other
+    assert list(one.nodes) == list(other.nodes)
+    again = alike.replace("fabric: {kind", f"box{int(boxes) - 1}/gpu3: {{kind")
+    with pytest.raises(TopologyError, match=rf"box{int(boxes) - 1}/gpu3' is there already, from"):
+        loads_topology(again.replace(", when: boxes > 1}\nlinks", "}\nlinks"), "pod", settings)
+    many = alike.replace("boxes: 2", "boxes: 40000")
+    with pytest.raises(TopologyError, match=r"^f:12: boxes: nodes: more than 200,000 nodes"):
+        loads_topology(many, "f", {"gpus": "5"})
+    meshed = alike.replace('dst: "gpu{i+1}"', 'dst: "gpu{i+1..gpus-1}"')
+    with pytest.raises(TopologyError, match=r"^f:10: boxes: links: more than 1,000,000 links"):
+        loads_topology(meshed, "f", {"gpus": "16", "boxes": "11000"})
+
+
 def test_settings_override_parameters() -> None:
     topology = loads_topology(POD, "pod", {"boxes": "1", "gpus": "2", "ring": "0"})
     assert topology.name == "pod-1"

@@ -88,6 +88,10 @@ class Template:
         if len(self.parts) == 1 and isinstance(self.parts[0], str):
             yield self.parts[0]
             return
+        plain = [part for part in self.parts if not isinstance(part, Range)]
+        if len(plain) == len(self.parts):
+            yield "".join([p if isinstance(p, str) else str(p.integer(names)) for p in plain])
+            return
         choices: list[list[str] | range] = []
         for part in self.parts:
             if isinstance(part, str):

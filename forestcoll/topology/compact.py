@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
+from itertools import chain, islice
 
 from forestcoll.errors import TopologyError, did_you_mean
 from forestcoll.topology.arithmetic import (
@@ -24,7 +25,9 @@ from forestcoll.topology.model import (
     Link,
     Node,
     check_id,
+    check_ids,
     check_sizes,
+    copies,
     unknown_node,
 )
 from forestcoll.topology.numbers import exact, show
@@ -164,9 +167,9 @@ class Expansion:
         self.likes: dict[tuple[object, ...], Link] = {}  # one validated link of each look
         self.steps = 0
 
-    def step(self) -> None:
-        """One more round of a loop: also loops that make nothing must end."""
-        self.steps += 1
+    def step(self, rounds: int = 1) -> None:
+        """One more round of a loop, or several: also loops that make nothing must end."""
+        self.steps += rounds
         if self.steps > 2 * MAX_LINKS:
             raise TopologyError(f"loops go round more than {2 * MAX_LINKS:,} times")
 
@@ -186,11 +189,41 @@ class Expansion:
         if not nodes.items:
             raise source.error(nodes.line, "boxes: nodes is empty")
         links = self.link_templates(table.items.get("links"), "boxes: links")
-        for i in range(count):
+        each = 1 if _mentions(table, "box") else count  # boxes that are like the first
+        for i in range(0, count, each):
             self.add_nodes(nodes, f"box{i}/", {**self.values, "box": i})
-        for i in range(count):
+        with located(source, nodes.line, "boxes: nodes"):
+            self.repeat_nodes(each)
+        for i in range(0, count, each):
             for template in links:
                 self.add_link(template, f"box{i}/", {**self.values, "box": i})
+        with located(source, table.line, "boxes: links"):
+            self.repeat_links(each)
+
+    def repeat_nodes(self, count: int) -> None:
+        """The nodes of box 0, which are all there are, in `count` boxes."""
+        if count == 1:
+            return
+        check_sizes(len(self.nodes) * count, 0)
+        ends = [name.removeprefix("box0/") for name in self.nodes]
+        kinds, lines = list(self.nodes.values()), list(self.lines.values())
+        check_ids([f"box{count - 1}/{end}" for end in ends])
+        for i in range(1, count):
+            names = [f"box{i}/{end}" for end in ends]
+            self.nodes.update(zip(names, kinds, strict=True))
+            self.lines.update(zip(names, lines, strict=True))
+
+    def repeat_links(self, count: int) -> None:
+        """The links of box 0, which are all there are, in `count` boxes."""
+        if count == 1 or not self.links:
+            return
+        check_sizes(0, len(self.links) * count)
+        names, size = list(self.nodes), len(self.nodes) // count
+        number = {name: i for i, name in enumerate(names[:size])}
+        boxes = [names[at : at + size] for at in range(size, len(names), size)]
+        src, dst = ([number[end] for end in ends] for ends in _columns(self.links))
+        ends = ([box[i] for box in boxes for i in side] for side in (src, dst))
+        self.links += copies(self.links, *ends)
 
     def add_nodes(self, table: Table, prefix: str, names: Mapping[str, Number]) -> None:
         """Expands one `nodes:` section."""
@@ -287,21 +320,46 @@ class Expansion:
         bandwidth = template.bandwidth.value(names)
         latency = None if template.latency is None else template.latency.value(names)
         count = 1 if template.count is None else template.count.integer(names)
+        sources = self.names(prefix, template.src, names)
+        targets = self.names(prefix, template.dst, names)
+        for end in chain(sources[:1], targets, sources[1:] if targets else ()):
+            if end not in self.nodes:
+                raise TopologyError(unknown_node(end, self.nodes))
+        pairs = len(sources) * len(targets)
+        self.step(pairs)
+        check_sizes(0, len(self.links) + pairs)
+        if pairs == 0:
+            return
         look = (bandwidth, latency, count, template.oneway)
         like = self.likes.get(look)
-        for src in template.src.expand(names):
-            for dst in template.dst.expand(names):
-                self.step()
-                for end in (prefix + src, prefix + dst):
-                    if end not in self.nodes:
-                        raise TopologyError(unknown_node(end, self.nodes))
-                if like is None:
-                    exactly = None if latency is None else Fraction(latency)
-                    ends = prefix + src, prefix + dst
-                    like = Link(*ends, Fraction(bandwidth), exactly, count, template.oneway)
-                    self.likes[look] = like
-                self.links.append(like.between(prefix + src, prefix + dst))
-                check_sizes(0, len(self.links))
+        if like is None:
+            exactly = None if latency is None else Fraction(latency)
+            how = Fraction(bandwidth), exactly, count, template.oneway
+            like = Link(sources[0], targets[0], *how)
+            self.likes[look] = like
+        if pairs == 1:
+            self.links.append(like.between(sources[0], targets[0]))
+        else:
+            ends = [src for src in sources for _ in targets], targets * len(sources)
+            self.links += copies([like], *ends)
+
+    def names(self, prefix: str, template: Template, names: Mapping[str, Number]) -> list[str]:
+        """The node ids that a template stands for; never many more than there may be links."""
+        return [prefix + name for name in islice(template.expand(names), MAX_LINKS + 1)]
+
+
+def _mentions(value: Value, name: str) -> bool:
+    """Whether `name` stands as a word in some text of `value`, or is a key there."""
+    if isinstance(value, Text):
+        return re.search(rf"\b{name}\b", value.text) is not None
+    if isinstance(value, Table):
+        keys = any(re.search(rf"\b{name}\b", key) for key in value.items)
+        return keys or any(_mentions(item, name) for item in value.items.values())
+    return any(_mentions(item, name) for item in value.items)
+
+
+def _columns(links: Iterable[Link]) -> tuple[list[str], list[str]]:
+    return [link.src for link in links], [link.dst for link in links]
 
 
 @dataclass(frozen=True, slots=True)

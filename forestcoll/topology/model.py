@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from itertools import islice
+from itertools import cycle, islice
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from forestcoll.errors import InfeasibleError, TopologyError, did_you_mean
@@ -36,6 +37,7 @@ MAX_COUNT = 1_000_000
 DEFAULT_LATENCY = Fraction(1)  # microseconds a link, where the file states none
 
 _ID = re.compile(r"[\w.:@+#-]+(?:/[\w.:@+#-]+)*")
+_IDS = re.compile(rf"(?:{_ID.pattern}\n)*")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
 
 
@@ -47,6 +49,14 @@ def check_id(node: str) -> None:
             f"{shown!r} cannot be a node id: use up to 200 letters, digits and . _ - : @ + # "
             "in parts joined by '/'"
         )
+
+
+def check_ids(nodes: Iterable[str]) -> None:
+    """The same for many at once."""
+    nodes = list(nodes)
+    if max(map(len, nodes), default=0) > 200 or not _IDS.fullmatch("\n".join([*nodes, ""])):
+        for node in nodes:
+            check_id(node)
 
 
 def check_name(name: str) -> None:
@@ -128,6 +138,23 @@ class Link:
             yield self.dst, self.src
 
 
+def copies(links: Sequence[Link], src: Sequence[str], dst: Sequence[str]) -> list[Link]:
+    """`links`, over and over, between other nodes; not validated again, there may be a million.
+
+    Field by field: a tenth of the time that `Link.between` takes.
+    """
+    for one, other in zip(src, dst, strict=True):
+        if one == other:
+            raise TopologyError(f"'{one}' is linked to itself; a link joins two nodes")
+    made = [object.__new__(Link) for _ in src]
+    columns: dict[str, Iterable[object]] = {"src": src, "dst": dst}
+    for name in ("bandwidth", "latency", "count", "oneway"):
+        columns[name] = cycle([getattr(link, name) for link in links])
+    for name, values in columns.items():
+        deque(map(getattr(Link, name).__set__, made, values), maxlen=0)  # runs the map, keeps none
+    return made
+
+
 @dataclass(frozen=True, slots=True)
 class Adapter:
     """A network port that a machine's own dump names. Nothing beyond it is described there."""
@@ -164,12 +191,14 @@ class Topology:
             _settle(self)
         check_name(self.name)
         check_sizes(len(self.nodes), len(self.links))
-        for node in self.nodes:
-            check_id(node)
-        for i, link in enumerate(self.links):
-            for end in (link.src, link.dst):
-                if end not in self.nodes:
-                    raise TopologyError(f"links[{i}]: {unknown_node(end, self.nodes)}")
+        check_ids(self.nodes)
+        if not {link.src for link in self.links} | {link.dst for link in self.links} <= {
+            *self.nodes
+        }:
+            for i, link in enumerate(self.links):
+                for end in (link.src, link.dst):
+                    if end not in self.nodes:
+                        raise TopologyError(f"links[{i}]: {unknown_node(end, self.nodes)}")
         if not self.gpus:
             raise TopologyError(f"topology '{self.name}' has no GPU: give some nodes kind: gpu")
 

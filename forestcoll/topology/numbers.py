@@ -21,6 +21,8 @@ _NOT_FINITE = re.compile(r"[+-]?\.?(?:inf|infinity|nan)", re.IGNORECASE)
 
 def is_small(value: int | Fraction) -> bool:
     """Whether `value` can be computed with: numerator and denominator under `LARGEST`."""
+    if type(value) is int:
+        return -LARGEST <= value <= LARGEST
     return abs(value.numerator) <= LARGEST and value.denominator <= LARGEST
 
 
