@@ -6,6 +6,7 @@ a forest and plans of its own; one more file says what they share (`groups_file`
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -142,6 +143,7 @@ def synthesize(
     asked: Problem,
     *,
     trees: int | Literal["auto"] = "auto",
+    instances: int | Literal["auto"] = "auto",
     target: TargetName = "any",
     formats: Iterable[Format] = ("forest", "msccl-xml", "mscclpp-json"),
     progress: Progress | None = None,
@@ -149,17 +151,22 @@ def synthesize(
     """Forests of all groups that reach the same algbw at once, and the plans made from them.
 
     The algbw is the best there is, up to the sizes named in `solver.groups`; where plans of these
-    forests fit no target, the best of some with fewer trees a root. Every forest is checked, all of
-    them together against the machine, every plan is read back and run symbolically.
+    forests fit no target, the best of some with fewer trees a root. `instances` as of
+    `pipeline.synthesize`: "auto" as many as keep the links that a group has busy. Groups run at the
+    same time, so those of a GPU share its multiprocessors. Every forest is checked, all of them
+    together against the machine, every plan is read back and run symbolically.
 
     Raises InfeasibleError, PlanError, UnsupportedError like `pipeline.synthesize`.
     """
     from forestcoll import certificate, forest_file, groups_file
 
     formats = tuple(dict.fromkeys(formats))
-    targets = pipeline.targets_of(formats, target, sms_of(asked.name))
+    shared = max(Counter(node for own in asked.members for node in own).values())
+    targets = pipeline.targets_of(formats, target, sms_of(asked.name) // shared)
     clock = pipeline.Clock(progress)
-    done, programs, notes = _chosen(asked, trees, targets, clock)
+    done, programs, notes = _chosen(asked, trees, instances, targets, clock)
+    if instances == "auto":
+        notes += _fill(done, programs, targets, clock)
     with clock.stage("check"):
         for forest in done.forests:
             certificate.check(forest)
@@ -189,6 +196,7 @@ Programs = list[dict["PlanFormat", "Program"]]
 def _chosen(
     asked: Problem,
     trees: int | Literal["auto"],
+    instances: int | Literal["auto"],
     targets: dict[PlanFormat, Target],
     clock: pipeline.Clock,
 ) -> tuple[Together, Programs, list[str]]:
@@ -206,10 +214,13 @@ def _chosen(
                 asked.machine, views, shares, asked.collective, asked.relays, k, asked.name
             )
 
+    parts = 1 if instances == "auto" else instances
+
     def lowered(done: Together) -> Programs:
         with clock.stage("lower"):
             return [
-                {form: lower(forest, t) for form, t in targets.items()} for forest in done.forests
+                {form: lower(forest, t, instances=parts) for form, t in targets.items()}
+                for forest in done.forests
             ]
 
     best = made(trees)
@@ -233,3 +244,26 @@ def _chosen(
         )
         return done, programs, [note]
     raise reason or PlanError("no forest of the groups fits the plans")
+
+
+def _fill(
+    done: Together,
+    programs: Programs,
+    targets: dict[PlanFormat, Target],
+    clock: pipeline.Clock,
+) -> list[str]:
+    """Gives each program the instances that keep its group's links busy; where they do not, why."""
+    from forestcoll.choose import MANY_CHUNKS
+    from forestcoll.lower import filled
+
+    notes: dict[str, list[int]] = {}
+    with clock.stage("lower"):
+        for g, (forest, of_group) in enumerate(zip(done.forests, programs, strict=True)):
+            for form, target in targets.items():
+                of_group[form], note = filled(forest, target, of_group[form], MANY_CHUNKS)
+                if note:
+                    notes.setdefault(note, []).append(g)
+    return [
+        note if len(groups) == len(programs) else f"group {', '.join(map(str, groups))}: {note}"
+        for note, groups in notes.items()
+    ]

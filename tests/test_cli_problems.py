@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from forestcoll import certificate, cli, forest_file
+from forestcoll import certificate, cli, forest_file, plans, together
 
 Outcome = tuple[int, str, str]
 Run = Callable[..., Outcome]
@@ -178,13 +178,51 @@ def test_groups_that_are_refused(call: Run, options: list[str], code: int, messa
     [
         (["-o", "-", "--format", "forest"], "give --output a directory"),
         (["-o", "x.forest.json"], "give --output a directory"),
-        (["-o", "out/", "--max-height", "2"], "--groups go with --trees only"),
+        (["-o", "out/", "--max-height", "2"], "--groups go with --trees and --instances only"),
     ],
 )
 def test_groups_write_several_files(call: Run, options: list[str], message: str) -> None:
     code, out, err = call("synthesize", *TWO, "-c", "allgather", *GROUPS, *options)
     assert (code, out) == (2, "")
     assert message in err
+
+
+BOX = ("-t", "dgx-h100", "-c", "allreduce", "--target", "msccl")
+
+
+def blocks(path: Path) -> int:
+    """Thread blocks of the fullest rank of a plan."""
+    program = plans.read_plan(path)
+    return max(len(rank.thread_blocks) for rank in program.ranks)
+
+
+def test_plans_of_groups_keep_their_links_busy(call: Run, tmp_path: Path) -> None:
+    halves = ("--groups", "box0/gpu[0-3];box0/gpu[4-7]")
+    fine(call("synthesize", *BOX, *halves, "-o", "auto/"))
+    fine(call("synthesize", *BOX, *halves, "--instances", "1", "-o", "one/"))
+    for g in range(2):
+        name = f"dgx-h100-1-group{g}.allreduce.msccl.xml"
+        assert blocks(tmp_path / "auto" / name) > 2 * blocks(tmp_path / "one" / name)
+        assert fine(call("verify", f"auto/{name}")).count(": ok\n") == 1
+    code, _, err = call("synthesize", *BOX, *halves, "--instances", "64", "-o", "many/")
+    assert code == 1
+    assert "channels" in err
+
+
+def test_groups_of_a_gpu_share_its_multiprocessors(
+    call: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both plans of a GPU run at the same time, and all thread blocks of both must be resident."""
+    monkeypatch.setattr(together, "sms_of", lambda name: 24)
+    alone = ("--groups", "box0/gpu[0-3];box0/gpu[4-7]")
+    both = ("--groups", "box0/gpu[0-3];box0/gpu[0-3]")
+    fine(call("synthesize", *BOX, *alone, "-o", "alone/"))
+    fine(call("synthesize", *BOX, *both, "-o", "both/"))
+    most = [
+        max(blocks(file) for file in (tmp_path / name).glob("*.xml")) for name in ("alone", "both")
+    ]
+    assert 12 < most[0] <= 24
+    assert most[1] <= 12
 
 
 def test_no_front_of_groups(call: Run) -> None:

@@ -113,6 +113,27 @@ def test_each_rank_does_its_share_in_slices() -> None:
         }
 
 
+@pytest.mark.parametrize(
+    ("name", "settings", "blocks"),
+    [("dgx-h100", {}, 8), ("dgx-b200", {}, 16), ("gb200-nvl72", {}, 8)],
+)
+def test_faster_links_have_more_thread_blocks(
+    name: str, settings: dict[str, str], blocks: int
+) -> None:
+    """As many as MSCCL++'s own kernel takes, but at 72 GPUs, whose channels take five anyway."""
+    topology = catalog.load(name, settings)
+    graph = pipeline.capacity_graph(topology)
+    trees = multicast.forest(graph, Collective.ALLREDUCE, None, topology.name)
+    assert trees is not None
+    program = lower_nvls(trees, MSCCLPP)
+    assert {len(rank.thread_blocks) for rank in program.ranks} == {blocks}
+    parts = {i.part for *_, i in program.instructions() if i.op in FABRIC}
+    assert parts == {(k, blocks) for k in range(blocks)}
+    assert {len(r.thread_blocks) for r in lower_nvls(trees, MSCCLPP, blocks=12).ranks} == {12}
+    few = lower_nvls(trees, replace(MSCCLPP, thread_blocks=6))
+    assert {len(rank.thread_blocks) for rank in few.ranks} == {6}
+
+
 def test_out_of_place_two_buffers_are_bound() -> None:
     everyone = tuple(range(8))
     program = lower_nvls(forest(Collective.ALLREDUCE), MSCCLPP, in_place=False)

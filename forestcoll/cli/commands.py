@@ -115,10 +115,12 @@ def synthesize(
     if where.stdout and as_json:
         raise click.UsageError("--json and '--output -' both want standard output")
     if problem.groups:
-        wished = min_percent or max_height or instances != "auto" or protocol or sms
+        wished = min_percent or max_height or protocol or sms
         if wished or nvls or budget != Budget():
-            raise click.UsageError("--groups go with --trees only, not with other wishes")
-        groups.synthesize(problem, trees, target, where, force, as_json)
+            raise click.UsageError(
+                "--groups go with --trees and --instances only, not with other wishes"
+            )
+        groups.synthesize(problem, trees, instances, target, where, force, as_json)
         return
     began = time.perf_counter()
     topology = problem.load()

@@ -43,6 +43,7 @@ def optimum(problem: Problem, as_json: bool) -> None:
 def synthesize(
     problem: Problem,
     trees: int | Literal["auto"],
+    instances: int | Literal["auto"],
     target: TargetName,
     where: Destination,
     force: bool,
@@ -64,7 +65,12 @@ def synthesize(
     )
     with StageProgress() as progress:
         result = together.synthesize(
-            asked, trees=trees, target=target, formats=where.formats, progress=progress
+            asked,
+            trees=trees,
+            instances=instances,
+            target=target,
+            formats=where.formats,
+            progress=progress,
         )
     texts = {where.directory / name: text for name, text in result.texts.items()}
     files.write_all(texts, force)

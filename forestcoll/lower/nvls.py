@@ -38,20 +38,28 @@ from forestcoll.program import (
 from forestcoll.targets import Target
 
 BLOCKS = 8
-"""Thread blocks of a rank that share its work: few keep a switch busy."""
+"""Thread blocks of a rank that share its work, at least: few keep a switch busy."""
+MOST_BLOCKS = 128
+"""Of all ranks together, beyond the least; many GPUs keep the switch busy with few each."""
+RATE = Fraction(450, BLOCKS)
+"""GB/s of a GPU's links for each thread block. MSCCL++'s own allreduce in a switch takes 8 on a DGX
+H100 (450 GB/s a GPU), and on sm_100 128 / GPUs, which its authors found to work well: 16 for 8 GPUs
+of 900 GB/s (microsoft/mscclpp 1f5f065d, allreduce_nvls_zero_copy.cu).
+"""
 
 _NOP = Instruction(Op.NOP)
 _ONLY = frozenset((Collective.ALLREDUCE, Collective.ALLGATHER, Collective.BROADCAST))
 
 
 def lower_nvls(
-    forest: Forest, target: Target, *, in_place: bool = True, blocks: int = BLOCKS
+    forest: Forest, target: Target, *, in_place: bool = True, blocks: int | None = None
 ) -> Program:
     """The program that carries the forest out in its switch.
 
-    An allreduce serves either in-place or out-of-place calls: in place the switch is bound to one
-    buffer, out of place to two. Raises PlanError where some tree is not one hop through the switch,
-    or the runtime has no such operation.
+    `blocks`: thread blocks of a rank; None takes as many as its links want. An allreduce serves
+    either in-place or out-of-place calls: in place the switch is bound to one buffer, out of place
+    to two. Raises PlanError where some tree is not one hop through the switch, or the runtime has
+    no such operation.
     """
     if target.style != "onesided":
         raise PlanError(f"{target.name} has no operations that copy and add in switches")
@@ -65,7 +73,8 @@ def lower_nvls(
     names = tuple(forest.graph.names[node] for node in forest.graph.ranks)
     chunks = layout(forest)
     reducing = forest.collective is Collective.ALLREDUCE
-    maker = _Maker(chunks, target, in_place and reducing, blocks)
+    wanted = min(_wanted(forest), target.thread_blocks) if blocks is None else blocks
+    maker = _Maker(chunks, target, in_place and reducing, wanted)
     program = Program(
         name=forest.name,
         collective=forest.collective,
@@ -81,6 +90,23 @@ def lower_nvls(
     )
     check_limits(program, Budget(target, title, names, forest.trees_per_root))
     return program
+
+
+def _wanted(forest: Forest) -> int:
+    """Thread blocks of a rank that keep its links busy: a power of two."""
+    most = max(BLOCKS, MOST_BLOCKS // forest.n)
+    wanted = BLOCKS
+    while 2 * wanted <= most and wanted * RATE < _slowest(forest):
+        wanted *= 2
+    return wanted
+
+
+def _slowest(forest: Forest) -> Fraction:
+    """GB/s of the slowest link of a rank."""
+    graph, ranks = forest.graph, set(forest.graph.ranks)
+    return graph.unit * min(
+        c for t, h, c in zip(graph.tail, graph.head, graph.capacity, strict=True) if {t, h} & ranks
+    )
 
 
 def _check_hops(forest: Forest, title: str) -> None:
@@ -176,9 +202,5 @@ def most_algbw(forest: Forest) -> Fraction:
     back: n + 1 of n parts of an allreduce each way where trees need n, and n where an allgather's
     need n - 1.
     """
-    graph, ranks = forest.graph, set(forest.graph.ranks)
-    slowest = min(
-        c for t, h, c in zip(graph.tail, graph.head, graph.capacity, strict=True) if {t, h} & ranks
-    )
-    rate = slowest * graph.unit
+    rate = _slowest(forest)
     return rate * forest.n / (forest.n + 1) if forest.collective is Collective.ALLREDUCE else rate
