@@ -39,6 +39,12 @@ class Tree:
     weight: int
     edges: tuple[Path, ...]
 
+    def turned(self) -> Tree:
+        """The same edges with the data flowing the other way: broadcast to reduce, and back."""
+        edges = tuple(path[::-1] for path in reversed(self.edges))
+        phase: Phase = "reduce" if self.phase == "broadcast" else "broadcast"
+        return Tree(self.root, phase, self.weight, edges)
+
 
 @dataclass(frozen=True, slots=True)
 class Symmetry:

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Literal
 
-from forestcoll.errors import InfeasibleError, TopologyError, did_you_mean
+from forestcoll.errors import InfeasibleError, TopologyError, UnsupportedError, did_you_mean
 from forestcoll.topology import Topology, cut_in_words, find_cut, show
 
 if TYPE_CHECKING:
@@ -218,6 +218,32 @@ def select_ranks(topology: Topology, patterns: Sequence[str]) -> tuple[str, ...]
                 raise TopologyError(f"rank '{gpu}' is given twice{again}")
             chosen[gpu] = pattern
     return tuple(chosen)
+
+
+def is_symmetric(graph: CapacityGraph) -> bool:
+    """Whether every link has the same capacity in both directions."""
+    capacity = dict(zip(zip(graph.tail, graph.head, strict=True), graph.capacity, strict=True))
+    return all(capacity.get((v, u)) == c for (u, v), c in capacity.items())
+
+
+def is_balanced(graph: CapacityGraph) -> bool:
+    """Whether every node that is no rank receives as much as it sends."""
+    surplus = [0] * graph.n
+    for tail, head, capacity in zip(graph.tail, graph.head, graph.capacity, strict=True):
+        surplus[tail] -= capacity
+        surplus[head] += capacity
+    for node in graph.ranks:
+        surplus[node] = 0
+    return not any(surplus)
+
+
+def require_size(capacity: list[int] | tuple[int, ...], factor: int) -> None:
+    """UnsupportedError where flows over `capacity`, `factor` times over, would leave int64."""
+    if sum(capacity) * factor >= CAPACITY_LIMIT:
+        raise UnsupportedError(
+            f"the links add up to {sum(capacity)} units, times {factor}: too many for exact 64-bit "
+            "flows (limit 2^62); give bandwidths with fewer digits, or fewer trees a root"
+        )
 
 
 def _common_unit(name: str, links: Sequence[tuple[Fraction, int]], ranks: int) -> Fraction:

@@ -12,10 +12,10 @@ from random_graphs import judge, random_graph, starved_graph
 
 from forestcoll.errors import ForestError, InfeasibleError
 from forestcoll.forest import Bound
-from forestcoll.graph import CapacityGraph
+from forestcoll.graph import CapacityGraph, is_balanced
 from forestcoll.program import Collective
 from forestcoll.solver import exact_lp, reference
-from forestcoll.solver.balance import Balanced, balance, check_dual, is_balanced
+from forestcoll.solver.balance import Balanced, balance, check_dual
 
 
 def all_cuts(graph: CapacityGraph, root: int | None) -> Iterator[frozenset[int]]:

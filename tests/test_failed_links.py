@@ -16,7 +16,7 @@ from forestcoll.graph import CapacityGraph
 from forestcoll.kernel import _kernel
 from forestcoll.program import Collective
 from forestcoll.solver import packing
-from forestcoll.solver.optimum import analyse
+from forestcoll.solver.task import analyse
 
 
 def without(name: str, boxes: int, links: Sequence[str], slow: str = "") -> CapacityGraph:

@@ -46,8 +46,10 @@ from forestcoll.solver import (
     packing,
     parts,
     rotated,
+    structures,
     symmetry,
     synthesis,
+    task,
 )
 from forestcoll.solver.groups_trees import Together
 
@@ -98,8 +100,8 @@ def no_memory() -> Iterator[None]:
         allreduce.plan,
         allreduce.fixed,
         automorphisms.symmetries,
-        optimum.analyse,
-        symmetry.structures,
+        structures.structures,
+        task.analyse,
     )
     for cache in caches:
         cache.cache_clear()
@@ -282,7 +284,7 @@ def test_no_symmetry_then_no_compact_forest_but_a_whole_one(
 ) -> None:
     graph = without(dgx_a100(4), 0)
     tried = Spy(monkeypatch, symmetry, "pack_compact")
-    assert symmetry.structures(graph) == ()
+    assert structures.structures(graph) == ()
     assert solver.solve_compact(graph, ALLGATHER) is None
     assert tried.calls == []
     assert optimal(graph).group is None
@@ -420,7 +422,7 @@ def test_the_search_for_matching_parts_ends_and_the_general_way_does(
 
 
 def test_many_ranks_are_alike_and_one_flow_does_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(optimum, "ALIKE_FROM", 8)
+    monkeypatch.setattr(task, "ALIKE_FROM", 8)
     alike = Spy(monkeypatch, _kernel, "best_ratio_alike")
     every = Spy(monkeypatch, _kernel, "best_ratio")
     assert optimal(dgx_a100(4)).algbw == Fraction(800, 3)
@@ -429,7 +431,7 @@ def test_many_ranks_are_alike_and_one_flow_does_for_them(monkeypatch: pytest.Mon
 
 
 def test_many_ranks_and_none_alike_then_a_flow_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(optimum, "ALIKE_FROM", 8)
+    monkeypatch.setattr(task, "ALIKE_FROM", 8)
     alike = Spy(monkeypatch, _kernel, "best_ratio_alike")
     graph = without(dgx_a100(4), 0)
     optimal(graph)
@@ -465,7 +467,7 @@ def test_trimming_fails_and_what_fills_the_links_does_without_a_program(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     trim = Spy(monkeypatch, _kernel, "trim")
-    balanced = Spy(monkeypatch, balance, "balance")
+    balanced = Spy(monkeypatch, task, "balance")
     program = Spy(monkeypatch, balance, "_optimum")
     _, forest = first(
         (p for p in problems(2000, "unbalanced") if p.graph.n <= 24),
@@ -518,7 +520,7 @@ def needs_a_program() -> tuple[CapacityGraph, Fraction]:
         graph = starved_graph(seed)
         best = solver.optimum(graph, ALLGATHER)
         if best.bound.method == "linear-program":
-            optimum.analyse.cache_clear()  # it is to be found again
+            task.analyse.cache_clear()  # it is to be found again
             return graph, best.algbw
     raise AssertionError("no graph needs a program")
 
@@ -717,7 +719,7 @@ def test_a_large_fabric_that_is_not_regular_takes_the_general_way(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(optimum, "ALIKE_FROM", 8)
-    regular = Spy(monkeypatch, symmetry, "regular_allreduce")
+    regular = Spy(monkeypatch, optimum, "regular_allreduce")
     graph = without(dgx_a100(2), 0)
     best = solver.optimum(graph, ALLREDUCE)
     assert regular.refused == 1

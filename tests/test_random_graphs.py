@@ -31,11 +31,11 @@ from random_problems import (
 from forestcoll import forest_file
 from forestcoll.errors import InfeasibleError
 from forestcoll.forest import Bound, Forest
-from forestcoll.graph import CapacityGraph
+from forestcoll.graph import CapacityGraph, is_balanced
 from forestcoll.pipeline import verify_text
 from forestcoll.program import Collective
 from forestcoll.solver import Optimum, multicast, optimum, reference, solve
-from forestcoll.solver.balance import balance, check_dual, is_balanced
+from forestcoll.solver.balance import balance, check_dual
 from forestcoll.solver.bounds import check_parts
 
 SEEDS = 500

@@ -20,8 +20,8 @@ from forestcoll.graph import CapacityGraph
 from forestcoll.program import Collective
 from forestcoll.solver import optimum, solve
 from forestcoll.solver.fixed import fixed_capacities
-from forestcoll.solver.optimum import analyse
 from forestcoll.solver.packing import check_loads
+from forestcoll.solver.task import analyse
 
 ALLGATHER, REDUCE_SCATTER, ALLREDUCE, BROADCAST, REDUCE = (
     Collective.ALLGATHER,

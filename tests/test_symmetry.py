@@ -32,7 +32,8 @@ from forestcoll.solver import COMPACT_FROM, solve, solve_compact
 from forestcoll.solver.folded import Pool, chosen, use_of
 from forestcoll.solver.parts import digit_rotations, find_parts, inner_generators, translations
 from forestcoll.solver.rotated import pack_parts
-from forestcoll.solver.symmetry import alike_ranks, pack_compact, structures
+from forestcoll.solver.structures import alike_ranks, structures
+from forestcoll.solver.symmetry import pack_compact
 from forestcoll.symmetry import symmetry_group
 from forestcoll.targets import MSCCL
 from tests.graphs import build, dgx_a100

@@ -10,12 +10,12 @@ from functools import lru_cache
 
 from forestcoll.errors import UnsupportedError
 from forestcoll.forest import Bound
-from forestcoll.graph import CapacityGraph
+from forestcoll.graph import CapacityGraph, is_symmetric
 from forestcoll.solver.bounds import allreduce_bound
 from forestcoll.solver.fixed import fixed_capacities
 from forestcoll.solver.joint import Joint, joint
 from forestcoll.solver.joint_fixed import fixed_joint
-from forestcoll.solver.optimum import Task, analyse, is_symmetric
+from forestcoll.solver.task import Task, analyse
 
 FEW = 8
 """Trees a root that are few: where the optimum has more, it is tried to be reached with these."""

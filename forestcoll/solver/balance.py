@@ -22,7 +22,7 @@ from fractions import Fraction
 
 from forestcoll.errors import ForestError
 from forestcoll.forest import Bound
-from forestcoll.graph import CapacityGraph
+from forestcoll.graph import CapacityGraph, is_balanced
 from forestcoll.program import Collective
 from forestcoll.solver import exact_lp
 from forestcoll.solver.dual import check_joint
@@ -34,7 +34,6 @@ from forestcoll.solver.reference import (
     push,
     reachable,
     residual_of,
-    unbalanced,
 )
 from forestcoll.solver.shares import least_ratio
 
@@ -51,11 +50,6 @@ class Balanced:
     graph: CapacityGraph
     rate: Fraction
     bound: Bound
-
-
-def is_balanced(graph: CapacityGraph) -> bool:
-    """Whether every non-rank (switch, idle GPU) receives exactly as much as it sends."""
-    return not unbalanced(graph)
 
 
 def balance(graph: CapacityGraph, root: int | None = None) -> Balanced:

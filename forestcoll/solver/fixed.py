@@ -6,12 +6,12 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 from fractions import Fraction
+from typing import Literal
 
 from forestcoll.errors import UnsupportedError
-from forestcoll.graph import CapacityGraph
+from forestcoll.graph import CapacityGraph, is_balanced, require_size
 from forestcoll.kernel import _kernel
-from forestcoll.program import Collective
-from forestcoll.solver.optimum import Task, analyse, is_balanced, require_size
+from forestcoll.solver.task import Task
 
 REFINEMENTS = 5
 """Halvings of the last step of U, where trimming had failed before it."""
@@ -84,19 +84,16 @@ def _balanced(
     return links, capacity, max(map(Fraction, capacity, links.capacity))
 
 
-def fixed_algbw(
-    graph: CapacityGraph, collective: Collective, root: int | None, trees: int
-) -> Fraction:
-    """GB/s that a forest with `trees` trees a root reaches at least, without packing it."""
-
-    if collective is Collective.ALLREDUCE:
-        from forestcoll.solver.allreduce import fixed, same_fixed
-
-        joint = fixed(graph, trees)
-        return same_fixed(graph, trees) if joint is None else joint.algbw
-    task = analyse(graph.reverse() if collective.reduces else graph, root)
-    links, _, u = fixed_capacities(task, trees)
-    return task.roots * trees / u * links.unit
+def whole(
+    task: Task, trees: int | Literal["auto"]
+) -> tuple[int, CapacityGraph, list[int], Fraction]:
+    """(k, links, trees that each of them carries, algbw)."""
+    if trees == "auto":
+        capacity = task.capacities()
+        require_size(capacity, 1)
+        return task.trees_per_root, task.graph, capacity, task.algbw
+    links, capacity, u = fixed_capacities(task, trees)
+    return trees, links, capacity, task.roots * trees / u * links.unit
 
 
 def _floors(u: Fraction, capacity: Iterable[int]) -> list[int]:

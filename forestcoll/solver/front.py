@@ -22,21 +22,14 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 
-from forestcoll.graph import CapacityGraph
+from forestcoll.graph import CapacityGraph, is_symmetric, require_size
 from forestcoll.kernel import _kernel
 from forestcoll.program import Collective
 from forestcoll.solver.dual import link_worth
-from forestcoll.solver.fixed import fixed_algbw, fixed_capacities
-from forestcoll.solver.optimum import (
-    Optimum,
-    Task,
-    analyse,
-    check_root,
-    is_symmetric,
-    optimum,
-    require_size,
-)
+from forestcoll.solver.fixed import fixed_capacities
+from forestcoll.solver.optimum import check_root, fixed_algbw, optimum
 from forestcoll.solver.rates import Rates, by_capacity
+from forestcoll.solver.task import Optimum, Task, analyse
 
 GOALS = (Fraction(99, 100), Fraction(999, 1000))
 """Shares of the optimum whose least k every front holds."""

@@ -11,15 +11,16 @@ from typing import Literal
 
 from forestcoll.errors import ForestError, UnsupportedError
 from forestcoll.forest import Forest, Tree, check
-from forestcoll.graph import CapacityGraph, Relays
+from forestcoll.graph import CapacityGraph, Relays, require_size
 from forestcoll.program import Collective
 from forestcoll.solver.bounds import allreduce_bound
 from forestcoll.solver.fixed import fixed_capacities
 from forestcoll.solver.groups import Split, split
 from forestcoll.solver.groups_bound import Group, GroupsBound, phases
 from forestcoll.solver.groups_view import Flow, view
-from forestcoll.solver.optimum import Task, analyse, optimum, require_size
+from forestcoll.solver.optimum import optimum
 from forestcoll.solver.packing import check_loads, pack
+from forestcoll.solver.task import Task, analyse
 
 TRIED = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
 """Trees a root that are tried before as many as the optimum of a group's share takes."""
@@ -173,7 +174,7 @@ def _forest(
     for flow, half in flows:
         for tree in half.trees:
             heavy = replace(tree, weight=tree.weight * (total // half.total))
-            trees.append(_turned(heavy) if flow.phase == "reduce" else heavy)
+            trees.append(heavy.turned() if flow.phase == "reduce" else heavy)
     whole = Forest(name, group.graph, collective, total, tuple(trees))
     loads = {
         (u, v): Fraction(load, total) * algbw
@@ -218,11 +219,6 @@ def _reserved(
         name=name,
     )
     return reserved, place
-
-
-def _turned(tree: Tree) -> Tree:
-    edges = tuple(path[::-1] for path in reversed(tree.edges))
-    return Tree(tree.root, "reduce", tree.weight, edges)
 
 
 def check_together(done: Together) -> None:

@@ -21,13 +21,12 @@ from fractions import Fraction
 
 from forestcoll.errors import UnsupportedError
 from forestcoll.forest import Bound, Phase, Symmetry
-from forestcoll.graph import CAPACITY_LIMIT, CapacityGraph
+from forestcoll.graph import CAPACITY_LIMIT, CapacityGraph, require_size
 from forestcoll.kernel import _kernel
 from forestcoll.solver import cutting, exact_lp
 from forestcoll.solver.automorphisms import symmetries
 from forestcoll.solver.balance import fill
 from forestcoll.solver.dual import check_joint
-from forestcoll.solver.optimum import require_size
 from forestcoll.solver.orbits import HALVES, orbits
 
 PHASES: tuple[Phase, Phase] = ("broadcast", "reduce")

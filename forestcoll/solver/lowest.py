@@ -9,7 +9,7 @@ from fractions import Fraction
 from forestcoll.forest import Forest, Path, Phase, Tree
 from forestcoll.graph import CapacityGraph
 from forestcoll.program import Collective
-from forestcoll.solver.optimum import Optimum
+from forestcoll.solver.task import Optimum
 
 
 def lowest(

@@ -21,7 +21,7 @@ from fractions import Fraction
 
 from forestcoll.errors import ForestError, InfeasibleError, UnsupportedError
 from forestcoll.forest import Bound, Forest, Path, Tree, check
-from forestcoll.graph import CapacityGraph
+from forestcoll.graph import CapacityGraph, require_size
 from forestcoll.program import Collective
 from forestcoll.solver.allreduce import plan
 from forestcoll.solver.groups_bound import Group
@@ -29,9 +29,10 @@ from forestcoll.solver.groups_model import Model
 from forestcoll.solver.groups_orbits import found as symmetries_found
 from forestcoll.solver.groups_trees import packed
 from forestcoll.solver.groups_view import Flow, spanning
-from forestcoll.solver.optimum import Optimum, Task, analyse, check_root, require_size
+from forestcoll.solver.optimum import check_root
 from forestcoll.solver.packing import pack
 from forestcoll.solver.reference import shortcut
+from forestcoll.solver.task import Optimum, Task, analyse
 
 RANKS = 256
 """Ranks up to which trees that use the fabric are looked for."""
@@ -167,17 +168,12 @@ def _checked(
         scale = total // half.total
         heavy = [replace(tree, weight=tree.weight * scale) for tree in half.trees]
         turned = collective.reduces and number == 0
-        trees += [_turned(tree) for tree in heavy] if turned else heavy
+        trees += [tree.turned() for tree in heavy] if turned else heavy
     made = Forest(name, graph, collective, total, tuple(trees), bound, -1 if root is None else root)
     try:
         return made if check(made) >= algbw else None
     except ForestError as error:
         raise RuntimeError(f"internal error: {error}") from None
-
-
-def _turned(tree: Tree) -> Tree:
-    edges = tuple(path[::-1] for path in reversed(tree.edges))
-    return Tree(tree.root, "reduce", tree.weight, edges)
 
 
 # --------------------------------------------------------------------------------- allreduce

@@ -22,10 +22,9 @@ from itertools import pairwise
 from typing import TypeVar
 
 from forestcoll.forest import Path, Tree
-from forestcoll.graph import CapacityGraph
+from forestcoll.graph import CapacityGraph, is_balanced
 from forestcoll.kernel import _kernel
 from forestcoll.solver.folded import Pool, Use, chosen, use_of
-from forestcoll.solver.optimum import is_balanced
 from forestcoll.solver.packing import pack
 from forestcoll.solver.parts import Parts
 from forestcoll.symmetry import Image, SymmetryGroup, symmetry_group

@@ -11,50 +11,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
-from functools import lru_cache
 from typing import Literal
 
 from forestcoll.forest import Bound, Forest, Tree, all_images, check, in_order
-from forestcoll.graph import CapacityGraph
+from forestcoll.graph import CapacityGraph, is_symmetric
 from forestcoll.program import Collective
 from forestcoll.solver.bounds import check_parts
+from forestcoll.solver.fixed import whole
 from forestcoll.solver.hops import pack_by_hops
-from forestcoll.solver.optimum import Optimum, analyse, is_symmetric
-from forestcoll.solver.parts import Parts, find_parts, inner_generators, translations
 from forestcoll.solver.rotated import pack_parts
+from forestcoll.solver.structures import structures
+from forestcoll.solver.task import Optimum, analyse
 from forestcoll.symmetry import SymmetryGroup
 
 COMPACT_FROM = 2_048
 """Above that many ranks, compact forests are made where that is possible and nothing else asked."""
-
-
-@dataclass(frozen=True, slots=True)
-class Structure:
-    """A group of a graph, with the parts that it rotates; no parts where it moves single ranks."""
-
-    group: SymmetryGroup
-    parts: Parts | None
-
-
-@lru_cache(maxsize=2)
-def structures(graph: CapacityGraph) -> tuple[Structure, ...]:
-    """Ways in which the graph is regular, checked link by link; empty where none is found."""
-    if graph.shares:
-        return ()
-    moved = translations(graph)
-    if moved is not None:
-        return (Structure(moved, None),)
-    return tuple(Structure(inner_generators(graph, parts), parts) for parts in find_parts(graph))
-
-
-def alike_ranks(graph: CapacityGraph) -> list[int]:
-    """One rank (node) of each orbit of the largest group known; all ranks where there is none."""
-    known = max((s.group for s in structures(graph)), key=lambda g: g.size, default=None)
-    if known is None:
-        return list(graph.ranks)
-    return [v for v in graph.ranks if known.node[v] == v]
 
 
 def pack_compact(
@@ -100,8 +73,6 @@ def solve_compact(
         return None
     if collective is Collective.ALLREDUCE and not is_symmetric(graph):
         return None
-    from forestcoll.solver.synthesis import turned, whole
-
     task = analyse(graph.reverse() if collective is Collective.REDUCE_SCATTER else graph, None)
     k, links, capacity, algbw = whole(task, trees)
     if links is not task.given:
@@ -113,7 +84,7 @@ def solve_compact(
     out = [replace(t, edges=in_order(t.root, t.phase, t.edges)) for t in out]
     common = math.gcd(k * task.roots, *(tree.weight for tree in out))
     out = [replace(tree, weight=tree.weight // common) for tree in out]
-    back = [turned(tree) for tree in out] if collective.reduces else []
+    back = [tree.turned() for tree in out] if collective.reduces else []
     if collective is Collective.ALLREDUCE:
         bound, algbw = regular_bound(graph, task.bound), algbw / 2
     else:

@@ -12,11 +12,12 @@ from forestcoll.forest import Bound, Forest, Tree, check, scan
 from forestcoll.graph import CapacityGraph
 from forestcoll.program import Collective
 from forestcoll.solver.allreduce import fixed, plan
-from forestcoll.solver.fixed import fixed_capacities
+from forestcoll.solver.fixed import whole
 from forestcoll.solver.joint import Joint
-from forestcoll.solver.optimum import Task, analyse, check_root, require_size
+from forestcoll.solver.optimum import check_root
 from forestcoll.solver.packing import check_loads, pack
 from forestcoll.solver.symmetry import pack_regular
+from forestcoll.solver.task import Task, analyse
 
 BOTH_WAYS = 256
 """Ranks up to which a fabric that can be packed by orbits is packed in general, too."""
@@ -109,7 +110,7 @@ class _Phase:
 
     def reversed(self) -> _Phase:
         """The same trees with data flowing the other way, towards the roots."""
-        return _Phase([turned(t) for t in self.trees], self.total, self.algbw, self.bound)
+        return _Phase([tree.turned() for tree in self.trees], self.total, self.algbw, self.bound)
 
     def scaled(self, total: int) -> _Phase:
         """The same shares in units of 1 / `total`, a multiple of the present one."""
@@ -136,24 +137,6 @@ def _trees(
         return regular
     packed = pack(links, capacity, supply)
     return min(packed, regular, key=lambda trees: scan(links, trees)[1])
-
-
-def whole(
-    task: Task, trees: int | Literal["auto"]
-) -> tuple[int, CapacityGraph, list[int], Fraction]:
-    """(k, links, trees that each of them carries, algbw)."""
-    if trees == "auto":
-        capacity = task.capacities()
-        require_size(capacity, 1)
-        return task.trees_per_root, task.graph, capacity, task.algbw
-    links, capacity, u = fixed_capacities(task, trees)
-    return trees, links, capacity, task.roots * trees / u * links.unit
-
-
-def turned(tree: Tree) -> Tree:
-    """The broadcast tree with data flowing to its root."""
-    edges = tuple(path[::-1] for path in reversed(tree.edges))
-    return Tree(tree.root, "reduce", tree.weight, edges)
 
 
 def _allreduce(
