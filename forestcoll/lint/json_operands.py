@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from forestcoll.lint.findings import Findings
+from forestcoll.lint.json_scene import Scene, check_ids
 from forestcoll.plans.onesided_rules import MAX_REFS
-
-if TYPE_CHECKING:
-    from forestcoll.lint.json_ops import Scene
 
 MANY = MAX_REFS
 
@@ -95,8 +93,6 @@ class Operand:
 
 def check_data(op: dict[str, Any], name: str, scene: Scene) -> None:
     """Note what is wrong with a data operation's channels and operands."""
-    from forestcoll.lint.json_ops import check_ids
-
     what, out, at = OPERATIONS[name], scene.access.out, scene.at
     kind = op.get("channel_type", "none")
     if what.kinds and kind not in what.kinds:

@@ -6,33 +6,19 @@ loader checks names and types only.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from forestcoll.errors import did_you_mean
 from forestcoll.lint.findings import At
 from forestcoll.lint.json_operands import GROUPS, OPERATIONS, SEMAPHORE_OPS, SYNCS, check_data
+from forestcoll.lint.json_scene import Scene, check_ids
 from forestcoll.lint.json_text import Access
-from forestcoll.lint.json_values import Block, Plan, Rank
-from forestcoll.plans.onesided_rules import ALIGNMENT, MAX_BARRIERS, MAX_IDS, MAX_SEMAPHORES
+from forestcoll.lint.json_values import Block, Plan
+from forestcoll.plans.onesided_rules import ALIGNMENT, MAX_BARRIERS, MAX_SEMAPHORES
 from forestcoll.targets import Target
 
 NAMES = (*OPERATIONS, *SYNCS, *SEMAPHORE_OPS, "nop", "barrier", "pipeline")
 UNKNOWN = {"glre": "; the executor has the fused glres only"}
-
-
-@dataclass(slots=True)
-class Scene:
-    """Where an operation stands: its place, the lists that it counts in, and its pipeline."""
-
-    at: At
-    plan: Plan
-    rank: Rank
-    block: Block
-    number: int  # the rank's
-    access: Access
-    where: str  # `operation 3` or `operation 3.1`
-    loop: int = 0  # num_chunks of the pipeline around it, 0: none
 
 
 def lint_operations(
@@ -150,22 +136,6 @@ def _check_sync(op: dict[str, Any], name: str, scene: Scene) -> None:
         out.add("MPP-CHANNEL-TWICE", f"{scene.where} ({name}) names a channel twice", **at)
     if name == "flush":
         out.add("MPP-FLUSH", f"{scene.where} is a flush", **at)
-
-
-def check_ids(op: dict[str, Any], name: str, kind: str, scene: Scene) -> list[int]:
-    """The operation's channel_ids, each checked against the thread block's own list."""
-    if "channel_ids" not in op:
-        return []
-    out, at = scene.access.out, scene.at
-    ids = scene.access.integers(op, "channel_ids", scene.where, at)
-    own = scene.block.channels[kind]
-    if len(ids) > MAX_IDS:
-        out.add("MPP-OP-CHANNELS", f"{scene.where} ({name}) names {len(ids)} channels", **at)
-    for number in ids:
-        if not 0 <= number < len(own) and not scene.block.broken:
-            out.add("MPP-OP-CHANNEL-ID", f"{scene.where} ({name}): {kind} channel {number}; the "
-                    f"thread block has {len(own)}", **at)  # fmt: skip
-    return ids
 
 
 def _check_semaphores(op: dict[str, Any], name: str, scene: Scene) -> None:
