@@ -123,6 +123,36 @@ def test_arrows_have_no_cycle() -> None:
         reach(name, frozenset())
 
 
+def module_name(path: Path) -> str:
+    """`forestcoll.solver.task`; a package's `__init__` is the package."""
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """Wherever the import stands: at the top, inside a function, or for types only.
+
+    A package that asks for one of its own modules is the face of it, no part of a circle.
+    """
+    import networkx as nx
+
+    known = {module_name(path) for path in modules()}
+    graph: nx.DiGraph[str] = nx.DiGraph()
+    for path in modules():
+        here = module_name(path)
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.ImportFrom):
+                continue
+            for alias in node.names:
+                whole = f"{node.module}.{alias.name}"
+                asked = whole if whole in known else node.module or ""
+                if asked in known and not asked.startswith(f"{here}."):
+                    graph.add_edge(here, asked)
+    assert graph.number_of_edges() > 500
+    circles = [sorted(found) for found in nx.strongly_connected_components(graph) if len(found) > 1]
+    assert circles == []
+
+
 @pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(PACKAGE)))
 def test_only_the_command_line_prints_or_exits(path: Path) -> None:
     if piece(path) in TOP:
