@@ -11,7 +11,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Literal
 
 from forestcoll.errors import InfeasibleError, TopologyError, UnsupportedError, did_you_mean
-from forestcoll.topology import Topology, cut_in_words, find_cut, show
+from forestcoll.topology import Link, Topology, cut_in_words, find_cut, show
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -68,18 +68,21 @@ class CapacityGraph:
             for name, node in topology.nodes.items()
             if relays != "none" or node.kind == "switch" or name in among
         }
-        links = topology.directed()
+        links: Sequence[Link] = topology.links
         if len(nodes) < len(topology.nodes):
-            links = {ends: b for ends, b in links.items() if ends[0] in nodes and ends[1] in nodes}
+            links = [link for link in links if link.src in nodes and link.dst in nodes]
         number = {name: i for i, name in enumerate(nodes)}
-        return CapacityGraph.from_bandwidths(
+        tail, head, bandwidth = _arcs(links, number)
+        return CapacityGraph._of_arcs(
             name=topology.name,
             names=tuple(nodes),
             gpu=tuple(node.kind == "gpu" for node in nodes.values()),
             multicast=tuple(node.multicast for node in nodes.values()),
             aggregation=tuple(node.aggregation for node in nodes.values()),
             ranks=tuple(number[name] for name in chosen),
-            bandwidths={(number[src], number[dst]): b for (src, dst), b in links.items()},
+            tail=tail,
+            head=head,
+            bandwidth=bandwidth,
         )
 
     @staticmethod
@@ -97,23 +100,55 @@ class CapacityGraph:
 
         Raises `TopologyError` when the capacities in that unit would leave 62 bits.
         """
-        # Most links of a large fabric share a few numbers, as objects too: by them it is quick.
-        links = list(bandwidths.values())
-        numbers = {id(bandwidth): bandwidth for bandwidth in links}
-        counts = Counter(map(id, links))
+        return CapacityGraph._of_arcs(
+            names=names,
+            gpu=gpu,
+            multicast=multicast,
+            aggregation=aggregation,
+            ranks=ranks,
+            tail=[tail for tail, _ in bandwidths],
+            head=[head for _, head in bandwidths],
+            bandwidth=list(bandwidths.values()),
+            name=name,
+        )
+
+    @staticmethod
+    def _of_arcs(
+        *,
+        names: tuple[str, ...],
+        gpu: tuple[bool, ...],
+        multicast: tuple[bool, ...],
+        aggregation: tuple[bool, ...],
+        ranks: tuple[int, ...],
+        tail: Sequence[int],
+        head: Sequence[int],
+        bandwidth: Sequence[Fraction],
+        name: str,
+    ) -> CapacityGraph:
+        """The graph of these links, between different nodes each, of which there may be millions.
+
+        Most links of a large fabric share a few numbers, as objects too: by them it is quick.
+        """
+        numbers = {id(value): value for value in bandwidth}
+        counts = Counter(map(id, bandwidth))
         unit = _common_unit(name, [(numbers[i], count) for i, count in counts.items()], len(ranks))
-        units = {i: (bandwidth / unit).numerator for i, bandwidth in numbers.items()}
+        units = {i: (value / unit).numerator for i, value in numbers.items()}
         return CapacityGraph(
             names=names,
             gpu=gpu,
             multicast=multicast,
             aggregation=aggregation,
             ranks=ranks,
-            tail=tuple(tail for tail, _ in bandwidths),
-            head=tuple(head for _, head in bandwidths),
-            capacity=tuple([units[id(bandwidth)] for bandwidth in links]),
+            tail=tuple(tail),
+            head=tuple(head),
+            capacity=tuple([units[id(value)] for value in bandwidth]),
             unit=unit,
         )
+
+    def __hash__(self) -> int:
+        """Of a few numbers: there may be millions, and graphs are keys of caches."""
+        few = self.tail[:64], self.head[:64], self.capacity[:64]
+        return hash((self.n, self.ranks[:64], len(self.tail), *few, self.unit, self.shares[:64]))
 
     @property
     def n(self) -> int:
@@ -190,6 +225,34 @@ class CapacityGraph:
         return graph
 
 
+def _arcs(
+    links: Sequence[Link], number: Mapping[str, int]
+) -> tuple[list[int], list[int], list[Fraction]]:
+    """(tails, heads, GB/s) of every direction of the links, parallel ones added up."""
+    tail: list[int] = []
+    head: list[int] = []
+    rates: list[Fraction] = []
+    products: dict[tuple[int, int], Fraction] = {}  # the same object for the same product
+    for link in links:
+        u, v, rate = number[link.src], number[link.dst], link.bandwidth
+        if link.count > 1:
+            rate = products.setdefault((id(rate), link.count), rate * link.count)
+        tail.append(u)
+        head.append(v)
+        rates.append(rate)
+        if not link.oneway:
+            tail.append(v)
+            head.append(u)
+            rates.append(rate)
+    n = len(number)
+    if len({u * n + v for u, v in zip(tail, head, strict=True)}) < len(tail):
+        merged: dict[tuple[int, int], Fraction] = {}
+        for ends, rate in zip(zip(tail, head, strict=True), rates, strict=True):
+            merged[ends] = merged[ends] + rate if ends in merged else rate
+        return [u for u, _ in merged], [v for _, v in merged], list(merged.values())
+    return tail, head, rates
+
+
 def select_ranks(topology: Topology, patterns: Sequence[str]) -> tuple[str, ...]:
     """The GPUs that `patterns` name, in their order: ids, or globs such as "box0/*".
 
@@ -228,6 +291,8 @@ def is_symmetric(graph: CapacityGraph) -> bool:
 
 def is_balanced(graph: CapacityGraph) -> bool:
     """Whether every node that is no rank receives as much as it sends."""
+    if graph.n == len(graph.ranks):
+        return True
     surplus = [0] * graph.n
     for tail, head, capacity in zip(graph.tail, graph.head, graph.capacity, strict=True):
         surplus[tail] -= capacity

@@ -134,12 +134,12 @@ class _Links:
         self.order = np.argsort(self.keys, kind="stable")
         self.sorted = self.keys[self.order]
         self.width = np.asarray(graph.capacity, dtype=np.int64)  # 62 bits at most
-        kinds: dict[tuple[object, ...], int] = {}
-        part = dict(zip(graph.ranks, graph.parts, strict=True))
-        looks = zip(graph.gpu, graph.multicast, graph.aggregation, strict=True)
-        self.kind = np.asarray(
-            [kinds.setdefault((*look, part.get(v, -1)), len(kinds)) for v, look in enumerate(looks)]
-        )
+        part = [-1] * graph.n
+        for v, amount in zip(graph.ranks, graph.parts, strict=True):
+            part[v] = amount
+        looks = list(zip(graph.gpu, graph.multicast, graph.aggregation, part, strict=True))
+        kinds = {look: number for number, look in enumerate(dict.fromkeys(looks))}
+        self.kind = np.asarray([kinds[look] for look in looks])
 
     def images(self, image: Array, where: str) -> Array:
         """The image of each link, or ForestError with what the map does not keep."""

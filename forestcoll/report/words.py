@@ -147,7 +147,7 @@ def _whole_boxes(graph: CapacityGraph, nodes: frozenset[int]) -> list[str] | Non
     """The boxes whose ranks are exactly the ranks in `nodes`; None where a box is cut through."""
     ranks = _ranks(graph, nodes)
     boxes = dict.fromkeys(graph.box(v) for v in ranks)
-    if "" in boxes or any(graph.box(v) in boxes and v not in nodes for v in graph.ranks):
+    if "" in boxes or sum(graph.box(v) in boxes for v in graph.ranks) > len(ranks):
         return None
     return list(boxes)
 
@@ -157,8 +157,12 @@ def _every(graph: CapacityGraph, part: frozenset[int], ways: str) -> str:
 
     def alike(home: Mapping[int, str]) -> bool:
         """Whether all groups of nodes are as tight as `part`."""
-        here = _tightness(_crossings(graph, dict.fromkeys(part, "")), ways)
-        return set(_tightness(_crossings(graph, home), ways).values()) == set(here.values())
+        tight = _tightness(_crossings(graph, home), ways)
+        here = next(home[v] for v in part if v in home)
+        if {v for v, group in home.items() if group == here} == part:
+            return len(set(tight.values())) == 1
+        alone = _tightness(_crossings(graph, dict.fromkeys(part, "")), ways)
+        return set(tight.values()) == set(alone.values())
 
     ranks = _ranks(graph, part)
     if graph.shares:  # what has to cross differs from GPU to GPU, whatever the links
@@ -169,8 +173,9 @@ def _every(graph: CapacityGraph, part: frozenset[int], ways: str) -> str:
     boxes = _whole_boxes(graph, part)
     if boxes is None or len(boxes) != 1 or _boxes(graph) == 1:
         return label(graph, part)
-    sizes = Counter(graph.box(v) for v in graph.ranks)
-    home = {v: graph.box(v) for v in range(graph.n) if graph.box(v) in sizes}
+    box = [graph.box(v) for v in range(graph.n)]
+    sizes = Counter([box[v] for v in graph.ranks])
+    home = {v: name for v, name in enumerate(box) if name in sizes}
     if set(sizes.values()) == {len(ranks)} and alike(home):
         return f"every box ({plural(len(ranks), 'GPU')})"
     return label(graph, part)
@@ -182,9 +187,10 @@ def _crossings(
     """Units of capacity that enter each group of nodes, and that leave it; one pass for all."""
     into: dict[Hashable, int] = dict.fromkeys(home.values(), 0)
     out = dict(into)
+    group = [home.get(v) for v in range(graph.n)]
     for u, v, units in zip(graph.tail, graph.head, graph.capacity, strict=True):
-        a, b = home.get(u), home.get(v)
-        if a != b:
+        a, b = group[u], group[v]
+        if a is not b and a != b:
             if b is not None:
                 into[b] += units
             if a is not None:
