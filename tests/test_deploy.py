@@ -18,7 +18,7 @@ import pytest
 from click.testing import CliRunner
 
 from forestcoll import load_topology, plans, synthesize
-from forestcoll.cli import cli
+from forestcoll.cli import cli, main
 from forestcoll.deploy import RUNTIMES, deploy
 from forestcoll.deploy.places import places
 from forestcoll.errors import PlanError
@@ -137,6 +137,79 @@ def test_run_starts_the_check_on_every_node(schedules: Path, tmp_path: Path) -> 
         "--nnodes 2 --node-rank 1 --nproc-per-node 2 --master-addr first --master-port 29500 "
         f"{folder}/check_executor.py"
     ) in done.stdout
+
+
+def test_every_call_of_the_check_must_have_been_a_plans(schedules: Path, tmp_path: Path) -> None:
+    """The runtimes of XML log calls, not plans: one plan of a set could pass for all of them."""
+    folder, tools = tmp_path / "d", tmp_path / "bin"
+    document = deployed(schedules, "msccl", folder)
+    assert document["each_call"] == document["proof"][1] == "MSCCL: Setup Kernel finished"
+    tools.mkdir()
+    fake = tools / "torchrun"
+    # allgather and reduce-scatter both ways, the others in place; two ranks a node
+    for calls, code in ((14, 0), (13, 3)):
+        fake.write_text(
+            '#!/bin/bash\necho "Using MSCCL Algo files from $MSCCL_ALGO_DIR"\n'
+            f"for i in $(seq {calls}); do echo 'MSCCL: Setup Kernel finished, smem 0'; done\n"
+        )
+        fake.chmod(0o755)
+        done = start(folder, PATH=f"{tools}:{os.environ['PATH']}")
+        assert done.returncode == code, done.stderr
+        words = (
+            "NOT ALWAYS USED: the log has 13 x 'MSCCL: Setup Kernel finished', and the check made "
+            "14 calls here that plans serve"
+        )
+        assert (words in done.stderr) == bool(code)
+    # a command of the user's own makes as many calls as it likes
+    assert start(folder, str(fake)).returncode == 0
+
+
+def test_plans_end_where_the_device_counts_no_further(shim: Any) -> None:
+    """Beyond, offsets would wrap round: those calls go elsewhere, though the file sets no limit."""
+    entry = next(p for p in shim.offered() if p["collective"] == "allreduce")
+    every = {"allreduce": {a.id: a for a in shim.builder.added}}
+    most = entry["max_bytes"]
+    assert 2**31 < most < 2**32
+    last = most // entry["multiple"] * entry["multiple"]
+    assert shim.select(every, request("allreduce", last)).id == entry["name"]
+    assert shim.select(every, request("allreduce", last + entry["multiple"])) is None
+
+
+def test_plans_of_one_name_are_one_for_the_runtime(
+    schedules: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (schedules / "allreduce.mscclpp.json").read_text()
+    for name, low, high in (("a", 0, 65536), ("b", 65537, 2**30)):
+        plan = json.loads(text)
+        plan |= {"min_message_size": low, "max_message_size": high}
+        (tmp_path / f"{name}.json").write_text(json.dumps(plan))
+    code, said = run(tmp_path, "--runtime", "mscclpp", "-o", tmp_path / "d")
+    assert code == 1
+    assert "a.json" in said
+    assert "b.json are both named 'fat-tree" in said
+    assert "give each a name of its own" in said
+    assert main(["verify", "--target", "mscclpp", str(tmp_path)]) == 0
+    assert "b.json: both are named 'fat-tree" in capsys.readouterr().out
+
+
+def test_directories_of_other_tools_plans(
+    schedules: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Their files end anyhow; ours are taken alone where there are any."""
+    folder = tmp_path / "theirs"
+    folder.mkdir()
+    (folder / "ring.xml").write_text((schedules / "allreduce.msccl.xml").read_text())
+    assert deployed(folder, "rccl", tmp_path / "d")["plans"][0]["file"] == "plans/ring.xml"
+    assert main(["verify", str(folder)]) == 0
+    assert capsys.readouterr().out.startswith(f"{folder}/ring.xml: ok")
+    assert main(["verify", "--target", "mscclpp", str(folder)]) == 1
+    assert "no index.json of a plan set and no plan for mscclpp in it" in capsys.readouterr().err
+    assert run(folder, "--runtime", "mscclpp", "-o", tmp_path / "e")[0] == 1
+    (folder / "notes.xml").write_text("not a plan")
+    assert run(folder, "--runtime", "rccl", "-o", tmp_path / "f")[0] == 1  # nothing is passed over
+    (folder / "own.msccl.xml").write_text((schedules / "allreduce.msccl.xml").read_text())
+    only = deployed(folder, "rccl", tmp_path / "g")["plans"]
+    assert [p["file"] for p in only] == ["plans/own.msccl.xml"]
 
 
 @pytest.fixture

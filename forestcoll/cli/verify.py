@@ -79,6 +79,7 @@ def verify(
     for source in _expanded(sources, target):
         try:
             if Path(source).is_dir():
+                _check_set(Path(source), target)
                 results.append(_set(source, as_json))
                 continue
             with StageProgress(f"verifying {source}"):
@@ -102,7 +103,11 @@ def verify(
 
 
 def _expanded(sources: tuple[str, ...], target: str | None) -> list[str]:
-    """The files and plan sets that are meant: other directories are all plans in them."""
+    """The files and plan sets that are meant: other directories are all plans in them.
+
+    Those are files that end as ours do; where there is none, as the format's do anywhere.
+    """
+    from forestcoll.deploy.plans import plan_files
     from forestcoll.pipeline import FORMATS
     from forestcoll.plan_set import INDEX
 
@@ -112,16 +117,15 @@ def _expanded(sources: tuple[str, ...], target: str | None) -> list[str]:
         if not path.is_dir() or (path / INDEX).is_file():
             found.append(source)
             continue
-        forms = [form for form in HOLDS.values() if target is None or form == HOLDS[target]]
-        ends = tuple(FORMATS[form] for form in forms)
-        inside = sorted(str(p) for p in path.rglob("*") if p.name.endswith(ends) and p.is_file())
+        ends = [FORMATS[form] for name, form in HOLDS.items() if target in (None, name)]
+        inside = sorted(str(file) for file in plan_files(path, list(dict.fromkeys(ends))))
         found += inside or [source]
     return found
 
 
 def _say_clashes(plans: list[Plan], results: list[Entry], as_json: bool) -> None:
-    """Where two of the plans would answer the same call."""
-    from forestcoll.deploy.plans import clashes
+    """Where two of the plans would answer the same call, or are one for the runtime."""
+    from forestcoll.deploy.plans import clashes, namesakes
     from forestcoll.report import lint as words
 
     pairs = clashes(plans)
@@ -130,12 +134,27 @@ def _say_clashes(plans: list[Plan], results: list[Entry], as_json: bool) -> None
             click.echo(f"warning: {words.clash(one, other)}")
     if len(pairs) > LISTED_CLASHES and not as_json:
         click.echo(f"and {len(pairs) - LISTED_CLASHES} pairs more that answer the same calls")
+    if not as_json:
+        for one, other in namesakes(plans):
+            click.echo(f"warning: {words.namesakes(one, other)}")
     for entry in results:
         source = entry["file"]
         others = [b.source for a, b in pairs if a.source == source]
         others += [a.source for a, b in pairs if b.source == source]
         if others:
             entry["clashes"] = others
+
+
+def _check_set(path: Path, target: str | None) -> None:
+    """ForestCollError for a directory that holds nothing to verify."""
+    from forestcoll.plan_set import INDEX
+
+    if not (path / INDEX).is_file():
+        what = "plan" if target is None else f"plan for {target}"
+        raise ForestCollError(
+            f"{path}: no {INDEX} of a plan set and no {what} in it; name a file, or a directory "
+            "with some"
+        )
 
 
 def _set(source: str, as_json: bool) -> Entry:

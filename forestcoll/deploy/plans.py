@@ -9,6 +9,7 @@ from pathlib import Path
 
 from forestcoll import plans
 from forestcoll.errors import ForestCollError, PlanError
+from forestcoll.plans import mscclpp_json
 from forestcoll.program import Buffer, Collective, Program
 
 ALIGNMENT = (
@@ -34,6 +35,17 @@ class Plan:
     out_of_place: bool
 
     @property
+    def max_bytes(self) -> int:
+        """The largest size that the plan is right for; 0: there is none.
+
+        What MSCCL++'s device can count ends every plan, whether the file says so or not.
+        """
+        if self.format != "mscclpp-json":
+            return self.program.max_bytes
+        largest = mscclpp_json.largest_size(self.program)
+        return min(self.program.max_bytes or largest, largest)
+
+    @property
     def chunks(self) -> int:
         """Chunks of all of the data."""
         first = self.program.ranks[0]
@@ -48,7 +60,7 @@ class Plan:
     def checked(self) -> int:
         """A size that the plan serves, near `CHECKED_BYTES`. PlanError if it serves none."""
         low = max(self.program.min_bytes, 1)
-        high = self.program.max_bytes or 2**62
+        high = self.max_bytes or 2**62
         size = min(max(CHECKED_BYTES, low), high) // self.multiple * self.multiple
         if size < low:
             size = -(-low // self.multiple) * self.multiple
@@ -95,12 +107,25 @@ def _files(paths: Sequence[Path], format: plans.Format | None) -> list[Path]:
             files[path] = None
             continue
         inside: dict[str, Path] = {}
-        for form, suffix in SUFFIXES.items():
-            if format in (form, None):
-                for file in sorted(path.rglob(f"*{suffix}")):
-                    inside.setdefault(file.name.removesuffix(suffix), file)
+        suffixes = [suffix for form, suffix in SUFFIXES.items() if format in (form, None)]
+        for file in plan_files(path, suffixes):
+            suffix = next(s for s in (*suffixes, file.suffix) if file.name.endswith(s))
+            inside.setdefault(file.name.removesuffix(suffix), file)
         files |= dict.fromkeys(inside[stem] for stem in sorted(inside))
     return list(files)
+
+
+def plan_files(directory: Path, suffixes: Sequence[str]) -> list[Path]:
+    """The plans in a directory and below: suffix by suffix, as ours end.
+
+    Where there is none, whatever ends as files of those formats do: other tools' plans.
+    """
+    files = sorted(path for path in directory.rglob("*") if path.is_file())
+    for ends in (suffixes, [Path(suffix).suffix for suffix in suffixes]):
+        found = [file for end in ends for file in files if file.name.endswith(end)]
+        if found:
+            return found
+    return []
 
 
 def _plan(path: Path, format: plans.Format | None, target: str | None) -> Plan:
@@ -149,7 +174,7 @@ def clashes(found: Sequence[Plan]) -> list[tuple[Plan, Plan]]:
         for other in found[i + 1 :]
         if one.program.collective == other.program.collective
         and one.program.n == other.program.n
-        and _overlap(one.program, other.program)
+        and _overlap(one, other)
         and _same_place(one, other)
     ]
 
@@ -160,11 +185,21 @@ def _same_place(one: Plan, other: Plan) -> bool:
     )
 
 
-def _overlap(one: Program, other: Program) -> bool:
+def _overlap(one: Plan, other: Plan) -> bool:
     no_end = 2**63
-    return max(one.min_bytes, other.min_bytes) <= min(
+    return max(one.program.min_bytes, other.program.min_bytes) <= min(
         one.max_bytes or no_end, other.max_bytes or no_end
     )
+
+
+def namesakes(found: Sequence[Plan]) -> list[tuple[Plan, Plan]]:
+    """Pairs of plans that MSCCL++ takes for one: it keeps what it has set up by a plan's name."""
+    first: dict[str, Plan] = {}
+    return [
+        (first[plan.name], plan)
+        for plan in found
+        if plan.format == "mscclpp-json" and first.setdefault(plan.name, plan) is not plan
+    ]
 
 
 def channels(plan: Plan) -> int:

@@ -15,7 +15,15 @@ from pathlib import Path
 from typing import Literal
 
 from forestcoll.deploy.places import Places, same_places
-from forestcoll.deploy.plans import SPELLED, Plan, channels, clashes, read, reads_input_remotely
+from forestcoll.deploy.plans import (
+    SPELLED,
+    Plan,
+    channels,
+    clashes,
+    namesakes,
+    read,
+    reads_input_remotely,
+)
 from forestcoll.errors import PlanError
 from forestcoll.program import Collective
 
@@ -54,6 +62,11 @@ def deploy(paths: Sequence[Path], runtime: Runtime) -> Deployment:
 
 def _mscclpp(plans: tuple[Plan, ...], spread: Places) -> Deployment:
     _refuse_clashes(plans, "the shim takes whichever it finds first")
+    for one, other in namesakes(plans):
+        raise PlanError(
+            f"{one.source} and {other.source} are both named {one.name!r}, and MSCCL++ keeps what "
+            "it has set up for a plan by its name; give each a name of its own, or deploy one"
+        )
     notes = [
         "sum only: the runtime adds up whatever operation a call asks for",
         "sizes must be multiples of the plan's granule (table above), under 4 GiB a buffer; "
@@ -159,6 +172,7 @@ def _xml(
         check="check_nccl.py",
         proof=proof,
         notes=notes,
+        each_call=proof[-1],  # of every call that a plan answers, by every rank
     )
 
 
@@ -205,6 +219,7 @@ def _deployment(
     check: str,
     proof: list[str],
     notes: list[str],
+    each_call: str = "",
 ) -> Deployment:
     if not spread.plain:
         notes = [
@@ -219,6 +234,7 @@ def _deployment(
         "nodes": len(spread.nodes),
         "ranks_per_node": spread.per_node,
         "check": check,
+        "each_call": each_call,
         "plans": [_entry(plan, name) for plan, name in zip(plans, names, strict=True)],
         "places": [{"rank": p.rank, "node": p.node, "gpu": p.gpu} for p in spread.places],
         "proof": proof,
@@ -250,7 +266,7 @@ def _entry(plan: Plan, name: str) -> dict[str, object]:
         "in_place": plan.in_place,
         "out_of_place": plan.out_of_place,
         "min_bytes": program.min_bytes,
-        "max_bytes": program.max_bytes,
+        "max_bytes": plan.max_bytes,
         "multiple": plan.multiple,
         "check_bytes": plan.checked,
     }

@@ -29,7 +29,7 @@ def served(deployment: Deployment) -> RenderableType:
                 f"{program.collective}{rooted}",
                 ", ".join(word for word, on in modes if on),
                 words.size(program.min_bytes) if program.min_bytes else "any",
-                words.size(program.max_bytes) if program.max_bytes else "any",
+                words.size(plan.max_bytes) if plan.max_bytes else "any",
                 f"{plan.multiple} bytes",
             )
         )
@@ -76,7 +76,7 @@ def summary(deployment: Deployment, written: Sequence[Path]) -> dict[str, object
                 "in_place": plan.in_place,
                 "out_of_place": plan.out_of_place,
                 "min_bytes": plan.program.min_bytes,
-                "max_bytes": plan.program.max_bytes or None,
+                "max_bytes": plan.max_bytes or None,
                 "multiple": plan.multiple,
             }
             for plan in deployment.plans

@@ -44,7 +44,7 @@ def clash(one: Plan, other: Plan) -> str:
     """Two plans of a runtime that would answer the same call, and which calls those are."""
     a, b = one.program, other.program
     low = max(a.min_bytes, b.min_bytes)
-    high = min((size for size in (a.max_bytes, b.max_bytes) if size), default=None)
+    high = min((size for size in (one.max_bytes, other.max_bytes) if size), default=None)
     sizes = f"from {low} bytes" if high is None else f"of {low} to {high} bytes"
     places = [
         word
@@ -57,6 +57,14 @@ def clash(one: Plan, other: Plan) -> str:
     return (
         f"{one.source} and {other.source}: both answer {' and '.join(places)} calls of "
         f"{a.collective} over {a.n} ranks {sizes}; the runtime takes whichever it finds first"
+    )
+
+
+def namesakes(one: Plan, other: Plan) -> str:
+    """Two plans that MSCCL++ would take for one."""
+    return (
+        f"{one.source} and {other.source}: both are named {one.name!r}, and MSCCL++ keeps what it "
+        "has set up for a plan by its name; give each a name of its own"
     )
 
 

@@ -35,7 +35,9 @@ def main():
         source, expected = data(torch, entry, rank, ranks, 4, device, torch.float32)
         for in_place in modes(entry):
             given, result = buffers(entry, in_place, source, expected, rank, memory)
+            found = 0
             for _ in range(LAUNCHES):
+                result.fill_(-1)  # nothing of an earlier launch may pass for this one's
                 given.copy_(source)
                 torch.cuda.synchronize()
                 dist.barrier()
@@ -50,8 +52,8 @@ def main():
                     stream.cuda_stream,
                 )
                 torch.cuda.synchronize()
-                found = wrong(entry, rank, result, expected)
-                bad += found
+                found += wrong(entry, rank, result, expected)
+            bad += found
             report(rank, entry, in_place, found)
     dist.barrier()
     dist.destroy_process_group()

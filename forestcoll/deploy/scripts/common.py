@@ -91,18 +91,38 @@ def report(rank, plan, in_place, bad):
         print(f"rank 0: {what}: right", flush=True)
 
 
-def prove(log):
-    """Exit status 0 if every line that the runtime writes for a plan is in the log, else 3."""
+def in_calls(plan):
+    """The modes in which torch.distributed calls the plan's collective: some in place only."""
+    in_place_only = plan["collective"] in ("allreduce", "broadcast", "reduce")
+    return [in_place for in_place in modes(plan) if in_place or not in_place_only]
+
+
+def prove(log, *, checked):
+    """Exit status 0 if every line that the runtime writes for a plan is in the log, else 3.
+
+    `checked`: what ran was check_nccl.py. A runtime that says of each call that a plan answers it,
+    but not which, must have said so of every call.
+    """
     text = Path(log).read_text(errors="replace")
     plans = os.environ.get("PLANS", str(HERE / "plans"))
     wanted = [words.replace("$PLANS", plans) for words in DEPLOYED["proof"]]
     missing = [words for words in wanted if words not in text]
+    for words in missing:
+        print(f"NOT USED: the log has no '{words}'", file=sys.stderr)
+    each, calls = DEPLOYED["each_call"], 0
+    if checked and each and not missing:
+        calls = sum(len(in_calls(plan)) for plan in DEPLOYED["plans"]) * DEPLOYED["ranks_per_node"]
+    if text.count(each) < calls:
+        print(
+            f"NOT ALWAYS USED: the log has {text.count(each)} x '{each}', and the check made "
+            f"{calls} calls here that plans serve",
+            file=sys.stderr,
+        )
+        missing = [each]
     if not missing:
         for words in wanted:
             print(f"used: the log has {text.count(words)} x '{words}'")
         return 0
-    for words in missing:
-        print(f"NOT USED: the log has no '{words}'", file=sys.stderr)
     print(
         "the command ran without (some of) the plans: is it this runtime that loads, are sizes, "
         "ranks and collectives those of the plans (deploy.json)?",
@@ -112,4 +132,4 @@ def prove(log):
 
 
 if __name__ == "__main__":
-    sys.exit(prove(sys.argv[1]))
+    sys.exit(prove(sys.argv[1], checked="--checked" in sys.argv[2:]))

@@ -15,7 +15,9 @@ field() { python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))[sys.a
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 
+checked=
 if [ $# -eq 0 ]; then
+  checked=--checked
   per_node=$(field ranks_per_node)
   if [ "$per_node" = 0 ]; then
     echo "run.sh: the nodes hold different numbers of ranks: start check with your own launcher" >&2
@@ -30,4 +32,4 @@ if [ -n "${MSCCL_LIBRARY:-}" ]; then
 fi
 
 "$@" 2>&1 | tee "$log"
-exec python3 "$here/common.py" "$log"
+exec python3 "$here/common.py" "$log" $checked
