@@ -32,19 +32,19 @@ class _Queue:
     writer_waits: bool = False  # for room
 
 
+_Step = tuple[int, bool, bool, tuple[tuple[int, int], ...]]
+"""Pieces of its message, whether it receives and sends that, and the steps that it comes after."""
+
+
 @dataclass(slots=True)
 class _Block:
     """A thread block: what each step of its list needs, and how many it has done in all."""
 
-    pieces: list[int]
-    receives: list[bool]
-    sends: list[bool]
-    after: list[tuple[tuple[int, int], ...]]
-    into: _Queue | None = None
-    out: _Queue | None = None
+    steps: list[_Step]
+    into: _Queue
+    out: _Queue
     done: int = 0
     piece: int = 0
-    blocked: Blocked | None = None
     asleep: list[int] = field(default_factory=list)  # who waits for one of its steps
 
 
@@ -62,33 +62,35 @@ class _Run:
         self.code: Code = flatten(program, 1)
         self.launches, self.slices = launches, slices
         piece, self.queue = slots_of(program, sizes_of(program).total)
-        self.blocks = [self._block(b, piece) for b in range(len(self.code.lines))]
         self.queues: dict[tuple[int, int, int], _Queue] = {}
-        self._connect()
+        self.blocks = [self._block(b, piece) for b in range(len(self.code.lines))]
         self.left = [0] * program.n  # thread blocks of a rank that are still in its launch
         self.launch = [-1] * program.n
         self.ready: deque[int] = deque()
 
     def _block(self, b: int, piece: int) -> _Block:
-        first = self.code.first[self.code.rank[b]]
+        rank = self.code.rank[b]
+        first = self.code.first[rank]
         found: list[Instruction] = [line.instruction for line in self.code.lines[b]]
-        return _Block(
-            [-(-(*i.src, *i.dst)[0].count // piece) for i in found],
-            [i.op in RECEIVES for i in found],
-            [i.op in SENDS for i in found],
-            [tuple((first + other, s) for other, s in i.after) for i in found],
-        )
-
-    def _connect(self) -> None:
-        for b, r in enumerate(self.code.rank):
-            block = self.code.program.ranks[r].thread_blocks[self.code.number[b]]
-            state = self.blocks[b]
-            if block.send != -1:
-                state.out = self._at((r, block.send, block.channel))
-                state.out.sender = b
-            if block.recv != -1:
-                state.into = self._at((block.recv, r, block.channel))
-                state.into.receiver = b
+        steps = [
+            (
+                -(-(*i.src, *i.dst)[0].count // piece),
+                i.op in RECEIVES,
+                i.op in SENDS,
+                # its own earlier steps are done anyway
+                tuple((first + other, s) for other, s in i.after if first + other != b),
+            )
+            for i in found
+        ]
+        block = self.code.program.ranks[rank].thread_blocks[self.code.number[b]]
+        into, out = _Queue(0), _Queue(0)  # of those that have no peer, never used
+        if block.send != -1:
+            out = self._at((rank, block.send, block.channel))
+            out.sender = b
+        if block.recv != -1:
+            into = self._at((block.recv, rank, block.channel))
+            into.receiver = b
+        return _Block(steps, into, out)
 
     def _at(self, key: tuple[int, int, int]) -> _Queue:
         return self.queues.setdefault(key, _Queue(self.queue))
@@ -98,9 +100,8 @@ class _Run:
             self._begin(r)
         while self.ready:
             b = self.ready.popleft()
-            self.blocks[b].blocked = None
             self._advance(b, self.blocks[b])
-        stuck = {b: s.blocked for b, s in enumerate(self.blocks) if s.blocked is not None}
+        stuck = {b: why for b in range(len(self.blocks)) if (why := self._blocked(b)) is not None}
         if stuck:
             raise_deadlock(self.code, stuck, queue=self.queue)
         for (src, dst, channel), queue in self.queues.items():
@@ -125,16 +126,25 @@ class _Run:
 
     def _advance(self, b: int, state: _Block) -> None:
         """Run a thread block to the end of its launch, or until it has to wait."""
-        length, r = len(state.pieces), self.code.rank[b]
+        steps, r = state.steps, self.code.rank[b]
+        length = len(steps)
         end = (self.launch[r] + 1) * self.slices * length
+        turn, s = divmod(state.done, length)
         while state.done < end:
-            turn, s = divmod(state.done, length)
-            if not state.piece and not self._after(b, state, turn, s):
-                return
-            if (state.receives[s] or state.sends[s]) and not self._message(b, state, s):
-                return
-            state.piece = 0
+            pieces, receives, sends, after = steps[s]
+            if after and not state.piece:
+                waits = self._unfinished(turn, after)
+                if waits is not None:
+                    self.blocks[waits[0]].asleep.append(b)
+                    return
+            if receives or sends:
+                if not self._message(state, s, pieces, receives, sends):
+                    return
+                state.piece = 0
             state.done += 1
+            s += 1
+            if s == length:
+                turn, s = turn + 1, 0
             if state.asleep:
                 sleepers, state.asleep = state.asleep, []
                 self.ready.extend(sleepers)
@@ -142,46 +152,54 @@ class _Run:
         if not self.left[r]:
             self._begin(r)
 
-    def _after(self, b: int, state: _Block, turn: int, s: int) -> bool:
-        """Whether the steps that step s comes after are done in this slice."""
-        for other, step in state.after[s]:
-            if other == b:
-                continue  # its own earlier steps
+    def _unfinished(self, turn: int, after: tuple[tuple[int, int], ...]) -> tuple[int, int] | None:
+        """The first of the steps `after` that is not done in this slice."""
+        for other, step in after:
             peer = self.blocks[other]
-            if peer.done <= turn * len(peer.pieces) + step:
-                peer.asleep.append(b)
-                at = self.code.where(other, step)
-                state.blocked = Blocked(s, f"waits for {at}", other)
-                return False
-        return True
+            if peer.done <= turn * len(peer.steps) + step:
+                return other, step
+        return None
 
-    def _message(self, b: int, state: _Block, s: int) -> bool:
+    def _message(self, state: _Block, s: int, pieces: int, receives: bool, sends: bool) -> bool:
         """The pieces of a message, as far as they come and there is room."""
-        into = state.into if state.receives[s] else None
-        out = state.out if state.sends[s] else None
-        while (rest := state.pieces[s] - state.piece) > 0:
-            if into is not None and not into.held:
-                state.blocked = Blocked(s, "waits for a message", into.sender)
-                into.reader_waits = True
-                return False
-            if out is not None and not out.free:
-                state.blocked = Blocked(s, "waits for room", out.receiver, full=True)
-                out.writer_waits = True
-                return False
-            at_once = min(
-                rest, rest if into is None else into.held, rest if out is None else out.free
-            )
-            state.piece += at_once
-            if into is not None:
-                into.held -= at_once
-                into.free += at_once
+        into, out = state.into, state.out
+        while (rest := pieces - state.piece) > 0:
+            if receives:
+                if not into.held:
+                    into.reader_waits = True
+                    return False
+                rest = min(rest, into.held)
+            if sends:
+                if not out.free:
+                    out.writer_waits = True
+                    return False
+                rest = min(rest, out.free)
+            state.piece += rest
+            if receives:
+                into.held -= rest
+                into.free += rest
                 if into.writer_waits:
                     into.writer_waits = False
                     self.ready.append(into.sender)
-            if out is not None:
-                out.free -= at_once
-                out.held += at_once
+            if sends:
+                out.free -= rest
+                out.held += rest
                 if out.reader_waits:
                     out.reader_waits = False
                     self.ready.append(out.receiver)
         return True
+
+    def _blocked(self, b: int) -> Blocked | None:
+        """What a thread block that can go on no further waits for; None of one that is through."""
+        state, launch = self.blocks[b], self.launch[self.code.rank[b]]
+        length = len(state.steps)
+        if launch == self.launches or state.done == (launch + 1) * self.slices * length:
+            return None
+        turn, s = divmod(state.done, length)
+        _, receives, _, after = state.steps[s]
+        waits = None if state.piece else self._unfinished(turn, after)
+        if waits is not None:
+            return Blocked(s, f"waits for {self.code.where(*waits)}", waits[0])
+        if receives and not state.into.held:
+            return Blocked(s, "waits for a message", state.into.sender)
+        return Blocked(s, "waits for room", state.out.receiver, full=True)
