@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from forestcoll.forest import Forest
     from forestcoll.graph import CapacityGraph
+    from forestcoll.latency import Latencies
     from forestcoll.lower import Usage
     from forestcoll.program import Program
     from forestcoll.solver import Optimum
@@ -123,6 +124,7 @@ class Row:
 
     point: Point
     height: int | None = None  # hops
+    latency: Fraction | None = None  # us of the links on the longest way
     different: int | None = None  # trees of a root in one phase
     needs: Mapping[str, Usage | str] = field(default_factory=dict)
 
@@ -195,21 +197,27 @@ class Chooser:
                 return self._explained(found)
         raise self._failure()
 
-    def rows(self, forests: bool, everything: bool, targets: Iterable[Target]) -> Iterator[Row]:
+    def rows(
+        self, links: Latencies | None, everything: bool, targets: Iterable[Target]
+    ) -> Iterator[Row]:
         """The front, k ascending; all of it or, where it is long, what is worth reading.
 
-        `forests`: makes the forest of every row; without, rates are all there is, and quick.
+        `links`: makes the forest of every row, and says how long it takes over links with these
+        latencies; without, rates are all there is, and quick.
         `targets`: whose figures the rows have.
         """
+        from forestcoll.latency import latency
+
         targets = tuple(targets)
         points = self.front.points()
         for point in points if everything else _worth_reading(points):
-            if not forests:
+            if links is None:
                 yield Row(point)
                 continue
             forest = self.forest("auto" if point.exact else point.trees)
             needs = {t.name: self._need(forest, t) for t in targets}
-            yield Row(point, forest.height, different_trees(forest), needs)
+            waited = latency(forest, links)
+            yield Row(point, forest.height, waited, different_trees(forest), needs)
 
     def _need(self, forest: Forest, target: Target) -> Usage | str:
         from forestcoll.lower import hopeless, lower, usage

@@ -59,6 +59,7 @@ class Synthesis:
     timings: dict[str, float]  # seconds a stage
     notes: list[str] = field(default_factory=list)
     needs: dict[PlanFormat, Usage] = field(default_factory=dict)  # what plans take of their targets
+    latency: Fraction = Fraction(0)  # us: the forest's height in its links' latencies
 
     @property
     def plain_bound(self) -> Bound:
@@ -196,6 +197,7 @@ def synthesize(
     """
     from forestcoll import certificate, forest_file, solver
     from forestcoll.choose import Chooser
+    from forestcoll.latency import latency
 
     clock = Clock(progress)
     formats = tuple(dict.fromkeys(formats))
@@ -218,7 +220,8 @@ def synthesize(
     if nvls is not None:
         if wishes != Wishes() or instances not in ("auto", 1) or protocol is not None or compact:
             raise UnsupportedError("nvls goes without other wishes: the switch leaves no choice")
-        return _in_switch(problem, best, nvls, formats, targets, clock)
+        made = _in_switch(problem, best, nvls, formats, targets, clock)
+        return replace(made, latency=latency(made.forest, topology.latencies()))
     try:
         choice = Chooser(*problem, targets, wishes, best, clock.stage, clock.report).choose()
     except PlanError as error:
@@ -243,9 +246,16 @@ def synthesize(
             texts[form] = written(choice.programs[form], form, targets[form], forest, clock)
     notes = narrowed + choice.notes + _notes(forest, best, plain=not choice.programs)
     notes += _packet_notes(choice.programs)
-    needs = _usages(choice.programs)
     return Synthesis(
-        topology.name, forest, best, choice.programs, texts, clock.seconds, notes, needs
+        topology.name,
+        forest,
+        best,
+        choice.programs,
+        texts,
+        clock.seconds,
+        notes,
+        needs=_usages(choice.programs),
+        latency=latency(forest, topology.latencies()),
     )
 
 
@@ -297,7 +307,9 @@ def front(
     targets: dict[PlanFormat, Target] = {}
     problem = (graph, collective, root_rank, topology.name)
     chooser = Chooser(*problem, targets, Wishes(), best, clock.stage, clock.report)
-    rows = tuple(chooser.rows(forests or plans, everything, TARGETS.values() if plans else ()))
+    shown = TARGETS.values() if plans else ()
+    links = topology.latencies() if forests or plans else None
+    rows = tuple(chooser.rows(links, everything, shown))
     left_out = len(chooser.front.points()) - len(rows)
     return FrontTable(topology.name, graph, collective, best, rows, left_out, clock.seconds)
 

@@ -20,6 +20,7 @@ from forestcoll.targets import sms_of
 if TYPE_CHECKING:
     from forestcoll.choose import PlanFormat
     from forestcoll.graph import CapacityGraph, Relays
+    from forestcoll.latency import Latencies
     from forestcoll.pipeline import Format, Progress, TargetName
     from forestcoll.program import Program
     from forestcoll.solver.groups import Split
@@ -34,7 +35,10 @@ FEWER = (16, 12, 8, 6, 4, 3, 2, 1)
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Groups on a machine: `members[g]` are nodes of `machine`, `roots[g]` a rank number."""
+    """Groups on a machine: `members[g]` are nodes of `machine`, `roots[g]` a rank number.
+
+    `links`: microseconds over each link of the topology.
+    """
 
     name: str
     machine: CapacityGraph
@@ -42,6 +46,7 @@ class Problem:
     roots: list[int]
     collective: Collective
     relays: Relays
+    links: Latencies
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +58,7 @@ class Schedules:
     texts: dict[str, str]
     timings: dict[str, float]  # seconds a stage
     notes: list[str] = field(default_factory=list)
+    latencies: tuple[Fraction, ...] = ()  # us a group: the forest's height in its links' latencies
 
 
 def problem(
@@ -85,7 +91,7 @@ def problem(
             raise TopologyError(f"group {g} ('{','.join(patterns)}') is one rank; it needs two")
         members.append([number[name] for name in names])
     roots = [_root(known, root, g, len(own)) for g, own in enumerate(members)]
-    return Problem(topology.name, machine, members, roots, known, relays)
+    return Problem(topology.name, machine, members, roots, known, relays, topology.latencies())
 
 
 def _root(collective: Collective, root: int | str | None, g: int, size: int) -> int:
@@ -159,6 +165,7 @@ def synthesize(
     Raises InfeasibleError, PlanError, UnsupportedError like `pipeline.synthesize`.
     """
     from forestcoll import certificate, forest_file, groups_file
+    from forestcoll.latency import latency
 
     formats = tuple(dict.fromkeys(formats))
     shared = max(Counter(node for own in asked.members for node in own).values())
@@ -187,7 +194,8 @@ def synthesize(
         texts[whole] = groups_file.dumps(done, asked.name, files)
     if done.note:
         notes.append(done.note)
-    return Schedules(asked.name, done, texts, clock.seconds, notes)
+    waited = tuple(latency(forest, asked.links) for forest in done.forests)
+    return Schedules(asked.name, done, texts, clock.seconds, notes, waited)
 
 
 Programs = list[dict["PlanFormat", "Program"]]

@@ -28,6 +28,7 @@ ALLOWED: dict[str, set[str]] = {
     "graph": BASE | {"topology"},
     "symmetry": GRAPH,
     "forest": GRAPH | {"program", "kernel", "symmetry"},
+    "latency": FOREST | {"kernel"},
     "forest_file": FOREST,
     "solver": FOREST | {"kernel"},
     "certificate": FOREST | {"forest_file", "solver"},
@@ -37,19 +38,19 @@ ALLOWED: dict[str, set[str]] = {
     "lint": FOREST | {"targets", "plans", "verify"},
     "execute": FOREST | {"targets"},
     "budget": FOREST | {"targets", "lower"},
-    "choose": FOREST | {"targets", "solver", "lower", "budget"},
+    "choose": FOREST | {"targets", "solver", "lower", "budget", "latency"},
     "groups_file": FOREST | {"forest_file", "certificate", "solver"},
     "together": FOREST
     | {"targets", "choose", "solver", "certificate", "forest_file", "groups_file", "lower"}
-    | {"pipeline"},
+    | {"pipeline", "latency"},
     "pipeline": FOREST
     | {"groups_file"}
     | {"targets", "solver", "choose", "certificate", "forest_file", "lower", "verify", "plans"}
-    | {"budget"},
+    | {"budget", "latency"},
     "predict": FOREST | {"forest_file", "lower", "pipeline", "targets"},
     "plan_set": FOREST
     | {"budget", "targets", "solver", "choose", "certificate", "forest_file", "lower", "plans"}
-    | {"lint", "pipeline"},
+    | {"latency", "lint", "pipeline"},
     "report": FOREST
     | {
         "plan_set",

@@ -19,7 +19,7 @@ from forestcoll.errors import ForestCollError, PlanError, UnsupportedError
 from forestcoll.execute import cpu
 from forestcoll.forest import check as check_forest
 from forestcoll.graph import CapacityGraph
-from forestcoll.plan_set.estimate import WORTH, Line, Range, latencies, line_of, lowest_lines
+from forestcoll.plan_set.estimate import WORTH, Line, Range, line_of, lowest_lines
 from forestcoll.plan_set.index import FORMAT, chunks_of, digest, files_of, loads
 from forestcoll.program import Collective
 from forestcoll.solver import optimum, solve
@@ -96,11 +96,11 @@ def test_the_latency_is_that_of_the_longest_way() -> None:
     best = optimum(graph, Collective.ALLREDUCE, None)
     star = lowest(graph, Collective.ALLREDUCE, None, best, "star")
     assert star is not None
-    line = line_of(star, "LL", latencies(topology))
+    line = line_of(star, "LL", topology.latencies())
     # both ways over the network: 2 x (0.85 + 0.85 of the links + 0.6 of the runtime)
     assert line.latency == 2 * Fraction("2.3")
     assert line.algbw == star.algbw / 2
-    assert line_of(star, "Simple", latencies(topology)).latency == 2 * Fraction("5.1")
+    assert line_of(star, "Simple", topology.latencies()).latency == 2 * Fraction("5.1")
 
 
 @pytest.mark.parametrize("collective", list(Collective), ids=str)

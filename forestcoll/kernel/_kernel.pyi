@@ -92,6 +92,17 @@ def pack_lowest(
     elements: Sequence[Sequence[int]],
     below: int,
 ) -> tuple[int, list[tuple[int, int, list[int]]]] | None: ...
+def longest_ways(
+    nodes: int,
+    tail: Sequence[int],
+    head: Sequence[int],
+    ranks: Sequence[int],
+    times: Sequence[int],
+    hop: int,
+    roots: Sequence[int],
+    reduce: Sequence[bool],
+    edges: Sequence[Sequence[Sequence[int]]],
+) -> list[int]: ...
 def scan_trees(
     nodes: int,
     tail: Sequence[int],

@@ -279,6 +279,9 @@ std::optional<Packed> pack_lowest_py(const Logical& logical, const Amounts& supp
   return std::tuple{most, over_paths(std::move(*batches), logical, sinks, nodes)};
 }
 
+// Times up to here add up over any way in 64 bits: a way has fewer than 2^31 arcs and hops.
+constexpr Amount kMostTime = Amount{1} << 31;
+
 // Trees as Python holds them: paths are shared between trees, so each is read only once.
 struct PyTrees {
   std::vector<PathInfo> paths;
@@ -309,6 +312,33 @@ struct PyTrees {
  private:
   std::vector<nb::object> keep_;
 };
+
+Amounts longest_ways_py(int nodes, const Ints& tail, const Ints& head, const Ints& ranks,
+                        const Amounts& times, Amount hop, const Ints& roots,
+                        const std::vector<bool>& reduce, const nb::sequence& edges) {
+  const Digraph graph = digraph(nodes, tail, head, Amounts(tail.size(), 0));
+  require_nodes(ranks, nodes);
+  require_nodes(roots, nodes);
+  require(times.size() == tail.size(), "times need one entry an arc");
+  Amount most = hop;
+  for (Amount time : times) most = std::max(most, time);
+  for (Amount time : times) require(time >= 0, "a time is negative");
+  require(hop >= 0 && most < kMostTime, "a time is negative or too large");
+  std::vector<char> rank(nodes, 0);
+  for (int v : ranks) rank[v] = 1;
+  TreeScan scan(graph, rank, std::vector<char>(nodes, 0), std::vector<char>(nodes, 0));
+  scan.set_times(times, hop);
+  const PyTrees given(edges, scan, nodes);
+  require(given.trees.size() == roots.size() && roots.size() == reduce.size(),
+          "trees, roots and phases differ in length");
+  nb::gil_scoped_release release;
+  Amounts longest;
+  for (std::size_t i = 0; i < roots.size(); ++i) {
+    const bool sound = scan.add(roots[i], reduce[i], 1, given.trees[i], given.paths);
+    longest.push_back(sound && scan.counted() ? scan.longest() : -1);
+  }
+  return longest;
+}
 
 std::tuple<int, int, std::optional<Amounts>> scan_trees_py(
     int nodes, const Ints& tail, const Ints& head, const Ints& ranks,
@@ -382,6 +412,10 @@ NB_MODULE(_kernel, m) {
   m.def("pack_lowest", &pack_lowest_py, "logical"_a, "supply"_a, "sinks"_a, "elements"_a, "below"_a,
         "As pack, but lower than `below` or None: a search. `elements`: a group of maps of the nodes "
         "under which the trees are alike, where the links are.");
+  m.def("longest_ways", &longest_ways_py, "nodes"_a, "tail"_a, "head"_a, "ranks"_a, "times"_a,
+        "hop"_a, "roots"_a, "reduce"_a, "edges"_a,
+        "Per tree the longest way between its root and a rank, where a path takes `hop` and the "
+        "`times` of its arcs; -1 where the tree does not span or a path needs an arc not there.");
   m.def("scan_trees", &scan_trees_py, "nodes"_a, "tail"_a, "head"_a, "ranks"_a, "copies"_a,
         "adds"_a, "roots"_a, "reduce"_a, "weights"_a, "edges"_a,
         "(first tree that does not span or -1, height of those that do, units over each arc): the "

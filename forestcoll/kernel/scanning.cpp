@@ -7,7 +7,7 @@ namespace forestcoll {
 TreeScan::TreeScan(const Digraph& graph, const std::vector<char>& rank, std::vector<char> copies,
                    std::vector<char> adds)
     : rank_(rank), arc_(graph), loads_(graph.arcs(), 0), parent_(graph.nodes),
-      depth_(graph.nodes), seen_(graph.arcs(), 0) {
+      depth_(graph.nodes), way_(graph.nodes), seen_(graph.arcs(), 0) {
   for (char r : rank) ranks_ += r != 0;
   for (int e = 0; e < graph.arcs(); ++e) {
     once_[0].push_back(copies[graph.head[e]]);
@@ -28,6 +28,10 @@ PathInfo TreeScan::read(std::span<const int> nodes) const {
     if (e < 0) path.linked = false;
     else path.arcs.push_back(e);
   }
+  if (!times_.empty()) {
+    path.time = hop_;
+    for (int e : path.arcs) path.time += times_[e];
+  }
   return path;
 }
 
@@ -45,11 +49,13 @@ bool TreeScan::spans(int root, bool reduce, const std::vector<int>& paths,
   std::fill(parent_.begin(), parent_.end(), -1);
   std::fill(depth_.begin(), depth_.end(), -1);
   depth_[root] = 0;
+  way_[root] = longest_ = 0;
   for (int p : paths) {
     const PathInfo& path = known[p];
     const int above = reduce ? path.last : path.first, below = reduce ? path.first : path.last;
     if (!path.sound || below == root || parent_[below] >= 0) return false;
     parent_[below] = above;
+    way_[below] = path.time;
   }
   // Every rank but the root has one parent now: the tree spans if following them ends at the root.
   for (int p : paths) {
@@ -60,8 +66,13 @@ bool TreeScan::spans(int root, bool reduce, const std::vector<int>& paths,
       chain_.push_back(v);
     }
     int depth = depth_[v];
-    for (std::size_t i = chain_.size(); i-- > 0;) depth_[chain_[i]] = ++depth;
+    Amount way = way_[v];
+    for (std::size_t i = chain_.size(); i-- > 0;) {
+      depth_[chain_[i]] = ++depth;
+      way = way_[chain_[i]] += way;
+    }
     height_ = std::max(height_, depth);
+    longest_ = std::max(longest_, way);
   }
   return true;
 }

@@ -16,6 +16,7 @@ struct PathInfo {
   bool sound = false;   // two ends or more, ranks only at the ends
   bool linked = false;  // every hop is an arc of the graph
   std::vector<int> arcs;
+  Amount time = 0;  // of all its arcs, where they have times
 };
 
 // Looks at trees one by one. Arcs into a node that copies (broadcast) or out of one that adds
@@ -25,6 +26,9 @@ class TreeScan {
   TreeScan(const Digraph& graph, const std::vector<char>& rank, std::vector<char> copies,
            std::vector<char> adds);
 
+  // Every path that is read from here on takes the sum over its arcs, and `hop`.
+  void set_times(std::vector<Amount> arcs, Amount hop) { times_ = std::move(arcs), hop_ = hop; }
+
   PathInfo read(std::span<const int> nodes) const;
 
   // Notes one tree; `paths` are indexes into `known`. Returns whether it reaches every rank once.
@@ -32,6 +36,7 @@ class TreeScan {
            const std::vector<PathInfo>& known);
 
   int height() const { return height_; }  // of the sound trees
+  Amount longest() const { return longest_; }  // way of the last tree, if sound: root to rank
   bool counted() const { return counted_; }  // no overflow, no hop without an arc
   const std::vector<Amount>& loads() const { return loads_; }
 
@@ -42,12 +47,15 @@ class TreeScan {
             const std::vector<PathInfo>& known);
 
   int ranks_ = 0, height_ = 0;
+  Amount hop_ = 0, longest_ = 0;
+  std::vector<Amount> times_;  // per arc, or empty
   bool counted_ = true;
   const std::vector<char>& rank_;
   ArcIndex arc_;
   std::vector<char> once_[2];  // per phase and arc
   std::vector<Amount> loads_;
   std::vector<int> parent_, depth_, chain_;
+  std::vector<Amount> way_;  // from the root; that of the last path before it is known
   std::vector<long> seen_;  // per arc, the last tree that loaded it
   long tree_ = 0;
 };

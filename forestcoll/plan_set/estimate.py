@@ -9,16 +9,14 @@ Simple waits for the whole message (NCCL src/graph/tuning.cc: hwLat of rings on 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import pairwise
 from typing import Final
 
 from forestcoll.forest import Forest
+from forestcoll.latency import Latencies, latency
 from forestcoll.program import Protocol
-from forestcoll.topology import DEFAULT_LATENCY, Topology
 
 HOP: Final[Mapping[Protocol, Fraction]] = {
     "LL": Fraction("0.6"),
@@ -34,8 +32,6 @@ SHARE: Final[Mapping[Protocol, Fraction]] = {
 """What of the bandwidth is data: the rest is flags."""
 WORTH = Fraction(21, 20)
 """A plan has to be this many times as fast as the others somewhere, or it is left out."""
-
-Links = Mapping[tuple[str, str], Fraction]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,36 +55,10 @@ class Range:
     index: int
 
 
-def latencies(topology: Topology) -> dict[tuple[str, str], Fraction]:
-    """(from, to) -> microseconds of the quickest of the parallel links."""
-    found: dict[tuple[str, str], Fraction] = {}
-    for link in topology.links:
-        latency = DEFAULT_LATENCY if link.latency is None else link.latency
-        for ends in link.directions():
-            found[ends] = min(latency, found.get(ends, latency))
-    return found
-
-
-def line_of(forest: Forest, protocol: Protocol, links: Links) -> Line:
+def line_of(forest: Forest, protocol: Protocol, links: Latencies) -> Line:
     """The estimate for the forest with that protocol; for an allreduce both ways count."""
-    names = forest.graph.names
-    # whole numbers of a common unit: there may be a million links on the trees' ways
-    unit = math.lcm(HOP[protocol].denominator, *{time.denominator for time in links.values()})
-    hop = int(HOP[protocol] * unit)
-    times = {ends: int(time * unit) for ends, time in links.items()}
-    longest: dict[tuple[int, str], int] = {}
-    for tree in forest.trees:
-        time = {tree.root: 0}
-        down = tree.phase == "broadcast"
-        for path in tree.edges if down else reversed(tree.edges):
-            near, far = (path[0], path[-1]) if down else (path[-1], path[0])
-            way = sum([times[names[a], names[b]] for a, b in pairwise(path)])
-            time[far] = time[near] + way + hop
-        key = tree.root, tree.phase
-        longest[key] = max(longest.get(key, 0), *time.values())
-    roots = {root for root, _ in longest}
-    worst = max(sum(longest.get((r, p), 0) for p in ("reduce", "broadcast")) for r in roots)
-    return Line(Fraction(worst, unit), forest.plain_algbw * SHARE[protocol])
+    worst = latency(forest, links, HOP[protocol])
+    return Line(worst, forest.plain_algbw * SHARE[protocol])
 
 
 def lowest_lines(

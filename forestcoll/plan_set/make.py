@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from forestcoll import pipeline
 from forestcoll.budget import Budget
 from forestcoll.errors import PlanError, UnsupportedError
-from forestcoll.plan_set.estimate import HOP, Line, Links, Range, latencies, line_of, lowest_lines
+from forestcoll.plan_set.estimate import HOP, Line, Range, line_of, lowest_lines
 from forestcoll.program import Collective, Program, Protocol
 from forestcoll.targets import MSCCL, Target, sms_of
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from forestcoll.choose import Chooser, PlanFormat
     from forestcoll.forest import Bound, Forest
     from forestcoll.graph import Relays
+    from forestcoll.latency import Latencies
     from forestcoll.pipeline import Progress, TargetName
     from forestcoll.solver import Optimum
     from forestcoll.topology import Topology
@@ -148,7 +149,7 @@ def make(
     problem = (graph, parsed, root_rank, topology.name)
     chooser = Chooser(*problem, {}, wishes, best, clock.stage, clock.report)
     forests = maker.forests(chooser)
-    links = latencies(topology)
+    links = topology.latencies()
     found = []
     for form, limits in pipeline.targets_of(formats, target, sms).items():
         try:
@@ -226,7 +227,7 @@ class _Maker:
         form: PlanFormat,
         target: Target,
         forests: Sequence[Forest],
-        links: Links,
+        links: Latencies,
         low: int,
         high: int,
     ) -> Plans:
@@ -286,7 +287,7 @@ class _Maker:
         most = program.max_bytes or LARGEST
         return min(most, _largest(program)) if program.style == "onesided" else most
 
-    def _candidates(self, forests: Sequence[Forest], links: Links) -> list[Candidate]:
+    def _candidates(self, forests: Sequence[Forest], links: Latencies) -> list[Candidate]:
         from forestcoll.lower.layout import layout
 
         found = []

@@ -18,7 +18,7 @@ def table(front: FrontTable) -> RenderableType:
     """A line a point, and under it what plans need or why there is none."""
     from rich.console import Group
 
-    heads = ["trees a root", "algbw", "of optimal", "height", "different"]
+    heads = ["trees a root", "algbw", "of optimal", "height", "latency", "different"]
     plans = list(front.rows[0].needs)
     rows = []
     for row in front.rows:
@@ -27,6 +27,7 @@ def table(front: FrontTable) -> RenderableType:
             words.decimal(row.point.algbw),
             words.percent(row.point.algbw, front.optimum.algbw),
             "" if row.height is None else str(row.height),
+            "" if row.latency is None else words.microseconds(row.latency),
             "" if row.different is None else str(row.different),
         ]
         rows.append([*line, *(_need(row, target) for target in plans)])
@@ -69,6 +70,8 @@ def _point(row: Row) -> dict[str, object]:
     }
     if row.height is not None:
         found |= {"height": row.height, "different_trees_per_root": row.different}
+    if row.latency is not None:
+        found |= {"latency_us": str(row.latency), "latency_us_decimal": float(row.latency)}
     if row.needs:
         found["plans"] = {
             target: {"fits": False, "reason": need}

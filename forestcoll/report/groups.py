@@ -54,8 +54,8 @@ def table(
         asked,
         [
             f"{words.plural(len(forest.trees), 'tree')}, {forest.trees_per_root} a root, height "
-            f"{words.plural(forest.height, 'hop')}"
-            for forest in done.forests
+            f"{words.height(forest, latency)}"
+            for forest, latency in zip(done.forests, result.latencies, strict=True)
         ],
     )
     rows.append(("time", words.seconds(sum(timings.values()))))
@@ -76,6 +76,7 @@ def summary(
         **_facts(asked, result.done.algbw, result.done.bound.algbw),
         "trees_per_root": [forest.trees_per_root for forest in forests],
         "height": [forest.height for forest in forests],
+        "latency_us": [str(latency) for latency in result.latencies],
         "seconds": dict(timings),
         "files": [str(path) for path in paths],
         "notes": list(result.notes),

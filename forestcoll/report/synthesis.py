@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forestcoll.choose import different_trees
+from forestcoll.program import Collective
 from forestcoll.report import table as tables
 from forestcoll.report import words
 
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from forestcoll.choose import PlanFormat
     from forestcoll.graph import CapacityGraph
     from forestcoll.pipeline import Format, Synthesis
-    from forestcoll.program import Collective
     from forestcoll.solver import Optimum
 
 ENOUGH = 0.005
@@ -38,7 +38,7 @@ def table(
         ("bound", bounded),
         ("of optimal", words.percent(algbw, most)),
         ("trees", _trees(result)),
-        ("height", words.plural(forest.height, "hop")),
+        ("height", words.height(forest, result.latency)),
         ("bottleneck", words.bottleneck(forest.graph, forest.collective, bound)),
     ]
     for form, program in result.programs.items():
@@ -74,6 +74,8 @@ def summary(
         "representatives": len(forest.trees),
         "different_trees_per_root": different_trees(forest),
         "height": forest.height,
+        "latency_us": str(result.latency),
+        "latency_us_decimal": float(result.latency),
         "bottleneck": words.bottleneck(forest.graph, forest.collective, bound),
         "cut": [[forest.graph.names[v] for v in sorted(part)] for part in bound.parts],
         "seconds": dict(timings),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from forestcoll.program import Collective
 
 if TYPE_CHECKING:
-    from forestcoll.forest import Bound
+    from forestcoll.forest import Bound, Forest
     from forestcoll.graph import CapacityGraph
 
 NAMES_SHOWN = 6
@@ -61,6 +61,17 @@ def size(count: int) -> str:
 def seconds(value: float) -> str:
     """`"1.24 s"`, `"3.1 ms"`."""
     return f"{value:.2f} s" if value >= 1 else f"{value * 1e3:.1f} ms"
+
+
+def microseconds(value: Fraction) -> str:
+    """`"3.4 us"`."""
+    return f"{decimal(value, 2)} us"
+
+
+def height(forest: Forest, latency: Fraction) -> str:
+    """`"2 hops, 3.4 us over the links"`; an allreduce goes up and down its trees."""
+    ways = " each way" if forest.collective is Collective.ALLREDUCE else ""
+    return f"{plural(forest.height, 'hop')}{ways}, {microseconds(latency)} over the links"
 
 
 def plural(count: int, noun: str) -> str:

@@ -1,0 +1,130 @@
+"""`latency` against ways written out in Python: random graphs, compact forests, by hand."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import defaultdict
+from fractions import Fraction
+from itertools import pairwise
+
+import pytest
+from graphs import dgx_a100
+from random_graphs import random_graph
+
+from forestcoll import catalog, pipeline, solver, together
+from forestcoll.errors import ForestError
+from forestcoll.forest import Forest, Tree, all_images
+from forestcoll.graph import CapacityGraph
+from forestcoll.kernel import _kernel
+from forestcoll.latency import Latencies, latency
+from forestcoll.program import Collective
+from forestcoll.report import groups as groups_report
+from forestcoll.report import synthesis as report
+from forestcoll.solver.symmetry import solve_compact
+
+
+def written_out(forest: Forest, links: Latencies, hop: Fraction) -> Fraction:
+    """The same, node by node."""
+    names = forest.graph.names
+    longest: dict[tuple[int, str], Fraction] = defaultdict(Fraction)
+    for tree in forest.trees:
+        down = tree.phase == "broadcast"
+        time = {tree.root: Fraction(0)}
+        for path in tree.edges if down else reversed(tree.edges):
+            near, far = (path[0], path[-1]) if down else (path[-1], path[0])
+            way = sum((links[names[a], names[b]] for a, b in pairwise(path)), hop)
+            time[far] = time[near] + way
+        key = tree.root, tree.phase
+        longest[key] = max(longest[key], *time.values())
+    roots = {root for root, _ in longest}
+    return max(longest[r, "reduce"] + longest[r, "broadcast"] for r in roots)
+
+
+def drawn(graph: CapacityGraph, rng: random.Random) -> dict[tuple[str, str], Fraction]:
+    """Microseconds of every link, each direction for itself, zero too."""
+    return {
+        (graph.names[u], graph.names[v]): Fraction(rng.randrange(0, 40), rng.choice((1, 7, 20)))
+        for u, v in zip(graph.tail, graph.head, strict=True)
+    }
+
+
+@pytest.mark.parametrize("collective", list(Collective), ids=str)
+def test_random_forests_agree_with_ways_written_out(collective: Collective) -> None:
+    rng = random.Random(collective.value)
+    for seed in range(60):
+        graph = random_graph(seed)
+        forest = solver.solve(graph, collective, 0 if collective.rooted else None)
+        links = drawn(graph, rng)
+        hop = Fraction(rng.randrange(0, 30), 10)
+        assert latency(forest, links, hop) == written_out(forest, links, hop)
+
+
+def test_hops_alone_are_the_height() -> None:
+    graph = CapacityGraph.from_topology(catalog.load("mi250", {"boxes": "2"}))
+    forest = solver.solve(graph, Collective.ALLGATHER)
+    none = dict.fromkeys(drawn(graph, random.Random(0)), Fraction(0))
+    assert latency(forest, none, Fraction(1)) == forest.height == 8
+
+
+def test_a_compact_forest_takes_as_long_as_all_its_trees() -> None:
+    """Exactly, where all links of an orbit are alike; else no less."""
+    topology = catalog.load("dgx-a100", {"boxes": "4"})
+    graph = CapacityGraph.from_topology(topology)
+    compact = solve_compact(graph, Collective.ALLGATHER)
+    assert compact is not None
+    assert compact.group is not None
+    trees = tuple(all_images(graph, list(compact.trees), compact.group))
+    assert len(trees) > len(compact.trees)
+    whole = Forest(compact.name, graph, compact.collective, compact.total, trees)
+    links = topology.latencies()
+    assert latency(compact, links) == latency(whole, links) == Fraction("2.4")
+    uneven = drawn(graph, random.Random(3))
+    assert latency(compact, uneven) >= latency(whole, uneven)
+
+
+def test_parallel_links_count_as_the_slowest_of_them() -> None:
+    topology = catalog.load("dgx-a100", {"boxes": "2"})
+    made = pipeline.synthesize(topology, "allreduce", formats=("forest",))
+    assert made.latency == 2 * (2 * Fraction("0.85") + 2 * Fraction("0.35"))
+
+
+def test_reports_say_it() -> None:
+    topology = catalog.load("dgx-a100", {"boxes": "2"})
+    made = pipeline.synthesize(topology, "allgather", formats=("forest",))
+    figures = report.summary(made, {}, {})
+    assert (figures["height"], figures["latency_us"]) == (2, "12/5")
+    assert json.loads(json.dumps(figures))["latency_us_decimal"] == 2.4
+    rows = pipeline.front(topology, "allgather").rows
+    assert {row.latency for row in rows if row.height == 2} == {Fraction(12, 5)}
+    assert all(
+        row.latency is None for row in pipeline.front(topology, "allgather", forests=False).rows
+    )
+    asked = together.problem(topology, "allgather", (("box*/gpu[0-3]",), ("box*/gpu[4-7]",)))
+    both = together.synthesize(asked, formats=("forest",))
+    assert groups_report.summary(asked, both, {}, [])["latency_us"] == ["12/5", "12/5"]
+
+
+def test_what_has_no_latency_is_an_error() -> None:
+    graph = dgx_a100(1)
+    forest = solver.solve(graph, Collective.ALLGATHER)
+    links = drawn(graph, random.Random(1))
+    ends = next(iter(links))
+    with pytest.raises(ForestError, match=f"no latency of the link from {ends[0]} to {ends[1]}"):
+        latency(forest, {pair: t for pair, t in links.items() if pair != ends})
+    with pytest.raises(ForestError, match="no common unit that keeps them under 2\\^31"):
+        latency(forest, links | {ends: Fraction(1, 2**31 - 1)})
+    tree = forest.trees[0]
+    cut = Tree(tree.root, tree.phase, tree.weight, tree.edges[:-1])
+    broken = Forest("", graph, forest.collective, forest.total, (*forest.trees, cut))
+    with pytest.raises(ForestError, match=f"tree {len(forest.trees)} does not span"):
+        latency(broken, links)
+
+
+@pytest.mark.parametrize(
+    ("times", "hop", "words"),
+    [([1], 0, "one entry an arc"), ([-1, 1], 0, "negative"), ([1, 1], 2**31, "too large")],
+)
+def test_the_kernel_refuses_times_that_are_none(times: list[int], hop: int, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        _kernel.longest_ways(2, [0, 1], [1, 0], [0, 1], times, hop, [0], [False], [[(0, 1)]])
