@@ -6,13 +6,16 @@ shared between processes. Whether a GPU's memory model is obeyed only a GPU can 
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from once import made_once
@@ -58,6 +61,13 @@ def emulation(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             left.unlink(missing_ok=True)
 
 
+@pytest.fixture(scope="module")
+def kept() -> Iterator[gpu.Processes]:
+    """Processes for tests that want no others than the usual devices."""
+    with gpu.Processes() as processes:
+        yield processes
+
+
 @pytest.fixture(scope="session")
 def programs() -> dict[tuple[str, str], Program]:
     """Four GPUs on one switch, every collective in both formats."""
@@ -74,10 +84,14 @@ def programs() -> dict[tuple[str, str], Program]:
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("collective", COLLECTIVES)
 def test_every_collective_is_right(
-    programs: dict[tuple[str, str], Program], library: Path, collective: str, form: str
+    programs: dict[tuple[str, str], Program],
+    library: Path,
+    kept: gpu.Processes,
+    collective: str,
+    form: str,
 ) -> None:
     program = programs[collective, form]
-    one = gpu.run(program, 30_000, built=library, devices=[0], timeout=30)
+    one = gpu.run(program, 30_000, built=library, processes=kept, devices=[0], timeout=30)
     assert [(row.mode, row.wrong) for row in one.rows] == [("out-of-place", 0), ("in-place", 0)]
     assert one.notes[-1] == "4 ranks share 1 GPU: right or wrong shows, speed does not"
     op = "avg" if program.collective.reduces else "sum"
@@ -85,6 +99,7 @@ def test_every_collective_is_right(
         program,
         3_333,
         built=library,
+        processes=kept,
         devices=[0, 2],
         dtype="bfloat16",
         op=op,
@@ -98,65 +113,115 @@ def test_every_collective_is_right(
 
 @pytest.mark.parametrize(("number", "dtype"), list(enumerate(cpu.DTYPES)), ids=cpu.DTYPES)
 def test_every_type_and_operation_is_right(
-    programs: dict[tuple[str, str], Program], library: Path, number: int, dtype: str
+    programs: dict[tuple[str, str], Program],
+    library: Path,
+    kept: gpu.Processes,
+    number: int,
+    dtype: str,
 ) -> None:
     program = programs["reduce-scatter", "mscclpp-json"]
     for op in (cpu.OPS[number % len(cpu.OPS)], cpu.OPS[(number + 2) % len(cpu.OPS)]):
-        result = gpu.run(program, 999, built=library, devices=[1], dtype=dtype, op=op, timeout=30)
+        result = gpu.run(
+            program, 999, built=library, processes=kept, devices=[1], dtype=dtype, op=op, timeout=30
+        )
         assert result.wrong == 0, (dtype, op, result.mismatches)
 
 
 @pytest.mark.parametrize("name", sorted(all_good()))
-def test_every_kind_of_instruction_is_right(name: str, library: Path) -> None:
+def test_every_kind_of_instruction_is_right(name: str, library: Path, kept: gpu.Processes) -> None:
     program = all_good()[name]
     result = gpu.run(
-        program, 5_000, built=library, devices=[0, 1], iterations=3, dtype="int32", timeout=30
+        program,
+        5_000,
+        built=library,
+        processes=kept,
+        devices=[0, 1],
+        iterations=3,
+        dtype="int32",
+        timeout=30,
     )
     assert result.wrong == 0, result.mismatches
 
 
 def test_chunks_longer_than_slots_go_in_slices(
-    programs: dict[tuple[str, str], Program], library: Path
+    programs: dict[tuple[str, str], Program], library: Path, kept: gpu.Processes
 ) -> None:
     program = programs["allreduce", "msccl-xml"]
     for slots in (1, 3):
         result = gpu.run(
-            program, 100_000, built=library, devices=[0], slots=slots, slot_bytes=1000, timeout=30
+            program,
+            100_000,
+            built=library,
+            processes=kept,
+            devices=[0],
+            slots=slots,
+            slot_bytes=1000,
+            timeout=30,
         )
         assert result.wrong == 0
 
 
-def test_wrong_data_is_found(programs: dict[tuple[str, str], Program], library: Path) -> None:
-    program = programs["allgather", "msccl-xml"]
-    found = [
+def test_processes_are_kept_from_run_to_run(
+    programs: dict[tuple[str, str], Program], library: Path
+) -> None:
+    program = programs["allgather", "mscclpp-json"]
+    with gpu.Processes() as kept:
+        ways = {"built": library, "processes": kept}
+        assert gpu.run(program, 300, devices=[0], **ways).wrong == 0  # type: ignore[arg-type]
+        first = list(kept.children)
+        assert len(first) == 1
+        assert gpu.run(program, 90_000, devices=[2, 0], **ways).wrong == 0  # type: ignore[arg-type]
+        assert kept.children[:1] == first
+        broken = program.ranks[0].thread_blocks[0].steps
+        s = next(s for s, i in enumerate(broken) if i.op is Op.RELAXED_SIGNAL)  # type: ignore[union-attr]
+        with pytest.raises(ExecutionError, match="stuck"):
+            gpu.run(drop(program, 0, 0, s), 300, devices=[0], timeout=0.3, **ways)  # type: ignore[arg-type]
+        assert all(process.poll() is not None for process in first)
+        assert gpu.run(program, 300, devices=[0], **ways).wrong == 0  # type: ignore[arg-type]
+        last = list(kept.children)
+    assert [process.poll() for process in last] == [0]
+
+
+def _wrong(program: Program) -> tuple[Program, int]:
+    """An allgather with a message that goes to the wrong place, and at which rank."""
+    r, b, s = next(
         (r, b, s)
         for r, b, s, i in program.instructions()
         if i.op is Op.RECV and i.dst[0].offset not in (0, r)
-    ]
-    r, b, s = found[0]
-    wrong = edit(program, r, b, s, dst=(out(r),))
-    result = gpu.run(wrong, 4096, built=library, devices=[0], timeout=30)
+    )
+    return edit(program, r, b, s, dst=(out(r),)), r
+
+
+def test_wrong_data_is_found(
+    programs: dict[tuple[str, str], Program], library: Path, kept: gpu.Processes
+) -> None:
+    wrong, r = _wrong(programs["allgather", "msccl-xml"])
+    result = gpu.run(wrong, 4096, built=library, processes=kept, devices=[0], timeout=30)
     assert result.wrong > 0
     assert result.mismatches[0].startswith(f"rank {r}, output element ")
 
 
 def test_a_stuck_plan_is_given_up_and_explained(
-    programs: dict[tuple[str, str], Program], library: Path
+    programs: dict[tuple[str, str], Program], library: Path, kept: gpu.Processes
 ) -> None:
     program = programs["broadcast", "mscclpp-json"]
     r, b, s = next((r, b, s) for r, b, s, i in program.instructions() if i.op is Op.RELAXED_SIGNAL)
     with pytest.raises(ExecutionError, match=r"nothing moved for 1 s; the plan is stuck: ") as told:
-        gpu.run(drop(program, r, b, s), 4096, built=library, devices=[0, 1], timeout=1)
+        gpu.run(
+            drop(program, r, b, s), 4096, built=library, processes=kept, devices=[0, 1], timeout=1
+        )
     assert f"waits for a signal from rank {r}" in str(told.value)
 
 
 def test_signals_left_behind_are_found(
-    programs: dict[tuple[str, str], Program], library: Path
+    programs: dict[tuple[str, str], Program], library: Path, kept: gpu.Processes
 ) -> None:
     program = programs["broadcast", "mscclpp-json"]
     r, b, s = next((r, b, s) for r, b, s, i in program.instructions() if i.op is Op.RELAXED_WAIT)
     with pytest.raises(ExecutionError, match="would break the next launch"):
-        gpu.run(drop(program, r, b, s), 4096, built=library, devices=[0], timeout=30)
+        gpu.run(
+            drop(program, r, b, s), 4096, built=library, processes=kept, devices=[0], timeout=30
+        )
 
 
 def test_a_killed_process_is_named(
@@ -191,9 +256,12 @@ def test_what_a_machine_cannot_do_is_said(
     monkeypatch.setenv("EMULATED_PEERS", "0")
     with pytest.raises(UnsupportedError, match="GPU 0 cannot reach the memory of GPU 1"):
         gpu.run(program, 4096, built=library, devices=[0, 1])
-    monkeypatch.setenv("EMULATED_PROCESSORS", "3")
-    with pytest.raises(UnsupportedError, match="it runs 3 at once"):
+    monkeypatch.setenv("EMULATED_PROCESSORS", "7")
+    with pytest.raises(UnsupportedError, match="64 thread blocks of 4 ranks, and it runs 56 at o"):
         gpu.run(program, 4096, built=library, devices=[0])
+    monkeypatch.setenv("EMULATED_PROCESSORS", "8")  # with an eighth of the threads
+    assert gpu.run(program, 4096, built=library, devices=[0]).wrong == 0
+    monkeypatch.setenv("EMULATED_PROCESSORS", "1000")
     with pytest.raises(UnsupportedError, match=r"need \d+\.\d GiB, 1\.0 are free"):
         gpu.run(program, 2**30, built=library, devices=[0])
     far = replace(program, names=("a/gpu0", "a/gpu1", "b/gpu0", "b/gpu1"))
@@ -329,3 +397,59 @@ def test_the_command_runs_on_gpus(
     monkeypatch.setattr(gpu, "find_library", lambda: library)
     assert main(["run", str(plan), "--engine", "gpu", "--gpus", "1,2", "-b", "1K", "-e", "2K"]) == 0
     assert "# Out of bounds values : 0 OK" in capsys.readouterr().out
+
+
+def _benchmark() -> Any:
+    path = Path(__file__).parents[1] / "scripts" / "benchmarks" / "gpu.py"
+    found = importlib.util.spec_from_file_location("benchmark_of_gpus", path)
+    assert found is not None
+    assert found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    sys.modules[found.name] = module  # its dataclasses ask for it
+    found.loader.exec_module(module)
+    return module
+
+
+def test_the_benchmark_runs_and_finds_wrong_plans(
+    programs: dict[tuple[str, str], Program],
+    library: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    bench = _benchmark()
+    monkeypatch.setattr(bench, "program", lambda collective, *_: made[collective])
+    made = {name: programs[name, "mscclpp-json"] for name in COLLECTIVES}
+    monkeypatch.setattr(bench, "COLLECTIVES", ("allreduce",))
+    monkeypatch.setattr(bench, "FORMATS", ("mscclpp-json",))
+    monkeypatch.setattr(bench.cpu, "DTYPES", ("int8", "float64"))
+    arguments = ["--library", str(library), "--ranks", "4", "--size", "4096", "--repeat", "1"]
+    assert bench.main(arguments) == 0
+    told = capsys.readouterr().out
+    assert "| allgather, mscclpp-json | 4 |  | " in told
+    assert "- 4 ranks: 11 runs so far, 0 of them wrong" in told
+    made["allreduce"] = _wrong(programs["allgather", "msccl-xml"])[0]
+    assert bench.main([*arguments, "--tiny"]) == 1
+    assert "WRONG: 4 ranks, allreduce, mscclpp-json, int8, sum\nrank " in capsys.readouterr().out
+    assert bench.main([*arguments, "--tiny", "--seconds", "0"]) == 1
+    assert "no time for the rest" in capsys.readouterr().out
+
+
+def test_the_memory_checker_is_heard_in_every_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench = _benchmark()
+    tool = tmp_path / "compute-sanitizer"
+    tool.write_text(
+        '#!/bin/bash\nwhile [ "$1" != --log-file ]; do shift; done\n'
+        'for n in $FOUND; do echo "=== ERROR SUMMARY: $n errors" > "${2/\\%p/$n}"; done\n'
+    )
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    for found, status, words in (
+        ("0", 0, "1 processes, 0 errors"),
+        ("0 3", 1, "2 processes, 3 errors"),
+        ("", 1, "0 processes, 0 errors"),
+    ):
+        monkeypatch.setenv("FOUND", found)
+        assert bench.main(["--memcheck"]) == status
+        assert f"compute-sanitizer: {words}\n" in capsys.readouterr().out

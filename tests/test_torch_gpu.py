@@ -68,6 +68,9 @@ def four() -> dict[str, str]:
     for collective in Collective:
         made = synthesize(topology, collective, ranks=ranks, root=2 if collective.rooted else None)
         found |= {f"{collective}.{form}": made.texts[form] for form in FORMATS}  # type: ignore[index]
+    few = synthesize(topology, "allreduce", ranks=ranks, formats=("mscclpp-json",), protocol="LL")
+    found["allreduce.packets"] = few.texts["mscclpp-json"]
+    assert '"protocol": "LL"' in found["allreduce.packets"]
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -173,35 +174,38 @@ def _measure(
     from forestcoll.report import words
     from forestcoll.report.progress import StageProgress
 
-    engine = _gpu_engine(options) if options["engine"] == "gpu" else _cpu_engine(options)
     results = []
-    for size in sizes:
-        with StageProgress(f"running {words.size(size)}"):
-            result = engine(
-                program,
-                size,
-                dtype=options["dtype"],
-                op=options["op"],
-                iterations=options["iterations"],
-                warmup=options["warmup"],
-                check=bool(options["check"]),
-                timeout=options["timeout"],
-            )
-        results.append(result.predicted(prediction.microseconds) if prediction else result)
+    with _gpu_engine(options) if options["engine"] == "gpu" else _cpu_engine(options) as engine:
+        for size in sizes:
+            with StageProgress(f"running {words.size(size)}"):
+                result = engine(
+                    program,
+                    size,
+                    dtype=options["dtype"],
+                    op=options["op"],
+                    iterations=options["iterations"],
+                    warmup=options["warmup"],
+                    check=bool(options["check"]),
+                    timeout=options["timeout"],
+                )
+            results.append(result.predicted(prediction.microseconds) if prediction else result)
     return results
 
 
-def _cpu_engine(options: dict[str, Any]) -> Callable[..., RunResult]:
+@contextmanager
+def _cpu_engine(options: dict[str, Any]) -> Iterator[Callable[..., RunResult]]:
     from forestcoll.execute import cpu
 
-    return partial(cpu.run, slots=options["depth"], ranks_as=options["ranks_as"])
+    yield partial(cpu.run, slots=options["depth"], ranks_as=options["ranks_as"])
 
 
-def _gpu_engine(options: dict[str, Any]) -> Callable[..., RunResult]:
+@contextmanager
+def _gpu_engine(options: dict[str, Any]) -> Iterator[Callable[..., RunResult]]:
     from forestcoll.execute import gpu
 
     slots = {} if options["depth"] is None else {"slots": options["depth"]}
-    return partial(gpu.run, devices=options["gpus"], **slots)
+    with gpu.Processes() as processes:
+        yield partial(gpu.run, devices=options["gpus"], processes=processes, **slots)
 
 
 def _sizes(options: dict[str, Any]) -> list[int]:

@@ -57,7 +57,9 @@ class Communicator:
         self.collective, self.n, self.dtype, self.numel = program.collective, n, dtype, numel
         if self.collective is Collective.REDUCE_SCATTER and numel % n:
             raise UnsupportedError(f"{numel} elements are not divided among {n} ranks")
-        self.device = device or torch.device("cuda", torch.cuda.current_device())
+        self.device = device or torch.device("cuda")
+        if self.device.type == "cuda" and self.device.index is None:
+            self.device = torch.device("cuda", torch.cuda.current_device())
         whole = numel * n if self.collective is Collective.ALLGATHER else numel
         words = _by_gloo(group)
 
@@ -110,15 +112,15 @@ class Communicator:
                 f"for {wanted} of {self.dtype}"
             )
 
-    def close(self) -> None:
-        """Gives the memory back; no rank may be in a call any more."""
-        self._communicator.close()
+    def close(self, *, together: bool = True) -> None:
+        """Gives the memory back, once all ranks close; not `together`: at once, after an error."""
+        self._communicator.close(together=together)
 
     def __enter__(self) -> Communicator:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.close(together=kind is None)
 
 
 def _program(plan: Plan | Program | str | Path) -> Program:

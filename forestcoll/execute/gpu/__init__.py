@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,7 +30,7 @@ from forestcoll.execute.gpu.compiler import find_library
 from forestcoll.execute.gpu.explained import explain
 from forestcoll.execute.gpu.messages import SLOT_BYTES, SLOTS, geometry
 from forestcoll.execute.gpu.native import Library, Seen
-from forestcoll.execute.gpu.team import Team, count
+from forestcoll.execute.gpu.team import Processes, Team
 from forestcoll.execute.gpu.worker import Job, staging
 from forestcoll.execute.request import (
     check_positive,
@@ -44,7 +45,7 @@ from forestcoll.execute.sizes import bus_factor, layout
 from forestcoll.execute.tables import build
 from forestcoll.program import Program
 
-__all__ = ["gpus", "run"]
+__all__ = ["Processes", "gpus", "run"]
 
 
 def gpus() -> list[Seen]:
@@ -72,12 +73,13 @@ def run(
     slots: int = SLOTS,
     slot_bytes: int = SLOT_BYTES,
     built: Path | None = None,
+    processes: Processes | None = None,
 ) -> RunResult:
     """As `cpu.run`, on GPUs. `devices`: numbers of the GPUs, which the ranks are dealt out to.
 
     Without `devices` rank i takes the GPU that its name ends in, or GPU i. `built`: a library of
-    engine.cu in place of the cached one. Raises as `cpu.run` does, and UnsupportedError where
-    ranks sit in different nodes, or GPUs cannot reach each other.
+    engine.cu in place of the cached one. `processes`: kept from run to run. Raises as `cpu.run`
+    does, and UnsupportedError where ranks sit in different nodes, or GPUs cannot reach each other.
     """
     check_structure(program)
     type_, op_ = kind(dtype, op)
@@ -87,28 +89,29 @@ def run(
     data = layout(program, size_bytes, element)
     check_units(program, element)
     path = built or find_library()
-    numbers = _devices(program, devices, count(path))
-    used = sorted(set(numbers))
-    tables = build(program)
-    slot = max(element, slot_bytes // element * element)
-    arenas = lay_out(program, tables, data, [used.index(d) for d in numbers], slots, slot)
-    job = Job(
-        program=program,
-        tables=tables,
-        data=data,
-        arenas=arenas,
-        geometry=geometry(data, slot),
-        slots=(slot, slots),
-        type=type_,
-        op=op_,
-        average=op == "avg" and program.collective.reduces,
-        root=root_of(program, root),
-    )
-    pattern = _engine.Pattern(type_, op_, program.collective.reduces, program.n)
-    contents = Contents(program, data, pattern, job.root, len(os.sched_getaffinity(0)))
-    with Team(path, used, job) as team:
-        runner = _Runner(job, team, contents, (warmup, iterations), check, timeout)
-        rows = tuple(runner.row(mode, dtype, op) for mode in chosen)
+    with Processes() if processes is None else nullcontext(processes) as kept:
+        numbers = _devices(program, devices, kept.count(path))
+        used = sorted(set(numbers))
+        tables = build(program)
+        slot = max(element, slot_bytes // element * element)
+        arenas = lay_out(program, tables, data, [used.index(d) for d in numbers], slots, slot)
+        job = Job(
+            program=program,
+            tables=tables,
+            data=data,
+            arenas=arenas,
+            geometry=geometry(data, slot),
+            slots=(slot, slots),
+            type=type_,
+            op=op_,
+            average=op == "avg" and program.collective.reduces,
+            root=root_of(program, root),
+        )
+        pattern = _engine.Pattern(type_, op_, program.collective.reduces, program.n)
+        contents = Contents(program, data, pattern, job.root, len(os.sched_getaffinity(0)))
+        with Team(path, used, job, kept) as team:
+            runner = _Runner(job, team, contents, (warmup, iterations), check, timeout)
+            rows = tuple(runner.row(mode, dtype, op) for mode in chosen)
     notes = notes_of(program, size_bytes, data)
     if len(used) < program.n:
         words = f"{len(used)} GPU{'s' if len(used) > 1 else ''}"

@@ -90,7 +90,7 @@ class Communicator:
         try:
             self._open(device, built)
         except BaseException:
-            self.close()
+            self.close(together=False)
             raise
 
     def _open(self, device: int, built: Path | None) -> None:
@@ -194,14 +194,23 @@ class Communicator:
             to, from_ = (here, there) if inwards else (there, here)
             worker.device.copy(to, from_, bytes_, wait=part == parts - 1)
 
-    def close(self) -> None:
-        """Gives the GPU's memory back. No rank may be in `run` any more."""
+    def close(self, *, together: bool = True) -> None:
+        """Gives the GPU's memory back, once all ranks have let go of it: they all close.
+
+        Not `together`: at once, where others may never come to this; for the way out of an error.
+        """
         worker, self._worker = self._worker, None
-        if worker is not None:
+        if worker is None:
+            return
+        try:
+            worker.detach()
+            if together:
+                self._gather(b"")
+        finally:
             worker.close()
 
     def __enter__(self) -> Communicator:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.close(together=kind is None)

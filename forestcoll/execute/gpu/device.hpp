@@ -9,7 +9,8 @@
 #include <hip/hip_runtime.h>
 #define FC_GPU(name) hip##name
 #define FC_DEVICE_PROPERTIES hipDeviceProp_t
-#define hipHostAllocMapped hipHostMallocMapped
+// Coherent: the host and a running kernel see each other's words in it.
+#define hipHostAllocMapped (hipHostMallocMapped | hipHostMallocCoherent)
 #define hipHostAlloc hipHostMalloc
 #define hipFreeHost hipHostFree
 #define hipDevAttrMultiProcessorCount hipDeviceAttributeMultiprocessorCount
@@ -21,6 +22,14 @@
 #endif
 
 #include "../interpreter.hpp"
+
+// A function of its own, with registers of its own: of the many for types and operations a launch runs
+// one, and all of them together in the kernel's body would take more than a thread has.
+#if defined(__CUDACC__) || defined(__HIPCC__)
+#define FC_APART __device__ __noinline__
+#else
+#define FC_APART inline
+#endif
 
 // Starts a kernel; gives the runtime's error code.
 #if defined(__CUDACC__) || defined(__HIPCC__)

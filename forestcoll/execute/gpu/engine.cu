@@ -14,7 +14,7 @@
 namespace forestcoll::gpu {
 namespace {
 
-constexpr int threads_per_block = 512;
+constexpr int threads_per_block = 512, fewest_threads = 64;
 constexpr int averaging_blocks = 64;
 
 thread_local std::string last_error;
@@ -34,8 +34,9 @@ int check(FC_GPU(Error_t) code, const char* what) {
     if (const int bad = check((call), #call)) return bad; \
   } while (false)
 
-// One thread block of the device for each of the plan's that live here.
-__global__ void __launch_bounds__(threads_per_block) run_blocks(const Launch* launch) {
+// One thread block of the device for each of the plan's that live here. Two of them on a multiprocessor
+// at least: all must run at once.
+__global__ void __launch_bounds__(threads_per_block, 2) run_blocks(const Launch* launch) {
   const auto index = static_cast<std::int32_t>(blockIdx.x);
   const Block& block = launch->blocks[launch->mine[index]];
   Layer layer(*launch, block, index);
@@ -64,7 +65,9 @@ struct Device {
   Stop* device_stops = nullptr;
   std::int32_t* abort = nullptr;
   std::int32_t* device_abort = nullptr;
+  std::uint64_t* seen = nullptr;  // in host memory: what `ticks` were when last looked at
   std::int32_t blocks = 0;
+  unsigned threads = threads_per_block;  // of each
   FC_GPU(Stream_t) stream{}, side{};
   FC_GPU(Event_t) begin{}, end{};
   std::vector<void*> imported;
@@ -152,19 +155,38 @@ int fc_gpu_open(int number, std::size_t arena_bytes, Device** out) {
   return 0;
 }
 
+// Lets go of the others' memory. All processes do so before any of them frees its own.
+int fc_gpu_detach(Device* d) {
+  FC_TRY(FC_GPU(SetDevice)(d->number));
+  while (!d->imported.empty()) {
+    void* const there = d->imported.back();
+    d->imported.pop_back();
+    FC_TRY(FC_GPU(IpcCloseMemHandle)(there));
+  }
+  return 0;
+}
+
+// Gives everything back that can be; the first failure is told.
 int fc_gpu_close(Device* d) {
   if (!d) return 0;
-  FC_TRY(FC_GPU(SetDevice)(d->number));
-  for (void* there : d->imported) FC_TRY(FC_GPU(IpcCloseMemHandle)(there));
+  int bad = fc_gpu_detach(d);
+  const std::string why = last_error;
+  std::string first = bad ? why : "";
+  const auto tell = [&](FC_GPU(Error_t) code, const char* what) {
+    if (check(code, what) && first.empty()) first = last_error;
+  };
   for (void* mine : {static_cast<void*>(d->arena), static_cast<void*>(d->tables),
                      static_cast<void*>(d->launch), static_cast<void*>(d->ticks)})
-    if (mine) FC_TRY(FC_GPU(Free)(mine));
-  if (d->stops) FC_TRY(FC_GPU(FreeHost)(d->stops));
-  if (d->abort) FC_TRY(FC_GPU(FreeHost)(d->abort));
-  if (d->stream) FC_TRY(FC_GPU(StreamDestroy)(d->stream));
-  if (d->side) FC_TRY(FC_GPU(StreamDestroy)(d->side));
+    if (mine) tell(FC_GPU(Free)(mine), "freeing memory of the device");
+  for (void* mine : {static_cast<void*>(d->stops), static_cast<void*>(d->abort),
+                     static_cast<void*>(d->seen)})
+    if (mine) tell(FC_GPU(FreeHost)(mine), "freeing memory of the host");
+  for (const auto event : {d->begin, d->end})
+    if (event) tell(FC_GPU(EventDestroy)(event), "destroying an event");
+  for (const auto stream : {d->stream, d->side})
+    if (stream) tell(FC_GPU(StreamDestroy)(stream), "destroying a stream");
   delete d;
-  return 0;
+  return first.empty() ? 0 : fail(first);
 }
 
 std::uint64_t fc_gpu_arena(const Device* d) { return reinterpret_cast<std::uint64_t>(d->arena); }
@@ -221,14 +243,19 @@ int fc_gpu_set(Device* d, std::uint64_t address, int value, std::size_t bytes) {
   return 0;
 }
 
-// Thread blocks that the device holds at once: all of a launch must be among them, since they wait
-// for each other.
-int fc_gpu_resident(Device* d, int* blocks) {
-  int each = 0, processors = 0;
+// Chooses the threads of a block, as many as let `blocks` of them run at once: they wait for each
+// other, so that all must. `held`: how many run at once, fewer than that if no choice does.
+int fc_gpu_fit(Device* d, int blocks, int* held) {
+  int processors = 0;
   FC_TRY(FC_GPU(SetDevice)(d->number));
-  FC_TRY(FC_GPU(OccupancyMaxActiveBlocksPerMultiprocessor)(&each, run_blocks, threads_per_block, 0));
   FC_TRY(FC_GPU(DeviceGetAttribute)(&processors, FC_GPU(DevAttrMultiProcessorCount), d->number));
-  *blocks = each * processors;
+  for (int threads = threads_per_block; threads >= fewest_threads; threads /= 2) {
+    int each = 0;
+    FC_TRY(FC_GPU(OccupancyMaxActiveBlocksPerMultiprocessor)(&each, run_blocks, threads, 0));
+    d->threads = static_cast<unsigned>(threads);
+    *held = each * processors;
+    if (*held >= blocks) break;
+  }
   return 0;
 }
 
@@ -257,7 +284,9 @@ int fc_gpu_load(Device* d, const fc_gpu_plan* plan) {
                             FC_GPU(MemcpyHostToDevice)));
   d->blocks = static_cast<std::int32_t>(plan->counts[6]);
   const auto blocks = static_cast<std::size_t>(d->blocks);
-  FC_TRY(FC_GPU(Malloc)(reinterpret_cast<void**>(&d->ticks), blocks * sizeof *d->ticks + 8));
+  FC_TRY(allocate(reinterpret_cast<void**>(&d->ticks), blocks * sizeof *d->ticks + 8));
+  FC_TRY(FC_GPU(HostAlloc)(reinterpret_cast<void**>(&d->seen), blocks * sizeof *d->seen + 8,
+                           FC_GPU(HostAllocMapped)));
   FC_TRY(FC_GPU(HostAlloc)(reinterpret_cast<void**>(&d->stops), blocks * sizeof(Stop) + 8,
                            FC_GPU(HostAllocMapped)));
   FC_TRY(FC_GPU(HostGetDevicePointer)(reinterpret_cast<void**>(&d->device_stops), d->stops, 0));
@@ -318,7 +347,7 @@ int fc_gpu_start(Device* d, const std::uint64_t* sums, int count, std::size_t by
   const Launch* launch = d->launch;
   const auto blocks = static_cast<unsigned>(d->blocks);
   FC_TRY(FC_GPU(EventRecord)(d->begin, d->stream));
-  if (blocks) FC_TRY(FC_LAUNCH(run_blocks, blocks, threads_per_block, d->stream, launch));
+  if (blocks) FC_TRY(FC_LAUNCH(run_blocks, blocks, d->threads, d->stream, launch));
   for (int i = 0; i < count; ++i) {
     auto* there = reinterpret_cast<byte*>(sums[i]);
     const auto size = static_cast<std::int64_t>(bytes);
@@ -336,12 +365,13 @@ int fc_gpu_poll(Device* d, int* running, std::uint64_t* ticks) {
   if (state != FC_GPU(Success) && state != FC_GPU(ErrorNotReady)) return check(state, "the kernel");
   *running = state == FC_GPU(ErrorNotReady);
   *ticks = 0;
-  if (!*running) return 0;
-  std::vector<std::uint64_t> seen(static_cast<std::size_t>(d->blocks));
-  FC_TRY(FC_GPU(MemcpyAsync)(seen.data(), d->ticks, seen.size() * sizeof seen[0],
+  if (!*running || !d->blocks) return 0;
+  // To pinned memory, by the copy engine: thread blocks that wait leave no processor to anything else.
+  const auto blocks = static_cast<std::size_t>(d->blocks);
+  FC_TRY(FC_GPU(MemcpyAsync)(d->seen, d->ticks, blocks * sizeof *d->seen,
                              FC_GPU(MemcpyDeviceToHost), d->side));
   FC_TRY(FC_GPU(StreamSynchronize)(d->side));
-  for (const std::uint64_t n : seen) *ticks += n;
+  for (std::size_t i = 0; i < blocks; ++i) *ticks += d->seen[i];
   return 0;
 }
 

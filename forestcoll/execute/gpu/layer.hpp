@@ -60,6 +60,8 @@ constexpr int per_vector = static_cast<int>(sizeof(Vector) / sizeof(T));
 
 template <Reduction op, class T>
 struct CombineVectors {
+  using Element = T;
+  FC_DEVICE T operator()(T a, T b) const { return combine_elements<op>(a, b); }
   FC_DEVICE Vector operator()(Vector a, Vector b) const {
     T x[per_vector<T>], y[per_vector<T>];
     memcpy(x, &a, sizeof a);
@@ -105,26 +107,26 @@ class Layer {
   FC_DEVICE bool aborted() const { return stopped_; }
   FC_DEVICE void report(const Position& at) {
     at_ = at;
-    if (thread() == 0) s_.ticks[index_] += 1;
+    if (thread() == 0) store_relaxed(&s_.ticks[index_], ++ticks_);
   }
 
   FC_DEVICE bool reached(std::int32_t block, std::uint64_t progress) {
     const std::uint64_t* value = s_.progress[block];
     return await(Awaits::dependency, block, static_cast<std::int64_t>(progress),
-                 [&] { return load_acquire(value) >= progress; });
+                 [&] { return is_there(value, progress); });
   }
 
   FC_DEVICE bool can_send() {
     const auto slots = static_cast<std::uint64_t>(s_.slot_count);
     const std::uint64_t* taken = s_.taken[block_.outgoing];
     return await(Awaits::slot, block_.outgoing, static_cast<std::int64_t>(sent_ + 1 - slots),
-                 [&] { return sent_ - load_acquire(taken) < slots; });
+                 [&] { return sent_ < slots || is_there(taken, sent_ + 1 - slots); });
   }
 
   FC_DEVICE bool can_receive(byte*, const byte*, std::int64_t bytes) {
     const std::uint64_t* posted = s_.posted[block_.incoming];
     if (!await(Awaits::message, block_.incoming, static_cast<std::int64_t>(received_ + 1),
-               [&] { return load_acquire(posted) > received_; }))
+               [&] { return is_there(posted, received_ + 1); }))
       return false;
     const std::int64_t found = s_.sizes[block_.incoming][slot_of(received_)];
     if (found == bytes) return true;
@@ -175,8 +177,8 @@ class Layer {
   FC_DEVICE bool acquire(std::int32_t index) {
     std::uint64_t* value = s_.semaphores[index];
     return await(Awaits::semaphore, index, 1, [&] {
-      const std::uint64_t present = load_acquire(value);
-      return present > 0 && exchange_if(value, present, present - 1);
+      const std::uint64_t present = load_relaxed(value);
+      return present > 0 && exchange_if(value, present, present - 1);  // acquires
     });
   }
 
@@ -192,7 +194,7 @@ class Layer {
   FC_DEVICE bool passed(std::int32_t index, std::uint64_t ticket) {
     const std::uint64_t* arrived = s_.arrived[index];
     return await(Awaits::barrier, index, static_cast<std::int64_t>(ticket),
-                 [&] { return load_acquire(arrived) >= ticket; });
+                 [&] { return is_there(arrived, ticket); });
   }
 
   // Every thread waits for the packets that it will read: data and number are one word.
@@ -228,46 +230,19 @@ class Layer {
   FC_DEVICE void combine_packets(byte* target, const byte* const* packets, int n, const byte* own,
                                  std::int64_t bytes) {
     dispatch([&](auto combine_two) {
-      for (std::int64_t i = thread(); i < bytes / 16; i += threads()) {
-        const Vector mine = reinterpret_cast<const Vector*>(own)[i];
-        Vector sum = n ? read_packets(packets[0], i) : mine;
-        for (int k = 1; k < n; ++k) sum = combine_two(sum, read_packets(packets[k], i));
-        reinterpret_cast<Vector*>(target)[i] = n ? combine_two(sum, mine) : sum;
-      }
+      combine_packets_by(combine_two, target, packets, n, own, bytes / 16);
     });
     sync();
   }
 
   FC_DEVICE void copy(byte* target, const byte* source, std::int64_t bytes) {
-    if (target != source) {
-      const std::int64_t vectors = aligned(target, source) ? bytes / 16 : 0;
-      copy_vectors(reinterpret_cast<Vector*>(target), reinterpret_cast<const Vector*>(source),
-                   vectors);
-      for (std::int64_t i = vectors * 16 + thread(); i < bytes; i += threads())
-        target[i] = source[i];
-    }
+    if (target != source) copy_words(target, source, bytes);
     sync();
   }
 
   // A thread reads all that goes into an element before it writes it: the target may be a source.
   FC_DEVICE void combine(byte* target, const byte* const* sources, int n, std::int64_t bytes) {
-    bool all = aligned(target, target);
-    for (int i = 0; i < n; ++i) all = all && aligned(sources[i], sources[i]);
-    const std::int64_t vectors = all ? bytes / 16 : 0;
-    dispatch([&](auto combine_two) {
-      for (std::int64_t i = thread(); i < vectors; i += threads()) {
-        Vector sum = reinterpret_cast<const Vector*>(sources[0])[i];
-        for (int k = 1; k < n; ++k)
-          sum = combine_two(sum, reinterpret_cast<const Vector*>(sources[k])[i]);
-        reinterpret_cast<Vector*>(target)[i] = sum;
-      }
-      const std::int64_t size = geometry().element_bytes;
-      for (std::int64_t at = vectors * 16 + thread() * size; at < bytes; at += threads() * size) {
-        Vector sum = element(sources[0] + at, size);
-        for (int k = 1; k < n; ++k) sum = combine_two(sum, element(sources[k] + at, size));
-        memcpy(target + at, &sum, static_cast<std::size_t>(size));
-      }
-    });
+    dispatch([&](auto combine_two) { combine_by(combine_two, target, sources, n, bytes); });
     sync();
   }
 
@@ -284,27 +259,114 @@ class Layer {
   static FC_DEVICE std::int64_t threads() { return static_cast<std::int64_t>(blockDim.x); }
   static FC_DEVICE void sync() { __syncthreads(); }
 
-  static FC_DEVICE bool aligned(const byte* a, const byte* b) {
-    return ((reinterpret_cast<std::uintptr_t>(a) | reinterpret_cast<std::uintptr_t>(b)) & 15u) == 0;
+  static FC_DEVICE std::uintptr_t bits(const byte* at) {
+    return reinterpret_cast<std::uintptr_t>(at);
   }
 
-  // Four loads under way before the first store: latency to another GPU is long.
-  static FC_DEVICE void copy_vectors(Vector* target, const Vector* source, std::int64_t n) {
+  // Whether a number that only grows has come so far; acquires if so. It is the plain look that is
+  // repeated: acquiring may throw away a cache, which other thread blocks use as well.
+  static FC_DEVICE bool is_there(const std::uint64_t* value, std::uint64_t wanted) {
+    return load_relaxed(value) >= wanted && load_acquire(value) >= wanted;
+  }
+
+  // Bytes before the first whole `Word`, at most `bytes`.
+  template <class Word>
+  static FC_DEVICE std::int64_t until_aligned(const byte* at, std::int64_t bytes) {
+    return at_most(static_cast<std::int64_t>((0 - bits(at)) % sizeof(Word)), bytes);
+  }
+
+  static FC_APART void copy_words(byte* target, const byte* source, std::int64_t bytes) {
+    const auto apart = bits(target) ^ bits(source);
+    if (apart % 16 == 0) return copy_as<Vector>(target, source, bytes);
+    if (apart % 4 == 0) return copy_as<std::uint32_t>(target, source, bytes);
+    if (apart % 2 == 0) return copy_as<std::uint16_t>(target, source, bytes);
+    copy_as<byte>(target, source, bytes);
+  }
+
+  // In words, for addresses that are as far from a word's boundary, and single bytes at both ends. Four
+  // loads are under way before the first store: latency to another GPU is long.
+  template <class Word>
+  static FC_DEVICE void copy_as(byte* target, const byte* source, std::int64_t bytes) {
     constexpr int unroll = 4;
+    constexpr auto size = static_cast<std::int64_t>(sizeof(Word));
+    const std::int64_t head = until_aligned<Word>(target, bytes), n = (bytes - head) / size;
+    auto* to = reinterpret_cast<Word*>(target + head);
+    const auto* from = reinterpret_cast<const Word*>(source + head);
     const std::int64_t step = threads();
     std::int64_t i = thread();
     for (; i + (unroll - 1) * step < n; i += unroll * step) {
-      Vector held[unroll];
-      for (int k = 0; k < unroll; ++k) held[k] = source[i + k * step];
-      for (int k = 0; k < unroll; ++k) target[i + k * step] = held[k];
+      Word held[unroll];
+      for (int k = 0; k < unroll; ++k) held[k] = from[i + k * step];
+      for (int k = 0; k < unroll; ++k) to[i + k * step] = held[k];
     }
-    for (; i < n; i += step) target[i] = source[i];
+    for (; i < n; i += step) to[i] = from[i];
+    for (i = thread(); i < head; i += step) target[i] = source[i];
+    for (i = head + n * size + thread(); i < bytes; i += step) target[i] = source[i];
   }
 
-  static FC_DEVICE Vector element(const byte* at, std::int64_t size) {
-    Vector v{};
-    memcpy(&v, at, static_cast<std::size_t>(size));
-    return v;
+  template <class Combine>
+  static FC_APART void combine_by(Combine combine_two, byte* target, const byte* const* sources,
+                                  int n, std::int64_t bytes) {
+    bool alike = true;
+    for (int i = 0; i < n; ++i) alike = alike && (bits(target) ^ bits(sources[i])) % 16 == 0;
+    const std::int64_t head = alike ? until_aligned<Vector>(target, bytes) : bytes;
+    const std::int64_t tail = head + (bytes - head) / 16 * 16;
+    combine_elements_by(combine_two, target, sources, n, 0, head);
+    combine_vectors_by(combine_two, target, sources, n, head, (tail - head) / 16);
+    combine_elements_by(combine_two, target, sources, n, tail, bytes);
+  }
+
+  template <class Combine>
+  static FC_APART void combine_packets_by(Combine combine_two, byte* target,
+                                          const byte* const* packets, int n, const byte* own,
+                                          std::int64_t vectors) {
+    for (std::int64_t i = thread(); i < vectors; i += threads()) {
+      const Vector mine = reinterpret_cast<const Vector*>(own)[i];
+      Vector sum = n ? read_packets(packets[0], i) : mine;
+      for (int k = 1; k < n; ++k) sum = combine_two(sum, read_packets(packets[k], i));
+      reinterpret_cast<Vector*>(target)[i] = n ? combine_two(sum, mine) : sum;
+    }
+  }
+
+  // `count` vectors from byte `begin` on, several of each source under way.
+  template <class Combine>
+  static FC_DEVICE void combine_vectors_by(Combine combine_two, byte* target,
+                                           const byte* const* sources, int n,
+                                           std::int64_t begin, std::int64_t count) {
+    constexpr int unroll = 4;
+    const std::int64_t step = threads();
+    const auto at = [&](int k) { return reinterpret_cast<const Vector*>(sources[k] + begin); };
+    auto* const to = reinterpret_cast<Vector*>(target + begin);
+    std::int64_t i = thread();
+    for (; i + (unroll - 1) * step < count; i += unroll * step) {
+      Vector sums[unroll], next[unroll];
+      for (int u = 0; u < unroll; ++u) sums[u] = at(0)[i + u * step];
+      for (int k = 1; k < n; ++k) {
+        for (int u = 0; u < unroll; ++u) next[u] = at(k)[i + u * step];
+        for (int u = 0; u < unroll; ++u) sums[u] = combine_two(sums[u], next[u]);
+      }
+      for (int u = 0; u < unroll; ++u) to[i + u * step] = sums[u];
+    }
+    for (; i < count; i += step) {
+      Vector sum = at(0)[i];
+      for (int k = 1; k < n; ++k) sum = combine_two(sum, at(k)[i]);
+      to[i] = sum;
+    }
+  }
+
+  // Bytes [begin, end), element by element.
+  template <class Combine>
+  static FC_DEVICE void combine_elements_by(Combine combine_two, byte* target,
+                                            const byte* const* sources, int n,
+                                            std::int64_t begin, std::int64_t end) {
+    using T = typename Combine::Element;
+    constexpr auto size = static_cast<std::int64_t>(sizeof(T));
+    for (std::int64_t i = begin + thread() * size; i < end; i += threads() * size) {
+      T sum = *reinterpret_cast<const T*>(sources[0] + i);
+      for (int k = 1; k < n; ++k)
+        sum = combine_two(sum, *reinterpret_cast<const T*>(sources[k] + i));
+      *reinterpret_cast<T*>(target + i) = sum;
+    }
   }
 
   static FC_DEVICE const std::uint64_t* word(const byte* packets, std::int64_t i) {
@@ -408,7 +470,7 @@ class Layer {
   const Block& block_;
   const std::int32_t index_;
   Position at_{};
-  std::uint64_t sent_ = 0, received_ = 0;
+  std::uint64_t sent_ = 0, received_ = 0, ticks_ = 0;
   bool stopped_ = false;
 };
 

@@ -107,12 +107,20 @@ class Device:
         self.library = library
         self._handle = c_void_p()
         self.blocks = 0
-        library.call("open", number, c_size_t(bytes_), byref(self._handle))
+        try:
+            library.call("open", number, c_size_t(bytes_), byref(self._handle))
+        except ExecutionError:
+            library.value("close", self._handle)  # what it did get; why it failed is what matters
+            raise
         self.base = library.value("arena", self._handle)
 
     def call(self, name: str, *arguments: Any) -> None:
         """Calls `fc_gpu_<name>` for this GPU."""
         self.library.call(name, self._handle, *arguments)
+
+    def detach(self) -> None:
+        """Lets go of the others' arenas; before any of them is closed."""
+        self.call("detach")
 
     def close(self) -> None:
         """Gives everything back."""
@@ -152,10 +160,10 @@ class Device:
         if bytes_:
             self.call("set", c_uint64(address), value, c_size_t(bytes_))
 
-    def resident(self) -> int:
-        """Thread blocks that run at the same time at most."""
+    def fit(self, blocks: int) -> int:
+        """Takes so few threads a block that `blocks` run at the same time; how many then do."""
         found = c_int()
-        self.call("resident", byref(found))
+        self.call("fit", blocks, byref(found))
         return found.value
 
     def load(

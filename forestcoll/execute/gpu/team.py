@@ -19,29 +19,73 @@ from forestcoll.execute.gpu.worker import Job, staging_bytes
 GRACE = 10.0  # seconds for a process to end by itself
 
 
-def count(library: Path) -> int:
-    """How many GPUs a process sees; asked in another one, for whoever asks is bound to them."""
-    file, _ = _shared(mmap.PAGESIZE)
-    pipe, process = _spawn(file)
-    try:
-        pipe.send(("count", (str(library),)))
-        kind, answer = pipe.recv()
-    except (EOFError, OSError):
-        raise ExecutionError("the process that counts the GPUs died") from None
-    finally:
-        pipe.close()
-        os.close(file)
-        process.wait()
-    if kind is not None:
-        raise kind(answer)
-    return int(answer)
+class Processes:
+    """Processes that drive GPUs: as many as a run needs, kept for the next one.
 
+    To start one and to reach a GPU takes a second. Use it in a `with`: they are ended at its end.
+    """
 
-def _shared(size: int) -> tuple[int, mmap.mmap]:
-    """Memory without a name that processes share: its file, and the mapping."""
-    file = os.memfd_create("forestcoll", os.MFD_CLOEXEC)
-    os.ftruncate(file, size)
-    return file, mmap.mmap(file, size)
+    def __init__(self) -> None:
+        self.pipes: list[Connection] = []
+        self.children: list[subprocess.Popen[bytes]] = []
+        self._file = os.memfd_create("forestcoll", os.MFD_CLOEXEC)
+        self._bytes = mmap.PAGESIZE
+        os.ftruncate(self._file, self._bytes)
+
+    def need(self, count: int, bytes_: int) -> mmap.mmap:
+        """So many processes at least; memory without a name that they and the caller share."""
+        if bytes_ > self._bytes:
+            self._bytes = bytes_
+            os.ftruncate(self._file, bytes_)
+        while len(self.children) < count:
+            pipe, process = _spawn(self._file)
+            self.pipes.append(pipe)
+            self.children.append(process)
+        return mmap.mmap(self._file, self._bytes)
+
+    def count(self, library: Path) -> int:
+        """How many GPUs a process sees; asked of another one, for whoever asks is bound to them."""
+        self.need(1, 0)
+        try:
+            self.pipes[0].send(("count", (str(library),)))
+            kind, answer = self.pipes[0].recv()
+        except (EOFError, OSError):
+            self.kill()
+            raise ExecutionError("the process that counts the GPUs died") from None
+        if kind is not None:
+            raise kind(answer)
+        return int(answer)
+
+    def _part(self) -> list[subprocess.Popen[bytes]]:
+        """Closes the pipes, by which a process that waits for a command ends; all of them."""
+        for pipe in self.pipes:
+            pipe.close()
+        ended, self.pipes, self.children = self.children, [], []
+        return ended
+
+    def kill(self) -> None:
+        """Ends all processes, whatever they do, and waits for them. More can be had after that."""
+        ended = self._part()
+        for process in ended:
+            process.kill()
+        for process in ended:
+            process.wait()
+
+    def __enter__(self) -> Processes:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if kind is not None:
+                self.kill()
+            for process in self._part():
+                try:
+                    process.wait(GRACE)
+                except subprocess.TimeoutExpired:
+                    process.kill()  # its work is done
+                    process.wait()
+        finally:
+            os.close(self._file)
 
 
 def _spawn(file: int) -> tuple[Connection, subprocess.Popen[bytes]]:
@@ -60,30 +104,25 @@ def _spawn(file: int) -> tuple[Connection, subprocess.Popen[bytes]]:
 class Team:
     """A process for each GPU in `devices` (numbers on this machine), ready to launch."""
 
-    def __init__(self, library: Path, devices: Sequence[int], job: Job) -> None:
+    def __init__(
+        self, library: Path, devices: Sequence[int], job: Job, processes: Processes
+    ) -> None:
         self.devices = list(devices)
-        self._pipes: list[Connection] = []
-        self._processes: list[subprocess.Popen[bytes]] = []
-        self._file, self.memory = _shared(staging_bytes(job.program, job.data))
+        self._processes = processes
+        self.memory = processes.need(len(self.devices), staging_bytes(job.program, job.data))
         try:
             for gpu, device in enumerate(devices):
-                self._spawn()
-                self._pipes[gpu].send(("open", (str(library), gpu, device, job)))
+                processes.pipes[gpu].send(("open", (str(library), gpu, device, job)))
             self._answers()
             handles = self.ask("export") if len(self.devices) > 1 else [b""]
             self.ask("connect", handles, self.devices)
         except BaseException:
-            self.kill()
+            processes.kill()
             raise
-
-    def _spawn(self) -> None:
-        pipe, process = _spawn(self._file)
-        self._pipes.append(pipe)
-        self._processes.append(process)
 
     def ask(self, name: str, *arguments: Any) -> list[Any]:
         """Every process's answer to one command. Raises what any of them raised."""
-        for gpu, pipe in enumerate(self._pipes):
+        for gpu, pipe in enumerate(self._pipes()):
             try:
                 pipe.send((name, arguments))
             except OSError:
@@ -93,7 +132,7 @@ class Team:
     def _answers(self) -> list[Any]:
         found = []
         failed: Exception | None = None
-        for gpu, pipe in enumerate(self._pipes):
+        for gpu, pipe in enumerate(self._pipes()):
             try:
                 kind, answer = pipe.recv()
             except (EOFError, OSError):
@@ -107,7 +146,7 @@ class Team:
 
     def _lost(self, gpu: int) -> ExecutionError:
         try:
-            code = self._processes[gpu].wait(GRACE)
+            code = self._processes.children[gpu].wait(GRACE)
         except subprocess.TimeoutExpired:
             code = None
         how = "answers no more" if code is None else f"ended with status {code}"
@@ -135,15 +174,8 @@ class Team:
             time.sleep(pause)
             pause = min(2 * pause, 0.05)
 
-    def kill(self) -> None:
-        """Ends all processes, whatever they do, and waits for them."""
-        os.close(self._file)
-        for pipe in self._pipes:
-            pipe.close()
-        for process in self._processes:
-            process.kill()
-        for process in self._processes:
-            process.wait()
+    def _pipes(self) -> list[Connection]:
+        return self._processes.pipes[: len(self.devices)]
 
     def __enter__(self) -> Team:
         return self
@@ -151,12 +183,8 @@ class Team:
     def __exit__(
         self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None
     ) -> None:
-        try:
-            if kind is None:
-                self.ask("close")
-                for process in self._processes:
-                    process.wait(GRACE)
-        except subprocess.TimeoutExpired:
-            pass  # its work is done
-        finally:
-            self.kill()
+        if kind is not None:
+            self._processes.kill()
+            return
+        self.ask("detach")  # all of them, before any memory goes that another one has mapped
+        self.ask("close")

@@ -84,9 +84,12 @@ class Worker:
                 f"{seen.free / 2**30:.1f} are free; choose a smaller size"
             )
         self.device = Device(native, device, needed)
+        # Packets are told by their launch's number, and memory may hold those of another plan.
+        self.device.set(self.device.base, 0xFF, needed)
         blocks = sum(1 for row in job.tables.blocks if row[0] in set(self.mine))
-        held = self.device.resident()
+        held = self.device.fit(blocks)
         if blocks > held:
+            self.close()
             raise UnsupportedError(
                 f"GPU {device}: {blocks} thread blocks of {len(self.mine)} ranks, and it runs "
                 f"{held} at once ({seen.name}, {seen.processors} multiprocessors); they wait for "
@@ -230,20 +233,28 @@ class Worker:
         """GB/s of copies within this GPU."""
         return self.device.copy_rate(bytes_, repeat)
 
+    def detach(self) -> None:
+        """Lets go of the other arenas. All processes do so before any of them closes."""
+        self.device.detach()
+
     def close(self) -> None:
         """Gives the GPU back."""
         self.device.close()
 
 
 def main(commands: int, shared: int) -> None:
-    """Answers commands until the parent says close, or is gone. Descriptors: pipe, host memory."""
+    """Answers commands until the parent is gone or wants no more. Descriptors: pipe, host memory.
+
+    One job after another: `open` begins one, `close` ends it.
+    """
     pipe = Connection(commands)
     worker: Worker | None = None
-    memory = mmap.mmap(shared, 0)
     while True:
         try:
             name, arguments = pipe.recv()
         except EOFError:
+            if worker is not None:
+                worker.abort()  # else a kernel that waits may keep this process from ending
             return
         try:
             answer: Any = None
@@ -251,13 +262,13 @@ def main(commands: int, shared: int) -> None:
                 answer = Library(Path(*arguments)).count()
             elif name == "open":
                 library, gpu, device, job = arguments
-                worker = Worker(library, gpu, device, job, memory)
+                worker = Worker(library, gpu, device, job, mmap.mmap(shared, 0))
             else:
                 assert worker is not None
                 answer = getattr(worker, name)(*arguments)
         except ForestCollError as error:
             pipe.send((type(error), str(error)))
             continue
-        pipe.send((None, answer))
         if name == "close":
-            return
+            worker = None
+        pipe.send((None, answer))
