@@ -1,6 +1,6 @@
 """Processes that are the ranks of a process group, for the tests of forestcoll.torch.
 
-Every process is forked from one that has imported PyTorch already: importing it takes seconds.
+Every process is forked from one that has imported all already: PyTorch's import takes seconds.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def run_ranks(
     result (None). Raises AssertionError with the traceback of a rank that failed.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch_ranks", "torch", "torch.distributed"])
+    context.set_forkserver_preload(["torch_ranks", "torch.distributed", "forestcoll.torch"])
     with tempfile.TemporaryDirectory() as folder:
         store = Path(folder) / "store"
         pipes = [context.Pipe(duplex=False) for _ in range(n)]

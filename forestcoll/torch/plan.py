@@ -43,6 +43,13 @@ class Plan:
         self._jobs: OrderedDict[tuple[int, bool, cutting.Cut], cutting.Job] = OrderedDict()
         self._lock = Lock()
 
+    def __getstate__(self) -> dict[str, object]:
+        """Plans can be sent to other processes, `torch.multiprocessing.spawn`'s for one."""
+        return {name: value for name, value in self.__dict__.items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__dict__.update(state, _lock=Lock())
+
     @property
     def name(self) -> str:
         """The plan's name, for people."""
