@@ -193,20 +193,32 @@ class _Phase:
         self.times = times  # 2: the same trees once more, turned round
         self.ceiling = task.algbw
         self._graph = task.given
-        self.rates = Rates(self._graph, task.roots)
-        self._out: list[list[int]] = [[] for _ in range(self._graph.n)]
-        self._into: list[list[int]] = [[] for _ in range(self._graph.n)]
-        self._parts = dict(zip(self._graph.ranks, self._graph.parts, strict=True))
-        for e, (t, h) in enumerate(zip(self._graph.tail, self._graph.head, strict=True)):
-            self._out[t].append(e)
-            self._into[h].append(e)
-        for side in task.bound.parts:
-            self._learn(side)
-        for side in _likely_cuts(task.given):
-            self._learn(side)
-            self._learn(side, inside=False)
+
+    @cached_property
+    def rates(self) -> Rates:
+        """With the cuts that are likely to tell; learned when the first k is asked for."""
+        task, known = self.task, Rates(self._graph, self.task.roots)
+        likely = [(side, False) for side in task.bound.parts]
+        likely += [(side, True) for side in _likely_cuts(task.given)]
+        for side, both in likely:
+            self._teach(known, side)
+            if both:
+                self._teach(known, side, inside=False)
         if task.bound.method == "linear-program":
-            self.rates.add(1, by_capacity(self._graph, _worth(task)))
+            known.add(1, by_capacity(self._graph, _worth(task)))
+        return known
+
+    @cached_property
+    def _parts(self) -> dict[int, int]:
+        return dict(zip(self._graph.ranks, self._graph.parts, strict=True))
+
+    @cached_property
+    def _out(self) -> list[list[int]]:
+        return _by_node(self._graph.n, self._graph.tail)
+
+    @cached_property
+    def _into(self) -> list[list[int]]:
+        return _by_node(self._graph.n, self._graph.head)
 
     def algbw(self, trees: int) -> Fraction:
         """GB/s of this phase alone on the links with `trees` trees a root."""
@@ -230,7 +242,7 @@ class _Phase:
         graph, supply = self._graph, self.task.supply(trees)
         found = _kernel.violated(graph.n, graph.tail, graph.head, capacity, supply, graph.ranks)
         if found is not None:
-            self._learn(frozenset(found[1]))
+            self._teach(self.rates, frozenset(found[1]))
         return found is not None
 
     def least_exact(self, below: int) -> int | None:
@@ -247,13 +259,15 @@ class _Phase:
         for e in self._leaving(part):
             step = math.lcm(step, (graph.capacity[e] / rate).denominator)
         ks = range(step, below, step)[:MULTIPLES]
+        if not ks:
+            return None
         for k in self.rates.hopeful(ks, self.ceiling, strict=False):
             if not self.objects(k, self.ceiling, strict=False) and self.algbw(k) == self.ceiling:
                 return k
         return None
 
-    def _learn(self, side: frozenset[int], inside: bool = True) -> None:
-        """Remembers what must leave `side` (`inside` False: all but `side`), where it is a cut."""
+    def _teach(self, rates: Rates, side: frozenset[int], inside: bool = True) -> None:
+        """Says what must leave `side` (`inside` False: all but `side`), where it is a cut."""
         graph, root, parts = self._graph, self.task.root, self._parts
         if 2 * len(side) > graph.n:
             side, inside = frozenset(range(graph.n)) - side, not inside
@@ -266,7 +280,7 @@ class _Phase:
             roots = int((graph.ranks[root] in side) == inside)
         if roots:
             crossing = self._leaving(side) if inside else self._entering(side)
-            self.rates.add(roots, Counter([graph.capacity[e] for e in crossing]))
+            rates.add(roots, Counter([graph.capacity[e] for e in crossing]))
 
     def _leaving(self, side: frozenset[int]) -> list[int]:
         head = self._graph.head
@@ -303,6 +317,14 @@ def _worth(task: Task) -> list[Fraction]:
                 z += y
         worth.append(max(Fraction(0), z))
     return worth
+
+
+def _by_node(n: int, ends: Sequence[int]) -> list[list[int]]:
+    """Per node the links that have it as this end."""
+    found: list[list[int]] = [[] for _ in range(n)]
+    for e, v in enumerate(ends):
+        found[v].append(e)
+    return found
 
 
 def _likely_cuts(graph: CapacityGraph) -> Iterator[frozenset[int]]:

@@ -9,6 +9,7 @@ from forestcoll.forest import Path, Tree, scan
 from forestcoll.graph import CapacityGraph
 from forestcoll.kernel import _kernel
 from forestcoll.solver.automorphisms import free_group
+from forestcoll.solver.preference import preferred
 from forestcoll.symmetry import Image
 
 EXACT_TOO = 64
@@ -44,11 +45,14 @@ def pack(graph: CapacityGraph, capacity: list[int], supply: list[int]) -> list[T
         if packed is None:
             raise RuntimeError("internal error: no trees were packed")
         found.append((*packed, logical))
-    height, batches, logical = min(found, key=lambda f: (f[0], len(f[1])))
+    height = min(height for height, _, _ in found)
     if sum(supply) * len(graph.ranks) <= SEARCHED:
+        _, _, logical = min(found, key=lambda f: (f[0], len(f[1])))
         lower = _kernel.pack_lowest(logical, supply, graph.ranks, _elements(graph), height)
-        batches = batches if lower is None else lower[1]
-    return _over_paths(graph, logical, batches)
+        if lower is not None:
+            return _over_paths(graph, logical, lower[1])
+    lowest = [_over_paths(graph, logical, batches) for h, batches, logical in found if h == height]
+    return preferred(graph, lowest)
 
 
 def _elements(graph: CapacityGraph) -> list[Image]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Literal
 
-from forestcoll.forest import Bound, Forest, Tree, check, scan
+from forestcoll.forest import Bound, Forest, Tree, check
 from forestcoll.graph import CapacityGraph
 from forestcoll.program import Collective
 from forestcoll.solver.allreduce import fixed, plan
@@ -16,6 +16,7 @@ from forestcoll.solver.fixed import whole
 from forestcoll.solver.joint import Joint
 from forestcoll.solver.optimum import check_root
 from forestcoll.solver.packing import check_loads, pack
+from forestcoll.solver.preference import preferred
 from forestcoll.solver.symmetry import pack_regular
 from forestcoll.solver.task import Task, analyse
 
@@ -135,8 +136,7 @@ def _trees(
         return pack(links, capacity, supply)
     if len(ranks) > BOTH_WAYS:
         return regular
-    packed = pack(links, capacity, supply)
-    return min(packed, regular, key=lambda trees: scan(links, trees)[1])
+    return preferred(links, [pack(links, capacity, supply), regular])
 
 
 def _allreduce(

@@ -1,0 +1,108 @@
+"""Among forests of one rate: height, then the number of trees, then copies over slow links."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from itertools import pairwise
+
+import networkx as nx
+import pytest
+from graphs import build, dgx_a100
+from random_graphs import random_graph
+
+from forestcoll import catalog, solver
+from forestcoll.forest import Tree
+from forestcoll.graph import CapacityGraph
+from forestcoll.program import Collective
+from forestcoll.solver.preference import fan_out, preferred
+
+
+def tree(*edges: tuple[int, ...], root: int = 0, weight: int = 1) -> Tree:
+    return Tree(root, "broadcast", weight, edges)
+
+
+FLAT = tree((0, 1), (0, 2), (0, 3))  # two copies over slow links
+VIA = tree((0, 1), (0, 2), (2, 3))  # one
+SPREAD = tree((0, 1), (0, 2), (1, 3))  # one of each of two ranks
+CHAIN = tree((0, 1), (1, 2), (2, 3))
+
+
+def pairs() -> CapacityGraph:
+    """Two pairs of ranks, 10 inside a pair, 1 between pairs."""
+    some = [("gpu0", "gpu1"), ("gpu2", "gpu3"), ("gpu0", "gpu2"), ("gpu0", "gpu3")]
+    some += [("gpu1", "gpu2"), ("gpu1", "gpu3")]
+    return build((u, v, 10 if n < 2 else 1) for n, (u, v) in enumerate(some))
+
+
+def test_copies_over_slow_links_are_counted() -> None:
+    graph = pairs()
+    assert [fan_out(graph, [t]) for t in (FLAT, VIA, SPREAD, CHAIN)] == [2, 1, 1, 1]
+    assert fan_out(graph, [VIA, FLAT, CHAIN]) == 2
+    assert fan_out(graph, []) == 0
+
+
+def test_a_path_is_as_fast_as_its_slowest_link() -> None:
+    """Ranks 0, 2 and 3 at switch 1, all 10, but rank 3 takes in 1."""
+    ends = [("gpu0", "switch"), ("switch", "gpu0"), ("gpu1", "switch"), ("switch", "gpu1")]
+    links = [(u, v, 10) for u, v in [*ends, ("gpu2", "switch")]]
+    graph = build([*links, ("switch", "gpu2", 1)], both=False)
+    assert [graph.names[v] for v in range(4)] == ["gpu0", "switch", "gpu1", "gpu2"]
+    assert fan_out(graph, [tree((0, 1, 2), (0, 1, 3))]) == 1
+    assert fan_out(graph, [tree((0, 1, 2), (2, 1, 3))]) == 1
+    assert fan_out(graph, [tree((3, 1, 0), (0, 1, 2), root=3)]) == 0
+
+
+def test_height_goes_before_trees_before_copies() -> None:
+    graph = pairs()
+    low, few = [FLAT], [CHAIN]
+    assert preferred(graph, [few, low]) is low
+    split = [VIA, SPREAD]
+    assert preferred(graph, [split, [VIA]]) == [VIA]
+    assert preferred(graph, [[VIA, SPREAD], [CHAIN]]) == split
+    deep = [tree((0, 2), (2, 3), (0, 1))]
+    wide = [tree((0, 2), (0, 3), (2, 1))]
+    assert preferred(graph, [wide, deep]) is deep
+    first, second = [VIA], [SPREAD]
+    assert preferred(graph, [first, second]) is first
+
+
+def test_random_trees_agree_with_networkx() -> None:
+    rng = random.Random(5)
+    for seed in range(80):
+        graph = random_graph(seed)
+        for made in solver.solve(graph, Collective.ALLGATHER).trees[:4]:
+            links = nx.DiGraph()
+            for u, v, units in zip(graph.tail, graph.head, graph.capacity, strict=True):
+                links.add_edge(u, v, units=units)
+            edges = rng.sample(made.edges, len(made.edges))  # their order does not matter
+            copies = Counter(
+                path[0]
+                for path in edges
+                if min(links.edges[ends]["units"] for ends in pairwise(path))
+                < max(links.edges[path[0], v]["units"] for v in links.successors(path[0]))
+            )
+            shuffled = Tree(made.root, made.phase, made.weight, tuple(edges))
+            assert fan_out(graph, [shuffled]) == max([0, *copies.values()])
+
+
+def test_boxes_at_height_two_cannot_send_fewer_copies() -> None:
+    """What enters a box once has to come from the root itself: a copy a box, and no fewer."""
+    for boxes in (2, 4, 8):
+        forest = solver.solve(dgx_a100(boxes), Collective.ALLGATHER)
+        assert forest.height == 2
+        assert fan_out(forest.graph, forest.trees) == boxes - 1
+
+
+@pytest.mark.parametrize(
+    ("name", "height", "trees", "copies"),
+    [("fat-tree", 3, 64, 2), ("mi250", 5, 44, 3), ("dgx1-v100", 2, 30, 2)],
+)
+def test_forests_of_the_catalogue_are_no_worse(
+    name: str, height: int, trees: int, copies: int
+) -> None:
+    graph = CapacityGraph.from_topology(catalog.load(name, {}))
+    forest = solver.solve(graph, Collective.ALLGATHER)
+    assert forest.height <= height
+    assert len(forest.trees) <= trees
+    assert fan_out(graph, forest.trees) <= copies
