@@ -118,4 +118,18 @@ With default buffers: buffer size / 8 steps, half of them a message in Simple (a
 spends half of its lines on flags, LL128 one in sixteen. Source: ROCm/rccl 0cbce2a, msccl_setup.cc
 (mscclSetupCount), init.cc.
 """
+ROUNDS = 2**16
+"""Times that the interpreters of MSCCL XML go through a plan in one call: MSCCL_MAX_ITER.
+
+They count on, but a dependency is then said to be done in the next call's numbers, and who waits
+for it waits for ever (Azure/msccl-executor-nccl c6f6b36, ROCm/rccl 0cbce2a: COMPUTE_FLAG).
+"""
+NO_END = 2**35
+"""Bytes beyond which nobody asks for: no buffer of a call is as large."""
 TARGETS = {t.name: t for t in (MSCCL, RCCL, MSCCLPP)}
+
+
+def most_bytes(protocol: Protocol, chunks: int) -> int:
+    """The largest size that a fifo plan of so many chunks is right for; 0: there is no end."""
+    most = MESSAGE_SLOTS[protocol][0] * ROUNDS * chunks
+    return most if most < NO_END else 0

@@ -206,6 +206,12 @@ TEXT = [
     Mutation("attribute-twice", "ring", text('cnt="4"', 'cnt="4" cnt="4"'), "XML-SYNTAX"),
     Mutation("other-outermost", "ring", lambda t: t.replace("algo", "graphs"), "XML-ROOT-ELEMENT"),
     Mutation("long-value", "ring", algo(name="x" * 300), "XML-VALUE-LENGTH"),
+    Mutation("long-name", "ring", text("<algo ", f'<algo {"x" * 256}="1" '), "XML-VALUE-LENGTH"),
+    Mutation("long-tag", "ring", text("  <gpu", f"  <{'x' * 256}/>\n  <gpu"), "XML-VALUE-LENGTH"),
+    Mutation("comment-of-a-value", "ring", text("  <gpu", "<!--chan=0-->\n  <gpu"),
+             "XML-COMMENT"),
+    Mutation("endless-word-in-comment", "ring", text("<algo", f"<!--{'-' * 300}> -->\n<algo"),
+             "XML-COMMENT"),
     Mutation(
         "17-attributes", "ring",
         tree(lambda a: [a.set(f"extra{k}", "1") for k in range(9)]), "XML-ATTRIBUTES",
@@ -217,6 +223,9 @@ TEXT = [
 ]  # fmt: skip
 
 HEAD = [
+    Mutation("too-many-rounds", "ring", algo(proto="LL"), "XML-ROUNDS"),
+    Mutation("more-rounds-than-counted", "ring", algo(proto="LL", maxBytes=str(2**34)),
+             "XML-ROUNDS"),
     Mutation("no-minBytes", "ring", algo(minBytes=None), "XML-MISSING"),
     Mutation("no-maxBytes", "ring", algo(maxBytes=None), "XML-MISSING"),
     Mutation("no-outofplace", "ring", algo(outofplace=None), "XML-MISSING"),

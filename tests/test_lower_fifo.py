@@ -522,3 +522,12 @@ def test_budgets_narrow_targets() -> None:
     assert lowered.name == "msccl within the budget"
     assert Budget(blocks=108).lowered(MSCCL) is MSCCL
     assert Budget(trees=1, operations=3).limits == {"trees": 1, "operations": 3}
+
+
+def test_plans_end_where_the_runtime_counts_no_more_rounds() -> None:
+    """65,536 rounds of 32 KiB a chunk in LL; nobody asks for as much as the others' ends are."""
+    made = of_shape(Collective.ALLREDUCE, 4, star)
+    assert lower(made, RCCL, protocol="LL").max_bytes == 4 * 2**31
+    assert lower(made, RCCL, protocol="LL", instances=4).max_bytes == 0
+    assert lower(made, RCCL).max_bytes == lower(made, RCCL, protocol="LL128").max_bytes == 0
+    assert lower(made, MSCCLPP).max_bytes == 0

@@ -46,8 +46,10 @@ _add(
      "write the tag on one line, with double quotes and no space around '='"),
     ("XML-TEXT", "there is no text outside the tags", "delete it"),
     ("XML-ROOT-ELEMENT", "the outermost element is <algo>", "give the loader the plan itself"),
-    ("XML-VALUE-LENGTH", "a value has at most 255 bytes: the loader's buffer is not checked",
-     "shorten it"),
+    ("XML-COMMENT", "a comment begins with a space: the loaders look for '=' in its first word",
+     "write a space behind <!--"),
+    ("XML-VALUE-LENGTH", "a value has at most 255 bytes, a name at most 254: the loaders end "
+     "there, or write beyond", "shorten it"),
     ("XML-MISSING", "every attribute that the loaders ask for is there", "add it"),
     ("XML-NUMBER", "numbers are integers: the loaders read anything else as 0, without a word",
      "write a decimal integer"),
@@ -95,6 +97,8 @@ _add(
     "warning",
     ("XML-GPU-CHUNKS", "i_chunks and o_chunks say what nchunksperloop makes of them",
      "correct them: the loaders bound offsets by them, and size chunks by nchunksperloop"),
+    ("XML-ROUNDS", "a call goes through each chunk in at most 65,536 rounds: of larger ones "
+     "dependencies wait for ever", "set maxBytes to what is right"),
     ("XML-NCHANNELS-SPARE", "nchannels is no larger than needed: it raises the channels of the "
      "whole communicator", "set nchannels to the largest chan plus 1"),
 )  # fmt: skip

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 from forestcoll.errors import PlanError, did_you_mean
 from forestcoll.lint.findings import Findings
 from forestcoll.lint.xml_text import Numbers, Tag
 from forestcoll.plans.fifo_rules import MAX_CHILDREN
 from forestcoll.plans.rules import COLLECTIVE_WORDS, MAX_BYTES, OLD_WORDS, PLAN_COLLECTIVES, shares
-from forestcoll.program import Collective
+from forestcoll.program import Collective, Protocol
+from forestcoll.targets import most_bytes
 
 # Words that the loaders take (msccl_parser.cc 335-373), and what their sizes count.
 KNOWN = frozenset((*PLAN_COLLECTIVES, "send", "recv", "gather", "scatter", "alltoall", "alltoallv"))
@@ -71,6 +73,7 @@ def read_head(tag: Tag, target: str, override: Collective | None, numbers: Numbe
         out.add("XML-CHUNKS-SHARE", f"{total} chunks cannot be dealt out to {ranks} ranks evenly",
                 line=line)  # fmt: skip
     _check_selection(tag, numbers)
+    _check_rounds(tag, head, numbers)
     _remark(tag, head, out)
     return head
 
@@ -102,6 +105,19 @@ def _check_selection(tag: Tag, numbers: Numbers) -> None:
             out.add("XML-FLAG", f"{key} is {value}", line=line)
     if places == [0, 0]:
         out.add("XML-PLACES", "inplace and outofplace are both 0", line=line)
+
+
+def _check_rounds(tag: Tag, head: Head, numbers: Numbers) -> None:
+    """Whether the plan is offered for more bytes than the runtimes can count the rounds of."""
+    low, high = numbers.get(tag, "minBytes"), numbers.get(tag, "maxBytes")
+    if not head.total or low is None or high is None or low < 0 or high < 0:
+        return
+    protocol = cast("Protocol", head.protocol if head.protocol in PROTOCOLS else "Simple")
+    most = most_bytes(protocol, head.total)
+    if most and (not high or high > most):
+        limit = f"maxBytes is {high}" if high else "no limit is set"
+        numbers.out.add("XML-ROUNDS", f"{protocol} is right up to {most} bytes, but {limit}",
+                        line=tag.line)  # fmt: skip
 
 
 def _remark(tag: Tag, head: Head, out: Findings) -> None:

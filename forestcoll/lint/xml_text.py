@@ -14,12 +14,15 @@ from xml.parsers import expat
 from forestcoll.lint.findings import Findings
 from forestcoll.plans.msccl_scan import MAX_ATTRIBUTES, MAX_VALUE
 
+MAX_NAME = 254  # bytes of a tag's or an attribute's name, and of the first word of a comment
 MAX_ELEMENTS = 2**21
 MAX_DEPTH = 32
 CHILD = {"algo": "gpu", "gpu": "tb", "tb": "step"}
 _INTEGER = re.compile(r"[+-]?(?:0[xX][0-9a-fA-F]{1,16}|[0-9]{1,20})\Z")
 _NAME = r"[A-Za-z_][\w.:-]*"
 _STRICT = re.compile(rf'</?{_NAME}(?: {_NAME}="[^"<>&]*")* ?/?>')
+_NAMES = re.compile(rf"(?<=</){_NAME}|(?<=<){_NAME}|(?<= ){_NAME}(?==)")
+_WORD_END = re.compile(r"[ >/\n\r]")
 _TOKEN = re.compile(r"<!--.*?-->|<[^>]*>|[^<]+|<", re.DOTALL)
 
 
@@ -172,11 +175,24 @@ def _check_grammar(text: str, out: Findings) -> None:
                 _check_between(token, line, seen_tag, out)
         elif token == "<" or (token.startswith("<!--") and not token.endswith("-->")):
             return  # the file ends in a tag
-        elif not token.startswith("<!--"):
+        elif token.startswith("<!--"):
+            word = _WORD_END.split(token, 1)[0]
+            if "=" in word or len(word) > MAX_NAME:
+                out.add("XML-COMMENT", f"{token[:40]!r} ends the reading", line=line)
+        else:
             seen_tag = True
+            if len(token) > MAX_NAME:
+                _check_names(token, line, out)
             if not _STRICT.fullmatch(token):
                 _check_tag(token, line, out)
         line += token.count("\n")
+
+
+def _check_names(token: str, line: int, out: Findings) -> None:
+    for name in _NAMES.findall(token):
+        if len(name.encode(errors="replace")) > MAX_NAME:
+            out.add("XML-VALUE-LENGTH", f"the name {name[:40]!r}... has {len(name)} characters",
+                    line=line)  # fmt: skip
 
 
 def _check_between(token: str, line: int, seen_tag: bool, out: Findings) -> None:

@@ -35,7 +35,7 @@ from forestcoll.lower.onesided import lower_onesided
 from forestcoll.lower.packets import MAX_BYTES, lower_packets
 from forestcoll.lower.planes import no_parity, parity_of
 from forestcoll.program import Collective, Program, Protocol, RankProgram
-from forestcoll.targets import Target
+from forestcoll.targets import Target, most_bytes
 
 __all__ = ["UNIT_BYTES", "Usage", "filled", "fits", "hopeless", "lower", "usage"]
 
@@ -83,6 +83,7 @@ def lower(
         ranks, halves = lower_onesided(chunks, budget, boxes, unit_bytes)
         if halves:
             extra["halves"] = halves
+    sent = _protocol(forest, target, boxes, protocol)
     program = Program(
         name=forest.name,
         collective=forest.collective,
@@ -91,8 +92,9 @@ def lower(
         in_place=True,
         out_of_place=True,
         root=forest.root,
-        protocol=_protocol(forest, target, boxes, protocol),
+        protocol=sent,
         names=names,
+        max_bytes=most_bytes(sent, chunks.chunks) if fifo else 0,
         extra=extra,
     )
     check_limits(program, budget)
