@@ -43,6 +43,9 @@ FORMATS: dict[Format, str] = {
 FEWER_SOUGHT = 4096
 """Ranks up to which `optimum` looks for fewer trees than all links have in common."""
 
+PLANS_QUICK = 64
+"""Ranks up to which `front` makes the plans of every row in seconds."""
+
 
 @dataclass(frozen=True, slots=True)
 class Synthesis:
@@ -284,7 +287,7 @@ def front(
     relays: Relays = "none",
     shares: Shares | None = None,
     forests: bool = True,
-    plans: bool = False,
+    plans: bool | None = False,
     everything: bool = False,
     progress: Progress | None = None,
 ) -> FrontTable:
@@ -292,7 +295,8 @@ def front(
 
     From one tree a root to the least that reaches 99 %, the least that reaches 99.9 %, and the
     exact optimum. `forests`: with the height of each; `plans`: with what its plans need of each
-    target. A long front is shown in part unless `everything` is asked for.
+    target; None: for up to PLANS_QUICK ranks. A long front is shown in part unless `everything` is
+    asked for.
     """
     from forestcoll import solver
     from forestcoll.choose import Chooser
@@ -304,6 +308,8 @@ def front(
         root_rank = parse_root(graph, collective, root)
     with clock.stage("optimum"):
         best = solver.optimum(graph, collective, root_rank)
+    if plans is None:
+        plans = forests and not graph.shares and len(graph.ranks) <= PLANS_QUICK
     targets: dict[PlanFormat, Target] = {}
     problem = (graph, collective, root_rank, topology.name)
     chooser = Chooser(*problem, targets, Wishes(), best, clock.stage, clock.report)

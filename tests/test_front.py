@@ -15,7 +15,7 @@ import pytest
 from graphs import build, dgx_a100, mi250, ring
 from random_graphs import judge, random_graph
 
-from forestcoll import certificate, cli
+from forestcoll import certificate, cli, pipeline
 from forestcoll.budget import Budget
 from forestcoll.choose import Choice, Chooser, Wishes, different_trees
 from forestcoll.errors import ForestCollError, PlanError, UnsupportedError
@@ -354,7 +354,16 @@ def test_front_shows_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert "allgather on dgx-a100-2, 16 ranks" in out
     rows = [line.split() for line in out.splitlines() if line.strip()[:1].isdigit()]
     assert [row[0] for row in rows] == ["1", "7", "13"]
-    assert rows[-1][1:5] == ["346.667", "100", "%", "2"]
+    assert rows[-1][1:7] == ["346.667", "100", "%", "2", "2.4", "us"]
+
+
+def test_front_shows_plans_where_that_is_quick(capsys: pytest.CaptureFixture[str]) -> None:
+    small, large = ("front", "-t", "ring", "--set", "gpus=4"), ("front", "-t", "ring", "--set")
+    assert "mscclpp" in call(capsys, *small)[1]
+    assert "mscclpp" not in call(capsys, *small, "--no-plans")[1]
+    assert "mscclpp" not in call(capsys, *small, "--rates")[1]
+    assert "mscclpp" not in call(capsys, *small, "--shares", "1,2,3,4")[1]
+    assert "mscclpp" not in call(capsys, *large, f"gpus={pipeline.PLANS_QUICK + 1}")[1]
 
 
 def test_front_for_machines(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,12 +12,18 @@ from forestcoll.cli.talk import draw, print_json
 
 @click.command()
 @functools.partial(problem_options, collective="allgather")
-@click.option("--plans", is_flag=True, help="Also what the plans need of every target.")
+@click.option(
+    "--plans/--no-plans",
+    default=None,
+    help="Also what the plans need of every target. Without either: up to 64 GPUs.",
+)
 @click.option("--rates", is_flag=True, help="Rates only, no trees: quick on large machines.")
 @click.option("--all", "everything", is_flag=True, help="Every point of a long front.")
 @json_option
-def front(problem: Problem, plans: bool, rates: bool, everything: bool, as_json: bool) -> None:
-    """What fewer trees cost: algbw, height, needs of plans, from 1 to the optimum.
+def front(
+    problem: Problem, plans: bool | None, rates: bool, everything: bool, as_json: bool
+) -> None:
+    """What fewer trees cost: algbw, height, thread blocks, from 1 to the optimum.
 
     A row is a number of trees per root that beats all smaller ones. The least that reach 99 % and
     99.9 % are always among them. `synthesize` takes one by --trees, --min-percent, --max-height or
