@@ -197,6 +197,7 @@ TEXT = [
     Mutation("line-break-in-tag", "ring", text(' srcbuf="i"', '\n srcbuf="i"'), "XML-TAG"),
     Mutation("single-quotes", "ring", text('type="cpy"', "type='cpy'"), "XML-TAG"),
     Mutation("space-at-equals", "ring", text('type="cpy"', 'type = "cpy"'), "XML-TAG"),
+    Mutation("space-in-closing-tag", "ring", text("</gpu>", "</gpu >"), "XML-TAG"),
     Mutation("entity", "ring", text('name="test-allreduce"', 'name="a&amp;b"'), "XML-TAG"),
     Mutation("two-spaces", "ring", text(' srcbuf="i"', '  srcbuf="i"'), "XML-SPACES"),
     Mutation("text-between-tags", "ring", text("  <gpu", "hello <gpu"), "XML-TEXT"),

@@ -20,7 +20,7 @@ MAX_DEPTH = 32
 CHILD = {"algo": "gpu", "gpu": "tb", "tb": "step"}
 _INTEGER = re.compile(r"[+-]?(?:0[xX][0-9a-fA-F]{1,16}|[0-9]{1,20})\Z")
 _NAME = r"[A-Za-z_][\w.:-]*"
-_STRICT = re.compile(rf'</?{_NAME}(?: {_NAME}="[^"<>&]*")* ?/?>')
+_STRICT = re.compile(rf'<{_NAME}(?: {_NAME}="[^"<>&]*")* ?/?>|</{_NAME}>')
 _NAMES = re.compile(rf"(?<=</){_NAME}|(?<=<){_NAME}|(?<= ){_NAME}(?==)")
 _WORD_END = re.compile(r"[ >/\n\r]")
 _TOKEN = re.compile(r"<!--.*?-->|<[^>]*>|[^<]+|<", re.DOTALL)
