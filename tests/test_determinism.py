@@ -7,12 +7,14 @@ a set, on an address, on what was solved before, on time, or on which thread is 
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -143,8 +145,10 @@ def written_elsewhere(seed: str, cores: int, times: int) -> list[dict[str, str]]
 def test_two_processes_write_the_same_bytes() -> None:
     """Twice in one process with all cores, once in one with a single core."""
     cores = len(os.sched_getaffinity(0))
-    first, again = written_elsewhere("0", cores, 2)
-    (other,) = written_elsewhere("4242", 1, 1)
+    with ThreadPoolExecutor(2) as pool:
+        twice = pool.submit(written_elsewhere, "0", cores, 2)
+        once = pool.submit(written_elsewhere, "4242", 1, 1)
+    (first, again), (other,) = twice.result(), once.result()
     assert len(first) > 150
     assert {name for name in first if first[name] != again[name]} == set()
     assert {name for name in first if first[name] != other[name]} == set()
@@ -152,5 +156,6 @@ def test_two_processes_write_the_same_bytes() -> None:
 
 
 if __name__ == "__main__":
+    gc.set_threshold(200_000, 10, 10)  # as the program does
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: int(sys.argv[1])])
     print(json.dumps([everything() for _ in range(int(sys.argv[2]))]))
