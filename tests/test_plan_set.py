@@ -454,3 +454,19 @@ def test_machines_read_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[st
     said = json.loads(output)
     assert said["index"] == index_of(tmp_path / "set")
     assert any("no runtime looks at the root" in note for note in said["notes"])
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "format", "message"),
+    [
+        (1, 16, "mscclpp-json", r"mscclpp: sizes 1 to 16 bytes hold no multiple of 64 bytes, the 4 "
+         r"chunks of the best plan for them; .* --sizes 1:64"),
+        (7, 7, "msccl-xml", r"sizes 7 to 7 bytes hold no multiple of 4 bytes"),
+    ],
+)  # fmt: skip
+def test_plans_that_no_size_would_use_are_not_written(
+    low: int, high: int, format: Any, message: str
+) -> None:
+    topology = catalog.load("ring", {"gpus": "4"})
+    with pytest.raises(PlanError, match=message):
+        plan_set.make(topology, "allreduce", low, high, formats=(format,))

@@ -333,12 +333,26 @@ class _Maker:
             most = end if place is chosen[-1][0] else place.high
             if self._short[place.index]:
                 self.notes.append(self._short[place.index])
+            _check_served(program, target, place.low, most)
             sized = replace(program, min_bytes=place.low, max_bytes=most)
             text = pipeline.written(sized, form, limits, candidate.forest, self.clock)
             entries.append(Entry(place.low, most, candidate, sized, text))
         why = f"{target.name} counts bytes in 32 bits: no plan serves larger buffers"
         unserved = (Unserved(end + 1, high, why),) if end < high else ()
         return Plans(form, target, tuple(entries), unserved)
+
+
+def _check_served(program: Program, target: Target, low: int, high: int) -> None:
+    """PlanError where no size of a plan's range divides into its chunks."""
+    first = program.ranks[0]
+    chunks = max(first.input_chunks, first.output_chunks)
+    least = chunks * (16 if program.style == "onesided" else 1)  # bytes of the smallest elements
+    if high // least * least < low:
+        raise PlanError(
+            f"{target.name}: sizes {low} to {high} bytes hold no multiple of {least} bytes, the "
+            f"{chunks} chunks of the best plan for them; ask for a range with one, such as "
+            f"--sizes {low}:{-(-low // least) * least}"
+        )
 
 
 def _largest(program: Program) -> int:
