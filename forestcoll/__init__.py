@@ -13,10 +13,11 @@ if TYPE_CHECKING:
     from forestcoll.errors import ForestCollError
     from forestcoll.execute.cpu import run
     from forestcoll.forest import Forest
-    from forestcoll.pipeline import Synthesis, optimum, synthesize, verify_text
+    from forestcoll.pipeline import Synthesis, optimum, synthesize
     from forestcoll.plans import read_plan
     from forestcoll.program import Collective, Program
     from forestcoll.topology import Topology
+    from forestcoll.verdict import verify_text
 
 __version__ = "0.1.0"
 # fmt: off
@@ -25,7 +26,7 @@ __all__ = ["Collective", "Forest", "ForestCollError", "Program", "Synthesis", "T
 _HOMES = {"Collective": "program", "Forest": "forest", "ForestCollError": "errors",
           "Program": "program", "Synthesis": "pipeline", "Topology": "topology",
           "load_topology": "catalog", "optimum": "pipeline", "read_plan": "plans",
-          "run": "execute.cpu", "synthesize": "pipeline", "verify_text": "pipeline"}
+          "run": "execute.cpu", "synthesize": "pipeline", "verify_text": "verdict"}
 # fmt: on
 
 

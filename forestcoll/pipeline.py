@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 from forestcoll.budget import Budget
 from forestcoll.choose import PlanFormat, Row, Wishes
-from forestcoll.errors import ForestCollError, ForestError, PlanError, UnsupportedError
+from forestcoll.errors import PlanError, UnsupportedError
 from forestcoll.program import Collective, Protocol
 from forestcoll.targets import DEFAULT_SMS, MSCCL, MSCCLPP, RCCL, TARGETS, Target, sms_of
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from forestcoll.program import Program
     from forestcoll.solver import Optimum
     from forestcoll.topology import Topology
-    from forestcoll.verify import Verified
 
 Format = Literal["forest"] | PlanFormat
 TargetName = Literal["mscclpp", "msccl", "rccl", "any"]
@@ -83,15 +82,6 @@ class FrontTable:
     rows: tuple[Row, ...]
     left_out: int
     timings: dict[str, float]  # seconds a stage
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What `verify_text` proved: one line a fact, and the figures for machines."""
-
-    kind: Literal["forest", "groups", "msccl-xml", "mscclpp-json"]
-    lines: list[str]
-    figures: dict[str, object]
 
 
 class Clock:
@@ -320,23 +310,6 @@ def front(
     return FrontTable(topology.name, graph, collective, best, rows, left_out, clock.seconds)
 
 
-def verify_text(text: str, source: str) -> Verdict:
-    """What could be proven of a forest, groups or plan file; ForestError or PlanError if wrong.
-
-    The forests that a groups file names are read from its directory.
-    """
-    if _looks_like_forest(text):
-        return _verify_forest(text, source)
-    if _looks_like_groups(text):
-        return _verify_groups(text, source)
-    return _verify_plan(text, source)
-
-
-def is_plan(text: str) -> bool:
-    """Whether a text is to be taken for a plan: it is neither a forest nor groups of them."""
-    return not _looks_like_forest(text) and not _looks_like_groups(text)
-
-
 def parse_collective(name: Collective | str) -> Collective:
     """The collective of that name, or UnsupportedError with the nearest one."""
     from forestcoll.errors import did_you_mean
@@ -550,127 +523,3 @@ def _packet_notes(programs: Mapping[PlanFormat, Program]) -> list[str]:
     if not program.in_place:
         notes.append("it serves out-of-place calls only: sums on their way lie in the output")
     return notes
-
-
-def _looks_like_forest(text: str) -> bool:
-    return text.lstrip()[:1] == "{" and '"forestcoll.forest/' in text[:4096]
-
-
-def _looks_like_groups(text: str) -> bool:
-    return '"forestcoll.groups/' in text[:4096]
-
-
-def _verify_forest(text: str, source: str) -> Verdict:
-    from forestcoll import certificate, forest_file
-
-    forest, stated = forest_file.parse(text, source)
-    try:
-        algbw, bound = certificate.check(forest)
-        if algbw != stated:
-            raise ForestError(f"states algbw {stated}, its trees give {algbw}")
-    except ForestError as error:
-        raise ForestError(f"{source}: {error}") from None
-    lines = [
-        f"{forest.collective} on {forest.name}: {forest.n} ranks, {_counted(forest)} span, "
-        f"height {forest.height}, shares add up",
-        f"algbw {algbw} = {float(algbw):.3f} GB/s, recomputed from the links",
-    ]
-    if bound is None:
-        lines.append("no bound in the file: nothing proven about optimality")
-    elif bound == algbw:
-        lines.append(f"optimal: the bound ({forest.bound and forest.bound.method}) equals it")
-    else:
-        percent = float(100 * algbw / bound)
-        lines.append(f"bound {bound} = {float(bound):.3f} GB/s holds: at least {percent:.2f} %")
-    figures: dict[str, object] = {
-        "collective": forest.collective.value,
-        "topology": forest.name,
-        "ranks": forest.n,
-        "trees": len(forest.trees) * forest.images,
-        "representatives": len(forest.trees),
-        "height": forest.height,
-        "algbw": str(algbw),
-        "bound": None if bound is None else str(bound),
-        "optimal": bound == algbw,
-    }
-    return Verdict("forest", lines, figures)
-
-
-def _counted(forest: Forest) -> str:
-    """`"16 trees"`; of a compact forest also how many of them stand in the file."""
-    count = len(forest.trees) * forest.images
-    if forest.group is None:
-        return f"{count} trees"
-    few = "1 tree" if len(forest.trees) == 1 else f"{len(forest.trees)} trees"
-    return f"{count} trees (the images of {few} under {forest.images} symmetries)"
-
-
-def _verify_groups(text: str, source: str) -> Verdict:
-    from forestcoll import groups_file
-
-    proof = groups_file.verify(text, source)
-    done, algbw, bound = proof.together, proof.algbw, proof.bound
-    lines = [
-        f"{done.collective} of {len(done.groups)} groups at once: every forest spans, all of them "
-        "together fit the machine's links",
-        f"algbw {algbw} = {float(algbw):.3f} GB/s in every group at the same time",
-    ]
-    if bound == algbw:
-        lines.append("optimal: no common algbw is larger (linear program, its dual recomputed)")
-    else:
-        share = float(100 * algbw / bound)
-        lines.append(f"bound {bound} = {float(bound):.3f} GB/s holds: at least {share:.2f} %")
-    figures: dict[str, object] = {
-        "collective": done.collective.value,
-        "groups": [len(group.graph.ranks) for group in done.groups],
-        "algbw": str(algbw),
-        "bound": str(bound),
-        "optimal": bound == algbw,
-    }
-    return Verdict("groups", lines, figures)
-
-
-def _verify_plan(text: str, source: str) -> Verdict:
-    from forestcoll import plans
-    from forestcoll.verify import verify
-
-    form = plans.detect(text, source)
-    program = plans.loads(text, source=source, format=form)
-    try:
-        done = verify(program)
-    except ForestCollError as error:
-        raise type(error)(f"{source}: {error}") from None
-    verdict = verdict_of(program, done, form)
-    notes = program.extra.get("notes", "").splitlines()
-    verdict.lines.extend(f"note: {note}" for note in notes)
-    verdict.figures["notes"] = notes
-    return verdict
-
-
-def verdict_of(program: Program, done: Verified, form: PlanFormat) -> Verdict:
-    """What was proven of a plan's program, in words and figures."""
-    blocks = max(len(r.thread_blocks) for r in program.ranks)
-    modes = " and ".join(done.modes)
-    rooted = f", root {done.root}" if done.root >= 0 else ""
-    lines = [
-        f"{program.collective}{rooted}, {program.n} ranks, at most {blocks} thread blocks a rank",
-        f"every output chunk is right, {modes}; no deadlock with bounded queues, no race",
-    ]
-    busiest = max(done.loads, key=lambda pair: done.loads[pair], default=None)
-    if busiest is not None:
-        lines.append(
-            f"{done.moved} chunks move between ranks ({done.chunks} are the whole data); most from "
-            f"rank {busiest[0]} to rank {busiest[1]}, {done.loads[busiest]} of the data"
-        )
-    figures: dict[str, object] = {
-        "collective": program.collective.value,
-        "ranks": program.n,
-        "root": done.root if done.root >= 0 else None,
-        "thread_blocks": blocks,
-        "modes": list(done.modes),
-        "chunks": done.chunks,
-        "moved_chunks": str(done.moved),
-        "busiest_pair": None if busiest is None else list(busiest),
-        "busiest_load": None if busiest is None else str(done.loads[busiest]),
-    }
-    return Verdict(form, lines, figures)

@@ -13,6 +13,7 @@ from forestcoll.errors import PlanError
 from forestcoll.execute import cpu
 from forestcoll.program import Collective
 from forestcoll.topology import Topology, loads_topology
+from forestcoll.verdict import verify_text
 
 ORACLE = (
     Path(__file__).parents[2]
@@ -86,7 +87,7 @@ def test_every_plan_proves_itself_and_runs(
     assert forest.bound is not None
     assert forest.algbw == forest.bound.algbw or forest.bound.algbw > made.optimum.algbw
     assert forest.algbw >= made.optimum.algbw
-    assert pipeline.verify_text(made.texts["forest"], "forest").kind == "forest"
+    assert verify_text(made.texts["forest"], "forest").kind == "forest"
     ranks = forest.n
     for form in ("msccl-xml", "mscclpp-json"):
         program = plans.loads(made.texts[form], form)

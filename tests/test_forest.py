@@ -18,8 +18,8 @@ from forestcoll import certificate, forest_file, solver
 from forestcoll.errors import ForestError
 from forestcoll.forest import Bound, Forest, Tree, check
 from forestcoll.graph import CapacityGraph
-from forestcoll.pipeline import verify_text
 from forestcoll.program import Collective
+from forestcoll.verdict import verify_text
 
 CHECKER = Path(__file__).parents[2] / "shared" / "tools" / "check_forest.py"
 

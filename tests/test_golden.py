@@ -10,6 +10,7 @@ import pytest
 
 from forestcoll import catalog, pipeline
 from forestcoll.program import Collective
+from forestcoll.verdict import verify_text
 
 SCHEDULES = Path(__file__).parents[1] / "schedules"
 CHECKER = Path(__file__).parents[2] / "shared" / "tools" / "check_forest.py"
@@ -49,7 +50,7 @@ def test_synthesis_gives_the_stored_bytes(
     ids=lambda path: f"{path.parent.name}/{path.name}",
 )
 def test_stored_schedules_prove_themselves(path: Path) -> None:
-    verdict = pipeline.verify_text(path.read_text(encoding="utf-8"), path.name)
+    verdict = verify_text(path.read_text(encoding="utf-8"), path.name)
     if verdict.kind == "forest" and "allreduce" not in path.name:
         assert verdict.figures["optimal"] is True
 

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from forestcoll import catalog, forest_file, groups_file, pipeline, together
+from forestcoll import catalog, forest_file, groups_file, together
 from forestcoll.errors import ForestError, TopologyError, UnsupportedError
+from forestcoll.verdict import verify_text
 
 Change = Callable[[dict[str, Any]], object]
 HALVES = (["box0/gpu[0-3]", "box1/gpu[0-3]"], ["box0/gpu[4-7]", "box1/gpu[4-7]"])
@@ -47,7 +48,7 @@ def test_files_of_all_groups(folder: Path, texts: dict[str, str]) -> None:
     ]
     proof = groups_file.verify(whole(folder).read_text(), str(whole(folder)))
     assert proof.algbw == proof.bound == 200
-    verdict = pipeline.verify_text(whole(folder).read_text(), str(whole(folder)))
+    verdict = verify_text(whole(folder).read_text(), str(whole(folder)))
     assert verdict.kind == "groups"
     assert verdict.figures["groups"] == [8, 8]
     assert "optimal" in verdict.lines[-1]
@@ -71,7 +72,7 @@ def test_plans_of_all_groups() -> None:
     assert len(result.texts) == 7
     for name, text in result.texts.items():
         if not name.endswith(".groups.json"):
-            assert pipeline.verify_text(text, name).lines
+            assert verify_text(text, name).lines
 
 
 def _cuts(model: dict[str, Any]) -> dict[str, Any]:

@@ -44,13 +44,13 @@ ALLOWED: dict[str, set[str]] = {
     | {"targets", "choose", "solver", "certificate", "forest_file", "groups_file", "lower"}
     | {"pipeline", "latency"},
     "pipeline": FOREST
-    | {"groups_file"}
     | {"targets", "solver", "choose", "certificate", "forest_file", "lower", "verify", "plans"}
     | {"budget", "latency"},
+    "verdict": FOREST | {"certificate", "choose", "forest_file", "groups_file", "plans", "verify"},
     "predict": FOREST | {"forest_file", "lower", "pipeline", "targets"},
     "plan_set": FOREST
     | {"budget", "targets", "solver", "choose", "certificate", "forest_file", "lower", "plans"}
-    | {"latency", "lint", "pipeline"},
+    | {"latency", "lint", "pipeline", "verdict"},
     "report": FOREST
     | {
         "plan_set",

@@ -32,11 +32,11 @@ from forestcoll import forest_file
 from forestcoll.errors import InfeasibleError
 from forestcoll.forest import Bound, Forest
 from forestcoll.graph import CapacityGraph, is_balanced
-from forestcoll.pipeline import verify_text
 from forestcoll.program import Collective
 from forestcoll.solver import Optimum, multicast, optimum, reference, solve
 from forestcoll.solver.balance import balance, check_dual
 from forestcoll.solver.bounds import check_parts
+from forestcoll.verdict import verify_text
 
 SEEDS = 500
 BLOCK = 25

@@ -36,6 +36,7 @@ from forestcoll.solver.structures import alike_ranks, structures
 from forestcoll.solver.symmetry import pack_compact
 from forestcoll.symmetry import symmetry_group
 from forestcoll.targets import MSCCL
+from forestcoll.verdict import verify_text
 from tests.graphs import build, dgx_a100
 
 CHECKER = Path(__file__).parents[2] / "shared" / "tools" / "check_forest.py"
@@ -430,7 +431,7 @@ def test_thousands_of_gpus(tmp_path: Path) -> None:
     assert (forest.n, forest.height, len(forest.trees)) == (16_384, 2, 1)
     text = forest_file.dumps(forest)
     assert len(text) < 10_000_000
-    verdict = pipeline.verify_text(text, "x")
+    verdict = verify_text(text, "x")
     assert "16384 trees (the images of 1 tree under 16384 symmetries)" in verdict.lines[0]
     assert verdict.figures["optimal"] is True
     assert verdict.figures["algbw"] == "409600/2047"
@@ -622,7 +623,7 @@ def test_wrong_compact_files_are_refused(
     if change is _slow:
         data["bound"] = None
     with pytest.raises(ForestError, match=reason):
-        pipeline.verify_text(json.dumps(data), "x")
+        verify_text(json.dumps(data), "x")
 
 
 def test_a_slow_link_makes_a_file_whole_again() -> None:
@@ -650,7 +651,7 @@ def test_generators_that_do_not_commute_are_expanded() -> None:
     swap = {"box0/gpu0": "box0/gpu1", "box0/gpu1": "box0/gpu0"}
     data["symmetry"]["generators"].append(swap)
     with pytest.raises(ForestError, match="not 1/16"):
-        pipeline.verify_text(json.dumps(data), "x")
+        verify_text(json.dumps(data), "x")
 
 
 def test_a_group_that_is_not_its_generators_is_refused() -> None:

@@ -67,7 +67,7 @@ def verify(
     runtimes themselves do not check; with --target, several of them also for calls that two would
     answer. Exit 1 if any is wrong.
     """
-    from forestcoll import pipeline
+    from forestcoll import verdict as verdicts
     from forestcoll.deploy.plans import offered
     from forestcoll.lint import Told, lint
     from forestcoll.program import Collective
@@ -84,7 +84,7 @@ def verify(
                 continue
             with StageProgress(f"verifying {source}"):
                 text = files.read_text(source)
-                if pipeline.is_plan(text):
+                if verdicts.is_plan(text):
                     report = lint(text, source, target, told=told, sms=sms)
                     entry = _plan(report, as_json)
                     if target is not None and report.program is not None:
@@ -168,10 +168,10 @@ def _set(source: str, as_json: bool) -> Entry:
 
 
 def _forest(text: str, source: str, target: str | None, told: Told, as_json: bool) -> Entry:
-    from forestcoll import pipeline
+    from forestcoll import verdict as verdicts
     from forestcoll.lint import Told
 
-    verdict = pipeline.verify_text(text, source)
+    verdict = verdicts.verify_text(text, source)
     if target is not None or told != Told():
         raise ForestCollError(f"{source}: a forest; --target and the like are for plans")
     if not as_json:
@@ -181,14 +181,14 @@ def _forest(text: str, source: str, target: str | None, told: Told, as_json: boo
 
 
 def _plan(report: Report, as_json: bool) -> Entry:
-    from forestcoll import pipeline
+    from forestcoll import verdict as verdicts
     from forestcoll.report import lint as words
 
     form = HOLDS[report.target]
     entry = {**words.summary(report), "kind": form}
     proven: list[str] = []
     if report.ok and report.program is not None and report.verified is not None:
-        verdict = pipeline.verdict_of(report.program, report.verified, form)
+        verdict = verdicts.verdict_of(report.program, report.verified, form)
         proven = verdict.lines
         entry |= {"figures": dict(verdict.figures)}
     entry |= {"proven": proven}

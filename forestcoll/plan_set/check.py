@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from forestcoll import pipeline, plans
+from forestcoll import pipeline, plans, verdict
 from forestcoll.errors import ForestCollError, PlanError
 from forestcoll.lint import Told, lint
 from forestcoll.lower import usage
@@ -48,7 +48,7 @@ def check(directory: Path) -> Verdict:
     lines = [f"{collective} on {index.topology}, {index.ranks} ranks: plans for each size"]
     for forest in index.forests:
         text = _same(directory, forest.file, forest.sha256)
-        figures = pipeline.verify_text(text, str(directory / forest.file)).figures
+        figures = verdict.verify_text(text, str(directory / forest.file)).figures
         for what, said in (("algbw", forest.algbw), ("height", forest.height)):
             if str(figures[what]) != str(said):
                 raise PlanError(
