@@ -1,8 +1,10 @@
 #include "lowering.hpp"
 
 #include <algorithm>
-#include <random>
+#include <cstdint>
 #include <utility>
+
+#include "random.hpp"
 
 namespace forestcoll {
 namespace {
@@ -96,8 +98,9 @@ class Lowering {
     }
   }
 
-  // Whether no node is deeper than `limit` now, after at most `tries` candidates.
-  bool reach(int limit, long& tries) {
+  // Whether no node is deeper than `limit` now, after at most `tries` candidates, and at most
+  // `patience` in a row that brought nothing new.
+  bool reach(int limit, long& tries, long patience) {
     excess_.clear();
     high_.clear();
     Amount total = 0;
@@ -105,8 +108,13 @@ class Lowering {
       add_excess(shapes_[i].excess(limit));
       total += excess_[i] * weight_[i];
     }
-    for (; total > 0 && tries > 0; --tries) {
+    Amount least = total;
+    for (long since = 0; total > 0 && tries > 0 && since < patience; --tries, ++since) {
       total += step(limit);
+      if (total < least) {
+        least = total;
+        since = 0;
+      }
       if ((tries & 1023) == 0) poll_signals();
     }
     return total == 0;
@@ -126,7 +134,14 @@ class Lowering {
     throw InternalError("a tree uses an arc that is not there");
   }
 
-  int below(int count) { return static_cast<int>(random_() % static_cast<unsigned>(count)); }
+  int below(int count) { return static_cast<int>(random_() % static_cast<std::uint32_t>(count)); }
+
+  // The same for nodes, without a division: the fraction x / count, of which the remainder is the rest
+  // (Lemire, Kaser, Kurz, "Faster remainder by direct computation", 2019: exact for 32 bits).
+  int any_node() {
+    const std::uint64_t rest = nodes_part_ * random_();
+    return static_cast<int>(static_cast<Wide>(rest) * into_.size() >> 64);
+  }
 
   // Tries one change of parent; returns by how much the weighted excess changed (never up). Half of
   // the candidates are above a node that is too deep, half anywhere: what does not hurt now may open
@@ -135,7 +150,7 @@ class Lowering {
     const bool anywhere = random_() % 2 == 0;
     const int a = anywhere ? below(static_cast<int>(shapes_.size())) : too_high();
     Shape& shape = shapes_[a];
-    const int v = anywhere ? below(shape.size()) : above_deep(shape, limit);
+    const int v = anywhere ? any_node() : above_deep(shape, limit);
     if (v == shape.root()) return 0;
     const int e = arc(shape.parent(v), v);
     const int f = into_[v][below(static_cast<int>(into_[v].size()))];
@@ -198,7 +213,7 @@ class Lowering {
   // A node that is too deep, or one above it.
   int above_deep(const Shape& shape, int limit) {
     int v;
-    do v = below(shape.size());
+    do v = any_node();
     while (shape.depth(v) <= limit);
     for (int up = below(shape.depth(v)); up > 0; --up) v = shape.parent(v);
     return v;
@@ -214,7 +229,10 @@ class Lowering {
     users_[to].push_back(i);
   }
 
+  __extension__ using Wide = unsigned __int128;
+
   std::vector<std::vector<int>> into_;
+  std::uint64_t nodes_part_ = ~std::uint64_t{0} / into_.size() + 1;  // 2^64 / nodes, rounded up
   std::vector<int> tail_;
   std::vector<Amount> room_;
   std::vector<std::vector<int>> users_;  // per arc: batches whose trees use it
@@ -223,7 +241,7 @@ class Lowering {
   std::vector<long> excess_;  // per batch, for the limit at hand
   std::vector<int> high_;     // batches with excess
   std::size_t most_;          // batches
-  std::mt19937 random_;
+  Random random_;
 };
 
 // No tree is lower than the farthest node from its root.
@@ -261,9 +279,10 @@ int height(const std::vector<Batch>& batches) {
 
 void lower_trees(const Digraph& graph, std::vector<Batch>& batches, long tries) {
   const int least = least_height(graph, batches);
+  const long patience = tries / 3;  // what takes longer than that has hardly ever come
   Lowering lowering(graph, batches, batches.size() + batches.size() / 2);
   for (int limit = height(batches) - 1; limit >= least; --limit) {
-    if (!lowering.reach(limit, tries)) break;
+    if (!lowering.reach(limit, tries, patience)) break;
     batches = lowering.batches();
   }
 }

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <numeric>
-#include <random>
 #include <utility>
 
 #include "flow.hpp"
+#include "random.hpp"
 #include "transport.hpp"
 
 namespace forestcoll {
@@ -301,7 +301,7 @@ class Packer {
   std::vector<Amount> left_;
   std::vector<std::vector<int>> into_;  // arcs that enter each node
   std::vector<Growing> batches_;
-  std::mt19937 random_;
+  Random random_;
   bool thorough_;
 };
 

@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <map>
-#include <random>
+
+#include "random.hpp"
 
 namespace forestcoll {
 namespace {
@@ -209,7 +210,7 @@ class Search {
   std::vector<Amount> load_, weight_;  // per orbit
   std::vector<Tree> trees_;
   std::vector<int> chain_;
-  std::mt19937 random_;
+  Random random_;
 };
 
 // The largest number of hops from a root to a node.
