@@ -335,8 +335,8 @@ def test_each_thread_goes_on_with_its_own_elements() -> None:
         assert cpu.run(program, 4096, iterations=3).wrong == 0
     with pytest.raises(
         PlanError,
-        match=r"race: rank 0, thread block 0, step 1 \(reduce_packets\) and rank 0, thread block 0, "
-        r"step 2 \(reduce_packets\) both use chunk 0 .* put a nop between them",
+        match=r"race: rank 0, thread block 0, step 1 \(reduce_packets\) and rank 0, "
+        r"thread block 0, step 2 \(reduce_packets\) both use chunk 0 .* put a nop between them",
     ):
         verify(sums_of_packets([one, *halves]))
     # thread blocks have threads of their own
