@@ -11,21 +11,22 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 source "$here/env.sh"
 unset NCCL_DEBUG_FILE MSCCLPP_LOG_FILE # the proof is read from what the command prints
 
-field() { python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))[sys.argv[2]])' "$here/deploy.json" "$1"; }
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 
 checked=
 if [ $# -eq 0 ]; then
   checked=--checked
-  per_node=$(field ranks_per_node)
+  read -r nodes per_node check < <(python3 -c 'import json, sys
+told = json.load(open(sys.argv[1]))
+print(told["nodes"], told["ranks_per_node"], told["check"])' "$here/deploy.json")
   if [ "$per_node" = 0 ]; then
     echo "run.sh: the nodes hold different numbers of ranks: start check with your own launcher" >&2
     exit 2
   fi
-  set -- torchrun --nnodes "$(field nodes)" --node-rank "${NODE_RANK:-0}" \
+  set -- torchrun --nnodes "$nodes" --node-rank "${NODE_RANK:-0}" \
     --nproc-per-node "$per_node" --master-addr "${MASTER_ADDR:-127.0.0.1}" \
-    --master-port "${MASTER_PORT:-29500}" "$here/$(field check)"
+    --master-port "${MASTER_PORT:-29500}" "$here/$check"
 fi
 if [ -n "${MSCCL_LIBRARY:-}" ]; then
   export LD_PRELOAD="$MSCCL_LIBRARY${LD_PRELOAD:+:$LD_PRELOAD}"
