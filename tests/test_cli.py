@@ -118,6 +118,9 @@ def test_synthesize_verify_run(call: Run, tmp_path: Path) -> None:
         assert all(line[2:5] == ["float32", "sum", "-1"] for line in lines)
         assert all(line[8] == line[12] == "0" for line in lines)
         assert "# Out of bounds values : 0 OK" in out
+    code, out, err = call("run", f"out/{names[1]}", "--size", "64K", "--size", "900T")
+    assert (code, [line.split()[0] for line in out.splitlines()][4]) == (1, "65536")  # is not lost
+    assert "size 989560464998400: the ranks' buffers need" in err
 
 
 @pytest.mark.parametrize("collective", options.COLLECTIVES)

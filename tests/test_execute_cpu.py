@@ -659,6 +659,17 @@ def test_more_memory_than_there_is_is_refused(monkeypatch: pytest.MonkeyPatch) -
         run(pg.ring_allgather(), 2**30)
 
 
+def test_memory_that_the_system_refuses_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(size: int) -> npt.NDArray[np.uint8]:
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr(cpu, "shared", refuse)
+    with pytest.raises(
+        UnsupportedError, match=r"size 65536: .* \(Cannot allocate memory\); a limit"
+    ):
+        run(pg.ring_allgather(), 2**16, ranks_as="processes")
+
+
 def test_scratch_counts_as_memory_where_it_is_used() -> None:
     first = pg.ring_allgather().ranks[0]
     plan = pg.with_rank(pg.ring_allgather(), 0, replace(first, scratch_chunks=2**31 - 1))

@@ -315,6 +315,12 @@ def installed(rank: int, paths: list[Path]) -> tuple[int, list[str]]:
         flags = torch.tensor([1, 2, 4, 8], dtype=torch.int32)
         dist.all_reduce(flags, dist.ReduceOp.BOR)
         compare("bits", flags, torch.tensor([1, 2, 4, 8], dtype=torch.int32))
+        whole = torch.compiler.is_compiling
+        torch.compiler.is_compiling = lambda: True  # a graph has the original in it
+        tensor = given_data(rank, 300, "float32")
+        dist.all_reduce(tensor)
+        compare("compiled", tensor, combined(n, 300, "float32", "sum"))
+        torch.compiler.is_compiling = whole
         for root in (2, 1):
             tensor = given_data(rank, 512, "float32")
             dist.broadcast(tensor, src=root)
@@ -340,7 +346,7 @@ def installed(rank: int, paths: list[Path]) -> tuple[int, list[str]]:
 
 def test_install(plans: Plans) -> None:
     paths = [plans[f"4.{c}.msccl-xml"] for c in ("allreduce", "broadcast", "reduce")]
-    check(run_ranks(4, installed, paths), 7)
+    check(run_ranks(4, installed, paths), 8)
 
 
 class Bucket:
@@ -421,6 +427,11 @@ def refused(rank: int, four: dict[str, Path], two: Path) -> list[str]:
         lambda: ft.all_reduce(x, four["allreduce"], "sun"),
         lambda: ft.all_reduce(x, four["allreduce"], dist.ReduceOp.BAND),
         lambda: ft.all_reduce(x.bool(), four["allreduce"]),
+        lambda: ft.all_reduce(x.to(torch.float8_e4m3fn), four["allreduce"]),
+        lambda: ft.all_reduce(x.to("meta"), four["allreduce"]),
+        lambda: ft.broadcast(x.to_sparse(), four["broadcast"]),
+        lambda: ft.all_reduce(x[:1].expand(8), four["allreduce"]),
+        lambda: ft.all_reduce([1.0], four["allreduce"]),  # type: ignore[arg-type]
         lambda: ft.all_reduce(x, four["allreduce"], out=torch.zeros(9)),
         lambda: ft.all_gather_into_tensor(torch.zeros(31), x, four["allgather"]),
         lambda: ft.reduce_scatter_tensor(
@@ -451,6 +462,11 @@ def test_what_cannot_be_done_is_said_before_anything_is_sent(plans: Plans) -> No
         "UnsupportedError: unknown operation 'sun'; did you mean 'sum'?",
         "UnsupportedError: unknown operation 'band'; there are sum, avg, prod, min, max",
         "UnsupportedError: torch.bool cannot be added up; view it as another type",
+        "UnsupportedError: torch.float8_e4m3fn cannot be added up; view it as another type",
+        "UnsupportedError: the tensor is on meta, and the group's backend moves only cpu and cuda",
+        "UnsupportedError: a tensor of layout torch.sparse_coo has no plain memory; make it dense",
+        "UnsupportedError: elements of the output share memory (expand); clone it",
+        "UnsupportedError: list is not a tensor",
         "UnsupportedError: input has 8 elements and output 9; the output needs 1 times the input",
         "UnsupportedError: input has 8 elements and output 31; the output needs 4 times the input",
         "UnsupportedError: input is torch.int8 on cpu, output torch.float32 on cpu; they must be "

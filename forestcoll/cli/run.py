@@ -147,12 +147,18 @@ def run(plan: str, as_json: bool, csv: str | None, force: bool, **options: Any) 
         prediction = _prediction(program, Path(plan), options)
     if program.style == "onesided" and options["op"] != "sum" and program.collective.reduces:
         note(f"MSCCL++'s own executor always sums; --op {options['op']} holds here only")
-    results = _measure(program, sizes, prediction, options)
+    source = f"{words.exact(prediction.algbw)} GB/s, {prediction.source}" if prediction else ""
+    results: list[RunResult] = []
+    try:
+        _measure(program, sizes, prediction, options, results)
+    except (ForestCollError, KeyboardInterrupt):
+        if results and first and not as_json:  # hours of smaller sizes, perhaps
+            click.echo(nccl_tests.table(program, results, source))
+        raise
     if not first:  # the first rank speaks for all
         return 1 if any(result.wrong for result in results) else 0
     for text in dict.fromkeys(t for result in results for t in result.notes):
         note(text)
-    source = f"{words.exact(prediction.algbw)} GB/s, {prediction.source}" if prediction else ""
     if csv is not None:
         files.write_all({Path(csv): nccl_tests.csv(results)}, force)
     if as_json:
@@ -163,18 +169,22 @@ def run(plan: str, as_json: bool, csv: str | None, force: bool, **options: Any) 
 
 
 def _measure(
-    program: Program, sizes: list[int], prediction: Prediction | None, options: dict[str, Any]
-) -> list[RunResult]:
-    """A result for each size."""
+    program: Program,
+    sizes: list[int],
+    prediction: Prediction | None,
+    options: dict[str, Any],
+    results: list[RunResult],
+) -> None:
+    """A result for each size, added to `results`."""
     if options["engine"] == "torch":
         from forestcoll.cli import torch_engine
 
-        return torch_engine.measure(program, sizes, prediction, options)
+        torch_engine.measure(program, sizes, prediction, options, results)
+        return
 
     from forestcoll.report import words
     from forestcoll.report.progress import StageProgress
 
-    results = []
     with _gpu_engine(options) if options["engine"] == "gpu" else _cpu_engine(options) as engine:
         for size in sizes:
             with StageProgress(f"running {words.size(size)}"):
@@ -189,7 +199,6 @@ def _measure(
                     timeout=options["timeout"],
                 )
             results.append(result.predicted(prediction.microseconds) if prediction else result)
-    return results
 
 
 @contextmanager

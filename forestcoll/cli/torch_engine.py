@@ -33,9 +33,13 @@ def join(options: dict[str, Any]) -> bool:
 
 
 def measure(
-    program: Program, sizes: list[int], prediction: Prediction | None, options: dict[str, Any]
-) -> list[RunResult]:
-    """A result for each size, the same at every process."""
+    program: Program,
+    sizes: list[int],
+    prediction: Prediction | None,
+    options: dict[str, Any],
+    results: list[RunResult],
+) -> None:
+    """A result for each size, the same at every process, added to `results`."""
     import torch.distributed as dist
 
     from forestcoll.torch import Plan, measure
@@ -46,7 +50,6 @@ def measure(
             f"processes: --nproc-per-node times --nnodes must be {program.n}"
         )
     plan = Plan(program)
-    results = []
     for size in sizes:
         result = measure.measure(
             plan,
@@ -59,4 +62,3 @@ def measure(
             device=options["device"],
         )
         results.append(result.predicted(prediction.microseconds) if prediction else result)
-    return results

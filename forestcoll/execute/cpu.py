@@ -136,13 +136,15 @@ class _Job:
 
     def row(self, mode: Mode, dtype: str, op: str) -> Row:
         data = self.contents.data
-        buffers = allocate(
-            self.program,
-            self.tables.scratch,
-            data.chunk_bytes,
-            mode,
-            shared if self.processes else private,
-        )
+        memory = shared if self.processes else private
+        try:
+            buffers = allocate(self.program, self.tables.scratch, data.chunk_bytes, mode, memory)
+        except (OSError, MemoryError) as error:
+            raise UnsupportedError(
+                f"size {data.size}: the system does not give the ranks' buffers their memory "
+                f"({getattr(error, 'strerror', None) or error}); a limit of this process "
+                "(ulimit -v) or of its group may hold it: choose a smaller size"
+            ) from error
         engine = self.tables.engine()
         try:
             nanoseconds, wrong = self.measure(engine, buffers, mode)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -130,6 +131,35 @@ def op_name(op: Any) -> str:
     return name
 
 
+def unserved(tensor: torch.Tensor, op: str | None, group: Any) -> str:
+    """Why no plan serves such a tensor, empty if one may. `op`: what adds it up, if anything.
+
+    Said before anything is sent, and alike at all ranks: else the others would wait.
+    """
+    if tensor.layout is not torch.strided:
+        return f"a tensor of layout {tensor.layout} has no plain memory; make it dense"
+    types = {device.type for device in getattr(group, "_device_types", ())}
+    if types and tensor.device.type not in types:
+        reached = " and ".join(sorted(types))
+        return f"the tensor is on {tensor.device}, and the group's backend moves only {reached}"
+    if op is None:
+        return ""
+    if tensor.dtype.is_complex or tensor.dtype is torch.bool or not _adds(tensor.dtype, op):
+        return f"{tensor.dtype} cannot be added up; view it as another type"
+    return ""
+
+
+@functools.cache
+def _adds(dtype: torch.dtype, op: str) -> bool:
+    """Whether PyTorch has the operation for the type, tried where every build has its types."""
+    one = torch.empty(1, dtype=dtype)
+    try:
+        ADDERS[op](one, one, out=one)
+    except RuntimeError:  # NotImplementedError is one
+        return False
+    return True
+
+
 def _word(op: Any) -> str:
     """`band` of RedOpType.BAND."""
     return str(op).rpartition(".")[2].lower()
@@ -144,6 +174,9 @@ def _plan(plan: AnyPlan) -> Plan:
 
 
 def _check_alike(input_: torch.Tensor, output: torch.Tensor, more: int, less: int) -> None:
+    for given in (input_, output):
+        if not isinstance(given, torch.Tensor):
+            raise UnsupportedError(f"{type(given).__name__} is not a tensor")
     if input_.dtype != output.dtype or input_.device != output.device:
         raise UnsupportedError(
             f"input is {input_.dtype} on {input_.device}, output {output.dtype} on "
@@ -175,8 +208,13 @@ def _start(
     if rank < 0:
         raise ExecutionError("this process is not in the group")
     _check_plan(ready, collective, size, group, root)
-    if collective.reduces and (input_.dtype.is_complex or input_.dtype is torch.bool):
-        raise UnsupportedError(f"{input_.dtype} cannot be added up; view it as another type")
+    for tensor in (input_, output):
+        if why := unserved(tensor, name if collective.reduces else None, group):
+            raise UnsupportedError(why)
+    if any(
+        size > 1 and step == 0 for size, step in zip(output.shape, output.stride(), strict=True)
+    ):
+        raise UnsupportedError("elements of the output share memory (expand); clone it")
     if input_.device.type != "cpu" and group not in _met:
         # Some backends need all ranks at their first call, and not every rank is in every step.
         dist.barrier(group=group)

@@ -64,7 +64,9 @@ class _Ready:
     dtypes: frozenset[Any]
     ops: frozenset[str]
 
-    def refuses(self, size: int, tensor: torch.Tensor, op: Any, root: int | None) -> str:
+    def refuses(
+        self, size: int, tensor: torch.Tensor, op: Any, root: int | None, group: Any
+    ) -> str:
         """Why the plan does not serve a call; empty if it does."""
         if size < self.min_bytes or (self.max_bytes and size > self.max_bytes):
             return f"{size} bytes are not among {self.min_bytes} to {self.max_bytes or 'any'}"
@@ -72,16 +74,15 @@ class _Ready:
             return f"{tensor.dtype} is not among its types"
         if root is not None and root != self.plan.root:
             return f"its root is {self.plan.root}, not {root}"
+        name = None
         if op is not None:
             try:
                 name = collectives.op_name(op)
             except UnsupportedError as error:
                 return str(error)
-            if tensor.dtype.is_complex or tensor.dtype is torch.bool:
-                return f"it cannot add up {tensor.dtype}"
             if self.ops and name not in self.ops:
                 return f"{name} is not among its operations"
-        return ""
+        return collectives.unserved(tensor, name, group)
 
 
 class Installation:
@@ -144,6 +145,8 @@ class Installation:
 
         @functools.wraps(original)
         def served(*args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling():  # a graph is made, which knows the original alone
+                return original(*args, **kwargs)
             bound = signature.bind(*args, **kwargs)
             bound.apply_defaults()
             plan, why = self._choose(collective, bound.arguments)
@@ -172,7 +175,7 @@ class Installation:
         root = _root_of(given, self._group) if collective.rooted else None
         why = ""
         for ready in self._rules[collective]:
-            why = ready.refuses(size, tensors[0], op, root)
+            why = ready.refuses(size, tensors[0], op, root, self._group)
             if not why:
                 return ready.plan, ""
         return None, why
