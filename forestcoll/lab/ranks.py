@@ -68,10 +68,11 @@ def run(trial: Trial, spaces: Sequence[str], patience: float) -> Outcome:
             theirs.close()
         return _collect([ours for ours, _ in pipes], patience)
     finally:
-        for process in processes:
-            if process.pid is not None:
-                process.kill()
-                process.join()
+        begun = [process for process in processes if process.pid is not None]
+        for process in begun:  # all, before any is waited for: who is left would see the others go
+            process.kill()
+        for process in begun:
+            process.join()
         os.close(memory)
 
 
@@ -113,8 +114,8 @@ def _rank(rank: int, spaces: Sequence[str], store: str, trial: Trial, pipe: Conn
         os.close(space)
         said: Any = _measure(rank, len(spaces), store, trial)
     except BaseException as error:
-        pipe.send(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
-        raise
+        # Its words go to the lab; a traceback on everybody's terminal would only hide them.
+        said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     pipe.send(said)
 
 
