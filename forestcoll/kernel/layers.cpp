@@ -44,6 +44,16 @@ class Levels {
   std::vector<std::uint16_t> level_;  // by node, then root
 };
 
+constexpr std::size_t kBlock = 64;  // roots that are looked at together: few have use for an arc
+
+// Whether some level is the next one there. Without a way out of the loop: several at a time.
+bool any_next(std::span<const std::uint16_t> there, std::span<const std::uint16_t> here) {
+  std::uint16_t found = 0;
+  for (std::size_t i = 0; i < there.size(); ++i)
+    found |= static_cast<std::uint16_t>(there[i] + 1) == here[i] && here[i] != 0;
+  return found != 0;
+}
+
 // Divides the arcs into node v among the roots: their parents of v; false where it cannot be done.
 bool divide(const Digraph& graph, const std::vector<int>& into, const Levels& levels,
             const std::vector<int>& roots, const std::vector<Amount>& supply, int v,
@@ -56,8 +66,12 @@ bool divide(const Digraph& graph, const std::vector<int>& into, const Levels& le
   for (int e = 0; e < static_cast<int>(into.size()); ++e) {
     transport.add_column(graph.capacity[into[e]]);
     const auto there = levels.at(graph.tail[into[e]]);
-    for (std::size_t i = 0; i < roots.size(); ++i)
-      if (there[i] + 1 == here[i]) options[i].push_back(e);
+    for (std::size_t from = 0; from < roots.size(); from += kBlock) {
+      const std::size_t to = std::min(from + kBlock, roots.size());
+      if (!any_next(there.subspan(from, to - from), here.subspan(from, to - from))) continue;
+      for (std::size_t i = from; i < to; ++i)
+        if (there[i] + 1 == here[i]) options[i].push_back(e);
+    }
   }
   for (std::size_t i = 0; i < roots.size(); ++i) {
     for (int e : options[i]) transport.add_option(e);

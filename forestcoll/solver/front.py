@@ -198,12 +198,11 @@ class _Phase:
     def rates(self) -> Rates:
         """With the cuts that are likely to tell; learned when the first k is asked for."""
         task, known = self.task, Rates(self._graph, self.task.roots)
-        likely = [(side, False) for side in task.bound.parts]
-        likely += [(side, True) for side in _likely_cuts(task.given)]
-        for side, both in likely:
+        for side in task.bound.parts:
             self._teach(known, side)
-            if both:
-                self._teach(known, side, inside=False)
+        for side in _likely_cuts(task.given):
+            self._teach(known, side)
+            self._teach(known, side, inside=False)
         if task.bound.method == "linear-program":
             known.add(1, by_capacity(self._graph, _worth(task)))
         return known
