@@ -11,8 +11,10 @@ two values agree and both are feasible the optimum is proven, whatever precision
 
 from __future__ import annotations
 
+import heapq
 import math
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -115,21 +117,29 @@ def prove(program: Program, basis: Basis) -> Solution | None:
 
 def is_optimal(program: Program, solution: Solution) -> bool:
     """Whether primal and dual are feasible, exactly, and have the same value."""
-    gain = [Fraction(c) for c in program.cost]
-    for row, y in zip(program.rows, solution.dual, strict=True):
-        slack = sum((a * solution.primal[j] for j, a in row.coefficients.items()), Fraction(0))
+    over, primal = _whole(solution.primal)
+    under, dual = _whole(solution.dual)
+    gain = [c * under for c in program.cost]
+    for row, y in zip(program.rows, dual, strict=True):
+        slack = sum(a * primal[j] for j, a in row.coefficients.items())
         if slack < 0 or (row.equality and slack) or (y < 0 and not row.equality):
             return False
         if y:
             for j, a in row.coefficients.items():
                 gain[j] += y * a
-    bound = Fraction(0)
-    for upper, z, g in zip(program.upper, solution.primal, gain, strict=True):
-        if z < 0 or (upper is not None and z > upper) or (upper is None and g > 0):
+    bound = 0
+    for upper, z, g in zip(program.upper, primal, gain, strict=True):
+        if z < 0 or (upper is not None and z > upper * over) or (upper is None and g > 0):
             return False
         if upper is not None:
-            bound += max(g, Fraction(0)) * upper
-    return bound == solution.value
+            bound += max(g, 0) * upper
+    return bound == solution.value * under
+
+
+def _whole(values: Sequence[Fraction]) -> tuple[int, list[int]]:
+    """A common denominator, and the numerators over it: quicker to add up than fractions."""
+    common = math.lcm(*(value.denominator for value in values))
+    return common, [value.numerator * (common // value.denominator) for value in values]
 
 
 def solve_square(rows: list[dict[int, int]], rhs: list[int]) -> dict[int, Fraction] | None:
@@ -147,9 +157,13 @@ def solve_square(rows: list[dict[int, int]], rhs: list[int]) -> dict[int, Fracti
         return None
     waiting = set(range(len(rows)))
     order: list[tuple[int, int]] = []
+    shortest = [(len(row), i) for i, (row, _) in enumerate(work)]  # some of them out of date
+    heapq.heapify(shortest)
     while waiting:
-        i = min(waiting, key=lambda i: (len(work[i][0]), i))
+        size, i = heapq.heappop(shortest)
         row, b = work[i]
+        if i not in waiting or size != len(row):
+            continue
         if not row:
             return None
         j = min(row, key=lambda j: (len(holders[j]), j))
@@ -157,6 +171,7 @@ def solve_square(rows: list[dict[int, int]], rhs: list[int]) -> dict[int, Fracti
         order.append((i, j))
         for other in holders[j] & waiting:
             work[other] = _eliminate(work[other], (row, b), j, other, holders)
+            heapq.heappush(shortest, (len(work[other][0]), other))
         for column in row:
             holders[column].discard(i)
     z: dict[int, Fraction] = {}

@@ -14,7 +14,7 @@ they make alike is one variable: averaging a solution over them changes neither 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -259,15 +259,14 @@ class Model:
     def rows(self, cuts: Iterable[Cut]) -> list[dict[int, int]]:
         """leaving - shares inside >= 0, of each cut; those with the same row only once."""
         known = {frozenset(row.items()) for row in self.pool}
+        flows = [self.flow[h * self.count : (h + 1) * self.count] for h in HALVES]
+        arcs = [list(zip(self.arcs(h), flows[h], strict=True)) for h in HALVES]
         out = []
         for half, side in cuts:
-            row: dict[int, int] = {}
-            for e, (u, v) in enumerate(self.arcs(half)):
-                if u in side and v not in side:
-                    _add(row, self.flow[half * self.count + e], 1)
-            for v in self.graph.ranks:
-                if v in side:
-                    _add(row, self.share[v], -1)
+            leaving = [j for (u, v), j in arcs[half] if u in side and v not in side]
+            row = dict(Counter(leaving))
+            inside = Counter([self.share[v] for v in self.graph.ranks if v in side])
+            row.update({j: -shares for j, shares in inside.items()})
             key = frozenset(row.items())
             if key not in known:
                 known.add(key)
