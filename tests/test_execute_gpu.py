@@ -25,6 +25,9 @@ from forestcoll.errors import ExecutionError, UnsupportedError
 from forestcoll.execute import cpu, gpu
 from forestcoll.execute.gpu import compiler as builds
 from forestcoll.execute.gpu import team as teams
+from forestcoll.execute.gpu.messages import SLOT_BYTES, geometry, slot_of
+from forestcoll.execute.sizes import layout
+from forestcoll.execute.slots import longest_message
 from forestcoll.program import Collective, Op, Program
 from tests.programs import all_good, drop, edit, out
 
@@ -190,6 +193,22 @@ def _wrong(program: Program) -> tuple[Program, int]:
         if i.op is Op.RECV and i.dst[0].offset not in (0, r)
     )
     return edit(program, r, b, s, dst=(out(r),)), r
+
+
+def test_slots_are_for_the_longest_message(programs: dict[tuple[str, str], Program]) -> None:
+    """Small data takes little memory; whatever a message of the largest slots holds goes in one."""
+    program = programs["allreduce", "msccl-xml"]
+    longest = longest_message(program)
+    for size in (16, 4096, 30_000, 2**20):
+        data = layout(program, size, 4)
+        slot = slot_of(program, data)
+        assert 0 <= slot - longest * data.chunk_bytes < 256
+        held = [geometry(data, given)[2:4] for given in (slot, SLOT_BYTES)]
+        assert held[0] == held[1] == (data.chunk_bytes, 1)
+        assert slot // data.chunk_bytes >= longest
+    large = layout(program, 2**30, 4)
+    assert slot_of(program, large) == SLOT_BYTES
+    assert slot_of(program, large, 1003) == 1000
 
 
 def test_wrong_data_is_found(

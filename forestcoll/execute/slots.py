@@ -48,11 +48,16 @@ def _runtime(program: Program, data: Layout) -> tuple[int, int]:
     size, held = MESSAGE_SLOTS.get(program.protocol, MESSAGE_SLOTS["Simple"])
     if not program.max_bytes:
         return 1, held
-    longest = max(
-        ((i.src or i.dst)[0].count for *_, i in program.instructions() if i.op in MESSAGES),
-        default=1,
-    )
+    longest = longest_message(program)
     chunk = -(-program.max_bytes // (data.parts * data.chunks))
     if data.size > program.max_bytes:
         chunk = data.chunk_bytes
     return min(longest, max(1, size // chunk)), held
+
+
+def longest_message(program: Program) -> int:
+    """Chunks in the longest message; 1 where there is none."""
+    return max(
+        ((i.src or i.dst)[0].count for *_, i in program.instructions() if i.op in MESSAGES),
+        default=1,
+    )

@@ -28,7 +28,7 @@ from forestcoll.execute.contents import Contents
 from forestcoll.execute.gpu.arena import lay_out
 from forestcoll.execute.gpu.compiler import find_library
 from forestcoll.execute.gpu.explained import explain
-from forestcoll.execute.gpu.messages import SLOT_BYTES, SLOTS, geometry
+from forestcoll.execute.gpu.messages import SLOT_BYTES, SLOTS, geometry, slot_of
 from forestcoll.execute.gpu.native import Library, Seen
 from forestcoll.execute.gpu.team import Processes, Team
 from forestcoll.execute.gpu.worker import Job, staging
@@ -93,7 +93,7 @@ def run(
         numbers = _devices(program, devices, kept.count(path))
         used = sorted(set(numbers))
         tables = build(program)
-        slot = max(element, slot_bytes // element * element)
+        slot = slot_of(program, data, slot_bytes)
         arenas = lay_out(program, tables, data, [used.index(d) for d in numbers], slots, slot)
         job = Job(
             program=program,

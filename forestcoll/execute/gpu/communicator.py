@@ -21,7 +21,7 @@ from forestcoll.execute.check import check as check_structure
 from forestcoll.execute.gpu.arena import lay_out
 from forestcoll.execute.gpu.compiler import find_library
 from forestcoll.execute.gpu.explained import explain
-from forestcoll.execute.gpu.messages import SLOT_BYTES, SLOTS, geometry
+from forestcoll.execute.gpu.messages import SLOTS, geometry, slot_of
 from forestcoll.execute.gpu.worker import Job, Worker
 from forestcoll.execute.request import check_positive, check_units, kind, root_of
 from forestcoll.execute.sizes import layout
@@ -72,7 +72,7 @@ class Communicator:
                 f"{program.n} ranks"
             )
         tables = build(program)
-        slot = max(element, SLOT_BYTES // element * element)
+        slot = slot_of(program, self.data)
         ranks = list(range(program.n))
         self.job = Job(
             program=program,
