@@ -115,7 +115,8 @@ def _rank(rank: int, spaces: Sequence[str], store: str, trial: Trial, pipe: Conn
         said: Any = _measure(rank, len(spaces), store, trial)
     except BaseException as error:
         # Its words go to the lab; a traceback on everybody's terminal would only hide them.
-        said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        pipe.send(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
+        raise SystemExit(1) from None
     pipe.send(said)
 
 
