@@ -202,13 +202,17 @@ def test_command_line_imports_nothing_heavy(tmp_path: Path) -> None:
     assert "synthesize" in done.stdout
 
 
-def test_a_forest_is_made_without_what_only_plans_and_readers_need(tmp_path: Path) -> None:
+@pytest.mark.parametrize("more", [[], ["--without", "box0/gpu3", "--scale", "box0/gpu1<->*=1/2"]])
+def test_a_forest_is_made_without_what_only_plans_and_readers_need(
+    more: list[str], tmp_path: Path
+) -> None:
     """Each of these would take a good part of the time of a small command."""
     unwanted = (
         "{'pydantic', 'networkx', 'ortools', 'rich', 'forestcoll.lower', 'forestcoll.verify', "
         "'forestcoll.plans', 'forestcoll.lint', 'forestcoll.execute', 'forestcoll.solver.groups'}"
     )
     command = ["synthesize", "-t", "dgx-a100", "-c", "allgather", "--format", "forest", "--json"]
+    command += more
     code = (
         f"import sys, forestcoll.cli; code = forestcoll.cli.main({command} + ['-o', sys.argv[1]]); "
         f"sys.exit(str(sorted({unwanted} & set(sys.modules)) if code == 0 else code).strip('[]'))"

@@ -203,11 +203,12 @@ class Topology:
             raise TopologyError(f"topology '{self.name}' has no GPU: give some nodes kind: gpu")
 
     def _is_settled(self) -> bool:
-        if (type(self.name), type(self.nodes), type(self.links)) != (str, dict, tuple):
+        tuples = self.links, self.adapters, self.notes
+        if (type(self.name), type(self.nodes), *map(type, tuples)) != (str, dict, *[tuple] * 3):
             return False
-        nodes = {*map(type, self.nodes)} <= {str} and {*map(type, self.nodes.values())} <= {Node}
-        more = self.adapters or self.notes
-        return nodes and {*map(type, self.links)} <= {Link} and not more
+        found = [{*map(type, values)} for values in (self.nodes, self.nodes.values(), *tuples)]
+        stated: tuple[set[type], ...] = ({str}, {Node}, {Link}, {Adapter}, {str})
+        return all(types <= own for types, own in zip(found, stated, strict=True))
 
     @property
     def gpus(self) -> tuple[str, ...]:
