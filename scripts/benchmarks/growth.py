@@ -136,7 +136,7 @@ def draw(points: Sequence[Point], file: Path) -> None:
     matplotlib.rcParams["svg.fonttype"] = "none"
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(1, 2, figsize=(10, 4.2), layout="constrained")
+    figure, axes = plt.subplots(1, 2, figsize=(10, 4.6), layout="constrained")
     panels = (
         (
             axes[0],
@@ -167,10 +167,8 @@ def draw(points: Sequence[Point], file: Path) -> None:
         axis.minorticks_off()
         axis.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
         axis.grid(alpha=0.3)
-        axis.legend(fontsize=8, loc="upper left")
-    most = max(getattr(p, field) for p in points for field in ("processor", "solve"))
-    axes[0].set_ylim(top=10 * most)  # room for the legend
-    axes[1].set_ylim(10, 40 * max(p.peak for p in points) / (1 << 20) / 10)
+        axis.legend(fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1))  # off the lines
+    axes[1].set_ylim(10, 4 * max(p.peak for p in points) / (1 << 20))
     figure.suptitle(
         f"exponents fitted to {FITTED:,} ranks and more (whole), {WHOLE:,} and more (compact)",
         fontsize=9,
