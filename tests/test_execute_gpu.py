@@ -298,6 +298,21 @@ def test_ranks_take_the_gpus_of_their_names(programs: dict[tuple[str, str], Prog
     assert gpu._devices(replace(program, names=()), None, 4) == [0, 1, 2, 3]
 
 
+def knows(compiler: builds.Compiler, architecture: str, folder: Path) -> bool:
+    """Whether a HIP compiler has heard of it."""
+    source = folder / "nothing.hip"
+    source.write_text("")
+    words = [compiler.path, f"--offload-arch={architecture}", "--cuda-device-only", "-E"]
+    done = subprocess.run(
+        [*words, "-x", "hip", str(source)],
+        capture_output=True,
+        env={**os.environ, "HIP_PLATFORM": "amd"},
+        timeout=60,
+    )
+    source.unlink()
+    return done.returncode == 0
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("platform", "architectures"),
@@ -309,6 +324,11 @@ def test_the_engine_compiles(
     found = builds.find_compiler(platform)
     if found is None:
         pytest.skip(f"no compiler for {platform} is installed")
+    if platform == "hip":
+        assert knows(found, "gfx90a", tmp_path)
+        assert not knows(found, "gfx90b", tmp_path)  # there is none
+        if knows(found, "gfx942", tmp_path):
+            architectures = (*architectures, "gfx942")
     found = replace(found, quick=True)  # -O3 finds no other errors and takes longer
     made = builds.compile_library(found, architectures, tmp_path)
     code = made.read_bytes()
