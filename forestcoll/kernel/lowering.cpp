@@ -244,17 +244,18 @@ class Lowering {
   Random random_;
 };
 
-// No tree is lower than the farthest node from its root.
-int least_height(const Digraph& graph, const std::vector<Batch>& batches) {
+}  // namespace
+
+int least_height(const Digraph& graph, const std::vector<int>& roots) {
   std::vector<std::vector<int>> out(graph.nodes);
   for (int e = 0; e < graph.arcs(); ++e)
     if (graph.capacity[e] > 0) out[graph.tail[e]].push_back(graph.head[e]);
   std::vector<char> seen(graph.nodes, 0);
   int least = 0;
-  for (const Batch& batch : batches) {
-    if (std::exchange(seen[batch.root], 1)) continue;
-    std::vector<int> depth(graph.nodes, -1), queue{batch.root};
-    depth[batch.root] = 0;
+  for (int root : roots) {
+    if (std::exchange(seen[root], 1)) continue;
+    std::vector<int> depth(graph.nodes, -1), queue{root};
+    depth[root] = 0;
     for (std::size_t i = 0; i < queue.size(); ++i)
       for (int v : out[queue[i]])
         if (depth[v] < 0) {
@@ -266,8 +267,6 @@ int least_height(const Digraph& graph, const std::vector<Batch>& batches) {
   return least;
 }
 
-}  // namespace
-
 int height(const std::vector<Batch>& batches) {
   int most = 0;
   for (const Batch& batch : batches) {
@@ -278,7 +277,9 @@ int height(const std::vector<Batch>& batches) {
 }
 
 void lower_trees(const Digraph& graph, std::vector<Batch>& batches, long tries) {
-  const int least = least_height(graph, batches);
+  std::vector<int> roots;
+  for (const Batch& batch : batches) roots.push_back(batch.root);
+  const int least = least_height(graph, roots);
   const long patience = tries / 3;  // what takes longer than that has hardly ever come
   Lowering lowering(graph, batches, batches.size() + batches.size() / 2);
   for (int limit = height(batches) - 1; limit >= least; --limit) {

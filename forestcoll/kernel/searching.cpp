@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "lowering.hpp"
 #include "random.hpp"
 
 namespace forestcoll {
@@ -213,26 +214,6 @@ class Search {
   Random random_;
 };
 
-// The largest number of hops from a root to a node.
-int distance(const Digraph& graph, const std::vector<int>& roots) {
-  std::vector<std::vector<int>> out(graph.nodes);
-  for (int e = 0; e < graph.arcs(); ++e)
-    if (graph.capacity[e] > 0) out[graph.tail[e]].push_back(graph.head[e]);
-  int most = 0;
-  for (int root : roots) {
-    std::vector<int> depth(graph.nodes, -1), queue{root};
-    depth[root] = 0;
-    for (std::size_t i = 0; i < queue.size(); ++i)
-      for (int v : out[queue[i]])
-        if (depth[v] < 0) {
-          depth[v] = depth[queue[i]] + 1;
-          queue.push_back(v);
-        }
-    most = std::max(most, depth[queue.back()]);
-  }
-  return most;
-}
-
 }  // namespace
 
 std::optional<std::vector<Batch>> pack_lowest(const Digraph& graph, const std::vector<Amount>& supply,
@@ -242,7 +223,7 @@ std::optional<std::vector<Batch>> pack_lowest(const Digraph& graph, const std::v
   std::optional<Alike> orbits = alike(graph, supply, elements);
   if (!orbits) orbits = alike(graph, supply, identity);
   if (!orbits) return std::nullopt;
-  const int least = distance(graph, orbits->roots);
+  const int least = least_height(graph, orbits->roots);
   for (int most = least; most < below && most < least + kHeights; ++most) {
     Search search(graph, *orbits, supply, most);
     if (search.run()) return search.batches();
