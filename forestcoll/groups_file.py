@@ -26,13 +26,13 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from forestcoll import certificate, forest_file
 from forestcoll.errors import ForestError, TopologyError, UnsupportedError
 from forestcoll.forest import Forest, Phase, Symmetry
 from forestcoll.forest_file.model import Exact, TopologyModel
-from forestcoll.forest_file.reading import graph_of
+from forestcoll.forest_file.reading import graph_of, parse_model
 from forestcoll.graph import Relays
 from forestcoll.program import Collective
 from forestcoll.solver.groups_bound import Group, GroupsBound, WeighedCut
@@ -163,7 +163,7 @@ def verify(text: str, source: str) -> Proof:
     Every forest is checked by itself, then that all of them fit the machine at the algbw that the
     file states, then the bound. Raises ForestError with the reason.
     """
-    model = _parse(text, source)
+    model = parse_model(GroupsModel, "groups", text, source)
     try:
         forests = [_forest(group.forest, source) for group in model.groups]
         done = _together(model, forests)
@@ -179,19 +179,6 @@ def verify(text: str, source: str) -> Proof:
         message = str(error)
         raise ForestError(message if source in message else f"{source}: {message}") from None
     return Proof(done, done.algbw, proven)
-
-
-def _parse(text: str, source: str) -> GroupsModel:
-    try:
-        return GroupsModel.model_validate(json.loads(text))
-    except RecursionError:
-        raise ForestError(f"{source}: nested too deeply for a groups file") from None
-    except json.JSONDecodeError as e:
-        raise ForestError(f"{source}: line {e.lineno}: not JSON: {e.msg}") from None
-    except ValidationError as e:
-        first = e.errors()[0]
-        place = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in first["loc"])
-        raise ForestError(f"{source}: {place.lstrip('.') or 'file'}: {first['msg']}") from None
 
 
 def _forest(name: str, source: str) -> Forest:

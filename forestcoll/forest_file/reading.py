@@ -8,9 +8,9 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from fractions import Fraction
-from typing import Any
+from typing import Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from forestcoll.errors import ForestError, TopologyError
 from forestcoll.forest import Bound, Forest, Path, Symmetry, Tree, in_order
@@ -25,16 +25,30 @@ from forestcoll.graph import CapacityGraph
 from forestcoll.program import Collective
 from forestcoll.symmetry import Image, SymmetryGroup, symmetry_group
 
+M = TypeVar("M", bound=BaseModel)
+
 IMAGES_LIMIT = 4_000_000
 """Tree edges that the symmetry of a file may expand to."""
 
 
 def parse(text: str, source: str = "forest") -> tuple[Forest, Fraction]:
     """(forest, the algbw that the file states), without comparing the two."""
+    model = parse_model(ForestModel, "forest", text, source)
     try:
-        model = ForestModel.model_validate(json.loads(text, object_pairs_hook=_no_repeats))
+        return _forest(model), _fraction(model.algbw)
+    except (ForestError, TopologyError) as e:
+        raise ForestError(f"{source}: {e}") from None
+
+
+def parse_model(kind: type[M], word: str, text: str, source: str) -> M:
+    """The model that a JSON text holds; ForestError with its place where it holds none.
+
+    `word`: what to call such a file, "forest" or "groups".
+    """
+    try:
+        return kind.model_validate(json.loads(text, object_pairs_hook=_no_repeats))
     except RecursionError:
-        raise ForestError(f"{source}: nested too deeply for a forest file") from None
+        raise ForestError(f"{source}: nested too deeply for a {word} file") from None
     except json.JSONDecodeError as e:
         raise ForestError(f"{source}: line {e.lineno}: not JSON: {e.msg}") from None
     except ValidationError as e:
@@ -42,10 +56,6 @@ def parse(text: str, source: str = "forest") -> tuple[Forest, Fraction]:
         place = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in first["loc"])
         raise ForestError(f"{source}: {place.lstrip('.') or 'file'}: {first['msg']}") from None
     except ValueError as e:
-        raise ForestError(f"{source}: {e}") from None
-    try:
-        return _forest(model), _fraction(model.algbw)
-    except (ForestError, TopologyError) as e:
         raise ForestError(f"{source}: {e}") from None
 
 
