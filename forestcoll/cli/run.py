@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from forestcoll.execute.result import RunResult
     from forestcoll.predict import Prediction
     from forestcoll.program import Program
+
+Engine = Callable[..., "RunResult"]
+"""Runs a plan at one size, in bytes; dtype, op, iterations, warmup and check by name."""
 
 DEFAULT_SIZE = 64 << 20
 MOST_SIZES = 1000
@@ -176,45 +179,50 @@ def _measure(
     results: list[RunResult],
 ) -> None:
     """A result for each size, added to `results`."""
-    if options["engine"] == "torch":
-        from forestcoll.cli import torch_engine
-
-        torch_engine.measure(program, sizes, prediction, options, results)
-        return
-
     from forestcoll.report import words
     from forestcoll.report.progress import StageProgress
 
-    with _gpu_engine(options) if options["engine"] == "gpu" else _cpu_engine(options) as engine:
+    engines = {"cpu": _cpu_engine, "gpu": _gpu_engine, "torch": _torch_engine}
+    with engines[options["engine"]](program, options) as engine:
         for size in sizes:
-            with StageProgress(f"running {words.size(size)}"):
+            # ranks that torchrun started share a terminal: none of them draws on it
+            alone = options["engine"] != "torch"
+            with StageProgress(f"running {words.size(size)}") if alone else nullcontext():
                 result = engine(
-                    program,
                     size,
                     dtype=options["dtype"],
                     op=options["op"],
                     iterations=options["iterations"],
                     warmup=options["warmup"],
                     check=bool(options["check"]),
-                    timeout=options["timeout"],
                 )
             results.append(result.predicted(prediction.microseconds) if prediction else result)
 
 
 @contextmanager
-def _cpu_engine(options: dict[str, Any]) -> Iterator[Callable[..., RunResult]]:
+def _cpu_engine(program: Program, options: dict[str, Any]) -> Iterator[Engine]:
     from forestcoll.execute import cpu
 
-    yield partial(cpu.run, slots=options["depth"], ranks_as=options["ranks_as"])
+    own = {"slots": options["depth"], "ranks_as": options["ranks_as"]}
+    yield partial(cpu.run, program, timeout=options["timeout"], **own)
 
 
 @contextmanager
-def _gpu_engine(options: dict[str, Any]) -> Iterator[Callable[..., RunResult]]:
+def _gpu_engine(program: Program, options: dict[str, Any]) -> Iterator[Engine]:
     from forestcoll.execute import gpu
 
-    slots = {} if options["depth"] is None else {"slots": options["depth"]}
+    own = {"devices": options["gpus"], "timeout": options["timeout"]}
+    if options["depth"] is not None:
+        own["slots"] = options["depth"]
     with gpu.Processes() as processes:
-        yield partial(gpu.run, devices=options["gpus"], processes=processes, **slots)
+        yield partial(gpu.run, program, processes=processes, **own)
+
+
+@contextmanager
+def _torch_engine(program: Program, options: dict[str, Any]) -> Iterator[Engine]:
+    from forestcoll.cli import torch_engine
+
+    yield torch_engine.engine(program, options)
 
 
 def _sizes(options: dict[str, Any]) -> list[int]:

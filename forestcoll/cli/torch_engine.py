@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,7 +12,6 @@ from forestcoll.errors import PlanError
 
 if TYPE_CHECKING:
     from forestcoll.execute.result import RunResult
-    from forestcoll.predict import Prediction
     from forestcoll.program import Program
 
 _CPU_ONLY = {"depth": "--depth", "ranks_as": "--ranks-as"}
@@ -32,14 +33,8 @@ def join(options: dict[str, Any]) -> bool:
     return bool(dist.get_rank() == 0)
 
 
-def measure(
-    program: Program,
-    sizes: list[int],
-    prediction: Prediction | None,
-    options: dict[str, Any],
-    results: list[RunResult],
-) -> None:
-    """A result for each size, the same at every process, added to `results`."""
+def engine(program: Program, options: dict[str, Any]) -> Callable[..., RunResult]:
+    """What runs the plan at one size, with the same result at every process."""
     import torch.distributed as dist
 
     from forestcoll.torch import Plan, measure
@@ -49,16 +44,4 @@ def measure(
             f"the plan is for {program.n} ranks, but torchrun started {dist.get_world_size()} "
             f"processes: --nproc-per-node times --nnodes must be {program.n}"
         )
-    plan = Plan(program)
-    for size in sizes:
-        result = measure.measure(
-            plan,
-            size,
-            dtype=options["dtype"],
-            op=options["op"],
-            iterations=options["iterations"],
-            warmup=options["warmup"],
-            check=bool(options["check"]),
-            device=options["device"],
-        )
-        results.append(result.predicted(prediction.microseconds) if prediction else result)
+    return partial(measure.measure, Plan(program), device=options["device"])
