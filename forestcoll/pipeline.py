@@ -21,6 +21,7 @@ from forestcoll.targets import DEFAULT_SMS, MSCCL, MSCCLPP, RCCL, TARGETS, Targe
 if TYPE_CHECKING:
     from forestcoll.forest import Bound, Forest
     from forestcoll.graph import CapacityGraph, Relays
+    from forestcoll.latency import Latencies
     from forestcoll.lower import Usage
     from forestcoll.program import Program
     from forestcoll.solver import Optimum
@@ -59,9 +60,9 @@ class Synthesis:
     programs: dict[PlanFormat, Program]
     texts: dict[Format, str]
     timings: dict[str, float]  # seconds a stage
+    latency: Fraction  # us: the forest's height in its links' latencies
     notes: list[str] = field(default_factory=list)
     needs: dict[PlanFormat, Usage] = field(default_factory=dict)  # what plans take of their targets
-    latency: Fraction = Fraction(0)  # us: the forest's height in its links' latencies
 
     @property
     def plain_bound(self) -> Bound:
@@ -213,8 +214,7 @@ def synthesize(
     if nvls is not None:
         if wishes != Wishes() or instances not in ("auto", 1) or protocol is not None or compact:
             raise UnsupportedError("nvls goes without other wishes: the switch leaves no choice")
-        made = _in_switch(problem, best, nvls, formats, targets, clock)
-        return replace(made, latency=latency(made.forest, topology.latencies()))
+        return _in_switch(problem, topology.latencies(), best, nvls, formats, targets, clock)
     try:
         choice = Chooser(*problem, targets, wishes, best, clock.stage, clock.report).choose()
     except PlanError as error:
@@ -246,9 +246,9 @@ def synthesize(
         choice.programs,
         texts,
         clock.seconds,
+        latency(forest, topology.latencies()),
         notes,
         needs=_usages(choice.programs),
-        latency=latency(forest, topology.latencies()),
     )
 
 
@@ -426,6 +426,7 @@ def _by_fabric(forest: Forest, best: Optimum) -> tuple[Forest, Optimum]:
 
 def _in_switch(
     problem: tuple[CapacityGraph, Collective, int | None, str],
+    links: Latencies,
     best: Optimum,
     place: Place,
     formats: Sequence[Format],
@@ -434,6 +435,7 @@ def _in_switch(
 ) -> Synthesis:
     """Forest and plan that copy and add in a switch; PlanError where there is none to do it."""
     from forestcoll import certificate, forest_file
+    from forestcoll.latency import latency
     from forestcoll.lower.nvls import lower_nvls, most_algbw
     from forestcoll.solver import multicast
 
@@ -468,8 +470,17 @@ def _in_switch(
             f"allocates (GpuBuffer);{types} the runtime moves own shares too, which leaves "
             f"{float(most):.1f} GB/s at most"
         )
-    needs = _usages(programs)
-    return Synthesis(name, forest, best, programs, texts, clock.seconds, notes, needs)
+    return Synthesis(
+        name,
+        forest,
+        best,
+        programs,
+        texts,
+        clock.seconds,
+        latency(forest, links),
+        notes,
+        needs=_usages(programs),
+    )
 
 
 def _usages(programs: Mapping[PlanFormat, Program]) -> dict[PlanFormat, Usage]:
