@@ -11,6 +11,7 @@ from typing import Literal
 
 from forestcoll.errors import ForestError, UnsupportedError
 from forestcoll.graph import CAPACITY_LIMIT, CapacityGraph
+from forestcoll.input_limits import TREE_EDGES
 from forestcoll.kernel import _kernel
 from forestcoll.program import Collective
 from forestcoll.symmetry import SymmetryGroup, symmetry_group
@@ -19,9 +20,6 @@ Phase = Literal["broadcast", "reduce"]
 Path = tuple[int, ...]
 Scan = tuple[int, int, list[int] | None]
 """Number of the first tree that is wrong or -1, height of the others, load of each link."""
-
-EXPANDED_LIMIT = 4_000_000
-"""Tree edges that a compact forest may be expanded to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +170,7 @@ class Forest:
         """The least node that images of `node` are at: itself where there is no group."""
         return node if self.group is None else self.group.node[node]
 
-    def expanded(self, limit: int = EXPANDED_LIMIT) -> Forest:
+    def expanded(self, limit: int = TREE_EDGES) -> Forest:
         """The same forest with all of its trees, roots in rank order.
 
         Raises UnsupportedError where they would have more than `limit` edges.

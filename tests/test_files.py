@@ -9,6 +9,7 @@ import pytest
 
 from forestcoll.cli import files
 from forestcoll.errors import ForestCollError, OutputError
+from forestcoll.input_limits import Limit
 
 ALL = ("forest", "msccl-xml", "mscclpp-json")
 
@@ -150,6 +151,8 @@ def test_read_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         files.read_text(str(tmp_path / "none"))
     with pytest.raises(ForestCollError, match="Is a directory"):
         files.read_text(str(tmp_path))
-    monkeypatch.setattr(files, "SIZE_LIMIT", 1 << 20)
-    with pytest.raises(ForestCollError, match="more than 1 MiB"):
+    monkeypatch.setattr(files, "FILE_BYTES", Limit(1 << 20, "FILE_BYTES"))
+    with pytest.raises(
+        ForestCollError, match=r"more than 1 MiB \(input limit FILE_BYTES: 1,048,576\)"
+    ):
         files.read_text("/dev/zero")

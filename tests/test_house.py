@@ -13,11 +13,12 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "forestcoll"
 
-BASE = {"errors"}
+BASE = {"errors", "input_limits"}
 GRAPH = BASE | {"topology", "graph"}
 FOREST = GRAPH | {"program", "symmetry", "forest"}
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
+    "input_limits": set(),
     "kernel": BASE,
     "program": BASE,
     "targets": {"program"},

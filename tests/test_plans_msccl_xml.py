@@ -13,6 +13,7 @@ from plan_programs import I, O, S
 
 from forestcoll import plans
 from forestcoll.errors import PlanError, UnsupportedError
+from forestcoll.input_limits import Limit
 from forestcoll.plans import msccl_xml
 from forestcoll.program import (
     Collective,
@@ -581,7 +582,7 @@ def test_ra_is_unsupported() -> None:
 @pytest.mark.parametrize("text", [plan(tb(*[step()] * 9)), plan(*[tb(b=b) for b in range(9)])])
 def test_the_sum_of_elements_is_bounded(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert msccl_xml.loads(text, "t").n == 1
-    monkeypatch.setattr("forestcoll.plans.msccl_scan.MAX_INSTRUCTIONS", 8)
+    monkeypatch.setattr("forestcoll.plans.msccl_scan.INSTRUCTIONS", Limit(8, "STEPS"))
     with pytest.raises(PlanError, match="more than 8 tbs and steps"):
         msccl_xml.loads(text, "t")
 

@@ -172,11 +172,13 @@ def test_settings_override_parameters() -> None:
         ({"uplink": "0"}, "pod: uplink=0: uplink must be at least 1, not 0"),
         (
             {"boxes": "1e999999999"},
-            "pod: boxes=1e999999999: 1e999999999 is out of range: more than 40 digits",
+            "pod: boxes=1e999999999: 1e999999999 is out of range: more than 40 digits "
+            "(input limit DIGITS: 40)",
         ),
         (
             {"boxes": "1000000000"},
-            "pod:10: boxes: count: 1,000,000,000 boxes exceed the limit of 200,000 nodes",
+            "pod:10: boxes: count: 1,000,000,000 boxes are more than 200,000 nodes "
+            "(input limit NODES: 200,000)",
         ),
     ],
 )

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from forestcoll.errors import ForestCollError, OutputError
+from forestcoll.input_limits import FILE_BYTES
 from forestcoll.pipeline import FORMATS, Format
 
-SIZE_LIMIT = 2**30
 """Bytes of a file that are read at most: a plan or forest beyond this is none."""
 
 
@@ -72,11 +72,11 @@ def read_text(name: str) -> str:
     """The text of a file, or of standard input for "-". Raises ForestCollError."""
     try:
         with sys.stdin.buffer if name == "-" else open(name, "rb") as stream:
-            data = stream.read(SIZE_LIMIT + 1)
+            data = stream.read(FILE_BYTES + 1)
     except OSError as error:
         raise ForestCollError(f"{name}: {error.strerror or error}") from error
-    if len(data) > SIZE_LIMIT:
-        raise ForestCollError(f"{name}: more than {SIZE_LIMIT >> 20} MiB: neither forest nor plan")
+    if len(data) > FILE_BYTES:
+        raise ForestCollError(f"{name}: more than {FILE_BYTES >> 20} MiB {FILE_BYTES.note}")
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -17,12 +17,11 @@ from typing import Any
 from forestcoll.errors import ForestError
 from forestcoll.forest import Forest
 from forestcoll.forest_file.writing import FORMAT, dumps, topology_text
+from forestcoll.input_limits import FILE_BYTES
 
 __all__ = ["FORMAT", "SCHEMA_PATH", "dumps", "load", "loads", "parse", "schema", "topology_text"]
 
 SCHEMA_PATH = Path(__file__).parents[1] / "forest.schema.json"
-SIZE_LIMIT = 2**30
-"""Bytes of a forest file that are read at most."""
 
 
 def schema() -> dict[str, Any]:
@@ -34,8 +33,8 @@ def schema() -> dict[str, Any]:
 
 def load(path: Path) -> Forest:
     """The forest in the file `path`; see `loads`."""
-    if path.stat().st_size > SIZE_LIMIT:
-        raise ForestError(f"{path}: larger than {SIZE_LIMIT} bytes, no forest file")
+    if path.stat().st_size > FILE_BYTES:
+        raise ForestError(f"{path}: larger than {FILE_BYTES >> 20} MiB {FILE_BYTES.note}")
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as e:

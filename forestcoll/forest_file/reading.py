@@ -22,13 +22,11 @@ from forestcoll.forest_file.model import (
     TopologyModel,
 )
 from forestcoll.graph import CapacityGraph
+from forestcoll.input_limits import TREE_EDGES
 from forestcoll.program import Collective
 from forestcoll.symmetry import Image, SymmetryGroup, symmetry_group
 
 M = TypeVar("M", bound=BaseModel)
-
-IMAGES_LIMIT = 4_000_000
-"""Tree edges that the symmetry of a file may expand to."""
 
 
 def parse(text: str, source: str = "forest") -> tuple[Forest, Fraction]:
@@ -242,8 +240,10 @@ def _images(trees: list[Tree], generators: list[Image]) -> list[Tree]:
             t = queue.popleft()
             out.append(t)
             edges += len(t.edges)
-            if edges > IMAGES_LIMIT:
-                raise ForestError(f"symmetry: expands to more than {IMAGES_LIMIT} tree edges")
+            if edges > TREE_EDGES:
+                raise ForestError(
+                    f"symmetry: expands to more than {TREE_EDGES} tree edges {TREE_EDGES.note}"
+                )
             for image in generators:
                 paths = tuple(tuple([image[v] for v in path]) for path in t.edges)
                 other = replace(t, root=image[t.root], edges=paths)

@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 from forestcoll import plans
 from forestcoll.errors import PlanError
+from forestcoll.input_limits import PLAN_BYTES
 from forestcoll.lint.findings import Findings, Report, report
 from forestcoll.lint.json_plan import lint_json
 from forestcoll.lint.run import Told, run_plan
 from forestcoll.lint.xml_plan import lint_xml
-from forestcoll.plans.rules import MAX_FILE_BYTES
 from forestcoll.program import Collective
 from forestcoll.targets import TARGETS, Target, sms_of
 
@@ -37,10 +37,8 @@ def lint(
     blocks run at once (None: those of the machine in the plan's name, or an A100's). Any text may
     be given. Raises PlanError where it is no plan at all, or one of another runtime's format.
     """
-    if len(text) > MAX_FILE_BYTES:
-        raise PlanError(
-            f"{source}: larger than {MAX_FILE_BYTES // 2**20} MiB; no plan is that long"
-        )
+    if len(text) > PLAN_BYTES:
+        raise PlanError(f"{source}: larger than {PLAN_BYTES // 2**20} MiB {PLAN_BYTES.note}")
     form = plans.detect(text, source)
     chosen = TARGETS[target or guess(text, form)]
     if chosen.format != form:

@@ -8,14 +8,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from forestcoll.input_limits import PLAN_VALUES
 from forestcoll.lint.findings import At, Findings
-from forestcoll.plans.json_text import MAX_VALUES
 
 
 def parse(text: str, out: Findings) -> dict[str, Any] | None:
     """The outermost object, or None; findings for syntax, keys that stand twice, and NaN."""
-    if text.count(",") + text.count("{") + text.count("[") > MAX_VALUES:
-        out.add("MPP-SYNTAX", f"more than {MAX_VALUES} values; this is no plan for a machine")
+    if text.count(",") + text.count("{") + text.count("[") > PLAN_VALUES:
+        out.add("MPP-SYNTAX", f"more than {PLAN_VALUES} values {PLAN_VALUES.note}")
         return None
 
     def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:

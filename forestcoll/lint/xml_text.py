@@ -11,12 +11,11 @@ import re
 from dataclasses import dataclass, field
 from xml.parsers import expat
 
+from forestcoll.input_limits import PLAN_DEPTH, PLAN_ELEMENTS
 from forestcoll.lint.findings import Findings
 from forestcoll.plans.msccl_scan import MAX_ATTRIBUTES, MAX_VALUE
 
 MAX_NAME = 254  # bytes of a tag's or an attribute's name, and of the first word of a comment
-MAX_ELEMENTS = 2**21
-MAX_DEPTH = 32
 CHILD = {"algo": "gpu", "gpu": "tb", "tb": "step"}
 _INTEGER = re.compile(r"[+-]?(?:0[xX][0-9a-fA-F]{1,16}|[0-9]{1,20})\Z")
 _NAME = r"[A-Za-z_][\w.:-]*"
@@ -123,8 +122,10 @@ class _Elements:
     def start(self, name: str, attributes: dict[str, str]) -> None:
         line = self.parser.CurrentLineNumber
         self.count += 1
-        if self.count > MAX_ELEMENTS or len(self.open) + self.skipped >= MAX_DEPTH:
-            raise _StopReading("more or deeper elements than any plan has")
+        if self.count > PLAN_ELEMENTS:
+            raise _StopReading(f"more than {PLAN_ELEMENTS} elements {PLAN_ELEMENTS.note}")
+        if len(self.open) + self.skipped >= PLAN_DEPTH:
+            raise _StopReading(f"nested more than {PLAN_DEPTH} deep {PLAN_DEPTH.note}")
         if not self.open and self.algo is None and name != "algo":
             self.out.add("XML-ROOT-ELEMENT", f"the outermost element is <{name[:40]}>", line=line)
             self.skipped += 1

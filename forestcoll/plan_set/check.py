@@ -9,6 +9,7 @@ from pathlib import Path
 
 from forestcoll import pipeline, plans, verdict
 from forestcoll.errors import ForestCollError, PlanError
+from forestcoll.input_limits import PLAN_BYTES
 from forestcoll.lint import Told, lint
 from forestcoll.lower import usage
 from forestcoll.plan_set.index import (
@@ -22,9 +23,6 @@ from forestcoll.plan_set.index import (
     place_of,
 )
 from forestcoll.program import Collective, Program
-
-SIZE_LIMIT = 2**28
-"""Bytes of a file of a set that are read at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,11 +204,11 @@ def _inside(directory: Path, file: str) -> str:
 def _text(path: Path) -> str:
     try:
         with path.open("rb") as stream:
-            data = stream.read(SIZE_LIMIT + 1)
+            data = stream.read(PLAN_BYTES + 1)
     except OSError as error:
         raise PlanError(f"{path}: {error.strerror or error}") from None
-    if len(data) > SIZE_LIMIT:
-        raise PlanError(f"{path}: more than {SIZE_LIMIT >> 20} MiB")
+    if len(data) > PLAN_BYTES:
+        raise PlanError(f"{path}: more than {PLAN_BYTES >> 20} MiB {PLAN_BYTES.note}")
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:

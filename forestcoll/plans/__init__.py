@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from forestcoll.errors import PlanError
-from forestcoll.plans.rules import MAX_FILE_BYTES
+from forestcoll.input_limits import PLAN_BYTES
 
 if TYPE_CHECKING:
     from forestcoll.program import Program
@@ -36,12 +36,12 @@ def read_plan(path: str | Path) -> Program:
         if not stat.S_ISREG(path.stat().st_mode):
             raise PlanError(f"{path}: not a regular file; give the path of a plan file")
         with path.open("rb") as file:
-            data = file.read(MAX_FILE_BYTES + 1)
+            data = file.read(PLAN_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise PlanError(f"{path}: cannot be read: {reason}") from None
-    if len(data) > MAX_FILE_BYTES:
-        raise PlanError(f"{path}: larger than {MAX_FILE_BYTES // 2**20} MiB; no plan is that long")
+    if len(data) > PLAN_BYTES:
+        raise PlanError(f"{path}: larger than {PLAN_BYTES // 2**20} MiB {PLAN_BYTES.note}")
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -51,10 +51,8 @@ def read_plan(path: str | Path) -> Program:
 
 def loads(text: str, source: str, format: Format | None = None) -> Program:
     """The Program in a plan's text; `source` names it in errors, `format` is found if None."""
-    if len(text) > MAX_FILE_BYTES:
-        raise PlanError(
-            f"{source}: larger than {MAX_FILE_BYTES // 2**20} MiB; no plan is that long"
-        )
+    if len(text) > PLAN_BYTES:
+        raise PlanError(f"{source}: larger than {PLAN_BYTES // 2**20} MiB {PLAN_BYTES.note}")
     if (format or detect(text, source)) == "msccl-xml":
         from forestcoll.plans import msccl_xml
 

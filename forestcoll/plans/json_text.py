@@ -10,21 +10,22 @@ import json
 from typing import Any, NoReturn
 
 from forestcoll.errors import PlanError, did_you_mean
-
-MAX_VALUES = 2**23  # a value takes up to some 100 bytes when it is read
+from forestcoll.input_limits import PLAN_DIGITS, PLAN_VALUES
 
 
 def parse(text: str, source: str) -> Object:
     """The outermost object of a JSON text; `source` names it in errors."""
-    if text.count(",") + text.count("{") + text.count("[") > MAX_VALUES:
-        raise PlanError(f"{source}: more than {MAX_VALUES} values; this is no plan for a machine")
+    if text.count(",") + text.count("{") + text.count("[") > PLAN_VALUES:
+        raise PlanError(f"{source}: more than {PLAN_VALUES} values {PLAN_VALUES.note}")
 
     def constant(word: str) -> NoReturn:
         raise PlanError(f"{source}: {word} is no JSON")
 
     def integer(digits: str) -> int:
-        if len(digits) > 25:
-            raise PlanError(f"{source}: the number {digits[:20]}... has {len(digits)} digits")
+        if len(digits) > PLAN_DIGITS:
+            raise PlanError(
+                f"{source}: the number {digits[:20]}... has {len(digits)} digits {PLAN_DIGITS.note}"
+            )
         return int(digits)
 
     def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from forestcoll.errors import PlanError, UnsupportedError, did_you_mean
+from forestcoll.input_limits import RANKS
 from forestcoll.plans.fifo_rules import MAX_FUSED, MAX_OFFSET, check_structure
 from forestcoll.plans.msccl_scan import Algo, Block, Gpu, Step, Tag, scan
 from forestcoll.plans.rules import (
     COLLECTIVE_WORDS,
     MAX_BYTES,
-    MAX_RANKS,
     OLD_WORDS,
     OTHER_COLLECTIVES,
     PLAN_COLLECTIVES,
@@ -138,7 +138,7 @@ def _read_header(tag: Tag, notes: Notes, told: Collective | None) -> _Header:
     if word not in PLAN_COLLECTIVES:
         hint = did_you_mean(word[:40], PLAN_COLLECTIVES)
         raise tag.fail(f"coll={word[:40]!r} is no collective{hint}")
-    n = tag.number("ngpus", 1, MAX_RANKS)
+    n = tag.number("ngpus", 1, RANKS)
     total = tag.number("nchunksperloop", 1, MAX_CHUNKS)
     collective = PLAN_COLLECTIVES[word]
     try:

@@ -13,12 +13,11 @@ from typing import NamedTuple
 from xml.parsers import expat
 
 from forestcoll.errors import PlanError, UnsupportedError, did_you_mean
-from forestcoll.plans.rules import MAX_INSTRUCTIONS, MAX_RANKS, Notes
+from forestcoll.input_limits import BLOCKS, INSTRUCTIONS, PLAN_DEPTH, RANKS
+from forestcoll.plans.rules import Notes
 from forestcoll.program import Buffer
 
 STEP_TYPES = frozenset(("s", "r", "rcs", "rrs", "rrc", "rrcs", "cpy", "re", "nop"))
-MAX_DEPTH = 32
-MAX_BLOCKS = 4096  # thread blocks of one rank
 MAX_ATTRIBUTES = 16  # a tag's attributes that the runtimes' parsers keep
 MAX_VALUE = 255  # and the bytes of a value
 _CHILD = {"algo": "gpu", "gpu": "tb", "tb": "step"}
@@ -175,8 +174,8 @@ class _Scanner:
 
     def start(self, name: str, attributes: dict[str, str]) -> None:
         line = self.parser.CurrentLineNumber
-        if len(self.open) + self.skipped >= MAX_DEPTH:
-            raise self.fail(f"elements are nested more than {MAX_DEPTH} deep")
+        if len(self.open) + self.skipped >= PLAN_DEPTH:
+            raise self.fail(f"elements are nested more than {PLAN_DEPTH} deep {PLAN_DEPTH.note}")
         if self.skipped or (self.open and name != _CHILD.get(self.open[-1])):
             if not self.skipped:
                 self.notes.add(
@@ -206,22 +205,22 @@ class _Scanner:
 
     def gpu(self, tag: Tag) -> None:
         assert self.algo is not None
-        if len(self.algo.gpus) >= MAX_RANKS:
-            raise tag.fail(f"more than {MAX_RANKS} gpus")
+        if len(self.algo.gpus) >= RANKS:
+            raise tag.fail(f"more than {RANKS} gpus {RANKS.note}")
         self.algo.gpus.append(Gpu(tag))
 
     def block(self, tag: Tag) -> None:
         assert self.algo is not None
         blocks = self.algo.gpus[-1].blocks
-        if len(blocks) >= MAX_BLOCKS:
-            raise tag.fail(f"more than {MAX_BLOCKS} thread blocks in one gpu")
+        if len(blocks) >= BLOCKS:
+            raise tag.fail(f"more than {BLOCKS} thread blocks in one gpu {BLOCKS.note}")
         self.count(tag)
         blocks.append(Block(tag))
 
     def count(self, tag: Tag) -> None:
         self.elements += 1
-        if self.elements > MAX_INSTRUCTIONS:
-            raise tag.fail(f"more than {MAX_INSTRUCTIONS} tbs and steps; this is no real plan")
+        if self.elements > INSTRUCTIONS:
+            raise tag.fail(f"more than {INSTRUCTIONS} tbs and steps {INSTRUCTIONS.note}")
 
     def step(self, tag: Tag) -> None:
         assert self.algo is not None

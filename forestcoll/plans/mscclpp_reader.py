@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, cast
 
 from forestcoll.errors import PlanError, UnsupportedError, did_you_mean
+from forestcoll.input_limits import BLOCKS, CHUNKS, INSTRUCTIONS, RANKS
 from forestcoll.plans import mscclpp_header as header
 from forestcoll.plans import packet_rules, switch_rules
 from forestcoll.plans.json_text import List, Object, parse
@@ -25,8 +26,6 @@ from forestcoll.plans.onesided_rules import (
 )
 from forestcoll.plans.rules import (
     MAX_BYTES,
-    MAX_INSTRUCTIONS,
-    MAX_RANKS,
     Notes,
     check_header,
 )
@@ -48,8 +47,6 @@ from forestcoll.program import (
 )
 from forestcoll.targets import MSCCLPP
 
-MAX_CHUNKS = 2**18  # chunks of one buffer
-MAX_BLOCKS = 4096  # thread blocks of one rank
 _TOP = 2**31 - 1
 
 OPS = {
@@ -119,8 +116,8 @@ def loads(
     name = top.text("name")
     collective = collective or header.read_collective(top, notes)
     gpus = top.list("gpus")
-    if not 1 <= len(gpus) <= MAX_RANKS:
-        raise gpus.fail(f"{len(gpus)} ranks; a plan has 1 to {MAX_RANKS}")
+    if not 1 <= len(gpus) <= RANKS:
+        raise gpus.fail(f"{len(gpus)} ranks; a plan has 1 to {RANKS} {RANKS.note}")
     reader = _Reader(notes, len(gpus))
     ranks = tuple(_read_rank(reader, r, gpus.object(r, f"rank {r}")) for r in range(len(gpus)))
     protocol, double = header.read_protocol(top, notes)
@@ -185,16 +182,16 @@ def _read_rank(reader: _Reader, r: int, gpu: Object) -> RankProgram:
     )
     semaphores = _objects(gpu, "semaphores")
     blocks = gpu.list("threadblocks")
-    if len(blocks) > MAX_BLOCKS:
-        raise blocks.fail(f"{len(blocks)} thread blocks; at most {MAX_BLOCKS}")
+    if len(blocks) > BLOCKS:
+        raise blocks.fail(f"{len(blocks)} thread blocks {BLOCKS.note}")
     return RankProgram(
         tuple(
             _read_block(reader, rank, b, blocks.object(b, f"rank {r}, thread block {b}"))
             for b in range(len(blocks))
         ),
-        input_chunks=gpu.integer("input_chunks", 1, MAX_CHUNKS),
-        output_chunks=gpu.integer("output_chunks", 1, MAX_CHUNKS),
-        scratch_chunks=gpu.integer("scratch_chunks", 0, MAX_CHUNKS),
+        input_chunks=gpu.integer("input_chunks", 1, CHUNKS),
+        output_chunks=gpu.integer("output_chunks", 1, CHUNKS),
+        scratch_chunks=gpu.integer("scratch_chunks", 0, CHUNKS),
         semaphores=tuple(s.integer("init_value", -(2**31), _TOP) for s in semaphores),
     )
 
@@ -344,15 +341,15 @@ def _read_pipeline(reader: _Reader, block: _Block, op: Object) -> Pipeline:
         body.append(_read_operation(reader, block, inner))
     return Pipeline(
         tuple(body),
-        chunks=context.integer("num_chunks", 1, MAX_CHUNKS),
+        chunks=context.integer("num_chunks", 1, CHUNKS),
         unit_bytes=context.integer("unit_size", 1, 2**32 - 1),
     )
 
 
 def _read_operation(reader: _Reader, block: _Block, entry: Object) -> Instruction:
     reader.count += 1
-    if reader.count > MAX_INSTRUCTIONS:
-        raise entry.fail(f"more than {MAX_INSTRUCTIONS} operations; this is no plan for a machine")
+    if reader.count > INSTRUCTIONS:
+        raise entry.fail(f"more than {INSTRUCTIONS} operations {INSTRUCTIONS.note}")
     word = entry.text("name")
     if word in UNSUPPORTED:
         raise UnsupportedError(
@@ -466,8 +463,8 @@ def _objects(entry: Object, key: str) -> list[Object]:
 
 
 def _read_ref(reader: _Reader, block: _Block, item: Object, kind: str) -> Ref:
-    offset = item.integer("index", 0, MAX_CHUNKS)
-    count = item.integer("size", 1, MAX_CHUNKS)
+    offset = item.integer("index", 0, CHUNKS)
+    count = item.integer("size", 1, CHUNKS)
     ways = [key for key in ("type", "buffer_id", "switch_channel_id") if item.has(key)]
     if len(ways) != 1 or (ways[0] == "switch_channel_id" and kind != "switch"):
         more = ", or switch_channel_id" if kind == "switch" else ""

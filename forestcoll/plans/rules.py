@@ -8,13 +8,11 @@ to make sure that what a file says can be held in a Program without surprises fo
 from __future__ import annotations
 
 from forestcoll.errors import PlanError
+from forestcoll.input_limits import RANKS
 from forestcoll.program import Buffer, Collective, Op, Program, RankProgram, Ref
 
 # Bounds for reading: far above every real plan, low enough that nonsense costs neither time nor
 # memory. They bound the sum of all instructions, not what one thread block may hold.
-MAX_FILE_BYTES = 256 * 2**20
-MAX_RANKS = 16384
-MAX_INSTRUCTIONS = 2**20
 MAX_BYTES = 2**63 - 1  # sizes are signed 64-bit numbers in the runtimes
 
 # Spelling of the collectives in both formats (NCCL's own words).
@@ -93,8 +91,8 @@ def shares(collective: Collective, n: int, total: int) -> tuple[int, int]:
 def check_header(program: Program) -> int:
     """The number of chunks of the whole data; PlanError when what is not a step is wrong."""
     n = program.n
-    if not 1 <= n <= MAX_RANKS:
-        raise PlanError(f"a plan needs 1 to {MAX_RANKS} ranks; this program has {n}")
+    if not 1 <= n <= RANKS:
+        raise PlanError(f"a plan needs 1 to {RANKS} ranks; this program has {n}")
     if program.protocol not in ("Simple", "LL", "LL128"):
         raise PlanError(f"protocol {program.protocol!r}; protocols are Simple, LL and LL128")
     if not program.in_place and not program.out_of_place:

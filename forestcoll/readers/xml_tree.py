@@ -8,10 +8,7 @@ from dataclasses import dataclass, field
 from xml.parsers import expat
 
 from forestcoll.errors import TopologyError
-
-MAX_BYTES = 8 * 2**20
-MAX_ELEMENTS = 100_000
-MAX_DEPTH = 64
+from forestcoll.input_limits import DUMP_BYTES, DUMP_DEPTH, DUMP_ELEMENTS
 
 
 @dataclass(slots=True, eq=False)
@@ -59,8 +56,8 @@ class Element:
 
 def parse(text: str, source: str) -> Element:
     """The root element of `text`. Raises `TopologyError` with the line when it is not such XML."""
-    if len(text) > MAX_BYTES:
-        raise TopologyError(f"{source}: larger than {MAX_BYTES // 2**20} MiB")
+    if len(text) > DUMP_BYTES:
+        raise TopologyError(f"{source}: larger than {DUMP_BYTES // 2**20} MiB {DUMP_BYTES.note}")
     builder = _Builder(source)
     try:
         builder.parser.Parse(text.encode("utf-8"), True)
@@ -91,10 +88,10 @@ class _Builder:
         parent = self.open[-1] if self.open else None
         element = Element(tag, attributes, line, self.source, parent)
         self.count += 1
-        if self.count > MAX_ELEMENTS:
-            raise element.error(f"more than {MAX_ELEMENTS:,} elements")
-        if len(self.open) >= MAX_DEPTH:
-            raise element.error(f"nested more than {MAX_DEPTH} deep")
+        if self.count > DUMP_ELEMENTS:
+            raise element.error(f"more than {DUMP_ELEMENTS:,} elements {DUMP_ELEMENTS.note}")
+        if len(self.open) >= DUMP_DEPTH:
+            raise element.error(f"nested more than {DUMP_DEPTH} deep {DUMP_DEPTH.note}")
         if parent is None:
             self.root = element
         else:

@@ -44,8 +44,6 @@ from forestcoll.topology.file import (
 )
 from forestcoll.topology.model import (
     DEFAULT_LATENCY,
-    MAX_LINKS,
-    MAX_NODES,
     Adapter,
     Link,
     Node,
@@ -62,8 +60,6 @@ from forestcoll.topology.numbers import exact, show
 __all__ = [
     "DEFAULT_LATENCY",
     "FORMAT",
-    "MAX_LINKS",
-    "MAX_NODES",
     "Adapter",
     "Heading",
     "Link",

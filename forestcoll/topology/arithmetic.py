@@ -6,7 +6,7 @@
     unary   := "-" unary | power;  power := atom ("**" unary)?;  atom := number | name | "(" or ")"
 
 "/" is exact (25 / 2 is 25/2), "//" rounds down. Truth is 1 and 0. Every result is bounded by
-`numbers.LARGEST`, text by 200 characters and nesting by 24, so that no input can make it run away.
+`numbers.LARGEST`, text and nesting by `input_limits`, so that no input can make it run away.
 """
 
 from __future__ import annotations
@@ -20,6 +20,12 @@ from functools import lru_cache
 from itertools import product
 
 from forestcoll.errors import TopologyError, did_you_mean
+from forestcoll.input_limits import (
+    DIGITS,
+    EXPRESSION_DEPTH,
+    EXPRESSION_LENGTH,
+    RANGE_VALUES,
+)
 from forestcoll.topology.numbers import DECIMAL, exact, is_small
 
 Number = int | Fraction
@@ -35,9 +41,6 @@ _COMPARE: dict[str, Callable[[Number, Number], bool]] = {
     ">": operator.gt,
     ">=": operator.ge,
 }
-MAX_LENGTH = 200
-MAX_NESTING = 24
-MAX_RANGE = 200_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +112,9 @@ class Template:
                 yield f"{before}{value}{after}"
             return
         for c in choices:
-            if len(c) > MAX_RANGE:
+            if len(c) > RANGE_VALUES:
                 raise TopologyError(
-                    f"'{self.text}' counts over {len(c):,} values; {MAX_RANGE:,} at most"
+                    f"'{self.text}' counts over {len(c):,} values {RANGE_VALUES.note}"
                 )
         for values in product(*choices):
             yield "".join(map(str, values))
@@ -120,8 +123,11 @@ class Template:
 @lru_cache(maxsize=4096)
 def compile_expression(text: str) -> Expression:
     """`text` as an expression. Raises `TopologyError` where it is none."""
-    if len(text) > MAX_LENGTH:
-        raise TopologyError(f"'{text[:40]}...' is longer than {MAX_LENGTH} characters")
+    if len(text) > EXPRESSION_LENGTH:
+        raise TopologyError(
+            f"'{text[:40]}...' is longer than {EXPRESSION_LENGTH} characters "
+            f"{EXPRESSION_LENGTH.note}"
+        )
     parser = _Parser(text)
     run = parser.disjunction()
     parser.end()
@@ -149,8 +155,11 @@ def compile_template(text: str) -> Template:
 
 @lru_cache(maxsize=4096)
 def _compile_braces(text: str) -> Template:
-    if len(text) > MAX_LENGTH:
-        raise TopologyError(f"'{text[:40]}...' is longer than {MAX_LENGTH} characters")
+    if len(text) > EXPRESSION_LENGTH:
+        raise TopologyError(
+            f"'{text[:40]}...' is longer than {EXPRESSION_LENGTH} characters "
+            f"{EXPRESSION_LENGTH.note}"
+        )
     parts: list[str | Expression | Range] = []
     at = 0
     for match in re.finditer(r"\{([^{}]*)\}", text):
@@ -202,8 +211,8 @@ class _Parser:
 
     def deeper(self) -> None:
         self.depth += 1
-        if self.depth > MAX_NESTING:
-            raise self.wrong(f"nested more than {MAX_NESTING} deep")
+        if self.depth > EXPRESSION_DEPTH:
+            raise self.wrong(f"nested more than {EXPRESSION_DEPTH} deep {EXPRESSION_DEPTH.note}")
 
     def disjunction(self) -> Run:
         run = self.conjunction()
@@ -288,7 +297,7 @@ class _Parser:
         def run(names: Names) -> Number:
             result = compute(left(names), right(names))
             if not is_small(result):
-                raise self.wrong("the result has more than 40 digits")
+                raise self.wrong(f"the result has more than {DIGITS} digits {DIGITS.note}")
             return result
 
         return run

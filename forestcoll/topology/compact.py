@@ -10,6 +10,7 @@ from functools import lru_cache
 from itertools import chain, islice
 
 from forestcoll.errors import TopologyError, did_you_mean
+from forestcoll.input_limits import LINKS, LOOP_INDICES, LOOP_ROUNDS, NODES
 from forestcoll.topology.arithmetic import (
     Expression,
     Number,
@@ -20,8 +21,6 @@ from forestcoll.topology.arithmetic import (
     compile_template,
 )
 from forestcoll.topology.model import (
-    MAX_LINKS,
-    MAX_NODES,
     Link,
     Node,
     check_id,
@@ -37,7 +36,6 @@ NODE_KEYS = ("kind", "multicast", "aggregation", "when")
 LINK_KEYS = ("src", "dst", "bandwidth", "latency", "count", "oneway", "for", "when")
 PARAMETER_KEYS = ("default", "minimum", "maximum", "type", "description")
 RESERVED = ("and", "or", "not", "true", "false", "box")
-MAX_LOOPS = 8
 _PLAIN = re.compile(r"[+-]?(?:\.?(?:inf|infinity|nan)|[0-9.]+(?:[eE][+-]?[0-9]+)?)", re.IGNORECASE)
 
 
@@ -170,8 +168,10 @@ class Expansion:
     def step(self, rounds: int = 1) -> None:
         """One more round of a loop, or several: also loops that make nothing must end."""
         self.steps += rounds
-        if self.steps > 2 * MAX_LINKS:
-            raise TopologyError(f"loops go round more than {2 * MAX_LINKS:,} times")
+        if self.steps > LOOP_ROUNDS:
+            raise TopologyError(
+                f"loops go round more than {LOOP_ROUNDS:,} times {LOOP_ROUNDS.note}"
+            )
 
     def boxes(self, value: Value) -> None:
         """Repeats the template of `boxes:` under box0/, box1/, ..."""
@@ -183,8 +183,8 @@ class Expansion:
             count = compile_expression(count_text.text).integer(self.values)
             if count < 1:
                 raise TopologyError(f"{count} boxes; at least 1 is needed")
-            if count > MAX_NODES:
-                raise TopologyError(f"{count:,} boxes exceed the limit of {MAX_NODES:,} nodes")
+            if count > NODES:
+                raise TopologyError(f"{count:,} boxes are more than {NODES:,} nodes {NODES.note}")
         nodes = source.table(table.items["nodes"], "boxes: nodes")
         if not nodes.items:
             raise source.error(nodes.line, "boxes: nodes is empty")
@@ -345,7 +345,7 @@ class Expansion:
 
     def names(self, prefix: str, template: Template, names: Mapping[str, Number]) -> list[str]:
         """The node ids that a template stands for; never many more than there may be links."""
-        return [prefix + name for name in islice(template.expand(names), MAX_LINKS + 1)]
+        return [prefix + name for name in islice(template.expand(names), LINKS + 1)]
 
 
 def _mentions(value: Value, name: str) -> bool:
@@ -419,8 +419,10 @@ def _loops(value: Value | None, what: str, expansion: Expansion) -> tuple[tuple[
         return ()
     source = expansion.source
     table = source.table(value, f"{what}: for")
-    if len(table.items) > MAX_LOOPS:
-        raise source.error(table.line, f"{what}: for: more than {MAX_LOOPS} indices")
+    if len(table.items) > LOOP_INDICES:
+        raise source.error(
+            table.line, f"{what}: for: more than {LOOP_INDICES} indices {LOOP_INDICES.note}"
+        )
     loops: list[tuple[str, Range]] = []
     for index, entry in table.items.items():
         line = table.lines[index]

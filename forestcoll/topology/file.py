@@ -11,6 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from forestcoll.errors import TopologyError
+from forestcoll.input_limits import TOPOLOGY_BYTES
 from forestcoll.topology.arithmetic import Number, compile_template
 from forestcoll.topology.compact import (
     Expansion,
@@ -21,7 +22,7 @@ from forestcoll.topology.compact import (
 )
 from forestcoll.topology.model import Link, Topology, check_name
 from forestcoll.topology.numbers import show
-from forestcoll.topology.source import MAX_BYTES, Source, Table, parse
+from forestcoll.topology.source import Source, Table, parse
 
 FORMAT = "forestcoll.topology/1"
 FILE_KEYS = ("format", "name", "description", "parameters", "boxes", "nodes", "links")
@@ -83,11 +84,13 @@ def read_text(path: str | Path) -> str:
     path = Path(path)
     try:
         with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
+            data = file.read(TOPOLOGY_BYTES + 1)
     except OSError as error:
         raise TopologyError(f"{path}: cannot be read: {error.strerror or error}") from None
-    if len(data) > MAX_BYTES:
-        raise TopologyError(f"{path}: larger than {MAX_BYTES // 2**20} MiB; no topology file is")
+    if len(data) > TOPOLOGY_BYTES:
+        raise TopologyError(
+            f"{path}: larger than {TOPOLOGY_BYTES // 2**20} MiB {TOPOLOGY_BYTES.note}"
+        )
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

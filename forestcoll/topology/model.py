@@ -11,6 +11,7 @@ from itertools import cycle, islice
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from forestcoll.errors import InfeasibleError, TopologyError, did_you_mean
+from forestcoll.input_limits import LINKS, NODES, PARALLEL_LINKS
 from forestcoll.topology.numbers import exact
 
 if TYPE_CHECKING:
@@ -31,9 +32,6 @@ class _AsExact:
 Kind = Literal["gpu", "switch"]
 Exact = Annotated[Fraction, _AsExact]
 
-MAX_NODES = 200_000
-MAX_LINKS = 1_000_000
-MAX_COUNT = 1_000_000
 DEFAULT_LATENCY = Fraction(1)  # microseconds a link, where the file states none
 
 _ID = re.compile(r"[\w.:@+#-]+(?:/[\w.:@+#-]+)*")
@@ -114,8 +112,8 @@ class Link:
             raise TopologyError(f"bandwidth {self.bandwidth} must be more than 0 GB/s")
         if self.latency is not None and self.latency < 0:
             raise TopologyError(f"latency {self.latency} must not be negative (microseconds)")
-        if not 1 <= self.count <= MAX_COUNT:
-            raise TopologyError(f"count {self.count} must be between 1 and {MAX_COUNT:,}")
+        if not 1 <= self.count <= PARALLEL_LINKS:
+            raise TopologyError(f"count {self.count} must be between 1 and {PARALLEL_LINKS:,}")
 
     def between(self, src: str, dst: str) -> Link:
         """The same link between two other nodes; not validated again, there may be a million."""
@@ -291,10 +289,10 @@ def _settle(value: object) -> None:
 
 def check_sizes(nodes: int, links: int) -> None:
     """Nothing within the limits of a topology; else `TopologyError`."""
-    if nodes > MAX_NODES:
-        raise TopologyError(f"more than {MAX_NODES:,} nodes: make the topology smaller")
-    if links > MAX_LINKS:
-        raise TopologyError(f"more than {MAX_LINKS:,} links: make the topology smaller")
+    if nodes > NODES:
+        raise TopologyError(f"more than {NODES:,} nodes: make the topology smaller {NODES.note}")
+    if links > LINKS:
+        raise TopologyError(f"more than {LINKS:,} links: make the topology smaller {LINKS.note}")
 
 
 def unknown_node(node: str, known: Iterable[str]) -> str:

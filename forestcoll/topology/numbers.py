@@ -8,8 +8,9 @@ from decimal import Decimal
 from fractions import Fraction
 
 from forestcoll.errors import TopologyError
+from forestcoll.input_limits import DIGITS
 
-LARGEST = 10**40
+LARGEST: int = 10**DIGITS
 """Numerators and denominators beyond this are refused before any arithmetic is done with them."""
 
 _DECIMAL = r"(?:[0-9]{1,40}(?:\.[0-9]{0,40})?|\.[0-9]{1,40})(?:[eE][+-]?[0-9]{1,2})?"
@@ -32,7 +33,7 @@ def exact(value: object) -> Fraction:
     Takes integers, fractions, decimals, and text such as "25", "37.5", "1e3" or "325/15". A float
     is read as its shortest decimal (37.3 is 373/10), which is what a person meant by it.
 
-    Raises `TopologyError` when it is no number, not finite, or has more than 40 digits.
+    Raises `TopologyError` when it is no number, not finite, or has more than `DIGITS` digits.
     """
     if type(value) is Fraction and is_small(value):
         return value
@@ -41,7 +42,9 @@ def exact(value: object) -> Fraction:
     if isinstance(value, int | Fraction):
         number = Fraction(value)
         if not is_small(number):
-            raise TopologyError("a number of more than 40 digits is out of range")
+            raise TopologyError(
+                f"a number of more than {DIGITS} digits is out of range {DIGITS.note}"
+            )
         return number
     if isinstance(value, float) and not math.isfinite(value):
         raise TopologyError(f"{value} is not finite")
@@ -52,14 +55,14 @@ def exact(value: object) -> Fraction:
     if match is None:
         shown = text if len(text) <= 40 else text[:40] + "..."
         if _TOO_LONG.fullmatch(text.strip()):
-            raise TopologyError(f"{shown} is out of range: more than 40 digits")
+            raise TopologyError(f"{shown} is out of range: more than {DIGITS} digits {DIGITS.note}")
         raise TopologyError(f"'{shown}' is not a number (such as 25, 37.5 or \"325/15\")")
     over = Fraction(match[2]) if match[2] else Fraction(1)
     if over == 0:
         raise TopologyError(f"'{text}' divides by zero")
     number = Fraction(match[1]) / over
     if not is_small(number):
-        raise TopologyError(f"'{text}' is out of range: more than 40 digits")
+        raise TopologyError(f"'{text}' is out of range: more than {DIGITS} digits {DIGITS.note}")
     return number
 
 

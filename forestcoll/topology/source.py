@@ -13,10 +13,7 @@ from dataclasses import dataclass, field
 import yaml
 
 from forestcoll.errors import TopologyError, did_you_mean
-
-MAX_BYTES = 24 * 2**20
-MAX_VALUES = 2_500_000
-MAX_DEPTH = 16
+from forestcoll.input_limits import TOPOLOGY_BYTES, YAML_DEPTH, YAML_VALUES
 
 
 @dataclass(slots=True)
@@ -102,10 +99,12 @@ def parse(text: str, source: Source) -> Table:
     """The mapping that the YAML document `text` holds.
 
     Raises `TopologyError` for what is not YAML, not one mapping, repeats a key, uses anchors,
-    aliases or tags, or goes beyond the bounds at the head of this file.
+    aliases or tags, or goes beyond `input_limits`.
     """
-    if len(text) > MAX_BYTES:
-        raise TopologyError(f"{source.name}: larger than {MAX_BYTES // 2**20} MiB")
+    if len(text) > TOPOLOGY_BYTES:
+        raise TopologyError(
+            f"{source.name}: larger than {TOPOLOGY_BYTES // 2**20} MiB {TOPOLOGY_BYTES.note}"
+        )
     builder = _Builder(source)
     try:
         # The C parser is some ten times faster; both give the same events.
@@ -148,8 +147,10 @@ class _Builder:
             self.add(value)
             self.stack.append(value)
             self.keys.append(None)
-            if len(self.stack) > MAX_DEPTH:
-                raise self.source.error(line, f"nested more than {MAX_DEPTH} deep")
+            if len(self.stack) > YAML_DEPTH:
+                raise self.source.error(
+                    line, f"nested more than {YAML_DEPTH} deep {YAML_DEPTH.note}"
+                )
         elif isinstance(event, yaml.MappingEndEvent | yaml.SequenceEndEvent):
             self.stack.pop()
             self.keys.pop()
@@ -163,8 +164,10 @@ class _Builder:
 
     def add(self, value: Value) -> None:
         self.values += 1
-        if self.values > MAX_VALUES:
-            raise self.source.error(value.line, f"more than {MAX_VALUES:,} values")
+        if self.values > YAML_VALUES:
+            raise self.source.error(
+                value.line, f"more than {YAML_VALUES:,} values {YAML_VALUES.note}"
+            )
         if not self.stack:
             self.root = value
             return

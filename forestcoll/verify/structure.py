@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 
 from forestcoll.errors import PlanError, UnsupportedError
+from forestcoll.input_limits import CHECK_STEPS, LOCATIONS, SLICES
 from forestcoll.program import (
     FABRIC,
     PACKETS,
@@ -22,10 +23,6 @@ from forestcoll.program import (
     ThreadBlock,
 )
 from forestcoll.verify.layout import BUFFER_NAMES, Sizes
-
-GRAIN_LIMIT = 64
-LOCATION_LIMIT = 4_000_000
-WORK_LIMIT = 12_000_000
 
 LOCAL = frozenset({Op.NOP, Op.COPY, Op.REDUCE, Op.REDUCE_TO})
 RECEIVES = frozenset(
@@ -417,21 +414,22 @@ def scale_of(program: Program, sizes: Sizes, *, rounds: int, launches: int) -> S
                     instructions += 1
                     work += times * (2 + len(i.channels))
                     if i.src or i.dst:
-                        grain = min(math.lcm(grain, i.part[1]), GRAIN_LIMIT + 1)
+                        grain = min(math.lcm(grain, i.part[1]), SLICES + 1)
                         work += sum([ref.count for ref in (*i.src, *i.dst)])
-    if grain > GRAIN_LIMIT:
+    if grain > SLICES:
         raise UnsupportedError(
-            f"the instructions' parts cut a chunk into more than {GRAIN_LIMIT} slices"
+            f"the instructions' parts cut a chunk into more than {SLICES} slices {SLICES.note}"
         )
     locations = grain * sum(sizes.input + sizes.output + count for count in sizes.scratch)
-    if locations > LOCATION_LIMIT:
+    if locations > LOCATIONS:
         raise UnsupportedError(
             f"the buffers hold {locations // grain} chunks in all; "
-            f"at most {LOCATION_LIMIT // grain} can be checked"
+            f"at most {LOCATIONS // grain} can be checked {LOCATIONS.note}"
         )
     work *= grain * launches
-    if work > WORK_LIMIT:
+    if work > CHECK_STEPS:
         raise UnsupportedError(
-            f"the program takes {work} steps on chunks to check; at most {WORK_LIMIT} are done"
+            f"the program takes {work} steps on chunks to check; at most {CHECK_STEPS} are done "
+            f"{CHECK_STEPS.note}"
         )
     return Scale(grain, rounds, instructions)

@@ -1,0 +1,71 @@
+"""Limits on input: what a file of any origin may cost before it is refused. All of them stand here.
+
+Counts (bytes, nodes, trees, digits, steps) refuse the same input on every machine, before it has
+cost anything. A refusal names its limit.
+
+Limits of the runtimes and of their formats are no limits on input: they stand with the format.
+"""
+
+from __future__ import annotations
+
+
+class Limit(int):
+    """The most there may be of something; an integer that knows its name."""
+
+    name: str
+
+    def __new__(cls, most: int, name: str) -> Limit:
+        """`most`, called `name`."""
+        limit = super().__new__(cls, most)
+        limit.name = name
+        return limit
+
+    def __getnewargs__(self) -> tuple[int, str]:  # type: ignore[override]
+        return int(self), self.name
+
+    @property
+    def note(self) -> str:
+        """`"(input limit NODES: 200,000)"`, for the end of a refusal."""
+        return f"(input limit {self.name}: {self:,})"
+
+
+# Bytes that are read at most
+FILE_BYTES = Limit(2**30, "FILE_BYTES")  # forests, groups, standard input
+PLAN_BYTES = Limit(2**28, "PLAN_BYTES")  # a plan, a file of a plan set
+TOPOLOGY_BYTES = Limit(24 * 2**20, "TOPOLOGY_BYTES")
+DUMP_BYTES = Limit(8 * 2**20, "DUMP_BYTES")  # topologies that other programs wrote
+
+# Shape of the text
+YAML_VALUES = Limit(2_500_000, "YAML_VALUES")
+YAML_DEPTH = Limit(16, "YAML_DEPTH")
+DUMP_ELEMENTS = Limit(100_000, "DUMP_ELEMENTS")
+DUMP_DEPTH = Limit(64, "DUMP_DEPTH")
+PLAN_VALUES = Limit(2**23, "PLAN_VALUES")  # a JSON value takes up to some 100 bytes when read
+PLAN_ELEMENTS = Limit(2**21, "PLAN_ELEMENTS")
+PLAN_DEPTH = Limit(32, "PLAN_DEPTH")
+
+# Numbers
+DIGITS = Limit(40, "DIGITS")  # of a numerator or denominator in a topology
+PLAN_DIGITS = Limit(25, "PLAN_DIGITS")
+
+# Topologies
+NODES = Limit(200_000, "NODES")
+LINKS = Limit(1_000_000, "LINKS")
+PARALLEL_LINKS = Limit(1_000_000, "PARALLEL_LINKS")  # `count` of a link
+LOOP_INDICES = Limit(8, "LOOP_INDICES")
+LOOP_ROUNDS = Limit(2_000_000, "LOOP_ROUNDS")
+EXPRESSION_LENGTH = Limit(200, "EXPRESSION_LENGTH")  # characters
+EXPRESSION_DEPTH = Limit(24, "EXPRESSION_DEPTH")
+RANGE_VALUES = Limit(200_000, "RANGE_VALUES")
+
+# Forests
+TREE_EDGES = Limit(4_000_000, "TREE_EDGES")  # the same, and when a compact forest is written out
+
+# Plans
+RANKS = Limit(16384, "RANKS")
+BLOCKS = Limit(4096, "BLOCKS")  # thread blocks of a rank
+INSTRUCTIONS = Limit(2**20, "INSTRUCTIONS")
+CHUNKS = Limit(2**18, "CHUNKS")  # of one buffer, in MSCCL++ JSON
+SLICES = Limit(64, "SLICES")  # that the instructions' parts cut a chunk into
+LOCATIONS = Limit(4_000_000, "LOCATIONS")  # slices of chunks, all buffers
+CHECK_STEPS = Limit(12_000_000, "CHECK_STEPS")  # a symbolic run's steps on chunks
