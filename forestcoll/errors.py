@@ -68,6 +68,14 @@ class OutputError(ForestCollError):
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """`"; did you mean 'gpu7'?"` for the nearest known word, or the empty string."""
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f"; did you mean '{near[0]}'?" if near else ""
+    """`"; did you mean 'gpu7'?"` for the nearest known word, or the empty string.
+
+    Case, hyphens and underscores make no difference: 'All_Reduce' means 'allreduce'.
+    """
+    plain = {_plain(name): name for name in reversed(list(known))}
+    near = difflib.get_close_matches(_plain(word), list(plain), n=1, cutoff=0.6)
+    return f"; did you mean '{plain[near[0]]}'?" if near else ""
+
+
+def _plain(word: str) -> str:
+    return word.casefold().replace("_", "").replace("-", "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -274,13 +275,26 @@ def select_ranks(topology: Topology, patterns: Sequence[str]) -> tuple[str, ...]
                     f"'{gpus[0]}' to '{gpus[-1]}'"
                 )
         else:
-            raise TopologyError(f"unknown rank '{pattern}'{did_you_mean(pattern, gpus[:5_000])}")
+            raise TopologyError(f"unknown rank '{pattern}'{_meant(pattern, gpus)}")
         for gpu in matches:
             if gpu in chosen:
                 again = f", by '{chosen[gpu]}' and '{pattern}'" if chosen[gpu] != pattern else ""
                 raise TopologyError(f"rank '{gpu}' is given twice{again}")
             chosen[gpu] = pattern
     return tuple(chosen)
+
+
+def _meant(pattern: str, gpus: Sequence[str]) -> str:
+    """What an unknown rank probably stands for: GPUs by number ("3", "0-3"), or a slip."""
+    numbers = re.fullmatch(r"(\d{1,6})(?:\s*(?:-|\.\.|:)\s*(\d{1,6}))?", pattern)
+    if numbers is None:
+        return did_you_mean(pattern, gpus[:5_000])
+    first, last = int(numbers[1]), int(numbers[2] or numbers[1])
+    if not first <= last < len(gpus):
+        return f"; ranks are named by id: there are {len(gpus)} GPUs, '{gpus[0]}' to '{gpus[-1]}'"
+    named = gpus[first : last + 1]
+    listed = ",".join(named) if len(named) <= 8 else f"{named[0]},...,{named[-1]}"
+    return f"; ranks are named by id or glob: did you mean '{listed}'?"
 
 
 def is_symmetric(graph: CapacityGraph) -> bool:

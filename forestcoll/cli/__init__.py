@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import click
 
 import forestcoll
-from forestcoll.cli import commands, talk
+from forestcoll.cli import commands, completion, hints, talk
 from forestcoll.cli.deploy import deploy
 from forestcoll.cli.front import front
 from forestcoll.cli.lab import lab
@@ -34,6 +34,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # looking for cycles among them at every turn would take a quarter of its time.
         gc.set_threshold(200_000, 10, 10)
     try:
+        answered = completion.answer(cli) if arguments is None else None
+        if answered is not None:
+            return answered
         # Not cli.main(): it has ways of its own with Ctrl-C and broken pipes.
         with cli.make_context("forestcoll", words) as context:
             code = cli.invoke(context)
@@ -46,7 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     except click.UsageError as error:
         where = error.ctx.command_path if error.ctx else "forestcoll"
-        return talk.complain(f"{_one_line(error.format_message())} (see '{where} --help')", 2)
+        said = _one_line(error.format_message())
+        return talk.complain(f"{said}{hints.of_usage(error, words)} (see '{where} --help')", 2)
     except click.ClickException as error:
         return talk.complain(error.format_message(), 1)
     except ForestCollError as error:
@@ -74,7 +78,24 @@ def _version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
         ctx.exit()
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+def _be_quiet(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
+    if asked:
+        talk.be_quiet(ctx)
+
+
+@click.group(
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog=hints.examples(
+        "forestcoll optimum -t dgx-a100 --set boxes=2 -c allgather",
+        "forestcoll synthesize -t dgx-a100 --set boxes=2 -c allreduce -o out/",
+        "forestcoll verify out/",
+        "forestcoll run out/dgx-a100-2.allreduce.mscclpp.json --size 64M",
+        "",
+        "Completion: a line in ~/.bashrc (zsh: the same with zsh_source, in ~/.zshrc)",
+        'eval "$(_FORESTCOLL_COMPLETE=bash_source forestcoll)"',
+        "fish: _FORESTCOLL_COMPLETE=fish_source forestcoll | source",
+    ),
+)
 @click.option(
     "--version",
     is_flag=True,
@@ -94,3 +115,18 @@ cli.add_command(front)
 cli.add_command(run)
 cli.add_command(lab)
 cli.add_command(topology)
+
+
+def _add_quiet(command: click.Command) -> None:
+    """`--quiet` for a command, or for all of a group."""
+    if isinstance(command, click.Group):
+        for inner in command.commands.values():
+            _add_quiet(inner)
+    words = "Say what is wrong and what was asked for, no more: no notes, reports, progress."
+    option = click.Option(
+        ("--quiet", "-q"), is_flag=True, expose_value=False, callback=_be_quiet, help=words
+    )
+    command.params.append(option)
+
+
+_add_quiet(cli)

@@ -9,6 +9,8 @@ import click
 
 from forestcoll.budget import Budget
 from forestcoll.cli import files, groups, plan_set
+from forestcoll.cli.completion import FileType, WordType
+from forestcoll.cli.hints import examples
 from forestcoll.cli.options import (
     FORMATS,
     HOLDS,
@@ -20,7 +22,7 @@ from forestcoll.cli.options import (
     plan_options,
     problem_options,
 )
-from forestcoll.cli.talk import complain, draw, print_json
+from forestcoll.cli.talk import complain, draw, print_json, report, show_progress
 from forestcoll.cli.verify import verify
 
 if TYPE_CHECKING:
@@ -31,7 +33,16 @@ if TYPE_CHECKING:
     from forestcoll.program import Protocol
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "forestcoll synthesize -t dgx-a100 --set boxes=2 -c allreduce -o out/",
+        "forestcoll synthesize -t H100-topology.xml -c allgather --target mscclpp -o out/",
+        "forestcoll synthesize -t mi300x -c allreduce --target rccl --sizes 1K:8G -o plans/",
+        "forestcoll synthesize -t dgx-h100 -c broadcast --root box0/gpu3 --format forest -o -",
+        "forestcoll synthesize -t dgx-a100 --set boxes=2 -c allreduce \\",
+        "    --without box0/gpu3-fabric --min-percent 99 -o out/",
+    )
+)
 @problem_options
 @choice_options
 @plan_options
@@ -43,7 +54,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--target",
-    type=click.Choice(TARGETS),
+    type=WordType(TARGETS),
     default="any",
     show_default=True,
     help="Runtime that the plans must fit.",
@@ -51,7 +62,7 @@ if TYPE_CHECKING:
 @click.option(
     "--format",
     "formats",
-    type=click.Choice(FORMATS),
+    type=WordType(FORMATS),
     multiple=True,
     help="What to write (repeatable). Default: the forest and every plan that the target reads.",
 )
@@ -63,7 +74,12 @@ if TYPE_CHECKING:
     "that says which one serves what.",
 )
 @click.option(
-    "--output", "-o", required=True, metavar="DIR|FILE|-", help="Where to write; '-' is stdout."
+    "--output",
+    "-o",
+    type=FileType(),
+    required=True,
+    metavar="DIR|FILE|-",
+    help="Where to write; '-' is stdout.",
 )
 @click.option("--force", is_flag=True, help="Overwrite files.")
 @json_option
@@ -129,10 +145,9 @@ def synthesize(
 
     from forestcoll import pipeline
     from forestcoll.report import synthesis
-    from forestcoll.report.progress import StageProgress
 
     loaded = time.perf_counter() - began
-    with StageProgress() as progress:
+    with show_progress() as progress:
         result = pipeline.synthesize(
             topology,
             problem.collective,
@@ -161,10 +176,17 @@ def synthesize(
     if as_json:
         print_json(synthesis.summary(result, timings, paths))
     else:
-        draw(synthesis.table(result, timings, paths), err=where.stdout)
+        report(synthesis.table(result, timings, paths), err=where.stdout)
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "forestcoll optimum -t dgx-a100 --set boxes=2 -c allgather",
+        "forestcoll optimum -t my-machine.yaml -c broadcast --root box0/gpu3 --json",
+        "forestcoll optimum -t dgx-a100 --set boxes=2 -c allgather --ranks 'box*/gpu[0-3]'",
+        "forestcoll optimum -t dgx-a100 --set boxes=2 -c allgather --groups 'box0/*;box1/*'",
+    )
+)
 @problem_options
 @json_option
 def optimum(problem: Problem, as_json: bool) -> None:
@@ -176,11 +198,10 @@ def optimum(problem: Problem, as_json: bool) -> None:
 
     from forestcoll import pipeline
     from forestcoll.report import synthesis
-    from forestcoll.report.progress import StageProgress
 
     began = time.perf_counter()
     collective = pipeline.parse_collective(problem.collective)
-    with StageProgress("optimum"):
+    with show_progress("optimum"):
         graph = pipeline.capacity_graph(topology, problem.ranks, problem.relays, problem.shares)
         root = pipeline.parse_root(graph, collective, problem.root)
         best = pipeline.optimum_of(graph, collective, root)
@@ -192,7 +213,7 @@ def optimum(problem: Problem, as_json: bool) -> None:
         draw(synthesis.optimum_table(*shown))
 
 
-@click.command()
+@click.command(epilog=examples("forestcoll doctor", "forestcoll doctor --json"))
 @json_option
 def doctor(as_json: bool) -> int:
     """Check this installation and this machine."""

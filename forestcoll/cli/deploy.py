@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 import click
 
 from forestcoll.cli import files
+from forestcoll.cli.completion import FileType, WordType
+from forestcoll.cli.hints import examples
 from forestcoll.cli.options import json_option
-from forestcoll.cli.talk import draw, print_json
+from forestcoll.cli.talk import draw, print_json, report, show_progress
 from forestcoll.errors import OutputError
 
 if TYPE_CHECKING:
@@ -18,12 +20,19 @@ if TYPE_CHECKING:
 NAMES = ("mscclpp", "msccl", "rccl", "torch")
 
 
-@click.command()
-@click.argument("plans", nargs=-1, required=True, metavar="PLAN|DIR...")
-@click.option("--runtime", type=click.Choice(NAMES), required=True, help="Who runs the plans.")
+@click.command(
+    epilog=examples(
+        "forestcoll deploy out/dgx-a100-2.allreduce.mscclpp.json --runtime mscclpp -o deployed/",
+        "forestcoll deploy plans/ --runtime rccl",
+        "bash deployed/run.sh python train.py",
+    )
+)
+@click.argument("plans", nargs=-1, type=FileType(), required=True, metavar="PLAN|DIR...")
+@click.option("--runtime", type=WordType(NAMES), required=True, help="Who runs the plans.")
 @click.option(
     "--output",
     "-o",
+    type=FileType(),
     metavar="DIR",
     help="Write plans, environment, checks and run.sh there. Default: only say what is needed.",
 )
@@ -39,13 +48,12 @@ def deploy(
     fails where the runtime's log does not show them at work.
     """
     from forestcoll import deploy as deployment
-    from forestcoll.report import deploy as report
-    from forestcoll.report.progress import StageProgress
+    from forestcoll.report import deploy as words
 
     folder = None if output is None else Path(output)
     if folder is not None and folder.exists() and not folder.is_dir():
         raise OutputError(f"{folder}: is no directory")
-    with StageProgress("reading plans"):
+    with show_progress("reading plans"):
         made = deployment.deploy([Path(p) for p in plans], runtime)
     written: list[Path] = []
     if folder is not None:
@@ -54,10 +62,11 @@ def deploy(
         files.write_all(texts, force)
         written = list(texts)
     if as_json:
-        print_json(report.summary(made, written))
+        print_json(words.summary(made, written))
         return
-    draw(report.served(made))
-    draw(report.facts(made, written))
+    say = report if written else draw  # what is needed is the result where nothing is written
+    say(words.served(made))
+    say(words.facts(made, written))
 
 
 def _check_alone(plans: Path, ours: set[str]) -> None:

@@ -6,11 +6,18 @@ import functools
 
 import click
 
+from forestcoll.cli.hints import examples
 from forestcoll.cli.options import Problem, json_option, problem_options
-from forestcoll.cli.talk import draw, print_json
+from forestcoll.cli.talk import draw, print_json, show_progress
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "forestcoll front -t mi250",
+        "forestcoll front -t dgx-a100 --set boxes=2 -c allreduce --no-plans",
+        "forestcoll front -t dgx-a100 --set boxes=64 -c allgather --rates --all",
+    )
+)
 @functools.partial(problem_options, collective="allgather")
 @click.option(
     "--plans/--no-plans",
@@ -37,9 +44,8 @@ def front(
 
     from forestcoll import pipeline
     from forestcoll.report import front as report
-    from forestcoll.report.progress import StageProgress
 
-    with StageProgress("front") as progress:
+    with show_progress("front") as progress:
         found = pipeline.front(
             topology,
             problem.collective,

@@ -9,7 +9,7 @@ import click
 
 from forestcoll.cli import files
 from forestcoll.cli.options import Problem
-from forestcoll.cli.talk import draw, print_json
+from forestcoll.cli.talk import draw, print_json, report, show_progress
 
 if TYPE_CHECKING:
     from typing import Literal
@@ -23,21 +23,20 @@ def optimum(problem: Problem, as_json: bool) -> None:
     topology = problem.load()
 
     from forestcoll import together
-    from forestcoll.report import groups as report
-    from forestcoll.report.progress import StageProgress
+    from forestcoll.report import groups as words
 
     began = time.perf_counter()
     asked = together.problem(
         topology, problem.collective, problem.groups, root=problem.root, relays=problem.relays
     )
-    with StageProgress("optimum"):
+    with show_progress("optimum"):
         best = together.optimum(asked)
         alone = together.alone(asked)
     took = time.perf_counter() - began
     if as_json:
-        print_json(report.optimum_summary(asked, best, alone, took))
+        print_json(words.optimum_summary(asked, best, alone, took))
     else:
-        draw(report.optimum_table(asked, best, alone, took))
+        draw(words.optimum_table(asked, best, alone, took))
 
 
 def synthesize(
@@ -56,14 +55,13 @@ def synthesize(
     topology = problem.load()
 
     from forestcoll import together
-    from forestcoll.report import groups as report
-    from forestcoll.report.progress import StageProgress
+    from forestcoll.report import groups as words
 
     loaded = time.perf_counter() - began
     asked = together.problem(
         topology, problem.collective, problem.groups, root=problem.root, relays=problem.relays
     )
-    with StageProgress() as progress:
+    with show_progress() as progress:
         result = together.synthesize(
             asked,
             trees=trees,
@@ -76,6 +74,6 @@ def synthesize(
     files.write_all(texts, force)
     timings = {"load": loaded, **result.timings}
     if as_json:
-        print_json(report.summary(asked, result, timings, list(texts)))
+        print_json(words.summary(asked, result, timings, list(texts)))
     else:
-        draw(report.table(asked, result, timings, list(texts)))
+        report(words.table(asked, result, timings, list(texts)))

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
+from forestcoll.cli.completion import FileType, TopologyType, WordType
+from forestcoll.cli.hints import examples
 from forestcoll.cli.options import SizeType, edit_options, json_option, load, set_option
-from forestcoll.cli.talk import draw, note, print_json
+from forestcoll.cli.talk import draw, note, print_json, show_progress
 from forestcoll.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -24,19 +26,26 @@ if TYPE_CHECKING:
 AGAINST = ("ring", "rings", "tree", "double-tree", "gloo")
 
 
-@click.command()
-@click.option("--topology", "-t", required=True, metavar="NAME|FILE", help="The fabric to build.")
+@click.command(
+    epilog=examples(
+        "sudo forestcoll lab -t dgx-a100 --set boxes=2",
+        "sudo forestcoll lab -t rail --set boxes=4 --against ring --against rings",
+        "sudo forestcoll lab -t mi250 --plan out/mi250-1.allreduce.msccl.xml --seconds 5",
+    )
+)
+@click.option("--topology", "-t", type=TopologyType(), required=True, help="The fabric to build.")
 @set_option
 @edit_options
 @click.option(
     "--plan",
+    type=FileType(),
     metavar="FILE",
     help="Plan of either format, for all GPUs of the topology; its forest file beside it tells "
     "the paths. Default: an allreduce is synthesized.",
 )
 @click.option(
     "--against",
-    type=click.Choice((*AGAINST, "none")),
+    type=WordType((*AGAINST, "none")),
     multiple=True,
     help="What to measure as well (repeatable), for allreduce. Default: all.",
 )
@@ -91,11 +100,10 @@ def lab(
         import forestcoll.torch  # noqa: F401 (which says so; else only the ranks import it)
     from forestcoll.lab.comparing import compare
     from forestcoll.report import lab as report
-    from forestcoll.report.progress import StageProgress
 
     graph = CapacityGraph.from_topology(wanted)
     program, forest = _read(Path(plan)) if plan else _synthesize(wanted)
-    with _ended_by_sigterm(), StageProgress("building the fabric") as progress:
+    with _ended_by_sigterm(), show_progress("building the fabric") as progress:
         result = compare(
             graph,
             program,

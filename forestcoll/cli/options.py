@@ -13,6 +13,13 @@ import click
 
 from forestcoll import pipeline, targets
 from forestcoll.budget import Budget
+from forestcoll.cli.completion import (
+    ParamType,
+    RanksType,
+    SettingType,
+    TopologyType,
+    WordType,
+)
 from forestcoll.program import Collective
 
 COLLECTIVES = tuple(c.value for c in Collective)
@@ -34,12 +41,8 @@ if TYPE_CHECKING:
     from forestcoll.graph import Relays
     from forestcoll.topology import Topology
 
-    _ParamType = click.ParamType[Any]
-else:
-    _ParamType = click.ParamType  # generic in the newest click only
 
-
-class GpusType(_ParamType):
+class GpusType(ParamType):
     """Numbers of GPUs: "0,1,3"."""
 
     name = "gpus"
@@ -57,7 +60,7 @@ class GpusType(_ParamType):
         return found
 
 
-class SizeType(_ParamType):
+class SizeType(ParamType):
     """Bytes: `64M`, `1.5G`, `4KiB`, `832`. K, M, G, T are powers of 1024, as in nccl-tests."""
 
     name = "size"
@@ -76,7 +79,7 @@ class SizeType(_ParamType):
         return int(number)
 
 
-class SizesType(_ParamType):
+class SizesType(ParamType):
     """`1K:8G`: from the first to the last, both as `SizeType` reads them."""
 
     name = "LOW:HIGH"
@@ -95,7 +98,7 @@ class SizesType(_ParamType):
         return sizes
 
 
-class TreesType(_ParamType):
+class TreesType(ParamType):
     """`auto` or a number of trees per root."""
 
     name = "K|auto"
@@ -110,7 +113,7 @@ class TreesType(_ParamType):
         return int(value)
 
 
-class InstancesType(_ParamType):
+class InstancesType(ParamType):
     """`auto` or a number of equal parts of every tree."""
 
     name = "N|auto"
@@ -125,7 +128,7 @@ class InstancesType(_ParamType):
         return int(value)
 
 
-class PercentType(_ParamType):
+class PercentType(ParamType):
     """A percentage as an exact number: `99`, `99.9`."""
 
     name = "percent"
@@ -141,7 +144,7 @@ class PercentType(_ParamType):
         return Fraction(match[1])
 
 
-class BudgetType(_ParamType):
+class BudgetType(ParamType):
     """`trees=8,channels=16,blocks=32,operations=48`: any of the four."""
 
     name = "budget"
@@ -163,22 +166,6 @@ class BudgetType(_ParamType):
                 self.fail(f"{match[1]} is given twice")
             found[match[1]] = int(match[2])
         return Budget(**found)
-
-
-class SettingType(_ParamType):
-    """`name=value`."""
-
-    name = "name=value"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, str]:
-        if isinstance(value, tuple):
-            return value
-        name, equals, text = value.partition("=")
-        if not equals or not name.strip() or not text.strip():
-            self.fail(f"'{value}' is not of the form name=value, such as boxes=2")
-        return name.strip(), text.strip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,25 +331,29 @@ def problem_options(
         click.option(
             "--topology",
             "-t",
+            type=TopologyType(),
             required=True,
-            metavar="NAME|FILE",
             help="Catalogue name, topology YAML, or NCCL topology dump.",
         ),
         set_option,
         edit_options,
-        click.option("--collective", "-c", type=click.Choice(COLLECTIVES), **needed),
+        click.option("--collective", "-c", type=WordType(COLLECTIVES), **needed),
         click.option(
-            "--root", metavar="ID|RANK", help="Root of broadcast, reduce; default rank 0."
+            "--root",
+            type=RanksType(),
+            metavar="ID|RANK",
+            help="Root of broadcast, reduce; default rank 0.",
         ),
         click.option(
             "--ranks",
+            type=RanksType(),
             multiple=True,
             metavar="ID,...",
             help="Take part: ids or globs ('box0/*'), in rank order. Default: every GPU.",
         ),
         click.option(
             "--relays",
-            type=click.Choice(("none", "idle", "all")),
+            type=WordType(("none", "idle", "all")),
             default="none",
             show_default=True,
             help="Which GPUs that are not ranks may forward data.",
@@ -433,13 +424,13 @@ def plan_options(command: F) -> F:
         ),
         click.option(
             "--protocol",
-            type=click.Choice(PROTOCOLS),
+            type=WordType(PROTOCOLS),
             help="How messages are sent: LL for few bytes, LL128 for some, Simple for many. "
             "Default: Simple, or what the collective needs instead.",
         ),
         click.option(
             "--nvls",
-            type=click.Choice(("in-place", "out-of-place")),
+            type=WordType(("in-place", "out-of-place")),
             help="Let the switch copy and add (MSCCL++ only), for such calls.",
         ),
         click.option(

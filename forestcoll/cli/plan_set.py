@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from forestcoll.cli import files
-from forestcoll.cli.talk import draw, print_json
+from forestcoll.cli.talk import print_json, report, show_progress
 from forestcoll.errors import OutputError
 
 if TYPE_CHECKING:
@@ -41,14 +41,13 @@ def synthesize(problem: Problem, how: How, where: Destination, force: bool, as_j
     began = time.perf_counter()
     topology = problem.load()
     from forestcoll import plan_set
-    from forestcoll.report import plan_set as report
-    from forestcoll.report.progress import StageProgress
+    from forestcoll.report import plan_set as words
 
     index = where.directory / plan_set.INDEX
     files.check_free([index], force)
     old = _earlier(where.directory, formats, force)
     loaded = time.perf_counter() - began
-    with StageProgress() as progress:
+    with show_progress() as progress:
         made = plan_set.make(
             topology,
             problem.collective,
@@ -71,9 +70,9 @@ def synthesize(problem: Problem, how: How, where: Destination, force: bool, as_j
             path.unlink()
     timings = {"load": loaded, **made.timings}
     if as_json:
-        print_json(report.summary(made, texts, timings, where.directory))
+        print_json(words.summary(made, texts, timings, where.directory))
     else:
-        draw(report.table(made, texts, timings, where.directory))
+        report(words.table(made, texts, timings, where.directory))
 
 
 def verify(source: str) -> tuple[list[str], dict[str, object]]:

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from forestcoll.cli import files
+from forestcoll.cli.completion import FileType, TopologyType, WordType
+from forestcoll.cli.hints import examples
 from forestcoll.cli.options import DTYPES, OPS, GpusType, SizeType, json_option, load, set_option
-from forestcoll.cli.talk import note, print_json
+from forestcoll.cli.talk import note, print_json, show_progress
 from forestcoll.errors import ForestCollError
 
 if TYPE_CHECKING:
@@ -28,8 +30,15 @@ MOST_SIZES = 1000
 """Sizes of one run: more of them are a slip of the keyboard."""
 
 
-@click.command()
-@click.argument("plan", metavar="PLAN")
+@click.command(
+    epilog=examples(
+        "forestcoll run out/dgx-a100-2.allreduce.mscclpp.json --size 64M",
+        "forestcoll run PLAN -b 8 -e 1G -f 2 --dtype bfloat16 --csv rows.csv",
+        "forestcoll run PLAN --engine gpu -b 1M -e 1G -f 4",
+        "torchrun --nproc-per-node 8 --no-python forestcoll run PLAN --engine torch",
+    )
+)
+@click.argument("plan", type=FileType(), metavar="PLAN")
 @click.option(
     "--size",
     "sizes",
@@ -43,8 +52,8 @@ MOST_SIZES = 1000
     "--stepfactor", "-f", "factor", type=click.IntRange(2), help="... times this. Default: 2."
 )
 @click.option("--stepbytes", "-i", "step", type=SizeType(), help="... or plus this.")
-@click.option("--dtype", "-d", type=click.Choice(DTYPES), default="float32", show_default=True)
-@click.option("--op", "-o", type=click.Choice(OPS), default="sum", show_default=True)
+@click.option("--dtype", "-d", type=WordType(DTYPES), default="float32", show_default=True)
+@click.option("--op", "-o", type=WordType(OPS), default="sum", show_default=True)
 @click.option(
     "--iterations",
     "--iters",
@@ -73,7 +82,7 @@ MOST_SIZES = 1000
 )
 @click.option(
     "--engine",
-    type=click.Choice(("cpu", "gpu", "torch")),
+    type=WordType(("cpu", "gpu", "torch")),
     default="cpu",
     show_default=True,
     help="cpu: all ranks on this machine. gpu: on its GPUs, by CUDA or HIP. torch: this process is "
@@ -82,7 +91,7 @@ MOST_SIZES = 1000
 )
 @click.option(
     "--ranks-as",
-    type=click.Choice(("processes", "threads", "auto")),
+    type=WordType(("processes", "threads", "auto")),
     default="auto",
     show_default=True,
     help="A process for each rank, over shared memory, or threads of one process. auto: processes "
@@ -110,15 +119,15 @@ MOST_SIZES = 1000
 @click.option(
     "--topology",
     "-t",
-    metavar="NAME|FILE",
-    help="What the plan is for: adds the percentage of its best algbw. Default: by the forest file "
-    "beside the plan, if there is one.",
+    type=TopologyType(),
+    help="What the plan is for: adds its best algbw and, but for --engine cpu, the percentage of "
+    "it that is reached. Default: by the forest file beside the plan, if there is one.",
 )
 @set_option
 @click.option(
-    "--forest", metavar="FILE", help="The plan's forest: adds the percentage of its algbw."
+    "--forest", type=FileType(), metavar="FILE", help="The plan's forest: the same by its algbw."
 )
-@click.option("--csv", metavar="FILE", help="Write the rows there as well.")
+@click.option("--csv", type=FileType(), metavar="FILE", help="Write the rows there as well.")
 @click.option("--force", is_flag=True, help="Overwrite that file.")
 @json_option
 def run(plan: str, as_json: bool, csv: str | None, force: bool, **options: Any) -> int:
@@ -143,9 +152,8 @@ def run(plan: str, as_json: bool, csv: str | None, force: bool, **options: Any) 
 
     from forestcoll import plans
     from forestcoll.report import nccl_tests, words
-    from forestcoll.report.progress import StageProgress
 
-    with StageProgress(f"reading {plan}"):
+    with show_progress(f"reading {plan}"):
         program = plans.read_plan(Path(plan))
         prediction = _prediction(program, Path(plan), options)
     if program.style == "onesided" and options["op"] != "sum" and program.collective.reduces:
@@ -180,14 +188,15 @@ def _measure(
 ) -> None:
     """A result for each size, added to `results`."""
     from forestcoll.report import words
-    from forestcoll.report.progress import StageProgress
 
+    # What links of a machine reach is no measure of this processor's memory.
+    reachable = None if options["engine"] == "cpu" else prediction
     engines = {"cpu": _cpu_engine, "gpu": _gpu_engine, "torch": _torch_engine}
     with engines[options["engine"]](program, options) as engine:
         for size in sizes:
             # ranks that torchrun started share a terminal: none of them draws on it
             alone = options["engine"] != "torch"
-            with StageProgress(f"running {words.size(size)}") if alone else nullcontext():
+            with show_progress(f"running {words.size(size)}") if alone else nullcontext():
                 result = engine(
                     size,
                     dtype=options["dtype"],
@@ -196,7 +205,7 @@ def _measure(
                     warmup=options["warmup"],
                     check=bool(options["check"]),
                 )
-            results.append(result.predicted(prediction.microseconds) if prediction else result)
+            results.append(result.predicted(reachable.microseconds) if reachable else result)
 
 
 @contextmanager

@@ -11,6 +11,28 @@ import click
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from forestcoll.report.progress import StageProgress
+
+_QUIET = "forestcoll.quiet"
+
+
+def quiet() -> bool:
+    """Whether `--quiet` holds: errors and results alone are to be said."""
+    context = click.get_current_context(silent=True)
+    return context is not None and bool(context.meta.get(_QUIET))
+
+
+def be_quiet(context: click.Context) -> None:
+    """Let `--quiet` hold for the command under way."""
+    context.meta[_QUIET] = True
+
+
+def show_progress(start: str = "starting") -> StageProgress:
+    """A progress line on a terminal, for work that takes longer than a second."""
+    from forestcoll.report.progress import StageProgress
+
+    return StageProgress(start, shown=not quiet())
+
 
 def complain(message: str, code: int, kind: str = "error: ") -> int:
     """Say what is wrong; returns `code`, the exit code."""
@@ -20,6 +42,8 @@ def complain(message: str, code: int, kind: str = "error: ") -> int:
 
 def note(text: str) -> None:
     """Say what the user should know although nothing is wrong."""
+    if quiet():
+        return
     click.echo(f"forestcoll: note: {text}", err=True)
 
 
@@ -33,3 +57,10 @@ def draw(table: RenderableType, err: bool = False) -> None:
     from forestcoll.report import table as tables
 
     tables.write(table, sys.stderr if err else sys.stdout)
+
+
+def report(*found: RenderableType, err: bool = False) -> None:
+    """What a command has done, for people: not its result, so nothing under `--quiet`."""
+    if not quiet():
+        for table in found:
+            draw(table, err)

@@ -7,16 +7,24 @@ from pathlib import Path
 import click
 
 from forestcoll.cli import files
+from forestcoll.cli.completion import FileType, TopologyType
+from forestcoll.cli.hints import examples
 from forestcoll.cli.options import edit_options, json_option, load, set_option
 from forestcoll.cli.talk import draw, print_json
 
 
-@click.group()
+@click.group(
+    epilog=examples(
+        "forestcoll topology list",
+        "forestcoll topology show dgx-h100 --set boxes=4",
+        "forestcoll topology check my-machine.yaml",
+    )
+)
 def topology() -> None:
     """Look at topologies: the catalogue's and your own."""
 
 
-@topology.command("list")
+@topology.command("list", epilog=examples("forestcoll topology list"))
 @json_option
 def list_topologies(as_json: bool) -> None:
     """The catalogue: names, parameters with their defaults."""
@@ -30,8 +38,13 @@ def list_topologies(as_json: bool) -> None:
         draw(table.columns(("name", "what"), [(n, catalog.describe(n)) for n in names]))
 
 
-@topology.command()
-@click.argument("name", metavar="NAME|FILE")
+@topology.command(
+    epilog=examples(
+        "forestcoll topology show dgx-h100 --set boxes=4",
+        "forestcoll topology show rail --source > my-rail.yaml",
+    )
+)
+@click.argument("name", type=TopologyType(), metavar="NAME|FILE")
 @set_option
 @click.option("--source", is_flag=True, help="Print the catalogue's YAML, comments and all.")
 @json_option
@@ -51,8 +64,8 @@ def show(name: str, pairs: tuple[tuple[str, str], ...], source: bool, as_json: b
         draw(topologies.table(expanded, about))
 
 
-@topology.command()
-@click.argument("file", metavar="FILE|NAME")
+@topology.command(epilog=examples("forestcoll topology check my-machine.yaml"))
+@click.argument("file", type=TopologyType(), metavar="FILE|NAME")
 @set_option
 def check(file: str, pairs: tuple[tuple[str, str], ...]) -> None:
     """Well formed, and every GPU can reach every other?"""
@@ -66,11 +79,23 @@ def check(file: str, pairs: tuple[tuple[str, str], ...]) -> None:
     click.echo(f"{file}: ok: {topologies.census(expanded)}; every GPU reaches every other")
 
 
-@topology.command()
-@click.argument("name", metavar="NAME|FILE")
+@topology.command(
+    epilog=examples(
+        "forestcoll topology expand dgx-a100 --set boxes=2 -o two.yaml",
+        "forestcoll topology expand dgx-a100 --set boxes=2 --without box0/gpu3-fabric",
+    )
+)
+@click.argument("name", type=TopologyType(), metavar="NAME|FILE")
 @set_option
 @edit_options
-@click.option("--output", "-o", default="-", metavar="FILE|-", help="Default: standard output.")
+@click.option(
+    "--output",
+    "-o",
+    type=FileType(),
+    default="-",
+    metavar="FILE|-",
+    help="Default: standard output.",
+)
 @click.option("--force", is_flag=True, help="Overwrite the file.")
 def expand(
     name: str,

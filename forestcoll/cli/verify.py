@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from forestcoll.cli import files, plan_set
+from forestcoll.cli.completion import FileType, WordType
+from forestcoll.cli.hints import examples
 from forestcoll.cli.options import COLLECTIVES, HOLDS, json_option
-from forestcoll.cli.talk import complain, print_json
+from forestcoll.cli.talk import complain, print_json, quiet, show_progress
 from forestcoll.errors import ForestCollError
 
 if TYPE_CHECKING:
@@ -20,17 +22,24 @@ Entry = dict[str, object]
 LISTED_CLASHES = 20
 
 
-@click.command()
-@click.argument("sources", nargs=-1, required=True, metavar="FILE|DIR...")
+@click.command(
+    epilog=examples(
+        "forestcoll verify out/",
+        "forestcoll verify anybodys.xml --target rccl --collective allreduce",
+        "forestcoll verify plans/ --quiet && echo all right",
+        "zcat plan.json.gz | forestcoll verify -",
+    )
+)
+@click.argument("sources", nargs=-1, type=FileType(), required=True, metavar="FILE|DIR...")
 @click.option(
     "--target",
-    type=click.Choice(tuple(HOLDS)),
+    type=WordType(tuple(HOLDS)),
     help="Runtime that plans are checked against. Default: by the file's format.",
 )
 @click.option(
     "--collective",
     "-c",
-    type=click.Choice(COLLECTIVES),
+    type=WordType(COLLECTIVES),
     help="What a plan is meant to do, where it says otherwise or nothing known.",
 )
 @click.option(
@@ -41,7 +50,7 @@ LISTED_CLASHES = 20
 )
 @click.option(
     "--place",
-    type=click.Choice(("in", "out", "both")),
+    type=WordType(("in", "out", "both")),
     help="Check a plan in place, out of place, or both. Default: what it says.",
 )
 @click.option(
@@ -71,7 +80,6 @@ def verify(
     from forestcoll.deploy.plans import offered
     from forestcoll.lint import Told, lint
     from forestcoll.program import Collective
-    from forestcoll.report.progress import StageProgress
 
     told = Told(None if collective is None else Collective(collective), root, place)
     results: list[Entry] = []
@@ -82,7 +90,7 @@ def verify(
                 _check_set(Path(source), target)
                 results.append(_set(source, as_json))
                 continue
-            with StageProgress(f"verifying {source}"):
+            with show_progress(f"verifying {source}"):
                 text = files.read_text(source)
                 if verdicts.is_plan(text):
                     report = lint(text, source, target, told=told, sms=sms)
@@ -158,9 +166,8 @@ def _check_set(path: Path, target: str | None) -> None:
 
 
 def _set(source: str, as_json: bool) -> Entry:
-    from forestcoll.report.progress import StageProgress
 
-    with StageProgress(f"verifying {source}"):
+    with show_progress(f"verifying {source}"):
         lines, figures = plan_set.verify(source)
     if not as_json:
         _say(source, lines)
@@ -208,6 +215,8 @@ def _plan(report: Report, as_json: bool) -> Entry:
 
 
 def _say(source: str, lines: list[str]) -> None:
+    if quiet():
+        return
     click.echo(f"{source}: ok")
     for line in lines:
         click.echo(f"  {line}")

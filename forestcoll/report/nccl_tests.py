@@ -26,29 +26,32 @@ _COLUMNS = (
 def table(program: Program, results: Sequence[RunResult], predicted: str = "") -> str:
     """Head, one line a size, and the closing averages; wrong elements are listed below.
 
-    `predicted`: what the percentages of predicted bandwidth are of; they come last, so that who
-    reads nccl-tests' columns by number finds them in their places. Without, they are left away.
+    `predicted`: the bandwidth of the machine that the plan is for, and where it comes from. Where
+    rows have a percentage of it, those come last, so that who reads nccl-tests' columns by number
+    finds them in their places.
     """
+    rows = [row for result in results for row in result.rows]
+    shared = any(row.predicted_us is not None for row in rows)
     names = _LEFT.format("size", "count", "type", "redop", "root")
     units = _LEFT.format("(B)", "(elements)", "", "", "")
     width = len(_RIGHT.format("", "", "", ""))
-    percent = _PERCENT.format("of predicted (%)") if predicted else ""
+    percent = _PERCENT.format("of predicted (%)") if shared else ""
     lines = [
         f"# {program.collective.value}, {program.n} ranks, {program.name or 'unnamed plan'}",
         "#" + " " * len(names) + "".join(mode.center(width) for mode in MODES) + percent,
         "#" + names + _RIGHT.format("time", "algbw", "busbw", "#wrong") * 2,
         "#" + units + _RIGHT.format("(us)", "(GB/s)", "(GB/s)", "") * 2,
     ]
-    if predicted:
+    if shared:
         lines[2] += _PERCENT.format("out-of-  in-place")
-    lines.extend(" " + _line(result.rows, bool(predicted)) for result in results)
-    rows = [row for result in results for row in result.rows]
+    lines.extend(" " + _line(result.rows, shared) for result in results)
     wrong = sum(result.wrong for result in results)
     average = sum(row.busbw for row in rows) / len(rows) if rows else 0.0
     lines.append(f"# Out of bounds values : {wrong} {'OK' if wrong == 0 else 'FAILED'}")
     lines.append(f"# Avg bus bandwidth    : {average:.4g}")
     if predicted:
-        lines.append(f"# Predicted algbw      : {predicted}")
+        elsewhere = "" if shared else " (on its machine; the times are this processor's)"
+        lines.append(f"# Predicted algbw      : {predicted}{elsewhere}")
     lines.extend(f"# wrong: {text}" for text in _details(results))
     return "\n".join(line.rstrip() for line in lines)
 

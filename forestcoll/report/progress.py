@@ -18,10 +18,11 @@ class StageProgress:
     """`with StageProgress() as progress: work(progress)`, work calls `progress(stage, share)`.
 
     Shows nothing where standard error is no terminal, nor in the first second. A timer shows the
-    line, so that a stage which reports nothing for long is seen too.
+    line, so that a stage which reports nothing for long is seen too. `shown`: False shows nothing.
     """
 
-    def __init__(self, start: str = "starting") -> None:
+    def __init__(self, start: str = "starting", shown: bool = True) -> None:
+        self._shown = shown
         self._stage, self._fraction = start, 0.0
         self._lock = threading.Lock()
         self._display: Progress | None = None
@@ -29,7 +30,7 @@ class StageProgress:
         self._timer: threading.Timer | None = None
 
     def __enter__(self) -> StageProgress:
-        if sys.stderr.isatty():
+        if self._shown and sys.stderr.isatty():
             self._timer = threading.Timer(DELAY, self._show)
             self._timer.daemon = True
             self._timer.start()
