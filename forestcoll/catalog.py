@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -49,8 +50,9 @@ def describe(name: str) -> str:
 def load(name_or_path: str | Path, settings: Mapping[str, str] = NO_SETTINGS) -> Topology:
     """The topology that the user means, with `settings` for its parameters.
 
-    A path to a topology file or to an NCCL topology dump (XML), else a catalogue name with or
-    without ".yaml". Raises `TopologyError` with the nearest name when it is neither.
+    A path to a topology file or to what another tool wrote of a machine or fabric
+    (forestcoll/readers), else a catalogue name with or without ".yaml". Raises `TopologyError` with
+    the nearest name when it is neither.
     """
     word = str(name_or_path)
     path = Path(name_or_path)
@@ -68,11 +70,13 @@ def load(name_or_path: str | Path, settings: Mapping[str, str] = NO_SETTINGS) ->
 
 def _load_file(path: Path, settings: Mapping[str, str]) -> Topology:
     text = read_text(path)
-    if text.lstrip().startswith("<"):
-        from forestcoll.readers.nccl_xml import loads as loads_dump
+    if re.search(r"^format:", text, re.MULTILINE):
+        return loads_topology(text, str(path), settings)
+    from forestcoll import readers
 
-        return loads_dump(text, str(path), settings)
-    return loads_topology(text, str(path), settings)
+    if readers.format_of(text) is None:
+        return loads_topology(text, str(path), settings)
+    return readers.loads(text, str(path), settings)
 
 
 def _path(name: str) -> Path:

@@ -1,1 +1,98 @@
+"""What other tools write of machines and fabrics, as `Topology` or `Fabric`.
 
+One format a module, recognised by content. `read` gives what the file describes, a machine or a
+fabric; `loads` a topology in either case. Nothing is guessed in silence: what a file cannot tell
+stands in `notes`, and what a topology cannot do without is asked for in the error.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+
+from forestcoll.errors import TopologyError, did_you_mean
+from forestcoll.readers.fabric import Fabric
+from forestcoll.topology import Topology
+from forestcoll.topology.file import NO_SETTINGS
+
+SAMPLE = 65_536
+"""Characters of a file that are looked at to recognise its format."""
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A format: its name for `--from`, what it is, how to get such a file."""
+
+    name: str
+    what: str
+    command: str
+    module: str
+    recognise: Callable[[str], bool]
+
+
+def _is_xml(text: str) -> bool:
+    return text.lstrip().startswith("<")
+
+
+def _is_ibnetdiscover(text: str) -> bool:
+    return (
+        re.search(r'^(Switch|Ca|Rt)\s+\d+\s+"[SHR]-[0-9A-Fa-f]+"', text, re.MULTILINE) is not None
+    )
+
+
+FORMATS = (
+    Format(
+        "nccl-xml",
+        "NCCL topology dump",
+        "NCCL_TOPO_DUMP_FILE=nccl.xml with any NCCL program",
+        "nccl_xml",
+        _is_xml,
+    ),
+    Format(
+        "ibnetdiscover",
+        "InfiniBand fabric",
+        "ibnetdiscover > fabric.out",
+        "ibnetdiscover",
+        _is_ibnetdiscover,
+    ),
+)
+
+
+def format_of(text: str) -> Format | None:
+    """The format that `text` is in, or None."""
+    sample = text[:SAMPLE]
+    return next((known for known in FORMATS if known.recognise(sample)), None)
+
+
+def find_format(name: str) -> Format:
+    """The format of that name. Raises `TopologyError` with the nearest name."""
+    found = next((known for known in FORMATS if known.name == name), None)
+    if found is None:
+        names = [known.name for known in FORMATS]
+        hint = did_you_mean(name, names) or f"; formats are {', '.join(names)}"
+        raise TopologyError(f"no format is called '{name[:60]}'{hint}")
+    return found
+
+
+def read(
+    text: str, source: str, settings: Mapping[str, str] = NO_SETTINGS, form: Format | None = None
+) -> Topology | Fabric:
+    """The machine or fabric that `text` describes, in the format `form` or the recognised one.
+
+    Raises `TopologyError`: not recognised, malformed, or lacking what the user must add.
+    """
+    form = form or format_of(text)
+    if form is None:
+        listed = ", ".join(f"{known.name} ({known.what})" for known in FORMATS)
+        raise TopologyError(f"{source}: none of the formats that are read: {listed}")
+    found = import_module(f"forestcoll.readers.{form.module}").loads(text, source, settings)
+    assert isinstance(found, Topology | Fabric)
+    return found
+
+
+def loads(text: str, source: str, settings: Mapping[str, str] = NO_SETTINGS) -> Topology:
+    """The same as a topology; of a fabric, every host is one rank."""
+    found = read(text, source, settings)
+    return found.to_topology() if isinstance(found, Fabric) else found
