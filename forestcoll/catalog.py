@@ -8,7 +8,15 @@ from functools import cache
 from pathlib import Path
 
 from forestcoll.errors import TopologyError, did_you_mean
-from forestcoll.topology import Heading, Topology, loads_topology, read_heading, read_text
+from forestcoll.topology import (
+    Adapter,
+    Heading,
+    Link,
+    Topology,
+    loads_topology,
+    read_heading,
+    read_text,
+)
 from forestcoll.topology.file import NO_SETTINGS
 
 
@@ -76,7 +84,43 @@ def _load_file(path: Path, settings: Mapping[str, str]) -> Topology:
 
     if readers.format_of(text) is None:
         return loads_topology(text, str(path), settings)
-    return readers.loads(text, str(path), settings)
+    return readers.loads(text, str(path), settings, machine)
+
+
+def machine(name: str) -> Topology:
+    """One machine of the catalogue, node ids without its box, its ports to the network in
+    `adapters`. Raises `TopologyError` for an entry that is not one of machines."""
+    if name.removesuffix(".yaml") not in names():
+        hint = did_you_mean(name, _machines()) or f"; machines are {', '.join(_machines())}"
+        raise TopologyError(f"no machine of the catalogue is called '{name[:60]}'{hint}")
+    if name.removesuffix(".yaml") not in _machines():
+        raise TopologyError(
+            f"'{name}' of the catalogue is a fabric, not a machine; machines are "
+            f"{', '.join(_machines())}"
+        )
+    pair = loads_topology(source(name), name, {"boxes": "2"})
+    prefix = "box0/"
+    nodes = {
+        node.removeprefix(prefix): kind
+        for node, kind in pair.nodes.items()
+        if node.startswith(prefix)
+    }
+    links: list[Link] = []
+    adapters: list[Adapter] = []
+    for link in pair.links:
+        ends = [end.removeprefix(prefix) for end in (link.src, link.dst) if end.startswith(prefix)]
+        if len(ends) == 2:
+            links.append(link.between(*ends))
+        elif len(ends) == 1:
+            adapters.append(Adapter(f"nic{len(adapters)}", link.bandwidth, (ends[0],)))
+    return Topology(name.removesuffix(".yaml"), nodes, tuple(links), tuple(adapters))
+
+
+@cache
+def _machines() -> tuple[str, ...]:
+    """Entries that are `boxes` of one kind on a network, rather than shapes of networks."""
+    found = ((name, {p.name for p in heading(name).parameters}) for name in names())
+    return tuple(name for name, params in found if "boxes" in params and "gpus" not in params)
 
 
 def _path(name: str) -> Path:

@@ -199,7 +199,7 @@ def test_recognised_by_content() -> None:
     assert found is not None
     assert found.name == "ibnetdiscover"
     assert readers.format_of("nothing of the kind") is None
-    with pytest.raises(TopologyError, match="none of the formats that are read: nccl-xml"):
+    with pytest.raises(TopologyError, match=r"none of the formats that are read: .*ibnetdiscover"):
         readers.loads("nothing of the kind", "f")
     with pytest.raises(TopologyError, match="did you mean 'ibnetdiscover'"):
         readers.find_format("ibnetdiscovery")

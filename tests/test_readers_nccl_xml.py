@@ -7,26 +7,23 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
+import real_files
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forestcoll import catalog
-from forestcoll.errors import ForestCollError, TopologyError, UnsupportedError
+from forestcoll.errors import ForestCollError, TopologyError
 from forestcoll.graph import CapacityGraph
 from forestcoll.readers import nccl_xml
 from forestcoll.topology import Topology, check_connected, dumps_topology, loads_topology
 
-SHARED = Path(__file__).parents[2] / "shared" / "topologies-real" / "nccl-xml"
 FIXTURES = Path(__file__).parent / "fixtures"
 PCIE_ONLY = (FIXTURES / "nccl-two-sockets.xml").read_text()
 MESH = (FIXTURES / "nccl-mesh.xml").read_text()
 
 
 def real(name: str) -> Path:
-    path = SHARED / name
-    if not path.exists():
-        pytest.skip(f"{path} is not there")
-    return path
+    return real_files.real(f"nccl-xml/{name}")
 
 
 def system(*gpus: str) -> str:
@@ -88,26 +85,95 @@ def test_azure_a100_pair() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "has"),
+    ("name", "machine", "ports", "rate", "near"),
     [
-        ("azure/ndv4-topo.xml", "20 PCI devices, of which 8 look like GPUs by their class,"),
-        ("azure/ndv5-topo.xml", "24 PCI devices, of which 8 look like GPUs by their class,"),
-        ("aws/p5.48xl-topo.xml", "40 PCI devices without a class"),
+        ("azure/ndv4-topo.xml", "dgx-a100", 8, Fraction(25), ("gpu2", "gpu3")),
+        ("azure/ndv5-topo.xml", "dgx-h100", 8, Fraction(50), ("gpu0",)),
+        ("aws/p5.48xl-topo.xml", "dgx-h100", 32, Fraction(25, 2), ("gpu0",)),
     ],
 )
-def test_cloud_files_without_gpus_are_refused(name: str, has: str) -> None:
+def test_cloud_files_take_their_links_from_the_known_machine(
+    name: str, machine: str, ports: int, rate: Fraction, near: tuple[str, ...]
+) -> None:
+    topology = catalog.load(real(name))
+    assert topology.directed() == catalog.machine(machine).directed()
+    assert topology.gpus == tuple(f"gpu{i}" for i in range(8))
+    assert len(topology.adapters) == ports
+    assert {adapter.bandwidth for adapter in topology.adapters} == {rate}
+    assert topology.adapters[0].near == near
+    # Every GPU has as many ports nearest as every other.
+    shared = [sum(gpu in a.near for a in topology.adapters) for gpu in topology.gpus]
+    assert len(set(shared)) == 1
+    assert "by its bus ids; what the file lacks is public" in topology.notes[0]
+    assert f"the links between the GPUs are those of {machine}" in topology.notes[-1]
+    check_connected(topology)
+
+
+SUPPLEMENT = (
+    '<system version="1"><cpu numaid="0">'
+    + "".join(
+        f'<pci busid="{i}:00:00.0" class="0x060400"><pci busid="{i}:01:00.0" class="0x030200"/>'
+        f'<pci busid="{i}:02:00.0" class="0x020700"/></pci>'
+        for i in range(8)
+    )
+    + "</cpu></system>"
+)
+
+
+def test_files_without_gpus_ask_for_the_machine() -> None:
     with pytest.raises(TopologyError) as caught:
-        catalog.load(real(name))
+        nccl_xml.loads(SUPPLEMENT, "f")
     message = str(caught.value)
-    assert f"no <gpu> in it. It has {has} and says nothing of NVLink" in message
+    assert "no <gpu> in it. It has 24 PCI devices, of which 8 look like GPUs" in message
+    assert "says nothing of NVLink" in message
+    assert "none of Azure ND96 A100 v4, Azure ND96 H100 v5, AWS p5.48xlarge" in message
+    assert "--machine dgx-h100" in message
     assert "NCCL_TOPO_DUMP_FILE" in message
-    assert "catalogue" in message
+    topology = nccl_xml.loads(SUPPLEMENT, "f", {"machine": "dgx-h100"}, catalog.machine)
+    assert topology.directed() == catalog.machine("dgx-h100").directed()
+    # The rate of the ports is not in the file; the machine has eight too, of one rate.
+    assert {adapter.bandwidth for adapter in topology.adapters} == {Fraction(50)}
+    assert [adapter.near for adapter in topology.adapters] == [(f"gpu{i}",) for i in range(8)]
+    with pytest.raises(TopologyError, match="8 GPUs, but machine 'mi250' has 16"):
+        nccl_xml.loads(SUPPLEMENT, "f", {"machine": "mi250"}, catalog.machine)
+    with pytest.raises(TopologyError, match="called 'dgx-h10'; did you mean 'dgx-h100'"):
+        nccl_xml.loads(SUPPLEMENT, "f", {"machine": "dgx-h10"}, catalog.machine)
+    with pytest.raises(TopologyError, match="'rail' of the catalogue is a fabric, not a machine"):
+        nccl_xml.loads(SUPPLEMENT, "f", {"machine": "rail"}, catalog.machine)
 
 
-def test_rccl_dumps_are_named_as_such() -> None:
-    text = system('<pci busid="0:1:0.0"><gpu dev="0" sm="104" gcn="910" rank="0"/></pci>')
-    with pytest.raises(UnsupportedError, match=r"^f:3: an RCCL dump \(AMD GPUs\)"):
-        nccl_xml.loads(text, "f")
+def test_a_machine_stands_in_for_the_links_of_a_dump() -> None:
+    text = system(*(gpu(i) for i in range(8)))
+    topology = nccl_xml.loads(text, "f", {"machine": "dgx-a100"}, catalog.machine)
+    assert topology.directed() == catalog.machine("dgx-a100").directed()
+
+
+def test_every_switch_its_own() -> None:
+    text = system(*(gpu(i, nvlink("0000:f0:00.0", 5), nvlink("0000:f1:00.0", 4)) for i in range(2)))
+    directed = nccl_xml.loads(text, "f", {"nvswitches": "each"}).directed()
+    assert directed["gpu0", "nvswitch-0000-f0-00.0"] == 103
+    assert directed["gpu0", "nvswitch-0000-f1-00.0"] == Fraction("82.4")
+    assert nccl_xml.loads(text, "f").directed()["gpu0", "nvswitch"] == Fraction("185.4")
+
+
+def test_the_oracle_machine_has_four_switches_with_18_links_a_gpu() -> None:
+    topology = catalog.load(real("oracle/H100-topology.xml"), {"nvswitches": "each"})
+    switches = [name for name, node in topology.nodes.items() if node.kind == "switch"]
+    assert len(switches) == 4
+    for name in topology.gpus:
+        counts = [link.count for link in topology.links if name in (link.src, link.dst)]
+        assert sorted(counts) == [4, 4, 5, 5]
+
+
+def test_bridges_of_one_bus_id_are_told_apart() -> None:
+    text = system(
+        *(
+            f'<pci busid="0:c5:0.0" class="0x060400">{gpu(i, bus=f"0:{i + 1}:0.0")}</pci>'
+            for i in range(3)
+        )
+    )
+    nodes = nccl_xml.loads(text, "f").nodes
+    assert list(nodes)[-3:] == ["pci-0:c5:0.0", "pci-0:c5:0.0#2", "pci-0:c5:0.0#3"]
 
 
 def test_pcie_is_taken_where_there_is_no_nvlink() -> None:
@@ -226,7 +292,7 @@ BAD = [
     (system(gpu(0), gpu(0)), "f:4: a second GPU at bus id 0000:01:00.0"),
     (system(gpu(0), gpu(0, bus="0:2:0.0")), "f:4: dev 0 is there already, on another GPU"),
     (system(gpu(0, bus="zz")), "f:3: busid 'zz' is not a PCI bus id such as 0000:1b:00.0"),
-    (system(gpu(0, nvlink(count=-1))), "f:3: count -1 is no number of NVLinks"),
+    (system(gpu(0, nvlink(count=-1))), "f:3: count -1 is no number of NVLink links"),
     (system(gpu(0, nvlink(tclass="0x020000"))), "f:3: tclass '0x020000' is neither an NVSwitch"),
     (system(gpu(0, "<nvlink/>")), "f:3: <nvlink> lacks the attribute 'count'"),
     (
@@ -261,7 +327,7 @@ def test_bad_dumps_get_one_clear_message(text: str, message: str) -> None:
     ("setting", "message"),
     [
         ({"nvlin": "1"}, r"^f: unknown parameter 'nvlin'; did you mean 'nvlink'\?$"),
-        ({"boxes": "2"}, r"^f: unknown parameter 'boxes'; an NCCL dump has nvlink, pcie, bridges$"),
+        ({"boxes": "2"}, r"^f: unknown parameter 'boxes'; an NCCL dump has nvlink, pcie, "),
         ({"pcie": "maybe"}, r"^f: pcie=maybe: it is one of auto, always, never$"),
         ({"nvlink": "0"}, r"^f: nvlink=0 must be more than 0 GB/s$"),
         ({"nvlink": "fast"}, r"^f: nvlink: 'fast' is not a number"),

@@ -14,6 +14,7 @@ from importlib import import_module
 
 from forestcoll.errors import TopologyError, did_you_mean
 from forestcoll.readers.fabric import Fabric
+from forestcoll.readers.inside import NO_MACHINES, Machines
 from forestcoll.topology import Topology
 from forestcoll.topology.file import NO_SETTINGS
 
@@ -30,10 +31,15 @@ class Format:
     command: str
     module: str
     recognise: Callable[[str], bool]
+    machine: bool = False  # links between GPUs may come from a machine of the catalogue
 
 
 def _is_xml(text: str) -> bool:
-    return text.lstrip().startswith("<")
+    return text.lstrip("\ufeff \t\r\n").startswith("<")
+
+
+def _is_rccl(text: str) -> bool:
+    return _is_xml(text) and re.search(r"<xgmi\b|<gpu\b[^<>]{0,400}\bgcn=", text) is not None
 
 
 def _is_ibnetdiscover(text: str) -> bool:
@@ -44,11 +50,20 @@ def _is_ibnetdiscover(text: str) -> bool:
 
 FORMATS = (
     Format(
+        "rccl-xml",
+        "RCCL topology dump",
+        "NCCL_TOPO_DUMP_FILE=rccl.xml with any RCCL program",
+        "rccl_xml",
+        _is_rccl,
+        machine=True,
+    ),
+    Format(
         "nccl-xml",
         "NCCL topology dump",
         "NCCL_TOPO_DUMP_FILE=nccl.xml with any NCCL program",
         "nccl_xml",
         _is_xml,
+        machine=True,
     ),
     Format(
         "ibnetdiscover",
@@ -77,9 +92,15 @@ def find_format(name: str) -> Format:
 
 
 def read(
-    text: str, source: str, settings: Mapping[str, str] = NO_SETTINGS, form: Format | None = None
+    text: str,
+    source: str,
+    settings: Mapping[str, str] = NO_SETTINGS,
+    machines: Machines = NO_MACHINES,
+    form: Format | None = None,
 ) -> Topology | Fabric:
     """The machine or fabric that `text` describes, in the format `form` or the recognised one.
+
+    `machines` looks a machine up in the catalogue.
 
     Raises `TopologyError`: not recognised, malformed, or lacking what the user must add.
     """
@@ -87,12 +108,18 @@ def read(
     if form is None:
         listed = ", ".join(f"{known.name} ({known.what})" for known in FORMATS)
         raise TopologyError(f"{source}: none of the formats that are read: {listed}")
-    found = import_module(f"forestcoll.readers.{form.module}").loads(text, source, settings)
+    reader = import_module(f"forestcoll.readers.{form.module}").loads
+    found = reader(text, source, settings, *([machines] if form.machine else []))
     assert isinstance(found, Topology | Fabric)
     return found
 
 
-def loads(text: str, source: str, settings: Mapping[str, str] = NO_SETTINGS) -> Topology:
+def loads(
+    text: str,
+    source: str,
+    settings: Mapping[str, str] = NO_SETTINGS,
+    machines: Machines = NO_MACHINES,
+) -> Topology:
     """The same as a topology; of a fabric, every host is one rank."""
-    found = read(text, source, settings)
+    found = read(text, source, settings, machines)
     return found.to_topology() if isinstance(found, Fabric) else found

@@ -20,6 +20,7 @@ from pathlib import PurePath
 
 from forestcoll.errors import TopologyError
 from forestcoll.readers.fabric import HOSTS, Cable, Fabric, Port, list_some, make_ids
+from forestcoll.readers.rates import INFINIBAND_LANE
 from forestcoll.readers.settings import Setting, check_settings
 from forestcoll.topology import read_text, slug
 from forestcoll.topology.file import NO_SETTINGS
@@ -30,9 +31,6 @@ SETTINGS = (
     Setting("unnamed", "adapters without a host's name: left out, or each a host", ("out", "each")),
 )
 
-# Gb/s of one lane (InfiniBand Trade Association, roadmap; SDR to QDR count the line's bits).
-LANE = {"SDR": "2.5", "DDR": "5", "QDR": "10", "FDR10": "10.3", "FDR": "14", "EDR": "25",
-        "HDR": "50", "NDR": "100", "XDR": "200"}  # fmt: skip
 CODED = ("SDR", "DDR", "QDR")  # 8 of 10 bits carry data
 
 _DEVICE = re.compile(r'(Switch|Ca|Rt)\s+(\d{1,5})\s+"([SHR]-[0-9A-Fa-f]{1,16})"(.*)')
@@ -153,15 +151,15 @@ def _port(dump: _Dump, here: Device, line: str, number: int) -> None:
 
 def _rate(dump: _Dump, rest: str, number: int) -> Fraction:
     match = _RATE.search(rest.rstrip())
-    if match is None or match[2] not in LANE or not 1 <= int(match[1]) <= 12:
+    if match is None or match[2] not in INFINIBAND_LANE or not 1 <= int(match[1]) <= 12:
         shown = rest.rstrip().rpartition(" ")[2][:20]
         raise dump.error(
             number,
-            f"'{shown}' is not a rate such as 4xNDR (lanes 1 to 12, speed {', '.join(LANE)}); "
-            "was the line cut off?",
+            f"'{shown}' is not a rate such as 4xNDR (lanes 1 to 12, speed "
+            f"{', '.join(INFINIBAND_LANE)}); was the line cut off?",
         )
     dump.speeds.add(match[2])
-    return int(match[1]) * Fraction(LANE[match[2]]) / 8
+    return int(match[1]) * INFINIBAND_LANE[match[2]] / 8
 
 
 def _rename(dump: _Dump, path: str) -> None:

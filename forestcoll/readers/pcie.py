@@ -96,8 +96,10 @@ class PcieTree:
             sockets.append((cpu, name))
 
     def switch(self, element: Element, name: str) -> str:
-        if name in self.nodes:
-            raise element.error(f"'{name}' is there already")
+        number = 2
+        while (name if number == 2 else f"{name}#{number - 1}") in self.nodes:
+            number += 1  # several bridges of one bus id: dumps of merged PCIe switches have them
+        name = name if number == 2 else f"{name}#{number - 1}"
         self.nodes[name] = Node("switch")
         return name
 

@@ -158,7 +158,7 @@ class Adapter:
     """A network port that a machine's own dump names. Nothing beyond it is described there."""
 
     name: str
-    bandwidth: Exact  # GB/s
+    bandwidth: Exact | None  # GB/s; None where the dump does not say
     near: tuple[str, ...]  # ids of the GPUs that are nearest on PCIe
     attributes: dict[str, str] = field(default_factory=dict)
 

@@ -1,0 +1,319 @@
+"""The `<system>` files of NCCL and RCCL, as a `Topology`: what both readers have in common.
+
+Bandwidths are in GB/s a direction, as the library that wrote the file counts them: links between
+GPUs by `Dialect`, PCIe by lanes, sockets by processor (readers/pcie.py).
+
+What becomes a link:
+- NVLink or xGMI, if it joins all GPUs: then nothing else, since PCIe would add little to it and is
+  what the network ports need. Otherwise, or with `pcie=always`, the PCIe tree and the links between
+  sockets are there too; `pcie=never` leaves them out.
+- Network ports are not links: nothing beyond them is described. They are kept, with the GPUs that
+  are nearest, in `Topology.adapters` for composing machines into a cluster.
+
+Files of cloud providers list PCI devices without `<gpu>`; the links between those GPUs come from a
+machine of the catalogue, which readers/known.py or the user names (readers/supplement.py).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import PurePath
+
+from forestcoll.errors import TopologyError
+from forestcoll.readers.inside import MACHINE, Machines, put_inside
+from forestcoll.readers.pcie import BRIDGE_TO_CPU, PcieTree
+from forestcoll.readers.settings import Setting, Values, check_settings
+from forestcoll.readers.supplement import read_supplement
+from forestcoll.readers.xml_tree import Element, parse
+from forestcoll.topology import Adapter, Link, Node, Topology, find_cut, slug
+
+SWITCH_CLASS, GPU_CLASSES = "0x068000", ("0x03", "0x12")
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """What sets one library's files apart: how links between GPUs are called and what they carry.
+
+    `rate` gives GB/s of one link of a `<gpu>`, with a note that says where it comes from.
+    """
+
+    library: str
+    tag: str
+    noun: str
+    rate: Callable[[Element], tuple[Fraction, str]]
+
+    @property
+    def settings(self) -> tuple[Setting, ...]:
+        """What `--set` may change."""
+        return (
+            Setting(self.tag, f"GB/s of one {self.noun} link and direction", rate=True),
+            Setting("pcie", "whether PCIe counts", ("auto", "always", "never")),
+            Setting(
+                "bridges",
+                "bridges that state less than a GPU below has: raised to it, or as stated",
+                ("raised", "stated"),
+            ),
+            Setting("nvswitches", "NVSwitches: one node, or each its own", ("merged", "each")),
+            MACHINE,
+        )
+
+
+@dataclass(slots=True)
+class Gpu:
+    """A `<gpu>` with the PCIe device that holds it."""
+
+    element: Element
+    bus: str
+    host: int
+    rank: int
+    dev: int
+    id: str = ""
+
+
+def load_system(
+    text: str, source: str, settings: Mapping[str, str], dialect: Dialect, machines: Machines
+) -> Topology:
+    """The machine that the file `text` describes; `source` (a file name) names the topology.
+
+    Raises `TopologyError` where the file is malformed or lacks what a topology needs, with the line
+    and what to do.
+    """
+    values = check_settings(settings, dialect.settings, source, f"an {dialect.library} dump")
+    root = parse(text, source)
+    if root.tag != "system":
+        raise root.error(
+            f"<{root.tag}> is not an {dialect.library} topology; that starts with <system>"
+        )
+    return _Reader(root, source, values, dialect, machines).topology()
+
+
+def bus_key(bus: str) -> int:
+    """A PCI bus id as a number, whatever its padding and separators ("0000:1B:00.0" is 0x1b000)."""
+    digits = re.sub(r"[:.]", "", bus)
+    if not re.fullmatch(r"[0-9A-Fa-f]{1,16}", digits):
+        raise ValueError(bus)
+    return int(digits, 16)
+
+
+class _Reader:
+    def __init__(
+        self, root: Element, source: str, values: Values, dialect: Dialect, machines: Machines
+    ) -> None:
+        self.root = root
+        self.source = source
+        self.values = values
+        self.dialect = dialect
+        self.machines = machines
+        self.notes: list[str] = []
+        self.hosts: dict[str, int] = {}
+        self.gpus: list[Gpu] = []
+        self.nodes: dict[str, Node] = {}
+        self.links: list[Link] = []
+
+    def topology(self) -> Topology:
+        self.find_gpus()
+        if not self.gpus:
+            return read_supplement(self.root, self.source, self.values, self.machines)
+        self.name_gpus()
+        machine = self.values.text("machine")
+        if machine:
+            ids = tuple(self.nodes)
+            bare = self.finish(self.adapters())
+            return put_inside(bare, ids, self.machines(machine), machine, self.source)
+        nvlinks = list(self.nvlinks())
+        joined = self.joined(nvlinks)
+        self.links.extend(nvlinks)
+        self.add_pcie(joined)
+        return self.finish(self.adapters())
+
+    def add_pcie(self, joined: bool) -> None:
+        pcie, noun = self.values.text("pcie", "auto"), self.dialect.noun
+        if pcie == "never" and not joined:
+            raise TopologyError(
+                f"{self.source}: {noun} alone does not join all {len(self.gpus)} GPUs; "
+                "leave pcie=never out, and the PCIe tree joins them"
+            )
+        if pcie == "never" or (pcie == "auto" and joined):
+            return
+        if len(self.hosts) > 1 and not joined:
+            raise TopologyError(
+                f"{self.source}: {len(self.hosts)} hosts in one dump, and {noun} does not join "
+                "their GPUs; dump one host, or write a topology file with the network in it"
+            )
+        ids = {id(gpu.element): gpu.id for gpu in self.gpus}
+        raised = self.values.text("bridges", "raised") == "raised"
+        tree = PcieTree(self.root, ids, self.prefixes(), raised)
+        tree.build(self.nvlink_of)
+        self.nodes.update(tree.nodes)
+        self.links.extend(tree.links)
+        if pcie == "auto":
+            self.notes.append(
+                f"{noun} does not join all GPUs, so the PCIe tree and the links between sockets "
+                "are part of the topology"
+            )
+
+    def finish(self, ports: Iterator[Adapter]) -> Topology:
+        adapters = tuple(ports)
+        if adapters:
+            self.notes.append(
+                f"{len(adapters)} network ports are left aside: what lies beyond them is not in "
+                "the file (--set boxes=N, or forestcoll topology compose)"
+            )
+        try:
+            return Topology(
+                slug(PurePath(self.source).stem),
+                self.nodes,
+                tuple(self.links),
+                adapters,
+                tuple(self.notes),
+            )
+        except TopologyError as error:
+            raise TopologyError(f"{self.source}: {error}") from None
+
+    # GPUs
+
+    def find_gpus(self) -> None:
+        for cpu in self.root.named("cpu"):
+            host = self.hosts.setdefault(cpu.attributes.get("host_hash", ""), len(self.hosts))
+            for element in cpu.walk():
+                if element.tag == "gpu":
+                    self.gpus.append(self.gpu(element, host))
+        stray = [e for e in self.root.walk() if e.tag == "gpu"]
+        if len(stray) > len(self.gpus):
+            known = {id(gpu.element) for gpu in self.gpus}
+            lost = next(element for element in stray if id(element) not in known)
+            raise lost.error("<gpu> stands outside a <cpu>")
+        seen: dict[tuple[int, int], Gpu] = {}
+        for gpu in self.gpus:
+            key = (gpu.host, bus_key(gpu.bus))
+            if key in seen:
+                raise gpu.element.error(f"a second GPU at bus id {gpu.bus}")
+            seen[key] = gpu
+
+    def gpu(self, element: Element, host: int) -> Gpu:
+        parent = element.parent
+        if parent is None or parent.tag != "pci":
+            raise element.error("<gpu> stands outside a <pci>; its bus id is unknown")
+        bus = self.bus(parent, "busid")
+        dev = element.integer("dev", default=len(self.gpus))
+        return Gpu(element, bus, host, element.integer("rank", default=dev), dev)
+
+    def bus(self, element: Element, key: str) -> str:
+        bus = element.text(key)
+        try:
+            bus_key(bus)
+        except ValueError:
+            raise element.error(
+                f"{key} '{bus[:40]}' is not a PCI bus id such as 0000:1b:00.0"
+            ) from None
+        return bus
+
+    def name_gpus(self) -> None:
+        self.gpus.sort(key=lambda gpu: (gpu.host, gpu.rank, gpu.dev))
+        if len({gpu.rank for gpu in self.gpus}) == len(self.gpus):
+            self.gpus.sort(key=lambda gpu: gpu.rank)
+        for gpu in self.gpus:
+            gpu.id = f"{self.prefix(gpu.host)}gpu{gpu.dev}"
+            if gpu.id in self.nodes:
+                raise gpu.element.error(f"dev {gpu.dev} is there already, on another GPU")
+            self.nodes[gpu.id] = Node("gpu")
+
+    def prefix(self, host: int) -> str:
+        return f"box{host}/" if len(self.hosts) > 1 else ""
+
+    def prefixes(self) -> dict[str, str]:
+        """By host_hash, what stands before the ids of that host's nodes."""
+        return {key: self.prefix(host) for key, host in self.hosts.items()}
+
+    # NVLink
+
+    def nvlinks(self) -> Iterator[Link]:
+        """Every NVLink as its two ends state it: both ways where they agree, else one way each."""
+        by_bus = {(gpu.host, bus_key(gpu.bus)): gpu for gpu in self.gpus}
+        stated: dict[tuple[str, str], tuple[int, Fraction]] = {}
+        outside = 0
+        for gpu in self.gpus:
+            for entry in gpu.element.named(self.dialect.tag):
+                count = entry.integer("count")
+                if not 0 <= count <= 1000:
+                    raise entry.error(f"count {count} is no number of {self.dialect.noun} links")
+                target = self.target(entry, gpu, by_bus)
+                if target is None:
+                    outside += 1
+                elif target and count:
+                    known = stated.get((gpu.id, target), (0, Fraction(0)))[0]
+                    stated[gpu.id, target] = (known + count, self.nvlink_rate(gpu))
+        if outside:
+            self.notes.append(
+                f"{outside} <{self.dialect.tag}> lead to devices that are not in the file and are "
+                "left out"
+            )
+        order = {name: i for i, name in enumerate(self.nodes)}
+        switches = sorted({dst for _, dst in stated if dst not in order})
+        self.nodes.update({name: Node("switch") for name in switches})
+        for (src, dst), (count, rate) in stated.items():
+            back = stated.get((dst, src))
+            if dst in switches:
+                yield Link(src, dst, rate, None, count)
+            elif back != (count, rate):
+                yield Link(src, dst, rate, None, count, oneway=True)
+            elif order[src] < order[dst]:
+                yield Link(src, dst, rate, None, count)
+
+    def target(self, entry: Element, gpu: Gpu, by_bus: Mapping[tuple[int, int], Gpu]) -> str | None:
+        """The node at the other end; None when not in the file, "" for a processor."""
+        what = entry.text("tclass").lower()
+        if what.startswith(SWITCH_CLASS):
+            each = self.values.text("nvswitches") == "each"
+            return f"nvswitch-{slug(entry.text('target'))}" if each else "nvswitch"
+        if what.startswith(BRIDGE_TO_CPU):
+            return ""
+        if not what.startswith(GPU_CLASSES):
+            raise entry.error(
+                f"tclass '{what[:20]}' is neither an NVSwitch ({SWITCH_CLASS}) nor a GPU (0x0302..)"
+            )
+        other = by_bus.get((gpu.host, bus_key(self.bus(entry, "target"))))
+        if other is gpu:
+            raise entry.error(f"an {self.dialect.noun} from a GPU to itself")
+        return other.id if other else None
+
+    def nvlink_rate(self, gpu: Gpu) -> Fraction:
+        return self.nvlink_of(gpu.element)
+
+    def nvlink_of(self, gpu: Element) -> Fraction:
+        """GB/s of one NVLink of that `<gpu>`."""
+        asked = self.values.rate(self.dialect.tag)
+        if asked is not None:
+            return asked
+        rate, note = self.dialect.rate(gpu)
+        if note not in self.notes:
+            self.notes.append(note)
+        return rate
+
+    def joined(self, links: list[Link]) -> bool:
+        if len(self.gpus) < 2:
+            return bool(links)
+        arcs = (ends for link in links for ends in link.directions())
+        return find_cut(tuple(self.nodes), arcs, tuple(gpu.id for gpu in self.gpus)) is None
+
+    # network
+
+    def adapters(self) -> Iterator[Adapter]:
+        """Every `<net>`, with the GPUs below its closest ancestor that has some."""
+        for cpu in self.root.named("cpu"):
+            host = self.hosts[cpu.attributes.get("host_hash", "")]
+            ids = {id(gpu.element): gpu.id for gpu in self.gpus if gpu.host == host}
+            for net in (element for element in cpu.walk() if element.tag == "net"):
+                above = net.parent
+                near: tuple[str, ...] = ()
+                while above is not None and not near and above.tag != "system":
+                    near = tuple(ids[id(e)] for e in above.walk() if id(e) in ids)
+                    above = above.parent
+                speed = net.integer("speed", default=0)
+                if speed > 0:
+                    keep = ("dev", "port", "guid", "gdr")
+                    more = {key: net.attributes[key] for key in keep if key in net.attributes}
+                    yield Adapter(net.text("name"), Fraction(speed, 8000), near, more)
