@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except click.ClickException as error:
         return talk.complain(error.format_message(), 1)
     except ForestCollError as error:
-        return talk.complain(str(error), 1)
+        return talk.complain(str(error), 1, notes=getattr(error, "__notes__", ()))
     except BrokenPipeError:
         # Python flushes standard output once more on its way out: give it a place to go.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -22,7 +22,7 @@ from forestcoll.cli.options import (
     plan_options,
     problem_options,
 )
-from forestcoll.cli.talk import complain, draw, print_json, report, show_progress
+from forestcoll.cli.talk import complain, draw, print_json, put, report, show_progress
 from forestcoll.cli.verify import verify
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ def synthesize(
             progress=progress,
         )
     if where.stdout:
-        click.echo(result.texts[where.formats[0]], nl=False)
+        put(result.texts[where.formats[0]])
     else:
         files.write_all({path: result.texts[f] for f, path in paths.items()}, force)
     timings = {"load": loaded, **result.timings}

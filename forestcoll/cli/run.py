@@ -14,7 +14,7 @@ from forestcoll.cli import files
 from forestcoll.cli.completion import FileType, TopologyType, WordType
 from forestcoll.cli.hints import examples
 from forestcoll.cli.options import DTYPES, OPS, GpusType, SizeType, json_option, load, set_option
-from forestcoll.cli.talk import note, print_json, show_progress
+from forestcoll.cli.talk import note, print_json, put, show_progress
 from forestcoll.errors import ForestCollError
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ def run(plan: str, as_json: bool, csv: str | None, force: bool, **options: Any) 
         _measure(program, sizes, prediction, options, results)
     except (ForestCollError, KeyboardInterrupt):
         if results and first and not as_json:  # hours of smaller sizes, perhaps
-            click.echo(nccl_tests.table(program, results, source))
+            put(nccl_tests.table(program, results, source))
         raise
     if not first:  # the first rank speaks for all
         return 1 if any(result.wrong for result in results) else 0
@@ -175,7 +175,7 @@ def run(plan: str, as_json: bool, csv: str | None, force: bool, **options: Any) 
     if as_json:
         print_json(nccl_tests.summary(program, results, source))
     else:
-        click.echo(nccl_tests.table(program, results, source))
+        put(nccl_tests.table(program, results, source))
     return 1 if any(result.wrong for result in results) else 0
 
 

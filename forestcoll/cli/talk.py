@@ -1,12 +1,18 @@
-"""What commands say, and where: results on standard output, talk on standard error."""
+"""What commands say, and where: results on standard output, talk on standard error.
+
+All that is said goes through here, escaped: it may hold names that stand in somebody's file.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
+
+from forestcoll.report.escape import escape
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -34,22 +40,34 @@ def show_progress(start: str = "starting") -> StageProgress:
     return StageProgress(start, shown=not quiet())
 
 
-def complain(message: str, code: int, kind: str = "error: ") -> int:
-    """Say what is wrong; returns `code`, the exit code."""
-    click.echo(f"forestcoll: {kind}{message}", err=True)
+def complain(message: str, code: int, kind: str = "error: ", notes: Sequence[str] = ()) -> int:
+    """Say what is wrong, with `notes` in lines below; returns `code`, the exit code."""
+    say(f"forestcoll: {kind}{message}", err=True)
+    for text in notes:
+        for line in text.splitlines():
+            say(f"  {line}", err=True)
     return code
 
 
 def note(text: str) -> None:
     """Say what the user should know although nothing is wrong."""
-    if quiet():
-        return
-    click.echo(f"forestcoll: note: {text}", err=True)
+    if not quiet():
+        say(f"forestcoll: note: {text}", err=True)
+
+
+def say(line: str, err: bool = False) -> None:
+    """One line, whatever stands in it."""
+    click.echo(escape(line), err=err)
+
+
+def put(text: str) -> None:
+    """The text of a file that is wanted on standard output, as it is."""
+    click.echo(text, nl=False)
 
 
 def print_json(value: object) -> None:
-    """A result for machines."""
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    """A result for machines: JSON of ASCII characters alone, which any terminal can show."""
+    click.echo(json.dumps(value, indent=2))
 
 
 def draw(table: RenderableType, err: bool = False) -> None:

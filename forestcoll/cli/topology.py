@@ -10,7 +10,7 @@ from forestcoll.cli import files
 from forestcoll.cli.completion import FileType, TopologyType
 from forestcoll.cli.hints import examples
 from forestcoll.cli.options import edit_options, json_option, load, set_option
-from forestcoll.cli.talk import draw, print_json
+from forestcoll.cli.talk import draw, print_json, put, say
 
 
 @click.group(
@@ -54,7 +54,7 @@ def show(name: str, pairs: tuple[tuple[str, str], ...], source: bool, as_json: b
     from forestcoll.report import topologies
 
     if source:
-        click.echo(catalog.source(name), nl=False)
+        put(catalog.source(name))
         return
     expanded = load(name, pairs)
     about = catalog.describe(name) if name.removesuffix(".yaml") in catalog.names() else ""
@@ -76,7 +76,7 @@ def check(file: str, pairs: tuple[tuple[str, str], ...]) -> None:
     expanded = load(file, pairs)
     check_connected(expanded)
     CapacityGraph.from_topology(expanded)
-    click.echo(f"{file}: ok: {topologies.census(expanded)}; every GPU reaches every other")
+    say(f"{file}: ok: {topologies.census(expanded)}; every GPU reaches every other")
 
 
 @topology.command(
@@ -112,6 +112,6 @@ def expand(
         files.check_free([Path(output)], force)
     text = dumps_topology(load(name, pairs, without, scale))
     if output == "-":
-        click.echo(text, nl=False)
+        put(text)
     else:
         files.write_all({Path(output): text}, force)

@@ -11,7 +11,7 @@ from forestcoll.cli import files, plan_set
 from forestcoll.cli.completion import FileType, WordType
 from forestcoll.cli.hints import examples
 from forestcoll.cli.options import COLLECTIVES, HOLDS, json_option
-from forestcoll.cli.talk import complain, print_json, quiet, show_progress
+from forestcoll.cli.talk import complain, print_json, quiet, say, show_progress
 from forestcoll.errors import ForestCollError
 
 if TYPE_CHECKING:
@@ -139,12 +139,12 @@ def _say_clashes(plans: list[Plan], results: list[Entry], as_json: bool) -> None
     pairs = clashes(plans)
     for one, other in pairs[:LISTED_CLASHES]:
         if not as_json:
-            click.echo(f"warning: {words.clash(one, other)}")
+            say(f"warning: {words.clash(one, other)}")
     if len(pairs) > LISTED_CLASHES and not as_json:
-        click.echo(f"and {len(pairs) - LISTED_CLASHES} pairs more that answer the same calls")
+        say(f"and {len(pairs) - LISTED_CLASHES} pairs more that answer the same calls")
     if not as_json:
         for one, other in namesakes(plans):
-            click.echo(f"warning: {words.namesakes(one, other)}")
+            say(f"warning: {words.namesakes(one, other)}")
     for entry in results:
         source = entry["file"]
         others = [b.source for a, b in pairs if a.source == source]
@@ -208,15 +208,15 @@ def _plan(report: Report, as_json: bool) -> Entry:
     if report.ok:
         _say(report.source, [*proven, words.target(report), *words.lines(report)])
     else:
-        click.echo(f"{report.source}: {words.title(report)}")
+        say(f"{report.source}: {words.title(report)}")
         for line in words.lines(report):
-            click.echo(f"  {line}")
+            say(f"  {line}")
     return entry
 
 
 def _say(source: str, lines: list[str]) -> None:
     if quiet():
         return
-    click.echo(f"{source}: ok")
+    say(f"{source}: ok")
     for line in lines:
-        click.echo(f"  {line}")
+        say(f"  {line}")

@@ -7,6 +7,8 @@ import io
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from forestcoll.report.escape import escape
+
 if TYPE_CHECKING:
     from forestcoll.execute.result import Row, RunResult
     from forestcoll.program import Program
@@ -53,7 +55,7 @@ def table(program: Program, results: Sequence[RunResult], predicted: str = "") -
         elsewhere = "" if shared else " (on its machine; the times are this processor's)"
         lines.append(f"# Predicted algbw      : {predicted}{elsewhere}")
     lines.extend(f"# wrong: {text}" for text in _details(results))
-    return "\n".join(line.rstrip() for line in lines)
+    return "".join(f"{escape(line.rstrip())}\n" for line in lines)
 
 
 def csv(results: Sequence[RunResult]) -> str:

@@ -7,6 +7,8 @@ import threading
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from forestcoll.report.escape import escape
+
 if TYPE_CHECKING:
     from rich.progress import Progress
 
@@ -57,7 +59,8 @@ class StageProgress:
                 self._display = None
 
     def _words(self) -> str:
-        return f"{self._stage} {self._fraction:.0%}" if self._fraction else self._stage
+        stage = escape(self._stage)
+        return f"{stage} {self._fraction:.0%}" if self._fraction else stage
 
     def _show(self) -> None:
         from rich.console import Console

@@ -6,6 +6,8 @@ import io
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, TextIO
 
+from forestcoll.report.escape import escape
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
@@ -53,7 +55,7 @@ def write(table: RenderableType, stream: TextIO) -> None:
 
 
 def _plain(text: str) -> RenderableType:
-    """The text itself: square brackets of ids are no markup."""
+    """The text itself: square brackets of ids are no markup, and nothing moves the cursor."""
     from rich.text import Text
 
-    return Text(text)
+    return Text(escape(text))

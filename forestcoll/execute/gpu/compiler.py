@@ -117,7 +117,9 @@ def compile_library(compiler: Compiler, architectures: Sequence[str], folder: Pa
             raise ExecutionError(f"compiling the GPU engine: {error}") from None
         if done.returncode:
             words = (done.stderr or done.stdout).strip().splitlines()[:20]
-            raise ExecutionError("\n".join(["compiling the GPU engine failed:", *words]))
+            failed = ExecutionError("compiling the GPU engine failed")
+            failed.add_note("\n".join(words))
+            raise failed
         made.rename(target)
     return target
 

@@ -1,0 +1,32 @@
+"""Text of files made fit for a terminal: what would move its cursor or hide in it is spelled out.
+
+Names of nodes and plans, keys, error messages: all may hold what somebody else wrote. Shown as it
+is, an escape sequence wipes out an error line, and a line feed forges one that says "ok".
+"""
+
+from __future__ import annotations
+
+import re
+
+LONGEST = 4000
+"""Characters of a line that are shown at most."""
+_INVISIBLE = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0000-\U000e0fff]"
+)  # that Unicode does not call unprintable
+
+
+def escape(text: str) -> str:
+    """`text` as one line: control characters, line ends, turns of the reading direction, what is
+    not seen and halves of surrogate pairs as Python writes them (\\x1b, \\n, \\u202e, \\ud800).
+
+    Of a text of over `LONGEST` characters the beginning, and how many it has.
+    """
+    if len(text) > LONGEST:
+        text = f"{text[:LONGEST]}... ({len(text):,} characters)"
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join([c if _is_seen(c) else c.encode("unicode_escape").decode() for c in text])
+
+
+def _is_seen(character: str) -> bool:
+    return character.isprintable() and _INVISIBLE.match(character) is None
