@@ -48,6 +48,20 @@ def _is_ibnetdiscover(text: str) -> bool:
     )
 
 
+def _is_nvidia_smi(text: str) -> bool:
+    """A header that names GPU0, and a row of relations; escapes may stand between."""
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
+    header = re.search(r"^[ \t]*GPU0\b(?:\s|GPU|NIC)", plain, re.MULTILINE)
+    return header is not None and (
+        re.search(r"^GPU\d+\s+(?:X|NV\d|PIX|PXB|PHB|NODE|SYS|SOC)\b", plain, re.MULTILINE)
+        is not None
+    )
+
+
+def _is_rocm_smi(text: str) -> bool:
+    return re.search(r"=(?: )?(?:Weight|Hops|Link Type) between two GPUs", text) is not None
+
+
 FORMATS = (
     Format(
         "rccl-xml",
@@ -63,6 +77,22 @@ FORMATS = (
         "NCCL_TOPO_DUMP_FILE=nccl.xml with any NCCL program",
         "nccl_xml",
         _is_xml,
+        machine=True,
+    ),
+    Format(
+        "rocm-smi",
+        "rocm-smi's tables",
+        "rocm-smi --showtopo > topo.txt",
+        "rocm_smi",
+        _is_rocm_smi,
+        machine=True,
+    ),
+    Format(
+        "nvidia-smi",
+        "nvidia-smi's matrix",
+        "nvidia-smi topo -m > topo.txt",
+        "nvidia_smi",
+        _is_nvidia_smi,
         machine=True,
     ),
     Format(

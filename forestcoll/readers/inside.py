@@ -39,6 +39,11 @@ def put_inside(
         for link in inside.links
     )
     adapters, notes = _rate_adapters(bare.adapters, inside, machine)
+    if not adapters and inside.adapters:
+        adapters = tuple(
+            replace(one, near=tuple(names[gpu] for gpu in one.near)) for one in inside.adapters
+        )
+        notes = (f"the network ports are those of {machine}, not the file's",)
     notes = (f"the links between the GPUs are those of {machine}, not the file's", *notes)
     return Topology(bare.name, nodes, links, adapters, (*bare.notes, *notes))
 
