@@ -1,14 +1,13 @@
-"""Where output goes, and that files appear whole or not at all."""
+"""Where output goes, and what is read."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
 from forestcoll.cli import files
-from forestcoll.errors import ForestCollError, OutputError
+from forestcoll.errors import ForestCollError
 from forestcoll.input_limits import Limit
 
 ALL = ("forest", "msccl-xml", "mscclpp-json")
@@ -68,76 +67,6 @@ def test_files_tell_their_format(output: str, asked: list[str], told: str) -> No
 def test_contradictions(output: str, asked: list[str], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         files.destination(output, asked, ALL)
-
-
-def test_write_all_writes_whole_files_and_makes_directories(tmp_path: Path) -> None:
-    a, b = tmp_path / "new" / "deep" / "a", tmp_path / "new" / "b"
-    files.write_all({a: "alpha\n", b: "beta\n"}, force=False)
-    assert a.read_text() == "alpha\n"
-    assert b.read_text() == "beta\n"
-    assert sorted(p.name for p in tmp_path.rglob("*")) == ["a", "b", "deep", "new"]
-
-
-def test_nothing_is_overwritten_without_force(tmp_path: Path) -> None:
-    a, b = tmp_path / "a", tmp_path / "b"
-    b.write_text("old")
-    with pytest.raises(OutputError, match="b: exists already; --force overwrites it"):
-        files.write_all({a: "new", b: "new"}, force=False)
-    assert not a.exists()
-    assert b.read_text() == "old"
-    files.write_all({a: "new", b: "new"}, force=True)
-    assert b.read_text() == "new"
-
-
-def test_a_dangling_link_is_taken(tmp_path: Path) -> None:
-    link = tmp_path / "link"
-    link.symlink_to(tmp_path / "nowhere")
-    with pytest.raises(OutputError, match="exists already"):
-        files.check_free([link], force=False)
-
-
-def test_what_can_never_be_a_file(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(OutputError, match="is a directory"):
-        files.check_free([tmp_path], force=True)
-    with pytest.raises(OutputError, match="is not a directory"):
-        files.check_free([tmp_path / "file" / "x"], force=True)
-    with pytest.raises(OutputError, match="not a regular file"):
-        files.check_free([Path("/dev/null")], force=True)
-
-
-def test_a_failure_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Path.replace
-
-    def full(self: Path, target: Path) -> Path:
-        if self.name.startswith(".c"):
-            raise OSError(28, "No space left on device")
-        return real(self, target)
-
-    monkeypatch.setattr(Path, "replace", full)
-    out = tmp_path / "out"
-    with pytest.raises(OutputError, match=r"cannot write .*: No space left on device"):
-        files.write_all({out / "b": "1", out / "c": "2"}, force=False)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_an_interrupt_leaves_nothing_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(self: Path, target: Path) -> Path:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Path, "replace", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        files.write_all({tmp_path / "x" / "a": "1"}, force=False)
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_no_permission(tmp_path: Path) -> None:
-    tmp_path.chmod(0o500)
-    with pytest.raises(OutputError, match="Permission denied"):
-        files.write_all({tmp_path / "a": "1"}, force=False)
 
 
 def test_read_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,20 +1,19 @@
 """The command line. Everything heavy is imported inside the commands: `--help` must be quick.
 
 This package alone prints and decides exit codes: 0 fine, 1 wrong input or failed check, 2 usage,
-130 interrupted, 141 nobody reads the output any more.
+130 interrupted (128 + the signal's number), 141 nobody reads the output any more.
 """
 
 from __future__ import annotations
 
 import gc
-import os
 import sys
 from collections.abc import Sequence
 
 import click
 
 import forestcoll
-from forestcoll.cli import commands, completion, hints, talk
+from forestcoll.cli import commands, completion, hints, signals, streams, talk
 from forestcoll.cli.deploy import deploy
 from forestcoll.cli.front import front
 from forestcoll.cli.lab import lab
@@ -24,26 +23,44 @@ from forestcoll.errors import ForestCollError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit code, after running the command in `arguments` (default: the process's own).
+    """The exit code, after running the command in `arguments` (default: the process's own)."""
+    if arguments is not None:
+        return _run(arguments, own=False)
+    # A process of its own makes millions of small objects, most of which stay to its end: looking
+    # for cycles among them at every turn would take a quarter of its time.
+    gc.set_threshold(200_000, 10, 10)
+    closed = streams.open_closed()
+    stops = signals.Stops()
+    stops.listen()
+    if "standard output" in closed:
+        return talk.complain("standard output is closed; > /dev/null throws results away", 1)
+    try:
+        code = _run(sys.argv[1:], own=True)
+    except BaseException:
+        if stops.first is None:
+            raise
+        # what was cut off by the signal came out as another error (an import does that)
+        code = talk.complain(signals.WORDS[stops.first.number], stops.first.code, kind="")
+    stops.leave()
+    return code if stops.first is None else stops.first.code
+
+
+def _run(words: Sequence[str], own: bool) -> int:
+    """The exit code; `own`: the process is there for this command.
 
     The one place that turns exceptions into messages: one line on standard error.
     """
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    if arguments is None:
-        # A process of its own makes millions of small objects, most of which stay to its end:
-        # looking for cycles among them at every turn would take a quarter of its time.
-        gc.set_threshold(200_000, 10, 10)
     try:
-        answered = completion.answer(cli) if arguments is None else None
+        answered = completion.answer(cli) if own else None
         if answered is not None:
             return answered
         # Not cli.main(): it has ways of its own with Ctrl-C and broken pipes.
-        with cli.make_context("forestcoll", words) as context:
+        with cli.make_context("forestcoll", list(words)) as context:
             code = cli.invoke(context)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except click.exceptions.Exit as wanted:
-        return wanted.exit_code
+        return _flushed(wanted.exit_code)
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)
         return 2
@@ -54,18 +71,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except click.ClickException as error:
         return talk.complain(error.format_message(), 1)
     except ForestCollError as error:
-        return talk.complain(str(error), 1, notes=getattr(error, "__notes__", ()))
+        return _flushed(talk.complain(str(error), 1, notes=getattr(error, "__notes__", ())))
     except BrokenPipeError:
-        # Python flushes standard output once more on its way out: give it a place to go.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        streams.settle()
         return 141
     except OSError as error:
+        streams.settle()
         name = f"{error.filename}: " if error.filename else ""
         return talk.complain(f"{name}{error.strerror or error}", 1)
     except MemoryError:
         return talk.complain("out of memory; a smaller topology, size or tree count needs less", 1)
+    except signals.Stopped as stopped:
+        return _flushed(talk.complain(signals.WORDS[stopped.number], stopped.code, kind=""))
     except KeyboardInterrupt:
-        return talk.complain("interrupted", 130, kind="")
+        return _flushed(talk.complain("interrupted", 130, kind=""))
+
+
+def _flushed(code: int) -> int:
+    """The exit code, once what was printed is out; a reader who has left is no further error."""
+    error = streams.settle()
+    if error is None or code:
+        return code
+    if isinstance(error, BrokenPipeError):
+        return 141
+    return talk.complain(error.strerror or str(error), 1)
 
 
 def _one_line(text: str) -> str:

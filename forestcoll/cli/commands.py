@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from forestcoll.budget import Budget
-from forestcoll.cli import files, groups, plan_set
+from forestcoll.cli import files, groups, plan_set, writing
 from forestcoll.cli.completion import FileType, WordType
 from forestcoll.cli.hints import examples
 from forestcoll.cli.options import (
@@ -141,7 +141,7 @@ def synthesize(
     began = time.perf_counter()
     topology = problem.load()
     paths = where.paths(f"{topology.name}.{problem.collective}")
-    files.check_free(paths.values(), force)
+    writing.prepare(paths.values(), force)
 
     from forestcoll import pipeline
     from forestcoll.report import synthesis
@@ -171,7 +171,7 @@ def synthesize(
     if where.stdout:
         put(result.texts[where.formats[0]])
     else:
-        files.write_all({path: result.texts[f] for f, path in paths.items()}, force)
+        writing.write_all({path: result.texts[f] for f, path in paths.items()}, force)
     timings = {"load": loaded, **result.timings}
     if as_json:
         print_json(synthesis.summary(result, timings, paths))

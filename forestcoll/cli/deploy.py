@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from forestcoll.cli import files
+from forestcoll.cli import writing
 from forestcoll.cli.completion import FileType, WordType
 from forestcoll.cli.hints import examples
 from forestcoll.cli.options import json_option
@@ -58,8 +59,8 @@ def deploy(
     written: list[Path] = []
     if folder is not None:
         texts = {folder / name: text for name, text in made.files.items()}
-        _check_alone(folder / "plans", {p.name for p in texts})
-        files.write_all(texts, force)
+        names = {p.name for p in texts}
+        writing.write_all(texts, force, partial(_check_alone, folder / "plans", names))
         written = list(texts)
     if as_json:
         print_json(words.summary(made, written))
@@ -69,11 +70,15 @@ def deploy(
     say(words.facts(made, written))
 
 
-def _check_alone(plans: Path, ours: set[str]) -> None:
-    """OutputError if other files lie among the plans: runtimes read every file that is there."""
+def _check_alone(plans: Path, ours: set[str]) -> dict[Path, str]:
+    """OutputError if other files lie among the plans: runtimes read every file that is there.
+
+    The earlier files that go: none.
+    """
     others = [p.name for p in plans.glob("*") if p.name not in ours] if plans.is_dir() else []
     if others:
         raise OutputError(
             f"{plans}: holds {others[0]} too, and runtimes load every file of the folder; "
             "take another folder or remove it"
         )
+    return {}

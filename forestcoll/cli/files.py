@@ -1,19 +1,16 @@
-"""Files: what `--output` means, output that appears whole or not at all, input of bounded size."""
+"""Files: what `--output` means, input of bounded size. `writing` writes them."""
 
 from __future__ import annotations
 
-import contextlib
-import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from forestcoll.errors import ForestCollError, OutputError
+from forestcoll.errors import ForestCollError
 from forestcoll.input_limits import FILE_BYTES
 from forestcoll.pipeline import FORMATS, Format
-
-"""Bytes of a file that are read at most: a plan or forest beyond this is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +67,11 @@ def destination(output: str, asked: Sequence[Format], default: Sequence[Format])
 
 def read_text(name: str) -> str:
     """The text of a file, or of standard input for "-". Raises ForestCollError."""
+    if name == "-" and sys.stdin is None:
+        raise ForestCollError("-: standard input is closed; name a file")
     try:
-        with sys.stdin.buffer if name == "-" else open(name, "rb") as stream:
+        # not closed at the end: "-" may be named twice, and is empty then
+        with nullcontext(sys.stdin.buffer) if name == "-" else open(name, "rb") as stream:
             data = stream.read(FILE_BYTES + 1)
     except OSError as error:
         raise ForestCollError(f"{name}: {error.strerror or error}") from error
@@ -88,58 +88,3 @@ def format_of(name: str) -> Format | None:
     if name.endswith(".xml"):
         return "msccl-xml"
     return next((f for f, suffix in FORMATS.items() if name.endswith(suffix)), None)
-
-
-def check_free(paths: Iterable[Path], force: bool) -> None:
-    """Raise OutputError if a path is taken (unless `force`) or can never be a file."""
-    for path in paths:
-        if path.is_dir():
-            raise OutputError(f"{path}: is a directory; name a file, or end it in '/'")
-        if path.exists() and not path.is_file():
-            raise OutputError(f"{path}: is not a regular file; use '--output -' for a pipe")
-        if not force and os.path.lexists(path):
-            raise OutputError(f"{path}: exists already; --force overwrites it")
-        for parent in path.parents:
-            if parent.exists():
-                if not parent.is_dir():
-                    raise OutputError(f"{path}: {parent} is not a directory")
-                break
-
-
-def write_all(texts: Mapping[Path, str], force: bool) -> None:
-    """Write every text to its file: all of them, each whole, or none.
-
-    Directories are made where missing. Everything is written beside its place first and renamed
-    last, so that no reader ever sees half a file. Raises OutputError.
-    """
-    check_free(texts, force)
-    waiting: dict[Path, Path] = {}
-    new = [path for path in texts if not path.exists()]
-    made: list[Path] = []
-    try:
-        for path, text in texts.items():
-            missing = [p for p in (path.parent, *path.parent.parents) if not p.exists()]
-            path.parent.mkdir(parents=True, exist_ok=True)
-            made.extend(missing)
-            temporary = path.with_name(f".{path.name[:200]}.{os.getpid()}.part")
-            waiting[path] = temporary
-            with temporary.open("w", encoding="utf-8", newline="\n") as stream:
-                stream.write(text)
-        for path, temporary in waiting.items():
-            temporary.replace(path)
-    except OSError as error:
-        _clean_up([*waiting.values(), *new], made)
-        raise OutputError(f"cannot write {path}: {error.strerror or error}") from error
-    except BaseException:
-        _clean_up([*waiting.values(), *new], made)
-        raise
-
-
-def _clean_up(files: Iterable[Path], directories: Iterable[Path]) -> None:
-    """Remove what was only on its way; a directory that is in use by now stays."""
-    for file in files:
-        with contextlib.suppress(OSError):
-            file.unlink(missing_ok=True)
-    for directory in directories:
-        with contextlib.suppress(OSError):
-            directory.rmdir()

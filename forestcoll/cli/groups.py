@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from forestcoll.cli import files
+from forestcoll.cli import writing
 from forestcoll.cli.options import Problem
 from forestcoll.cli.talk import draw, print_json, report, show_progress
 
@@ -71,7 +71,7 @@ def synthesize(
             progress=progress,
         )
     texts = {where.directory / name: text for name, text in result.texts.items()}
-    files.write_all(texts, force)
+    writing.write_all(texts, force)
     timings = {"load": loaded, **result.timings}
     if as_json:
         print_json(words.summary(asked, result, timings, list(texts)))

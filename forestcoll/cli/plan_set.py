@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import click
 
-from forestcoll.cli import files
+from forestcoll.cli import writing
 from forestcoll.cli.talk import print_json, report, show_progress
 from forestcoll.errors import OutputError
 
@@ -44,8 +45,9 @@ def synthesize(problem: Problem, how: How, where: Destination, force: bool, as_j
     from forestcoll.report import plan_set as words
 
     index = where.directory / plan_set.INDEX
-    files.check_free([index], force)
-    old = _earlier(where.directory, formats, force)
+    writing.prepare([index], force)
+    earlier = partial(_earlier, where.directory, formats, force)
+    earlier()  # an error now is better than one after minutes
     loaded = time.perf_counter() - began
     with show_progress() as progress:
         made = plan_set.make(
@@ -64,10 +66,7 @@ def synthesize(problem: Problem, how: How, where: Destination, force: bool, as_j
         )
     texts = plan_set.files_of(made)
     paths = {where.directory / file: text for file, text in texts.items()}
-    files.write_all(paths, force)
-    for path in old:
-        if path not in paths:
-            path.unlink()
+    writing.write_all(paths, force, earlier)
     timings = {"load": loaded, **made.timings}
     if as_json:
         print_json(words.summary(made, texts, timings, where.directory))
@@ -83,8 +82,8 @@ def verify(source: str) -> tuple[list[str], dict[str, object]]:
     return verdict.lines, verdict.figures
 
 
-def _earlier(directory: Path, formats: tuple[str, ...], force: bool) -> list[Path]:
-    """The files of an earlier set, which the new one replaces.
+def _earlier(directory: Path, formats: tuple[str, ...], force: bool) -> dict[Path, str]:
+    """The files of an earlier set, which the new one replaces, with their SHA-256.
 
     A runtime reads every file where it looks, and the first that is no plan of the set may be
     fatal: OutputError where there is any that is not the earlier set's own.
@@ -93,13 +92,18 @@ def _earlier(directory: Path, formats: tuple[str, ...], force: bool) -> list[Pat
 
     folders = [directory / form for form in formats]
     found = sorted(path for f in folders if f.is_dir() for path in f.iterdir())
-    files.check_free(found, force)
+    writing.check_free(found, force)
     index = directory / plan_set.INDEX
-    known = plan_set.files_named(index) if index.is_file() else []
+    known = plan_set.files_named(index) if index.is_file() else {}
     for path in found:
         if path not in known:
             raise OutputError(
                 f"{path}: is no plan of the set in {directory}, and a runtime would read it as "
                 "one: take it away"
             )
-    return [path for path in known if path.is_file()]
+        if writing.digest_of(path) != known[path]:
+            raise OutputError(
+                f"{path}: is not the file that the set in {directory} was written with, and a "
+                "runtime would read it: take it away"
+            )
+    return known

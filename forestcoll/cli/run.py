@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from forestcoll.cli import files
+from forestcoll.cli import writing
 from forestcoll.cli.completion import FileType, TopologyType, WordType
 from forestcoll.cli.hints import examples
 from forestcoll.cli.options import DTYPES, OPS, GpusType, SizeType, json_option, load, set_option
@@ -143,7 +143,7 @@ def run(plan: str, as_json: bool, csv: str | None, force: bool, **options: Any) 
     if options["gpus"] and options["engine"] != "gpu":
         raise click.UsageError("--gpus is for --engine gpu")
     if csv is not None:
-        files.check_free([Path(csv)], force)
+        writing.prepare([Path(csv)], force)
     first = True
     if options["engine"] == "torch":
         from forestcoll.cli import torch_engine
@@ -171,7 +171,7 @@ def run(plan: str, as_json: bool, csv: str | None, force: bool, **options: Any) 
     for text in dict.fromkeys(t for result in results for t in result.notes):
         note(text)
     if csv is not None:
-        files.write_all({Path(csv): nccl_tests.csv(results)}, force)
+        writing.write_all({Path(csv): nccl_tests.csv(results)}, force)
     if as_json:
         print_json(nccl_tests.summary(program, results, source))
     else:

@@ -5,6 +5,7 @@ All that is said goes through here, escaped: it may hold names that stand in som
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from collections.abc import Sequence
@@ -42,10 +43,11 @@ def show_progress(start: str = "starting") -> StageProgress:
 
 def complain(message: str, code: int, kind: str = "error: ", notes: Sequence[str] = ()) -> int:
     """Say what is wrong, with `notes` in lines below; returns `code`, the exit code."""
-    say(f"forestcoll: {kind}{message}", err=True)
-    for text in notes:
-        for line in text.splitlines():
-            say(f"  {line}", err=True)
+    with contextlib.suppress(OSError):  # nobody reads it: the exit code still tells
+        say(f"forestcoll: {kind}{message}", err=True)
+        for text in notes:
+            for line in text.splitlines():
+                say(f"  {line}", err=True)
     return code
 
 
@@ -61,8 +63,8 @@ def say(line: str, err: bool = False) -> None:
 
 
 def put(text: str) -> None:
-    """The text of a file that is wanted on standard output, as it is."""
-    click.echo(text, nl=False)
+    """The text of a file that is wanted on standard output, as it is: UTF-8 in any locale."""
+    click.echo(text.encode(), nl=False)
 
 
 def print_json(value: object) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from forestcoll.cli import files
+from forestcoll.cli import writing
 from forestcoll.cli.completion import FileType, TopologyType
 from forestcoll.cli.hints import examples
 from forestcoll.cli.options import edit_options, json_option, load, set_option
@@ -109,9 +109,9 @@ def expand(
     from forestcoll.topology import dumps_topology
 
     if output != "-":
-        files.check_free([Path(output)], force)
+        writing.prepare([Path(output)], force)
     text = dumps_topology(load(name, pairs, without, scale))
     if output == "-":
         put(text)
     else:
-        files.write_all({Path(output): text}, force)
+        writing.write_all({Path(output): text}, force)

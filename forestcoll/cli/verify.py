@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from forestcoll.cli import files, plan_set
+from forestcoll.cli import claims, files, plan_set
 from forestcoll.cli.completion import FileType, WordType
 from forestcoll.cli.hints import examples
 from forestcoll.cli.options import COLLECTIVES, HOLDS, json_option
@@ -122,7 +122,7 @@ def _expanded(sources: tuple[str, ...], target: str | None) -> list[str]:
     found: list[str] = []
     for source in sources:
         path = Path(source)
-        if not path.is_dir() or (path / INDEX).is_file():
+        if not path.is_dir() or (path / INDEX).is_file() or claims.left_in(path):
             found.append(source)
             continue
         ends = [FORMATS[form] for name, form in HOLDS.items() if target in (None, name)]
@@ -157,6 +157,9 @@ def _check_set(path: Path, target: str | None) -> None:
     """ForestCollError for a directory that holds nothing to verify."""
     from forestcoll.plan_set import INDEX
 
+    left = claims.left_in(path)
+    if left:
+        raise ForestCollError(f"{path}: {left}")
     if not (path / INDEX).is_file():
         what = "plan" if target is None else f"plan for {target}"
         raise ForestCollError(

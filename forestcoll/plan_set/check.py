@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from forestcoll import pipeline, plans, verdict
 from forestcoll.errors import ForestCollError, PlanError
@@ -13,7 +13,10 @@ from forestcoll.input_limits import PLAN_BYTES
 from forestcoll.lint import Told, lint
 from forestcoll.lower import usage
 from forestcoll.plan_set.index import (
+    FOREST_SUFFIX,
+    FORESTS,
     INDEX,
+    SUFFIX,
     Index,
     PlanFile,
     Runtime,
@@ -79,12 +82,23 @@ def check(directory: Path) -> Verdict:
     return Verdict(lines, figures)
 
 
-def files_named(index: Path) -> list[Path]:
-    """The forests and plans that an index names. Raises PlanError where it is none."""
+def files_named(index: Path) -> dict[Path, str]:
+    """The forests and plans of an index, where a set has them, with their SHA-256.
+
+    What it names elsewhere is no file of a set. Raises PlanError where the file is no index.
+    """
     known = loads(_text(index), str(index))
-    names = [forest.file for forest in known.forests]
-    names += [plan.file for runtime in known.runtimes for plan in runtime.plans]
-    return [index.parent / _inside(index.parent, name) for name in names]
+    listed = [(FORESTS, forest.file, forest.sha256) for forest in known.forests]
+    listed += [(r.format, plan.file, plan.sha256) for r in known.runtimes for plan in r.plans]
+    return {
+        index.parent / file: sha256
+        for folder, file, sha256 in listed
+        if PurePosixPath(file).parts == (folder, PurePosixPath(file).name) and _ends_well(file)
+    }
+
+
+def _ends_well(file: str) -> bool:
+    return file.endswith((FOREST_SUFFIX, *SUFFIX.values()))
 
 
 def _check_ranges(directory: Path, index: Index, runtime: Runtime) -> None:

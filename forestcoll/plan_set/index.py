@@ -38,7 +38,9 @@ LOOKUP: Final = {
     "number of ranks, ranks a node and in or out of place count, operation, type and multiple do "
     "not: the call fails where the size is not of the multiple, and always adds up",
 }
-_SUFFIX: Final = {"msccl-xml": ".msccl.xml", "mscclpp-json": ".mscclpp.json"}
+FORESTS = "forests"
+FOREST_SUFFIX = ".forest.json"
+SUFFIX: Final = {"msccl-xml": ".msccl.xml", "mscclpp-json": ".mscclpp.json"}
 
 
 class _Model(BaseModel):
@@ -130,7 +132,7 @@ def files_of(made: PlanSet) -> dict[str, str]:
         listed = []
         for number, entry in enumerate(plans.entries):
             word = entry.program.protocol.lower()
-            file = f"{plans.format}/{stem}.{number:02d}.{word}{_SUFFIX[plans.format]}"
+            file = f"{plans.format}/{stem}.{number:02d}.{word}{SUFFIX[plans.format]}"
             files[file] = entry.text
             forest = names[id(entry.candidate.forest)]
             listed.append(_plan(file, entry, forest, plans))
@@ -185,7 +187,7 @@ def _forest_files(made: PlanSet, stem: str) -> Iterator[tuple[str, tuple[Forest,
     from forestcoll import forest_file
 
     for number, forest in enumerate(made.forests):
-        yield f"forests/{stem}.{number:02d}.forest.json", (forest, forest_file.dumps(forest))
+        yield f"{FORESTS}/{stem}.{number:02d}{FOREST_SUFFIX}", (forest, forest_file.dumps(forest))
 
 
 def _listed(file: str, forest: Forest, text: str) -> ForestFile:

@@ -1,0 +1,251 @@
+"""Standard streams that are closed, full or unread, and signals from the first import on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from forestcoll.cli import signals
+
+OPTIMUM = ("optimum", "-t", "ring", "-c", "allgather")
+SYNTHESIZE = ("synthesize", "-t", "ring", "-c", "allgather")
+
+
+def shell(line: str, *words: str, **environment: str) -> subprocess.CompletedProcess[bytes]:
+    """`line` in bash, where $F is the program and $1, $2 ... are `words`."""
+    program = f"{sys.executable} -m forestcoll"
+    return subprocess.run(
+        ["bash", "-c", line.replace("$F", program), "bash", *words],
+        capture_output=True,
+        timeout=60,
+        env={**os.environ, **environment},
+    )
+
+
+@pytest.mark.parametrize("words", [OPTIMUM, ("--help",), ("doctor",)])
+def test_closed_standard_output(words: tuple[str, ...]) -> None:
+    found = shell('$F "$@" >&-', *words)
+    assert found.returncode == 1
+    told = b"forestcoll: error: standard output is closed; > /dev/null throws results away\n"
+    assert found.stderr == told
+
+
+def test_closed_standard_error() -> None:
+    found = shell('$F "$@" 2>&-', *OPTIMUM)
+    assert (found.returncode, found.stderr) == (0, b"")
+    assert b"allgather on ring-8" in found.stdout
+    assert shell('$F "$@" 2>&-', *OPTIMUM[:1], "-t", "no", "-c", "reduce").returncode == 1
+    assert shell('$F "$@" 2>&-', "optimum", "--nothing").returncode == 2
+    assert shell('$F "$@" <&- >&- 2>&-', *OPTIMUM).returncode == 1
+
+
+def test_no_file_becomes_a_closed_stream(tmp_path: Path) -> None:
+    """Else what is said later would be written into it."""
+    line = '$F "$@" -o "$0/x.forest.json" --json 2>&- <&- >"$0/said"'
+    assert shell(line.replace("$0", str(tmp_path)), *SYNTHESIZE).returncode == 0
+    assert shell('$F verify "$1"', str(tmp_path / "x.forest.json")).returncode == 0
+    assert (tmp_path / "said").read_text().startswith("{")
+
+
+def test_closed_standard_input() -> None:
+    found = shell("$F verify - <&-")
+    told = b"forestcoll: error: -: standard input is closed; name a file\n"
+    assert (found.returncode, found.stdout, found.stderr) == (1, b"", told)
+
+
+def test_standard_input_twice(tmp_path: Path) -> None:
+    found = shell("$F synthesize -t ring -c allgather --format forest -o - | $F verify - -")
+    assert found.returncode == 1
+    assert found.stdout.startswith(b"-: ok")
+    assert b"forestcoll: error: -: the file is empty" in found.stderr
+    assert b"Traceback" not in found.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [OPTIMUM, ("--help",), ("--version",), ("topology", "show", "ring", "--source"),
+     (*SYNTHESIZE, "--format", "forest", "-o", "-")],
+)  # fmt: skip
+def test_a_full_disk(words: tuple[str, ...]) -> None:
+    found = shell('$F "$@" >/dev/full', *words)
+    told = b"forestcoll: error: No space left on device\n"
+    assert (found.returncode, found.stderr.splitlines(keepends=True)[-1]) == (1, told)
+    assert b"Exception ignored" not in found.stderr
+
+
+def test_nobody_reads() -> None:
+    line = '$F synthesize -t ring -c allgather --format msccl-xml -o - | true; echo "${PIPESTATUS}"'
+    found = shell(line)
+    assert found.stdout.split()[-1:] in ([b"141"], [b"0"])  # 0: written before `true` ended
+    assert b"Traceback" not in found.stderr
+    assert b"Exception" not in found.stderr
+
+
+def test_paths_that_are_no_text(tmp_path: Path) -> None:
+    folder = os.fsdecode(os.fsencode(tmp_path) + b"/\xff\xfe")
+    for more in ((), ("--json", "--force")):
+        found = shell('$F "$@"', *SYNTHESIZE, "-o", f"{folder}/", *more)
+        assert (found.returncode, found.stderr) == (0, b"")
+        assert b"\\udcff\\udcfe/ring-8.allgather.msccl.xml" in found.stdout
+        assert len(os.listdir(folder)) == 3
+    found = shell('$F verify "$1"/*; $F verify "$1"/none; $F deploy "$1" --runtime msccl', folder)
+    assert found.stdout.count(b": ok") == 3
+    assert b"Traceback" not in found.stderr
+    found = shell('$F "$@"', *SYNTHESIZE, "-o", f"{folder}/")
+    assert found.returncode == 1
+    assert b"exists already" in found.stderr
+
+
+def test_names_that_the_locale_has_no_letters_for(tmp_path: Path) -> None:
+    (tmp_path / "t.yaml").write_text(
+        "format: forestcoll.topology/1\nname: near\nnodes:\n  nähe: {kind: gpu}\n"
+        "  ferne: {kind: gpu}\nlinks:\n  - {src: nähe, dst: ferne, bandwidth: 1}\n",
+        encoding="utf-8",
+    )
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    for words in (
+        ("topology", "expand", str(tmp_path / "t.yaml")),
+        ("synthesize", "-t", str(tmp_path / "t.yaml"), "-c", "allgather", "--format", "forest"),
+        ("optimum", "-t", str(tmp_path / "t.yaml"), "-c", "allgather", "--json"),
+    ):
+        more = ("-o", "-") if words[0] == "synthesize" else ()
+        found = shell('$F "$@"', *words, *more, **plain)
+        assert found.returncode == 0, found.stderr
+        assert b"Traceback" not in found.stderr
+
+
+AT_IMPORT = """
+import importlib.abc, os, signal, sys
+class Finder(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == module:
+            sys.meta_path.remove(self)
+            os.kill(os.getpid(), signal.Signals[number])
+module, number = sys.argv[1:3]
+sys.meta_path.insert(0, Finder())
+from forestcoll.__main__ import main
+sys.argv[1:] = sys.argv[3:]
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "code", "said"),
+    [
+        ("click", "SIGINT", 130, "forestcoll: interrupted\n"),
+        ("forestcoll.cli.commands", "SIGINT", 130, "forestcoll: interrupted\n"),
+        ("forestcoll.plans", "SIGINT", 130, "forestcoll: interrupted\n"),
+        ("numpy", "SIGINT", 130, "forestcoll: interrupted\n"),
+        ("numpy._core.overrides", "SIGINT", 130, "forestcoll: interrupted\n"),
+        ("forestcoll.kernel._kernel", "SIGTERM", 143, "forestcoll: terminated\n"),
+        ("yaml", "SIGHUP", 129, "forestcoll: hung up\n"),
+    ],
+)
+def test_a_signal_during_imports(module: str, name: str, code: int, said: str) -> None:
+    plan = Path(__file__).parents[1] / "schedules" / "dgx-a100-1" / "allgather.msccl.xml"
+    found = subprocess.run(
+        [sys.executable, "-c", AT_IMPORT, module, name, "run", str(plan), "--size", "1K"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (found.returncode, found.stdout, found.stderr) == (code, "", said)
+
+
+# ------------------------------------------------------------------------------------- in a process
+
+
+@pytest.fixture
+def stops() -> signals.Stops:
+    return signals.Stops()
+
+
+@pytest.fixture(autouse=True)
+def _handlers_stay() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in (*signals.WORDS, signal.SIGALRM)}
+    hook = sys.unraisablehook
+    yield
+    sys.unraisablehook = hook
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def test_the_second_signal_is_no_news(stops: signals.Stops) -> None:
+    """`timeout` signals the process and its group; what it unwinds must not be cut off."""
+    stops.listen()
+    with pytest.raises(signals.Stopped) as caught:
+        signal.raise_signal(signal.SIGTERM)
+    assert caught.value.code == 143
+    signal.raise_signal(signal.SIGTERM)
+    signal.raise_signal(signal.SIGINT)
+    assert stops.first is caught.value
+
+
+def test_a_late_second_signal_ends_what_hangs() -> None:
+    text = (
+        "import signal, time\nfrom forestcoll.cli import signals\n"
+        "signals.REPEAT_SECONDS = 0.0\nstops = signals.Stops(); stops.listen()\n"
+        "try: signal.raise_signal(signal.SIGTERM)\n"
+        "except KeyboardInterrupt: time.sleep(0.01); signal.raise_signal(signal.SIGTERM)\n"
+    )
+    found = subprocess.run([sys.executable, "-c", text], timeout=60)
+    assert found.returncode == -signal.SIGTERM
+
+
+def test_a_finalizer_does_not_swallow_the_signal(stops: signals.Stops) -> None:
+    class Finalized:
+        def __del__(self) -> None:
+            signal.raise_signal(signal.SIGINT)
+
+    def drop() -> None:
+        thing = Finalized()
+        del thing
+        for _ in range(1000):
+            time.sleep(0.01)
+
+    stops.listen()
+    with pytest.raises(signals.Stopped):
+        drop()
+
+
+@pytest.mark.parametrize("number", list(signals.WORDS), ids=str)
+def test_held_signals_come_afterwards(number: signal.Signals, stops: signals.Stops) -> None:
+    stops.listen()
+    done = []
+
+    def work(check: bool) -> None:
+        with signals.hold() as held:
+            signal.raise_signal(number)
+            done.append(1)
+            if check:
+                held.check()
+            done.append(2)
+
+    with pytest.raises(signals.Stopped):
+        work(check=False)
+    assert done == [1, 2]
+    stops.first = None
+    with pytest.raises(signals.Stopped):
+        work(check=True)
+    assert done == [1, 2, 1]
+
+
+def test_threads_hold_nothing() -> None:
+    found: list[object] = []
+
+    def work(note: Callable[[object], None]) -> None:
+        with signals.hold() as held:
+            note(held.numbers)
+
+    thread = threading.Thread(target=work, args=(found.append,))
+    thread.start()
+    thread.join()
+    assert found == [[]]
