@@ -62,6 +62,31 @@ def _is_rocm_smi(text: str) -> bool:
     return re.search(r"=(?: )?(?:Weight|Hops|Link Type) between two GPUs", text) is not None
 
 
+def _is_hwloc(text: str) -> bool:
+    return re.search(r"<!DOCTYPE topology\b|<topology[ >]", text) is not None
+
+
+def _is_netq(text: str) -> bool:
+    return text.lstrip("\ufeff \t\r\n")[:1] in ("[", "{") and '"compounded_' in text
+
+
+def _is_infragraph(text: str) -> bool:
+    keys = [rf'^[ "\t]*{key}"?[ \t]*:' for key in ("devices", "instances")]
+    return all(re.search(key, text, re.MULTILINE) for key in keys)
+
+
+def _is_model(text: str) -> bool:
+    keys = [rf"^{key}:" for key in ("switches", "blocks")]
+    return all(re.search(key, text, re.MULTILINE) for key in keys)
+
+
+def _is_csv(text: str) -> bool:
+    """A header of words and commas: which words, the reader says."""
+    lines = (line for line in text.lstrip("\ufeff").split("\n"))
+    head = next((line for line in lines if line.strip() and not line.startswith("#")), "")
+    return re.fullmatch(r"[\w /().-]+(,[\w /().-]*)+\r?", head) is not None
+
+
 FORMATS = (
     Format(
         "rccl-xml",
@@ -71,6 +96,7 @@ FORMATS = (
         _is_rccl,
         machine=True,
     ),
+    Format("hwloc-xml", "hwloc's XML", "lstopo machine.xml", "hwloc_xml", _is_hwloc, machine=True),
     Format(
         "nccl-xml",
         "NCCL topology dump",
@@ -102,6 +128,10 @@ FORMATS = (
         "ibnetdiscover",
         _is_ibnetdiscover,
     ),
+    Format("netq", "NetQ's graph", "NetQ's topologyGraph API (JSON)", "netq_json", _is_netq),
+    Format("infragraph", "InfraGraph", "the tool that wrote it", "infragraph", _is_infragraph),
+    Format("model", "a model of racks and blocks", "", "rack_model", _is_model),
+    Format("csv", "list of links in CSV", "your cabling list or LLDP table", "links_csv", _is_csv),
 )
 
 

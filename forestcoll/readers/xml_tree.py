@@ -21,6 +21,7 @@ class Element:
     source: str
     parent: Element | None = None
     children: list[Element] = field(default_factory=list)
+    pieces: list[str] = field(default_factory=list)  # of the text directly inside
 
     def error(self, message: str) -> TopologyError:
         """The error to raise about this element."""
@@ -38,6 +39,11 @@ class Element:
             yield element
             stack.extend(reversed(element.children))
 
+    @property
+    def content(self) -> str:
+        """The text directly inside."""
+        return "".join(self.pieces)
+
     def text(self, key: str) -> str:
         """An attribute that has to be there."""
         if key not in self.attributes:
@@ -54,11 +60,14 @@ class Element:
         return int(text)
 
 
-def parse(text: str, source: str) -> Element:
-    """The root element of `text`. Raises `TopologyError` with the line when it is not such XML."""
+def parse(text: str, source: str, doctype: str = "") -> Element:
+    """The root element of `text`; `doctype` may be declared, without anything inside.
+
+    Raises `TopologyError` with the line when it is not such XML.
+    """
     if len(text) > DUMP_BYTES:
         raise TopologyError(f"{source}: larger than {DUMP_BYTES // 2**20} MiB {DUMP_BYTES.note}")
-    builder = _Builder(source)
+    builder = _Builder(source, doctype)
     try:
         builder.parser.Parse(text.encode("utf-8"), True)
     except expat.ExpatError as error:
@@ -73,14 +82,16 @@ def parse(text: str, source: str) -> Element:
 
 
 class _Builder:
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, allowed: str) -> None:
         self.source = source
+        self.allowed = allowed
         self.root: Element | None = None
         self.open: list[Element] = []
         self.count = 0
         self.parser = expat.ParserCreate("utf-8")
         self.parser.StartElementHandler = self.start
         self.parser.EndElementHandler = self.end
+        self.parser.CharacterDataHandler = self.text
         self.parser.StartDoctypeDeclHandler = self.doctype
 
     def start(self, tag: str, attributes: dict[str, str]) -> None:
@@ -101,9 +112,15 @@ class _Builder:
     def end(self, tag: str) -> None:
         self.open.pop()
 
-    def doctype(self, name: str, *_: object) -> None:
+    def text(self, data: str) -> None:
+        if self.open and data.strip():
+            self.open[-1].pieces.append(data)
+
+    def doctype(self, name: str, system: str | None, public: str | None, inside: int) -> None:
+        if name == self.allowed and not inside:
+            return
         line = self.parser.CurrentLineNumber
         raise TopologyError(
-            f"{self.source}:{line}: a document type ('{name[:40]}') is not allowed; an NCCL "
-            "topology has none and starts with <system>"
+            f"{self.source}:{line}: a document type ('{name[:40]}') is not allowed: it can "
+            "declare entities, which no such file needs; take it out"
         )

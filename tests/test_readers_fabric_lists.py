@@ -1,0 +1,210 @@
+"""Lists of cables: CSV of any kind, SONiC's, NetQ's graph, and models that are no list at all."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+from real_files import real
+
+from forestcoll import catalog, readers
+from forestcoll.errors import TopologyError
+from forestcoll.readers import links_csv, netq_json
+from forestcoll.readers.fabric import Fabric, Port
+from forestcoll.topology import Link, Topology, check_connected
+
+SONIC = "fabric/sonic_lab_links.csv"
+NETQ = "fabric/netq-topologyGraph.json"
+
+
+def fabric(text: str, **settings: str) -> Fabric:
+    found = links_csv.loads(text, "links.csv", settings)
+    assert isinstance(found, Fabric)
+    return found
+
+
+def test_sonics_lab() -> None:
+    path = real(SONIC)
+    with pytest.raises(
+        TopologyError, match=r"which devices are hosts is not in the list \(str-msn"
+    ):
+        catalog.load(path)
+    with pytest.raises(TopologyError, match=r"1 host \(str-acs-serv-01\) in it"):
+        catalog.load(path, {"devices": str(real("fabric/sonic_lab_devices.csv"))})
+    topology = catalog.load(path, {"hosts": "vnut-tg-01,vnut-l2snk-tg,str-msn2700-01,str-acs-*"})
+    assert topology.gpus == ("str-msn2700-01", "str-acs-serv-01", "vnut-tg-01", "vnut-l2snk-tg")
+    rates = {link.bandwidth for link in topology.links}
+    assert rates == {Fraction(5), Fraction(5, 4)}  # 40000 and 10000 Mb/s
+    down = topology.directed()["str-msn2700-01", "str-7260-10"]
+    assert down == 32 * 5
+    assert any("lead from a device to itself and are left out" in n for n in topology.notes)
+    with pytest.raises(TopologyError, match="a list of devices, not of links: give the list of li"):
+        catalog.load(real("fabric/sonic_lab_devices.csv"))
+
+
+def test_netqs_graph() -> None:
+    with pytest.raises(
+        TopologyError, match=r"has no rates: give what a cable carries, --set rate="
+    ):
+        catalog.load(real(NETQ))
+    topology = catalog.load(real(NETQ), {"rate": "50"})
+    assert len(topology.gpus) == 8
+    switches = [name for name, node in topology.nodes.items() if node.kind == "switch"]
+    assert switches == ["net-unit-l1", "net-unit-l2", "net-unit-s1"]
+    assert {link.bandwidth for link in topology.links} == {50}
+    check_connected(topology)
+
+
+def test_a_model_of_racks_is_refused_with_what_to_take_instead() -> None:
+    with pytest.raises(TopologyError, match=r"for a job scheduler.*gb200-nvl72 --set boxes=N"):
+        catalog.load(real("fabric/nvl72.yaml"))
+
+
+LLDP = """\
+Device,Interface,Neighbor,Neighbor Port,Speed
+node1,eth0,leaf1,swp1,400G
+leaf1,swp1,node1,eth0,400G
+node2,eth0,leaf1,swp2,100Gb/s
+node2,eth1,leaf2,swp2,200000
+leaf1,swp30,leaf2,swp30,400G
+leaf1,swp31,leaf2,swp31,400G
+leaf2,swp40,leaf2,swp41,400G
+"""
+
+
+def test_an_lldp_table() -> None:
+    found = fabric(LLDP, hosts="node*")
+    assert found.switches == ("leaf1", "leaf2")
+    assert found.ports() == {
+        "node1": [Port("node1", "eth0")],
+        "node2": [Port("node2", "eth0"), Port("node2", "eth1")],
+    }
+    assert Counter(cable.bandwidth for cable in found.cables) == {
+        Fraction(50): 3,  # the first cable stands there twice, once from each end
+        Fraction(25, 2): 1,
+        Fraction(25): 1,
+    }
+    assert "1 cables lead from a device to itself" in found.notes[0]
+    check_connected(found.to_topology())
+
+
+def test_a_list_with_gpus_is_a_topology() -> None:
+    text = (
+        "# ours\nsrc,dst,bandwidth,count,latency\n"
+        "box0/gpu0,box0/nvswitch,450,1,0.35\nbox0/gpu1,box0/nvswitch,450,,\n"
+        "box0/gpu0,box0/gpu1,20.6,4,\n"
+    )
+    topology = links_csv.loads(text, "links.csv")
+    assert isinstance(topology, Topology)
+    assert topology.gpus == ("box0/gpu0", "box0/gpu1")
+    assert topology.links[0] == Link("box0/gpu0", "box0/nvswitch", Fraction(450), Fraction("0.35"))
+    assert topology.links[2].count == 4
+
+
+def test_sonics_unit_and_its_list_of_devices(tmp_path: Path) -> None:
+    text = "StartDevice,StartPort,EndDevice,EndPort,BandWidth\na,E0,t,E1,40000\nb,E0,t,E2,\n"
+    devices = tmp_path / "devices.csv"
+    devices.write_text("Hostname,HwSku,Type\na,x,Server\nb,x,server\nt,y,FanoutLeaf\n")
+    found = fabric(text, devices=str(devices), rate="1")
+    assert found.hosts == ("a", "b")
+    assert [cable.bandwidth for cable in found.cables] == [5, 1]
+    with pytest.raises(
+        TopologyError, match=r"links\.csv:3: no rate; fill the column, or give --set"
+    ):
+        fabric(text, devices=str(devices))
+    devices.write_text("Hostname,Type\nc,Server\n")
+    with pytest.raises(TopologyError, match="none of its devices is a server in"):
+        fabric(text, devices=str(devices), rate="1")
+    devices.write_text("a,b\n")
+    with pytest.raises(TopologyError, match="not a list of devices: no columns Hostname and Type"):
+        fabric(text, devices=str(devices), rate="1")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a,b,c\n1,2,3\n", "links.csv:1: 'a,b,c' names no two devices: the header of a list"),
+        ("src,dst,bandwidth\n", "links.csv: a header and no link below it"),
+        ("", "links.csv: empty; a list of links starts with src,dst,bandwidth"),
+        ("src,dst,bandwidth\na,,1\n", "links.csv:2: no device in column 2"),
+        ("src,dst,bandwidth\na,b,0\n", "links.csv:2: rate '0' must be more than 0"),
+        ("src,dst,bandwidth\na,b,fast\n", "links.csv:2: 'fast' is not a number"),
+        ("src,dst,bandwidth,count\na,b,1,0\n", "links.csv:2: count '0' is not a number of links"),
+        ("src,dst,bandwidth,count\na,b,1,1000000\nb,c,1,1000000\n", "more than 1,000,000 cables"),
+        ("src,dst,bandwidth\ngpu0,gpu0,1\n", "links.csv:2: 'gpu0' is linked to itself"),
+        (
+            "src,src_port,dst,dst_port,speed\na,1,b,1,100G\na,1,b,2,100G\n",
+            "links.csv:3: a 1 has a cable already, in line 2; a port has one",
+        ),
+        ("src,dst\na,b\n", "links.csv:2: no rate"),
+        ('src,dst\n"a,b\n', "no device in column 2"),
+    ],
+)
+def test_bad_lists(text: str, message: str) -> None:
+    with pytest.raises(TopologyError) as caught:
+        links_csv.loads(text, "links.csv", {"hosts": "a"})
+    assert message in str(caught.value)
+
+
+def graph() -> Any:
+    """A switch and two hosts; each call a fresh one."""
+
+    def cable(port: str, host: str) -> Any:
+        ends = [{"node": "n0", "interface": port}, {"node": host, "interface": "eth0"}]
+        return {"compounded_links": [{"interfaces": ends}]}
+
+    devices = [("n0", "leaf", "switch"), ("n1", "a", "lldp"), ("n2", "b", "lldp")]
+    nodes = [{"id": key, "name": name, "device_type": kind} for key, name, kind in devices]
+    return [
+        {
+            "nodes": [{"compounded_nodes": nodes}],
+            "links": [cable("swp1", "n1"), cable("swp2", "n2")],
+        }
+    ]
+
+
+def netq(value: Any) -> Fabric:
+    return netq_json.loads(json.dumps(value), "netq.json", {"rate": "50"})
+
+
+def test_a_small_graph() -> None:
+    found = netq(graph())
+    assert (found.switches, found.hosts) == (("leaf",), ("a", "b"))
+    assert [str(cable.two) for cable in found.cables] == ["a eth0", "b eth0"]
+    detected = readers.format_of(json.dumps(graph()))
+    assert detected is not None
+    assert detected.name == "netq"
+
+
+def test_bad_graphs() -> None:
+    def bad(value: Any, message: str) -> None:
+        with pytest.raises(TopologyError, match=message):
+            netq(value)
+
+    bad(7, r"netq\.json: the graph: an object with 'nodes' and 'links' as NetQ writes it")
+    bad([{"links": []}], "'nodes' is missing or no list")
+    changed = graph()
+    changed[0]["links"][1]["compounded_links"][0]["interfaces"][1]["node"] = "n9"
+    bad(changed, "a link to 'n9', which is no node")
+    changed = graph()
+    changed[0]["links"][1]["compounded_links"][0]["interfaces"].pop()
+    bad(changed, "a link with 1 ends; it has two")
+    changed = graph()
+    changed[0]["links"][1]["compounded_links"][0]["interfaces"][0]["interface"] = "swp1"
+    bad(changed, "leaf swp1 has two cables; a port has one")
+    changed = graph()
+    changed[0]["nodes"][0]["compounded_nodes"][1]["id"] = "n0"
+    bad(changed, "two devices have the id 'n0'")
+    changed = graph()
+    changed[0]["nodes"][0]["compounded_nodes"][1]["name"] = 5
+    bad(changed, "'name' is missing or no name")
+    changed = graph()
+    changed[0]["links"] = 5
+    bad(changed, "'links' is missing or no list")
+    for text in ("[" * 100_000, "{", '[1e999, "compounded_'):
+        with pytest.raises(TopologyError, match=r"netq\.json: "):
+            netq_json.loads(text, "netq.json", {"rate": "50"})
