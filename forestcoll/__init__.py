@@ -9,11 +9,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from forestcoll.budget import Budget
     from forestcoll.catalog import load as load_topology
     from forestcoll.errors import ForestCollError
     from forestcoll.execute.cpu import run
     from forestcoll.forest import Forest
-    from forestcoll.pipeline import Synthesis, optimum, synthesize
+    from forestcoll.pipeline import Synthesis, front, optimum, synthesize
     from forestcoll.plans import read_plan
     from forestcoll.program import Collective, Program
     from forestcoll.topology import Topology
@@ -21,12 +22,13 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 # fmt: off
-__all__ = ["Collective", "Forest", "ForestCollError", "Program", "Synthesis", "Topology",
-           "load_topology", "optimum", "read_plan", "run", "synthesize", "verify_text"]
-_HOMES = {"Collective": "program", "Forest": "forest", "ForestCollError": "errors",
-          "Program": "program", "Synthesis": "pipeline", "Topology": "topology",
-          "load_topology": "catalog", "optimum": "pipeline", "read_plan": "plans",
-          "run": "execute.cpu", "synthesize": "pipeline", "verify_text": "verdict"}
+__all__ = ["Budget", "Collective", "Forest", "ForestCollError", "Program", "Synthesis", "Topology",
+           "front", "load_topology", "optimum", "read_plan", "run", "synthesize", "verify_text"]
+_HOMES = {"Budget": "budget", "Collective": "program", "Forest": "forest",
+          "ForestCollError": "errors", "Program": "program", "Synthesis": "pipeline",
+          "Topology": "topology", "front": "pipeline", "load_topology": "catalog",
+          "optimum": "pipeline", "read_plan": "plans", "run": "execute.cpu",
+          "synthesize": "pipeline", "verify_text": "verdict"}
 # fmt: on
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
+from forestcoll import arguments
 from forestcoll.errors import PlanError
 from forestcoll.targets import Target
 
@@ -33,6 +34,20 @@ class Budget:
     channels: int | None = None  # as in `Target`
     blocks: int | None = None  # thread blocks of a rank
     operations: int | None = None  # steps of a thread block, as in `Target`
+
+    @staticmethod
+    def of(value: object) -> Budget:
+        """A Budget, or one of a mapping such as {"trees": 8}; ArgumentError else."""
+        if isinstance(value, Mapping):
+            unknown = [str(name) for name in value if name not in WORDS]
+            if unknown:
+                arguments.word("limit of a budget", unknown[0], WORDS)
+            return Budget.of(Budget(**value))
+        arguments.instance("budget", value, Budget, ", nor a mapping such as {'trees': 8}")
+        assert isinstance(value, Budget)
+        for name in WORDS:
+            arguments.whole_or_none(f"budget: {name}", getattr(value, name))
+        return value
 
     def lowered(self, target: Target) -> Target:
         """`target` with these limits where they are lower."""

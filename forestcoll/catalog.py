@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from functools import cache
+from os import PathLike, fsdecode
 from pathlib import Path
+from typing import Any, cast
 
-from forestcoll.errors import TopologyError, did_you_mean
+from forestcoll import arguments
+from forestcoll.errors import ArgumentError, TopologyError, did_you_mean
 from forestcoll.topology import (
     Adapter,
     Heading,
@@ -55,15 +58,37 @@ def describe(name: str) -> str:
     return f"{about.description} ({listed})" if listed else about.description
 
 
-def load(name_or_path: str | Path, settings: Mapping[str, str] = NO_SETTINGS) -> Topology:
-    """The topology that the user means, with `settings` for its parameters.
+def topology_of(given: object) -> Topology:
+    """What a caller gives for a topology: one, a name of the catalogue, or the path of a file.
+
+    A networkx graph is read as `from_networkx` does. Raises `TopologyError`, ArgumentError.
+    """
+    if isinstance(given, Topology):
+        return given
+    if isinstance(given, str | PathLike):
+        return load(given)
+    if hasattr(given, "nodes") and hasattr(given, "is_directed"):
+        return Topology.from_networkx(cast(Any, given))
+    raise ArgumentError(
+        "topology must be a Topology, a name of the catalogue, or the path of a file, not "
+        f"{arguments.shown(given)}"
+    )
+
+
+def load(
+    name_or_path: str | PathLike[str], settings: Mapping[str, object] = NO_SETTINGS
+) -> Topology:
+    """The topology that the user means, with `settings` for its parameters ({"boxes": 2}).
 
     A path to a topology file or to what another tool wrote of a machine or fabric
     (forestcoll/readers), else a catalogue name with or without ".yaml". Raises `TopologyError` with
     the nearest name when it is neither.
     """
-    word = str(name_or_path)
-    path = Path(name_or_path)
+    path = arguments.path("topology", name_or_path)
+    word = fsdecode(name_or_path)
+    settings = arguments.settings("settings", settings)
+    if not word:
+        raise TopologyError(f"the topology's name is empty; the catalogue has {', '.join(names())}")
     try:
         is_file = path.is_file()
     except (OSError, ValueError):  # a name too long for the file system, or with a NUL in it

@@ -6,6 +6,7 @@
       ForestError         a forest file is malformed or its claims do not hold
       PlanError           a plan or program is malformed, wrong, or does not fit its target
       UnsupportedError    well-formed input that asks for something this version cannot do
+        ArgumentError     an argument of a public function is none of what it takes
       ExecutionError      a plan got stuck or computed wrong data while it ran
       OutputError         a result cannot be written where it was asked for
 
@@ -57,6 +58,10 @@ class PlanError(ForestCollError):
 
 class UnsupportedError(ForestCollError):
     """Well-formed input that asks for something this version cannot do."""
+
+
+class ArgumentError(UnsupportedError):
+    """An argument of a public function is none of what the function takes."""
 
 
 class ExecutionError(ForestCollError):

@@ -7,16 +7,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import pairwise
-from typing import Literal
+from typing import TYPE_CHECKING, Any
 
+from forestcoll import arguments
+from forestcoll.bound import Bound as Bound
+from forestcoll.bound import Phase as Phase
+from forestcoll.bound import Symmetry as Symmetry
 from forestcoll.errors import ForestError, UnsupportedError
 from forestcoll.graph import CAPACITY_LIMIT, CapacityGraph
 from forestcoll.input_limits import TREE_EDGES
 from forestcoll.kernel import _kernel
+from forestcoll.link_table import LinkTable, link_graph
 from forestcoll.program import Collective
 from forestcoll.symmetry import SymmetryGroup, symmetry_group
 
-Phase = Literal["broadcast", "reduce"]
+if TYPE_CHECKING:
+    import networkx as nx
+
 Path = tuple[int, ...]
 Scan = tuple[int, int, list[int] | None]
 """Number of the first tree that is wrong or -1, height of the others, load of each link."""
@@ -37,64 +44,16 @@ class Tree:
     weight: int
     edges: tuple[Path, ...]
 
+    def __repr__(self) -> str:
+        return (
+            f"<Tree {self.phase}, root {self.root}, weight {self.weight}: {len(self.edges)} edges>"
+        )
+
     def turned(self) -> Tree:
         """The same edges with the data flowing the other way: broadcast to reduce, and back."""
         edges = tuple(path[::-1] for path in reversed(self.edges))
         phase: Phase = "reduce" if self.phase == "broadcast" else "broadcast"
         return Tree(self.root, phase, self.weight, edges)
-
-
-@dataclass(frozen=True, slots=True)
-class Symmetry:
-    """A map of the nodes that keeps the graph: links go to links of the same capacity.
-
-    `turned`: it turns links round, (u, v) to (image[v], image[u]); reduce trees become broadcast
-    trees and the other way round, and so do switches that add and switches that copy.
-    """
-
-    image: tuple[int, ...]  # per node
-    turned: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Bound:
-    """Why nothing beats `algbw` (GB/s).
-
-    "cut": `parts` holds one node set S.
-        allgather: algbw <= N * leaving(S) / ranks in S; reduce-scatter: the same with entering(S)
-        (here and below, where ranks have parts of their own: the sum of parts for N, the parts of
-        the ranks in S for their number);
-        broadcast: S holds the root, not all ranks, algbw <= leaving(S); reduce: with entering(S);
-        allreduce: S holds some, not all ranks, algbw <= leaving(S) and <= entering(S).
-    "partition": allreduce.
-        `parts` are m >= 2 disjoint node sets, a rank in each and every rank in one; every tree
-        enters parts m - 1 times in each phase: algbw <= sum of entering(P) / (2 (m - 1)), or / m
-        where a node outside of all parts aggregates; the same with leaving (outside: multicasts).
-    "linear-program": the optimum over sub-capacities c <= b that are balanced (in = out) at every
-        switch, proven by its dual: cuts `parts` with `weights` y >= 0 and a potential p per switch
-        (`potentials`, others 0). With z(e) = max(0, sum of y over the cuts that link e = (u, v)
-        leaves + p(u) - p(v)):
-        allgather: sum of y * ranks in the cut = 1 and algbw <= N * sum of b(e) z(e);
-        broadcast: every cut holds the root, sum of y = 1, algbw <= sum of b(e) z(e);
-        reduce-scatter and reduce: the same on the reversed graph;
-        allreduce: each cut is one of broadcast trees or of reduce trees (`phases`), and holds some,
-        not all ranks. The pressure on a link is counted apart for each phase: on broadcast trees as
-        above; on reduce trees, y of the cuts that the link enters, and p(v) - p(u). z(e) is the
-        larger of the two, or 0; every rank is in cuts of total weight 1 or more, both phases
-        together, and algbw <= sum of b(e) z(e). Potentials of broadcast trees are >= 0 where the
-        switch multicasts, those of reduce trees (`reduce_potentials`) where it aggregates.
-        `symmetries` say which links and ranks are alike: pressures and weights then only have to
-        hold on the average over those that are (`solver.dual` says why).
-    """
-
-    algbw: Fraction
-    method: Literal["cut", "partition", "linear-program"]
-    parts: tuple[frozenset[int], ...] = ()
-    weights: tuple[Fraction, ...] = ()  # linear-program: one per part
-    potentials: tuple[tuple[int, Fraction], ...] = ()  # linear-program: (switch, p)
-    phases: tuple[Phase, ...] = ()  # linear-program of allreduce: one per part
-    reduce_potentials: tuple[tuple[int, Fraction], ...] = ()  # linear-program of allreduce
-    symmetries: tuple[Symmetry, ...] = ()  # linear-program of allreduce
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +74,13 @@ class Forest:
     root: int = -1  # rank number, for broadcast and reduce
     group: SymmetryGroup | None = None
     _known: list[Scan] = field(default_factory=list, init=False, repr=False, compare=False)
+
+    def __repr__(self) -> str:
+        rooted = f" with root {self.root}" if self.collective.rooted else ""
+        trees = len(self.trees) * self.images
+        bound = "" if self.bound is None else f", bound {self.bound.algbw} GB/s"
+        what = f"{self.collective} on {self.name}{rooted}"
+        return f"<Forest {what}: {self.n} ranks, {trees} trees{bound}>"
 
     def share(self, tree: Tree) -> Fraction:
         """The fraction of the collective's total data that `tree` carries."""
@@ -165,6 +131,28 @@ class Forest:
         if counted is None:
             counted = self._loads()
         return list(counted) if self.group is None else _spread(counted, self.group)
+
+    @property
+    def links(self) -> LinkTable:
+        """A row for each link: src, dst, bandwidth, load, percent; by name, exact."""
+        return LinkTable.of(self.graph, self.loads(), self.total, self.algbw)
+
+    def to_networkx(self, tree: int | None = None) -> nx.DiGraph[Any]:
+        """Nodes by name, the links with their load; or the edges of one tree, rank to rank.
+
+        Node attributes kind, rank; edge attributes bandwidth, load, percent (as in `links`), of a
+        tree `path`: the names from rank to rank, in the direction of the data.
+        """
+        made = link_graph(self.graph, self.links)
+        if tree is None:
+            return made
+        names = self.graph.names
+        wanted = self.trees[arguments.whole("tree", tree, 0, len(self.trees) - 1)]
+        made.clear_edges()
+        made.remove_nodes_from([name for name, rank in made.nodes(data="rank") if rank is None])
+        for path in wanted.edges:
+            made.add_edge(names[path[0]], names[path[-1]], path=tuple(names[v] for v in path))
+        return made
 
     def orbit(self, node: int) -> int:
         """The least node that images of `node` are at: itself where there is no group."""

@@ -151,6 +151,12 @@ class CapacityGraph:
         few = self.tail[:64], self.head[:64], self.capacity[:64]
         return hash((self.n, self.ranks[:64], len(self.tail), *few, self.unit, self.shares[:64]))
 
+    def __repr__(self) -> str:
+        return (
+            f"<CapacityGraph: {self.n} nodes, {len(self.ranks)} of them ranks, {len(self.tail)} "
+            f"links in units of {self.unit} GB/s>"
+        )
+
     @property
     def n(self) -> int:
         """Number of nodes."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Literal
 
+from forestcoll import arguments
 from forestcoll.budget import Budget
 from forestcoll.choose import PlanFormat, Row, Wishes
 from forestcoll.errors import PlanError, UnsupportedError
@@ -19,6 +20,8 @@ from forestcoll.program import Collective, Protocol
 from forestcoll.targets import DEFAULT_SMS, MSCCL, MSCCLPP, RCCL, TARGETS, Target, sms_of
 
 if TYPE_CHECKING:
+    from os import PathLike
+
     from forestcoll.forest import Bound, Forest
     from forestcoll.graph import CapacityGraph, Relays
     from forestcoll.latency import Latencies
@@ -31,7 +34,11 @@ Format = Literal["forest"] | PlanFormat
 TargetName = Literal["mscclpp", "msccl", "rccl", "any"]
 Place = Literal["in-place", "out-of-place"]
 Progress = Callable[[str, float], None]
-Shares = Sequence[int | str]
+Shares = Sequence[int | str] | Mapping[str, int]
+
+PROTOCOLS: tuple[Protocol, ...] = ("Simple", "LL", "LL128")
+PLACES: tuple[Place, ...] = ("in-place", "out-of-place")
+TARGET_NAMES: tuple[TargetName, ...] = ("any", "mscclpp", "msccl", "rccl")
 
 FORMATS: dict[Format, str] = {
     "forest": ".forest.json",
@@ -64,6 +71,14 @@ class Synthesis:
     notes: list[str] = field(default_factory=list)
     needs: dict[PlanFormat, Usage] = field(default_factory=dict)  # what plans take of their targets
 
+    def __repr__(self) -> str:
+        forest = self.forest
+        return (
+            f"<Synthesis of {forest.collective} on {self.name}: {forest.algbw} GB/s of at most "
+            f"{self.optimum.bound.algbw}, {len(forest.trees) * forest.images} trees; "
+            f"{', '.join(self.texts) or 'nothing to write'}>"
+        )
+
     @property
     def plain_bound(self) -> Bound:
         """What `forest.plain_algbw` cannot exceed."""
@@ -84,11 +99,20 @@ class FrontTable:
     left_out: int
     timings: dict[str, float]  # seconds a stage
 
+    def __repr__(self) -> str:
+        points = f"{len(self.rows)} of {len(self.rows) + self.left_out} points"
+        return (
+            f"<FrontTable of {self.collective} on {self.name}: {points} up to "
+            f"{self.optimum.algbw} GB/s>"
+        )
+
 
 class Clock:
     """Seconds a stage, and the caller's progress display."""
 
     def __init__(self, progress: Progress | None) -> None:
+        if progress is not None and not callable(progress):
+            raise arguments.ArgumentError("progress must be a function of a stage and a share")
         self.seconds: dict[str, float] = {}
         self._progress = progress
 
@@ -107,11 +131,11 @@ class Clock:
 
 
 def optimum(
-    topology: Topology,
+    topology: Topology | str | PathLike[str],
     collective: Collective | str,
     *,
     root: str | int | None = None,
-    ranks: Sequence[str] | None = None,
+    ranks: str | Sequence[str] | None = None,
     relays: Relays = "none",
     shares: Shares | None = None,
     fabric: bool = True,
@@ -121,6 +145,7 @@ def optimum(
     For allreduce: of schedules that reduce-scatter and allgather over spanning trees. Switches that
     copy and add do so where that is faster, unless `fabric` is off. `shares`: see `capacity_graph`.
     """
+    topology = _topology(topology)
     collective = parse_collective(collective)
     graph = capacity_graph(topology, ranks, relays, shares)
     return optimum_of(graph, collective, parse_root(graph, collective, root), fabric=fabric)
@@ -147,28 +172,30 @@ def optimum_of(
 
 
 def synthesize(
-    topology: Topology,
+    topology: Topology | str | PathLike[str],
     collective: Collective | str,
     *,
     root: str | int | None = None,
-    ranks: Sequence[str] | None = None,
+    ranks: str | Sequence[str] | None = None,
     relays: Relays = "none",
     shares: Shares | None = None,
     trees: int | Literal["auto"] = "auto",
-    min_percent: Fraction | int | None = None,
+    min_percent: Fraction | int | float | str | None = None,
     max_height: int | None = None,
-    budget: Budget = Budget(),  # noqa: B008 (frozen)
+    budget: Budget | Mapping[str, int] = Budget(),  # noqa: B008 (frozen)
     compact: bool | None = None,
     instances: int | Literal["auto"] = "auto",
     protocol: Protocol | None = None,
     sms: int | None = None,
     nvls: Place | None = None,
     target: TargetName = "any",
-    formats: Iterable[Format] = ("forest", "msccl-xml", "mscclpp-json"),
+    formats: Format | Iterable[Format] | None = None,
     progress: Progress | None = None,
 ) -> Synthesis:
     """A forest and the plans made from it, in all `formats`; one forest serves them all.
 
+    `topology`: a Topology, a name of the catalogue, or a file. `formats`: by default the forest and
+    every plan that `target` reads.
     Without a plan format the forest is the exact optimum; switches that copy and add do so where
     that makes trees faster or lower (plans copy and add on the GPUs). With plan
     formats it is the optimum without, where its plans fit `target` ("any": all runtimes); else the
@@ -194,9 +221,19 @@ def synthesize(
     from forestcoll.latency import latency
 
     clock = Clock(progress)
-    formats = tuple(dict.fromkeys(formats))
+    topology = _topology(topology)
     collective = parse_collective(collective)
-    percent = None if min_percent is None else Fraction(min_percent)
+    percent = None if min_percent is None else arguments.percent("min_percent", min_percent)
+    trees = arguments.whole_or("trees", trees, "auto")
+    max_height = arguments.whole_or_none("max_height", max_height)
+    instances = arguments.whole_or("instances", instances, "auto")
+    budget = Budget.of(budget)
+    protocol = None if protocol is None else arguments.word("protocol", protocol, PROTOCOLS)
+    sms = arguments.whole_or_none("sms", sms)
+    compact = None if compact is None else arguments.truth("compact", compact)
+    nvls = None if nvls is None else arguments.word("nvls", nvls, PLACES)
+    target = arguments.word("target", target, TARGET_NAMES)
+    formats = formats_of(formats, target)
     with clock.stage("graph"):
         graph = capacity_graph(topology, ranks, relays, shares)
         root_rank = parse_root(graph, collective, root)
@@ -252,6 +289,18 @@ def synthesize(
     )
 
 
+def formats_of(formats: Format | Iterable[Format] | None, target: TargetName) -> tuple[Format, ...]:
+    """The formats that are asked for, or the forest and what the target reads."""
+    read = {TARGETS[name].format for name in TARGETS if target in ("any", name)}
+    if formats is None:
+        return tuple(form for form in FORMATS if form == "forest" or form in read)
+    asked = arguments.words("format", formats, FORMATS)
+    for form in asked:
+        if form != "forest" and form not in read:
+            raise UnsupportedError(f"target {target} reads {', '.join(read)}, not {form}")
+    return asked
+
+
 def plain_bound(
     graph: CapacityGraph, collective: Collective, root: int | None, best: Optimum
 ) -> Bound:
@@ -269,11 +318,11 @@ def plain_bound(
 
 
 def front(
-    topology: Topology,
+    topology: Topology | str | PathLike[str],
     collective: Collective | str,
     *,
     root: str | int | None = None,
-    ranks: Sequence[str] | None = None,
+    ranks: str | Sequence[str] | None = None,
     relays: Relays = "none",
     shares: Shares | None = None,
     forests: bool = True,
@@ -292,6 +341,7 @@ def front(
     from forestcoll.choose import Chooser
 
     clock = Clock(progress)
+    topology = _topology(topology)
     collective = parse_collective(collective)
     with clock.stage("graph"):
         graph = capacity_graph(topology, ranks, relays, shares)
@@ -308,6 +358,12 @@ def front(
     rows = tuple(chooser.rows(links, everything, shown))
     left_out = len(chooser.front.points()) - len(rows)
     return FrontTable(topology.name, graph, collective, best, rows, left_out, clock.seconds)
+
+
+def _topology(given: Topology | str | PathLike[str]) -> Topology:
+    from forestcoll.catalog import topology_of
+
+    return topology_of(given)
 
 
 def parse_collective(name: Collective | str) -> Collective:
@@ -337,16 +393,17 @@ def parse_root(graph: CapacityGraph, collective: Collective, root: str | int | N
         return 0
     if str(root) in names:
         return names.index(str(root))
-    if isinstance(root, int) or root.isdecimal():
-        if int(root) < len(names):
-            return int(root)
+    if not isinstance(root, str) or root.isdecimal():
+        number = int(root) if isinstance(root, str) else arguments.whole("root", root, 0)
+        if number < len(names):
+            return number
         raise UnsupportedError(f"root {root}: the ranks are 0 to {len(names) - 1}")
     raise UnsupportedError(f"root {root!r} is none of the ranks{did_you_mean(root, names)}")
 
 
 def capacity_graph(
     topology: Topology,
-    ranks: Sequence[str] | None = None,
+    ranks: str | Sequence[str] | None = None,
     relays: Relays = "none",
     shares: Shares | None = None,
 ) -> CapacityGraph:
@@ -358,6 +415,7 @@ def capacity_graph(
     from forestcoll.graph import CapacityGraph
     from forestcoll.solver.shares import with_shares
 
+    ranks, shares = arguments.ids("ranks", ranks), arguments.amounts("shares", shares)
     return with_shares(CapacityGraph.from_topology(topology, ranks=ranks, relays=relays), shares)
 
 

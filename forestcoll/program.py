@@ -239,6 +239,11 @@ class ThreadBlock:
     channels: tuple[Channel, ...] = ()
     switches: tuple[Switch, ...] = ()
 
+    def __repr__(self) -> str:
+        peers = {p for p in (self.recv, self.send) if p >= 0} | {c.peer for c in self.channels}
+        with_ = f" with ranks {_some(sorted(peers))}" if peers else ""
+        return f"<ThreadBlock: {len(self.steps)} steps{with_}>"
+
     def operands(self, rank: int, i: Instruction) -> tuple[tuple[Ref, ...], tuple[Ref, ...]]:
         """What an instruction of this block of `rank` reads and writes, behind switches too."""
         if not i.switches:
@@ -260,6 +265,11 @@ def _switched(i: Instruction) -> tuple[Ref, ...]:
     return (*i.src, *i.dst) if i.op is Op.FABRIC_REDUCE_STORE else i.dst
 
 
+def _some(numbers: list[int]) -> str:
+    listed = ", ".join(map(str, numbers[:8]))
+    return f"{listed} and {len(numbers) - 8} more" if len(numbers) > 8 else listed
+
+
 FABRIC: Final = frozenset({Op.FABRIC_STORE, Op.FABRIC_REDUCE_STORE})
 """Operations through switches that copy and add."""
 
@@ -273,6 +283,10 @@ class RankProgram:
     output_chunks: int
     scratch_chunks: int
     semaphores: tuple[int, ...] = ()
+
+    def __repr__(self) -> str:
+        chunks = f"{self.input_chunks} in, {self.output_chunks} out, {self.scratch_chunks} scratch"
+        return f"<RankProgram: {len(self.thread_blocks)} thread blocks; chunks: {chunks}>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,6 +306,13 @@ class Program:
     max_bytes: int = 0
     double_scratch: bool = False  # LL: scratch is there twice, launches take the two by turns
     extra: dict[str, str] = field(default_factory=dict, compare=False)
+
+    def __repr__(self) -> str:
+        blocks = max((len(rank.thread_blocks) for rank in self.ranks), default=0)
+        return (
+            f"<Program {self.name or 'without a name'}: {self.collective}, {self.n} ranks, "
+            f"{self.style}, {self.protocol}, at most {blocks} thread blocks a rank>"
+        )
 
     @property
     def n(self) -> int:

@@ -50,6 +50,9 @@ class SymmetryGroup:
     node: Image
     link: Image
 
+    def __repr__(self) -> str:
+        return f"<SymmetryGroup of {self.size} elements on {len(self.node)} nodes>"
+
     @property
     def size(self) -> int:
         """How many elements there are."""

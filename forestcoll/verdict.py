@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from forestcoll import arguments
 from forestcoll.errors import ForestCollError, ForestError
 
 if TYPE_CHECKING:
@@ -26,8 +27,11 @@ class Verdict:
 def verify_text(text: str, source: str) -> Verdict:
     """What could be proven of a forest, groups or plan file; ForestError or PlanError if wrong.
 
-    The forests that a groups file names are read from its directory.
+    `source` names the text in messages; the forests that a groups file names are read from its
+    directory.
     """
+    text = arguments.text("text", text)
+    arguments.path("source", source)
     if _looks_like_forest(text):
         return _verify_forest(text, source)
     if _looks_like_groups(text):

@@ -17,11 +17,11 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--update-golden` writes the files in schedules/ anew instead of comparing with them."""
+    """`--update-golden` writes schedules/ and the pages' transcripts anew in place of comparing."""
     parser.addoption(
         "--update-golden",
         action="store_true",
-        help="write the files in schedules/ anew, whatever they hold",
+        help="write the files in schedules/ and what pages show anew, whatever they hold",
     )
 
 

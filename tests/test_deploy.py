@@ -386,7 +386,10 @@ def test_json_names_everything(schedules: Path) -> None:
 
 
 def test_torch_runs_plans_and_says_so(schedules: Path, tmp_path: Path) -> None:
+    """On a machine without GPUs, as it stands: over gloo, which it says."""
     pytest.importorskip("torch")
+    environment = {name: value for name, value in os.environ.items() if name != "BACKEND"}
+    environment |= {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
     folder = tmp_path / "d"
     document = deployed(schedules, "torch", folder)
     assert len(document["plans"]) == len(COLLECTIVES)  # each schedule once, though in two formats
@@ -398,12 +401,37 @@ def test_torch_runs_plans_and_says_so(schedules: Path, tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         timeout=200,
-        env={**os.environ, "BACKEND": "gloo", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
+        env={**environment, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
     )
     assert done.returncode == 0, done.stdout + done.stderr
+    said = "forestcoll: no GPU on this machine: over gloo, by its processors"
+    assert done.stdout.count(said) == 1
     assert done.stdout.count(": right") == 7  # two of them in place and out of place
     for entry in document["plans"]:
         assert f"used: the log has 1 x 'forestcoll: ran {entry['file']}'" in done.stdout
+
+
+@pytest.mark.parametrize("check", ["check_nccl.py", "check_torch.py"])
+def test_a_check_without_its_gpu_says_so_in_a_line(
+    check: str, schedules: Path, tmp_path: Path
+) -> None:
+    """Where NCCL is what is to be checked, or asked for, and there is no GPU: no tracebacks."""
+    pytest.importorskip("torch")
+    folder = tmp_path / "d"
+    deployed(schedules, "rccl" if check == "check_nccl.py" else "torch", folder)
+    environment = {**os.environ, "BACKEND": "nccl", "PYTHONPATH": str(ROOT)}
+    environment |= {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
+    for local in (0, 1):
+        done = subprocess.run(
+            [sys.executable, str(folder / check)],
+            capture_output=True,
+            text=True,
+            timeout=200,
+            env={**environment, "RANK": str(local), "LOCAL_RANK": str(local)},
+        )
+        assert done.returncode == 1
+        said = "no GPU 0 on this machine, which has 0; rank 0 needs it\n"
+        assert done.stderr == ("" if local else said)
 
 
 def socket_port() -> str:

@@ -628,11 +628,11 @@ def test_arguments_are_checked() -> None:
     plan = pg.ring_allgather()
     for arguments, text in (
         ({"dtype": "float23"}, "unknown data type 'float23'; did you mean 'float32'?"),
-        ({"dtype": "x"}, "unknown data type 'x'; there are float32, float16"),
-        ({"ranks_as": "process"}, "ranks as 'process'; did you mean 'processes'?"),
+        ({"dtype": "x"}, "unknown data type 'x' (known: float32, float16"),
+        ({"ranks_as": "process"}, "unknown ranks_as 'process'; did you mean 'processes'?"),
         ({"op": "mix"}, "unknown operation 'mix'"),
-        ({"iterations": 0}, "iterations must be above 0, not 0"),
-        ({"size_bytes": -1}, "size must be above 0, not -1"),
+        ({"iterations": 0}, "iterations must be at least 1, not 0"),
+        ({"size_bytes": -1}, "size_bytes must be at least 1, not -1"),
         ({"root": 1}, "allgather has no root"),
         ({"modes": ["in-palce"]}, "did you mean 'in-place'?"),
     ):

@@ -13,11 +13,12 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "forestcoll"
 
-BASE = {"errors", "input_limits"}
+BASE = {"errors", "input_limits", "arguments"}
 GRAPH = BASE | {"topology", "graph"}
 FOREST = GRAPH | {"program", "symmetry", "forest"}
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
+    "arguments": {"errors"},
     "input_limits": set(),
     "kernel": BASE,
     "program": BASE,
@@ -28,7 +29,9 @@ ALLOWED: dict[str, set[str]] = {
     "edit": BASE | {"topology"},
     "graph": BASE | {"topology"},
     "symmetry": GRAPH,
-    "forest": GRAPH | {"program", "kernel", "symmetry"},
+    "bound": BASE,
+    "link_table": GRAPH,
+    "forest": GRAPH | {"bound", "program", "kernel", "link_table", "symmetry"},
     "latency": FOREST | {"kernel"},
     "forest_file": FOREST,
     "solver": FOREST | {"kernel"},
@@ -37,7 +40,7 @@ ALLOWED: dict[str, set[str]] = {
     "verify": FOREST | {"targets"},
     "plans": FOREST | {"targets"},
     "lint": FOREST | {"targets", "plans", "verify"},
-    "execute": FOREST | {"targets"},
+    "execute": FOREST | {"targets", "plans"},
     "budget": FOREST | {"targets", "lower"},
     "choose": FOREST | {"targets", "solver", "lower", "budget", "latency"},
     "groups_file": FOREST | {"forest_file", "certificate", "solver"},
@@ -46,7 +49,7 @@ ALLOWED: dict[str, set[str]] = {
     | {"pipeline", "latency"},
     "pipeline": FOREST
     | {"targets", "solver", "choose", "certificate", "forest_file", "lower", "verify", "plans"}
-    | {"budget", "latency"},
+    | {"budget", "catalog", "latency"},
     "verdict": FOREST | {"certificate", "choose", "forest_file", "groups_file", "plans", "verify"},
     "predict": FOREST | {"forest_file", "lower", "pipeline", "targets"},
     "plan_set": FOREST

@@ -474,7 +474,7 @@ def test_what_cannot_be_done_is_said_before_anything_is_sent(plans: Plans) -> No
         "PlanError: ring-4 has its root at rank 2 of the group (global rank 2), but src is 0",
         "PlanError: ring-2 is for 2 ranks, but the process group has 4; synthesize one for these "
         "GPUs",
-        "UnsupportedError: slices must be at least 1, not 0",
+        "ArgumentError: slices must be at least 1, not 0",
         "PlanError: missing.xml: cannot be read: No such file or directory",
     ]
 

@@ -186,8 +186,8 @@ def _torch(plans: tuple[Plan, ...], spread: Places) -> Deployment:
         check="check_torch.py",
         proof=[f"forestcoll: ran plans/{name}" for name in _file_names(plans)],
         notes=[
-            "needs this package and PyTorch on every node: pip install 'forestcoll[torch]'",
-            "BACKEND=nccl (the default; RCCL too) or gloo, which needs no GPU",
+            "needs this package and PyTorch on every node: pip install '.[torch]' in a clone of it",
+            "BACKEND=nccl (the default where there are GPUs; RCCL too) or gloo, which needs none",
             "in your own job: forestcoll.torch.install([plans...]) behind init_process_group",
         ],
     )

@@ -7,11 +7,13 @@ thousands of thread blocks on a few threads, or each rank's in a process of its 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
+from os import PathLike
 from typing import Literal
 
-from forestcoll.errors import ExecutionError, UnsupportedError, did_you_mean
+from forestcoll import arguments
+from forestcoll.errors import ExecutionError, UnsupportedError
 from forestcoll.execute import stuck
 from forestcoll.execute.check import check as check_structure
 from forestcoll.execute.result import MODES, Mode, Row, RunResult
@@ -25,11 +27,11 @@ try:
     from forestcoll.execute.request import (
         DTYPES,
         OPS,
-        check_positive,
         check_units,
         kind,
         modes_of,
         notes_of,
+        program_of,
         root_of,
     )
     from forestcoll.execute.tables import Tables, build
@@ -47,14 +49,14 @@ __all__ = ["DTYPES", "MODES", "OPS", "Mode", "RanksAs", "Row", "RunResult", "run
 
 
 def run(
-    program: Program,
+    program: Program | str | PathLike[str],
     size_bytes: int,
     *,
     dtype: str = "float32",
     op: str = "sum",
     iterations: int = 1,
     warmup: int = 0,
-    modes: Sequence[Mode] = MODES,
+    modes: Mode | Iterable[Mode] = MODES,
     check: bool = True,
     timeout: float = 60.0,
     root: int | None = None,
@@ -66,10 +68,11 @@ def run(
 ) -> RunResult:
     """The table of `modes` (those that the program allows), each launched `iterations` times.
 
-    `size_bytes` is nccl-tests' size; where it is no multiple of the plan's, parts are padded to
-    whole chunks and a note says so. With `check`, the first and the last launch of each mode begin
-    with fresh data, and every element that they must produce or must leave alone is compared:
-    `wrong` counts them, and `mismatches` describes the first.
+    `program`: a Program, or the path of a plan file. `size_bytes` is nccl-tests' size; where it is
+    no multiple of the plan's, parts are padded to whole chunks and a note says so. With `check`,
+    the first and the last launch of each mode begin with fresh data, and every element that they
+    must produce or must leave alone is compared: `wrong` counts them, and `mismatches` describes
+    the first.
     `slots`, `slot_bytes`: what a fifo connection holds (by default enough for what the plan's
     runtime holds); `slice_bytes`: bytes of each chunk handled per iteration (at most a slot).
     `timeout`: seconds without any progress. `ranks_as`: one process for each rank, over shared
@@ -78,11 +81,18 @@ def run(
     Raises PlanError (the program is malformed or cannot run so), UnsupportedError (type, operation
     or memory) and ExecutionError (it got stuck, left messages or signals behind, or a rank died).
     """
+    program = program_of(program)
     check_structure(program)
     type_, op_ = kind(dtype, op)
-    check_positive(size=size_bytes, iterations=iterations, timeout=timeout)
-    if slots is not None:
-        check_positive(slots=slots)
+    size_bytes = arguments.whole("size_bytes", size_bytes)
+    iterations = arguments.whole("iterations", iterations)
+    warmup = arguments.whole("warmup", warmup, 0)
+    timeout = arguments.positive("timeout", timeout)
+    check = arguments.truth("check", check)
+    threads = arguments.whole_or_none("threads", threads)
+    slots = arguments.whole_or_none("slots", slots)
+    slot_bytes = arguments.whole_or_none("slot_bytes", slot_bytes)
+    slice_bytes = arguments.whole_or_none("slice_bytes", slice_bytes)
     chosen = modes_of(program, modes)
     element = _engine.element_bytes(type_)
     data = layout(program, size_bytes, element)
@@ -210,8 +220,7 @@ class _Job:
 
 def _ranks_as(wanted: RanksAs, ranks: int) -> bool:
     """Whether ranks are processes."""
-    if wanted not in RANKS_AS:
-        raise UnsupportedError(f"ranks as {wanted!r}{did_you_mean(wanted, RANKS_AS)}")
+    wanted = arguments.word("ranks_as", wanted, RANKS_AS)
     return wanted == "processes" or (wanted == "auto" and ranks <= MOST_PROCESSES)
 
 

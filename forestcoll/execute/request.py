@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
+from os import PathLike
 
-from forestcoll.errors import PlanError, UnsupportedError, did_you_mean
+from forestcoll import arguments
+from forestcoll.errors import ArgumentError, PlanError, UnsupportedError
 from forestcoll.execute import _engine
 from forestcoll.execute.result import MODES, Mode
 from forestcoll.execute.sizes import Layout
@@ -14,11 +16,21 @@ DTYPES = tuple(_engine.type_names())
 OPS = tuple(_engine.reduction_names())
 
 
+def program_of(plan: object) -> Program:
+    """What a caller gives for a plan: a Program, or the path of a plan file. Raises PlanError."""
+    if isinstance(plan, Program):
+        return plan
+    if isinstance(plan, str | PathLike):
+        from forestcoll.plans import read_plan
+
+        return read_plan(plan)
+    raise ArgumentError(
+        f"plan must be a Program or the path of a plan file, not {arguments.shown(plan)}"
+    )
+
+
 def _index(known: tuple[str, ...], word: str, what: str) -> int:
-    if word in known:
-        return known.index(word)
-    hint = did_you_mean(word, known) or f"; there are {', '.join(known)}"
-    raise UnsupportedError(f"unknown {what} {word!r}{hint}")
+    return known.index(arguments.word(what, word, known))
 
 
 def kind(dtype: str, op: str) -> tuple[int, int]:
@@ -26,19 +38,10 @@ def kind(dtype: str, op: str) -> tuple[int, int]:
     return _index(DTYPES, dtype, "data type"), _index(OPS, op, "operation")
 
 
-def check_positive(**numbers: float) -> None:
-    """UnsupportedError for the first of the named numbers that is not above 0."""
-    for name, number in numbers.items():
-        if number <= 0:
-            raise UnsupportedError(f"{name} must be above 0, not {number}")
-
-
-def modes_of(program: Program, wanted: Sequence[Mode]) -> tuple[Mode, ...]:
+def modes_of(program: Program, wanted: Mode | Iterable[Mode]) -> tuple[Mode, ...]:
     """The wanted modes that the program serves; PlanError where it serves none."""
     allowed = {"out-of-place": program.out_of_place, "in-place": program.in_place}
-    for mode in wanted:
-        if mode not in allowed:
-            raise UnsupportedError(f"unknown mode {mode!r}{did_you_mean(mode, allowed)}")
+    wanted = arguments.words("mode", wanted, MODES)
     chosen = tuple(mode for mode in MODES if mode in wanted and allowed[mode])
     if not chosen:
         raise PlanError(f"the plan serves none of these: {', '.join(wanted)}")
@@ -51,6 +54,7 @@ def root_of(program: Program, root: int | None) -> int:
         if root not in (None, -1):
             raise UnsupportedError(f"{program.collective} has no root")
         return -1
+    root = arguments.whole_or_none("root", root, -1)
     if program.root >= 0 and root not in (None, program.root):
         raise PlanError(f"the plan's root is rank {program.root}, not {root}")
     found = program.root if root is None else root

@@ -40,6 +40,14 @@ class RunResult:
     notes: tuple[str, ...] = ()
     mismatches: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        rows = "; ".join(
+            f"{row.mode} {row.size} bytes in {row.time_us:.2f} us, "
+            f"{'not checked' if row.wrong is None else f'{row.wrong} wrong'}"
+            for row in self.rows
+        )
+        return f"<RunResult: {rows}>"
+
     def predicted(self, microseconds: Callable[[int], float]) -> RunResult:
         """The same with predictions by size."""
         rows = tuple(replace(row, predicted_us=microseconds(row.size)) for row in self.rows)

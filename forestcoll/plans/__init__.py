@@ -10,9 +10,10 @@ anybody's bytes: it ends in a Program or in a ForestCollError.
 from __future__ import annotations
 
 import stat
-from pathlib import Path
+from os import PathLike
 from typing import TYPE_CHECKING, Literal
 
+from forestcoll import arguments
 from forestcoll.errors import PlanError
 from forestcoll.input_limits import PLAN_BYTES
 
@@ -25,13 +26,13 @@ Format = Literal["msccl-xml", "mscclpp-json"]
 __all__ = ["Format", "detect", "dumps", "loads", "read_plan"]
 
 
-def read_plan(path: str | Path) -> Program:
+def read_plan(path: str | PathLike[str]) -> Program:
     """The Program in a plan file, whichever format it has.
 
     Raises PlanError where the file cannot be read, is larger than 256 MiB, or is no plan, and
     UnsupportedError where the plan asks for something this version cannot do.
     """
-    path = Path(path)
+    path = arguments.path("path", path)
     try:
         if not stat.S_ISREG(path.stat().st_mode):
             raise PlanError(f"{path}: not a regular file; give the path of a plan file")

@@ -56,6 +56,9 @@ class Front:
     Raises InfeasibleError and UnsupportedError as `optimum()` does.
     """
 
+    def __repr__(self) -> str:
+        return f"<Front up to {self.best.algbw} GB/s>"
+
     def __init__(
         self,
         graph: CapacityGraph,

@@ -37,6 +37,12 @@ class Optimum:
     bound: Bound
     note: str = ""
 
+    def __repr__(self) -> str:
+        return (
+            f"<Optimum {self.algbw} GB/s, {self.trees_per_root} trees a root, bound "
+            f"{self.bound.algbw} GB/s>"
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Task:

@@ -200,6 +200,11 @@ class Topology:
         if not self.gpus:
             raise TopologyError(f"topology '{self.name}' has no GPU: give some nodes kind: gpu")
 
+    def __repr__(self) -> str:
+        gpus = sum(node.kind == "gpu" for node in self.nodes.values())
+        switches = len(self.nodes) - gpus
+        return f"<Topology {self.name}: {gpus} GPUs, {switches} switches, {len(self.links)} links>"
+
     def _is_settled(self) -> bool:
         tuples = self.links, self.adapters, self.notes
         if (type(self.name), type(self.nodes), *map(type, tuples)) != (str, dict, *[tuple] * 3):
@@ -256,6 +261,11 @@ class Topology:
         if not found:
             raise TopologyError(f"there is no link from '{src}' to '{dst}'")
         return max(found)
+
+    @staticmethod
+    def from_networkx(graph: nx.Graph[Any], name: str = "") -> Topology:
+        """The topology that a networkx graph describes: see `topology.from_networkx`."""
+        return from_networkx(graph, name)
 
     def to_networkx(self) -> nx.MultiDiGraph[Any]:
         """A directed multigraph: an edge per link and direction, keyed by the link's number.

@@ -17,8 +17,8 @@ try:
     import torch as _torch
 except ImportError as error:
     raise UnsupportedError(
-        "forestcoll.torch needs PyTorch, which is not installed: pip install 'forestcoll[torch]', "
-        "or the build for your GPUs from pytorch.org"
+        "forestcoll.torch needs PyTorch, which is not installed: pip install torch (the build for "
+        "your GPUs is on pytorch.org), or pip install '.[torch]' in the clone of forestcoll"
     ) from error
 if not _torch.distributed.is_available():
     raise UnsupportedError("forestcoll.torch: this build of PyTorch lacks torch.distributed")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from pathlib import Path
+from os import PathLike
 from typing import Any
 from weakref import WeakSet
 
@@ -14,10 +14,10 @@ import torch.distributed as dist
 from forestcoll.errors import ExecutionError, PlanError, UnsupportedError, did_you_mean
 from forestcoll.program import Collective
 from forestcoll.torch.engine import ADDERS, Buffers, Run
-from forestcoll.torch.plan import Plan, load_plan
+from forestcoll.torch.plan import Plan, plan_of
 from forestcoll.torch.work import Work, submit
 
-AnyPlan = Plan | str | Path
+AnyPlan = Plan | str | PathLike[str]
 
 _met: WeakSet[Any] = WeakSet()
 _TORCHS = {
@@ -170,7 +170,7 @@ def _root(word: str, rank: int | None) -> tuple[str, int] | None:
 
 
 def _plan(plan: AnyPlan) -> Plan:
-    return plan if isinstance(plan, Plan) else load_plan(plan)
+    return plan_of(plan)
 
 
 def _check_alike(input_: torch.Tensor, output: torch.Tensor, more: int, less: int) -> None:

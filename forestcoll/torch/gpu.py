@@ -16,9 +16,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from forestcoll import plans
+from forestcoll import arguments
 from forestcoll.errors import PlanError, UnsupportedError
 from forestcoll.execute.gpu import communicator
+from forestcoll.execute.request import program_of
 from forestcoll.program import Collective, Program
 from forestcoll.torch.plan import Plan
 from forestcoll.verify import verify
@@ -50,6 +51,8 @@ class Communicator:
         built: Path | None = None,
     ) -> None:
         program = _program(plan)
+        numel = arguments.whole("numel", numel)
+        arguments.instance("dtype", dtype, torch.dtype, ", such as torch.float32")
         n: int = dist.get_world_size(group)
         rank: int = dist.get_rank(group)
         if n != program.n:
@@ -126,7 +129,7 @@ class Communicator:
 def _program(plan: Plan | Program | str | Path) -> Program:
     if isinstance(plan, Plan):
         return plan.program  # proven when it was made
-    program = plan if isinstance(plan, Program) else plans.read_plan(Path(plan))
+    program = program_of(plan)
     verify(program)
     return program
 

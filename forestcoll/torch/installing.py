@@ -14,7 +14,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from os import PathLike
 from types import TracebackType
 from typing import Any
 
@@ -22,10 +22,11 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from forestcoll.errors import PlanError, UnsupportedError
+from forestcoll import arguments
+from forestcoll.errors import ArgumentError, PlanError, UnsupportedError
 from forestcoll.program import Collective
 from forestcoll.torch import collectives
-from forestcoll.torch.plan import Plan, load_plan
+from forestcoll.torch.plan import Plan, plan_of
 
 LOG = logging.getLogger("forestcoll.torch")
 
@@ -49,7 +50,7 @@ class Rule:
     (names, or torch's): empty means all.
     """
 
-    plan: Plan | str | Path
+    plan: Plan | str | PathLike[str]
     min_bytes: int | None = None
     max_bytes: int | None = None
     dtypes: Sequence[Any] = ()
@@ -92,7 +93,7 @@ class Installation:
     manager, it uninstalls itself at the end.
     """
 
-    def __init__(self, rules: Iterable[Rule | Plan | str | Path], group: Any) -> None:
+    def __init__(self, rules: Iterable[Rule | Plan | str | PathLike[str]], group: Any) -> None:
         self.used: Counter[str] = Counter()
         self.fallbacks: Counter[tuple[str, str]] = Counter()
         self._group = dist.group.WORLD if group is None else group
@@ -185,7 +186,8 @@ _installed: list[Installation] = []
 
 
 def install(
-    plans: Rule | Plan | str | Path | Iterable[Rule | Plan | str | Path], group: Any = None
+    plans: Rule | Plan | str | PathLike[str] | Iterable[Rule | Plan | str | PathLike[str]],
+    group: Any = None,
 ) -> Installation:
     """Let `torch.distributed`'s functions use the plans for the calls that they serve.
 
@@ -193,7 +195,9 @@ def install(
     processes if None), after `init_process_group`. The Installation counts what was used; also,
     the logger "forestcoll.torch" says so at level DEBUG, call by call.
     """
-    several = [plans] if isinstance(plans, Rule | Plan | str | Path) else list(plans)
+    if not isinstance(plans, Rule | Plan | str | PathLike | Iterable):
+        raise ArgumentError(f"plans must be plans, rules or paths, not {arguments.shown(plans)}")
+    several = [plans] if isinstance(plans, Rule | Plan | str | PathLike) else list(plans)
     installation = Installation(several, group)
     installation._install()
     return installation
@@ -205,12 +209,12 @@ def uninstall() -> None:
         _installed[-1].uninstall()
 
 
-def comm_hook(plan: Plan | str | Path) -> Callable[[Any, Any], Any]:
+def comm_hook(plan: Plan | str | PathLike[str]) -> Callable[[Any, Any], Any]:
     """A communication hook for `DistributedDataParallel.register_comm_hook(group, hook)`.
 
     `group`, the hook's state, may be None: all processes. Averages the gradients with `plan`.
     """
-    ready = load_plan(plan) if isinstance(plan, str | Path) else plan
+    ready = plan_of(plan)
 
     def hook(group: Any, bucket: Any) -> Any:
         work = collectives.all_reduce(bucket.buffer(), ready, "avg", group, async_op=True)
@@ -222,16 +226,29 @@ def comm_hook(plan: Plan | str | Path) -> Callable[[Any, Any], Any]:
 
 
 def _ready(rule: Rule) -> _Ready:
-    plan = load_plan(rule.plan) if isinstance(rule.plan, str | Path) else rule.plan
-    low, high = plan.program.min_bytes, plan.program.max_bytes
-    dtypes = frozenset(getattr(torch, d) if isinstance(d, str) else d for d in rule.dtypes)
+    plan = plan_of(rule.plan)
+    low = arguments.whole_or_none("min_bytes", rule.min_bytes, 0)
+    high = arguments.whole_or_none("max_bytes", rule.max_bytes, 0)
+    ops = [rule.ops] if isinstance(rule.ops, str) else rule.ops
     return _Ready(
         plan,
-        low if rule.min_bytes is None else rule.min_bytes,
-        high if rule.max_bytes is None else rule.max_bytes,
-        dtypes,
-        frozenset(map(collectives.op_name, rule.ops)),
+        plan.program.min_bytes if low is None else low,
+        plan.program.max_bytes if high is None else high,
+        frozenset(map(_dtype, [rule.dtypes] if _is_dtype(rule.dtypes) else rule.dtypes)),
+        frozenset(map(collectives.op_name, ops)),
     )
+
+
+def _is_dtype(value: object) -> bool:
+    return isinstance(value, str | torch.dtype)
+
+
+def _dtype(value: object) -> torch.dtype:
+    """One of torch's types, by itself or by its name."""
+    found = getattr(torch, value, None) if isinstance(value, str) else value
+    if not isinstance(found, torch.dtype):
+        raise ArgumentError(f"dtypes has {arguments.shown(value)}, which is no type of torch's")
+    return found
 
 
 def _tensors(collective: Collective, given: dict[str, Any]) -> tuple[Any, ...]:

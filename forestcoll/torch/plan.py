@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from pathlib import Path
+from os import PathLike
 from threading import Lock
 
-from forestcoll import plans
-from forestcoll.errors import UnsupportedError
+from forestcoll import arguments, plans
+from forestcoll.errors import ArgumentError
 from forestcoll.program import Collective, Program
 from forestcoll.torch import cutting
 from forestcoll.torch.rounds import RankRounds, rank_rounds
@@ -32,9 +32,9 @@ class Plan:
     def __init__(
         self, program: Program, *, slices: int | None = None, lead: int | None = None
     ) -> None:
-        for name, number in (("slices", slices), ("lead", lead)):
-            if number is not None and number < 1:
-                raise UnsupportedError(f"{name} must be at least 1, not {number}")
+        arguments.instance("program", program, Program, "; a file's path is for load_plan")
+        slices = arguments.whole_or_none("slices", slices)
+        lead = arguments.whole_or_none("lead", lead)
         self.program = program
         self.flow: Dataflow = dataflow(program)
         self.slices, self.lead = slices, lead or LEAD
@@ -124,12 +124,16 @@ class Plan:
 _loaded: dict[tuple[str, int, int, int | None, int | None], Plan] = {}
 
 
-def load_plan(path: str | Path, *, slices: int | None = None, lead: int | None = None) -> Plan:
+def load_plan(
+    path: str | PathLike[str], *, slices: int | None = None, lead: int | None = None
+) -> Plan:
     """The plan in a file of either format; read and proven only when the file is new or changed.
 
     Raises PlanError where it cannot be read or is wrong, UnsupportedError where it is too large.
     """
-    path = Path(path)
+    path = arguments.path("path", path)
+    slices = arguments.whole_or_none("slices", slices)
+    lead = arguments.whole_or_none("lead", lead)
     try:
         state = path.stat()
     except (OSError, ValueError):
@@ -138,3 +142,15 @@ def load_plan(path: str | Path, *, slices: int | None = None, lead: int | None =
     if key not in _loaded:
         _loaded[key] = Plan(plans.read_plan(path), slices=slices, lead=lead)
     return _loaded[key]
+
+
+def plan_of(plan: object) -> Plan:
+    """What a caller gives for a plan: a Plan, or the path of a plan file, read and proven once."""
+    if isinstance(plan, Plan):
+        return plan
+    if isinstance(plan, str | PathLike):
+        return load_plan(plan)
+    hint = "; prove it once: Plan(program)" * isinstance(plan, Program)
+    raise ArgumentError(
+        f"plan must be a Plan or the path of a plan file, not {arguments.shown(plan)}{hint}"
+    )

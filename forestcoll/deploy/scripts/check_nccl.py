@@ -11,14 +11,26 @@ import torch.distributed as dist
 from common import DEPLOYED, buffers, check_world, data, gpu_of, in_calls, report, wrong
 
 
-def start():
-    """Joins the group; returns this process's rank and device."""
+def start(instead=""):
+    """Joins the group; returns this process's rank and device.
+
+    `instead`: the backend where there is no GPU; without, such a machine ends the program.
+    """
     rank = int(os.environ["RANK"])
-    backend = os.environ.get("BACKEND", "nccl")
+    first = int(os.environ.get("LOCAL_RANK", "0")) == 0
+    here = torch.cuda.device_count()
+    backend = os.environ.get("BACKEND") or ("nccl" if here or not instead else instead)
     device = torch.device("cpu")
     if backend != "gloo":
+        if gpu_of(rank) >= here:
+            wanted = (
+                f"no GPU {gpu_of(rank)} on this machine, which has {here}; rank {rank} needs it"
+            )
+            sys.exit(wanted if here or first else 1)
         device = torch.device("cuda", gpu_of(rank))
         torch.cuda.set_device(device)
+    elif first and not here:
+        print("forestcoll: no GPU on this machine: over gloo, by its processors", flush=True)
     dist.init_process_group(backend)
     check_world(dist.get_world_size())
     return rank, device

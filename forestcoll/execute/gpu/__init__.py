@@ -16,11 +16,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 
+from forestcoll import arguments
 from forestcoll.errors import UnsupportedError
 from forestcoll.execute import _engine
 from forestcoll.execute.check import check as check_structure
@@ -33,11 +35,11 @@ from forestcoll.execute.gpu.native import Library, Seen
 from forestcoll.execute.gpu.team import Processes, Team
 from forestcoll.execute.gpu.worker import Job, staging
 from forestcoll.execute.request import (
-    check_positive,
     check_units,
     kind,
     modes_of,
     notes_of,
+    program_of,
     root_of,
 )
 from forestcoll.execute.result import MODES, Mode, Row, RunResult
@@ -58,14 +60,14 @@ def gpus() -> list[Seen]:
 
 
 def run(
-    program: Program,
+    program: Program | str | PathLike[str],
     size_bytes: int,
     *,
     dtype: str = "float32",
     op: str = "sum",
     iterations: int = 1,
     warmup: int = 0,
-    modes: Sequence[Mode] = MODES,
+    modes: Mode | Iterable[Mode] = MODES,
     check: bool = True,
     timeout: float = 60.0,
     root: int | None = None,
@@ -81,9 +83,17 @@ def run(
     engine.cu in place of the cached one. `processes`: kept from run to run. Raises as `cpu.run`
     does, and UnsupportedError where ranks sit in different nodes, or GPUs cannot reach each other.
     """
+    program = program_of(program)
     check_structure(program)
     type_, op_ = kind(dtype, op)
-    check_positive(size=size_bytes, iterations=iterations, timeout=timeout, slots=slots)
+    size_bytes = arguments.whole("size_bytes", size_bytes)
+    iterations = arguments.whole("iterations", iterations)
+    warmup = arguments.whole("warmup", warmup, 0)
+    timeout = arguments.positive("timeout", timeout)
+    slots, slot_bytes = (
+        arguments.whole("slots", slots),
+        arguments.whole("slot_bytes", slot_bytes),
+    )
     chosen = modes_of(program, modes)
     element = _engine.element_bytes(type_)
     data = layout(program, size_bytes, element)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from forestcoll import arguments
 from forestcoll.errors import ExecutionError, ForestCollError, UnsupportedError
 from forestcoll.execute import _engine
 from forestcoll.execute.check import check as check_structure
@@ -23,7 +24,7 @@ from forestcoll.execute.gpu.compiler import find_library
 from forestcoll.execute.gpu.explained import explain
 from forestcoll.execute.gpu.messages import SLOTS, geometry, slot_of
 from forestcoll.execute.gpu.worker import Job, Worker
-from forestcoll.execute.request import check_positive, check_units, kind, root_of
+from forestcoll.execute.request import check_units, kind, root_of
 from forestcoll.execute.sizes import layout
 from forestcoll.execute.tables import build
 from forestcoll.program import Collective, Program
@@ -58,7 +59,8 @@ class Communicator:
         built: Path | None = None,
     ) -> None:
         check_structure(program)
-        check_positive(size=size_bytes, timeout=timeout)
+        size_bytes = arguments.whole("size_bytes", size_bytes)
+        timeout = arguments.positive("timeout", timeout)
         self._gather, self._timeout, self._launch = gather, timeout, 0
         self._worker: Worker | None = None
         self.rank = rank
