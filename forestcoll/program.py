@@ -255,6 +255,10 @@ class ThreadBlock:
             return behind[0], behind[1]
         return i.src, behind[0]
 
+    def reads_by_port(self, i: Instruction) -> bool:
+        """Whether it is a port that reads the instruction's sources, not the block's threads."""
+        return i.op in PUTS and any(self.channels[c].kind == "port" for c in i.channels)
+
     def _behind(self, rank: int, switch: int, ref: Ref) -> tuple[Ref, ...]:
         ranks = self.switches[switch].ranks
         return tuple([replace(ref, rank=None if r == rank else r) for r in ranks])
@@ -272,6 +276,10 @@ def _some(numbers: list[int]) -> str:
 
 FABRIC: Final = frozenset({Op.FABRIC_STORE, Op.FABRIC_REDUCE_STORE})
 """Operations through switches that copy and add."""
+
+
+PUTS: Final = frozenset({Op.PUT, Op.PUT_SIGNAL, Op.PUT_SIGNAL_FLUSH})
+"""Operations that write plain data into peers' buffers, over memory or through a port."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,6 +332,50 @@ class Program:
         """Scratch in sizes of its chunks: packets take twice their data, two halves twice that."""
         packets = self.style == "onesided" and self.protocol == "LL"
         return (2 if packets else 1) * (2 if self.double_scratch else 1)
+
+    def lead(self, rank: int, ref: Ref) -> int:
+        """Chunks by which packets of `rank` miss the half of scratch that their reader looks at.
+
+        Above 0: beyond it. In every other launch a rank addresses packets at peers where its own
+        scratch has its second half (microsoft/mscclpp 1f5f065d, executor.cc: launchKernelHelper;
+        execution_kernel.hpp: scratchOffset_), and everybody reads where his own has it.
+        """
+        if not self.double_scratch or ref.rank is None or ref.buffer is not Buffer.SCRATCH:
+            return 0
+        return self.ranks[rank].scratch_chunks - self.ranks[ref.rank].scratch_chunks
+
+    def part_meant(self, rank: int, ref: Ref, *, by_port: bool) -> int:
+        """In place: whose part of the longer user buffer an operand of `rank` is.
+
+        Of the shorter one the runtime knows where it lies only for the threads of its own rank.
+        Ports read from where the allocation begins, which is rank 0's part, and at peers all are
+        as far from their allocation's begin as at the own rank (microsoft/mscclpp 1f5f065d,
+        executor.cc: setupRegisteredMemories; execution_plan.cc: getConstOffset).
+        """
+        if ref.rank in (None, rank) and by_port:
+            return 0
+        return rank
+
+    @property
+    def shorter(self) -> Buffer | None:
+        """The user buffer that in place is one rank's part of the other, if one is."""
+        if self.collective is Collective.ALLGATHER:
+            return Buffer.INPUT
+        return Buffer.OUTPUT if self.collective is Collective.REDUCE_SCATTER else None
+
+    def misplaced(self) -> Iterator[tuple[int, int, int, Instruction, Ref]]:
+        """(rank, thread block, step, instruction, operand): what in place is not where it says."""
+        if self.style == "fifo" or self.shorter is None:
+            return
+        for r, b, s, i in self.instructions():
+            block = self.ranks[r].thread_blocks[b]
+            src, dst = block.operands(r, i)
+            by_port = block.reads_by_port(i)
+            for k, ref in enumerate((*src, *dst)):
+                owner = r if ref.rank is None else ref.rank
+                port = by_port and k < len(src)
+                if ref.buffer is self.shorter and self.part_meant(r, ref, by_port=port) != owner:
+                    yield r, b, s, i, ref
 
     @property
     def in_switches(self) -> bool:

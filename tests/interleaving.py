@@ -26,7 +26,7 @@ from forestcoll.program import (
 
 Bag = tuple[tuple[object, ...], ...]
 Place = tuple[int, str, int]
-Slot = tuple[int, int, int]  # rank, half of its scratch, slice
+Slot = tuple[int, int]  # rank, slice of its scratch, both halves counted through
 Key = tuple[object, ...]
 Task = Callable[[], None]
 THREADS = 3
@@ -127,9 +127,10 @@ class World:
 
     # --- memory
 
-    def place(self, rank: int, buffer: Buffer, slice_: int) -> Place:
+    def place(self, rank: int, buffer: Buffer, slice_: int, part: int | None = None) -> Place:
+        """Where that is; in place a shorter buffer is the rank's part of the longer, or `part`."""
         if self.in_place and buffer != Buffer.SCRATCH:
-            own = rank * self.part * self.grain
+            own = (rank if part is None else part) * self.part * self.grain
             sizes = self.program.ranks[rank]
             if buffer == Buffer.INPUT and sizes.input_chunks < sizes.output_chunks:
                 return rank, "user", own + slice_
@@ -150,7 +151,10 @@ class World:
     def places(self, rank: int, ref: Ref, index: int = 0, of: int = 1) -> list[Place]:
         low, length = ref.offset * self.grain, ref.count * self.grain
         cut = range(low + length * index // of, low + length * (index + 1) // of)
-        return [self.place(rank if ref.rank is None else ref.rank, ref.buffer, s) for s in cut]
+        # at a peer all is as far from its allocation's begin as it is at the own rank
+        return [
+            self.place(rank if ref.rank is None else ref.rank, ref.buffer, s, rank) for s in cut
+        ]
 
     # --- a rank's caller
 
@@ -312,9 +316,11 @@ class World:
     # --- packets
 
     def slots(self, rank: int, ref: Ref, index: int, of: int, launch: int) -> list[Slot]:
-        half = launch % 2 if self.program.double_scratch else 0
+        """Whose scratch it is, the own one says where its second half is taken to begin."""
+        second = launch % 2 if self.program.double_scratch else 0
+        half = second * self.program.ranks[rank].scratch_chunks * self.grain
         found = self.places(rank, ref, index, of)
-        return [(owner, half, slice_) for owner, _, slice_ in found]
+        return [(owner, slice_ + half) for owner, _, slice_ in found]
 
     def packet_work(
         self, rank: int, i: Instruction, index: int, of: int, launch: int
@@ -386,7 +392,7 @@ class World:
         puts = i.op in (Op.PUT, Op.PUT_SIGNAL, Op.PUT_SIGNAL_FLUSH)
         if puts and any(c.kind == "port" for c in ends):
             for k, c in enumerate(ends):
-                source = i.src[0] if len(i.src) == 1 else i.src[k]
+                source = self.of_port(rank, i.src[0] if len(i.src) == 1 else i.src[k])
                 one = Instruction(Op.PUT, (source,), (i.dst[k],))
                 threads[k % THREADS].append(self.push(rank, c.peer, c.index, one, i.op, index, of))
         elif i.src or i.dst:
@@ -411,6 +417,16 @@ class World:
                 threads[k % THREADS].append(self.raise_("own", rank, s))
             else:
                 threads[k % THREADS].append(self.take("own", rank, s))
+
+    def of_port(self, rank: int, ref: Ref) -> Ref:
+        """What a port reads, counted from where the allocation begins, where that matters."""
+        sizes = self.program.ranks[rank]
+        shorter = Buffer.INPUT if sizes.input_chunks < sizes.output_chunks else Buffer.OUTPUT
+        same = sizes.input_chunks == sizes.output_chunks
+        if not self.in_place or same or ref.buffer != shorter:
+            return ref
+        longer = Buffer.OUTPUT if shorter == Buffer.INPUT else Buffer.INPUT
+        return Ref(longer, ref.offset, ref.count)
 
     @staticmethod
     def without_switches(rank: int, block: ThreadBlock, i: Instruction) -> Instruction:

@@ -20,6 +20,8 @@ BASES: dict[str, Callable[[], Program]] = {
     "chain": programs.pipelined_broadcast,  # pipelines over memory channels
     "port": lambda: programs.pipelined_broadcast(3, "port"),
     "direct": programs.direct_allgather,  # a thread block a peer
+    "direct-port": lambda: programs.direct_allgather(3, "port"),
+    "crossed": programs.crossed_reduce_scatter,  # sums put into a peer's output
     "reading": programs.reading_allreduce,  # rre, rres
     "slots": programs.reduce_to_root,  # back-pressure over ports
     "relay": programs.relay_by_semaphore,
@@ -88,6 +90,12 @@ def text(old: str, new: str) -> Change:
 def top(**values: Any) -> Change:
     """Fields of the plan; None deletes."""
     return edit(lambda plan: put(plan, values))
+
+
+def in_place() -> Change:
+    """The plan is offered for calls in place, alone."""
+    own = {"in_place": True, "out_of_place": False}
+    return edit(lambda p: [put(p, {"inplace": True}), put(p["forestcoll"], own)])
 
 
 def put(entry: Plan, values: dict[str, Any]) -> None:
@@ -204,6 +212,8 @@ HEAD = [
     Mutation("reuse", "chain", top(reuse_resources=True), "MPP-REUSE"),
     Mutation("double-scratch", "slots", top(use_double_scratch_buffer=True, protocol="LL"),
              "MPP-DOUBLE-SCRATCH", (1, 0, 3)),
+    Mutation("port-of-a-part-in-place", "direct-port", in_place(), "MPP-PLACE", (1, 1, 3)),
+    Mutation("peer's-part-in-place", "crossed", in_place(), "MPP-PLACE", (0, 0, 5)),
 ]  # fmt: skip
 
 RANKS = [
@@ -213,6 +223,10 @@ RANKS = [
     Mutation("input-chunks-0", "chain", gpu(0, input_chunks=0), "MPP-CHUNKS-ZERO", (0,)),
     Mutation("output-chunks-0", "chain", gpu(0, output_chunks=0), "MPP-CHUNKS-ZERO", (0,)),
     Mutation("chunks-negative", "chain", gpu(0, output_chunks=-2), "MPP-CHUNKS-ZERO", (0,)),
+    Mutation("scratch-of-rank-0-larger", "packets", gpu(0, scratch_chunks=16),
+             "MPP-SCRATCH-UNEQUAL", (0, 0, 0)),
+    Mutation("scratch-of-rank-1-larger", "packets", gpu(1, scratch_chunks=16),
+             "MPP-SCRATCH-UNEQUAL", (0, 0, 0)),
     Mutation("scratch-negative", "slots", gpu(0, scratch_chunks=-1), "MPP-CHUNKS", (0,)),
     Mutation("chunks-huge", "chain", gpu(0, output_chunks=10**12), "MPP-CHUNKS", (0,)),
     Mutation("chunks-of-one-rank", "chain", gpu(1, input_chunks=4, output_chunks=4), "MPP-CHUNKS",

@@ -297,7 +297,27 @@ def direct_allgather(n: int = 3, kind: Kind = "memory") -> Program:
                 )
             )
         ranks.append(rank(*blocks, i=1, o=n))
-    return program(Collective.ALLGATHER, "onesided", ranks)
+    # ports read the input from where its allocation begins: in place that is another rank's part
+    return program(Collective.ALLGATHER, "onesided", ranks, "out" if kind == "port" else "both")
+
+
+def crossed_reduce_scatter() -> Program:
+    """Each of two ranks adds up the other's part and puts it into the other's output.
+
+    Out of place only: a peer's output is sought as far from its allocation's begin as the own.
+    """
+    ranks = []
+    for r in range(2):
+        p = 1 - r
+        steps = [
+            *handshake(0),
+            do(Op.READ_REDUCE, [inp(p), inp(p, 1, p)], [scr(0)], channels=[0]),
+            do(Op.NOP),
+            do(Op.PUT, scr(0), out(0, 1, p), channels=[0]),
+            *farewell(0),
+        ]
+        ranks.append(rank(otb([(p, "memory", 0)], *steps), i=2, o=1, s=1))
+    return program(Collective.REDUCE_SCATTER, "onesided", ranks, "out")
 
 
 def reading_allreduce(n: int = 3) -> Program:
@@ -601,6 +621,7 @@ def all_good() -> dict[str, Program]:
         "pipelined_broadcast-port": pipelined_broadcast(kind="port"),
         "direct_allgather-memory": direct_allgather(),
         "direct_allgather-port": direct_allgather(kind="port"),
+        "crossed_reduce_scatter": crossed_reduce_scatter(),
         "reading_allreduce": reading_allreduce(),
         "reduce_to_root-memory": reduce_to_root("memory"),
         "reduce_to_root-port": reduce_to_root("port", 3),

@@ -73,14 +73,14 @@ def reading_pair() -> Program:
 
 
 def swapping_allgather() -> Program:
-    """Two ranks, put_signal_flush in one pipeline."""
+    """Two ranks, put_signal_flush in one pipeline; in place the port would read another part."""
     ranks = []
     for r in range(2):
         put = do(Op.PUT_SIGNAL_FLUSH, inp(0), out(r, 1, 1 - r), channels=[0])
         body = (put, do(Op.WAIT, channels=[0]))
         block = pg.otb([(1 - r, "port", 0)], *pg.handshake(0), Pipeline(body, 1, 256))
         ranks.append(pg.rank(block, pg.otb([], do(Op.COPY, inp(0), out(r))), i=1, o=2))
-    return pg.program(Collective.ALLGATHER, "onesided", ranks)
+    return pg.program(Collective.ALLGATHER, "onesided", ranks, "out")
 
 
 GOOD = pg.all_good() | {
@@ -215,7 +215,7 @@ def add_arrays(dtype: str, op: str, a: npt.NDArray[np.uint8], b: npt.NDArray[np.
         threads=1,
         patience=10,
     )
-    status, *_ = engine.launch([a.ctypes.data, b.ctypes.data, a.ctypes.data], options)
+    status, *_ = engine.launch([a.ctypes.data, b.ctypes.data, a.ctypes.data] * 2, options)
     assert status == 0
 
 

@@ -492,3 +492,31 @@ def test_the_memory_checker_is_heard_in_every_process(
         monkeypatch.setenv("FOUND", found)
         assert bench.main(["--memcheck"]) == status
         assert f"compute-sanitizer: {words}\n" in capsys.readouterr().out
+
+
+# --- addresses as the runtime has them
+
+
+def test_packets_take_the_writers_half_at_peers_too(library: Path, kept: gpu.Processes) -> None:
+    """As on the CPU: with unequal scratch the first launch is right, the second one hangs."""
+    from hand_forests import forest, star
+
+    from forestcoll.lower import lower
+    from forestcoll.targets import MSCCLPP
+
+    program = lower(
+        forest(Collective.BROADCAST, 2, [star(2, 0, "broadcast")]), MSCCLPP, protocol="LL"
+    )
+    how: dict[str, Any] = {"built": library, "processes": kept, "devices": [0, 1]}
+    assert gpu.run(program, 64, iterations=4, timeout=30, **how).wrong == 0
+    ranks = (replace(program.ranks[0], scratch_chunks=0), program.ranks[1])
+    unequal = replace(program, ranks=ranks)
+    assert gpu.run(unequal, 64, modes=["in-place"], timeout=30, **how).wrong == 0
+    with pytest.raises(ExecutionError, match="waits for packets"):
+        gpu.run(unequal, 64, modes=["in-place"], iterations=2, timeout=0.5, **how)
+
+
+def test_ports_read_from_where_the_allocation_begins(library: Path, kept: gpu.Processes) -> None:
+    program = replace(all_good()["direct_allgather-port"], in_place=True)
+    result = gpu.run(program, 4096, built=library, processes=kept, devices=[0, 1], timeout=30)
+    assert [row.wrong > 0 for row in result.rows] == [False, True]

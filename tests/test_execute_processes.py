@@ -306,7 +306,7 @@ def test_other_threads_may_launch_next() -> None:
     tables, data = build(plan), layout(plan, 6000, 4)
     contents = Contents(plan, data, _engine.Pattern(0, 0, True, 3), -1, 1)
     buffers = allocate(plan, tables.scratch, data.chunk_bytes, "in-place", shared)
-    addresses = [b.input.ctypes.data for b in buffers for _ in range(3)]
+    addresses = [b.input.ctypes.data for b in buffers for _ in range(6)]
     options = _engine.Options(
         chunk_bytes=data.chunk_bytes, slice_bytes=4096, slot_bytes=4096, slots=2, type=0, op=0,
         processes=True, threads=1, patience=10,

@@ -12,6 +12,7 @@ from forestcoll.errors import PlanError, UnsupportedError
 from forestcoll.program import (
     FABRIC,
     PACKETS,
+    PUTS,
     Buffer,
     Channel,
     Collective,
@@ -42,7 +43,6 @@ FIFO = frozenset(
 SENDING = frozenset({Op.SEND, Op.RECV_COPY_SEND, Op.RECV_REDUCE_SEND, Op.RECV_REDUCE_COPY_SEND})
 RECEIVING = FIFO - {Op.REDUCE, Op.SEND}
 MESSAGES = SENDING | RECEIVING
-PUTS = frozenset({Op.PUT, Op.PUT_SIGNAL, Op.PUT_SIGNAL_FLUSH})
 REDUCTIONS = frozenset({Op.REDUCE, Op.REDUCE_TO, Op.READ_REDUCE, Op.READ_REDUCE_PUT, Op.REDUCE_PUT})
 SIGNALS = frozenset({Op.SIGNAL, Op.RELAXED_SIGNAL, Op.PUT_SIGNAL, Op.PUT_SIGNAL_FLUSH})
 WAITS = frozenset({Op.WAIT, Op.RELAXED_WAIT})
@@ -191,6 +191,7 @@ class _Checker:
         for ref, remote, packets in self.refs():
             self.check_ref(ref, remote)
             self.check_scratch(ref, packets)
+            self.check_half(ref)
         self.check_synchronization()
         self.check_part()
         if self.i.op in SENDING and self.block.send < 0:
@@ -316,6 +317,19 @@ class _Checker:
         holds = self.program.protocol == "LL" and self.program.style == "onesided"
         if holds and not packets and ref.buffer == Buffer.SCRATCH:
             raise self.fail("plain data in scratch, which holds packets in a program of LL")
+
+    def check_half(self, ref: Ref) -> None:
+        """In the second half's launches, packets to a peer stay within its scratch."""
+        lead = self.program.lead(self.r, ref)
+        if lead <= 0 or ref.rank is None:
+            return
+        own, size = self.rank.scratch_chunks, self.program.ranks[ref.rank].scratch_chunks
+        if ref.offset + ref.count + own > 2 * size:
+            raise self.fail(
+                f"packets beyond rank {ref.rank}'s scratch in every other launch: rank {self.r} "
+                f"has two halves of {own} chunks and puts them {own} chunks further then, rank "
+                f"{ref.rank} has two of {size}; give all ranks the larger scratch_chunks"
+            )
 
     def check_synchronization(self) -> None:
         i = self.i

@@ -22,6 +22,7 @@ Memory = Callable[[int], Bytes]
 """Gives that many bytes."""
 
 SHOWN = 4  # wrong elements described per buffer
+ADDRESSES = 6  # that the engines take of a rank
 HUGE = 4 << 20  # bytes from which large pages are asked for
 
 
@@ -33,10 +34,26 @@ class Buffers:
     output: npt.NDArray[np.uint8]
     scratch: npt.NDArray[np.uint8]
 
-    def addresses(self, turn: int, turns: int) -> tuple[int, int, int]:
-        """Of input, output and scratch, of which every one of `turns` launches has a share."""
-        scratch = self.scratch.ctypes.data + turn * (self.scratch.size // turns)
-        return self.input.ctypes.data, self.output.ctypes.data, scratch
+    def addresses(self, turn: int, turns: int) -> tuple[int, ...]:
+        """Of input, output and scratch, of which every one of `turns` launches has a share.
+
+        Then those of the allocations that they lie in: in place the longer of both user buffers.
+        """
+        scratch = self.scratch.ctypes.data
+        share = scratch + turn * (self.scratch.size // turns)
+        user = self.input.ctypes.data, self.output.ctypes.data
+        return *user, share, *allocations(user, (self.input.size, self.output.size)), scratch
+
+
+def allocations(user: tuple[int, int], sizes: tuple[int, int]) -> tuple[int, int]:
+    """Where the memory begins in which input and output (`user`: their addresses) lie.
+
+    In place the shorter one (`sizes`: bytes) is a part of the longer one.
+    """
+    longer = 0 if sizes[0] > sizes[1] else 1
+    begin, end = user[longer], user[longer] + sizes[longer]
+    first, second = (begin if begin <= place < end else place for place in user)
+    return first, second
 
 
 def allocate(

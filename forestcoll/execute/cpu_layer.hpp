@@ -36,14 +36,14 @@ class CpuLayer {
     out_ = b.outgoing < 0 ? nullptr : &machine_.connections[b.outgoing];
     incoming_ = b.incoming;
     outgoing_ = b.outgoing;
-    addresses_ = machine_.addresses.data() + machine_.control->turn * machine_.ranks * 3;
+    addresses_ = machine_.addresses.data() + machine_.control->turn * machine_.ranks * addresses_each;
     self_->awaited.store(nullptr, std::memory_order_relaxed);
   }
 
   const Tables& tables() const { return machine_.tables; }
   const Geometry& geometry() const { return machine_.geometry; }
   byte* address(std::int64_t rank, std::int64_t buffer) const {
-    return addresses_[rank * 3 + buffer];
+    return addresses_[rank * addresses_each + buffer];
   }
   bool aborted() const { return machine_.control->abort.load(std::memory_order_relaxed); }
   void report(const Position&) { ticks_.add(); }  // the position lives in the block's state already

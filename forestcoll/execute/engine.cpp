@@ -27,7 +27,7 @@ void check_options(const Options& options, std::size_t ranks,
                   options.chunk_bytes % element_bytes(options.type) == 0 &&
                   options.slice_bytes % element_bytes(options.type) == 0;
   if (!ok) throw std::invalid_argument("launch: sizes must be positive multiples of the element");
-  if (ranks < needed) throw std::invalid_argument("launch: three addresses a rank");
+  if (ranks < needed) throw std::invalid_argument("launch: six addresses a rank");
   for (const Average& a : averages)
     if (a.rank < 0 || static_cast<std::size_t>(a.rank) >= ranks)
       throw std::invalid_argument("launch: averages of a rank that does not exist");
@@ -285,7 +285,7 @@ Result Engine::launch(const std::vector<byte*>& addresses, const Options& option
                       const std::function<bool()>& poll) {
   State& s = *state_;
   if (turn < 0 || turn >= turns) throw std::invalid_argument("launch: no such turn");
-  const std::size_t ranks = addresses.size() / 3 / static_cast<std::size_t>(turns);
+  const std::size_t ranks = addresses.size() / addresses_each / static_cast<std::size_t>(turns);
   check_options(options, ranks, averages, s.plan);
   if (s.broken) throw std::invalid_argument("launch: an earlier launch of this engine failed");
   Result result;

@@ -87,8 +87,8 @@ class Engine {
  public:
   explicit Engine(Plan plan);
   ~Engine();
-  // Runs the plan once. addresses: 3 per rank (input, output, scratch), once for every turn that
-  // launches may take; `turn`: which of them this one uses. `poll` is called a few times a second on
+  // Runs the plan once. addresses: 6 per rank (of input, output and scratch, and of the allocations
+  // that they lie in), once for every turn that launches may take; `turn`: which of them this one uses. `poll` is called a few times a second on
   // the calling thread; when it returns true the launch is interrupted.
   //
   // With `processes`, all addresses must lie in shared memory, and ranks stay alive, waiting, between

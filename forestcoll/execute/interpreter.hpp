@@ -7,7 +7,8 @@
 // all of them. `byte*` below means memory that the thread block can reach, its own or a peer's.
 //
 //   const Tables& tables()            const Geometry& geometry()
-//   byte* address(rank, buffer)       start of a rank's buffer (0 input, 1 output, 2 scratch)
+//   byte* address(rank, buffer)       start of a rank's buffer (0 input, 1 output, 2 scratch), or of
+//                                     the allocation in which it lies (3, 4, 5)
 //   bool aborted()                    true once the launch must end early; asked once an instruction
 //   void report(const Position&)      where the thread block is, once per instruction
 //
@@ -111,6 +112,8 @@ enum class Op : std::int32_t {
 };
 
 constexpr int max_sources = 80;  // operands of one reduction
+constexpr std::int64_t buffers_each = 3;  // of a rank: input, output, scratch
+constexpr std::int64_t addresses_each = 2 * buffers_each;  // and those of their allocations
 
 struct Instruction {
   std::int32_t op;
@@ -125,6 +128,7 @@ struct Instruction {
   std::int32_t unused[2];
 };
 
+// `buffer` counts as in Layer::address; only own memory is addressed by its allocation.
 struct Operand {
   std::int64_t rank, buffer, offset, count;  // offset and count in chunks
 };
@@ -211,9 +215,21 @@ FC_DEVICE Window window_of(Layer& layer, const Block& block, const Instruction& 
   return {0, count * g.chunk_bytes, 1};
 }
 
+// Where an operand's buffer begins for a thread block, as MSCCL++ finds it. Own memory lies where it
+// is said to. In a peer's memory only the allocation is known; from there it is as far as in the own
+// one: scratch of a peer is addressed in the half that this rank takes, input and output at the
+// offset that this rank's caller gave.
 template <class Layer>
-FC_DEVICE byte* operand_address(Layer& layer, const Operand& operand) {
-  return layer.address(operand.rank, operand.buffer) + operand.offset * layer.geometry().chunk_bytes;
+FC_DEVICE byte* buffer_address(Layer& layer, const Block& block, const Operand& operand) {
+  byte* const own = layer.address(block.rank, operand.buffer);
+  if (operand.rank == block.rank) return own;
+  const std::int64_t allocation = operand.buffer + buffers_each;
+  return layer.address(operand.rank, allocation) + (own - layer.address(block.rank, allocation));
+}
+
+template <class Layer>
+FC_DEVICE byte* operand_address(Layer& layer, const Block& block, const Operand& operand) {
+  return buffer_address(layer, block, operand) + operand.offset * layer.geometry().chunk_bytes;
 }
 
 // Whether all that the instruction depends on is done, in this iteration.
@@ -229,7 +245,7 @@ FC_DEVICE bool dependencies_reached(Layer& layer, const Instruction& in, const P
 
 // send, recv and their fused forms: the message of `count` chunks goes in pieces that fit a slot.
 template <class Layer>
-FC_DEVICE bool run_message(Layer& layer, const Instruction& in, Position& at) {
+FC_DEVICE bool run_message(Layer& layer, const Block& block, const Instruction& in, Position& at) {
   const Geometry& g = layer.geometry();
   const Op op = static_cast<Op>(in.op);
   const Operand* operands = layer.tables().operands + in.operands;
@@ -245,8 +261,8 @@ FC_DEVICE bool run_message(Layer& layer, const Instruction& in, Position& at) {
       begin += at.slice * g.slice_bytes;
       bytes = at_most(g.slice_bytes, g.chunk_bytes - at.slice * g.slice_bytes);
     }
-    byte* from = source ? operand_address(layer, *source) + begin : nullptr;
-    byte* to = target ? operand_address(layer, *target) + begin : nullptr;
+    byte* from = source ? operand_address(layer, block, *source) + begin : nullptr;
+    byte* to = target ? operand_address(layer, block, *target) + begin : nullptr;
     if (op_sends(op) && !layer.can_send()) return false;
     if (op == Op::send) {
       layer.deliver(from, bytes);
@@ -270,8 +286,8 @@ FC_DEVICE void run_copies(Layer& layer, const Block& block, const Instruction& i
   const Operand* targets = sources + in.sources;
   for (std::int32_t i = 0; i < in.targets; ++i) {
     const Window w = window_of(layer, block, in, at, targets[i].count);
-    byte* to = operand_address(layer, targets[i]) + w.begin;
-    const byte* from = operand_address(layer, sources[in.sources == 1 ? 0 : i]) + w.begin;
+    byte* to = operand_address(layer, block, targets[i]) + w.begin;
+    const byte* from = operand_address(layer, block, sources[in.sources == 1 ? 0 : i]) + w.begin;
     for (std::int64_t k = 0; k < w.repeat; ++k)
       layer.copy(to + k * stride, from + k * stride, w.bytes);
   }
@@ -286,16 +302,16 @@ FC_DEVICE void run_reduction(Layer& layer, const Block& block, const Instruction
   const Operand* targets = sources + in.sources;
   const Window w = window_of(layer, block, in, at, targets[0].count);
   const bool accumulates = static_cast<Op>(in.op) == Op::reduce;
-  byte* const to = operand_address(layer, targets[0]) + w.begin;
+  byte* const to = operand_address(layer, block, targets[0]) + w.begin;
   for (std::int64_t k = 0; k < w.repeat; ++k) {
     const byte* from[max_sources + 1];
     int n = 0;
     if (accumulates) from[n++] = to + k * stride;
     for (std::int32_t i = 0; i < in.sources; ++i)
-      from[n++] = operand_address(layer, sources[i]) + w.begin + k * stride;
+      from[n++] = operand_address(layer, block, sources[i]) + w.begin + k * stride;
     layer.combine(to + k * stride, from, n, w.bytes);
     for (std::int32_t i = 1; i < in.targets; ++i)
-      layer.copy(operand_address(layer, targets[i]) + w.begin + k * stride, to + k * stride,
+      layer.copy(operand_address(layer, block, targets[i]) + w.begin + k * stride, to + k * stride,
                  w.bytes);
   }
 }
@@ -312,49 +328,50 @@ FC_DEVICE Window packet_window(Layer& layer, const Instruction& in, std::int64_t
 
 // A packet is four bytes of data and four of its launch's number: chunks of packets are twice as long.
 template <class Layer>
-FC_DEVICE byte* packet_address(Layer& layer, const Operand& operand, std::int64_t begin) {
+FC_DEVICE byte* packet_address(Layer& layer, const Block& block, const Operand& operand,
+                               std::int64_t begin) {
   const std::int64_t data = operand.offset * layer.geometry().chunk_bytes + begin;
-  return layer.address(operand.rank, operand.buffer) + 2 * data;
+  return buffer_address(layer, block, operand) + 2 * data;
 }
 
 // put_packets: source i to target i (or the one source to all), which never waits.
 template <class Layer>
-FC_DEVICE void run_pack(Layer& layer, const Instruction& in) {
+FC_DEVICE void run_pack(Layer& layer, const Block& block, const Instruction& in) {
   const Operand* sources = layer.tables().operands + in.operands;
   const Operand* targets = sources + in.sources;
   for (std::int32_t i = 0; i < in.targets; ++i) {
     const Window w = packet_window(layer, in, targets[i].count);
-    const byte* from = operand_address(layer, sources[in.sources == 1 ? 0 : i]) + w.begin;
-    layer.pack(targets[i].rank, packet_address(layer, targets[i], w.begin), from, w.bytes);
+    const byte* from = operand_address(layer, block, sources[in.sources == 1 ? 0 : i]) + w.begin;
+    layer.pack(targets[i].rank, packet_address(layer, block, targets[i], w.begin), from, w.bytes);
   }
 }
 
 // The operations that read packets: `plain` sources and targets come first, packets follow.
 template <class Layer>
-FC_DEVICE bool run_packets(Layer& layer, const Instruction& in, std::int32_t plain_sources,
-                           std::int32_t plain_targets) {
+FC_DEVICE bool run_packets(Layer& layer, const Block& block, const Instruction& in,
+                           std::int32_t plain_sources, std::int32_t plain_targets) {
   const Operand* sources = layer.tables().operands + in.operands;
   const Operand* targets = sources + in.sources;
   const Window w = packet_window(layer, in, targets[0].count);
   const byte* packets[max_sources];
   std::int32_t n = 0;
   for (std::int32_t i = plain_sources; i < in.sources; ++i) {
-    packets[n] = packet_address(layer, sources[i], w.begin);
+    packets[n] = packet_address(layer, block, sources[i], w.begin);
     if (!layer.arrived(sources[i].rank, packets[n++], w.bytes)) return false;
   }
   if (!plain_targets) {
     for (std::int32_t i = 0; i < in.targets; ++i)
-      layer.forward(targets[i].rank, packet_address(layer, targets[i], w.begin), packets[0],
+      layer.forward(targets[i].rank, packet_address(layer, block, targets[i], w.begin), packets[0],
                     w.bytes);
     return true;
   }
-  byte* const to = operand_address(layer, targets[0]) + w.begin;
+  byte* const to = operand_address(layer, block, targets[0]) + w.begin;
   if (plain_sources)
-    layer.combine_packets(to, packets, n, operand_address(layer, sources[0]) + w.begin, w.bytes);
+    layer.combine_packets(to, packets, n, operand_address(layer, block, sources[0]) + w.begin, w.bytes);
   else
     layer.unpack(to, packets[0], w.bytes);
   for (std::int32_t i = 1; i < in.targets; ++i)
-    layer.pack(targets[i].rank, packet_address(layer, targets[i], w.begin), to, w.bytes);
+    layer.pack(targets[i].rank, packet_address(layer, block, targets[i], w.begin), to, w.bytes);
   return true;
 }
 
@@ -394,7 +411,7 @@ FC_DEVICE bool run_instruction(Layer& layer, const Block& block, const Instructi
     case Op::recv_reduce_send:
     case Op::recv_reduce_copy:
     case Op::recv_reduce_copy_send:
-      return run_message(layer, in, at);
+      return run_message(layer, block, in, at);
     case Op::copy:
     case Op::put:
     case Op::get:
@@ -427,17 +444,17 @@ FC_DEVICE bool run_instruction(Layer& layer, const Block& block, const Instructi
       return run_barrier(layer, in, at);
     case Op::put_packets:
     case Op::copy_packets:
-      run_pack(layer, in);
+      run_pack(layer, block, in);
       return true;
     case Op::forward_packets:
-      return run_packets(layer, in, 0, 0);
+      return run_packets(layer, block, in, 0, 0);
     case Op::unpack:
-      return run_packets(layer, in, 0, 1);
+      return run_packets(layer, block, in, 0, 1);
     case Op::reduce_packets:
     case Op::reduce_put_packets:
     case Op::reduce_copy_packets:
     case Op::reduce_copy_put_packets:
-      return run_packets(layer, in, 1, 1);
+      return run_packets(layer, block, in, 1, 1);
   }
   return true;
 }

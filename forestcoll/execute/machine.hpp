@@ -116,7 +116,7 @@ struct Machine {
   Options options;
   Combine combine = nullptr;
   Divide divide = nullptr;
-  std::vector<byte*> addresses;  // input, output, scratch of every rank, for every turn
+  std::vector<byte*> addresses;  // of every rank as many as in Layer::address, for every turn
   std::vector<std::vector<std::int32_t>> dependents;  // per block: blocks that wait for its progress
   std::vector<std::vector<std::int32_t>> takers;      // per semaphore: blocks that may wait for it
   std::vector<std::vector<std::int32_t>> members;     // per barrier: blocks

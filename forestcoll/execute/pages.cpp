@@ -36,11 +36,11 @@ void add_operands(const Machine& m, const Block& block, bool messages_only, Hull
 }
 
 void add_buffers(const Machine& m, const Hulls& hulls, std::vector<Tile>& list) {
-  const std::size_t turns = m.addresses.size() / 3 / static_cast<std::size_t>(m.ranks);
+  const std::size_t turns = m.addresses.size() / addresses_each / static_cast<std::size_t>(m.ranks);
   for (const auto& [place, hull] : hulls)
     for (std::size_t turn = 0; turn < turns; ++turn) {
       const auto rank = static_cast<std::size_t>(place.first) + turn * static_cast<std::size_t>(m.ranks);
-      byte* const start = m.addresses[rank * 3 + static_cast<std::size_t>(place.second)];
+      byte* const start = m.addresses[rank * addresses_each + static_cast<std::size_t>(place.second)];
       const std::int64_t bytes = (hull.last - hull.first) * m.geometry.chunk_bytes;
       if (bytes >= least) list.push_back({start + hull.first * m.geometry.chunk_bytes, bytes});
     }

@@ -38,7 +38,7 @@ class Tables:
     connections: list[tuple[int, int]] = field(default_factory=list)  # (writer, reader)
     semaphores: list[int] = field(default_factory=list)  # initial values
     barriers: int = 0
-    scratch: list[int] = field(default_factory=list)  # per rank: scratch chunks that are used
+    scratch: list[int] = field(default_factory=list)  # per rank: chunks that it needs
 
     ops: list[tuple[int, Op | None]] = field(default_factory=list)  # per instruction: (step, op)
     semaphore_names: list[str] = field(default_factory=list)
@@ -100,6 +100,8 @@ class _Builder:
         for r, rank in enumerate(self.program.ranks):
             for b, block in enumerate(rank.thread_blocks):
                 self.add_block(r, b, block, ends[r, b])
+        if self.program.double_scratch:  # where the second half begins, all of it decides
+            self.tables.scratch = [rank.scratch_chunks for rank in self.program.ranks]
         return self.tables
 
     def add_semaphore(self, name: str, value: int) -> int:
@@ -167,9 +169,12 @@ class _Builder:
         t = self.tables
         operands, after, names = len(t.operands), len(t.dependencies), len(t.names)
         src, dst = self.program.ranks[r].thread_blocks[b].operands(r, i)
-        for ref in (*src, *dst):
+        by_port = self.program.ranks[r].thread_blocks[b].reads_by_port(i)
+        for k, ref in enumerate((*src, *dst)):
             owner = r if ref.rank is None else ref.rank
-            t.operands.append((owner, _BUFFERS[ref.buffer], ref.offset, ref.count))
+            # a port reads from where the allocation begins
+            buffer = _BUFFERS[ref.buffer] + (len(_BUFFERS) if by_port and k < len(src) else 0)
+            t.operands.append((owner, buffer, ref.offset, ref.count))
             if ref.buffer == Buffer.SCRATCH:
                 t.scratch[owner] = max(t.scratch[owner], ref.offset + ref.count)
         if i.op in PACKETS:

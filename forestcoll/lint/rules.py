@@ -333,6 +333,12 @@ _add(
     ("MPP-DOUBLE-SCRATCH", "with use_double_scratch_buffer only packets reach a peer's scratch: "
      "others take its first half always, though it is in use every other launch only",
      "set it false, or move packets"),
+    ("MPP-SCRATCH-UNEQUAL", "with use_double_scratch_buffer all ranks that exchange packets have "
+     "equal scratch: who writes them takes them half his own further every other launch",
+     ""),
+    ("MPP-PLACE", "in place, ports and peers find the shorter buffer of an allgather or "
+     "reduce-scatter elsewhere: at allocations' begins, or as far from there as at the own rank",
+     ""),
 )  # fmt: skip
 _add(
     "warning",

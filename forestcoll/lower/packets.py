@@ -12,6 +12,8 @@ Scratch has two halves that launches take by turns, so a launch may begin before
 packets are read. That is safe as long as no rank gets two launches ahead of a reader of its
 packets: where everybody needs data of everybody it cannot; in a broadcast or reduce every reader
 tells its writers at its begin, and they wait for that at their end.
+All ranks have as much scratch as the one that needs most: who writes packets to a peer takes them
+half its own scratch further in the second half's launches, wherever the peer's second half begins.
 
 What a rank does for a tree are jobs. Each has a level above all that it waits for, and a thread
 block does its jobs by level: the lowest that is not done can always go on, however jobs are dealt
@@ -66,13 +68,9 @@ def lower_packets(
     if layout.collective.rooted:
         more = shakes(blocks, boxes, budget.target)
         blocks = [(*own, *added) for own, added in zip(blocks, more, strict=True)]
+    scratch = -(-max(trees.scratch) // HALF_CHUNKS) * HALF_CHUNKS
     ranks = tuple(
-        RankProgram(
-            blocks[rank],
-            layout.input_chunks,
-            layout.output_chunks,
-            -(-trees.scratch[rank] // HALF_CHUNKS) * HALF_CHUNKS,
-        )
+        RankProgram(blocks[rank], layout.input_chunks, layout.output_chunks, scratch)
         for rank in range(layout.n)
     )
     return ranks, not sharing

@@ -18,7 +18,6 @@ from forestcoll.errors import PlanError
 from forestcoll.plans import mscclpp_reader, packet_rules, switch_rules
 from forestcoll.plans.onesided_rules import (
     ALIGNMENT,
-    PUTS,
     SHAPES,
     SYNCS,
     check_limits,
@@ -29,6 +28,7 @@ from forestcoll.plans.onesided_rules import (
 )
 from forestcoll.plans.rules import COLLECTIVE_WORDS, check_header
 from forestcoll.program import (
+    PUTS,
     Buffer,
     Collective,
     Instruction,

@@ -17,7 +17,6 @@ from forestcoll.plans.json_text import List, Object, parse
 from forestcoll.plans.onesided_rules import (
     ALIGNMENT,
     MAX_INDEX,
-    PUTS,
     SHAPES,
     body_of,
     check_limits,
@@ -32,6 +31,7 @@ from forestcoll.plans.rules import (
 from forestcoll.program import (
     FABRIC,
     PACKETS,
+    PUTS,
     Buffer,
     Channel,
     Collective,

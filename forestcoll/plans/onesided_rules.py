@@ -16,6 +16,7 @@ from forestcoll.plans.switch_rules import check_block, check_groups, check_numbe
 from forestcoll.program import (
     FABRIC,
     PACKETS,
+    PUTS,
     Instruction,
     Op,
     Pipeline,
@@ -71,7 +72,6 @@ SHAPES: dict[Op, Shape] = {
 LOCAL = (
     frozenset((Op.COPY, Op.REDUCE_TO)) | FABRIC | {op for op, s in PACKETS.items() if not s.peers}
 )
-PUTS = frozenset((Op.PUT, Op.PUT_SIGNAL, Op.PUT_SIGNAL_FLUSH))
 SYNCS = frozenset((Op.SIGNAL, Op.WAIT, Op.RELAXED_SIGNAL, Op.RELAXED_WAIT, Op.FLUSH))
 SEMAPHORE_OPS = frozenset((Op.ACQUIRE, Op.RELEASE))
 PLAIN = frozenset((Op.NOP, Op.BARRIER)) | SYNCS | SEMAPHORE_OPS

@@ -32,6 +32,7 @@ docs/topology-file.md has the whole of it.
 
 from __future__ import annotations
 
+from forestcoll.topology.compact import Parameter
 from forestcoll.topology.file import (
     FORMAT,
     Heading,
@@ -55,7 +56,6 @@ from forestcoll.topology.model import (
     unknown_node,
 )
 from forestcoll.topology.numbers import exact, show
-from forestcoll.topology.parameters import Parameter
 
 __all__ = [
     "DEFAULT_LATENCY",

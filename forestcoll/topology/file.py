@@ -13,11 +13,16 @@ from types import MappingProxyType
 from forestcoll.errors import TopologyError
 from forestcoll.input_limits import TOPOLOGY_BYTES
 from forestcoll.topology.arithmetic import Number, compile_template
-from forestcoll.topology.compact import Expansion
+from forestcoll.topology.compact import (
+    Expansion,
+    Parameter,
+    apply_settings,
+    located,
+    read_parameters,
+)
 from forestcoll.topology.model import Link, Topology, check_name
 from forestcoll.topology.numbers import show
-from forestcoll.topology.parameters import Parameter, apply_settings, read_parameters
-from forestcoll.topology.source import Source, Table, located, parse
+from forestcoll.topology.source import Source, Table, parse
 
 FORMAT = "forestcoll.topology/1"
 FILE_KEYS = ("format", "name", "description", "parameters", "boxes", "nodes", "links")

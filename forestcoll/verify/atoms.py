@@ -31,9 +31,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from forestcoll.program import Buffer, Collective, Op, Ref, ThreadBlock
+from forestcoll.program import PUTS, Buffer, Collective, Op, ThreadBlock
 from forestcoll.verify.layout import Layout
-from forestcoll.verify.structure import PUTS, RECEIVES, SENDS
+from forestcoll.verify.structure import RECEIVES, SENDS
 from forestcoll.verify.trace import Code, Line
 
 Span = tuple[int, int]  # locations, or atoms, [from, to)
@@ -63,11 +63,13 @@ class Atoms:
     """`starts[a]`: first location of atom a (and the end of all); `number[x]`: location x's atom.
 
     `operands[b][l]` belongs to line l of thread block b; lines without data share one.
+    `in_place[b, l]`: what they are in place where the runtime then takes other memory for them.
     """
 
     starts: list[int]
     number: list[int]
     operands: list[list[Operands]]
+    in_place: dict[tuple[int, int], Operands]
 
     def span(self, low: int, high: int) -> Span:
         """Locations [low, high), whose ends are ends of atoms, as atoms."""
@@ -99,7 +101,8 @@ def find_atoms(code: Code, layout: Layout, rounds: int, piece: int) -> Atoms:
         [Operands(spans(src), spans(dst)) if src or dst else NOTHING for src, dst in block]
         for block in finder.spans
     ]
-    return Atoms(starts, number, operands)
+    in_place = {at: Operands(spans(src), spans(dst)) for at, (src, dst) in finder.in_place.items()}
+    return Atoms(starts, number, operands, in_place)
 
 
 class _Finder:
@@ -110,6 +113,9 @@ class _Finder:
         self.cuts = bytearray(layout.size + 1)
         self.ties: list[Tie] = []
         self.spans: list[list[Spans]] = []
+        self.in_place: dict[tuple[int, int], Spans] = {}  # where they are others in place
+        misplaced = code.program.misplaced() if code.program.in_place else ()
+        self._misplaced = frozenset((r, b, s) for r, b, s, *_ in misplaced)
         self._buffers()
         fifo = code.program.style == "fifo"
         messages: tuple[dict[tuple[int, int, int], list[Span]], ...] = ({}, {})
@@ -123,6 +129,9 @@ class _Finder:
                 for line in lines
             ]
             self.spans.append(found)
+            for at, line in enumerate(lines):
+                if (rank, code.number[b], line.step) in self._misplaced:
+                    self._move(b, at, rank, block, line)
             if not fifo:
                 continue
             for ops, ends, table in (
@@ -153,8 +162,8 @@ class _Finder:
     def _line(self, rank: int, block: ThreadBlock, line: Line) -> Spans:
         i = line.instruction
         sources, targets = block.operands(rank, i)
-        src = tuple([self._span(rank, ref, line) for ref in sources])
-        dst = tuple([self._span(rank, ref, line) for ref in targets])
+        src = tuple([self._slice(self.layout.span(rank, ref), line) for ref in sources])
+        dst = tuple([self._slice(self.layout.span(rank, ref), line) for ref in targets])
         if len(src) == len(dst) > 1 and i.op in PAIRED:
             for pair in zip(src, dst, strict=True):
                 self._tie(pair)
@@ -162,9 +171,27 @@ class _Finder:
             self._tie((*src, *dst))
         return src, dst
 
-    def _span(self, rank: int, ref: Ref, line: Line) -> Span:
-        """The slice of `ref` that a line handles: of a pipeline's round, or of a part."""
-        low, length = self.layout.span(rank, ref)
+    def _move(self, b: int, at: int, rank: int, block: ThreadBlock, line: Line) -> None:
+        """Note what the runtime takes for a line's operands in place; it is parted as they are."""
+        i, layout = line.instruction, self.layout
+        sides = zip(block.operands(rank, i), (block.reads_by_port(i), False), strict=True)
+        src, dst = (
+            tuple(
+                [
+                    self._slice(layout.span_in_place(rank, ref, by_port=by_port), line)
+                    for ref in refs
+                ]
+            )
+            for refs, by_port in sides
+        )
+        known = self.spans[b][at]
+        for pair in zip((*known[0], *known[1]), (*src, *dst), strict=True):
+            self._tie(pair)
+        self.in_place[b, at] = src, dst
+
+    def _slice(self, whole: Span, line: Line) -> Span:
+        """The slice of a range (first, length) that a line handles: of a round, or of a part."""
+        low, length = whole
         index, of = (line.round, self.rounds) if line.round >= 0 else line.instruction.part
         return low + length * index // of, low + length * (index + 1) // of
 

@@ -23,6 +23,7 @@ from forestcoll.verify.packets import (
     run_packets,
     without_causes,
 )
+from forestcoll.verify.places import explain_misplaced
 from forestcoll.verify.replay import Replay
 from forestcoll.verify.structure import (
     SENDS,
@@ -125,7 +126,7 @@ def examine(
         for claimed, in_place in ((program.out_of_place, False), (program.in_place, True))
         if claimed
     ]
-    root, faults = _replay(trace, memories, program.root)
+    root, faults = _replay(trace, memories, program.root, sizes)
     first = next(faults, None)
     if first is not None:
         return None, chain([first], faults)
@@ -146,7 +147,9 @@ def examine(
     return done, iter(())
 
 
-def _replay(trace: Trace, memories: list[Memory], root: int) -> tuple[int, Iterator[PlanError]]:
+def _replay(
+    trace: Trace, memories: list[Memory], root: int, sizes: Sizes
+) -> tuple[int, Iterator[PlanError]]:
     """The root, and what is wrong in each mode with the data or with their order."""
     replays: list[Replay] = []
     failure: PlanError | None = None
@@ -167,8 +170,14 @@ def _replay(trace: Trace, memories: list[Memory], root: int) -> tuple[int, Itera
         loose = without_causes(trace, loose, replays)
     if replays:
         root = replays[0].final.root(root)
-    faults = chain.from_iterable(replay.faults(loose, root) for replay in replays)
-    return root, faults if failure is None else chain(faults, [failure])
+    faults = [replay.faults(loose, root) for replay in replays]
+    if failure is not None:
+        faults.append(iter((failure,)))
+    program = trace.code.program
+    return root, chain.from_iterable(
+        explain_misplaced(program, sizes, found) if memory.in_place else found
+        for memory, found in zip(memories, faults, strict=False)  # none beyond a failure
+    )
 
 
 def rank_loads(program: Program, sizes: Sizes) -> Loads:

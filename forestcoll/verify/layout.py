@@ -105,6 +105,7 @@ class Layout:
         self.sizes = sizes
         self.grain = grain
         self.double = program.double_scratch
+        self._program = program
         self._bases: list[dict[Buffer, int]] = []
         self._starts: list[int] = []  # where each buffer starts, and what it is
         self._regions: list[tuple[int, Buffer]] = []
@@ -150,9 +151,18 @@ class Layout:
         owner = rank if ref.rank is None else ref.rank
         return self._bases[owner][ref.buffer] + ref.offset * self.grain, ref.count * self.grain
 
-    def owner(self, location: int) -> int:
-        """The rank whose memory it is."""
-        return self._regions[bisect.bisect_right(self._starts, location) - 1][0]
+    def span_in_place(self, rank: int, ref: Ref, *, by_port: bool) -> tuple[int, int]:
+        """The same as the runtime has it in place, where the shorter user buffer is a part.
+
+        `by_port`: a port reads it. See `Program.part_meant`.
+        """
+        program, (low, length) = self._program, self.span(rank, ref)
+        if ref.buffer is not program.shorter:
+            return low, length
+        owner = rank if ref.rank is None else ref.rank
+        longer = Buffer.OUTPUT if program.shorter is Buffer.INPUT else Buffer.INPUT
+        part = program.part_meant(rank, ref, by_port=by_port) * self.sizes.part
+        return self._bases[owner][longer] + (part + ref.offset) * self.grain, length
 
     def name(self, location: int) -> str:
         """`chunk 3 of rank 1's output`."""

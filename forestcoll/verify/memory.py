@@ -41,6 +41,7 @@ class Memory:
         found = self.atoms.operands[block][line]
         if not self.in_place:
             return found
+        found = self.atoms.in_place.get((block, line), found)
         return Operands(self._really(found.src), self._really(found.dst))
 
     def _really(self, spans: tuple[Span, ...]) -> tuple[Span, ...]:

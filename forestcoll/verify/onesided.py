@@ -24,8 +24,8 @@ from __future__ import annotations
 
 from collections import deque
 
-from forestcoll.program import Instruction, Op
-from forestcoll.verify.structure import PUTS, SIGNALS, WAITS
+from forestcoll.program import PUTS, Instruction, Op
+from forestcoll.verify.structure import SIGNALS, WAITS
 from forestcoll.verify.trace import SYNC, WHOLE, Blocked, Code, Line, Trace, raise_deadlock
 from forestcoll.verify.wiring import End, end_of, other_end
 

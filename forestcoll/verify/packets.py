@@ -6,7 +6,8 @@ until it bears the number of its own launch, so no signal is needed. The rules o
 * A slot is written once a launch. A second packet of the same launch would be taken for the first.
 * A slot must not be written again before all its packets have been read: the number that a slow
   reader waits for would never come back. With `double_scratch` launches take two halves by turns,
-  so the next launch leaves the packets of this one alone, the one after it does not.
+  so the next launch leaves the packets of this one alone, the one after it does not. Which half
+  of a peer's scratch is meant, the writer's own scratch decides (halves.py).
 * A packet orders its own data, nothing else: it is written and read without a fence. What its
   writer *read* before is over, for data depends on it; what its writer *wrote* elsewhere may not be
   seen yet. These are the weak arrows of a trace: they settle whether something may be overwritten
@@ -28,6 +29,7 @@ from forestcoll.errors import PlanError
 from forestcoll.program import PACKETS, Buffer, Instruction, Op, Pipeline, Program, Ref
 from forestcoll.verify.accesses import Accesses
 from forestcoll.verify.atoms import Atoms, Operands, Span
+from forestcoll.verify.halves import check_halves
 from forestcoll.verify.layout import Layout
 from forestcoll.verify.memory import Memory
 from forestcoll.verify.onesided import Block, Run
@@ -76,6 +78,7 @@ def check_packet_use(program: Program) -> bool:
         raise PlanError("two halves of scratch, but no packets: plain puts ignore the halves")
     if onesided and program.protocol == "LL":
         _check_scratch(program)
+        check_halves(program)
     return found
 
 
@@ -293,12 +296,6 @@ class PacketReplay(Replay):
         super().__init__(trace, memory, every=every)
         self.accesses = _PacketAccesses(trace, memory.size)
         self._spreads: dict[Pair, list[tuple[list[int], list[int]]]] = {}
-        self._shift: dict[int, int] = {}  # rank -> atoms from a half of its scratch to the other
-        for rank in range(memory.layout.sizes.ranks):
-            halves = memory.layout.halves(rank)
-            if halves:
-                first, second = (memory.atoms.number[low] for low, _ in halves)
-                self._shift[rank] = second - first
 
     def _data(self, event: int, item: int, block: int, launch: int, line: int) -> None:
         i = self.trace.code.lines[block][line].instruction
@@ -326,11 +323,12 @@ class PacketReplay(Replay):
             self.values[atom] = value
 
     def _half(self, block: int, atom: int, launch: int, packets: bool) -> int:
-        """The atom that is meant in that launch."""
-        if not packets or not launch % 2 or not self._shift:
+        """The atom that is meant in that launch: half of the own scratch decides, at peers too."""
+        layout, atoms = self.memory.layout, self.memory.atoms
+        if not packets or not launch % 2 or not layout.double:
             return atom
-        owner = self.memory.layout.owner(self.memory.atoms.starts[atom])
-        return atom + self._shift[owner]
+        low, high = layout.buffer(self.trace.code.rank[block], Buffer.SCRATCH)
+        return atoms.number[atoms.starts[atom] + high - low]
 
     def _use(
         self, event: int, launch: int, sources: list[int], targets: list[int], packets: set[int]

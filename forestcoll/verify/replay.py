@@ -12,12 +12,12 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from forestcoll.errors import PlanError
-from forestcoll.program import Instruction, Op
+from forestcoll.program import PUTS, Instruction, Op
 from forestcoll.verify.accesses import Accesses
 from forestcoll.verify.atoms import Span
 from forestcoll.verify.layout import SHIFT, SLICE, contributors
 from forestcoll.verify.memory import Final, Memory
-from forestcoll.verify.structure import PUTS, RECEIVES, SENDS
+from forestcoll.verify.structure import RECEIVES, SENDS
 from forestcoll.verify.trace import SYNC, Trace
 
 MOVES = PUTS | {Op.COPY, Op.GET, Op.FABRIC_STORE}

@@ -14,6 +14,7 @@ from forestcoll.input_limits import CHECK_STEPS, LOCATIONS, SLICES
 from forestcoll.program import (
     FABRIC,
     PACKETS,
+    PUTS,
     Instruction,
     Op,
     Pipeline,
@@ -30,7 +31,6 @@ RECEIVES = frozenset(
 )
 SENDS = frozenset({Op.SEND, Op.RECV_COPY_SEND, Op.RECV_REDUCE_SEND, Op.RECV_REDUCE_COPY_SEND})
 FIFO = LOCAL | RECEIVES | SENDS
-PUTS = frozenset({Op.PUT, Op.PUT_SIGNAL, Op.PUT_SIGNAL_FLUSH})
 SIGNALS = frozenset({Op.SIGNAL, Op.RELAXED_SIGNAL, Op.PUT_SIGNAL, Op.PUT_SIGNAL_FLUSH})
 WAITS = frozenset({Op.WAIT, Op.RELAXED_WAIT})
 REMOTE_READS = frozenset({Op.GET, Op.READ_REDUCE, Op.READ_REDUCE_PUT})

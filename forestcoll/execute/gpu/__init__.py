@@ -149,11 +149,11 @@ class _Runner:
             fresh = k in (0, warmup + iterations - 1)
             if fresh:
                 self.contents.fill(buffers)
-                self.team.ask("upload", in_place, k)
+                self.team.ask("upload", in_place)
             elapsed = self.launch(in_place, k)
             nanoseconds += elapsed if k >= warmup else 0
             if fresh and self.check:
-                self.team.ask("download", in_place, k)
+                self.team.ask("download", in_place)
                 wrong = max(wrong, self.contents.compare(buffers, mode))
         program, data = self.job.program, self.job.data
         seconds = max(nanoseconds, 1) / iterations / 1e9
@@ -174,7 +174,7 @@ class _Runner:
     def launch(self, in_place: bool, number: int) -> int:
         """Nanoseconds of the slowest GPU; ExecutionError if it did not end well."""
         self.team.ask("prepare", in_place, number)
-        done = self.team.launch(self.timeout, in_place, number)
+        done = self.team.launch(self.timeout, in_place)
         ended = self.team.ask("ended")
         explain(self.job, ended, None if done else self.timeout)
         return max(int(taken) for taken in self.team.ask("nanoseconds"))

@@ -146,12 +146,12 @@ class Communicator:
         if worker is None:
             raise ExecutionError("the communicator is closed")
         number, self._launch = self._launch, self._launch + 1
-        mine = worker.buffers(self.rank, self._in_place, number)
+        mine = worker.buffers(self.rank, self._in_place)
         self._move(worker, source, mine[0], inwards=True)
         self._together(lambda: worker.prepare(self._in_place, number))
 
         def launch() -> tuple[bool, bool]:
-            worker.start(self._in_place, number)
+            worker.start(self._in_place)
             done = self._wait(worker)
             return done, bool(worker.device.stops()["mismatch"].any())
 

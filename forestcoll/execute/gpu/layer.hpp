@@ -35,7 +35,7 @@ struct Launch {
   Geometry geometry;
   const Block* blocks;
   const std::int32_t* mine;        // blocks that this GPU runs
-  byte* const* addresses;          // 3 a rank
+  byte* const* addresses;          // 6 a rank: interpreter.hpp, Layer::address
   std::uint64_t* const* posted;    // per connection
   std::uint64_t* const* taken;
   byte* const* slots;
@@ -102,7 +102,7 @@ class Layer {
   FC_DEVICE const Tables& tables() const { return s_.tables; }
   FC_DEVICE const Geometry& geometry() const { return s_.geometry; }
   FC_DEVICE byte* address(std::int64_t rank, std::int64_t buffer) const {
-    return s_.addresses[rank * 3 + buffer];
+    return s_.addresses[rank * addresses_each + buffer];
   }
   FC_DEVICE bool aborted() const { return stopped_; }
   FC_DEVICE void report(const Position& at) {

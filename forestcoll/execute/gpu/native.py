@@ -186,7 +186,7 @@ class Device:
         self.call("load", byref(plan))
 
     def prepare(self, addresses: list[int], number: int) -> None:
-        """Readies the launch of that number; `addresses`: input, output, scratch of every rank."""
+        """Readies the launch of that number; `addresses`: six of every rank."""
         array = (c_uint64 * len(addresses))(*addresses)
         self.call("prepare", array, c_int64(len(addresses)), number)
 

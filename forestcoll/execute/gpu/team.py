@@ -154,9 +154,9 @@ class Team:
             how = f"was killed by signal {-code}"
         return ExecutionError(f"the process of GPU {self.devices[gpu]} {how}")
 
-    def launch(self, patience: float, in_place: bool, number: int) -> bool:
+    def launch(self, patience: float, in_place: bool) -> bool:
         """Runs the kernels; False: nothing moved for `patience` seconds and they were given up."""
-        self.ask("start", in_place, number)
+        self.ask("start", in_place)
         seen, since, pause, given_up = -1, time.monotonic(), 0.0005, False
         while True:
             polled = self.ask("poll")

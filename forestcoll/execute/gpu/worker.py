@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from forestcoll.errors import ForestCollError, UnsupportedError
-from forestcoll.execute.contents import Buffers, allocate
+from forestcoll.execute.contents import ADDRESSES, Buffers, allocate, allocations
 from forestcoll.execute.gpu.arena import Arenas, Place
 from forestcoll.execute.gpu.native import Device, Library
 from forestcoll.execute.result import Mode
@@ -133,7 +133,7 @@ class Worker:
             np.array(t.loops, np.int64).reshape(-1, 4),
             np.array(t.blocks, np.int32).reshape(-1, 8),
             np.array(mine, np.int32),
-            np.zeros(3 * job.program.n, np.uint64),
+            np.zeros(ADDRESSES * job.program.n, np.uint64),
             *(np.array([self.at(p) for p in places], np.uint64) for places in pointers),
         ]
         self.device.load(tables, job.geometry, job.slots, (job.type, job.op))
@@ -142,13 +142,21 @@ class Worker:
         """A place as an address of this process."""
         return self.bases[place[0]] + place[1]
 
-    def buffers(self, rank: int, in_place: bool, launch: int) -> tuple[int, int, int]:
-        """Addresses of a rank's input, output and scratch."""
+    def addresses(self, rank: int, in_place: bool, launch: int) -> tuple[int, ...]:
+        """Of a rank's input, output and scratch, and of the allocations that they lie in."""
+        user = self.buffers(rank, in_place)
+        scratch = self.at(self.job.arenas.scratch[rank])
+        half = self.job.arenas.scratch_bytes[rank] // 2
+        second = self.job.program.double_scratch and launch % 2
+        chunk = self.job.data.chunk_bytes
+        sizes = tuple(count * chunk for count in self.chunks(rank))
+        begins = allocations(user, (sizes[0], sizes[1]))
+        return *user, scratch + half * bool(second), *begins, scratch
+
+    def buffers(self, rank: int, in_place: bool) -> tuple[int, int]:
+        """Addresses of a rank's input and output."""
         a, chunk = self.job.arenas, self.job.data.chunk_bytes
-        source, target, scratch = (self.at(p[rank]) for p in (a.input, a.output, a.scratch))
-        program = self.job.program
-        if program.double_scratch and launch % 2:
-            scratch += a.scratch_bytes[rank] // 2
+        source, target = (self.at(p[rank]) for p in (a.input, a.output))
         if in_place:
             i, o = (c * chunk for c in self.chunks(rank))
             own = rank * min(i, o)
@@ -156,27 +164,27 @@ class Worker:
                 source = target + own
             else:
                 target = source + (own if i > o else 0)
-        return source, target, scratch
+        return source, target
 
     def chunks(self, rank: int) -> tuple[int, int]:
         """Chunks of a rank's input and output."""
         found = self.job.program.ranks[rank]
         return found.input_chunks, found.output_chunks
 
-    def upload(self, in_place: bool, launch: int) -> None:
+    def upload(self, in_place: bool) -> None:
         """The host's inputs and outputs to the GPU; scratch becomes all ones."""
         for rank in self.mine:
-            source, target, _ = self.buffers(rank, in_place, launch)
+            source, target = self.buffers(rank, in_place)
             host = self.host(rank, in_place)
             self.device.write(target, host.output)
             self.device.write(source, host.input)
             begin, size = self.at(self.job.arenas.scratch[rank]), self.job.arenas.scratch_bytes
             self.device.set(begin, 0xFF, size[rank])
 
-    def download(self, in_place: bool, launch: int) -> None:
+    def download(self, in_place: bool) -> None:
         """The GPU's inputs and outputs to the host."""
         for rank in self.mine:
-            source, target, _ = self.buffers(rank, in_place, launch)
+            source, target = self.buffers(rank, in_place)
             host = self.host(rank, in_place)
             self.device.read(source, host.input)
             self.device.read(target, host.output)
@@ -197,16 +205,16 @@ class Worker:
         addresses = [
             address
             for rank in range(self.job.program.n)
-            for address in self.buffers(rank, in_place, launch)
+            for address in self.addresses(rank, in_place, launch)
         ]
         self.device.prepare(addresses, launch + 1)
 
-    def start(self, in_place: bool, launch: int) -> None:
+    def start(self, in_place: bool) -> None:
         """Starts the kernel; `avg` divides the complete sums behind it."""
         job, sums = self.job, []
         if job.average:
             ranks = [job.root] if job.program.collective is Collective.REDUCE else self.mine
-            sums = [self.buffers(rank, in_place, launch)[1] for rank in ranks if rank in self.mine]
+            sums = [self.buffers(rank, in_place)[1] for rank in ranks if rank in self.mine]
         size = job.program.ranks[0].output_chunks * job.data.chunk_bytes
         self.device.start(sums, size, job.program.n)
 

@@ -1,0 +1,73 @@
+"""Two halves of scratch (MSCCL++, protocol LL): whether packets come to where they are read.
+
+Launches take the halves by turns. In the second one's turn a rank begins all its packets half its
+own scratch further, those that it puts into a peer's scratch too; the peer reads half of *its*
+scratch further. Where the two have unequal scratch, packets then miss their reader, who waits for
+ever, or go beyond the peer's scratch. (microsoft/mscclpp 1f5f065d, executor.cc:
+launchKernelHelper; execution_kernel.hpp: the operations on packets add `scratchOffset_`.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from forestcoll.errors import PlanError
+from forestcoll.program import PACKETS, Instruction, Program, Ref
+from forestcoll.verify.structure import where
+
+RULE = "MPP-SCRATCH-UNEQUAL"
+CURE = "give all ranks the largest scratch_chunks"
+Span = tuple[int, int]  # chunks [from, to)
+
+
+def check_halves(program: Program) -> None:
+    """PlanError where packets miss whoever reads them, or leave scratch, in the second half's turn.
+
+    What nobody reads may lie anywhere in scratch but where something else is read.
+    """
+    if not program.double_scratch or len({r.scratch_chunks for r in program.ranks}) == 1:
+        return
+    read = _read(program)
+    for r, b, s, i, ref in _put(program):
+        if not program.lead(r, ref) or ref.rank is None:
+            continue
+        own, size = program.ranks[r].scratch_chunks, program.ranks[ref.rank].scratch_chunks
+        first, end = ref.offset, ref.offset + ref.count
+        says = f"{where(r, b, s, i.op)}: puts packets into rank {ref.rank}'s scratch, of two halves"
+        says += f" of {size} chunks; in every other launch the runtime begins them half of rank "
+        says += f"{r}'s own scratch ({own} chunks) further, at chunk {first + own}"
+        if end + own > 2 * size:
+            raise PlanError(
+                f"{says}: beyond the {2 * size} that there are, in other memory; {CURE}",
+                rule=RULE,
+                at=(r, b, s),
+            )
+        if _meet(read[ref.rank], first, end):
+            why = f"and rank {ref.rank} waits for them at chunk {first + size}, for ever"
+        elif any(_meet(read[ref.rank], first + x, end + x) for x in (own, own - size)):
+            why = f"where rank {ref.rank} waits for others"
+        else:
+            continue
+        raise PlanError(f"{says}, {why}; {CURE}", rule=RULE, at=(r, b, s))
+
+
+def _meet(read: list[Span], low: int, high: int) -> bool:
+    return any(low < y and x < high for x, y in read)
+
+
+def _put(program: Program) -> Iterator[tuple[int, int, int, Instruction, Ref]]:
+    """Every operand that is packets in a peer's scratch, and where."""
+    for r, b, s, i in program.instructions():
+        if i.op in PACKETS:
+            for ref in i.dst[PACKETS[i.op].own_out :]:
+                yield r, b, s, i, ref
+
+
+def _read(program: Program) -> list[list[Span]]:
+    """Per rank the chunks of scratch whose packets it waits for."""
+    found: list[set[Span]] = [set() for _ in program.ranks]
+    for r, _, _, i in program.instructions():
+        if i.op in PACKETS:
+            for ref in i.src[PACKETS[i.op].packets_in :]:
+                found[r].add((ref.offset, ref.offset + ref.count))
+    return [sorted(spans) for spans in found]

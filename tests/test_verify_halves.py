@@ -1,0 +1,190 @@
+"""Packets in two halves of scratch: where ranks have unequal scratch, they miss their readers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import interleaving
+import programs as pg
+import pytest
+from hand_forests import chain, forest, of_shape, star
+from programs import do, inp, otb, out, rank, scr
+
+from forestcoll import catalog, pipeline, solver
+from forestcoll.errors import ExecutionError, PlanError
+from forestcoll.execute import cpu
+from forestcoll.forest import Phase
+from forestcoll.lint import lint
+from forestcoll.lower import lower
+from forestcoll.plans import dumps, read_plan
+from forestcoll.program import Collective, Op, Program
+from forestcoll.targets import MSCCLPP
+from forestcoll.verify import verify
+
+DEFECTS = Path(__file__).parents[2] / "shared" / "defects"
+
+
+def with_scratch(program: Program, *chunks: int) -> Program:
+    """The program with other sizes of scratch."""
+    ranks = [
+        replace(rank, scratch_chunks=own) for rank, own in zip(program.ranks, chunks, strict=True)
+    ]
+    return replace(program, ranks=tuple(ranks))
+
+
+def pair(collective: Collective = Collective.BROADCAST) -> Program:
+    """Packets from rank 0 to rank 1, or the other way; both have 8 chunks of scratch."""
+    phase: Phase = "broadcast" if collective is Collective.BROADCAST else "reduce"
+    return lower(forest(collective, 2, [star(2, 0, phase)]), MSCCLPP, protocol="LL")
+
+
+def local_packets(n: int = 3) -> Program:
+    """An allgather by plain puts; each rank's own copy goes through packets in its own scratch."""
+    ranks = []
+    for r in range(n):
+        blocks = [otb([], do(Op.COPY_PACKETS, inp(0), scr(0)), do(Op.UNPACK, scr(0), out(r)))]
+        for peer in (p for p in range(n) if p != r):
+            put = do(Op.PUT, inp(0), out(r, 1, peer), channels=[0])
+            blocks.append(otb([(peer, "memory", 0)], *pg.handshake(0), put, *pg.farewell(0)))
+        ranks.append(rank(*blocks, i=1, o=n, s=8 * (r + 1)))
+    return pg.ll(pg.program(Collective.ALLGATHER, "onesided", ranks, "out"))
+
+
+# --- what is emitted
+
+MACHINES: dict[str, tuple[str, dict[str, str]]] = {
+    "star-2": ("star", {"gpus": "2"}),
+    "cube mesh": ("dgx1-v100", {}),
+    "two boxes": ("dgx-a100", {"boxes": "2"}),
+    "dies": ("mi250", {}),
+    "torus": ("torus-2d", {}),
+}
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("collective", Collective)
+def test_all_ranks_have_equal_scratch(machine: str, collective: Collective) -> None:
+    """And every launch is right: the first, the second in the other half, the third again."""
+    name, settings = MACHINES[machine]
+    topology = catalog.load(name, settings)
+    graph = pipeline.capacity_graph(topology)
+    root = pipeline.parse_root(graph, collective, None)
+    trees = solver.solve(graph, collective, root, 1, name=topology.name)
+    program = lower(trees, MSCCLPP, protocol="LL")
+    assert len({r.scratch_chunks for r in program.ranks}) == 1
+    verify(program)
+    for launches in (2, 3):
+        assert cpu.run(program, 5000, iterations=launches, warmup=0).wrong == 0
+
+
+@pytest.mark.parametrize("collective", Collective)
+@pytest.mark.parametrize("shape", [star, chain])
+@pytest.mark.parametrize("boxes", [1, 2])
+def test_uneven_trees_have_equal_scratch(collective: Collective, shape: Any, boxes: int) -> None:
+    """Where the root is the only one with packets, or the only one without."""
+    program = lower(of_shape(collective, 5, shape, boxes), MSCCLPP, protocol="LL")
+    assert len({r.scratch_chunks for r in program.ranks}) == 1
+    assert cpu.run(program, 640, iterations=2, warmup=0).wrong == 0
+
+
+# --- what is refused
+
+
+def test_packets_that_miss_their_reader_are_refused() -> None:
+    with pytest.raises(PlanError) as caught:
+        verify(with_scratch(pair(), 0, 8))
+    assert str(caught.value) == (
+        "rank 0, thread block 0, step 0 (put_packets): puts packets into rank 1's scratch, of two "
+        "halves of 8 chunks; in every other launch the runtime begins them half of rank 0's own "
+        "scratch (0 chunks) further, at chunk 0, and rank 1 waits for them at chunk 8, for ever; "
+        "give all ranks the largest scratch_chunks"
+    )
+    assert caught.value.rule == "MPP-SCRATCH-UNEQUAL"
+    assert caught.value.at == (0, 0, 0)
+    verify(with_scratch(pair(), 8, 8))
+
+
+def test_packets_beyond_a_peers_scratch_are_refused() -> None:
+    with pytest.raises(PlanError, match="at chunk 16: beyond the 16 that there are") as caught:
+        verify(with_scratch(pair(), 16, 8))
+    assert caught.value.rule == "MPP-SCRATCH-UNEQUAL"
+
+
+def test_packets_that_lie_where_others_are_read_are_refused() -> None:
+    """Rank 0 writes chunk 4, which nobody reads; in the second half's turn it is chunk 12, in the
+    half that rank 1 reads then, and there others come to it."""
+    plan = pair()
+    first = plan.ranks[0].thread_blocks[0]
+    more = do(Op.PUT_PACKETS, inp(0), scr(8, 1, 1), (), (0,))
+    stray = replace(first, steps=(more, *first.steps))
+    blocks = (stray, *plan.ranks[0].thread_blocks[1:])
+    ranks = (replace(plan.ranks[0], thread_blocks=blocks), plan.ranks[1])
+    plan = with_scratch(replace(plan, ranks=ranks), 8, 16)
+    with pytest.raises(PlanError, match="at chunk 16, where rank 1 waits for others"):
+        verify(plan)
+
+
+def test_unequal_scratch_that_no_peer_writes_is_right() -> None:
+    plan = local_packets()
+    assert [r.scratch_chunks for r in plan.ranks] == [8, 16, 24]
+    verify(plan)
+    assert cpu.run(plan, 4096, iterations=4).wrong == 0
+    assert lint(dumps(plan, "mscclpp-json"), "plan").ok
+
+
+def test_unequal_scratch_of_one_half_is_right() -> None:
+    """Without halves nobody's size matters to his peers."""
+    plan = with_scratch(pg.packet_reduce(), 2, 0, 0)
+    verify(plan)
+    assert cpu.run(plan, 4096, iterations=4).wrong == 0
+
+
+@pytest.mark.parametrize("collective", [Collective.BROADCAST, Collective.REDUCE])
+@pytest.mark.parametrize("scratch", [(0, 8), (8, 0), (16, 8), (8, 16)])
+def test_all_who_run_it_agree(collective: Collective, scratch: tuple[int, int]) -> None:
+    """What the check refuses gets stuck, or is refused, when it is run for a second launch."""
+    plan = with_scratch(pair(collective), *scratch)
+    reader = 1 if collective is Collective.BROADCAST else 0
+    if scratch[reader] < 8:
+        return  # there is no room for the first launch's packets either
+    with pytest.raises(PlanError, match="give all ranks the largest scratch_chunks"):
+        verify(plan)
+    with pytest.raises(interleaving.Failed, match="stuck"):
+        interleaving.run(plan, 1, launches=2)
+    if scratch[1 - reader] > scratch[reader]:
+        with pytest.raises(PlanError, match="packets beyond rank"):
+            cpu.run(plan, 64)
+        return
+    assert cpu.run(plan, 64, warmup=0, iterations=1, modes=["in-place"]).wrong == 0
+    with pytest.raises(ExecutionError, match="the plan is stuck"):
+        cpu.run(plan, 64, warmup=0, iterations=2, modes=["in-place"])
+
+
+def test_lint_names_the_rule_and_the_cure() -> None:
+    report = lint(dumps(with_scratch(pair(), 0, 8), "mscclpp-json"), "plan")
+    found = [f for f in report.findings if f.severity == "error"]
+    assert [f.rule for f in found] == ["MPP-SCRATCH-UNEQUAL"]
+    assert "give all ranks the largest scratch_chunks" in str(found[0])
+
+
+@pytest.mark.parametrize(
+    "name", ["hang-broadcast", "hang-reduce", "oob-allreduce", "star-2.broadcast", "star-2.reduce"]
+)
+def test_plans_that_hung_are_refused(name: str) -> None:
+    path = DEFECTS / f"{name}.mscclpp.json"
+    if not path.is_file():
+        pytest.skip("the defects' files are not here")
+    with pytest.raises(PlanError, match="give all ranks the largest scratch_chunks"):
+        verify(read_plan(path))
+
+
+@pytest.mark.parametrize("name", ["fixed-allreduce", "fixed-broadcast"])
+def test_the_same_with_equal_scratch_is_right(name: str) -> None:
+    path = DEFECTS / f"{name}.mscclpp.json"
+    if not path.is_file():
+        pytest.skip("the defects' files are not here")
+    program = read_plan(path)
+    verify(program)
+    assert cpu.run(program, 4096, iterations=4).wrong == 0
