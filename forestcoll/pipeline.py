@@ -188,6 +188,7 @@ def synthesize(
     protocol: Protocol | None = None,
     sms: int | None = None,
     nvls: Place | None = None,
+    place: Place | None = None,
     target: TargetName = "any",
     formats: Format | Iterable[Format] | None = None,
     progress: Progress | None = None,
@@ -207,7 +208,8 @@ def synthesize(
     busy, as far as they fit (`lower.instances`). `sms`: multiprocessors of a GPU, all
     that may run at once; None: those of the catalogue's machine, or an A100's. `nvls`: the forest
     and MSCCL++ plan copy and add in the switches, for calls of this kind; nothing else can be
-    wished then.
+    wished then. `place`: the calls that the MSCCL++ plan is for, which cannot serve both; None: in
+    place, but out of place where input and output differ in size, as frameworks call.
     Every forest is checked against its graph and bound; every plan is read back, compared, and run
     symbolically. `shares` (see `capacity_graph`) are for forests only.
     `compact`: the forest as a few trees and the symmetries of the fabric that make the others;
@@ -249,6 +251,8 @@ def synthesize(
     problem = (graph, collective, root_rank, topology.name)
     narrowed = []
     if nvls is not None:
+        if place is not None:
+            raise UnsupportedError("nvls says the place already: leave place out")
         if wishes != Wishes() or instances not in ("auto", 1) or protocol is not None or compact:
             raise UnsupportedError("nvls goes without other wishes: the switch leaves no choice")
         return _in_switch(problem, topology.latencies(), best, nvls, formats, targets, clock)
@@ -268,24 +272,26 @@ def synthesize(
     with clock.stage("check"):
         certificate.check(forest)
     texts: dict[Format, str] = {}
+    programs = dict(choice.programs)
     for form in formats:
         if form == "forest":
             with clock.stage("write"):
                 texts[form] = forest_file.dumps(forest)
         else:
-            texts[form] = written(choice.programs[form], form, targets[form], forest, clock)
-    notes = narrowed + choice.notes + _notes(forest, best, plain=not choice.programs)
-    notes += _packet_notes(choice.programs)
+            programs[form] = placed(choice.programs[form], place)
+            texts[form] = written(programs[form], form, targets[form], forest, clock, place)
+    notes = narrowed + choice.notes + _notes(forest, best, plain=not programs)
+    notes += _packet_notes(programs) + _place_notes(programs)
     return Synthesis(
         topology.name,
         forest,
         best,
-        choice.programs,
+        programs,
         texts,
         clock.seconds,
         latency(forest, topology.latencies()),
         notes,
-        needs=_usages(choice.programs),
+        needs=_usages(programs),
     )
 
 
@@ -440,15 +446,30 @@ def targets_of(
     return {form: known[form].on(sms) for form in formats if form != "forest"}
 
 
+def placed(program: Program, place: Place | None) -> Program:
+    """The program for calls of that kind; PlanError where there is none. MSCCL's serve both."""
+    from forestcoll.lower import serve
+
+    if place is None or program.style == "fifo":
+        return program
+    return serve(program, in_place=place == "in-place")
+
+
 def written(
-    program: Program, form: PlanFormat, target: Target, forest: Forest, clock: Clock
+    program: Program,
+    form: PlanFormat,
+    target: Target,
+    forest: Forest,
+    clock: Clock,
+    place: Place | None = None,
 ) -> str:
     """The plan's text, after it was read back, compared and verified."""
     from forestcoll import plans
     from forestcoll.verify import link_loads, verify
 
     with clock.stage("write"):
-        text = plans.dumps(program, form, target)
+        in_place = None if place is None else place == "in-place"
+        text = plans.dumps(program, form, target, in_place=in_place)
     with clock.stage("verify"):
         back = plans.loads(text, source=f"<{form}>", format=form)
         if back != program:
@@ -592,3 +613,16 @@ def _packet_notes(programs: Mapping[PlanFormat, Program]) -> list[str]:
     if not program.in_place:
         notes.append("it serves out-of-place calls only: sums on their way lie in the output")
     return notes
+
+
+def _place_notes(programs: Mapping[PlanFormat, Program]) -> list[str]:
+    """What to know of plans that ports allow for one kind of calls only."""
+    program = programs.get("mscclpp-json")
+    if program is None or program.double_scratch or (program.in_place and program.out_of_place):
+        return []
+    if program.in_place:
+        return ["the MSCCL++ plan serves calls in place only (--place out-of-place: the others)"]
+    return [
+        "the MSCCL++ plan serves calls out of place only: its ports read the input from where its "
+        "allocation begins (--place in-place: the others)"
+    ]

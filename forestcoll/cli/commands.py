@@ -94,6 +94,7 @@ def synthesize(
     protocol: Protocol | None,
     sms: int | None,
     nvls: Place | None,
+    place: Place | None,
     target: TargetName,
     formats: tuple[Format, ...],
     sizes: tuple[int, int] | None,
@@ -112,9 +113,11 @@ def synthesize(
                 "--sizes chooses trees and protocols by itself: leave --trees, --min-percent, "
                 "--max-height, --protocol, --compact, --nvls, --groups and --shares away"
             )
-        how = plan_set.How(sizes, budget, instances, sms, target)
+        how = plan_set.How(sizes, budget, instances, sms, place, target)
         plan_set.synthesize(problem, how, where, force, as_json)
         return
+    if nvls and place:
+        raise click.UsageError("--nvls says the place already: leave --place away")
     if trees != "auto" and min_percent is not None:
         raise click.UsageError("--trees and --min-percent both say how many trees: give one")
     if where.formats == ("forest",):
@@ -122,16 +125,16 @@ def synthesize(
             raise click.UsageError(
                 "--budget: channels, blocks and operations limit plans; only a forest is asked"
             )
-        if instances != "auto" or protocol or sms:
+        if instances != "auto" or protocol or sms or place:
             raise click.UsageError(
-                "--instances, --protocol and --sms are for plans; only a forest is asked"
+                "--instances, --protocol, --place and --sms are for plans; only a forest is asked"
             )
     if compact and where.formats != ("forest",):
         raise click.UsageError("--compact is for the forest alone: add --format forest")
     if where.stdout and as_json:
         raise click.UsageError("--json and '--output -' both want standard output")
     if problem.groups:
-        wished = min_percent or max_height or protocol or sms
+        wished = min_percent or max_height or protocol or sms or place
         if wished or nvls or budget != Budget():
             raise click.UsageError(
                 "--groups go with --trees and --instances only, not with other wishes"
@@ -164,6 +167,7 @@ def synthesize(
             protocol=protocol,
             sms=sms,
             nvls=nvls,
+            place=place,
             target=target,
             formats=where.formats,
             progress=progress,

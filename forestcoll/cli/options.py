@@ -20,8 +20,6 @@ from forestcoll.cli.completion import (
     TopologyType,
     WordType,
 )
-from forestcoll.cli.guard import guarded, size_of
-from forestcoll.cli.numbers import PercentType
 from forestcoll.program import Collective
 
 COLLECTIVES = tuple(c.value for c in Collective)
@@ -130,6 +128,22 @@ class InstancesType(ParamType):
         return int(value)
 
 
+class PercentType(ParamType):
+    """A percentage as an exact number: `99`, `99.9`."""
+
+    name = "percent"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Fraction:
+        if isinstance(value, Fraction):
+            return value
+        match = re.fullmatch(r"\s*(\d{1,3}(?:\.\d{1,9})?)\s*%?\s*", value)
+        if match is None or not 0 < Fraction(match[1]) <= 100:
+            self.fail(f"'{value}' is not a percentage over 0 and up to 100, such as 99 or 99.9")
+        return Fraction(match[1])
+
+
 class BudgetType(ParamType):
     """`trees=8,channels=16,blocks=32,operations=48`: any of the four."""
 
@@ -189,8 +203,7 @@ def _load(
 ) -> Topology:
     from forestcoll import catalog
 
-    with guarded(name, size_of(name)):
-        topology = catalog.load(name, settings)
+    topology = catalog.load(name, settings)
     if not without and not scale:
         return topology
     from forestcoll.edit import edit, parse_scale
@@ -419,6 +432,12 @@ def plan_options(command: F) -> F:
             "--nvls",
             type=WordType(("in-place", "out-of-place")),
             help="Let the switch copy and add (MSCCL++ only), for such calls.",
+        ),
+        click.option(
+            "--place",
+            type=click.Choice(("in-place", "out-of-place")),
+            help="Calls that the MSCCL++ plan serves, one kind a plan; MSCCL XML serves both. "
+            "Default: in place, but allgather and reduce-scatter out of place.",
         ),
         click.option(
             "--sms",

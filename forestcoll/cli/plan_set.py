@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from forestcoll.budget import Budget
     from forestcoll.cli.files import Destination
     from forestcoll.cli.options import Problem
-    from forestcoll.pipeline import TargetName
+    from forestcoll.pipeline import Place, TargetName
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,7 @@ class How:
     budget: Budget
     instances: int | Literal["auto"]
     sms: int | None
+    place: Place | None
     target: TargetName
 
 
@@ -60,6 +61,7 @@ def synthesize(problem: Problem, how: How, where: Destination, force: bool, as_j
             budget=how.budget,
             instances=how.instances,
             sms=how.sms,
+            place=how.place,
             target=how.target,
             formats=formats,
             progress=progress,

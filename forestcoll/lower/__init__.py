@@ -16,18 +16,24 @@
       lanes      channels to be, and the handshakes on them
       classes    which trees share thread blocks
       hosts      which of them a rank has
+  in_place   a program for calls in place alone, where one for both would be wrong
     instances  into how many parts trees are cut, for more thread blocks at work
     limits     what a program takes of a target, and the refusals
 
-Every program is right in place and out of place; out of place it never writes the input.
+A program that a box's ports leave with an allgather's input is right out of place only, and
+`serve` makes one for calls in place of it; a few of packets are too (packets). All others are right
+in place and out of place. Out of place none ever writes the input.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from forestcoll.errors import PlanError
 from forestcoll.forest import Forest
 from forestcoll.lower.fifo import lower_fifo
 from forestcoll.lower.fused import lower_fused
+from forestcoll.lower.in_place import serve
 from forestcoll.lower.instances import filled
 from forestcoll.lower.layout import Layout, layout
 from forestcoll.lower.limits import Budget, Usage, check_limits, check_ranks, usage
@@ -37,7 +43,7 @@ from forestcoll.lower.planes import no_parity, parity_of
 from forestcoll.program import Collective, Program, Protocol, RankProgram
 from forestcoll.targets import Target, most_bytes
 
-__all__ = ["UNIT_BYTES", "Usage", "filled", "fits", "hopeless", "lower", "usage"]
+__all__ = ["UNIT_BYTES", "Usage", "filled", "fits", "hopeless", "lower", "serve", "usage"]
 
 UNIT_BYTES = 256 * 1024
 """Slice of a onesided pipeline: long enough for a network's packets, short against a buffer."""
@@ -97,6 +103,8 @@ def lower(
         max_bytes=most_bytes(sent, chunks.chunks) if fifo else 0,
         extra=extra,
     )
+    if next(program.misplaced(), None) is not None:
+        program = replace(program, in_place=False)  # `serve` makes one for calls in place
     check_limits(program, budget)
     return program
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from forestcoll.forest import Bound, Forest
     from forestcoll.graph import Relays
     from forestcoll.latency import Latencies
-    from forestcoll.pipeline import Progress, TargetName
+    from forestcoll.pipeline import Place, Progress, TargetName
     from forestcoll.solver import Optimum
     from forestcoll.topology import Topology
 
@@ -119,6 +119,7 @@ def make(
     budget: Budget = Budget(),  # noqa: B008 (frozen)
     instances: int | Literal["auto"] = "auto",
     sms: int | None = None,
+    place: Place | None = None,
     target: TargetName = "any",
     formats: Iterable[PlanFormat] = ("msccl-xml", "mscclpp-json"),
     progress: Progress | None = None,
@@ -144,7 +145,7 @@ def make(
         root_rank = pipeline.parse_root(graph, parsed, root)
     with clock.stage("optimum"):
         best = solver.optimum(graph, parsed, root_rank)
-    maker = _Maker(budget, instances, clock)
+    maker = _Maker(budget, instances, place, clock)
     wishes = Wishes(budget=budget)
     problem = (graph, parsed, root_rank, topology.name)
     chooser = Chooser(*problem, {}, wishes, best, clock.stage, clock.report)
@@ -185,9 +186,13 @@ def make(
 
 class _Maker:
     def __init__(
-        self, budget: Budget, instances: int | Literal["auto"], clock: pipeline.Clock
+        self,
+        budget: Budget,
+        instances: int | Literal["auto"],
+        place: Place | None,
+        clock: pipeline.Clock,
     ) -> None:
-        self.budget, self.clock = budget, clock
+        self.budget, self.place, self.clock = budget, place, clock
         self.auto = instances == "auto"
         self.instances = 1 if instances == "auto" else instances
         self.notes: list[str] = []
@@ -275,17 +280,23 @@ class _Maker:
                 )
                 if self.auto:
                     program, note = filled(candidate.forest, target, program, MANY_CHUNKS)
+                program = pipeline.placed(program, self._calls(program))
         except PlanError as error:
             self._refused = str(error)
-            return 0
-        alike = program.collective not in (Collective.ALLGATHER, Collective.REDUCE_SCATTER)
-        if not (program.in_place if alike else program.out_of_place):
-            # the shim takes the flag of the first plan of a process for all of them
             return 0
         programs[place.index] = program
         self._short[place.index] = note
         most = program.max_bytes or LARGEST
         return min(most, _largest(program)) if program.style == "onesided" else most
+
+    def _calls(self, program: Program) -> Place:
+        """What all plans of the set are for: the shim goes by the first one of a process.
+
+        As frameworks call, unless the caller says otherwise.
+        """
+        if self.place is not None:
+            return self.place
+        return "in-place" if program.shorter is None else "out-of-place"
 
     def _candidates(self, forests: Sequence[Forest], links: Latencies) -> list[Candidate]:
         from forestcoll.lower.layout import layout
@@ -335,7 +346,9 @@ class _Maker:
                 self.notes.append(self._short[place.index])
             _check_served(program, target, place.low, most)
             sized = replace(program, min_bytes=place.low, max_bytes=most)
-            text = pipeline.written(sized, form, limits, candidate.forest, self.clock)
+            text = pipeline.written(
+                sized, form, limits, candidate.forest, self.clock, self._calls(program)
+            )
             entries.append(Entry(place.low, most, candidate, sized, text))
         why = f"{target.name} counts bytes in 32 bits: no plan serves larger buffers"
         unserved = (Unserved(end + 1, high, why),) if end < high else ()

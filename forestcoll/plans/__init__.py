@@ -63,15 +63,24 @@ def loads(text: str, source: str, format: Format | None = None) -> Program:
     return mscclpp_json.loads(text, source)
 
 
-def dumps(program: Program, format: Format, target: Target | None = None) -> str:
-    """The plan's text in `format`; PlanError where `target` (or the format) cannot hold it."""
+def dumps(
+    program: Program,
+    format: Format,
+    target: Target | None = None,
+    *,
+    in_place: bool | None = None,
+) -> str:
+    """The plan's text in `format`; PlanError where `target` (or the format) cannot hold it.
+
+    `in_place`: the calls that MSCCL++ JSON is for, see there; MSCCL XML is for all that are right.
+    """
     if format == "msccl-xml":
         from forestcoll.plans import msccl_xml
 
         return msccl_xml.dumps(program, target)
     from forestcoll.plans import mscclpp_json
 
-    return mscclpp_json.dumps(program, target)
+    return mscclpp_json.dumps(program, target, in_place=in_place)
 
 
 def detect(text: str, source: str) -> Format:

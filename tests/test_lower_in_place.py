@@ -1,0 +1,139 @@
+"""An allgather over boxes has two MSCCL++ plans, whose ports read the input or the output."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hand_forests import chain, of_shape, star
+
+from forestcoll import catalog, cli, pipeline
+from forestcoll.errors import PlanError, UnsupportedError
+from forestcoll.execute import cpu
+from forestcoll.lower import lower, serve
+from forestcoll.lower.limits import usage
+from forestcoll.plans import read_plan
+from forestcoll.program import Buffer, Collective, Op, Program
+from forestcoll.targets import MSCCL, MSCCLPP
+from forestcoll.verify import verify
+
+
+def read_by_ports(program: Program) -> set[Buffer]:
+    return {
+        ref.buffer
+        for r, b, _, i in program.instructions()
+        if program.ranks[r].thread_blocks[b].reads_by_port(i)
+        for ref in i.src
+    }
+
+
+@pytest.mark.parametrize("shape", [star, chain])
+def test_each_kind_of_calls_has_its_own(shape: object) -> None:
+    made = of_shape(Collective.ALLGATHER, 4, shape, 2)
+    program = lower(made, MSCCLPP)
+    assert (program.in_place, program.out_of_place) == (False, True)
+    assert Buffer.INPUT in read_by_ports(program)
+    assert serve(program, in_place=False) is program
+    inner = serve(program, in_place=True)
+    assert (inner.in_place, inner.out_of_place) == (True, False)
+    assert read_by_ports(inner) == {Buffer.OUTPUT}
+    assert all(i.op is not Op.COPY for *_, i in inner.instructions())
+    assert usage(inner).steps <= usage(program).steps
+    for plan in (program, inner):
+        verify(plan)
+        assert cpu.run(plan, 100_000, iterations=3).wrong == 0
+
+
+@pytest.mark.parametrize("collective", Collective)
+@pytest.mark.parametrize("protocol", ["Simple", "LL"])
+def test_all_others_serve_both(collective: Collective, protocol: str) -> None:
+    """Without ports, with packets, or where a user buffer is no part of the other."""
+    boxes = 1 if (collective, protocol) == (Collective.ALLGATHER, "Simple") else 2
+    made = of_shape(collective, 4, star, boxes)
+    program = lower(made, MSCCLPP, protocol=protocol)  # type: ignore[arg-type]
+    assert (program.in_place, program.out_of_place) == (True, True)
+    for in_place in (False, True):
+        assert serve(program, in_place=in_place) is program
+
+
+def test_msccl_xml_serves_both() -> None:
+    program = lower(of_shape(Collective.ALLGATHER, 4, star, 2), MSCCL)
+    assert (program.in_place, program.out_of_place) == (True, True)
+    assert pipeline.placed(program, "in-place") is program
+
+
+def test_where_there_is_none_that_is_said() -> None:
+    made = of_shape(Collective.REDUCE_SCATTER, 4, chain)
+    program = lower(made, MSCCLPP, protocol="LL")
+    with pytest.raises(PlanError, match="right for calls out of place only: sums on their way lie"):
+        serve(program, in_place=True)
+    only = serve(lower(of_shape(Collective.ALLGATHER, 4, star, 2), MSCCLPP), in_place=True)
+    with pytest.raises(PlanError, match=r"is right for calls in place only$"):
+        serve(only, in_place=False)
+
+
+# --- the pipeline, plan sets and the command line
+
+
+@pytest.mark.parametrize(
+    ("place", "wanted"), [(None, False), ("out-of-place", False), ("in-place", True)]
+)
+def test_synthesize_makes_the_one_that_is_asked_for(
+    place: pipeline.Place | None, wanted: bool
+) -> None:
+    topology = catalog.load("dgx-a100", {"boxes": "2"})
+    made = pipeline.synthesize(
+        topology, "allgather", trees=1, place=place, formats=["mscclpp-json", "msccl-xml"]
+    )
+    program = made.programs["mscclpp-json"]
+    assert (program.in_place, program.out_of_place) == (wanted, not wanted)
+    assert json.loads(made.texts["mscclpp-json"])["inplace"] == wanted
+    xml = made.programs["msccl-xml"]
+    assert (xml.in_place, xml.out_of_place) == (True, True)
+    other = "--place out-of-place" if wanted else "--place in-place"
+    assert any("the MSCCL++ plan serves calls" in n and other in n for n in made.notes)
+
+
+def test_a_plan_for_both_is_written_for_the_calls_that_are_asked_for() -> None:
+    topology = catalog.load("dgx-a100", {})
+    for place in ("in-place", "out-of-place"):
+        made = pipeline.synthesize(
+            topology, "allreduce", trees=1, place=place, formats=["mscclpp-json"]
+        )
+        program = made.programs["mscclpp-json"]
+        assert (program.in_place, program.out_of_place) == (True, True)
+        assert json.loads(made.texts["mscclpp-json"])["inplace"] == (place == "in-place")
+
+
+def test_nvls_says_the_place_itself(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    topology = catalog.load("dgx-h100", {})
+    with pytest.raises(UnsupportedError, match="nvls says the place already"):
+        pipeline.synthesize(
+            topology, "allreduce", nvls="in-place", place="in-place", formats=["mscclpp-json"]
+        )
+    command = ["synthesize", "-t", "dgx-h100", "-c", "allreduce", "--nvls", "in-place"]
+    assert cli.main([*command, "--place", "in-place", "-o", str(tmp_path / "x")]) == 2
+    assert "--nvls says the place already" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("place", ["in-place", "out-of-place"])
+def test_a_plan_set_is_for_one_kind_of_calls(place: str, tmp_path: Path) -> None:
+    command = ["synthesize", "-t", "dgx-a100", "--set", "boxes=2", "-c", "allgather"]
+    command += ["--sizes", "64K:64M", "--target", "mscclpp", "--place", place]
+    assert cli.main([*command, "-o", str(tmp_path)]) == 0
+    assert cli.main(["verify", str(tmp_path)]) == 0
+    index = json.loads((tmp_path / "index.json").read_text())
+    runtime = index["runtimes"][0]
+    assert runtime["in_place"] == (place == "in-place")
+    assert runtime["out_of_place"] == (place != "in-place")
+    for plan in runtime["plans"]:
+        program = read_plan(tmp_path / plan["file"])
+        assert program.in_place if place == "in-place" else program.out_of_place
+        assert cpu.run(program, 200_000).wrong == 0
+
+
+def test_a_forest_alone_has_no_place(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    command = ["synthesize", "-t", "dgx-a100", "-c", "allgather", "--place", "in-place"]
+    assert cli.main([*command, "--format", "forest", "-o", str(tmp_path / "x")]) == 2
+    assert "--place and --sms are for plans" in capsys.readouterr().err
