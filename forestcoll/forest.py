@@ -15,7 +15,7 @@ from forestcoll.bound import Phase as Phase
 from forestcoll.bound import Symmetry as Symmetry
 from forestcoll.errors import ForestError, UnsupportedError
 from forestcoll.graph import CAPACITY_LIMIT, CapacityGraph
-from forestcoll.input_limits import TREE_EDGES
+from forestcoll.input_limits import PATH_NODES, TREE_EDGES
 from forestcoll.kernel import _kernel
 from forestcoll.link_table import LinkTable, link_graph
 from forestcoll.program import Collective
@@ -171,6 +171,12 @@ class Forest:
                 f"the forest of {self.name} is compact; written out, its trees have {edges:,} "
                 f"edges, more than the limit of {limit:,}: take fewer ranks, or keep the forest "
                 "(--format forest)"
+            )
+        nodes = self.group.size * sum(len(path) for tree in self.trees for path in tree.edges)
+        if nodes > PATH_NODES:
+            raise UnsupportedError(
+                f"the forest of {self.name} is compact; written out, its paths have {nodes:,} "
+                f"nodes {PATH_NODES.note}"
             )
         trees = all_images(self.graph, self.trees, self.group)
         return replace(self, trees=tuple(trees), group=None)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from forestcoll.errors import InfeasibleError, TopologyError, UnsupportedError, did_you_mean
 from forestcoll.topology import Link, Topology, cut_in_words, find_cut, show
+from forestcoll.topology.numbers import add, decimal
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -255,7 +256,7 @@ def _arcs(
     if len({u * n + v for u, v in zip(tail, head, strict=True)}) < len(tail):
         merged: dict[tuple[int, int], Fraction] = {}
         for ends, rate in zip(zip(tail, head, strict=True), rates, strict=True):
-            merged[ends] = merged[ends] + rate if ends in merged else rate
+            merged[ends] = add(merged[ends], rate, "links") if ends in merged else rate
         return [u for u, _ in merged], [v for _, v in merged], list(merged.values())
     return tail, head, rates
 
@@ -294,7 +295,7 @@ def _meant(pattern: str, gpus: Sequence[str]) -> str:
     """What an unknown rank probably stands for: GPUs by number ("3", "0-3"), or a slip."""
     numbers = re.fullmatch(r"(\d{1,6})(?:\s*(?:-|\.\.|:)\s*(\d{1,6}))?", pattern)
     if numbers is None:
-        return did_you_mean(pattern, gpus[:5_000])
+        return did_you_mean(pattern, gpus)
     first, last = int(numbers[1]), int(numbers[2] or numbers[1])
     if not first <= last < len(gpus):
         return f"; ranks are named by id: there are {len(gpus)} GPUs, '{gpus[0]}' to '{gpus[-1]}'"
@@ -334,9 +335,9 @@ def require_size(capacity: list[int] | tuple[int, ...], factor: int) -> None:
 def _common_unit(name: str, links: Sequence[tuple[Fraction, int]], ranks: int) -> Fraction:
     """The largest bandwidth of which every link is a whole multiple; `links`: (GB/s, how many)."""
     limit = CAPACITY_LIMIT // max(1, ranks)
-    total = sum((bandwidth * count for bandwidth, count in links), Fraction(0))
+    most = max((bandwidth * count for bandwidth, count in links), default=Fraction(0))
     # Dividing only ever makes the unit smaller, so the first excess settles it: the unit of many
-    # unrelated fractions never gets to grow without bound.
+    # unrelated fractions, and then their sum, never get to grow without bound.
     unit = Fraction(0)
     examples: list[Fraction] = []
     for bandwidth in dict.fromkeys(bandwidth for bandwidth, _ in links):
@@ -345,12 +346,27 @@ def _common_unit(name: str, links: Sequence[tuple[Fraction, int]], ranks: int) -
         if finer != unit:
             examples.append(bandwidth)
         unit = finer
-        if total >= limit * unit:
-            largest = max(bandwidth for bandwidth, _ in links)
-            culprits = list(dict.fromkeys((*examples[-2:], largest)))
-            raise TopologyError(
-                f"topology '{name}': bandwidths {', '.join(map(show, culprits))} GB/s have no "
-                "common unit that keeps the sum of all capacities, times the number of ranks, "
-                "under 2^62; round them to fewer digits"
-            )
+        if most >= limit * unit:
+            raise _no_unit(name, examples, links)
+    if unit and sum((bandwidth / unit).numerator * count for bandwidth, count in links) >= limit:
+        raise _no_unit(name, examples, links)
     return unit if links else Fraction(1)
+
+
+def _no_unit(
+    name: str, examples: Sequence[Fraction], links: Sequence[tuple[Fraction, int]]
+) -> TopologyError:
+    """The error that says which bandwidths have no common unit."""
+    largest = max(bandwidth for bandwidth, _ in links)
+    culprits = list(dict.fromkeys((*examples[-2:], largest)))
+    return TopologyError(
+        f"topology '{name}': bandwidths {', '.join(map(_shorten, culprits))} GB/s have no "
+        "common unit that keeps the sum of all capacities, times the number of ranks, "
+        "under 2^62; round them to fewer digits"
+    )
+
+
+def _shorten(value: Fraction) -> str:
+    """`value`, of a long number what it is about."""
+    text = show(value)
+    return text if len(text) <= 90 else f"about {decimal(value)}"

@@ -32,13 +32,14 @@ from forestcoll import certificate, forest_file
 from forestcoll.errors import ForestError, TopologyError, UnsupportedError
 from forestcoll.forest import Forest, Phase, Symmetry
 from forestcoll.forest_file.model import Exact, TopologyModel
-from forestcoll.forest_file.reading import graph_of, parse_model
+from forestcoll.forest_file.reading import check_cost, graph_of, parse_model
 from forestcoll.graph import Relays
 from forestcoll.program import Collective
 from forestcoll.solver.groups_bound import Group, GroupsBound, WeighedCut
 from forestcoll.solver.groups_proof import check_groups_bound
 from forestcoll.solver.groups_trees import Together, check_together
 from forestcoll.solver.groups_view import view
+from forestcoll.topology.numbers import common_denominator
 
 FORMAT = "forestcoll.groups/1"
 SUFFIX = ".groups.json"
@@ -165,9 +166,9 @@ def verify(text: str, source: str) -> Proof:
     """
     model = parse_model(GroupsModel, "groups", text, source)
     try:
-        forests = [_forest(group.forest, source) for group in model.groups]
-        done = _together(model, forests)
-        for forest in forests:
+        files = {name: _forest(name, source) for name in {g.forest: None for g in model.groups}}
+        done = _together(model, [files[group.forest] for group in model.groups])
+        for forest in files.values():
             certificate.check(forest)
         check_together(done)
         proven = check_groups_bound(done.machine, done.groups, done.collective, done.bound)
@@ -188,6 +189,8 @@ def _forest(name: str, source: str) -> Forest:
     path = Path(source).parent / name
     try:
         return forest_file.load(path)
+    except ValueError:  # a null character, half of a surrogate pair
+        raise ForestError(f"forest {name!r} cannot be the name of a file") from None
     except OSError as error:
         raise ForestError(f"cannot read {path}: {error.strerror or error}") from None
 
@@ -210,8 +213,13 @@ def _together(model: GroupsModel, forests: Sequence[Forest]) -> Together:
             raise ForestError(f"groups[{g}]: {odd!r} is no GPU of the topology")
     groups = [[node(name) for name in group.ranks] for group in model.groups]
     roots = [_root(model.collective, group, g) for g, group in enumerate(model.groups)]
+    check_cost(machine, len(groups), 0, "groups")
     views = view(machine, groups, roots, model.relays)
     _check_forests(model.collective, views, forests)
+    cuts, potentials = model.bound.cuts, model.bound.potentials
+    check_cost(machine, len(cuts), 2 * len(views) * len(model.bound.symmetries), "bound")
+    weights = [*(cut.weight for cut in cuts), *(p.potential for p in potentials)]
+    common_denominator(map(_fraction, weights))
     bound = GroupsBound(
         algbw=_fraction(model.bound.algbw),
         cuts=tuple(

@@ -1,7 +1,10 @@
 """Limits on input: what a file of any origin may cost before it is refused. All of them stand here.
 
-Counts (bytes, nodes, trees, digits, steps) refuse the same input on every machine, before it has
-cost anything. A refusal names its limit.
+They keep one promise: no file under 1 MB takes more than `SECONDS` of processor time or `MEMORY`
+bytes to be read and checked, whatever it holds. Counts (bytes, nodes, trees, digits, steps) refuse
+the same input on every machine, before it has cost anything; the command line enforces `SECONDS`
+and `MEMORY` on top, for what no count foresaw, and grants more to larger files in proportion. A
+refusal names its limit.
 
 Limits of the runtimes and of their formats are no limits on input: they stand with the format.
 """
@@ -29,6 +32,10 @@ class Limit(int):
         return f"(input limit {self.name}: {self:,})"
 
 
+# A whole file, read and checked (cli/guard.py)
+SECONDS = Limit(10, "SECONDS")  # of processor time, for a megabyte or part of one
+MEMORY = Limit(2**30, "MEMORY")  # bytes, for a megabyte or part of one
+
 # Bytes that are read at most
 FILE_BYTES = Limit(2**30, "FILE_BYTES")  # forests, groups, standard input
 PLAN_BYTES = Limit(2**28, "PLAN_BYTES")  # a plan, a file of a plan set
@@ -46,6 +53,8 @@ PLAN_DEPTH = Limit(32, "PLAN_DEPTH")
 
 # Numbers
 DIGITS = Limit(40, "DIGITS")  # of a numerator or denominator in a topology
+FOREST_DIGITS = Limit(400, "FOREST_DIGITS")  # the same in a forest or groups file
+COMMON_DIGITS = Limit(1000, "COMMON_DIGITS")  # of a common denominator, and of a sum, in any file
 PLAN_DIGITS = Limit(25, "PLAN_DIGITS")
 
 # Topologies
@@ -54,12 +63,19 @@ LINKS = Limit(1_000_000, "LINKS")
 PARALLEL_LINKS = Limit(1_000_000, "PARALLEL_LINKS")  # `count` of a link
 LOOP_INDICES = Limit(8, "LOOP_INDICES")
 LOOP_ROUNDS = Limit(2_000_000, "LOOP_ROUNDS")
+EXPRESSION_STEPS = Limit(20_000_000, "EXPRESSION_STEPS")  # operations and names, all rounds
 EXPRESSION_LENGTH = Limit(200, "EXPRESSION_LENGTH")  # characters
 EXPRESSION_DEPTH = Limit(24, "EXPRESSION_DEPTH")
 RANGE_VALUES = Limit(200_000, "RANGE_VALUES")
 
 # Forests
+TREES = Limit(250_000, "TREES")  # that the symmetry of a file may expand to
 TREE_EDGES = Limit(4_000_000, "TREE_EDGES")  # the same, and when a compact forest is written out
+
+PATH_NODES = Limit(8_000_000, "PATH_NODES")  # nodes on the paths of those edges
+GENERATORS = Limit(64, "GENERATORS")  # of the symmetries that trees have images under
+IMAGE_NODES = Limit(8_000_000, "IMAGE_NODES")  # nodes times symmetries of a bound
+PROOF_STEPS = Limit(100_000_000, "PROOF_STEPS")  # links and ranks times node sets of a bound
 
 # Plans
 RANKS = Limit(16384, "RANKS")

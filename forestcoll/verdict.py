@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from forestcoll import arguments
 from forestcoll.errors import ForestCollError, ForestError
+from forestcoll.topology.numbers import decimal
 
 if TYPE_CHECKING:
     from forestcoll.choose import PlanFormat
@@ -65,7 +66,7 @@ def _verify_forest(text: str, source: str) -> Verdict:
     lines = [
         f"{forest.collective} on {forest.name}: {forest.n} ranks, {_counted(forest)} span, "
         f"height {forest.height}, shares add up",
-        f"algbw {algbw} = {float(algbw):.3f} GB/s, recomputed from the links",
+        f"algbw {algbw} = {decimal(algbw)} GB/s, recomputed from the links",
     ]
     if bound is None:
         lines.append("no bound in the file: nothing proven about optimality")
@@ -73,7 +74,7 @@ def _verify_forest(text: str, source: str) -> Verdict:
         lines.append(f"optimal: the bound ({forest.bound and forest.bound.method}) equals it")
     else:
         percent = float(100 * algbw / bound)
-        lines.append(f"bound {bound} = {float(bound):.3f} GB/s holds: at least {percent:.2f} %")
+        lines.append(f"bound {bound} = {decimal(bound)} GB/s holds: at least {percent:.2f} %")
     figures: dict[str, object] = {
         "collective": forest.collective.value,
         "topology": forest.name,
@@ -105,13 +106,13 @@ def _verify_groups(text: str, source: str) -> Verdict:
     lines = [
         f"{done.collective} of {len(done.groups)} groups at once: every forest spans, all of them "
         "together fit the machine's links",
-        f"algbw {algbw} = {float(algbw):.3f} GB/s in every group at the same time",
+        f"algbw {algbw} = {decimal(algbw)} GB/s in every group at the same time",
     ]
     if bound == algbw:
         lines.append("optimal: no common algbw is larger (linear program, its dual recomputed)")
     else:
         share = float(100 * algbw / bound)
-        lines.append(f"bound {bound} = {float(bound):.3f} GB/s holds: at least {share:.2f} %")
+        lines.append(f"bound {bound} = {decimal(bound)} GB/s holds: at least {share:.2f} %")
     figures: dict[str, object] = {
         "collective": done.collective.value,
         "groups": [len(group.graph.ranks) for group in done.groups],

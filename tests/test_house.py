@@ -50,6 +50,7 @@ ALLOWED: dict[str, set[str]] = {
     "pipeline": FOREST
     | {"targets", "solver", "choose", "certificate", "forest_file", "lower", "verify", "plans"}
     | {"budget", "catalog", "latency"},
+    "degrade": FOREST | {"edit", "solver", "pipeline"},
     "verdict": FOREST | {"certificate", "choose", "forest_file", "groups_file", "plans", "verify"},
     "predict": FOREST | {"forest_file", "lower", "pipeline", "targets"},
     "plan_set": FOREST
@@ -67,6 +68,7 @@ ALLOWED: dict[str, set[str]] = {
         "execute",
         "deploy",
         "lab",
+        "degrade",
     },
     "deploy": BASE | {"program", "plans", "verify", "lint"},
     "baselines": FOREST,

@@ -1,11 +1,39 @@
-"""Limits on input: each knows its name, which every refusal states."""
+"""Limits on input: each knows its name, which every refusal states; no small file costs much."""
 
 from __future__ import annotations
 
+import concurrent.futures
+import json
 import pickle
+import re
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
 
-from forestcoll import input_limits
-from forestcoll.input_limits import Limit
+import pytest
+
+from forestcoll import catalog, cli, input_limits, pipeline
+from forestcoll.cli import guard
+from forestcoll.cli.numbers import PercentType
+from forestcoll.errors import ForestCollError, ForestError, TopologyError, UnsupportedError
+from forestcoll.graph import CapacityGraph
+from forestcoll.input_limits import SECONDS, Limit
+from forestcoll.topology import compact, loads_topology
+from forestcoll.topology.numbers import decimal
+from forestcoll.verdict import verify_text
+
+
+@contextmanager
+def ends_soon(seconds: float = SECONDS) -> Iterator[None]:
+    """Fails where what is done within takes more processor time."""
+    began = time.process_time()
+    yield
+    assert time.process_time() - began < seconds
 
 
 def test_every_limit_is_called_as_the_module_calls_it() -> None:
@@ -20,3 +48,291 @@ def test_a_limit_is_a_number_with_a_name() -> None:
     assert limit.note == "(input limit NODES: 200,000)"
     again = pickle.loads(pickle.dumps(limit))
     assert (again, again.note) == (limit, limit.note)
+
+
+# --- bombs: small files that would take minutes or gigabytes --------------------------------------
+
+
+def loop(count: int, **keys: str) -> str:
+    """A topology whose links are looped over; `keys` of the link."""
+    link = {"src": "a", "dst": "b", "bandwidth": "1"} | keys
+    listed = ", ".join(f"{key}: '{value}'" for key, value in link.items())
+    return (
+        "format: forestcoll.topology/1\nname: t\nnodes:\n  a: {kind: gpu}\n  b: {kind: gpu}\n"
+        "  g{0..9999}: {kind: gpu}\n"
+        f"links:\n  - {{for: {{i: 1..{count}}}, {listed}}}\n"
+    )
+
+
+COSTLY = " or ".join(["(i*i*i+i*i-7)//3%5*i==1"] * 6)
+TOPOLOGIES = {
+    "much to compute each round": (loop(1_999_990, when=COSTLY), "EXPRESSION_STEPS"),
+    "powers": (loop(1_999_990, when="i**5+i**5+i**5+i**5<0"), "EXPRESSION_STEPS"),
+    "fractions": (loop(1_999_990, when="1/(i+7)+1/(i+9)+1/(i+11)<0"), "EXPRESSION_STEPS"),
+    "names of nodes": (loop(1_999_990, src="g{0..9999}", dst="g{1..0}"), "EXPRESSION_STEPS"),
+    "rounds": (loop(2_000_001, when="0"), "LOOP_ROUNDS"),
+    "parallel links": (
+        loop(1000, bandwidth="1/(10**12+i*(i+3)+1)"),
+        "COMMON_DIGITS",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "limit"), TOPOLOGIES.values(), ids=TOPOLOGIES)
+def test_topologies_end_soon(monkeypatch: pytest.MonkeyPatch, text: str, limit: str) -> None:
+    if limit != "LOOP_ROUNDS" and "**" not in text:  # the whole limit takes seconds
+        monkeypatch.setattr(compact, "EXPRESSION_STEPS", Limit(10**6, "EXPRESSION_STEPS"))
+    with ends_soon(), pytest.raises(TopologyError, match=rf"\(input limit {limit}: [0-9,]+\)"):
+        CapacityGraph.from_topology(loads_topology(text))
+
+
+def test_an_unknown_node_among_many_is_named_soon() -> None:
+    many = "g" * 90
+    text = loop(1, src=many + "x").replace("g{0..9999}", many + "{0..49999}")
+    with ends_soon(), pytest.raises(TopologyError, match="unknown node"):
+        loads_topology(text)
+
+
+def ring(n: int) -> dict[str, Any]:
+    """The head of a forest file of an allgather on a ring of n GPUs called 0, 1, ... in hex."""
+    ids = [f"{v:x}" for v in range(n)]
+    links = [{"src": ids[v], "dst": ids[(v + 1) % n], "bandwidth": "1"} for v in range(n)]
+    return {
+        "format": "forestcoll.forest/1",
+        "collective": "allgather",
+        "topology": {"name": "r", "nodes": [{"id": v, "kind": "gpu"} for v in ids], "links": links},
+        "ranks": ids,
+        "algbw": "1",
+        "trees": [],
+    }
+
+
+def tree(share: str, edges: list[list[str]], root: str = "0") -> dict[str, Any]:
+    return {"root": root, "phase": "broadcast", "share": share, "edges": edges}
+
+
+def rotation(n: int) -> dict[str, str]:
+    return {f"{v:x}": f"{(v + 1) % n:x}" for v in range(n)}
+
+
+def empty_trees() -> dict[str, Any]:
+    """One link, no edge: each of 8,000 trees has 8,000 images, all different."""
+    data = ring(8000)
+    data["topology"]["links"] = data["topology"]["links"][:1]
+    data["trees"] = [tree("1/8000", [], f"{v:x}") for v in range(8000)]
+    return data | {"symmetry": {"generators": [rotation(8000)]}}
+
+
+def long_path() -> dict[str, Any]:
+    data = ring(2000)
+    data["topology"]["links"] = data["topology"]["links"][:1]
+    data["trees"] = [tree("1", [["0", "1"] * 60_000])]
+    return data | {"symmetry": {"generators": [rotation(2000)]}}
+
+
+def many_generators() -> dict[str, Any]:
+    return ring(9) | {"trees": [tree("1", [])], "symmetry": {"generators": [{}] * 100_000}}
+
+
+def dual(n: int, sets: int, **more: object) -> dict[str, Any]:
+    bound = {"algbw": "1", "method": "linear-program", "parts": [["0"]] * sets}
+    return ring(n) | {"bound": bound | {"weights": ["1"] * sets} | more}
+
+
+def unrelated_shares() -> dict[str, Any]:
+    shares = [f"1/{10**390 + 6 * k + 1}" for k in range(400)]
+    return ring(3) | {"trees": [tree(share, [["0", "1"], ["1", "2"]]) for share in shares]}
+
+
+def unrelated_bandwidths() -> dict[str, Any]:
+    data = ring(3)
+    data["topology"]["links"] = [
+        {"src": "0", "dst": "1", "bandwidth": f"1/{10**390 + 6 * k + 1}"} for k in range(400)
+    ]
+    return data
+
+
+FORESTS = {
+    "images of empty trees": (empty_trees(), "TREES"),
+    "images of a long path": (long_path(), "PATH_NODES"),
+    "generators": (many_generators(), "GENERATORS"),
+    "node sets": (dual(3000, 30_000), "PROOF_STEPS"),
+    "symmetries": (dual(1000, 1, symmetries=[{"image": {}}] * 9000), "IMAGE_NODES"),
+    "weights": (
+        dual(9, 99) | {"bound": dual(9, 99)["bound"] | {
+            "weights": [f"1/{10**390 + 6 * k + 1}" for k in range(99)]}},
+        "COMMON_DIGITS",
+    ),
+    "shares": (unrelated_shares(), "COMMON_DIGITS"),
+    "bandwidths": (unrelated_bandwidths(), "COMMON_DIGITS"),
+    "digits": (ring(3) | {"shares": {"0": 7 * 10**4000}}, "FOREST_DIGITS"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("data", "limit"), FORESTS.values(), ids=FORESTS)
+def test_forests_end_soon(data: dict[str, Any], limit: str) -> None:
+    text = json.dumps(data, separators=(",", ":"))
+    assert len(text) < 10**6
+    with ends_soon(), pytest.raises(ForestError, match=rf"\(input limit {limit}: [0-9,]+\)"):
+        verify_text(text, "x")
+
+
+def test_a_key_that_stands_twice_among_many_is_found_soon() -> None:
+    keys = ",".join(f'"{i}":0' for i in range(80_000))
+    with ends_soon(), pytest.raises(ForestError, match="key '79999' stands twice"):
+        verify_text(f'{{"format":"forestcoll.forest/1",{keys},"79999":0}}', "x")
+
+
+def test_a_compact_forest_is_not_written_out_with_paths_without_end() -> None:
+    topology = catalog.load("ring", {"gpus": "4"})
+    whole = pipeline.synthesize(topology, "allgather", compact=True, formats=("forest",)).forest
+    assert whole.group is not None
+    one = whole.trees[0]
+    path = one.edges[0]
+    long = replace(one, edges=(path[:1] * 3_000_000 + path[1:], *one.edges[1:]))
+    with ends_soon(), pytest.raises(UnsupportedError, match=r"input limit PATH_NODES"):
+        replace(whole, trees=(long,)).expanded()
+
+
+def test_huge_numbers_have_words() -> None:
+    assert decimal(Fraction(400, 3)) == "133.333"
+    assert decimal(Fraction(2, 3), 2) == "0.67"
+    assert decimal(4 * Fraction(10) ** 399) == "4.000000e+399"
+
+
+def test_a_forest_of_huge_bandwidths_is_proven() -> None:
+    """More than a float can hold."""
+    made = pipeline.synthesize(catalog.load("ring", {"gpus": "4"}), "allgather").texts["forest"]
+    data = json.loads(made)
+    for link in data["topology"]["links"]:
+        link["bandwidth"] += "0" * 390
+    for place in (data, data["bound"]):
+        whole, _, part = place["algbw"].partition("/")
+        place["algbw"] = f"{whole}{'0' * 390}/{part or 1}"
+    lines = verify_text(json.dumps(data), "x").lines
+    assert lines[1].endswith("e+392 GB/s, recomputed from the links")
+
+
+# --- the guard, for what no count foresaw --------------------------------------------------------
+
+
+def spin() -> None:
+    while True:
+        pass
+
+
+def hoard() -> None:
+    held = []
+    while len(held) < 2**10:
+        held.append(b"\1" * 2**20)
+        sum(range(10**5))
+
+
+@pytest.mark.parametrize(
+    ("work", "size", "words"),
+    [
+        (spin, 10**6 + 1, r"^x: takes more than 2 s of .* \(input limit SECONDS: 1\)$"),
+        (hoard, 5, r"^x: takes more than 64 MiB of .* \(input limit MEMORY: 67,108,864\)$"),
+    ],
+)
+def test_the_guard_ends_what_takes_too_much(
+    monkeypatch: pytest.MonkeyPatch, work: Callable[[], None], size: int, words: str
+) -> None:
+    monkeypatch.setattr(guard, "SECONDS", Limit(1, "SECONDS"))
+    monkeypatch.setattr(guard, "MEMORY", Limit(2**26, "MEMORY"))
+    with ends_soon(), pytest.raises(ForestCollError, match=words), guard.guarded("x", size):
+        work()
+
+
+def test_the_guard_leaves_nothing_behind() -> None:
+    before = signal.getsignal(signal.SIGPROF)
+    with guard.guarded("x", 5), guard.guarded("y", 5):
+        assert signal.getsignal(signal.SIGPROF) is not before
+    assert signal.getsignal(signal.SIGPROF) is before
+    assert signal.getitimer(signal.ITIMER_PROF) == (0.0, 0.0)
+
+
+def test_the_guard_lets_other_threads_be() -> None:
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        pool.submit(lambda: guard.guarded("x", 5).__enter__()).result()
+
+
+def test_verify_refuses_by_the_guard(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(guard, "SECONDS", Limit(0, "SECONDS"))
+    path = tmp_path / "x.forest.json"
+    path.write_text(json.dumps(ring(5000)))
+    monkeypatch.setattr(guard, "INTERVAL", 0.001)
+    assert cli.main(["verify", str(path)]) == 1
+    assert "takes more than 0 s of processor time" in capsys.readouterr().err
+
+
+# --- what options take ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("run", "x.xml", "--timeout", "nan"), "'--timeout': 'nan' is not a number 0.1<=x<=86400"),
+        (("lab", "-t", "ring", "--rate", "nan"), "'--rate': 'nan' is not a number"),
+        (("lab", "-t", "ring", "--seconds", "nan"), "'--seconds': 'nan' is not a number"),
+        (
+            ("synthesize", "-t", "ring", "-c", "allgather", "-o", "x", "--min-percent", "0.99"),
+            "'0.99' is 0.99 percent, not 99: write 99, or 0.99% if you mean so little",
+        ),
+    ],
+)
+def test_numbers_that_mean_something_else(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], words: str
+) -> None:
+    assert cli.main(arguments) == 2
+    assert words in capsys.readouterr().err
+    assert PercentType().convert("0.99%", None, None) == Fraction(99, 100)
+
+
+# --- names that no file has -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["a\0b", "\ud800"])
+def test_names_that_no_file_has(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str
+) -> None:
+    ids = [f"g{v}" for v in range(4)]
+    nodes = [{"id": v, "kind": "gpu"} for v in ids]
+    groups = {
+        "format": "forestcoll.groups/1",
+        "collective": "allgather",
+        "relays": "none",
+        "topology": {"name": "t", "nodes": nodes, "links": []},
+        "groups": [{"ranks": ids[:2], "forest": name}],
+        "algbw": "1",
+        "bound": {"algbw": "1", "cuts": []},
+    }
+    path = tmp_path / "x.groups.json"
+    path.write_text(json.dumps(groups))
+    assert cli.main(["verify", str(path)]) == 1
+    assert "cannot be the name of a file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("file", "a\\u0000b", "cannot be the name of a file"),
+        ("directory", "a\\u0000b", "cannot be the name of a directory"),
+        ("target", "any", "no target 'any'; known are msccl, rccl, mscclpp"),
+    ],
+)
+def test_plan_sets_that_name_what_cannot_be(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, key: str, value: str, words: str
+) -> None:
+    where = tmp_path / "set"
+    command = ["synthesize", "-t", "ring", "--set", "gpus=4", "-c", "broadcast"]
+    assert cli.main([*command, "--sizes", "1K:2K", "-o", f"{where}/"]) == 0
+    index = where / "index.json"
+    text = index.read_text()
+    index.write_text(re.sub(rf'"{key}": ?"[^"]*"', lambda _: f'"{key}": "{value}"', text, count=1))
+    assert index.read_text() != text
+    capsys.readouterr()
+    assert cli.main(["verify", str(where)]) == 1
+    assert words in capsys.readouterr().err

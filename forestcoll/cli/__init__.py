@@ -14,6 +14,7 @@ import click
 
 import forestcoll
 from forestcoll.cli import commands, completion, hints, signals, streams, talk
+from forestcoll.cli.degrade import degrade
 from forestcoll.cli.deploy import deploy
 from forestcoll.cli.front import front
 from forestcoll.cli.lab import lab
@@ -141,6 +142,7 @@ for command in commands.ALL:
     cli.add_command(command)
 cli.add_command(deploy)
 cli.add_command(front)
+cli.add_command(degrade)
 cli.add_command(run)
 cli.add_command(lab)
 cli.add_command(topology)

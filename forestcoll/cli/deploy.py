@@ -10,6 +10,7 @@ import click
 
 from forestcoll.cli import writing
 from forestcoll.cli.completion import FileType, WordType
+from forestcoll.cli.guard import guarded, size_of
 from forestcoll.cli.hints import examples
 from forestcoll.cli.options import json_option
 from forestcoll.cli.talk import draw, print_json, report, show_progress
@@ -54,7 +55,8 @@ def deploy(
     folder = None if output is None else Path(output)
     if folder is not None and folder.exists() and not folder.is_dir():
         raise OutputError(f"{folder}: is no directory")
-    with show_progress("reading plans"):
+    size = size_of(*plans, *(file for folder in plans for file in Path(folder).glob("*")))
+    with show_progress("reading plans"), guarded("the plans", size):
         made = deployment.deploy([Path(p) for p in plans], runtime)
     written: list[Path] = []
     if folder is not None:

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from forestcoll.cli.completion import FileType, TopologyType, WordType
+from forestcoll.cli.guard import guarded, size_of
 from forestcoll.cli.hints import examples
+from forestcoll.cli.numbers import FiniteRange
 from forestcoll.cli.options import SizeType, edit_options, json_option, load, set_option
 from forestcoll.cli.talk import draw, note, print_json, show_progress
 from forestcoll.errors import UnsupportedError
@@ -51,14 +53,14 @@ AGAINST = ("ring", "rings", "tree", "double-tree", "gloo")
 )
 @click.option(
     "--rate",
-    type=click.FloatRange(1, 1_000_000),
+    type=FiniteRange(1, 1_000_000),
     metavar="MBIT",
     help="Mbit/s that all GPUs together can take in: all links are scaled to that. "
     "Default: 60 a processor.",
 )
 @click.option(
     "--seconds",
-    type=click.FloatRange(0.1, 3600),
+    type=FiniteRange(0.1, 3600),
     default=20.0,
     show_default=True,
     help="Every schedule gets the data that should take it so long.",
@@ -102,7 +104,11 @@ def lab(
     from forestcoll.report import lab as report
 
     graph = CapacityGraph.from_topology(wanted)
-    program, forest = _read(Path(plan)) if plan else _synthesize(wanted)
+    if plan:
+        with guarded(plan, size_of(plan)):
+            program, forest = _read(Path(plan))
+    else:
+        program, forest = _synthesize(wanted)
     with _ended_by_sigterm(), show_progress("building the fabric") as progress:
         result = compare(
             graph,

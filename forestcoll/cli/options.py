@@ -20,6 +20,8 @@ from forestcoll.cli.completion import (
     TopologyType,
     WordType,
 )
+from forestcoll.cli.guard import guarded, size_of
+from forestcoll.cli.numbers import PercentType
 from forestcoll.program import Collective
 
 COLLECTIVES = tuple(c.value for c in Collective)
@@ -128,22 +130,6 @@ class InstancesType(ParamType):
         return int(value)
 
 
-class PercentType(ParamType):
-    """A percentage as an exact number: `99`, `99.9`."""
-
-    name = "percent"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Fraction:
-        if isinstance(value, Fraction):
-            return value
-        match = re.fullmatch(r"\s*(\d{1,3}(?:\.\d{1,9})?)\s*%?\s*", value)
-        if match is None or not 0 < Fraction(match[1]) <= 100:
-            self.fail(f"'{value}' is not a percentage over 0 and up to 100, such as 99 or 99.9")
-        return Fraction(match[1])
-
-
 class BudgetType(ParamType):
     """`trees=8,channels=16,blocks=32,operations=48`: any of the four."""
 
@@ -203,7 +189,8 @@ def _load(
 ) -> Topology:
     from forestcoll import catalog
 
-    topology = catalog.load(name, settings)
+    with guarded(name, size_of(name)):
+        topology = catalog.load(name, settings)
     if not without and not scale:
         return topology
     from forestcoll.edit import edit, parse_scale

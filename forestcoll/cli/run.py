@@ -12,7 +12,9 @@ import click
 
 from forestcoll.cli import writing
 from forestcoll.cli.completion import FileType, TopologyType, WordType
+from forestcoll.cli.guard import guarded, size_of
 from forestcoll.cli.hints import examples
+from forestcoll.cli.numbers import FiniteRange
 from forestcoll.cli.options import DTYPES, OPS, GpusType, SizeType, json_option, load, set_option
 from forestcoll.cli.talk import note, print_json, put, show_progress
 from forestcoll.errors import ForestCollError
@@ -111,7 +113,7 @@ MOST_SIZES = 1000
 )
 @click.option(
     "--timeout",
-    type=click.FloatRange(0.1, 86400),
+    type=FiniteRange(0.1, 86400),
     default=60.0,
     show_default=True,
     help="Seconds without any progress before the run is given up.",
@@ -154,7 +156,8 @@ def run(plan: str, as_json: bool, csv: str | None, force: bool, **options: Any) 
     from forestcoll.report import nccl_tests, words
 
     with show_progress(f"reading {plan}"):
-        program = plans.read_plan(Path(plan))
+        with guarded(plan, size_of(plan)):
+            program = plans.read_plan(Path(plan))
         prediction = _prediction(program, Path(plan), options)
     if program.style == "onesided" and options["op"] != "sum" and program.collective.reduces:
         note(f"MSCCL++'s own executor always sums; --op {options['op']} holds here only")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -9,6 +10,7 @@ import click
 
 from forestcoll.cli import claims, files, plan_set
 from forestcoll.cli.completion import FileType, WordType
+from forestcoll.cli.guard import guarded, size_of
 from forestcoll.cli.hints import examples
 from forestcoll.cli.options import COLLECTIVES, HOLDS, json_option
 from forestcoll.cli.talk import complain, print_json, quiet, say, show_progress
@@ -90,8 +92,9 @@ def verify(
                 _check_set(Path(source), target)
                 results.append(_set(source, as_json))
                 continue
-            with show_progress(f"verifying {source}"):
+            with ExitStack() as guard, show_progress(f"verifying {source}"):
                 text = files.read_text(source)
+                guard.enter_context(guarded(source, _size(source, text)))
                 if verdicts.is_plan(text):
                     report = lint(text, source, target, told=told, sms=sms)
                     entry = _plan(report, as_json)
@@ -108,6 +111,14 @@ def verify(
     if as_json:
         print_json(results)
     return 0 if all(entry["ok"] for entry in results) else 1
+
+
+def _size(source: str, text: str) -> int:
+    """Bytes that are to be checked: of the file, and of those beside it that it names."""
+    if source == "-" or "forestcoll.groups/" not in text[:4096]:
+        return len(text)
+    beside = [path for path in Path(source).parent.glob("*.json") if f'"{path.name}"' in text]
+    return len(text) + size_of(*beside)
 
 
 def _expanded(sources: tuple[str, ...], target: str | None) -> list[str]:
@@ -170,7 +181,8 @@ def _check_set(path: Path, target: str | None) -> None:
 
 def _set(source: str, as_json: bool) -> Entry:
 
-    with show_progress(f"verifying {source}"):
+    size = size_of(*Path(source).glob("*"), *Path(source).glob("*/*"))
+    with show_progress(f"verifying {source}"), guarded(source, size):
         lines, figures = plan_set.verify(source)
     if not as_json:
         _say(source, lines)

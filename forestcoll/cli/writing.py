@@ -94,8 +94,10 @@ def _told_as_output(home: Path) -> Iterator[None]:
         raise OutputError(f"cannot write {name}: {error.strerror or error}") from error
 
 
-def write_all(texts: Mapping[Path, str], force: bool, earlier: Earlier | None = None) -> None:
-    """Write every text to its file: all of them, each whole, or none.
+def write_all(
+    texts: Mapping[Path, str | bytes], force: bool, earlier: Earlier | None = None
+) -> None:
+    """Write every text (or bytes) to its file: all of them, each whole, or none.
 
     Folders are made where missing. `earlier` is asked, once nobody else writes there, which files
     of an earlier set go; those whose SHA-256 is another by now stay. Signals wait until the files
@@ -110,13 +112,15 @@ def write_all(texts: Mapping[Path, str], force: bool, earlier: Earlier | None = 
         for number, (path, text) in enumerate(texts.items()):
             held.check()
             _check_folders(home, path)
-            data = text.encode()
+            data = text.encode() if isinstance(text, str) else text
             (staging / f"new-{number}").write_bytes(data)
             staged[path] = f"new-{number}", hashlib.sha256(data).hexdigest()
         _carry_out(home, staging, _plan(home, staging, staged, goes))
 
 
-def _going(home: Path, texts: Mapping[Path, str], earlier: Mapping[Path, str]) -> list[Path]:
+def _going(
+    home: Path, texts: Mapping[Path, str | bytes], earlier: Mapping[Path, str]
+) -> list[Path]:
     """The earlier files that have to go: they lie in the home folder and are what they were."""
     kept = []
     for path, sha256 in earlier.items():

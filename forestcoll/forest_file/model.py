@@ -7,9 +7,11 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from forestcoll.forest import Phase
+from forestcoll.input_limits import FOREST_DIGITS
 from forestcoll.program import Collective
 
-Exact = Annotated[str, Field(pattern=r"^-?[0-9]{1,400}(/[0-9]{1,400})?$")]
+_WHOLE = f"[0-9]{{1,{FOREST_DIGITS}}}"
+Exact = Annotated[str, Field(pattern=f"^-?{_WHOLE}(/{_WHOLE})?$")]
 
 
 class _Model(BaseModel):

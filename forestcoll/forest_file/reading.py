@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from fractions import Fraction
@@ -22,9 +22,18 @@ from forestcoll.forest_file.model import (
     TopologyModel,
 )
 from forestcoll.graph import CapacityGraph
-from forestcoll.input_limits import TREE_EDGES
+from forestcoll.input_limits import (
+    FOREST_DIGITS,
+    GENERATORS,
+    IMAGE_NODES,
+    PATH_NODES,
+    PROOF_STEPS,
+    TREE_EDGES,
+    TREES,
+)
 from forestcoll.program import Collective
 from forestcoll.symmetry import Image, SymmetryGroup, symmetry_group
+from forestcoll.topology.numbers import add, common_denominator
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -44,7 +53,9 @@ def parse_model(kind: type[M], word: str, text: str, source: str) -> M:
     `word`: what to call such a file, "forest" or "groups".
     """
     try:
-        return kind.model_validate(json.loads(text, object_pairs_hook=_no_repeats))
+        return kind.model_validate(
+            json.loads(text, object_pairs_hook=_no_repeats, parse_int=_integer)
+        )
     except RecursionError:
         raise ForestError(f"{source}: nested too deeply for a {word} file") from None
     except json.JSONDecodeError as e:
@@ -60,9 +71,17 @@ def parse_model(kind: type[M], word: str, text: str, source: str) -> M:
 def _no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     out = dict(pairs)
     if len(out) != len(pairs):
-        keys = [k for k, _ in pairs]
-        raise ValueError(f"key {next(k for k in keys if keys.count(k) > 1)!r} stands twice")
+        twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+        raise ValueError(f"key {twice!r} stands twice")
     return out
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > FOREST_DIGITS:
+        raise ValueError(
+            f"the number {digits[:20]}... has {len(digits)} digits {FOREST_DIGITS.note}"
+        )
+    return int(digits)
 
 
 def _fraction(text: str) -> Fraction:
@@ -85,7 +104,7 @@ def _forest(model: ForestModel) -> Forest:
     for number, share in enumerate(shares):
         if share <= 0:
             raise ForestError(f"trees[{number}].share: {share}, must be more than 0")
-    total = math.lcm(*(s.denominator for s in shares)) if shares else 1
+    total = common_denominator(shares)
     out = []
     for number, (tree, share) in enumerate(zip(model.trees, shares, strict=True)):
         what = f"trees[{number}]"
@@ -140,8 +159,11 @@ def _read_bound(model: BoundModel, node: Callable[[str, str], int], graph: Capac
     if parts is None or parts == [None]:
         raise ForestError(f"bound: method {model.method!r} without its node sets")
     weights = tuple(_fraction(w) for w in model.weights or ())
+    check_cost(graph, len(parts), len(model.symmetries or ()), "bound")
     if model.method == "linear-program" and len(weights) != len(parts):
         raise ForestError(f"bound: {len(parts)} parts but {len(weights)} weights")
+    given = (model.potentials or {}), (model.reduce_potentials or {})
+    common_denominator([*weights, *(_fraction(p) for side in given for p in side.values())])
     return Bound(
         algbw=_fraction(model.optimum or model.algbw),
         method=model.method,
@@ -152,6 +174,17 @@ def _read_bound(model: BoundModel, node: Callable[[str, str], int], graph: Capac
         reduce_potentials=potentials(model.reduce_potentials),
         symmetries=tuple(symmetry(alike) for alike in model.symmetries or ()),
     )
+
+
+def check_cost(graph: CapacityGraph, parts: int, symmetries: int, where: str) -> None:
+    """ForestError where a bound of so many node sets and symmetries takes too long to check."""
+    counts = (
+        ("steps to check", parts * (len(graph.tail) + graph.n), PROOF_STEPS),
+        ("images of nodes", symmetries * graph.n, IMAGE_NODES),
+    )
+    for what, count, limit in counts:
+        if count > limit:
+            raise ForestError(f"{where}: {count:,} {what} {limit.note}")
 
 
 def graph_of(topology: TopologyModel, ranks: list[str]) -> CapacityGraph:
@@ -175,7 +208,7 @@ def graph_of(topology: TopologyModel, ranks: list[str]) -> CapacityGraph:
             if value <= 0:
                 raise ForestError(f"{where}.bandwidth: {value}, must be more than 0")
         pair = (ids[link.src], ids[link.dst])
-        bandwidth[pair] = bandwidth[pair] + value if pair in bandwidth else value
+        bandwidth[pair] = add(bandwidth[pair], value, where) if pair in bandwidth else value
     for name in ranks:
         if name not in ids or nodes[ids[name]].kind != "gpu":
             raise ForestError(f"ranks: {name!r} is no GPU of the topology")
@@ -212,6 +245,11 @@ def _shares(model: ForestModel) -> tuple[int, ...]:
 
 def _generators(model: SymmetryModel, ids: Mapping[str, int]) -> list[Image]:
     """The image of every node under each generator."""
+    if len(model.generators) > GENERATORS:
+        raise ForestError(
+            f"symmetry: {len(model.generators):,} generators {GENERATORS.note}; each that is "
+            "needed doubles the images or more"
+        )
     found = []
     for number, given in enumerate(model.generators):
         if not (given.keys() <= ids.keys() and set(given) == set(given.values())):
@@ -232,18 +270,22 @@ def _group(graph: CapacityGraph, generators: list[Image]) -> SymmetryGroup | Non
 def _images(trees: list[Tree], generators: list[Image]) -> list[Tree]:
     """All distinct images of each tree under the group that the generators generate."""
     out: list[Tree] = []
-    edges = 0
+    edges = nodes = 0
     for tree in trees:
+        length = sum(map(len, tree.edges))
         seen = {_look(tree)}
         queue = deque([tree])
         while queue:
             t = queue.popleft()
             out.append(t)
             edges += len(t.edges)
-            if edges > TREE_EDGES:
-                raise ForestError(
-                    f"symmetry: expands to more than {TREE_EDGES} tree edges {TREE_EDGES.note}"
-                )
+            nodes += length
+            counts = (("trees", len(out), TREES), ("tree edges", edges, TREE_EDGES))
+            for what, count, limit in (*counts, ("nodes on their paths", nodes, PATH_NODES)):
+                if count > limit:
+                    raise ForestError(
+                        f"symmetry: expands to more than {limit:,} {what} {limit.note}"
+                    )
             for image in generators:
                 paths = tuple(tuple([image[v] for v in path]) for path in t.edges)
                 other = replace(t, root=image[t.root], edges=paths)

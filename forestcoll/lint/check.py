@@ -40,6 +40,8 @@ def lint(
     if len(text) > PLAN_BYTES:
         raise PlanError(f"{source}: larger than {PLAN_BYTES // 2**20} MiB {PLAN_BYTES.note}")
     form = plans.detect(text, source)
+    if target is not None and target not in TARGETS:
+        raise PlanError(f"{source}: no target {target!r}; known are {', '.join(TARGETS)}")
     chosen = TARGETS[target or guess(text, form)]
     if chosen.format != form:
         raise PlanError(f"{source}: is {form}; target {chosen.name} reads {chosen.format}")

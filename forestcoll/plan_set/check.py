@@ -140,6 +140,8 @@ def _check_alone(directory: Path, runtime: Runtime) -> None:
     named = {(directory / plan.file).name for plan in runtime.plans}
     try:
         found = sorted(path.name for path in folder.iterdir())
+    except ValueError:  # a null character, half of a surrogate pair
+        raise PlanError(f"{folder}: cannot be the name of a directory") from None
     except OSError as error:
         raise PlanError(f"{folder}: {error.strerror or error}") from None
     for name in found:
@@ -219,6 +221,8 @@ def _text(path: Path) -> str:
     try:
         with path.open("rb") as stream:
             data = stream.read(PLAN_BYTES + 1)
+    except ValueError:  # a null character, half of a surrogate pair
+        raise PlanError(f"{path}: cannot be the name of a file") from None
     except OSError as error:
         raise PlanError(f"{path}: {error.strerror or error}") from None
     if len(data) > PLAN_BYTES:

@@ -78,7 +78,7 @@ def plural(count: int, noun: str) -> str:
     """`"1 GPU"`, `"8 GPUs"`, `"2 boxes"`, `"3 switches"`."""
     if count == 1:
         return f"1 {noun}"
-    return f"{count} {noun}" + ("es" if noun.endswith(("x", "ch")) else "s")
+    return f"{count} {noun}" + ("es" if noun.endswith(("x", "ch", "s")) else "s")
 
 
 def bottleneck(graph: CapacityGraph, collective: Collective, bound: Bound) -> str:

@@ -32,7 +32,6 @@ docs/topology-file.md has the whole of it.
 
 from __future__ import annotations
 
-from forestcoll.topology.compact import Parameter
 from forestcoll.topology.file import (
     FORMAT,
     Heading,
@@ -56,6 +55,7 @@ from forestcoll.topology.model import (
     unknown_node,
 )
 from forestcoll.topology.numbers import exact, show
+from forestcoll.topology.parameters import Parameter
 
 __all__ = [
     "DEFAULT_LATENCY",

@@ -43,13 +43,20 @@ _COMPARE: dict[str, Callable[[Number, Number], bool]] = {
 }
 
 
+POWER_STEPS = 64
+
+
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """`text` ready to be computed; `names` are the parameters and indices that it uses."""
+    """`text` ready to be computed; `names` are the parameters and indices that it uses.
+
+    `cost`: steps that one computation takes, for `input_limits.EXPRESSION_STEPS`.
+    """
 
     text: str
     run: Run
     names: frozenset[str]
+    cost: int = 1
 
     def value(self, names: Names) -> Number:
         """The exact value. Raises `TopologyError` for an unknown name or division by zero."""
@@ -70,6 +77,11 @@ class Range:
     first: Expression
     last: Expression
 
+    @property
+    def cost(self) -> int:
+        """Steps that finding the ends takes."""
+        return self.first.cost + self.last.cost
+
     def values(self, names: Names) -> range:
         """The whole numbers of the range."""
         first, last = self.first.integer(names), self.last.integer(names)
@@ -85,6 +97,11 @@ class Template:
 
     text: str
     parts: tuple[str | Expression | Range, ...]
+
+    @property
+    def cost(self) -> int:
+        """Steps that computing what stands in braces takes."""
+        return sum(part.cost for part in self.parts if not isinstance(part, str))
 
     def expand(self, names: Names) -> Iterator[str]:
         """Every text that it stands for: one, or one per value of its ranges, in order."""
@@ -131,7 +148,11 @@ def compile_expression(text: str) -> Expression:
     parser = _Parser(text)
     run = parser.disjunction()
     parser.end()
-    return Expression(text.strip(), run, frozenset(parser.names))
+    powers = parser.tokens.count("**")
+    cost = len(parser.tokens) + POWER_STEPS * powers
+    # fractions take some five times as long as whole numbers
+    fractions = "/" in parser.tokens or "." in text
+    return Expression(text.strip(), run, frozenset(parser.names), cost * (5 if fractions else 1))
 
 
 @lru_cache(maxsize=4096)
@@ -343,8 +364,8 @@ def _modulo(left: Number, right: Number) -> Number:
 
 
 def _power(left: Number, right: Number) -> Number:
-    if not isinstance(right, int) or not 0 <= right <= 64:
-        raise TopologyError(f"'**' takes a whole number from 0 to 64, not {right}")
+    if not isinstance(right, int) or not 0 <= right <= POWER_STEPS:
+        raise TopologyError(f"'**' takes a whole number from 0 to {POWER_STEPS}, not {right}")
     result: Number = 1
     for _ in range(right):
         result = result * left

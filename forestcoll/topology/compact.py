@@ -1,4 +1,4 @@
-"""The compact form, expanded: parameters, boxes, ranges and loops become plain nodes and links."""
+"""The compact form, expanded: boxes, ranges and loops become plain nodes and links."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from functools import lru_cache
 from itertools import chain, islice
 
 from forestcoll.errors import TopologyError, did_you_mean
-from forestcoll.input_limits import LINKS, LOOP_INDICES, LOOP_ROUNDS, NODES
+from forestcoll.input_limits import EXPRESSION_STEPS, LINKS, LOOP_INDICES, LOOP_ROUNDS, NODES
 from forestcoll.topology.arithmetic import (
     Expression,
     Number,
@@ -29,128 +29,15 @@ from forestcoll.topology.model import (
     copies,
     unknown_node,
 )
-from forestcoll.topology.numbers import exact, show
-from forestcoll.topology.source import Source, Table, Text, Value
+from forestcoll.topology.numbers import exact
+from forestcoll.topology.parameters import RESERVED
+from forestcoll.topology.source import Source, Table, Text, Value, located
 
 NODE_KEYS = ("kind", "multicast", "aggregation", "when")
+STEPS_OF_LINK = 5  # of an expression, that take as long as a link with nothing to compute
+STEPS_OF_NODE = 20
 LINK_KEYS = ("src", "dst", "bandwidth", "latency", "count", "oneway", "for", "when")
-PARAMETER_KEYS = ("default", "minimum", "maximum", "type", "description")
-RESERVED = ("and", "or", "not", "true", "false", "box")
 _PLAIN = re.compile(r"[+-]?(?:\.?(?:inf|infinity|nan)|[0-9.]+(?:[eE][+-]?[0-9]+)?)", re.IGNORECASE)
-
-
-@dataclass(frozen=True, slots=True)
-class Parameter:
-    """A number that `--set name=value` may change."""
-
-    name: str
-    default: Number
-    minimum: Number | None
-    maximum: Number | None
-    integer: bool
-    description: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.name}={show(self.default)}"
-
-    def check(self, value: Fraction) -> Number:
-        """`value` if the parameter may have it."""
-        if self.integer and value.denominator != 1:
-            raise TopologyError(f"{self.name} must be a whole number, not {show(value)}")
-        wrong = ""
-        if self.minimum is not None and value < self.minimum:
-            wrong = f"at least {show(self.minimum)}"
-        if self.minimum is None and value <= 0:
-            wrong = "more than 0"
-        if self.maximum is not None and value > self.maximum:
-            wrong = f"at most {show(self.maximum)}"
-        if wrong:
-            raise TopologyError(f"{self.name} must be {wrong}, not {show(value)}")
-        return value.numerator if value.denominator == 1 else value
-
-
-def read_parameters(value: Value | None, source: Source) -> tuple[Parameter, ...]:
-    """The parameters that the file's `parameters:` declares, in its order."""
-    if value is None:
-        return ()
-    table = source.table(value, "parameters")
-    return tuple(
-        _parameter(name, entry, table.lines[name], source) for name, entry in table.items.items()
-    )
-
-
-def _parameter(name: str, entry: Value, line: int, source: Source) -> Parameter:
-    what = f"parameters: {name[:60]}"
-    if re.fullmatch(r"[a-z][a-z0-9_]{0,39}", name) is None or name in RESERVED:
-        raise source.error(
-            line, f"{what}: a parameter is named by a-z, 0-9 and _, and not {', '.join(RESERVED)}"
-        )
-    table = entry if isinstance(entry, Table) else Table(line, {"default": entry})
-    source.keys(table, what, PARAMETER_KEYS, needed=("default",))
-
-    def number(key: str) -> Number | None:
-        if key not in table.items:
-            return None
-        text = source.text(table.items[key], f"{what}: {key}")
-        with located(source, text.line, f"{what}: {key}"):
-            value = exact(text.text)
-        return value.numerator if value.denominator == 1 else value
-
-    def words(key: str) -> str:
-        return source.text(table.items[key], f"{what}: {key}").text if key in table.items else ""
-
-    default = number("default")
-    assert default is not None  # `keys` has seen it
-    if words("type") not in ("", "integer", "number"):
-        raise source.error(line, f"{what}: type is 'integer' or 'number', not '{words('type')}'")
-    integer = words("type") == "integer" or (not words("type") and isinstance(default, int))
-    minimum = number("minimum")
-    if minimum is None and integer:
-        minimum = 1
-    parameter = Parameter(name, default, minimum, number("maximum"), integer, words("description"))
-    with located(source, line, f"{what}: default"):
-        parameter.check(Fraction(default))
-    return parameter
-
-
-def apply_settings(
-    parameters: tuple[Parameter, ...], settings: Mapping[str, str], where: str
-) -> dict[str, Number]:
-    """The value of every parameter. Raises `TopologyError` for unknown names and wrong values."""
-    values: dict[str, Number] = {p.name: p.default for p in parameters}
-    known = {p.name: p for p in parameters}
-    for name, text in settings.items():
-        if name not in known:
-            hint = did_you_mean(name, known)
-            if not hint:
-                listed = ", ".join(map(str, parameters))
-                hint = f"; it has {listed}" if listed else "; it has no parameters"
-            raise TopologyError(f"{where}: unknown parameter '{str(name)[:60]}'{hint}")
-        try:
-            values[name] = known[name].check(exact(str(text)))
-        except TopologyError as error:
-            raise TopologyError(f"{where}: {name}={str(text)[:60]}: {error}") from None
-    return values
-
-
-class located:  # used like a function; a class because it is entered for every link
-    """Puts file, line and `what` in front of an error that knows neither."""
-
-    __slots__ = ("line", "source", "what")
-
-    def __init__(self, source: Source, line: int, what: str) -> None:
-        self.source = source
-        self.line = line
-        self.what = what
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: object
-    ) -> None:
-        if isinstance(error, TopologyError):
-            raise self.source.error(self.line, f"{self.what}: {error}") from None
 
 
 class Expansion:
@@ -164,6 +51,18 @@ class Expansion:
         self.links: list[Link] = []
         self.likes: dict[tuple[object, ...], Link] = {}  # one validated link of each look
         self.steps = 0
+        self.computed = 0
+        # fractions take some five times as long as whole numbers
+        self.dear = 1 if all(isinstance(value, int) for value in values.values()) else 5
+
+    def compute(self, steps: int) -> None:
+        """So many more steps of expressions are about to be taken, or names of nodes made."""
+        self.computed += steps * self.dear
+        if self.computed > EXPRESSION_STEPS:
+            raise TopologyError(
+                f"expressions take more than {EXPRESSION_STEPS:,} steps {EXPRESSION_STEPS.note}: "
+                "make loops shorter, or compute less in them"
+            )
 
     def step(self, rounds: int = 1) -> None:
         """One more round of a loop, or several: also loops that make nothing must end."""
@@ -232,6 +131,7 @@ class Expansion:
             what = f"nodes: '{key[:60]}'"
             with located(self.source, line, what):
                 template = compile_template(key)
+                self.compute(STEPS_OF_NODE + template.cost)
             node = self.node(entry, line, what, names)
             if node is None:
                 continue
@@ -274,7 +174,9 @@ class Expansion:
             return text.text.lower() == "true"
         with located(self.source, text.line, what):
             try:
-                number = compile_expression(text.text).value(names)
+                expression = compile_expression(text.text)
+                self.compute(expression.cost)
+                number = expression.value(names)
             except TopologyError as error:
                 raise TopologyError(f"{error}; or write true or false") from None
             if number not in (0, 1):
@@ -295,10 +197,13 @@ class Expansion:
         with located(self.source, template.line, template.what):
             if not template.loops and template.when is None:
                 self.step()
+                self.compute(template.cost)
                 self.join(template, prefix, names)
                 return
             for bound in self.rounds(template, dict(names), 0):
+                self.compute(template.cost_of_round)
                 if template.when is None or template.when.value(bound):
+                    self.compute(template.cost)
                     self.join(template, prefix, bound)
 
     def rounds(
@@ -310,6 +215,7 @@ class Expansion:
             yield names
             return
         index, span = template.loops[depth]
+        self.compute(span.cost)
         for value in span.values(names):
             names[index] = value
             self.step()
@@ -345,7 +251,10 @@ class Expansion:
 
     def names(self, prefix: str, template: Template, names: Mapping[str, Number]) -> list[str]:
         """The node ids that a template stands for; never many more than there may be links."""
-        return [prefix + name for name in islice(template.expand(names), LINKS + 1)]
+        found = [prefix + name for name in islice(template.expand(names), LINKS + 1)]
+        if len(found) != 1:
+            self.compute(len(found))
+        return found
 
 
 def _mentions(value: Value, name: str) -> bool:
@@ -374,6 +283,8 @@ class _LinkTemplate:
     oneway: bool
     loops: tuple[tuple[str, Range], ...]
     when: Expression | None
+    cost: int  # steps of what is computed for a link
+    cost_of_round: int  # of what says whether there is one
 
     @staticmethod
     def read(value: Value, what: str, expansion: Expansion) -> _LinkTemplate:
@@ -399,18 +310,23 @@ class _LinkTemplate:
         bandwidth = expression("bandwidth")
         assert bandwidth is not None  # `keys` has seen it
         oneway = table.items.get("oneway")
+        ends, when = (template("src"), template("dst")), expression("when")
+        latency, count = expression("latency"), expression("count")
+        computed = (*ends, bandwidth, latency, count)
         return _LinkTemplate(
             line=table.line,
             what=what,
-            src=template("src"),
-            dst=template("dst"),
+            src=ends[0],
+            dst=ends[1],
             bandwidth=bandwidth,
-            latency=expression("latency"),
-            count=expression("count"),
+            latency=latency,
+            count=count,
             oneway=oneway is not None
             and expansion.flag(oneway, f"{what}: oneway", expansion.values),
             loops=_loops(table.items.get("for"), what, expansion),
-            when=expression("when"),
+            when=when,
+            cost=STEPS_OF_LINK + sum(each.cost for each in computed if each is not None),
+            cost_of_round=1 if when is None else 1 + when.cost,
         )
 
 

@@ -13,16 +13,11 @@ from types import MappingProxyType
 from forestcoll.errors import TopologyError
 from forestcoll.input_limits import TOPOLOGY_BYTES
 from forestcoll.topology.arithmetic import Number, compile_template
-from forestcoll.topology.compact import (
-    Expansion,
-    Parameter,
-    apply_settings,
-    located,
-    read_parameters,
-)
+from forestcoll.topology.compact import Expansion
 from forestcoll.topology.model import Link, Topology, check_name
 from forestcoll.topology.numbers import show
-from forestcoll.topology.source import Source, Table, parse
+from forestcoll.topology.parameters import Parameter, apply_settings, read_parameters
+from forestcoll.topology.source import Source, Table, located, parse
 
 FORMAT = "forestcoll.topology/1"
 FILE_KEYS = ("format", "name", "description", "parameters", "boxes", "nodes", "links")

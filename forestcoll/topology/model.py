@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from itertools import cycle, islice
+from itertools import cycle
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from forestcoll.errors import InfeasibleError, TopologyError, did_you_mean
@@ -307,8 +307,7 @@ def check_sizes(nodes: int, links: int) -> None:
 
 def unknown_node(node: str, known: Iterable[str]) -> str:
     """ "unknown node 'gpu9'; did you mean 'gpu7'?"."""
-    # Comparing with every name of a huge topology would take seconds and help nobody.
-    return f"unknown node '{node}'{did_you_mean(node, islice(known, 5_000))}"
+    return f"unknown node '{node}'{did_you_mean(node, known)}"
 
 
 def from_networkx(graph: nx.Graph[Any], name: str = "") -> Topology:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 from decimal import Decimal
 from fractions import Fraction
 
 from forestcoll.errors import TopologyError
-from forestcoll.input_limits import DIGITS
+from forestcoll.input_limits import COMMON_DIGITS, DIGITS
 
 LARGEST: int = 10**DIGITS
 """Numerators and denominators beyond this are refused before any arithmetic is done with them."""
@@ -25,6 +26,43 @@ def is_small(value: int | Fraction) -> bool:
     if type(value) is int:
         return -LARGEST <= value <= LARGEST
     return abs(value.numerator) <= LARGEST and value.denominator <= LARGEST
+
+
+def has_digits(value: int | Fraction, most: int) -> bool:
+    """Whether numerator and denominator have about `most` digits or fewer; costs no division."""
+    bits = most * 3322 // 1000 + 1
+    return value.numerator.bit_length() <= bits and value.denominator.bit_length() <= bits
+
+
+def common_denominator(values: Iterable[Fraction]) -> int:
+    """The least common denominator; TopologyError where it has more than `COMMON_DIGITS` digits."""
+    common = 1
+    for denominator in {value.denominator for value in values}:
+        common = math.lcm(common, denominator)
+        if not has_digits(common, COMMON_DIGITS):
+            raise TopologyError(
+                f"the common denominator of these numbers has more than {COMMON_DIGITS} digits "
+                f"{COMMON_DIGITS.note}"
+            )
+    return common
+
+
+def add(a: Fraction, b: Fraction, where: str) -> Fraction:
+    """a + b; TopologyError where it has more than `COMMON_DIGITS` digits."""
+    total = a + b
+    if not has_digits(total, COMMON_DIGITS):
+        raise TopologyError(
+            f"{where}: parallel links add up to a number of more than {COMMON_DIGITS} digits "
+            f"{COMMON_DIGITS.note}"
+        )
+    return total
+
+
+def decimal(value: int | Fraction, places: int = 3) -> str:
+    """`value` as a decimal of so many places; with an exponent where that is too long to read."""
+    if -(10**15) < value < 10**15:
+        return f"{float(value):.{places}f}"
+    return f"{Decimal(value.numerator) / Decimal(value.denominator):.6e}"
 
 
 def exact(value: object) -> Fraction:

@@ -88,6 +88,26 @@ class Source:
                 raise self.error(table.line, f"{what}: '{key}' is missing")
 
 
+class located:  # used like a function; a class because it is entered for every link
+    """Puts file, line and `what` in front of an error that knows neither."""
+
+    __slots__ = ("line", "source", "what")
+
+    def __init__(self, source: Source, line: int, what: str) -> None:
+        self.source = source
+        self.line = line
+        self.what = what
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: object
+    ) -> None:
+        if isinstance(error, TopologyError):
+            raise self.source.error(self.line, f"{self.what}: {error}") from None
+
+
 def kind(value: Value) -> str:
     """What `value` is, in words."""
     if isinstance(value, Text):

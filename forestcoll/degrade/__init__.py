@@ -1,0 +1,22 @@
+"""Single failures: what each costs, and the plans for all of them made ahead.
+
+failures   every cable, adapter, GPU and switch that can fail
+classes    which of them a symmetry of the fabric maps onto each other
+losses     algbw with the forest in use and with the best new one
+bundle     forests and plans for every failure, in a folder each
+"""
+
+from forestcoll.degrade.failures import KINDS, Failure, Kind, check_kinds, list_failures
+from forestcoll.degrade.losses import Loss, Problem, Report, report_losses
+
+__all__ = [
+    "KINDS",
+    "Failure",
+    "Kind",
+    "Loss",
+    "Problem",
+    "Report",
+    "check_kinds",
+    "list_failures",
+    "report_losses",
+]

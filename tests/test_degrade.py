@@ -1,0 +1,310 @@
+"""Single failures: what can fail, what it costs by brute force, and the bundles of plans."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from forestcoll import catalog, pipeline, solver
+from forestcoll.cli import main
+from forestcoll.degrade import KINDS, Problem, list_failures, report_losses
+from forestcoll.degrade.bundle import INDEX, NOTE, Request, folder_of, make_bundle
+from forestcoll.errors import ForestCollError, ForestError, InfeasibleError, UnsupportedError
+from forestcoll.program import Collective
+from forestcoll.topology import Link, Node, Topology
+
+GPU, SWITCH = Node("gpu"), Node("switch")
+
+
+def irregular() -> Topology:
+    """Three boxes that differ: two GPUs on a switch; a pair by two cables; a lone, slow GPU."""
+    links = (
+        Link("a/g0", "a/sw", Fraction(100)),
+        Link("a/g1", "a/sw", Fraction(100)),
+        Link("b/g0", "b/g1", Fraction(40), count=2),
+        Link("a/g0", "net", Fraction(25)),
+        Link("a/g1", "net", Fraction(25)),
+        Link("b/g0", "net", Fraction(25), count=2),
+        Link("b/g1", "net", Fraction(50), oneway=True),
+        Link("net", "b/g1", Fraction(20), oneway=True),
+        Link("c", "net", Fraction(12)),
+    )
+    names = ("a/g0", "a/g1", "b/g0", "b/g1", "c")
+    nodes = {**dict.fromkeys(names, GPU), "a/sw": SWITCH, "net": SWITCH}
+    return Topology("irregular", nodes, links)
+
+
+def test_each_thing_that_can_fail_is_listed_once() -> None:
+    found = list_failures(irregular())
+    assert [(f.kind, f.name, f.copies) for f in found] == [
+        ("link", "a/g0-a/sw", 1),
+        ("link", "a/g1-a/sw", 1),
+        ("link", "b/g0-b/g1, one of 2", 2),
+        ("link", "b/g0-net, one of 2", 2),
+        ("link", "b/g1->net", 1),
+        ("link", "net->b/g1", 1),
+        ("link", "c-net", 1),
+        ("adapter", "a/g0's network adapter", 1),
+        ("adapter", "a/g1's network adapter", 1),
+        ("adapter", "b/g0's network adapter", 1),
+        ("adapter", "b/g1's network adapter", 1),
+        ("gpu", "a/g0", 1),
+        ("gpu", "a/g1", 1),
+        ("gpu", "b/g0", 1),
+        ("gpu", "b/g1", 1),
+        ("gpu", "c", 1),
+        ("switch", "a/sw", 1),
+        ("switch", "net", 1),
+    ]
+    options = {f.name: f.options for f in found}
+    assert options["b/g0-net, one of 2"] == "--scale 'b/g0<->net=1/2'"
+    assert options["c-net"] == "--without 'c<->net'"
+    assert options["b/g1->net"] == "--without 'b/g1->net'"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_failure_says_it_leaves_is_what_the_edited_topology_has(kind: str) -> None:
+    whole = irregular()
+    for failure in list_failures(whole, [kind]):  # type: ignore[list-item]
+        after = failure.applied(whole).directed()
+        expected = {**whole.directed(), **dict(failure.left)}
+        assert {arc: rate for arc, rate in expected.items() if rate} == after, failure.name
+
+
+def _brute(problem: Problem, failure_number: int) -> tuple[Fraction | None, Fraction | None]:
+    """(old, new) of one failure, from the edited topology alone."""
+    graph = problem.graph()
+    collective = problem.collective
+    root = pipeline.parse_root(graph, collective, problem.root)
+    forest = solver.solve(graph, collective, root)
+    failure = list_failures(problem.topology)[failure_number]
+    left = failure.applied(problem.topology).directed()
+    worst: Fraction | None = None
+    stops = failure.node in (problem.ranks or problem.topology.gpus)
+    for e, load in enumerate(forest.loads()):
+        if load:
+            arc = graph.names[graph.tail[e]], graph.names[graph.head[e]]
+            rate = left.get(arc, Fraction(0)) * forest.total / load
+            worst = rate if worst is None else min(worst, rate)
+    try:
+        after = problem.after(failure)
+        rest = after.graph()
+        root = pipeline.parse_root(rest, collective, after.root)
+        new = solver.optimum(rest, collective, root).algbw
+    except (InfeasibleError, UnsupportedError):
+        new = None
+    return (None if stops or not worst else worst), new
+
+
+@pytest.mark.parametrize("collective", ["allgather", "reduce-scatter", "allreduce", "broadcast"])
+@pytest.mark.parametrize("machine", ["irregular", "dgx-a100", "dgx1-v100"])
+def test_every_loss_is_what_brute_force_finds(machine: str, collective: str) -> None:
+    topology = irregular()
+    if machine != "irregular":
+        topology = catalog.load(machine, {"boxes": "2"} if machine == "dgx-a100" else {})
+    root = topology.gpus[1] if collective == "broadcast" else None
+    problem = Problem(topology, Collective(collective), root)
+    found = report_losses(problem)
+    assert [loss.failure for loss in found.losses] == list_failures(topology)
+    step = 1 if machine == "irregular" else 5  # each failure is solved anew here
+    for number in range(0, len(found.losses), step):
+        loss = found.losses[number]
+        assert (loss.old, loss.new) == _brute(problem, number), loss.failure.name
+        assert loss.new is not None or loss.reason
+
+
+def test_failures_that_are_alike_are_solved_once() -> None:
+    found = report_losses(Problem(catalog.load("dgx-a100", {"boxes": "16"}), Collective.ALLGATHER))
+    assert (len(found.losses), found.solved) == (401, 5)
+    entry = next(e for e in found.worst() if e[0].failure.kind == "adapter")
+    assert entry[1] == 128
+    assert entry[0].new == Fraction(560, 3)  # the README's "again after a cable failed"
+
+
+def test_a_group_looks_at_its_own_part_of_the_fabric() -> None:
+    topology = catalog.load("dgx-a100", {"boxes": "2"})
+    ranks = tuple(f"box0/gpu{i}" for i in range(4))
+    found = report_losses(Problem(topology, Collective.ALLGATHER, ranks=ranks))
+    names = {loss.failure.name for loss in found.losses}
+    assert "box0/gpu3" in names
+    assert not any("box1/gpu" in name or "gpu7" in name for name in names)
+
+
+def test_a_forest_of_another_problem_is_refused() -> None:
+    topology = catalog.load("dgx-a100", {"boxes": "2"})
+    graph = pipeline.capacity_graph(topology)
+    forest = solver.solve(graph, Collective.ALLGATHER)
+    with pytest.raises(ForestError, match="is of allgather, not of allreduce"):
+        report_losses(Problem(topology, Collective.ALLREDUCE), forest=forest)
+    slower = catalog.load("dgx-a100", {"boxes": "2", "network": "12"})
+    with pytest.raises(ForestError, match="topology with other links"):
+        report_losses(Problem(slower, Collective.ALLGATHER), forest=forest)
+    larger = catalog.load("dgx-a100", {"boxes": "3"})
+    with pytest.raises(ForestError, match="other ranks"):
+        report_losses(Problem(larger, Collective.ALLGATHER), forest=forest)
+
+
+# ------------------------------------------------------------------------------- command line
+
+
+def run(*words: str) -> int:
+    return main(["degrade", *words])
+
+
+def test_the_table_names_the_worst_and_how_to_see_them(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("-t", "dgx-a100", "--set", "boxes=2", "-c", "allgather") == 0
+    text = capsys.readouterr().out
+    assert "in use     1040/3 (346.667) GB/s" in text
+    assert "51, in 5 classes" in text
+    line = next(line for line in text.splitlines() if line.startswith("box0/gpu0's network"))
+    assert line.split() == [
+        *["box0/gpu0's", "network", "adapter", "16", "stops", "320", "GB/s", "(92.31", "%)"],
+        "--without",
+        "'box0/gpu0<->fabric'",
+    ]
+    assert "fabric: ranks cannot reach each other" in text
+
+
+def test_json_lists_every_failure(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("-t", "mi300x", "-c", "allreduce", "--kinds", "link", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert len(found["failures"]) == 28
+    assert {entry["kind"] for entry in found["failures"]} == {"link"}
+    assert Fraction(found["worst"][0]["new_algbw"]) < Fraction(found["algbw"])
+    assert sum(entry["alike"] for entry in found["worst"]) == 28
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--dask", "local"], "--format, --target and --dask are of --bundle DIR"),
+        (["--plot", "losses.pdf"], "ends in .svg or .png"),
+        (["--kinds", "cable"], "'cable' is not one of"),
+        (["--groups", "box0/*"], "leave --groups away"),
+        (["--worst", "0"], "--worst"),
+    ],
+)
+def test_wrong_options_are_refused(
+    words: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("-t", "dgx-a100", "--set", "boxes=2", "-c", "allgather", *words) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_plots_say_what_they_show(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    words = ["-t", "dgx-a100", "--set", "boxes=2", "-c", "allgather", "--plot"]
+    assert run(*words, str(tmp_path / "x.svg")) == 0
+    svg = (tmp_path / "x.svg").read_text(encoding="utf-8")
+    assert svg.startswith("<?xml")
+    assert "Worst single failures" in svg
+    assert run(*words, str(tmp_path / "x.png")) == 0
+    assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
+    capsys.readouterr()
+    assert run(*words, str(tmp_path / "x.png")) == 1
+    assert "exists already; --force overwrites it" in capsys.readouterr().err
+
+
+# ------------------------------------------------------------------------------------ bundles
+
+
+def _write(texts: Mapping[Path, str]) -> None:
+    for path, text in texts.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+
+def _request(formats: tuple[str, ...] = ("forest",)) -> Request:
+    topology = catalog.load("dgx-a100", {"boxes": "2"})
+    return Request(Problem(topology, Collective.ALLGATHER), formats)  # type: ignore[arg-type]
+
+
+def test_a_bundle_goes_on_where_it_was(tmp_path: Path) -> None:
+    request = _request()
+    failures = list_failures(request.problem.topology, ["adapter", "switch"])[:6]
+    written: list[Path] = []
+
+    class Cut(Exception):
+        pass
+
+    def cut_off(texts: Mapping[Path, str]) -> None:
+        if len(written) == 3:
+            raise Cut
+        written.extend(list(texts)[:1])
+        _write(texts)
+
+    with pytest.raises(Cut):
+        make_bundle(request, failures, tmp_path, cut_off)
+    assert not (tmp_path / INDEX).exists()
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
+    index = make_bundle(request, failures, tmp_path, _write)
+    assert index["resumed"] == 3
+    assert all(path.stat().st_mtime_ns == stamp for path, stamp in before.items())
+    again = make_bundle(request, failures, tmp_path, _write)
+    assert again["resumed"] == 6
+    for failure in failures:
+        folder = tmp_path / folder_of(failure)
+        note = json.loads((folder / NOTE).read_text(encoding="utf-8"))
+        assert set(note["files"]) == {path.name for path in folder.iterdir()} - {NOTE}
+        assert (note["algbw"] is None) == bool(note["reason"])
+
+
+def test_a_bundle_refuses_what_it_did_not_make(tmp_path: Path) -> None:
+    request = _request()
+    failures = list_failures(request.problem.topology, ["adapter"])[:2]
+    make_bundle(request, failures, tmp_path, _write)
+    with pytest.raises(ForestCollError, match="made for another problem or other formats"):
+        make_bundle(_request(("forest", "msccl-xml")), failures, tmp_path, _write)
+    folder = tmp_path / folder_of(failures[1])
+    forest = next(path for path in folder.iterdir() if path.name != NOTE)
+    forest.write_text("{}", encoding="utf-8")
+    with pytest.raises(ForestCollError, match="a file in it was changed"):
+        make_bundle(request, failures, tmp_path, _write)
+    (folder / NOTE).unlink()
+    with pytest.raises(ForestCollError, match="is not of this bundle"):
+        make_bundle(request, failures, tmp_path, _write)
+
+
+def test_the_files_of_a_bundle_are_proven(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "bundle"
+    words = ["-t", "dgx1-v100", "-c", "allreduce", "--kinds", "gpu", "--bundle", str(folder)]
+    assert run(*words, "--dask", "none") == 0
+    assert "8 failures, forest, msccl-xml, mscclpp-json" in capsys.readouterr().out
+    assert run(*words, "--dask", "none") == 0
+    assert "there before  8" in capsys.readouterr().out
+    one = next(path for path in sorted(folder.iterdir()) if path.is_dir())
+    files = [str(path) for path in one.iterdir() if path.name != NOTE]
+    assert len(files) == 3
+    assert main(["verify", *files]) == 0
+
+
+@pytest.mark.slow
+def test_a_cluster_makes_the_same_bundle(tmp_path: Path) -> None:
+    pytest.importorskip("distributed")
+    from forestcoll.degrade import cluster
+
+    request = _request()
+    failures = list_failures(request.problem.topology, ["adapter"])[:4]
+    make_bundle(request, failures, tmp_path / "here", _write)
+    make_bundle(request, failures, tmp_path / "there", _write, cluster.spread)
+    for path in (tmp_path / "here").rglob("*.json"):
+        other = tmp_path / "there" / path.relative_to(tmp_path / "here")
+        assert other.read_bytes() == path.read_bytes()
+
+
+def test_a_scheduler_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("distributed")
+    from forestcoll.degrade import cluster
+
+    monkeypatch.setattr(cluster, "CONNECT_SECONDS", 0.5)
+    failures = list_failures(irregular(), ["gpu"])[:1]
+    with pytest.raises(
+        UnsupportedError, match=r"no Dask scheduler answers at 'tcp://127\.0\.0\.1:9'"
+    ):
+        list(cluster.spread(_request(), failures, "tcp://127.0.0.1:9"))
