@@ -48,7 +48,7 @@ def table(report: Report, count: int | None) -> RenderableType:
     entries = report.worst(count)
     worst = [
         [
-            loss.failure.name,
+            _title(loss),
             str(alike),
             _rate(loss.old, report.before),
             _rate(loss.new, report.before) if not loss.reason else "none",
@@ -106,6 +106,13 @@ def _entry(loss: Loss) -> dict[str, object]:
     return found
 
 
+def _title(loss: Loss) -> str:
+    """What fails, with what it is where the name alone does not say it."""
+    failure = loss.failure
+    kind = {"gpu": "GPU ", "switch": "switch "}.get(failure.kind, "")
+    return kind + failure.name
+
+
 def _by_kind(report: Report) -> list[list[object]]:
     """A row for each kind that there is."""
     rows: list[list[object]] = []
@@ -150,19 +157,19 @@ def plot(report: Report, count: int, form: str) -> bytes | str:
     import matplotlib.pyplot as plt
 
     entries = report.worst(count)[::-1]
-    names = [loss.failure.name + (f"  (x{alike})" if alike > 1 else "") for loss, alike in entries]
+    names = [_title(loss) + (f"  (x{alike})" if alike > 1 else "") for loss, alike in entries]
     figure, axis = plt.subplots(figsize=(9, 1.6 + 0.42 * len(entries)), layout="constrained")
     try:
         places = range(len(entries))
-        for offset, label, colour, rates in (
-            (-0.19, "plan in use", "#b8c4d6", [loss.old for loss, _ in entries]),
-            (0.19, "new plan", "#2f6db5", [loss.new for loss, _ in entries]),
+        for offset, label, colour, none, rates in (
+            (-0.19, "plan in use", "#b8c4d6", STOPS, [loss.old for loss, _ in entries]),
+            (0.19, "new plan", "#2f6db5", "no plan", [loss.new for loss, _ in entries]),
         ):
             percents = [float(100 * (rate or 0) / report.before) for rate in rates]
             at = [place - offset for place in places]
             axis.barh(at, percents, height=0.36, label=label, color=colour)
             for y, rate, percent in zip(at, rates, percents, strict=True):
-                text = STOPS if rate is None else f"{words.decimal(rate, 1)} GB/s"
+                text = none if rate is None else f"{words.decimal(rate, 1)} GB/s"
                 axis.text(percent + 1, y, text, va="center", fontsize=8)
         axis.set_yticks(list(places), names, fontsize=8)
         axis.set_xlim(0, 118)
