@@ -66,19 +66,22 @@ def beside(program: Program, plan: Path) -> tuple[Prediction | None, str]:
 
     The note says why a file that is there does not serve; without a file it is empty.
     """
-    name = plan.name
-    for suffix in (".msccl.xml", ".mscclpp.json", ".xml", ".json"):
-        if name.endswith(suffix):
-            break
-    else:
-        return None, ""
-    path = plan.with_name(name.removesuffix(suffix) + FOREST)
-    if not path.is_file():
+    path = forest_beside(plan)
+    if path is None:
         return None, ""
     try:
         return by_forest(program, path), ""
     except ForestCollError as error:
         return None, f"no prediction by the forest beside the plan: {error}"
+
+
+def forest_beside(plan: Path) -> Path | None:
+    """The forest file that `synthesize` writes beside a plan file, if it is there."""
+    for suffix in (".msccl.xml", ".mscclpp.json", ".xml", ".json"):
+        if plan.name.endswith(suffix):
+            path = plan.with_name(plan.name.removesuffix(suffix) + FOREST)
+            return path if path.is_file() else None
+    return None
 
 
 def _root(program: Program) -> str:

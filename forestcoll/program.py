@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from fractions import Fraction
 from typing import Final, Literal
 
 Style = Literal["fifo", "onesided"]
@@ -389,3 +390,14 @@ class Program:
                 for s, step in enumerate(block.steps):
                     for i in step.body if isinstance(step, Pipeline) else (step,):
                         yield r, b, s, i
+
+
+def bus_factor(collective: Collective, n: int) -> Fraction:
+    """busbw / algbw of nccl-tests: the share of the size that every rank must send or receive."""
+    match collective:
+        case Collective.ALLREDUCE:
+            return Fraction(2 * (n - 1), n)
+        case Collective.ALLGATHER | Collective.REDUCE_SCATTER:
+            return Fraction(n - 1, n)
+        case _:
+            return Fraction(1)

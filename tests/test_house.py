@@ -36,6 +36,8 @@ ALLOWED: dict[str, set[str]] = {
     "forest_file": FOREST,
     "solver": FOREST | {"kernel"},
     "certificate": FOREST | {"forest_file", "solver"},
+    "routes": FOREST,
+    "simulate": FOREST | {"targets", "routes"},
     "lower": FOREST | {"targets"},
     "verify": FOREST | {"targets"},
     "plans": FOREST | {"targets"},
@@ -58,6 +60,7 @@ ALLOWED: dict[str, set[str]] = {
     | {"latency", "lint", "pipeline", "verdict"},
     "report": FOREST
     | {
+        "simulate",
         "plan_set",
         "lower",
         "lint",
@@ -72,7 +75,7 @@ ALLOWED: dict[str, set[str]] = {
     },
     "deploy": BASE | {"program", "plans", "verify", "lint"},
     "baselines": FOREST,
-    "lab": FOREST | {"targets", "lower", "verify", "baselines", "torch"},
+    "lab": FOREST | {"targets", "lower", "routes", "verify", "baselines", "torch"},
     "torch": BASE | {"program", "verify", "plans", "execute"},
     "doctor": BASE | {"catalog", "execute", "lab"},
 }

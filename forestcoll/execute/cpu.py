@@ -17,9 +17,9 @@ from forestcoll.errors import ExecutionError, UnsupportedError
 from forestcoll.execute import stuck
 from forestcoll.execute.check import check as check_structure
 from forestcoll.execute.result import MODES, Mode, Row, RunResult
-from forestcoll.execute.sizes import bus_factor, layout, memory_available, memory_needed
+from forestcoll.execute.sizes import layout, memory_available, memory_needed
 from forestcoll.execute.slots import queue
-from forestcoll.program import Program
+from forestcoll.program import Program, bus_factor
 
 try:
     from forestcoll.execute import _engine
@@ -171,7 +171,7 @@ class _Job:
             root=self.contents.root,
             time_us=seconds * 1e6,
             algbw=algbw,
-            busbw=algbw * float(bus_factor(self.program)),
+            busbw=algbw * float(bus_factor(self.program.collective, self.program.n)),
             wrong=wrong if self.check else None,
         )
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from pathlib import Path
 
 from forestcoll.program import Collective, Program
@@ -70,18 +69,6 @@ def layout(program: Program, size: int, element: int) -> Layout:
         chunks=chunks,
         chunk=chunk,
     )
-
-
-def bus_factor(program: Program) -> Fraction:
-    """busbw / algbw of nccl-tests: the share of the size that every rank must send or receive."""
-    n = program.n
-    match program.collective:
-        case Collective.ALLREDUCE:
-            return Fraction(2 * (n - 1), n)
-        case Collective.ALLGATHER | Collective.REDUCE_SCATTER:
-            return Fraction(n - 1, n)
-        case _:
-            return Fraction(1)
 
 
 def memory_needed(

@@ -15,9 +15,9 @@ from forestcoll.forest import Forest, check
 from forestcoll.graph import CapacityGraph
 from forestcoll.lab.network import Network
 from forestcoll.lab.ranks import Trial, run
-from forestcoll.lab.routes import Loads, Routes, routes
 from forestcoll.lower import lower
 from forestcoll.program import Collective, Program
+from forestcoll.routes import Loads, Routes, routes
 from forestcoll.targets import MSCCLPP
 from forestcoll.verify.dataflow import dataflow, levels
 

@@ -20,7 +20,8 @@ from types import TracebackType
 
 from forestcoll.errors import ExecutionError, UnsupportedError
 from forestcoll.graph import CapacityGraph
-from forestcoll.lab.routes import Routes, Table, tables
+from forestcoll.lab.tables import Table, tables
+from forestcoll.routes import Routes
 
 CLONE_NEWNET = 0x40000000
 PACKET_SECONDS = 0.02

@@ -21,7 +21,9 @@ from forestcoll.topology.arithmetic import (
     compile_template,
 )
 from forestcoll.topology.model import (
+    RULES,
     Link,
+    LinkRule,
     Node,
     check_id,
     check_ids,
@@ -36,7 +38,7 @@ from forestcoll.topology.source import Source, Table, Text, Value, located
 NODE_KEYS = ("kind", "multicast", "aggregation", "when")
 STEPS_OF_LINK = 5  # of an expression, that take as long as a link with nothing to compute
 STEPS_OF_NODE = 20
-LINK_KEYS = ("src", "dst", "bandwidth", "latency", "count", "oneway", "for", "when")
+LINK_KEYS = ("src", "dst", "bandwidth", "latency", "count", "oneway", "rule", "for", "when")
 _PLAIN = re.compile(r"[+-]?(?:\.?(?:inf|infinity|nan)|[0-9.]+(?:[eE][+-]?[0-9]+)?)", re.IGNORECASE)
 
 
@@ -236,11 +238,11 @@ class Expansion:
         check_sizes(0, len(self.links) + pairs)
         if pairs == 0:
             return
-        look = (bandwidth, latency, count, template.oneway)
+        look = (bandwidth, latency, count, template.oneway, template.rule)
         like = self.likes.get(look)
         if like is None:
             exactly = None if latency is None else Fraction(latency)
-            how = Fraction(bandwidth), exactly, count, template.oneway
+            how = Fraction(bandwidth), exactly, count, template.oneway, template.rule
             like = Link(sources[0], targets[0], *how)
             self.likes[look] = like
         if pairs == 1:
@@ -281,6 +283,7 @@ class _LinkTemplate:
     latency: Expression | None
     count: Expression | None
     oneway: bool
+    rule: LinkRule | None
     loops: tuple[tuple[str, Range], ...]
     when: Expression | None
     cost: int  # steps of what is computed for a link
@@ -323,11 +326,23 @@ class _LinkTemplate:
             count=count,
             oneway=oneway is not None
             and expansion.flag(oneway, f"{what}: oneway", expansion.values),
+            rule=_rule(text("rule"), what, expansion),
             loops=_loops(table.items.get("for"), what, expansion),
             when=when,
             cost=STEPS_OF_LINK + sum(each.cost for each in computed if each is not None),
             cost_of_round=1 if when is None else 1 + when.cost,
         )
+
+
+def _rule(text: Text | None, what: str, expansion: Expansion) -> LinkRule | None:
+    if text is None:
+        return None
+    found = next((rule for rule in RULES if rule == text.text), None)
+    if found is None:
+        words = [rule for rule in RULES if rule]
+        hint = did_you_mean(text.text, words) or f"; it is {', '.join(words[:-1])} or {words[-1]}"
+        raise expansion.source.error(text.line, f"{what}: unknown rule '{text.text[:40]}'{hint}")
+    return found
 
 
 def _loops(value: Value | None, what: str, expansion: Expansion) -> tuple[tuple[str, Range], ...]:

@@ -147,6 +147,8 @@ def _link(link: Link) -> str:
         fields.append(f"count: {link.count}")
     if link.oneway:
         fields.append("oneway: true")
+    if link.rule is not None:
+        fields.append(f"rule: {link.rule}")
     return ", ".join(fields)
 
 

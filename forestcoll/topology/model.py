@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import cycle
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from forestcoll.errors import InfeasibleError, TopologyError, did_you_mean
 from forestcoll.input_limits import LINKS, NODES, PARALLEL_LINKS
@@ -30,8 +30,10 @@ class _AsExact:
 
 
 Kind = Literal["gpu", "switch"]
+LinkRule = Literal["fair", "fifo", "weighted"]
 Exact = Annotated[Fraction, _AsExact]
 
+RULES: tuple[LinkRule | None, ...] = (None, *get_args(LinkRule))
 DEFAULT_LATENCY = Fraction(1)  # microseconds a link, where the file states none
 
 _ID = re.compile(r"[\w.:@+#-]+(?:/[\w.:@+#-]+)*")
@@ -89,7 +91,11 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """`count` parallel links of `bandwidth` GB/s each; both ways at that rate unless `oneway`."""
+    """`count` parallel links of `bandwidth` GB/s each; both ways at that rate unless `oneway`.
+
+    `rule`: what simulated transfers do that meet on it: share it evenly ("fair") or in proportion
+    to their bytes ("weighted"), or wait for each other ("fifo"); None: by where it is.
+    """
 
     src: str
     dst: str
@@ -97,11 +103,12 @@ class Link:
     latency: Exact | None = None  # microseconds
     count: int = 1
     oneway: bool = False
+    rule: LinkRule | None = None
 
     def __post_init__(self) -> None:
         types = tuple(map(type, (self.src, self.dst, self.bandwidth, self.count, self.oneway)))
         latency = self.latency is None or type(self.latency) is Fraction
-        if types != (str, str, Fraction, int, bool) or not latency:
+        if types != (str, str, Fraction, int, bool) or not latency or self.rule not in RULES:
             _settle(self)
         for number in (self.bandwidth, self.latency):
             if number is not None:
@@ -127,6 +134,7 @@ class Link:
         put(other, "latency", self.latency)
         put(other, "count", self.count)
         put(other, "oneway", self.oneway)
+        put(other, "rule", self.rule)
         return other
 
     def directions(self) -> Iterator[tuple[str, str]]:
@@ -146,7 +154,7 @@ def copies(links: Sequence[Link], src: Sequence[str], dst: Sequence[str]) -> lis
             raise TopologyError(f"'{one}' is linked to itself; a link joins two nodes")
     made = [object.__new__(Link) for _ in src]
     columns: dict[str, Iterable[object]] = {"src": src, "dst": dst}
-    for name in ("bandwidth", "latency", "count", "oneway"):
+    for name in ("bandwidth", "latency", "count", "oneway", "rule"):
         columns[name] = cycle([getattr(link, name) for link in links])
     for name, values in columns.items():
         deque(map(getattr(Link, name).__set__, made, values), maxlen=0)  # runs the map, keeps none
@@ -251,6 +259,15 @@ class Topology:
                 merged[ends] = max(own, merged.get(ends, own))
         return merged
 
+    def rules(self) -> dict[tuple[str, str], LinkRule]:
+        """How transfers meet from node to node, where a link says so; parallel links: the first."""
+        stated: dict[tuple[str, str], LinkRule] = {}
+        for link in self.links:
+            if link.rule is not None:
+                for ends in link.directions():
+                    stated.setdefault(ends, link.rule)
+        return stated
+
     def latency(self, src: str, dst: str) -> Fraction:
         """Microseconds over the link from `src` to `dst`. Linear: for many links, `latencies`."""
         found = [
@@ -271,7 +288,7 @@ class Topology:
         """A directed multigraph: an edge per link and direction, keyed by the link's number.
 
         Node attributes kind, multicast, aggregation; edge attributes bandwidth (Fraction, of one of
-        the parallel links), latency, count; graph attribute name.
+        the parallel links), latency, count, rule where it has one; graph attribute name.
         """
         import networkx as nx
 
@@ -281,7 +298,13 @@ class Topology:
                 name, kind=node.kind, multicast=node.multicast, aggregation=node.aggregation
             )
         for i, link in enumerate(self.links):
-            values = {"bandwidth": link.bandwidth, "latency": link.latency, "count": link.count}
+            values: dict[str, object] = {
+                "bandwidth": link.bandwidth,
+                "latency": link.latency,
+                "count": link.count,
+            }
+            if link.rule is not None:
+                values |= {"rule": link.rule}
             for src, dst in link.directions():
                 graph.add_edge(src, dst, key=i, **values)
         return graph
@@ -314,8 +337,8 @@ def from_networkx(graph: nx.Graph[Any], name: str = "") -> Topology:
     """The topology that `Topology.to_networkx` shows, or any networkx graph of that kind.
 
     Node attribute `kind` (default gpu), `multicast`, `aggregation`; edge attribute `bandwidth` in
-    GB/s (needed), `latency`, `count`. An undirected edge is a link both ways. Directed edges are
-    one way; two opposite ones with the same key and attributes become one link both ways.
+    GB/s (needed), `latency`, `count`, `rule`. An undirected edge is a link both ways. Directed
+    edges are one way; two opposite ones with the same key and attributes become one link both ways.
     """
     nodes: dict[str, Node] = {}
     for node, data in graph.nodes(data=True):
@@ -348,11 +371,13 @@ def _links_of(graph: nx.Graph[Any]) -> list[Link]:
             data.get("latency"),
             data.get("count", 1),
             oneway=graph.is_directed(),
+            rule=data.get("rule"),
         )
         back = links.get((key, dst, src))
         same = (link.bandwidth, link.latency, link.count)
-        if back is not None and (back.bandwidth, back.latency, back.count) == same:
-            links[key, dst, src] = Link(dst, src, *same)
+        known = back and (back.bandwidth, back.latency, back.count)
+        if back is not None and known == same and back.rule == link.rule:
+            links[key, dst, src] = Link(dst, src, *same, rule=link.rule)
         else:
             links[key, src, dst] = link
     return list(links.values())

@@ -17,8 +17,8 @@ import torch.distributed as dist
 
 from forestcoll.errors import ExecutionError, UnsupportedError
 from forestcoll.execute.result import MODES, Mode, Row, RunResult
-from forestcoll.execute.sizes import bus_factor, layout
-from forestcoll.program import Collective
+from forestcoll.execute.sizes import layout
+from forestcoll.program import Collective, bus_factor
 from forestcoll.torch import collectives
 from forestcoll.torch.plan import Plan
 
@@ -124,7 +124,7 @@ def measure(
                 root=plan.root,
                 time_us=microseconds,
                 algbw=algbw,
-                busbw=algbw * float(bus_factor(plan.program)),
+                busbw=algbw * float(bus_factor(plan.program.collective, plan.program.n)),
                 wrong=wrong if check else None,
             )
         )

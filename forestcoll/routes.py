@@ -28,14 +28,15 @@ THROUGH_RANK = 1000
 
 @dataclass(frozen=True, slots=True)
 class Routes:
-    """`ways[i, j]`: the nodes from rank i to rank j. `split`: pairs whose forest has several ways.
+    """`ways[i, j]`: the nodes from rank i to rank j; `split`: pairs whose forest has several ways.
 
-    Of several ways the busiest is taken; `algbw` counts what then really meets on the links.
+    Of several ways `ways` has the busiest, and `split` all with their weight in the forest. `algbw`
+    counts what really meets on the links where everything takes `ways`.
     """
 
     graph: CapacityGraph
     ways: dict[Pair, Path]
-    split: tuple[Pair, ...]
+    split: dict[Pair, tuple[tuple[Path, int], ...]]
 
     def link_loads(self, loads: Loads) -> dict[Pair, Fraction]:
         """The share of all data on each link (node, node), from the shares between ranks."""
@@ -63,7 +64,7 @@ def routes(graph: CapacityGraph, forest: Forest | None = None) -> Routes:
         for path in tree.edges:
             seen[number[path[0]], number[path[-1]]][path] += tree.weight
     ways = {pair: paths.most_common(1)[0][0] for pair, paths in seen.items()}
-    split = tuple(sorted(pair for pair, paths in seen.items() if len(paths) > 1))
+    split = {p: tuple(paths.items()) for p, paths in sorted(seen.items()) if len(paths) > 1}
     links = set(zip(graph.tail, graph.head, strict=True))
     for (i, j), path in list(ways.items()):  # the way back, of acknowledgements at least
         back = path[::-1]
@@ -99,27 +100,3 @@ def _shortest(graph: CapacityGraph, source: int) -> dict[int, Path]:
                 narrowest = -capacity if node == source else max(width, -capacity)
                 heapq.heappush(queue, (hops + 1 + through, narrowest, (*path, head)))
     return done
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """What one node does with packets: by destination rank, or by source and destination."""
-
-    to: dict[int, int]  # rank -> next node
-    between: dict[Pair, int]  # exceptions
-
-
-def tables(found: Routes) -> dict[int, Table]:
-    """Every node's table, such that packets between any two ranks take their way."""
-    steps: dict[int, dict[int, dict[int, int]]] = defaultdict(lambda: defaultdict(dict))
-    for (i, j), path in found.ways.items():
-        for here, there in pairwise(path):
-            steps[here][j][i] = there
-    made = {}
-    for node, by_target in steps.items():
-        to, between = {}, {}
-        for j, by_source in by_target.items():
-            to[j] = Counter(by_source.values()).most_common(1)[0][0]
-            between.update({(i, j): there for i, there in by_source.items() if there != to[j]})
-        made[node] = Table(to, between)
-    return made

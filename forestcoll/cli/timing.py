@@ -1,0 +1,182 @@
+"""The command `time`: how long a plan takes on a topology, simulated."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from forestcoll.cli import files
+from forestcoll.cli.options import SizeType, json_option, load, set_option
+from forestcoll.cli.talk import draw, note, print_json
+from forestcoll.errors import ForestCollError
+
+if TYPE_CHECKING:
+    from fractions import Fraction
+
+    from forestcoll.forest import Forest
+    from forestcoll.program import Program
+    from forestcoll.simulate import Options, Rule, Timing
+    from forestcoll.topology import Topology
+
+DEFAULT_SIZE = 2**30
+RULES = ("fair", "fifo", "weighted")
+DEFAULT_RULES: tuple[Rule | None, ...] = (None, "fair", "fifo")
+
+
+@click.command("time")
+@click.argument("plan", metavar="PLAN|FOREST")
+@click.option(
+    "--topology",
+    "-t",
+    metavar="NAME|FILE",
+    help="What the plan runs on, with its latencies. Default: the links of the forest file beside "
+    "the plan, without any.",
+)
+@set_option
+@click.option(
+    "--size",
+    "sizes",
+    type=SizeType(),
+    multiple=True,
+    help="Bytes as nccl-tests counts them: K, M, G are powers of 1024. Repeatable. Default: 1G.",
+)
+@click.option(
+    "--rule",
+    type=click.Choice(RULES),
+    help="How transfers meet on all links: share them evenly, one after the other, or in "
+    "proportion to their bytes. Default: each link's own, and then all fair, and all fifo.",
+)
+@click.option("--latency", type=float, metavar="US", help="Microseconds of every link.")
+@click.option("--signal", type=float, default=0.0, metavar="US", help="Microseconds of a signal.")
+@click.option(
+    "--block-rate", type=float, metavar="GB/s", help="What a thread block moves. Default: no limit."
+)
+@click.option(
+    "--reduce-rate", type=float, metavar="GB/s", help="What one adds up. Default: no limit."
+)
+@click.option(
+    "--switching",
+    type=click.Choice(("cut-through", "store")),
+    default="cut-through",
+    show_default=True,
+    help="Switches pass transfers on as they arrive, or when they are all there.",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(0, 2**62),
+    default=0,
+    show_default=True,
+    help="Draw who goes first among equals. 0: in order.",
+)
+@click.option(
+    "--links",
+    "shown",
+    type=click.IntRange(0, 100_000),
+    default=5,
+    show_default=True,
+    help="How many of the busiest links to list.",
+)
+@json_option
+def time(plan: str, as_json: bool, shown: int, **options: Any) -> int:
+    """Simulate how long a plan, or a forest alone, takes.
+
+    Plays all messages, signals and thread blocks on the links. No kernel launches, no caches.
+    """
+    from forestcoll import verdict
+    from forestcoll.report import simulation
+    from forestcoll.simulate import Options
+
+    settings = ("latency", "signal", "block_rate", "reduce_rate", "switching", "seed")
+    chosen = Options(**{name: options[name] for name in settings})
+    if options["pairs"] and not options["topology"]:
+        raise click.UsageError("--set is for a --topology")
+    topology = load(options["topology"], options["pairs"]) if options["topology"] else None
+    rules: tuple[Rule | None, ...] = (options["rule"],) if options["rule"] else DEFAULT_RULES
+    sizes = tuple(dict.fromkeys(options["sizes"])) or (DEFAULT_SIZE,)
+    text = files.read_text(plan)
+    if verdict.is_plan(text):
+        title, best, found = _plan(text, plan, topology, sizes, rules, chosen)
+    else:
+        title, best, found = _forest(text, plan, topology, sizes, rules, chosen)
+    if as_json:
+        print_json(simulation.summary(title, found, best))
+    else:
+        draw(simulation.table(title, found, best, shown))
+    return 0
+
+
+Found = tuple[str, "Fraction | None", "list[Timing]"]
+
+
+def _plan(
+    text: str,
+    source: str,
+    topology: Topology | None,
+    sizes: tuple[int, ...],
+    rules: tuple[Rule | None, ...],
+    chosen: Options,
+) -> Found:
+    from forestcoll import plans, predict, simulate
+    from forestcoll.report.progress import StageProgress
+
+    program = plans.loads(text, source)
+    where: Topology | Forest = topology or _beside(program, source)
+    if topology is None:
+        prediction, why = predict.beside(program, Path(source))
+        if why:
+            note(why)
+    else:
+        prediction = predict.by_topology(program, topology)
+    with StageProgress(f"simulating {source}"):
+        found = [
+            simulate.run(program, where, size, rule=rule, options=chosen)
+            for size in sizes
+            for rule in rules
+        ]
+    title = f"{program.collective} on {program.name or source}, {program.n} ranks"
+    return title, prediction.algbw if prediction else None, found
+
+
+def _beside(program: Program, source: str) -> Forest:
+    """The forest file that lies beside a plan, as `synthesize` writes it."""
+    from forestcoll import forest_file, predict
+
+    path = predict.forest_beside(Path(source))
+    if path is None:
+        raise ForestCollError(
+            f"{source}: no forest file beside it, so its links are unknown; give the topology with "
+            "--topology NAME or FILE"
+        )
+    forest = forest_file.load(path)
+    if (forest.collective, forest.root) != (program.collective, program.root):
+        raise ForestCollError(
+            f"{path}: a forest for {forest.collective}, not for the plan's {program.collective}; "
+            "give the topology with --topology NAME or FILE"
+        )
+    return forest
+
+
+def _forest(
+    text: str,
+    source: str,
+    topology: Topology | None,
+    sizes: tuple[int, ...],
+    rules: tuple[Rule | None, ...],
+    chosen: Options,
+) -> Found:
+    from forestcoll import forest_file, simulate
+    from forestcoll.forest import check
+    from forestcoll.report.progress import StageProgress
+
+    forest = forest_file.loads(text, source)
+    check(forest)
+    with StageProgress(f"simulating {source}"):
+        found = [
+            simulate.run_forest(forest, size, topology=topology, rule=rule, options=chosen)
+            for size in sizes
+            for rule in rules
+        ]
+    title = f"{forest.collective} on {forest.name}, {forest.n} ranks, the trees alone"
+    return title, forest.algbw, found

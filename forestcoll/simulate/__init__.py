@@ -1,0 +1,121 @@
+"""The time that a plan takes, by events: messages, slots, signals, thread blocks, shared links.
+
+`run` plays a Program on a Topology (or on the graph of its Forest, over the ways of its trees),
+`run_forest` a forest alone. What is modelled:
+
+    links          share by max-min fairness ("fair"), the same in proportion to the transfers'
+                   bytes ("weighted"), or serve one transfer after the other ("fifo"). A link's rule
+                   stands in the topology file; else messages queue at links that leave a box, and
+                   the others are fair. `rule` overrides all
+    switches       pass a transfer on as it arrives, or when all of it is there
+    latency        of every link, and of signals
+    thread blocks  do one instruction after the other, at a limited rate if asked
+    runtimes       message sizes, slots, slices, proxies, pipelines, packets, NVLS
+
+No float is rounded to a grid: with no latency and unlimited blocks, times are those of the fluid
+limit, exact but for double precision. What is not modelled: kernel launch, caches, PCIe below what
+the topology says, congestion control.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from forestcoll.arguments import whole
+from forestcoll.forest import Forest
+from forestcoll.program import Collective, Program, bus_factor
+from forestcoll.simulate.code import Coder, Played
+from forestcoll.simulate.fabric import Fabric, fabric
+from forestcoll.simulate.fifo import FifoCoder
+from forestcoll.simulate.onesided import OnesidedCoder
+from forestcoll.simulate.options import RULES, Options, Rule, Switching
+from forestcoll.simulate.timing import LinkUse, Span, Timing
+from forestcoll.simulate.trees import write_trees
+from forestcoll.topology import Topology
+
+__all__ = [
+    "RULES",
+    "LinkUse",
+    "Options",
+    "Rule",
+    "Span",
+    "Switching",
+    "Timing",
+    "run",
+    "run_forest",
+]
+
+MOST_BYTES = 2**50
+PIECES = 64
+"""Pieces of each tree of a forest alone."""
+DEFAULTS = Options()
+
+
+def run(
+    program: Program,
+    topology: Topology | Forest,
+    size: int,
+    *,
+    rule: Rule | None = None,
+    options: Options = DEFAULTS,
+    timeline: bool = False,
+) -> Timing:
+    """How long the program takes for `size` bytes, as nccl-tests counts them.
+
+    `topology`: where its ranks are, by their names, else in the order of the GPUs; or the forest
+    that it was made of, with no latencies but those of `options`. `rule`: of all links; None: of
+    each its own. Deterministic.
+
+    Raises PlanError where ranks do not fit, or the program gets stuck.
+    """
+    size = whole("size", size, 1, MOST_BYTES)
+    found = fabric(program, topology, rule, options)
+    coder = Coder(found, options)
+    first = program.ranks[0]
+    chunk = Fraction(size, max(1, first.input_chunks, first.output_chunks))
+    writer = FifoCoder if program.style == "fifo" else OnesidedCoder
+    writer(program, chunk, coder).write()
+    played = coder.play(timeline=timeline)
+    return _timing(played, found, size, rule, program.collective, program.n)
+
+
+def run_forest(
+    forest: Forest,
+    size: int,
+    *,
+    topology: Topology | None = None,
+    rule: Rule | None = None,
+    options: Options = DEFAULTS,
+    pieces: int = PIECES,
+    timeline: bool = False,
+) -> Timing:
+    """The same for a forest alone: a flow for each edge, every tree in so many `pieces`.
+
+    `topology`: where rules and latencies come from.
+    """
+    size, pieces = whole("size", size, 1, MOST_BYTES), whole("pieces", pieces, 1, 2**20)
+    forest = forest.expanded()
+    found = Fabric(forest.graph, topology, forest, rule, options)
+    coder = Coder(found, options)
+    write_trees(forest, coder, size, pieces)
+    played = coder.play(timeline=timeline)
+    return _timing(played, found, size, rule, forest.collective, forest.n)
+
+
+def _timing(
+    played: Played, found: Fabric, size: int, rule: Rule | None, collective: Collective, n: int
+) -> Timing:
+    algbw = size / played.time / 1000 if played.time else float("inf")
+    names, graph = found.graph.names, found.graph
+    links = tuple(
+        LinkUse(names[t], names[h], rate, moved, moved / (rate * 1000 * played.time or 1))
+        for t, h, rate, moved in zip(
+            graph.tail, graph.head, found.bandwidth, played.bytes, strict=True
+        )
+    )
+    spans = tuple(
+        Span(t.rank, t.block, o.step, start, end, o.op.value, o.peer, t.proxy)
+        for t, o, start, end in played.spans
+    )
+    busbw = algbw * float(bus_factor(collective, n))
+    return Timing(rule, size, played.time, algbw, busbw, played.transfers, links, spans)

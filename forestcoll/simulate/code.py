@@ -1,0 +1,245 @@
+"""Threads for the event engine: lists of waits, posts and transfers, in arrays.
+
+A thread is what does one thing after the other: a thread block, or a proxy that moves data for one.
+It runs through its segments, each of which repeats its operations. engine.hpp says what each
+operation does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from forestcoll.errors import PlanError
+from forestcoll.program import Op
+from forestcoll.simulate import _simulate
+from forestcoll.simulate.fabric import Fabric, Way
+from forestcoll.simulate.options import RULES, Options
+
+TAKE, REACH, POST, MOVE, FETCH, START, JOIN, DELAY = range(8)
+
+
+class Origin(NamedTuple):
+    """The instruction that an operation comes from."""
+
+    step: int
+    op: Op
+    peer: int = -1
+
+
+NOWHERE = Origin(-1, Op.NOP)
+
+
+class Size(NamedTuple):
+    """Bytes in all rounds of a loop but the last, and in that."""
+
+    full: float
+    last: float
+
+    def times(self, factor: float) -> Size:
+        """So many times as much."""
+        return Size(self.full * factor, self.last * factor)
+
+
+@dataclass(slots=True)
+class Thread:
+    """A thread in the making. `block` is -1 where a proxy works for several."""
+
+    rank: int
+    block: int
+    proxy: bool
+    origin: Origin = NOWHERE
+    operations: list[tuple[int, int, int, int, int]] = field(default_factory=list)
+    sizes: list[tuple[float, float, float]] = field(default_factory=list)
+    origins: list[Origin] = field(default_factory=list)
+    segments: list[tuple[int, int]] = field(default_factory=list)  # first operation, rounds
+
+    def loop(self, rounds: int) -> None:
+        """What follows is repeated so often."""
+        if not self.segments or self.segments[-1] != (len(self.operations), rounds):
+            self.segments.append((len(self.operations), rounds))
+
+    def take(self, counter: int) -> None:
+        """Waits for one more in the counter, and takes it."""
+        self._add(TAKE, counter, 1)
+
+    def reach(self, counter: int, amount: int, stride: int) -> None:
+        """Waits until so many, and `stride` more each round, have been posted."""
+        self._add(REACH, counter, amount, stride)
+
+    def post(self, counter: int, delay: float = 0.0) -> None:
+        """Posts one in the counter, some microseconds from now."""
+        self._add(POST, counter, 1, sizes=(delay, delay, 0.0))
+
+    def transfer(self, kind: int, route: int, size: Size, cap: float, post: int = -1) -> None:
+        """MOVE, FETCH or START: bytes over a route, at most `cap` bytes a microsecond."""
+        self._add(kind, route, post=post, sizes=(*size, cap))
+
+    def join(self) -> None:
+        """Waits for all transfers that were started."""
+        self._add(JOIN, 0)
+
+    def delay(self, full: float, last: float) -> None:
+        """Microseconds of work that no link sees."""
+        if full > 0 or last > 0:
+            self._add(DELAY, 0, sizes=(full, last, 0.0))
+
+    def _add(
+        self,
+        kind: int,
+        thing: int,
+        amount: int = 0,
+        stride: int = 0,
+        post: int = -1,
+        sizes: tuple[float, float, float] = (0.0, 0.0, 0.0),
+    ) -> None:
+        if not self.segments:
+            self.segments.append((0, 1))
+        self.operations.append((kind, thing, amount, stride, post))
+        self.sizes.append(sizes)
+        self.origins.append(self.origin)
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """What the engine says: microseconds, bytes per link, spans (thread, origin, start, end)."""
+
+    time: float
+    bytes: list[float]
+    spans: list[tuple[Thread, Origin, float, float]]
+    transfers: int
+
+
+class Coder:
+    """Threads, counters and routes of one simulation."""
+
+    def __init__(self, fabric: Fabric, options: Options) -> None:
+        self.fabric = fabric
+        self.options = options
+        self.threads: list[Thread] = []
+        self._counters: list[int] = []
+        self._routes: dict[Way, int] = {}
+        self._dealt: dict[tuple[int, int], list[float]] = {}
+        self._between: dict[tuple[int, int], list[tuple[int, float, int]]] = {}
+
+    def thread(self, rank: int, block: int, *, proxy: bool = False) -> Thread:
+        """A new thread for thread block `block` of `rank`, or a proxy of it."""
+        self.threads.append(Thread(rank, block, proxy))
+        return self.threads[-1]
+
+    def counter(self, value: int = 0) -> int:
+        """A new counter with so many in it."""
+        self._counters.append(value)
+        return len(self._counters) - 1
+
+    def route(self, way: Way) -> int:
+        """The number of a way."""
+        return self._routes.setdefault(way, len(self._routes))
+
+    def between(self, source: int, target: int, size: Size) -> int:
+        """The route that so many bytes from one rank to another take.
+
+        Where a forest has several ways between the two, they are dealt out by its weights.
+        """
+        ways = self._ways(source, target)
+        if len(ways) == 1:
+            return ways[0][0]
+        sent = self._dealt.setdefault((source, target), [0.0] * len(ways))
+        best = min(range(len(ways)), key=lambda i: ((sent[i] + size.full) / ways[i][2], i))
+        sent[best] += size.full
+        return ways[best][0]
+
+    def latency(self, source: int, target: int) -> float:
+        """Microseconds that a signal from one rank to another takes."""
+        return max(latency for _, latency, _ in self._ways(source, target))
+
+    def _ways(self, source: int, target: int) -> list[tuple[int, float, int]]:
+        found = self._between.get((source, target))
+        if found is None:
+            ways = self.fabric.ways(source, target)
+            found = [(self.route(way), way.latency, weight) for way, weight in ways]
+            self._between[source, target] = found
+        return found
+
+    def _rules(self) -> list[int]:
+        """The links' rules.
+
+        A link that no transfer can fill alone, for all come over narrower ones, carries several at
+        once, packet by packet, where else it would serve one after the other.
+        """
+        bandwidth, filled = self.fabric.bandwidth, [False] * len(self.fabric.bandwidth)
+        for way in self._routes:
+            before = float("inf")
+            for links in way.stages:
+                for link in links:
+                    filled[link] |= bandwidth[link] <= before
+                before = min([before, *(bandwidth[link] for link in links)])
+        fair, fifo = RULES.index("fair"), RULES.index("fifo")
+        return [
+            fair if rule == fifo and not alone else rule
+            for rule, alone in zip(self.fabric.rules, filled, strict=True)
+        ]
+
+    def play(self, *, timeline: bool = False) -> Played:
+        """Runs all threads. PlanError where some wait for ever."""
+        threads = [thread for thread in self.threads if thread.operations]
+        operations, sizes, segments = _tables(threads)
+        routes = [(way.latency, [list(links) for links in way.stages]) for way in self._routes]
+        time, moved, _, spans, stuck, transfers = _simulate.simulate(
+            [1000 * rate for rate in self.fabric.bandwidth],
+            self._rules(),
+            routes,
+            operations,
+            sizes,
+            segments,
+            self._counters,
+            len(threads),
+            self.options.switching == "cut-through",
+            self.options.seed,
+            timeline,
+        )
+        starts = np.cumsum([0, *(len(thread.operations) for thread in threads)])
+        if stuck:
+            raise _deadlock([(threads[t], threads[t].origins[o - starts[t]]) for t, o, _ in stuck])
+        found = [
+            (threads[t], threads[t].origins[o - starts[t]], start, end)
+            for t, o, _, start, end in spans
+        ]
+        return Played(time, moved, found, transfers)
+
+
+def _tables(
+    threads: list[Thread],
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    operations: list[tuple[int, int, int, int, int]] = []
+    sizes: list[tuple[float, float, float]] = []
+    segments: list[tuple[int, int, int, int]] = []
+    for number, thread in enumerate(threads):
+        first = len(operations)
+        ends = [*(start for start, _ in thread.segments[1:]), len(thread.operations)]
+        for (start, rounds), end in zip(thread.segments, ends, strict=True):
+            segments.append((number, first + start, first + end, rounds))
+        operations += thread.operations
+        sizes += thread.sizes
+    return (
+        np.array(operations, dtype=np.int32).reshape(-1, 5),
+        np.array(sizes, dtype=np.float64).reshape(-1, 3),
+        np.array(segments, dtype=np.int32).reshape(-1, 4),
+    )
+
+
+def _deadlock(stuck: list[tuple[Thread, Origin]]) -> PlanError:
+    blocks = [entry for entry in stuck if not entry[0].proxy] or stuck
+    thread, origin = blocks[0]
+    at = f"rank {thread.rank}, thread block {thread.block}, step {origin.step} ({origin.op.value})"
+    others = f", and {len(blocks) - 1} thread blocks more" if len(blocks) > 1 else ""
+    return PlanError(
+        f"the plan gets stuck: {at} waits for ever{others}; 'forestcoll verify' says why",
+        rule="RUN-DEADLOCK",
+        at=(thread.rank, thread.block, origin.step),
+    )
+
+
+__all__ = ["Coder", "Origin", "Played", "Size", "Thread"]

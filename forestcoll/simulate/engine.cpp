@@ -1,0 +1,412 @@
+#include "engine.hpp"
+
+#include <algorithm>
+#include <deque>
+#include <queue>
+#include <tuple>
+
+namespace forestcoll::simulate {
+
+namespace {
+
+constexpr double kSameTime = 1e-7;  // microseconds; what is nearer happens at once
+
+enum class What : std::int32_t { flow_ends, link_is_free, arrives, paced, posts, wakes };
+
+struct Event {
+  double time;
+  std::uint64_t number;
+  What what;
+  std::int32_t object;
+  std::int64_t detail;
+  bool operator>(const Event& other) const {
+    return time != other.time ? time > other.time : number > other.number;
+  }
+};
+
+struct Transfer {
+  std::int32_t route, thread, post, span;
+  double bytes, cap, start;
+  bool waits, here;  // the thread waits for it; until it is here, not only until it has left
+  std::int32_t begun;  // stages that have begun
+  std::int32_t over;  // stages, from the first, that all bytes have passed
+  std::vector<std::int32_t> open;  // per stage, links and flows that are not done with it
+  std::vector<std::int32_t> queued;  // per stage, links whose queue it waits in
+  bool paced;  // nothing but the thread's own speed held it up
+};
+
+struct Line {
+  std::deque<std::pair<std::int32_t, std::int32_t>> waiting;  // transfer, stage
+  std::int32_t transfer = -1, stage = -1;
+};
+
+struct Thread {
+  std::int32_t segment = 0, end = 0, operation = 0, round = 0;
+  std::int32_t under_way = 0;  // transfers that it has started
+  bool waits = false, joins = false, ready = false;
+};
+
+class Engine {
+ public:
+  Engine(const Network& network, const std::vector<Route>& routes, const Code& code,
+         bool cut_through, std::uint64_t seed, bool timeline)
+      : network_(network),
+        routes_(routes),
+        code_(code),
+        cut_through_(cut_through),
+        seed_(seed),
+        timeline_(timeline),
+        sharing_(network.capacity),
+        lines_(network.capacity.size()),
+        posted_(code.counters),
+        taken_(code.counters.size()),
+        sleepers_(code.counters.size()),
+        threads_(code.threads) {
+    outcome_.bytes.resize(network.capacity.size());
+    outcome_.ends.resize(code.threads);
+  }
+
+  Outcome run(void (*poll)()) {
+    begin();
+    std::uint64_t seen = 0;
+    while (true) {
+      while (!ready_.empty()) advance(next_ready());
+      for (int flow : sharing_.settle(now_)) {
+        const Flow& f = sharing_.flows[flow];
+        at(now_ + f.left / f.rate, What::flow_ends, flow, f.version);
+      }
+      if (events_.empty()) break;
+      now_ = std::max(now_, events_.top().time);
+      while (!events_.empty() && events_.top().time <= now_ + kSameTime) {
+        const Event event = events_.top();
+        events_.pop();
+        handle(event);
+        if (!(++seen & 0xffff)) poll();
+      }
+    }
+    for (std::int32_t t = 0; t < code_.threads; ++t) {
+      const Thread& thread = threads_[t];
+      if (thread.segment < thread.end)
+        outcome_.stuck.push_back({t, thread.operation, thread.round});
+    }
+    return std::move(outcome_);
+  }
+
+ private:
+  void begin() {
+    const auto& segments = code_.segments;
+    for (std::int32_t s = 0; s < static_cast<std::int32_t>(segments.size()); ++s) {
+      Thread& thread = threads_[segments[s].thread];
+      if (thread.end == 0) {
+        thread.segment = s;
+        thread.operation = segments[s].first;
+      }
+      thread.end = s + 1;
+    }
+    for (std::int32_t t = 0; t < code_.threads; ++t)
+      if (threads_[t].end) wake(t);
+  }
+
+  std::int32_t next_ready() {
+    if (seed_) {  // xorshift64*
+      seed_ ^= seed_ >> 12, seed_ ^= seed_ << 25, seed_ ^= seed_ >> 27;
+      std::swap(ready_.front(), ready_[(seed_ * 2685821657736338717ull >> 33) % ready_.size()]);
+    }
+    const std::int32_t t = ready_.front();
+    ready_.pop_front();
+    threads_[t].ready = false;
+    return t;
+  }
+
+  void wake(std::int32_t t) {
+    if (!threads_[t].ready) ready_.push_back(t);
+    threads_[t].ready = true;
+  }
+
+  void at(double time, What what, std::int32_t object, std::int64_t detail = 0) {
+    events_.push({time, number_++, what, object, detail});
+  }
+
+  // Lets a thread do what it can.
+  void advance(std::int32_t t) {
+    Thread& thread = threads_[t];
+    while (thread.segment < thread.end) {
+      const Segment& segment = code_.segments[thread.segment];
+      if (thread.operation == segment.end) {
+        if (++thread.round < segment.rounds) {
+          thread.operation = segment.first;
+        } else {
+          thread.round = 0;
+          if (++thread.segment < thread.end)
+            thread.operation = code_.segments[thread.segment].first;
+        }
+        continue;
+      }
+      if (segment.rounds == 0) {
+        thread.operation = segment.end;
+        continue;
+      }
+      if (!execute(t, thread, segment)) return;
+      ++thread.operation;
+    }
+    outcome_.ends[t] = now_;
+    outcome_.time = std::max(outcome_.time, now_);
+  }
+
+  // Does a thread's operation; false while that has to wait.
+  bool execute(std::int32_t t, Thread& thread, const Segment& segment) {
+    const Operation& o = code_.operations[thread.operation];
+    const double size = thread.round + 1 < segment.rounds ? o.full : o.last;
+    switch (o.kind) {
+      case Kind::take:
+        if (posted_[o.object] - taken_[o.object] < o.amount) return sleep(t, o.object);
+        taken_[o.object] += o.amount;
+        return true;
+      case Kind::reach:
+        if (posted_[o.object] < o.amount + static_cast<std::int64_t>(o.stride) * thread.round)
+          return sleep(t, o.object);
+        return true;
+      case Kind::post:
+        if (o.full > 0)
+          at(now_ + o.full, What::posts, o.object, o.amount);
+        else
+          post(o.object, o.amount);
+        return true;
+      case Kind::join:
+        thread.joins = thread.under_way > 0;
+        return !thread.joins;
+      case Kind::delay:
+        if (thread.waits) {
+          thread.waits = false;
+          return true;
+        }
+        if (size <= 0) return true;
+        thread.waits = true;
+        note(t, thread, now_ + size);
+        at(now_ + size, What::wakes, t);
+        return false;
+      default:
+        break;
+    }
+    if (o.kind == Kind::start) {
+      ++thread.under_way;
+      start(t, thread, o, size);
+      return true;
+    }
+    if (thread.waits) {  // the transfer that it waited for is over
+      thread.waits = false;
+      return true;
+    }
+    thread.waits = true;
+    start(t, thread, o, size);
+    return false;
+  }
+
+  bool sleep(std::int32_t t, std::int32_t counter) {
+    sleepers_[counter].push_back(t);
+    return false;
+  }
+
+  void post(std::int32_t counter, std::int64_t amount) {
+    posted_[counter] += amount;
+    if (sleepers_[counter].empty()) return;
+    for (std::int32_t t : sleepers_[counter]) wake(t);
+    sleepers_[counter].clear();
+  }
+
+  std::int32_t note(std::int32_t t, const Thread& thread, double end) {
+    if (!timeline_) return -1;
+    outcome_.spans.push_back({t, thread.operation, thread.round, now_, end});
+    return static_cast<std::int32_t>(outcome_.spans.size()) - 1;
+  }
+
+  // --- transfers ---------------------------------------------------------------------------------
+
+  void start(std::int32_t t, const Thread& thread, const Operation& o, double bytes) {
+    std::int32_t number;
+    if (free_.empty()) {
+      number = static_cast<std::int32_t>(transfers_.size());
+      transfers_.emplace_back();
+    } else {
+      number = free_.back();
+      free_.pop_back();
+    }
+    ++outcome_.transfers;
+    const Route& route = routes_[o.object];
+    Transfer& transfer = transfers_[number];
+    transfer.route = o.object;
+    transfer.thread = t;
+    transfer.post = o.post;
+    transfer.span = note(t, thread, now_);
+    transfer.bytes = bytes;
+    transfer.cap = o.cap > 0 ? o.cap : kUnlimited;
+    transfer.waits = o.kind != Kind::start;
+    transfer.here = o.kind == Kind::fetch;
+    transfer.begun = transfer.over = 0;
+    transfer.open.assign(route.stages.size(), 0);
+    transfer.queued.assign(route.stages.size(), 0);
+    for (const Stage& stage : route.stages) {
+      for (int link : stage.shared) outcome_.bytes[link] += bytes;
+      for (int link : stage.queued) outcome_.bytes[link] += bytes;
+    }
+    transfer.paced = true;
+    const bool waits_in_queues = std::any_of(route.stages.begin(), route.stages.end(),
+                                             [](const Stage& s) { return !s.queued.empty(); });
+    if (waits_in_queues && transfer.cap < kUnlimited && bytes > 0) {
+      transfer.paced = false;
+      at(now_ + bytes / transfer.cap, What::paced, number);
+    }
+    if (bytes <= 0) {
+      transfer.begun = transfer.over = static_cast<std::int32_t>(route.stages.size());
+      leave(number);
+      return;
+    }
+    begin_stage(number);
+  }
+
+  // The head of the transfer has come to its next stage.
+  void begin_stage(std::int32_t number) {
+    const Route& route = routes_[transfers_[number].route];
+    while (true) {
+      Transfer& transfer = transfers_[number];
+      if (transfer.begun == static_cast<std::int32_t>(route.stages.size())) return;
+      const std::int32_t s = transfer.begun++;
+      const Stage& stage = route.stages[s];
+      transfer.open[s] = static_cast<std::int32_t>(stage.queued.size() + !stage.shared.empty());
+      transfer.queued[s] = static_cast<std::int32_t>(stage.queued.size());
+      if (!stage.shared.empty()) {
+        const double weight = route.weighted ? transfer.bytes : 1;
+        const double cap = std::min(transfer.cap, route.narrowest);
+        const int flow = sharing_.add(stage.shared, transfer.bytes, weight, cap, now_);
+        sharing_.flows[flow].transfer = number;
+        sharing_.flows[flow].stage = s;
+      }
+      for (int link : stage.queued) {
+        lines_[link].waiting.emplace_back(number, s);
+        if (lines_[link].transfer < 0) serve(link);
+      }
+      // Served at once everywhere? Then the head is at the next stage.
+      if (!cut_through_ || transfers_[number].queued[s] || transfers_[number].begun != s + 1) return;
+    }
+  }
+
+  // The link takes the next transfer that waits for it, if there is one.
+  void serve(int link) {
+    Line& line = lines_[link];
+    if (line.waiting.empty()) {
+      line.transfer = -1;
+      return;
+    }
+    std::tie(line.transfer, line.stage) = line.waiting.front();
+    line.waiting.pop_front();
+    Transfer& transfer = transfers_[line.transfer];
+    --transfer.queued[line.stage];
+    at(now_ + transfer.bytes / network_.capacity[link], What::link_is_free, link);
+  }
+
+  void part_done(std::int32_t number, std::int32_t s) {
+    --transfers_[number].open[s];
+    pass(number);
+  }
+
+  // Moves on what says how far all of the transfer's bytes are.
+  void pass(std::int32_t number) {
+    const auto stages = static_cast<std::int32_t>(routes_[transfers_[number].route].stages.size());
+    while (transfers_[number].over < transfers_[number].begun &&
+           transfers_[number].open[transfers_[number].over] == 0) {
+      ++transfers_[number].over;
+      if (transfers_[number].over == transfers_[number].begun) begin_stage(number);
+    }
+    if (transfers_[number].over == stages && transfers_[number].paced) leave(number);
+  }
+
+  // The last byte has left the last link.
+  void leave(std::int32_t number) {
+    Transfer& transfer = transfers_[number];
+    const double latency = routes_[transfer.route].latency;
+    if (transfer.span >= 0) outcome_.spans[transfer.span].end = now_;
+    if (transfer.waits && !transfer.here) wake(transfer.thread);
+    if (latency > 0)
+      at(now_ + latency, What::arrives, number);
+    else
+      arrive(number);
+  }
+
+  void arrive(std::int32_t number) {
+    const Transfer& transfer = transfers_[number];
+    Thread& thread = threads_[transfer.thread];
+    if (transfer.waits && transfer.here) wake(transfer.thread);
+    if (!transfer.waits && --thread.under_way == 0 && thread.joins) {
+      thread.joins = false;
+      wake(transfer.thread);
+    }
+    outcome_.time = std::max(outcome_.time, now_);
+    if (transfer.post >= 0) post(transfer.post, 1);
+    free_.push_back(number);
+  }
+
+  void handle(const Event& event) {
+    switch (event.what) {
+      case What::flow_ends: {
+        const Flow& flow = sharing_.flows[event.object];
+        if (!flow.active || flow.version != static_cast<std::uint32_t>(event.detail)) return;
+        const std::int32_t number = flow.transfer, stage = flow.stage;
+        sharing_.remove(event.object);
+        part_done(number, stage);
+        return;
+      }
+      case What::link_is_free: {
+        const std::int32_t number = lines_[event.object].transfer;
+        const std::int32_t stage = lines_[event.object].stage;
+        serve(event.object);
+        const std::int32_t next = lines_[event.object].transfer;
+        if (next >= 0) served(next, lines_[event.object].stage);
+        part_done(number, stage);
+        return;
+      }
+      case What::arrives:
+        return arrive(event.object);
+      case What::paced:
+        transfers_[event.object].paced = true;
+        return pass(event.object);
+      case What::posts:
+        return post(event.object, event.detail);
+      case What::wakes:
+        return wake(event.object);
+    }
+  }
+
+  // A transfer that waited in a queue is served now: its head goes on when it is served everywhere.
+  void served(std::int32_t number, std::int32_t s) {
+    const Transfer& transfer = transfers_[number];
+    if (cut_through_ && !transfer.queued[s] && transfer.begun == s + 1) begin_stage(number);
+  }
+
+  const Network& network_;
+  const std::vector<Route>& routes_;
+  const Code& code_;
+  const bool cut_through_;
+  std::uint64_t seed_;
+  const bool timeline_;
+  Sharing sharing_;
+  std::vector<Line> lines_;
+  std::vector<Transfer> transfers_;
+  std::vector<std::int32_t> free_;
+  std::vector<std::int64_t> posted_, taken_;
+  std::vector<std::vector<std::int32_t>> sleepers_;
+  std::vector<Thread> threads_;
+  std::deque<std::int32_t> ready_;
+  std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
+  std::uint64_t number_ = 0;
+  double now_ = 0;
+  Outcome outcome_;
+};
+
+}  // namespace
+
+Outcome run(const Network& network, const std::vector<Route>& routes, const Code& code,
+            bool cut_through, std::uint64_t seed, bool timeline, void (*poll)()) {
+  return Engine(network, routes, code, cut_through, seed, timeline).run(poll);
+}
+
+}  // namespace forestcoll::simulate

@@ -1,0 +1,133 @@
+"""The links that a program's ranks use: capacity, rule, latency, and the ways between ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+from forestcoll.errors import PlanError, TopologyError
+from forestcoll.forest import Forest
+from forestcoll.graph import CapacityGraph
+from forestcoll.program import Program
+from forestcoll.routes import Pair, Path, Routes, routes
+from forestcoll.simulate.options import RULES, Options, Rule
+from forestcoll.topology import Topology
+
+Stages = tuple[tuple[int, ...], ...]
+"""Links that are crossed one stage after the other; those of a stage at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """Links of the stages, and microseconds that the last byte takes beyond their rates."""
+
+    stages: Stages
+    latency: float
+
+
+class Fabric:
+    """The links of a graph with their rules and latencies; `ways` are those between ranks."""
+
+    def __init__(
+        self,
+        graph: CapacityGraph,
+        topology: Topology | None,
+        forest: Forest | None,
+        rule: Rule | None,
+        options: Options,
+    ) -> None:
+        self.graph = graph
+        self.number = {ends: e for e, ends in enumerate(zip(graph.tail, graph.head, strict=True))}
+        self.bandwidth = [float(graph.bandwidth(e)) for e in range(len(graph.tail))]  # GB/s
+        self.rules = _rules(graph, topology, rule)
+        self.latencies = _latencies(graph, topology, options)
+        self._signal = options.signal
+        self._routes: Routes = routes(graph, forest)
+        self._ways: dict[Path, Way] = {}
+
+    def ways(self, source: int, target: int) -> list[tuple[Way, int]]:
+        """The ways from rank `source` to rank `target`, each with its weight."""
+        pair: Pair = (source, target)
+        paths = self._routes.split.get(pair) or ((self._routes.ways[pair], 1),)
+        return [(self.way(path), weight) for path, weight in paths]
+
+    def way(self, path: Path) -> Way:
+        """The way over these nodes."""
+        found = self._ways.get(path)
+        if found is None:
+            links = [self.number[ends] for ends in pairwise(path)]
+            found = Way(tuple((link,) for link in links), self.delay(links))
+            self._ways[path] = found
+        return found
+
+    def delay(self, links: list[int]) -> float:
+        """Microseconds of these links one after the other, and of what tells of the end."""
+        return sum(self.latencies[link] for link in links) + self._signal
+
+    def switch(self, ranks: tuple[int, ...]) -> int:
+        """The switch that copies and adds for all these ranks: a neighbour of each, both ways."""
+        graph, nodes = self.graph, [self.graph.ranks[r] for r in ranks]
+        for able in (True, False):
+            for v in range(graph.n):
+                joined = all((n, v) in self.number and (v, n) in self.number for n in nodes)
+                if joined and not graph.gpu[v] and able in (graph.multicast[v], False):
+                    return v
+        names = ", ".join(graph.names[v] for v in nodes[:4])
+        raise PlanError(f"no switch is linked to all of {names}{', ...' * (len(nodes) > 4)}")
+
+
+def fabric(
+    program: Program, topology: Topology | Forest, rule: Rule | None, options: Options
+) -> Fabric:
+    """The fabric of a topology, or of the graph of a forest, whose ways are those of its trees.
+
+    Raises PlanError where its ranks are not the program's.
+    """
+    if isinstance(topology, Forest):
+        forest = topology.expanded()
+        if forest.n != program.n:
+            raise PlanError(
+                f"the plan is for {program.n} ranks, the forest of {forest.name} for {forest.n}"
+            )
+        return Fabric(forest.graph, None, forest, rule, options)
+    return Fabric(graph_of(program, topology), topology, None, rule, options)
+
+
+def graph_of(program: Program, topology: Topology) -> CapacityGraph:
+    """The graph whose ranks are the program's: its names, else all GPUs in their order."""
+    named = len(program.names) == program.n and all(n in topology.nodes for n in program.names)
+    if named:
+        return CapacityGraph.from_topology(topology, program.names, relays="all")
+    if len(topology.gpus) != program.n:
+        raise PlanError(
+            f"the plan is for {program.n} ranks; {topology.name} has {len(topology.gpus)} GPUs, "
+            "and the plan does not say which of them are its ranks"
+        )
+    return CapacityGraph.from_topology(topology)
+
+
+def rule_of(graph: CapacityGraph, tail: int, head: int) -> Rule:
+    """What a link does where nothing is said: messages queue at what leaves a box, else share."""
+    boxes = {graph.box(tail), graph.box(head)}
+    inside = {graph.box(rank) for rank in graph.ranks} - {""}
+    return "fifo" if len(boxes) > 1 and boxes & inside else "fair"
+
+
+def _rules(graph: CapacityGraph, topology: Topology | None, rule: Rule | None) -> list[int]:
+    if rule is not None:
+        if rule not in RULES:
+            raise TopologyError(f"rule is {', '.join(RULES[:-1])} or {RULES[-1]}, not {rule!r}")
+        return [RULES.index(rule)] * len(graph.tail)
+    stated = {} if topology is None else topology.rules()
+    names = graph.names
+    return [
+        RULES.index(stated.get((names[t], names[h])) or rule_of(graph, t, h))
+        for t, h in zip(graph.tail, graph.head, strict=True)
+    ]
+
+
+def _latencies(graph: CapacityGraph, topology: Topology | None, options: Options) -> list[float]:
+    if options.latency is not None or topology is None:
+        return [options.latency or 0.0] * len(graph.tail)
+    stated, names = topology.latencies(), graph.names
+    return [float(stated[names[t], names[h]]) for t, h in zip(graph.tail, graph.head, strict=True)]
