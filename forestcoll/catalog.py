@@ -103,16 +103,37 @@ def load(
 
 def _load_file(path: Path, settings: Mapping[str, str]) -> Topology:
     text = read_text(path)
-    if re.search(r"^format:", text, re.MULTILINE):
+    if is_topology_file(text):
         return loads_topology(text, str(path), settings)
     from forestcoll import readers
 
     if readers.format_of(text) is None:
         return loads_topology(text, str(path), settings)
-    return readers.loads(text, str(path), settings, machine)
+    return _load_dump(text, str(path), settings)
 
 
-def machine(name: str) -> Topology:
+def is_topology_file(text: str) -> bool:
+    """Whether `text` says that it is this project's own format."""
+    return re.search(r"^format:", text, re.MULTILINE) is not None
+
+
+def _load_dump(text: str, source: str, settings: Mapping[str, str]) -> Topology:
+    """What another tool wrote; of one machine, `boxes` of it where the settings ask for them."""
+    from forestcoll import compose, readers
+
+    own, network = compose.split_settings(settings)
+    if not network:
+        return readers.loads(text, source, own, machine)
+    found = readers.read(text, source, own, machine)
+    if isinstance(found, readers.Fabric):
+        raise TopologyError(
+            f"{source}: a fabric of hosts, and {next(iter(network))} is for boxes of one machine: "
+            "'forestcoll topology compose MACHINE --fabric FILE' puts machines into its hosts"
+        )
+    return compose.compose_boxes(found, network)
+
+
+def machine(name: str, settings: Mapping[str, str] = NO_SETTINGS) -> Topology:
     """One machine of the catalogue, node ids without its box, its ports to the network in
     `adapters`. Raises `TopologyError` for an entry that is not one of machines."""
     if name.removesuffix(".yaml") not in names():
@@ -123,7 +144,7 @@ def machine(name: str) -> Topology:
             f"'{name}' of the catalogue is a fabric, not a machine; machines are "
             f"{', '.join(_machines())}"
         )
-    pair = loads_topology(source(name), name, {"boxes": "2"})
+    pair = loads_topology(source(name), name, {**settings, "boxes": "2"})
     prefix = "box0/"
     nodes = {
         node.removeprefix(prefix): kind

@@ -97,7 +97,7 @@ def test_pcie_and_sockets() -> None:
     assert [(a.name, a.bandwidth, a.near) for a in topology.adapters] == [
         ("mlx5_0", None, ("gpu0", "gpu1"))
     ]
-    assert load(TWO_SOCKETS, port="12.5").adapters[0].bandwidth == Fraction(25, 2)
+    assert load(TWO_SOCKETS, port_rate="12.5").adapters[0].bandwidth == Fraction(25, 2)
     assert any("hwloc sees it only with NVML" in note for note in topology.notes)
     with pytest.raises(TopologyError, match="no matrix of NVLink joins all 3 GPUs; leave pcie"):
         load(TWO_SOCKETS, pcie="never")

@@ -94,7 +94,7 @@ def test_pairs_of_gpus_need_what_the_file_lacks() -> None:
 
 
 def test_pcie_switches_and_legend() -> None:
-    topology = load(PAIRS, nvlink="20", pcie_rate="24", socket_rate="16", port="25")
+    topology = load(PAIRS, nvlink="20", pcie_rate="24", socket_rate="16", port_rate="25")
     directed = topology.directed()
     assert directed["gpu0", "pcie0"] == 24  # both are PIX to NIC0
     assert directed["pcie0", "cpu0"] == 24

@@ -13,14 +13,13 @@ from collections.abc import Sequence
 import click
 
 import forestcoll
-from forestcoll.cli import commands, completion, hints, signals, streams, talk
+from forestcoll.cli import commands, completion, hints, machines, signals, streams, talk
 from forestcoll.cli.degrade import degrade
 from forestcoll.cli.deploy import deploy
 from forestcoll.cli.front import front
 from forestcoll.cli.lab import lab
 from forestcoll.cli.run import run
 from forestcoll.cli.timing import time
-from forestcoll.cli.topology import topology
 from forestcoll.errors import ForestCollError
 
 
@@ -147,7 +146,7 @@ cli.add_command(degrade)
 cli.add_command(run)
 cli.add_command(time)
 cli.add_command(lab)
-cli.add_command(topology)
+cli.add_command(machines.topology)  # with what that module adds to it
 
 
 def _add_quiet(command: click.Command) -> None:

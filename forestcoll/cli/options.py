@@ -13,6 +13,7 @@ import click
 
 from forestcoll import pipeline, targets
 from forestcoll.budget import Budget
+from forestcoll.cli import talk
 from forestcoll.cli.completion import (
     ParamType,
     RanksType,
@@ -180,8 +181,11 @@ def load(
     without: tuple[str, ...] = (),
     scale: tuple[str, ...] = (),
 ) -> Topology:
-    """The topology of that name or file, as `--set`, `--without` and `--scale` ask for it."""
-    return _load(name, _settings(pairs), without, scale)
+    """The topology of that name or file, as `--set`, `--without` and `--scale` ask for it.
+
+    What a dump could not tell, and was assumed, is said.
+    """
+    return _load(name, settings_of(pairs), without, scale)
 
 
 def _load(
@@ -191,6 +195,8 @@ def _load(
 
     with guarded(name, size_of(name)):
         topology = catalog.load(name, settings)
+    for text in topology.notes:
+        talk.note(text)
     if not without and not scale:
         return topology
     from forestcoll.edit import edit, parse_scale
@@ -198,7 +204,7 @@ def _load(
     return edit(topology, without, [parse_scale(text) for text in scale])
 
 
-def _settings(pairs: tuple[tuple[str, str], ...]) -> dict[str, str]:
+def settings_of(pairs: tuple[tuple[str, str], ...]) -> dict[str, str]:
     """`--set` options as a mapping; the same name twice is a usage error."""
     found: dict[str, str] = {}
     for name, value in pairs:
@@ -297,7 +303,7 @@ def problem_options(
             raise click.UsageError(f"--shares is for {' and '.join(PARTED)}, not for {collective}")
         problem = Problem(
             topology=topology,
-            settings=_settings(pairs),
+            settings=settings_of(pairs),
             collective=collective,
             root=root,
             ranks=_entries("--ranks", ranks),

@@ -18,6 +18,17 @@ from forestcoll.readers.inside import NO_MACHINES, Machines
 from forestcoll.topology import Topology
 from forestcoll.topology.file import NO_SETTINGS
 
+__all__ = [
+    "FORMATS",
+    "Fabric",
+    "Format",
+    "find_format",
+    "format_of",
+    "loads",
+    "read",
+    "settings_of",
+]
+
 SAMPLE = 65_536
 """Characters of a file that are looked at to recognise its format."""
 
@@ -32,6 +43,7 @@ class Format:
     module: str
     recognise: Callable[[str], bool]
     machine: bool = False  # links between GPUs may come from a machine of the catalogue
+    fabric: bool = False  # of hosts, whose insides are not in it
 
 
 def _is_xml(text: str) -> bool:
@@ -127,11 +139,26 @@ FORMATS = (
         "ibnetdiscover > fabric.out",
         "ibnetdiscover",
         _is_ibnetdiscover,
+        fabric=True,
     ),
-    Format("netq", "NetQ's graph", "NetQ's topologyGraph API (JSON)", "netq_json", _is_netq),
+    Format(
+        "netq",
+        "NetQ's graph",
+        "NetQ's topologyGraph API (JSON)",
+        "netq_json",
+        _is_netq,
+        fabric=True,
+    ),
     Format("infragraph", "InfraGraph", "the tool that wrote it", "infragraph", _is_infragraph),
     Format("model", "a model of racks and blocks", "", "rack_model", _is_model),
-    Format("csv", "list of links in CSV", "your cabling list or LLDP table", "links_csv", _is_csv),
+    Format(
+        "csv",
+        "list of links in CSV",
+        "your cabling list or LLDP table",
+        "links_csv",
+        _is_csv,
+        fabric=True,
+    ),
 )
 
 
@@ -149,6 +176,12 @@ def find_format(name: str) -> Format:
         hint = did_you_mean(name, names) or f"; formats are {', '.join(names)}"
         raise TopologyError(f"no format is called '{name[:60]}'{hint}")
     return found
+
+
+def settings_of(form: Format) -> tuple[str, ...]:
+    """Names of the settings that the format's reader knows."""
+    module = import_module(f"forestcoll.readers.{form.module}")
+    return tuple(setting.name for setting in module.SETTINGS)
 
 
 def read(

@@ -25,7 +25,7 @@ from forestcoll.topology.file import NO_SETTINGS
 SETTINGS = (
     Setting("pcie", "whether PCIe counts", ("auto", "always", "never")),
     Setting("nvswitches", "NVSwitches: one node, or each its own", ("merged", "each")),
-    Setting("port", "GB/s of a network port", rate=True),
+    Setting("port_rate", "GB/s of a network port", rate=True),
     MACHINE,
 )
 MATRICES = ("NVLinkBandwidth", "XGMIBandwidth")
@@ -73,9 +73,10 @@ class _Reader:
     def topology(self, machines: Machines) -> Topology:
         name, machine = slug(PurePath(self.source).stem), self.values.text("machine")
         adapters = tuple(self.adapters())
-        if adapters and not self.values.given("port"):
+        if adapters and not self.values.given("port_rate"):
             self.notes.append(
-                f"{len(adapters)} network ports; their rates are not in the file (--set port=GB/s)"
+                f"{len(adapters)} network ports; their rates are not in the file "
+                "(--set port_rate=GB/s)"
             )
         if machine:
             bare = Topology(name, self.nodes, (), adapters, tuple(self.notes))
@@ -204,7 +205,7 @@ class _Reader:
             while above is not None and not near:
                 near = tuple(self.ids[id(e)] for e in above.walk() if id(e) in self.ids)
                 above = above.parent
-            yield Adapter([*rdma, *names, f"nic-{bus}"][0], self.values.rate("port"), near)
+            yield Adapter([*rdma, *names, f"nic-{bus}"][0], self.values.rate("port_rate"), near)
 
 
 def _is_gpu(element: Element) -> bool:

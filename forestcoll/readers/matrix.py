@@ -20,7 +20,7 @@ PCIE_SETTINGS = (
     Setting("pcie", "whether PCIe counts", ("auto", "always", "never")),
     Setting("pcie_rate", "GB/s of the GPUs' PCIe (x16: generation 3 12, 4 24, 5 48)", rate=True),
     Setting("socket_rate", "GB/s between two sockets", rate=True),
-    Setting("port", "GB/s of a network port", rate=True),
+    Setting("port_rate", "GB/s of a network port", rate=True),
     MACHINE,
 )
 

@@ -81,7 +81,7 @@ def loads(
     notes: list[str] = []
     if adapters and adapters[0].bandwidth is None:
         notes.append(
-            f"{len(adapters)} network ports; their rates are not in the file (--set port=GB/s)"
+            f"{len(adapters)} network ports; their rates are not in the file (--set port_rate=GB/s)"
         )
     name = slug(PurePath(source).stem)
     machine = values.text("machine")
@@ -281,4 +281,4 @@ def _adapters(matrix: Matrix, values: Values) -> Iterator[Adapter]:
         }
         least = min(level.values(), default=9)
         near = tuple(gpu.lower() for gpu in matrix.gpus if level.get(gpu) == least)
-        yield Adapter(matrix.legend.get(name, name), values.rate("port"), near)
+        yield Adapter(matrix.legend.get(name, name), values.rate("port_rate"), near)

@@ -9,7 +9,10 @@ from collections.abc import Mapping
 from typing import NoReturn
 
 from forestcoll.errors import TopologyError
+from forestcoll.readers.settings import Setting
 from forestcoll.topology.file import NO_SETTINGS
+
+SETTINGS: tuple[Setting, ...] = ()
 
 
 def loads(text: str, source: str, settings: Mapping[str, str] = NO_SETTINGS) -> NoReturn:

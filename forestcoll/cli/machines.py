@@ -1,0 +1,196 @@
+"""`forestcoll topology import, compose, ...`: what real machines say of themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+
+from forestcoll.cli import writing
+from forestcoll.cli.completion import FileType, TopologyType, WordType
+from forestcoll.cli.hints import examples
+from forestcoll.cli.options import set_option, settings_of
+from forestcoll.cli.talk import note, put, say
+from forestcoll.cli.topology import topology
+
+if TYPE_CHECKING:
+    from forestcoll.topology import Topology
+
+F = TypeVar("F", bound=Callable[..., object])
+
+FORMATS = (
+    "nccl-xml",
+    "rccl-xml",
+    "nvidia-smi",
+    "rocm-smi",
+    "hwloc-xml",
+    "infragraph",
+    "ibnetdiscover",
+    "csv",
+    "netq",
+)
+NETWORKS = ("single", "rail", "fat-tree")
+
+__all__ = ["topology"]
+
+
+def output_options(command: F) -> F:
+    """`--output` and `--force`, of one file."""
+    command = click.option("--force", is_flag=True, help="Overwrite the file.")(command)
+    return click.option(
+        "--output",
+        "-o",
+        type=FileType(),
+        default="-",
+        metavar="FILE|-",
+        help="Default: standard output.",
+    )(command)
+
+
+def fabric_options(command: F) -> F:
+    """Which hosts of a fabric, and which port is which."""
+    command = click.option(
+        "--ports",
+        metavar="NAME,...",
+        help="Use these network ports of the machine alone: names or globs.",
+    )(command)
+    command = click.option(
+        "--port",
+        "port_map",
+        multiple=True,
+        metavar="NAME=TARGET",
+        help="A port of the fabric is this port of the machine (mlx5_3=nic0), serves these GPUs "
+        "(HCA-1=gpu0+gpu1), or is not used (=none). NAME may be a glob, or a|b. Repeatable.",
+    )(command)
+    return click.option(
+        "--hosts",
+        metavar="NAME,...",
+        help="Hosts of the fabric that take part: names or globs. Default: all.",
+    )(command)
+
+
+@topology.command(
+    "import",
+    epilog=examples(
+        "forestcoll topology import H100-topology.xml -o my.yaml",
+        "forestcoll topology import ndv5-topo.xml --machine dgx-h100",
+        "forestcoll topology import nccl.xml fabric.out --hosts 'dgx*' -o cluster.yaml",
+    ),
+)
+@click.argument("sources", nargs=-1, required=True, type=FileType(), metavar="FILE...")
+@click.option(
+    "--from", "form", type=WordType(FORMATS), help="The first file's format. Default: recognised."
+)
+@click.option(
+    "--machine",
+    metavar="NAME",
+    help="Catalogue entry whose links between GPUs stand in for those that the file lacks.",
+)
+@set_option
+@fabric_options
+@output_options
+def import_(
+    sources: tuple[str, ...],
+    form: str | None,
+    machine: str | None,
+    pairs: tuple[tuple[str, str], ...],
+    hosts: str | None,
+    port_map: tuple[str, ...],
+    ports: str | None,
+    output: str,
+    force: bool,
+) -> None:
+    """A topology file from what other tools write of a machine, a fabric, or one of each.
+
+    Read are NCCL's and RCCL's topology XML, nvidia-smi topo -m, rocm-smi --showtopo, hwloc XML,
+    InfraGraph, ibnetdiscover, CSV lists of links, NetQ's graph (docs/real-machines.md).
+    """
+    from forestcoll import assemble
+
+    _prepare(output, force)
+    settings = _with_options(pairs, machine=machine, hosts=hosts, ports=ports)
+    found = assemble.import_files(sources, settings, form or "", port_map)
+    _finish(found, f"forestcoll topology import {' '.join(sources)}", output, force)
+
+
+@topology.command(
+    epilog=examples(
+        "forestcoll topology compose H100-topology.xml --fabric rail --boxes 4 -o cluster.yaml",
+        "forestcoll topology compose dgx-h100 --fabric fabric.out --hosts 'dgx*' \\",
+        "    --port 'HCA-1|mlx5_0=gpu0+gpu1' --port 'HCA-2|mlx5_1=gpu2+gpu3'",
+    )
+)
+@click.argument("machine", type=TopologyType(), metavar="FILE|NAME")
+@click.option(
+    "--fabric",
+    default="single",
+    show_default=True,
+    metavar="KIND|FILE",
+    help="single (one switch), rail, fat-tree, or the file of a fabric: ibnetdiscover, CSV, NetQ.",
+)
+@click.option("--boxes", type=click.IntRange(1, 100_000), metavar="N", help="How many machines.")
+@set_option
+@fabric_options
+@output_options
+def compose(
+    machine: str,
+    fabric: str,
+    boxes: int | None,
+    pairs: tuple[tuple[str, str], ...],
+    hosts: str | None,
+    port_map: tuple[str, ...],
+    ports: str | None,
+    output: str,
+    force: bool,
+) -> None:
+    """A cluster: one machine (a dump, or a name of the catalogue) many times on a network.
+
+    --set takes the settings of the machine's file, of the fabric's, and of the network: rails,
+    spine, hosts_per_leaf, spines, oversubscription.
+    """
+    from forestcoll import assemble
+
+    if fabric in NETWORKS and boxes is None:
+        raise click.UsageError(f"--fabric {fabric} takes --boxes: how many machines")
+    if fabric in NETWORKS and hosts:
+        raise click.UsageError(f"--hosts is for a fabric's file, not for --fabric {fabric}")
+    _prepare(output, force)
+    settings = _with_options(
+        pairs, boxes=None if boxes is None else str(boxes), hosts=hosts, ports=ports
+    )
+    found = assemble.compose_cluster(machine, fabric, settings, port_map)
+    _finish(found, f"forestcoll topology compose {machine} --fabric {fabric}", output, force)
+
+
+def _with_options(pairs: tuple[tuple[str, str], ...], **options: str | None) -> dict[str, str]:
+    """`--set` and options that stand for a setting; the same twice is a usage error."""
+    settings = settings_of(pairs)
+    for name, value in options.items():
+        if value is None:
+            continue
+        if name in settings:
+            raise click.UsageError(f"--{name} and --set {name}= are the same: give one of them")
+        settings[name] = value
+    return settings
+
+
+def _prepare(output: str, force: bool) -> None:
+    if output != "-":
+        writing.prepare([Path(output)], force)
+
+
+def _finish(found: Topology, command: str, output: str, force: bool) -> None:
+    """Says what was assumed, and writes the file."""
+    from forestcoll import assemble
+    from forestcoll.report import topologies
+
+    for text in found.notes:
+        note(text)
+    text = assemble.dump_with_notes(found, command)
+    if output == "-":
+        put(text)
+        return
+    writing.write_all({Path(output): text}, force)
+    say(f"{output}: {found.name}: {topologies.census(found)}")
