@@ -166,15 +166,15 @@ class Coder:
     def _rules(self) -> list[int]:
         """The links' rules.
 
-        A link that no transfer can fill alone, for all come over narrower ones, carries several at
-        once, packet by packet, where else it would serve one after the other.
+        A link of which no transfer can fill more than half, for all come over narrower ones,
+        carries several at once, packet by packet, where else it would serve them one by one.
         """
         bandwidth, filled = self.fabric.bandwidth, [False] * len(self.fabric.bandwidth)
         for way in self._routes:
             before = float("inf")
             for links in way.stages:
                 for link in links:
-                    filled[link] |= bandwidth[link] <= before
+                    filled[link] |= bandwidth[link] < 2 * before
                 before = min([before, *(bandwidth[link] for link in links)])
         fair, fifo = RULES.index("fair"), RULES.index("fifo")
         return [

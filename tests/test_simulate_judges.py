@@ -1,0 +1,136 @@
+"""The event model against judges that share no code with it: SimGrid, and one of first-come links.
+
+The judges read the plan files themselves (judge_plays.py).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+from judge_fifo import Fifo
+from judge_plays import Play, read
+
+from forestcoll import forest_file, plans, simulate
+from forestcoll.forest import Forest
+
+SCHEDULES = Path(__file__).parents[1] / "schedules"
+PYTHON = "/usr/bin/python3"  # the one that Debian's packages are for
+SIZE = 16_000_000
+WITHIN = 0.01
+EXACT = 1e-6
+
+MACHINES = ("dgx-a100-1", "dgx1-v100-1", "mi250-1", "mi300x-1", "dgx-a100-2")
+PLANS = [
+    f"{machine}/{collective}.{form}"
+    for machine in MACHINES
+    for collective, form in (
+        ("allgather", "msccl.xml"),
+        ("allreduce", "msccl.xml"),
+        ("reduce-scatter", "mscclpp.json"),
+        ("allreduce", "mscclpp.json"),
+        ("broadcast", "mscclpp.json"),
+    )
+]
+
+
+def forest_of(plan: str) -> Forest:
+    return forest_file.load(SCHEDULES / f"{plan.split('.')[0]}.forest.json")
+
+
+def star(flows: int, bandwidth: float = 100_000.0) -> Play:
+    """Flows of one megabyte over links of their own into one that they share."""
+    play = Play({"ranks": [], "topology": {"links": []}, "trees": []})
+    play.links = [(bandwidth, False)] * (flows + 1)
+    play.routes = [[i, flows] for i in range(flows)]
+    play.actors = [[["send", i, 1_000_000, -1]] for i in range(flows)]
+    return play
+
+
+def chain(hops: int, pieces: int) -> Play:
+    """Pieces of one megabyte from hop to hop."""
+    play = Play({"ranks": [], "topology": {"links": []}, "trees": []})
+    play.links = [(100_000.0, False)] * hops
+    play.routes = [[i] for i in range(hops)]
+    counters = [play.counter() for _ in range(hops)]
+    for i in range(hops):
+        lines = [["send", i, 1_000_000, counters[i]]]
+        if i:
+            lines.insert(0, ["take", counters[i - 1]])
+        play.actors.append(lines * pieces)
+    return play
+
+
+CLOSED = [
+    pytest.param(star(1), 10.0, id="one flow"),
+    pytest.param(star(7), 70.0, id="seven flows on a shared link"),
+    pytest.param(chain(4, 9), (4 + 9 - 1) * 10.0, id="chain"),
+]
+
+
+# --- one after the other --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("play", "time"), CLOSED)
+def test_closed_forms_by_the_judge_of_queues(play: Play, time: float) -> None:
+    assert Fifo(play).run() == pytest.approx(time, rel=EXACT)
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_fifo(plan: str) -> None:
+    """On links that all differ a little: else chance decides who is first among equals."""
+    forest, draw = forest_of(plan), random.Random(1)
+    capacity = tuple(c * (10**6 + draw.randrange(-5000, 5000)) for c in forest.graph.capacity)
+    graph = replace(forest.graph, capacity=capacity, unit=forest.graph.unit / 10**6)
+    play = read(SCHEDULES / plan, SIZE)
+    play.links = [
+        (float(c * graph.unit) * 1000, far)
+        for c, (_, far) in zip(capacity, play.links, strict=True)
+    ]
+    program = plans.read_plan(SCHEDULES / plan)
+    found = simulate.run(program, replace(forest, graph=graph), SIZE, rule="fifo")
+    assert found.time == pytest.approx(Fifo(play).run(), rel=WITHIN)
+    assert found.transfers == play.transfers
+
+
+# --- SimGrid: shared links ------------------------------------------------------------------------
+
+
+@lru_cache
+def has_simgrid() -> bool:
+    command = [PYTHON, "-c", "import simgrid"]
+    return Path(PYTHON).exists() and not subprocess.run(command, capture_output=True).returncode
+
+
+def simgrid(play: Play) -> float:
+    """Microseconds that SimGrid finds for the play."""
+    if not has_simgrid():
+        assert os.environ.get("FORESTCOLL_SIMGRID") != "required"
+        pytest.skip("SimGrid is not there: Debian's package python3-simgrid")
+    judge = Path(__file__).with_name("judge_simgrid.py")
+    done = subprocess.run(
+        [PYTHON, str(judge)], input=play.json(), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return float(json.loads(done.stdout)["time"])
+
+
+@pytest.mark.parametrize(("play", "time"), CLOSED)
+def test_closed_forms_by_simgrid(play: Play, time: float) -> None:
+    assert simgrid(play) == pytest.approx(time, rel=EXACT)
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_fair(plan: str) -> None:
+    play = read(SCHEDULES / plan, SIZE)
+    expected = simgrid(play)
+    program = plans.read_plan(SCHEDULES / plan)
+    found = simulate.run(program, forest_of(plan), SIZE, rule="fair")
+    assert found.time == pytest.approx(expected, rel=WITHIN)
+    assert found.transfers == play.transfers
