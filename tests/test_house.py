@@ -28,6 +28,7 @@ ALLOWED: dict[str, set[str]] = {
     "compose": BASE | {"topology", "readers"},
     "catalog": BASE | {"topology", "readers", "compose"},
     "assemble": BASE | {"topology", "readers", "compose", "catalog"},
+    "difference": BASE | {"topology"},
     "edit": BASE | {"topology"},
     "graph": BASE | {"topology"},
     "symmetry": GRAPH,
@@ -62,6 +63,7 @@ ALLOWED: dict[str, set[str]] = {
     | {"latency", "lint", "pipeline", "verdict"},
     "report": FOREST
     | {
+        "difference",
         "simulate",
         "plan_set",
         "lower",

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from forestcoll.cli import writing
-from forestcoll.cli.completion import FileType, TopologyType, WordType
+from forestcoll.cli.completion import FileType, SettingType, TopologyType, WordType
 from forestcoll.cli.hints import examples
-from forestcoll.cli.options import set_option, settings_of
-from forestcoll.cli.talk import note, put, say
+from forestcoll.cli.options import json_option, load, set_option, settings_of
+from forestcoll.cli.talk import draw, note, print_json, put, say
 from forestcoll.cli.topology import topology
 
 if TYPE_CHECKING:
@@ -162,6 +162,44 @@ def compose(
     )
     found = assemble.compose_cluster(machine, fabric, settings, port_map)
     _finish(found, f"forestcoll topology compose {machine} --fabric {fabric}", output, force)
+
+
+@topology.command(
+    epilog=examples(
+        "forestcoll topology diff mine.yaml dump.xml",
+        "forestcoll topology diff dgx-h100 dump.xml --set-a boxes=2 --set-b boxes=2",
+    )
+)
+@click.argument("one", type=TopologyType(), metavar="A")
+@click.argument("two", type=TopologyType(), metavar="B")
+@click.option(
+    "--set-a", "pairs_a", multiple=True, type=SettingType(), help="Parameter of A: boxes=2."
+)
+@click.option("--set-b", "pairs_b", multiple=True, type=SettingType(), help="Parameter of B.")
+@json_option
+def diff(
+    one: str,
+    two: str,
+    pairs_a: tuple[tuple[str, str], ...],
+    pairs_b: tuple[tuple[str, str], ...],
+    as_json: bool,
+) -> int:
+    """Nodes, links, bandwidths that differ between two topologies, by name, alike ones together.
+
+    Exit code 0: they are equal; 1: they differ. The topologies' own names do not count.
+    """
+    from forestcoll.difference import compare, group
+    from forestcoll.report import difference
+
+    sides = [load(one, pairs_a), load(two, pairs_b)]
+    groups = group(compare(*sides))
+    if as_json:
+        print_json(difference.summary(groups))
+    elif groups:
+        draw(difference.table(groups))
+    else:
+        say(f"{one} and {two} are equal: {len(sides[0].gpus)} GPUs, the same nodes and links")
+    return 1 if groups else 0
 
 
 def _with_options(pairs: tuple[tuple[str, str], ...], **options: str | None) -> dict[str, str]:
