@@ -140,10 +140,11 @@ def optimum(
     shares: Shares | None = None,
     fabric: bool = True,
 ) -> Optimum:
-    """The best algbw that any schedule can reach, with the bound that proves it; no trees.
+    """The best algbw that any schedule on the GPUs can reach, with the bound that proves it.
 
-    For allreduce: of schedules that reduce-scatter and allgather over spanning trees. Switches that
-    copy and add do so where that is faster, unless `fabric` is off. `shares`: see `capacity_graph`.
+    No trees. For allreduce: of schedules that reduce-scatter and allgather over spanning trees.
+    Where switches copy and add, and trees that let them are faster, `in_switches` of the result
+    says by how much, unless `fabric` is off. `shares`: see `capacity_graph`.
     """
     topology = _topology(topology)
     collective = parse_collective(collective)
@@ -157,13 +158,13 @@ def optimum_of(
     """The same of a graph; `root`: a rank number."""
     from forestcoll import solver
 
-    best = solver.optimum(graph, collective, root)
+    best = solver.optimum(_plain(graph), collective, root)
     if fabric and _fabric_works(graph):
         from forestcoll.solver import multicast
 
-        other = multicast.better(graph, collective, root, best)
-        if other is not None:
-            return other
+        any_way = solver.optimum(graph, collective, root)
+        other = multicast.better(graph, collective, root, any_way)
+        best = replace(best, in_switches=other)
     if best.trees_per_root == 1 or len(graph.ranks) > FEWER_SOUGHT:
         return best
     from forestcoll.solver.front import Front
@@ -318,9 +319,29 @@ def plain_bound(
 
     if not _fabric_works(graph):
         return best.bound
+    return solver.optimum(_plain(graph), collective, root).bound
+
+
+def _plain(graph: CapacityGraph) -> CapacityGraph:
+    """The graph whose switches neither copy nor add."""
+    if not _fabric_works(graph):
+        return graph
     no = (False,) * graph.n
-    plain = replace(graph, multicast=no, aggregation=no)
-    return solver.optimum(plain, collective, root).bound
+    return replace(graph, multicast=no, aggregation=no)
+
+
+def nvls_algbw(graph: CapacityGraph, collective: Collective, root: int | None) -> Fraction | None:
+    """GB/s that a plan which copies and adds in a switch reaches at most; None: there is none."""
+    from forestcoll.lower.nvls import lower_nvls, most_algbw
+    from forestcoll.solver import multicast
+
+    forest = multicast.forest(graph, collective, root, "")
+    try:
+        if forest is not None and lower_nvls(forest, MSCCLPP).n:
+            return most_algbw(forest)
+    except PlanError:
+        pass
+    return None
 
 
 def front(

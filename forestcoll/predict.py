@@ -58,6 +58,8 @@ def by_topology(program: Program, topology: Topology) -> Prediction:
         )
     root = program.root if program.root >= 0 else None
     best = pipeline.optimum(topology, program.collective, root=root, fabric=program.in_switches)
+    if program.in_switches and best.in_switches is not None:
+        best = best.in_switches
     return Prediction(best.algbw, f"the optimum of {topology.name}")
 
 

@@ -92,11 +92,13 @@ SMS = {
     "gb200-nvl72": 148,
     "mi250": 104,
     "mi300x": 304,
+    "fat-tree": 132,
+    "rail": 132,
 }
 """Multiprocessors of a GPU (MI250: of a die), by the catalogue's name of its machine.
 
-Sources: NVIDIA's whitepapers on Volta, Ampere and Hopper; AMD's on CDNA 2 and CDNA 3. For Blackwell
-the smallest number of its versions.
+Fabrics have the links of H100 GPUs by default. Sources: NVIDIA's whitepapers on Volta, Ampere and
+Hopper; AMD's on CDNA 2 and CDNA 3. For Blackwell the smallest number of its versions.
 """
 DEFAULT_SMS = 108
 

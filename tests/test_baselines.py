@@ -12,6 +12,7 @@ from forestcoll.errors import UnsupportedError
 from forestcoll.forest import Forest, check
 from forestcoll.graph import CapacityGraph
 from forestcoll.lower import lower
+from forestcoll.program import Collective
 from forestcoll.targets import MSCCLPP
 from forestcoll.verify import link_loads, verify
 
@@ -60,6 +61,75 @@ def test_several_rings_use_every_way_out_of_a_box() -> None:
     out = {load for tail, head, load in links if names[head] == "fabric" and "gpu" in names[tail]}
     assert len(out) == 1
     assert 0 not in out
+
+
+RAILS = [
+    # boxes, GPUs, rails, and how much faster than one ring and than several the optimum is
+    (4, 8, 8, 10, Fraction(5, 4)),
+    (4, 8, 4, 10, Fraction(5, 4)),
+    (3, 8, 8, 10, Fraction(5, 4)),  # an odd number of boxes takes a third rail
+    (2, 8, 8, 10, Fraction(5, 4)),
+]
+
+
+@pytest.mark.parametrize(("boxes", "gpus", "rails", "one", "several"), RAILS)
+def test_rings_keep_to_rails(
+    boxes: int, gpus: int, rails: int, one: Fraction, several: Fraction
+) -> None:
+    """Across a spine of half the bandwidth rings in rank order would take twice as long."""
+    given = {"boxes": boxes, "gpus": gpus, "rails": rails, "oversubscription": 2}
+    topology = forestcoll.load_topology("rail", given)
+    on = CapacityGraph.from_topology(topology)
+    best = forestcoll.optimum(topology, "allreduce").algbw
+    n = boxes * gpus
+    lone, all_ = baselines.ring(on), baselines.rings(on)
+    assert lone.algbw == Fraction(50 * n, 2 * (n - 1))  # a NIC is busy all the time
+    assert all_.algbw == gpus * lone.algbw  # and so are all of them
+    assert (best / lone.algbw, best / all_.algbw) == (one, several)
+    spine = on.names.index("spine")
+    assert not any(spine in path for tree in all_.trees for path in tree.edges)
+    for forest in (lone, all_):
+        check(forest)
+
+
+def test_every_ring_enters_a_box_by_another_nic() -> None:
+    on = graph("rail", {"boxes": "3", "oversubscription": "2"})
+    forest = baselines.rings(on)
+    entered = set()
+    for tree in forest.trees:
+        for path in tree.edges if tree.phase == "broadcast" else ():
+            if len({on.box(node) for node in path if on.gpu[node]}) == 2:
+                entered.add((on.names[path[0]], on.names[path[-1]]))
+    assert len(entered) == 3 * 8  # each GPU of each box, once
+    assert all(a.rpartition("/")[2] == b.rpartition("/")[2] for a, b in entered)
+
+
+def test_rings_of_two_boxes_of_two_gpus_and_of_odd_ones() -> None:
+    """Three boxes of two GPUs have no third rail: rings go in rank order, and are right."""
+    for given in ({"boxes": "3", "gpus": "2"}, {"boxes": "2", "gpus": "2"}, {"gpus": "1"}):
+        forest = baselines.rings(graph("rail", given))
+        assert check(forest) == forest.algbw
+
+
+@pytest.mark.parametrize("make", [baselines.ring, baselines.rings])
+@pytest.mark.parametrize("collective", [Collective.ALLGATHER, Collective.REDUCE_SCATTER])
+def test_rings_of_half_an_allreduce(make, collective: Collective) -> None:  # type: ignore[no-untyped-def]
+    """Two DGX A100: 8 NICs of 25 GB/s move 15/16 of the data; the optimum is 346.67 GB/s."""
+    on = graph("dgx-a100", {"boxes": "2"})
+    forest = make(on, collective=collective)
+    nics = 1 if make is baselines.ring else 8
+    assert check(forest) == Fraction(nics * 25 * 16, 15)
+    assert round(float(baselines.rings(on, collective=collective).algbw), 2) == 213.33
+    program = lower(forest, MSCCLPP)
+    assert verify(program).ranks == 16
+    link_loads(program, forest)
+
+
+def test_no_rings_for_broadcast() -> None:
+    with pytest.raises(
+        UnsupportedError, match="rings are for allreduce, allgather, reduce-scatter"
+    ):
+        baselines.ring(graph("ring", {"gpus": "4"}), collective=Collective.BROADCAST)
 
 
 def test_rings_of_a_mesh_share_its_links() -> None:

@@ -176,6 +176,21 @@ def test_plan_of_a_sound_fabric_on_one_with_a_slow_link() -> None:
     assert (made.forest.algbw, entry.algbw) == (30, Fraction(30, 4))
 
 
+def test_what_an_allgather_is_measured_against() -> None:
+    """Rings of its own; trees and gloo are for allreduce."""
+    graph = graph_of("rail", SETTINGS)
+    made = forestcoll.synthesize(
+        forestcoll.load_topology("rail", SETTINGS), "allgather", formats="mscclpp-json"
+    )
+    program = made.programs["mscclpp-json"]
+    entries, notes = comparing._entries(graph, program, made.forest, comparing.AGAINST)
+    assert [entry.name for entry in entries] == ["plan", "ring", "rings"]
+    assert "tree and double-tree and gloo: for allreduce, not for allgather" in notes
+    assert entries[0].algbw > entries[2].algbw > entries[1].algbw
+    assert entries[1].program is not None
+    assert entries[1].program.collective == "allgather"
+
+
 def test_addresses() -> None:
     assert network.address(0) == "10.77.0.1"
     assert network.address(250) == "10.77.1.1"

@@ -13,10 +13,11 @@ from typing import Any
 
 import programs as pg
 import pytest
+from click.testing import CliRunner
 from programs import inp, out
 from rich.console import Console
 
-from forestcoll import catalog, forest_file, pipeline, plans, predict
+from forestcoll import catalog, cli, forest_file, pipeline, plans, predict
 from forestcoll.errors import PlanError, UnsupportedError
 from forestcoll.execute import cpu
 from forestcoll.forest import Forest
@@ -421,6 +422,35 @@ def test_plans_without_the_switch_are_not_promised_its_speed() -> None:
     assert "all 8 GPUs together: 3600 GB/s in, for 14 times the data" in text.getvalue()
     alone = pipeline.synthesize(machine(), "allreduce", formats=("forest",))
     assert any("but those of --nvls" in note for note in alone.notes)
+
+
+def test_the_optimum_leads_with_what_plans_reach() -> None:
+    """What switches could do stands behind it, with the plans that have them do it, if any."""
+    for boxes, plain, switches, nvls in (
+        (1, Fraction(1800, 7), 450, "MSCCL++ plans of --nvls reach 400 GB/s"),
+        (
+            2,
+            Fraction(800, 3),
+            400,
+            "no plan does so here: --nvls needs all GPUs on one such switch",
+        ),
+    ):
+        topology = machine(boxes=boxes)
+        best = pipeline.optimum(topology, "allreduce")
+        assert best.algbw == best.bound.algbw == plain
+        assert best.in_switches is not None
+        assert best.in_switches.algbw == switches
+        assert pipeline.optimum(topology, "allreduce", fabric=False).in_switches is None
+        done = CliRunner().invoke(
+            cli.cli, ["optimum", "-t", "dgx-h100", "--set", f"boxes={boxes}", "-c", "allreduce"]
+        )
+        lines = " ".join(done.output.split())
+        assert f"algbw {plain} " in lines
+        assert f"switches {switches} GB/s where they copy and add (NVLS, SHARP); {nvls}" in lines
+        assert lines.index("algbw") < lines.index("switches")
+    broadcast = pipeline.optimum("dgx-h100", "broadcast")  # no faster in the switch
+    assert (broadcast.algbw, broadcast.in_switches) == (450, None)
+    assert pipeline.nvls_algbw(pipeline.capacity_graph(machine()), Collective.REDUCE, 0) is None
 
 
 def test_predictions_know_who_copies_and_adds(tmp_path: Path) -> None:

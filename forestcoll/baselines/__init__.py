@@ -1,4 +1,4 @@
-"""What everybody else does, as forests: allreduce over rings and over trees.
+"""What everybody else does, as forests: rings, and allreduce over trees.
 
 A ring is two chains for each rank: one that adds up towards it, one that spreads its result. So
 whatever lowers, proves, runs or measures a forest does so with these, and its `algbw` is what the
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from forestcoll.baselines.order import box_orders, cycles
+from forestcoll.baselines.order import Order, box_orders, cycles, rail_orders
 from forestcoll.baselines.paths import paths
 from forestcoll.errors import UnsupportedError
 from forestcoll.forest import Forest, Phase, Tree, in_order
@@ -19,20 +19,31 @@ from forestcoll.program import Collective
 __all__ = ["double_tree", "ring", "rings", "tree"]
 
 
-def ring(graph: CapacityGraph, name: str = "") -> Forest:
-    """Allreduce over one ring: box after box, or along the links of a mesh.
+RINGED = (Collective.ALLREDUCE, Collective.ALLGATHER, Collective.REDUCE_SCATTER)
+"""What rings are made for."""
 
-    Raises UnsupportedError where the links make no ring.
+
+def ring(
+    graph: CapacityGraph, name: str = "", collective: Collective = Collective.ALLREDUCE
+) -> Forest:
+    """One ring: box after box, along rails where that is faster; or along the links of a mesh.
+
+    Raises UnsupportedError where the links make no ring, and for a broadcast or reduce.
     """
-    return _rings(graph, name, [_orders(graph)[0]])
+    made = [_rings(graph, name, orders[:1], collective) for orders in _orders(graph)]
+    return max(made, key=lambda forest: forest.plain_algbw)  # the first of the fastest
 
 
-def rings(graph: CapacityGraph, name: str = "") -> Forest:
-    """Allreduce over several rings that share the data: one for each GPU of a box to enter by.
+def rings(
+    graph: CapacityGraph, name: str = "", collective: Collective = Collective.ALLREDUCE
+) -> Forest:
+    """Several rings that share the data: one for each GPU of a box to enter by.
 
     In a mesh, rings are taken one after another along links that are still free, the widest first.
+    Otherwise as `ring`.
     """
-    return _rings(graph, name, _orders(graph))
+    made = [_rings(graph, name, orders, collective) for orders in _orders(graph)]
+    return max(made, key=lambda forest: forest.plain_algbw)
 
 
 def double_tree(graph: CapacityGraph, name: str = "") -> Forest:
@@ -86,19 +97,20 @@ def _spanning(root: int, near: dict[int, list[int]]) -> tuple[tuple[int, int], i
 
 Edges = list[tuple[int, int]]
 Way = dict[tuple[int, int], tuple[int, ...]]
-Order = tuple[tuple[int, ...], int]  # ranks (nodes) round the ring, and its share
 
 
-def _orders(graph: CapacityGraph) -> list[Order]:
-    """Rings by boxes where switches let anybody reach anybody, else along links."""
+def _orders(graph: CapacityGraph) -> list[list[Order]]:
+    """Sets of rings: by boxes and by rails where anybody reaches anybody, else along links."""
     way = paths(graph)
     ranks = graph.ranks
     if all((u, v) in way for u in ranks for v in ranks if u != v):
-        return box_orders(graph)
-    return cycles(graph, way)
+        return [orders for orders in (box_orders(graph), rail_orders(graph)) if orders]
+    return [cycles(graph, way)]
 
 
-def _rings(graph: CapacityGraph, name: str, orders: list[Order]) -> Forest:
+def _rings(graph: CapacityGraph, name: str, orders: list[Order], collective: Collective) -> Forest:
+    if collective not in RINGED:
+        raise UnsupportedError(f"rings are for {', '.join(RINGED)}, not for {collective}")
     way, n = paths(graph), len(graph.ranks)
     trees: list[Tree] = []
     for order, share in orders:
@@ -106,13 +118,15 @@ def _rings(graph: CapacityGraph, name: str, orders: list[Order]) -> Forest:
             turned = order[k:] + order[:k]
             spread = list(pairwise(turned))
             gather = list(zip(turned[1:], turned[2:] + turned[:1], strict=True))
-            trees.append(_tree(graph, turned[0], "broadcast", spread, way, share))
+            if collective is not Collective.REDUCE_SCATTER:
+                trees.append(_tree(graph, turned[0], "broadcast", spread, way, share))
             gather = [(v, u) for u, v in gather]
-            trees.append(_tree(graph, turned[0], "reduce", gather, way, share))
+            if collective is not Collective.ALLGATHER:
+                trees.append(_tree(graph, turned[0], "reduce", gather, way, share))
     trees.sort(key=lambda tree: tree.phase != "reduce")
     total = n * sum(share for _, share in orders)
     kind = "ring" if len(orders) == 1 else f"{len(orders)}-rings"
-    return Forest(name or kind, graph, Collective.ALLREDUCE, total, tuple(trees))
+    return Forest(name or kind, graph, collective, total, tuple(trees))
 
 
 def _tree(

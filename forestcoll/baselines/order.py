@@ -9,17 +9,51 @@ from forestcoll.errors import UnsupportedError
 from forestcoll.graph import CapacityGraph
 
 Order = tuple[tuple[int, ...], int]
+"""Ranks (nodes) round a ring, and its share of the data."""
 
 TRIES = 200_000
 """Steps of one search for a ring."""
 
 
-def box_orders(graph: CapacityGraph) -> list[Order]:
-    """Box after box; in the k-th order every box is entered by its k-th GPU and left by the one
-    before it, so that all orders together use every GPU's way out of the box once."""
+def _boxes(graph: CapacityGraph) -> dict[str, list[int]]:
     boxes: dict[str, list[int]] = {}
     for rank in graph.ranks:
         boxes.setdefault(graph.box(rank), []).append(rank)
+    return boxes
+
+
+def rail_orders(graph: CapacityGraph) -> list[Order]:
+    """Box after box, from each to the GPU of the same number in the next: along a rail.
+
+    A ring that enters a box by one GPU must leave it by another, so that the rail changes from box
+    to box: 0, 1, 0, 1, ..., and once 2 where the number of boxes is odd. The k-th order is k rails
+    on: all of them together enter and leave every box by every GPU once. None where boxes are not
+    alike or have too few GPUs. It is what NCCL makes of rails: each channel keeps to one NIC's
+    switch from box to box (NCCL_CROSS_NIC=2, its default, looks for that first).
+    """
+    boxes = list(_boxes(graph).values())
+    size, count = len(boxes[0]), len(boxes)
+    if count < 2 or size < 2 + count % 2 or any(len(members) != size for members in boxes):
+        return []
+    entered = [box % 2 for box in range(count)]
+    if count % 2:
+        entered[-1] = 2
+    orders = []
+    for k in range(size):
+        order: list[int] = []
+        for box, members in enumerate(boxes):
+            first = members[(entered[box] + k) % size]
+            last = members[(entered[(box + 1) % count] + k) % size]
+            between = [rank for rank in members if rank not in (first, last)]
+            order += [first, *between, last]
+        orders.append((tuple(order), 1))
+    return orders
+
+
+def box_orders(graph: CapacityGraph) -> list[Order]:
+    """Box after box; in the k-th order every box is entered by its k-th GPU and left by the one
+    before it, so that all orders together use every GPU's way out of the box once."""
+    boxes = _boxes(graph)
     several = len(boxes) > 1
     count = max(map(len, boxes.values())) if several else 1
     orders = []

@@ -209,8 +209,12 @@ def optimum(problem: Problem, as_json: bool) -> None:
         graph = pipeline.capacity_graph(topology, problem.ranks, problem.relays, problem.shares)
         root = pipeline.parse_root(graph, collective, problem.root)
         best = pipeline.optimum_of(graph, collective, root)
+        switched = None
+        if best.in_switches is not None:
+            switched = pipeline.nvls_algbw(graph, collective, root)
     took = time.perf_counter() - began
-    shown = (topology.name, graph, collective, best, -1 if root is None else root, took)
+    rank = -1 if root is None else root
+    shown = (topology.name, graph, collective, best, rank, took, switched)
     if as_json:
         print_json(synthesis.optimum_summary(*shown))
     else:

@@ -49,7 +49,8 @@ AGAINST = ("ring", "rings", "tree", "double-tree", "gloo")
     "--against",
     type=WordType((*AGAINST, "none")),
     multiple=True,
-    help="What to measure as well (repeatable), for allreduce. Default: all.",
+    help="What to measure as well (repeatable): ring and rings for allreduce, allgather and "
+    "reduce-scatter, the others for allreduce. Default: all that serve.",
 )
 @click.option(
     "--rate",

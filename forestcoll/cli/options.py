@@ -428,7 +428,7 @@ def plan_options(command: F) -> F:
         ),
         click.option(
             "--place",
-            type=click.Choice(("in-place", "out-of-place")),
+            type=WordType(("in-place", "out-of-place")),
             help="Calls that the MSCCL++ plan serves, one kind a plan; MSCCL XML serves both. "
             "Default: in place, but allgather and reduce-scatter out of place.",
         ),

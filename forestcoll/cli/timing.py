@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from forestcoll.cli import files
+from forestcoll.cli.completion import FileType, TopologyType, WordType
+from forestcoll.cli.hints import examples
 from forestcoll.cli.options import SizeType, json_option, load, set_option
 from forestcoll.cli.talk import draw, note, print_json
 from forestcoll.errors import ForestCollError
@@ -25,12 +27,18 @@ RULES = ("fair", "fifo", "weighted")
 DEFAULT_RULES: tuple[Rule | None, ...] = (None, "fair", "fifo")
 
 
-@click.command("time")
-@click.argument("plan", metavar="PLAN|FOREST")
+@click.command(
+    "time",
+    epilog=examples(
+        "forestcoll time out/dgx-a100-2.allreduce.mscclpp.json -t dgx-a100 --set boxes=2",
+        "forestcoll time PLAN --size 1M --size 1G --rule fifo --links 20",
+    ),
+)
+@click.argument("plan", type=FileType(), metavar="PLAN|FOREST")
 @click.option(
     "--topology",
     "-t",
-    metavar="NAME|FILE",
+    type=TopologyType(),
     help="What the plan runs on, with its latencies. Default: the links of the forest file beside "
     "the plan, without any.",
 )
@@ -44,7 +52,7 @@ DEFAULT_RULES: tuple[Rule | None, ...] = (None, "fair", "fifo")
 )
 @click.option(
     "--rule",
-    type=click.Choice(RULES),
+    type=WordType(RULES),
     help="How transfers meet on all links: share them evenly, one after the other, or in "
     "proportion to their bytes. Default: each link's own, and then all fair, and all fifo.",
 )
@@ -58,7 +66,7 @@ DEFAULT_RULES: tuple[Rule | None, ...] = (None, "fair", "fifo")
 )
 @click.option(
     "--switching",
-    type=click.Choice(("cut-through", "store")),
+    type=WordType(("cut-through", "store")),
     default="cut-through",
     show_default=True,
     help="Switches pass transfers on as they arrive, or when they are all there.",

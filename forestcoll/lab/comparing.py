@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from itertools import pairwise
 
 from forestcoll import baselines
@@ -23,13 +24,12 @@ from forestcoll.verify.dataflow import dataflow, levels
 
 PLAN = "plan"
 GLOO = "gloo"
+RINGS: dict[str, Callable[..., Forest]] = {"ring": baselines.ring, "rings": baselines.rings}
 FORESTS: dict[str, Callable[[CapacityGraph], Forest]] = {
-    "ring": baselines.ring,
-    "rings": baselines.rings,
     "tree": baselines.tree,
     "double-tree": baselines.double_tree,
 }
-AGAINST = (*FORESTS, GLOO)
+AGAINST = (*RINGS, *FORESTS, GLOO)
 """What a plan can be measured against."""
 
 LEAD = 2
@@ -171,23 +171,32 @@ def _entries(
             f"{count} pairs of ranks have several ways in the forest, but one in the lab: the "
             "busiest; the prediction counts that"
         )
-    if program.collective is not Collective.ALLREDUCE:
-        notes.append(f"rings, trees and gloo are for allreduce: {program.collective} is alone")
-        return found, notes
+    collective = program.collective
     for other in against:
         if other not in AGAINST:
             raise UnsupportedError(f"unknown baseline {other!r}{did_you_mean(other, AGAINST)}")
+    served = [other for other in against if _serves(other, collective)]
+    if len(served) < len(against):
+        others = " and ".join(other for other in against if other not in served)
+        notes.append(f"{others}: for allreduce, not for {collective}")
+    for other in served:
         if other == GLOO:
             found.append(_gloo(graph))
             continue
+        make = FORESTS.get(other) or partial(RINGS[other], collective=collective)
         try:
-            theirs = FORESTS[other](graph)
+            theirs = make(graph)
         except UnsupportedError as error:
             notes.append(f"no {other}: {error}")
             continue
         check(theirs)
         found.append(_entry(other, graph, lower(theirs, MSCCLPP), theirs))
     return found, notes
+
+
+def _serves(name: str, collective: Collective) -> bool:
+    """Whether what a plan is measured against can do the plan's collective."""
+    return collective is Collective.ALLREDUCE or (name in RINGS and collective in baselines.RINGED)
 
 
 def _check_paths(graph: CapacityGraph, forest: Forest) -> None:

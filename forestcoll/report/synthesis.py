@@ -12,6 +12,8 @@ from forestcoll.report import table as tables
 from forestcoll.report import words
 
 if TYPE_CHECKING:
+    from fractions import Fraction
+
     from rich.console import RenderableType
 
     from forestcoll.choose import PlanFormat
@@ -86,9 +88,18 @@ def summary(
 
 
 def optimum_table(
-    name: str, graph: CapacityGraph, collective: Collective, best: Optimum, root: int, took: float
+    name: str,
+    graph: CapacityGraph,
+    collective: Collective,
+    best: Optimum,
+    root: int,
+    took: float,
+    switched: Fraction | None = None,
 ) -> RenderableType:
-    """The optimum, exact and decimal, and why nothing is faster."""
+    """The optimum of plans, exact and decimal, and why none is faster; then what switches could do.
+
+    `switched`: GB/s that plans which copy and add in a switch reach, if there are any.
+    """
     rows = [
         ("optimum", _title(collective, name, graph, root)),
         ("algbw", f"{words.exact(best.algbw)} GB/s"),
@@ -100,6 +111,8 @@ def optimum_table(
     if best.bound.algbw != best.algbw:
         share = words.percent(best.algbw, best.bound.algbw)
         rows.insert(2, ("bound", f"{words.exact(best.bound.algbw)} GB/s; {share} of it is reached"))
+    if best.in_switches is not None:
+        rows.insert(-1, ("switches", _switches(best.in_switches, switched)))
     if best.note:
         rows.append(("note", best.note))
     if collective.rooted:
@@ -108,9 +121,16 @@ def optimum_table(
 
 
 def optimum_summary(
-    name: str, graph: CapacityGraph, collective: Collective, best: Optimum, root: int, took: float
+    name: str,
+    graph: CapacityGraph,
+    collective: Collective,
+    best: Optimum,
+    root: int,
+    took: float,
+    switched: Fraction | None = None,
 ) -> dict[str, object]:
     """The same for machines."""
+    other = best.in_switches
     return {
         "topology": name,
         "collective": collective.value,
@@ -124,9 +144,19 @@ def optimum_summary(
         "bound_method": best.bound.method,
         "bottleneck": words.bottleneck(graph, collective, best.bound),
         "cut": [[graph.names[v] for v in sorted(part)] for part in best.bound.parts],
+        "in_switches": None if other is None else str(other.algbw),
+        "nvls_plans": None if switched is None else str(switched),
         "seconds": took,
         "note": best.note,
     }
+
+
+def _switches(best: Optimum, switched: Fraction | None) -> str:
+    """What switches that copy and add could do, and what plans make of it."""
+    text = f"{words.exact(best.algbw)} GB/s where they copy and add (NVLS, SHARP); "
+    if switched is None:
+        return text + "no plan does so here: --nvls needs all GPUs on one such switch"
+    return text + f"MSCCL++ plans of --nvls reach {words.exact(switched)} GB/s"
 
 
 def _title(collective: Collective, name: str, graph: CapacityGraph, root: int) -> str:

@@ -56,12 +56,7 @@ def better(
     fabric = _optimum(graph, collective, root)
     if fabric is None or fabric.algbw <= plain.algbw:
         return None
-    bound = min(plain.bound, fabric.bound, key=lambda b: b.algbw)
-    note = (
-        f"with copies and sums in the switches; {plain.algbw} GB/s where GPUs copy and add, as "
-        "all plans do but those of --nvls"
-    )
-    return replace(fabric, bound=bound, note=note)
+    return replace(fabric, bound=min(plain.bound, fabric.bound, key=lambda b: b.algbw))
 
 
 def usable(graph: CapacityGraph, collective: Collective) -> bool:

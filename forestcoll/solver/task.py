@@ -36,6 +36,7 @@ class Optimum:
     trees_per_root: int
     bound: Bound
     note: str = ""
+    in_switches: Optimum | None = None  # where trees that let switches copy and add are faster
 
     def __repr__(self) -> str:
         return (
