@@ -1,15 +1,38 @@
 """What the runtimes can hold: the limits that lowering obeys and linting checks.
 
-Sources: Azure/msccl-executor-nccl c6f6b36 (msccl_struct.h, msccl_parser.cc), ROCm/rccl 0cbce2a
-(msccl_struct.h), microsoft/mscclpp 1f5f065d (execution_common.hpp, executor.cc).
+Sources: Azure/msccl-executor-nccl c6f6b36 (msccl_struct.h, msccl_parser.cc, device.h, init.cc),
+ROCm/rccl 0cbce2a (the same files), microsoft/mscclpp 1f5f065d (execution_common.hpp, executor.cc).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from forestcoll.program import Protocol, Style
+from forestcoll.program import Op, Program, Protocol, Style
+
+
+class Messages(NamedTuple):
+    """Bytes of data in a message of a fifo connection, by protocol.
+
+    With default buffers: a step of the buffer, of which there are 8; in Simple half of all steps.
+    LL spends half of its lines on flags, LL128 one word of a line (mscclSetupCount). A step holds
+    8 lines of LL for each of a number of threads, and of LL128 as many words: here runtimes differ.
+    """
+
+    simple: int
+    ll: int
+    ll128: int
+
+    def of(self, protocol: Protocol) -> int:
+        """Of one protocol."""
+        return {"Simple": self.simple, "LL": self.ll, "LL128": self.ll128}[protocol]
+
+
+# 512 threads with 8 lines of 16 bytes (half flags); 640 with 120 words (15 of 16 are data)
+MSCCL_MESSAGES = Messages(2 << 20, 32 << 10, 576_000)
+# 256 threads with 8 lines of 16 bytes (half flags); 256 with 28 words (7 of 8 are data)
+RCCL_MESSAGES = Messages(2 << 20, 16 << 10, 50_176)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +55,7 @@ class Target:
     remote_buffers: int = 2**31 - 1  # onesided: remote buffers of one kind a thread block refers to
     semaphores: int = 2**31 - 1  # onesided: in one operation
     loader_blocks: int = 2**31 - 1  # thread blocks of a rank that the loader holds, on any GPU
+    messages: Messages = MSCCL_MESSAGES
 
     def on(self, sms: int) -> Target:
         """The same on a GPU with that many multiprocessors: all thread blocks must run at once."""
@@ -67,6 +91,7 @@ RCCL = Target(
     nodes=4096,
     chunks=2**15 - 1,
     loader_blocks=64,
+    messages=RCCL_MESSAGES,
 )
 MSCCLPP = Target(
     name="mscclpp",
@@ -109,17 +134,14 @@ def sms_of(topology: str) -> int:
     return SMS[max(found, key=len)] if found else DEFAULT_SMS
 
 
-MESSAGE_SLOTS: dict[Protocol, tuple[int, int]] = {
-    "Simple": (2 << 20, 2),
-    "LL": (32 << 10, 8),
-    "LL128": (576_000, 8),
+SLOTS: dict[Protocol, int] = {"Simple": 2, "LL": 8, "LL128": 8}
+"""Messages that a fifo connection holds: 8 steps of a buffer, of which a Simple one takes 4."""
+_FUSED = {
+    Op.RECV_COPY_SEND,
+    Op.RECV_REDUCE_SEND,
+    Op.RECV_REDUCE_COPY,
+    Op.RECV_REDUCE_COPY_SEND,
 }
-"""Per protocol, bytes that a message slot of a fifo connection holds, and how many slots there are.
-
-With default buffers: buffer size / 8 steps, half of them a message in Simple (and 2 messages); LL
-spends half of its lines on flags, LL128 one in sixteen. Source: ROCm/rccl 0cbce2a, msccl_setup.cc
-(mscclSetupCount), init.cc.
-"""
 ROUNDS = 2**16
 """Times that the interpreters of MSCCL XML go through a plan in one call: MSCCL_MAX_ITER.
 
@@ -131,7 +153,24 @@ NO_END = 2**35
 TARGETS = {t.name: t for t in (MSCCL, RCCL, MSCCLPP)}
 
 
-def most_bytes(protocol: Protocol, chunks: int) -> int:
+def runtime_of(program: Program) -> Target:
+    """The runtime for which a fifo program is checked where nobody says which.
+
+    RCCL if it runs there: what it runs, msccl-executor-nccl runs too, and its messages are longer.
+    """
+    blocks = max((len(rank.thread_blocks) for rank in program.ranks), default=0)
+    fits = blocks <= RCCL.loader_blocks
+    return RCCL if fits and all(i.op not in _FUSED for *_, i in program.instructions()) else MSCCL
+
+
+def message_slots(program: Program, target: Target | None = None) -> tuple[int, int]:
+    """(bytes that a message of a fifo program holds, messages that a connection holds)."""
+    # a file's protocol may be any word, which the runtimes' loaders refuse
+    protocol = program.protocol if program.protocol in SLOTS else "Simple"
+    return (target or runtime_of(program)).messages.of(protocol), SLOTS[protocol]
+
+
+def most_bytes(target: Target, protocol: Protocol, chunks: int) -> int:
     """The largest size that a fifo plan of so many chunks is right for; 0: there is no end."""
-    most = MESSAGE_SLOTS[protocol][0] * ROUNDS * chunks
+    most = target.messages.of(protocol) * ROUNDS * chunks
     return most if most < NO_END else 0

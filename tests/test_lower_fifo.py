@@ -525,9 +525,11 @@ def test_budgets_narrow_targets() -> None:
 
 
 def test_plans_end_where_the_runtime_counts_no_more_rounds() -> None:
-    """65,536 rounds of 32 KiB a chunk in LL; nobody asks for as much as the others' ends are."""
+    """65,536 rounds of a message a chunk, in RCCL 16 KiB in LL; nobody asks for 32 GiB."""
     made = of_shape(Collective.ALLREDUCE, 4, star)
-    assert lower(made, RCCL, protocol="LL").max_bytes == 4 * 2**31
-    assert lower(made, RCCL, protocol="LL", instances=4).max_bytes == 0
-    assert lower(made, RCCL).max_bytes == lower(made, RCCL, protocol="LL128").max_bytes == 0
+    assert lower(made, RCCL, protocol="LL").max_bytes == 4 * 2**30
+    assert lower(made, RCCL, protocol="LL", instances=4).max_bytes == 16 * 2**30
+    assert lower(made, RCCL, protocol="LL", instances=8).max_bytes == 0
+    assert lower(made, RCCL, protocol="LL128").max_bytes == 4 * 50_176 * 65_536
+    assert lower(made, RCCL).max_bytes == 0
     assert lower(made, MSCCLPP).max_bytes == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from forestcoll.execute.check import MESSAGES
 from forestcoll.execute.sizes import Layout
 from forestcoll.program import Program
-from forestcoll.targets import MESSAGE_SLOTS
+from forestcoll.targets import message_slots
 
 SLOT_BYTES = 128 * 1024  # a message, its copy and its sum stay in a core's second-level cache
 SLOT_LEAST = 4096
@@ -45,7 +45,7 @@ def _runtime(program: Program, data: Layout) -> tuple[int, int]:
     At the largest size that the plan serves: its author relied on no more. A plan for all sizes
     cannot rely on more than one chunk.
     """
-    size, held = MESSAGE_SLOTS.get(program.protocol, MESSAGE_SLOTS["Simple"])
+    size, held = message_slots(program)
     if not program.max_bytes:
         return 1, held
     longest = longest_message(program)

@@ -49,7 +49,7 @@ def lint(
     out = Findings()
     rules: Rules = lint_xml if form == "msccl-xml" else lint_json
     rules(text, chosen, sms or sms_of(_name(text)), told.collective, out)
-    program, done = run_plan(text, source, form, told, launches, out)
+    program, done = run_plan(text, source, chosen, told, launches, out)
     ran = launches if done is None else max(launches, done.launches)
     return report(out, source, chosen.name, target is None, ran, program, done)
 

@@ -19,6 +19,7 @@ from forestcoll.plans import Format
 from forestcoll.plans.onesided_rules import body_of
 from forestcoll.plans.rules import OTHER_COLLECTIVES, check_header
 from forestcoll.program import Collective, Instruction, Op, Pipeline, Program, Step, ThreadBlock
+from forestcoll.targets import Target
 from forestcoll.verify.check import Verified, examine
 from forestcoll.verify.repeat import run_repeatedly
 from forestcoll.verify.wiring import wiring_faults
@@ -51,9 +52,10 @@ run, whatever the data mean."""
 
 
 def run_plan(
-    text: str, source: str, form: Format, told: Told, launches: int, out: Findings
+    text: str, source: str, target: Target, told: Told, launches: int, out: Findings
 ) -> tuple[Program | None, Verified | None]:
     """The program as far as it can be read, and what was proven of it; the rest are findings."""
+    form = target.format
     word = _collective(text, form)
     other = told.collective is None and word in STAND_IN
     if other:
@@ -68,11 +70,11 @@ def run_plan(
         return program, None
     try:
         check_header(program if program.root >= 0 else replace(program, root=_any_root(program)))
-        done, faults = examine(program, launches=launches)
+        done, faults = examine(program, launches=launches, target=target)
         found = list(islice(faults, MOST_FAULTS))
         if program.style == "fifo":
             slices = 2 if done is None or done.moved <= MANY_MESSAGES else 1
-            run_repeatedly(program, launches=launches, slices=slices)
+            run_repeatedly(program, launches=launches, slices=slices, target=target)
     except (PlanError, UnsupportedError) as error:
         if other and not error.at:  # its buffers are others
             out.add("RUN-DATA-UNFOLLOWED", f"{word!r} cannot be run here: {error}")

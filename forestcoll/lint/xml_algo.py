@@ -11,7 +11,7 @@ from forestcoll.lint.xml_text import Numbers, Tag
 from forestcoll.plans.fifo_rules import MAX_CHILDREN
 from forestcoll.plans.rules import COLLECTIVE_WORDS, MAX_BYTES, OLD_WORDS, PLAN_COLLECTIVES, shares
 from forestcoll.program import Collective, Protocol
-from forestcoll.targets import most_bytes
+from forestcoll.targets import Target, most_bytes
 
 # Words that the loaders take (msccl_parser.cc 335-373), and what their sizes count.
 KNOWN = frozenset((*PLAN_COLLECTIVES, "send", "recv", "gather", "scatter", "alltoall", "alltoallv"))
@@ -44,7 +44,7 @@ class Head:
             return None
 
 
-def read_head(tag: Tag, target: str, override: Collective | None, numbers: Numbers) -> Head:
+def read_head(tag: Tag, target: Target, override: Collective | None, numbers: Numbers) -> Head:
     """The <algo>'s values, with a finding for each that breaks a rule."""
     out, line = numbers.out, tag.line
     given = tag.attributes.get("coll")
@@ -59,9 +59,9 @@ def read_head(tag: Tag, target: str, override: Collective | None, numbers: Numbe
         out.add("XML-CHUNKS-ZERO", f"nchunksperloop is {total}", line=line)
         total = None
     channels = numbers.get(tag, "nchannels")
-    if channels is not None and not 1 <= channels <= CHANNELS[target]:
-        out.add("XML-NCHANNELS", f"nchannels is {channels}; {target} has {CHANNELS[target]} "
-                f"channels", line=line)  # fmt: skip
+    if channels is not None and not 1 <= channels <= CHANNELS[target.name]:
+        out.add("XML-NCHANNELS", f"nchannels is {channels}; {target.name} has "
+                f"{CHANNELS[target.name]} channels", line=line)  # fmt: skip
     protocol = tag.attributes.get("proto")
     if protocol is None:
         out.add("XML-MISSING", "<algo> has no proto", line=line)
@@ -73,7 +73,7 @@ def read_head(tag: Tag, target: str, override: Collective | None, numbers: Numbe
         out.add("XML-CHUNKS-SHARE", f"{total} chunks cannot be dealt out to {ranks} ranks evenly",
                 line=line)  # fmt: skip
     _check_selection(tag, numbers)
-    _check_rounds(tag, head, numbers)
+    _check_rounds(tag, head, target, numbers)
     _remark(tag, head, out)
     return head
 
@@ -107,16 +107,17 @@ def _check_selection(tag: Tag, numbers: Numbers) -> None:
         out.add("XML-PLACES", "inplace and outofplace are both 0", line=line)
 
 
-def _check_rounds(tag: Tag, head: Head, numbers: Numbers) -> None:
+def _check_rounds(tag: Tag, head: Head, target: Target, numbers: Numbers) -> None:
     """Whether the plan is offered for more bytes than the runtimes can count the rounds of."""
     low, high = numbers.get(tag, "minBytes"), numbers.get(tag, "maxBytes")
     if not head.total or low is None or high is None or low < 0 or high < 0:
         return
     protocol = cast("Protocol", head.protocol if head.protocol in PROTOCOLS else "Simple")
-    most = most_bytes(protocol, head.total)
+    most = most_bytes(target, protocol, head.total)
     if most and (not high or high > most):
         limit = f"maxBytes is {high}" if high else "no limit is set"
-        numbers.out.add("XML-ROUNDS", f"{protocol} is right up to {most} bytes, but {limit}",
+        numbers.out.add("XML-ROUNDS", f"{protocol} is right up to {most} bytes in "
+                        f"{target.name}, but {limit}",
                         line=tag.line)  # fmt: skip
 
 

@@ -25,7 +25,7 @@ def lint_xml(
     if algo is None:
         return
     numbers = Numbers(out)
-    head = read_head(algo, target.name, collective, numbers)
+    head = read_head(algo, target, collective, numbers)
     ends, used = Connections(), 0
     for rank, gpu in sorted(read_gpus(algo, head, numbers).items()):
         buffers = read_buffers(rank, gpu, head, numbers)

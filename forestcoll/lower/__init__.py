@@ -41,7 +41,7 @@ from forestcoll.lower.onesided import lower_onesided
 from forestcoll.lower.packets import MAX_BYTES, lower_packets
 from forestcoll.lower.planes import no_parity, parity_of
 from forestcoll.program import Collective, Program, Protocol, RankProgram
-from forestcoll.targets import Target, most_bytes
+from forestcoll.targets import Target, most_bytes, runtime_of
 
 __all__ = ["UNIT_BYTES", "Usage", "filled", "fits", "hopeless", "lower", "serve", "usage"]
 
@@ -100,9 +100,11 @@ def lower(
         root=forest.root,
         protocol=sent,
         names=names,
-        max_bytes=most_bytes(sent, chunks.chunks) if fifo else 0,
         extra=extra,
     )
+    if fifo:  # of the runtimes that can run it, the narrowest
+        most = most_bytes(runtime_of(program), sent, chunks.chunks)
+        program = replace(program, max_bytes=most)
     if next(program.misplaced(), None) is not None:
         program = replace(program, in_place=False)  # `serve` makes one for calls in place
     check_limits(program, budget)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from forestcoll.errors import PlanError
 from forestcoll.program import Collective, Instruction, Program
+from forestcoll.targets import Target
 from forestcoll.verify.atoms import find_atoms
 from forestcoll.verify.fifo import run_fifo, slots_of
 from forestcoll.verify.layout import Layout, Sizes, sizes_of
@@ -64,7 +65,12 @@ class Verified:
 
 
 def verify(
-    program: Program, *, launches: int = 2, rounds: int = 2, queue: int | None = None
+    program: Program,
+    *,
+    launches: int = 2,
+    rounds: int = 2,
+    queue: int | None = None,
+    target: Target | None = None,
 ) -> Verified:
     """Prove that `program` does its collective, or raise PlanError saying where it does not.
 
@@ -79,11 +85,13 @@ def verify(
     program is a deterministic network (Kahn), and without races its memory is deterministic too.
     `launches` (at least 2 to see one launch disturb the next) and `rounds` (of every pipeline) are
     how much of a onesided program is unrolled; onesided.py and fifo.py say why so little is enough.
+    `target`: the runtime whose messages a fifo program is cut into; by default the narrowest that
+    can run it (`targets.runtime_of`).
 
     Any program may be passed, a stranger's too. Raises UnsupportedError where it is larger than
     this check handles, or where its outcome depends on timing that the check does not follow.
     """
-    done, faults = examine(program, launches=launches, rounds=rounds, queue=queue)
+    done, faults = examine(program, launches=launches, rounds=rounds, queue=queue, target=target)
     for fault in faults:
         raise fault
     assert done is not None  # there is a fault otherwise
@@ -91,7 +99,12 @@ def verify(
 
 
 def examine(
-    program: Program, *, launches: int = 2, rounds: int = 2, queue: int | None = None
+    program: Program,
+    *,
+    launches: int = 2,
+    rounds: int = 2,
+    queue: int | None = None,
+    target: Target | None = None,
 ) -> tuple[Verified | None, Iterator[PlanError]]:
     """What `verify` proves, or None and all that the run found wrong: races, wrong sums and data.
 
@@ -111,7 +124,7 @@ def examine(
     scale = scale_of(program, sizes, rounds=rounds, launches=launches)
     check_wiring(program)
     code = flatten(program, rounds)
-    piece, slots = slots_of(program, sizes.total)
+    piece, slots = slots_of(program, sizes.total, target)
     queue = slots if queue is None else queue
     layout = Layout(program, sizes, grain=scale.grain)
     atoms = find_atoms(code, layout, scale.rounds, piece)

@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from forestcoll.program import Instruction, Program
-from forestcoll.targets import MESSAGE_SLOTS
+from forestcoll.targets import Target, message_slots
 from forestcoll.verify.atoms import Atoms
 from forestcoll.verify.structure import RECEIVES, SENDS
 from forestcoll.verify.trace import WHOLE, Blocked, Code, Trace, raise_deadlock
@@ -29,13 +29,13 @@ from forestcoll.verify.trace import WHOLE, Blocked, Code, Trace, raise_deadlock
 _MESSAGE, _SPACE, _STEP = range(3)
 
 
-def slots_of(program: Program, chunks: int) -> tuple[int, int]:
-    """(most chunks in one message piece, pieces that a connection holds) of the real runtimes.
+def slots_of(program: Program, chunks: int, target: Target | None = None) -> tuple[int, int]:
+    """(most chunks in one message piece, pieces that a connection holds) of the real runtime.
 
-    `chunks`: of the collective's whole data. A program that serves every size is cut finest: a
-    piece a chunk.
+    `chunks`: of the collective's whole data. `target`: None for what `targets.runtime_of` finds. A
+    program that serves every size is cut finest: a piece a chunk. (Onesided ones have no messages.)
     """
-    size, count = MESSAGE_SLOTS.get(program.protocol, MESSAGE_SLOTS["Simple"])
+    size, count = message_slots(program, target)
     if not program.max_bytes:
         return 1, count
     return max(1, size // -(-program.max_bytes // chunks)), count

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from forestcoll.errors import PlanError
 from forestcoll.program import Instruction, Program
+from forestcoll.targets import Target
 from forestcoll.verify.fifo import slots_of
 from forestcoll.verify.layout import sizes_of
 from forestcoll.verify.structure import RECEIVES, SENDS
@@ -48,20 +49,23 @@ class _Block:
     asleep: list[int] = field(default_factory=list)  # who waits for one of its steps
 
 
-def run_repeatedly(program: Program, *, launches: int = 3, slices: int = 2) -> int:
+def run_repeatedly(
+    program: Program, *, launches: int = 3, slices: int = 2, target: Target | None = None
+) -> int:
     """How many steps were done in `launches` of `slices` each; the queues are empty after each.
 
     For fifo programs that `verify` has proven right. Raises PlanError with the circle of thread
-    blocks where they wait for each other for ever, and for messages left over.
+    blocks where they wait for each other for ever, and for messages left over. `target`: whose
+    messages are counted, see `fifo.slots_of`.
     """
-    return _Run(program, launches, slices).run()
+    return _Run(program, launches, slices, target).run()
 
 
 class _Run:
-    def __init__(self, program: Program, launches: int, slices: int) -> None:
+    def __init__(self, program: Program, launches: int, slices: int, target: Target | None) -> None:
         self.code: Code = flatten(program, 1)
         self.launches, self.slices = launches, slices
-        piece, self.queue = slots_of(program, sizes_of(program).total)
+        piece, self.queue = slots_of(program, sizes_of(program).total, target)
         self.queues: dict[tuple[int, int, int], _Queue] = {}
         self.blocks = [self._block(b, piece) for b in range(len(self.code.lines))]
         self.left = [0] * program.n  # thread blocks of a rank that are still in its launch
