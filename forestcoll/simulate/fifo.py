@@ -19,7 +19,7 @@ from typing import Final
 
 from forestcoll.program import Instruction, Op, Pipeline, Program, Protocol, ThreadBlock
 from forestcoll.simulate.code import MOVE, Coder, Origin, Size, Thread
-from forestcoll.targets import MESSAGE_SLOTS
+from forestcoll.targets import message_slots
 
 WIRE: Final[dict[Protocol, float]] = {"Simple": 1.0, "LL": 2.0, "LL128": 16 / 15}
 """Bytes on a link for each byte of data: the rest is flags."""
@@ -75,7 +75,7 @@ class FifoCoder:
 
     def __init__(self, program: Program, chunk: Fraction, coder: Coder) -> None:
         self.program, self.coder, self.options = program, coder, coder.options
-        message, slots = MESSAGE_SLOTS[program.protocol]
+        message, slots = message_slots(program)
         self.slices = slices(chunk, message)
         self.parts = self.options.parts if program.protocol == "Simple" else 1
         self._slots = slots * self.parts
