@@ -28,6 +28,7 @@ ALLOWED: dict[str, set[str]] = {
     "compose": BASE | {"topology", "readers"},
     "catalog": BASE | {"topology", "readers", "compose"},
     "assemble": BASE | {"topology", "readers", "compose", "catalog"},
+    "detect": BASE | {"topology", "readers", "catalog"},
     "difference": BASE | {"topology"},
     "edit": BASE | {"topology"},
     "graph": BASE | {"topology"},

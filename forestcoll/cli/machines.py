@@ -12,7 +12,7 @@ from forestcoll.cli import writing
 from forestcoll.cli.completion import FileType, SettingType, TopologyType, WordType
 from forestcoll.cli.hints import examples
 from forestcoll.cli.options import json_option, load, set_option, settings_of
-from forestcoll.cli.talk import draw, note, print_json, put, say
+from forestcoll.cli.talk import draw, note, print_json, put, say, show_progress
 from forestcoll.cli.topology import topology
 
 if TYPE_CHECKING:
@@ -31,6 +31,14 @@ FORMATS = (
     "csv",
     "netq",
 )
+KEPT = {
+    "NCCL dump": "nccl.xml",
+    "lstopo": "hwloc.xml",
+    "nvidia-smi": "nvidia-smi.txt",
+    "rocm-smi": "rocm-smi.txt",
+    "ibnetdiscover": "ibnetdiscover.out",
+}
+"""Files of `detect --keep`."""
 NETWORKS = ("single", "rail", "fat-tree")
 
 __all__ = ["topology"]
@@ -200,6 +208,44 @@ def diff(
     else:
         say(f"{one} and {two} are equal: {len(sides[0].gpus)} GPUs, the same nodes and links")
     return 1 if groups else 0
+
+
+@topology.command(
+    epilog=examples(
+        "forestcoll topology detect -o this.yaml",
+        "forestcoll topology detect --keep dumps/ -o this.yaml",
+    )
+)
+@set_option
+@click.option(
+    "--keep", type=FileType(), metavar="FOLDER", help="Keep what the tools wrote, a file each."
+)
+@output_options
+def detect(pairs: tuple[tuple[str, str], ...], keep: str | None, output: str, force: bool) -> None:
+    """The topology of this machine, from the tools that it has.
+
+    Runs, where they are on the path: an NCCL program that dumps the topology (nccl-tests or
+    PyTorch), lstopo, nvidia-smi, rocm-smi, ibnetdiscover. Without any, it says what to run where.
+    """
+    from forestcoll import detect as detecting
+    from forestcoll.report import table
+
+    files = {step: Path(keep) / name for step, name in KEPT.items()} if keep else {}
+    writing.prepare([*files.values(), *([Path(output)] if output != "-" else [])], force)
+    with show_progress("detecting") as progress:
+        found = detecting.detect(settings_of(pairs), lambda name: progress(name, 0.0))
+    draw(table.facts([(step.tool, step.said) for step in found.steps]), err=True)
+    kept = {files[s.tool]: s.text for s in found.steps if s.text and s.tool in files}
+    if kept:
+        writing.write_all(kept, force)
+    fabric = next((s for s in found.steps if s.tool == "ibnetdiscover" and s.found), None)
+    _finish(detecting.need(found), "forestcoll topology detect", output, force)
+    note(f"taken from {found.source}")
+    if fabric is not None:
+        note(
+            f"ibnetdiscover sees {fabric.said}: keep its output (--keep), and 'forestcoll topology "
+            "compose' puts machines into its hosts"
+        )
 
 
 def _with_options(pairs: tuple[tuple[str, str], ...], **options: str | None) -> dict[str, str]:

@@ -1,0 +1,152 @@
+"""`forestcoll topology detect`, with programs of the tools' names on the path."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+from test_compose import DUMP, FABRIC
+from test_readers_hwloc_xml import TWO_SOCKETS
+
+from forestcoll import cli
+from forestcoll import detect as detecting
+from forestcoll.topology import load_topology
+
+MATRIX = """\
+\tGPU0\tGPU1\tmlx5_0\tCPU Affinity
+GPU0\t X \tNV18\tPIX\t0-7
+GPU1\tNV18\t X \tSYS\t0-7
+mlx5_0\tPIX\tSYS\t X \t
+"""
+
+
+class Box:
+    """A folder that is the whole PATH."""
+
+    def __init__(self, folder: Path) -> None:
+        self.bin = folder / "bin"
+        self.bin.mkdir()
+
+    def put(self, name: str, script: str) -> None:
+        path = self.bin / name
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+
+    def answer(self, name: str, text: str, when: str = "true") -> None:
+        """A program that prints `text` where the shell's `when` holds, and fails elsewhere."""
+        file = self.bin / f"{name}.out"
+        file.write_text(text)
+        lines = f'while IFS= read -r l || [ -n "$l" ]; do printf \'%s\\n\' "$l"; done < {file}'
+        self.put(name, f"if {when}; then {lines}; else echo wrong words: $* >&2; exit 3; fi")
+
+
+@pytest.fixture
+def box(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Box:
+    made = Box(tmp_path)
+    monkeypatch.setenv("PATH", str(made.bin))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(detecting, "ADAPTERS", tmp_path / "infiniband")
+    monkeypatch.setattr(detecting, "_has_torch", lambda: False)
+    return made
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    code = cli.main(["topology", "detect", *words])
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+def test_without_any_tool_it_says_what_to_run_where(
+    box: Box, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = run(capsys, "-o", "x.yaml")
+    assert (code, out) == (1, "")
+    assert "error: nothing on this machine tells of GPUs; on a machine that has them run one" in err
+    for words in ("NCCL_TOPO_DUMP_FILE=nccl.xml", "nvidia-smi topo -m > topo.txt", "rocm-smi --sh",
+                  "lstopo machine.xml", "ibnetdiscover > fabric.out"):  # fmt: skip
+        assert words in err
+    assert "nvidia-smi     not on the path" in err
+    assert not Path("x.yaml").exists()
+
+
+def test_a_matrix_and_the_systems_rates(box: Box, capsys: pytest.CaptureFixture[str]) -> None:
+    box.answer("nvidia-smi", MATRIX, '[ "$*" = "topo -m" ]')
+    rate = Path("infiniband/mlx5_0/ports/1/rate")
+    rate.parent.mkdir(parents=True)
+    rate.write_text("400 Gb/sec (4X NDR)\n")
+    code, out, err = run(capsys, "-o", "this.yaml")
+    assert (code, out) == (0, "this.yaml: this-machine: 2 GPUs, 0 switches, 18 links\n")
+    assert "note: taken from nvidia-smi" in err
+    assert "note: the rates of 1 network ports are the system's" in err
+    found = detecting.detect({})
+    assert found.topology is not None
+    assert [a.bandwidth for a in found.topology.adapters] == [Fraction(50)]
+    assert load_topology("this.yaml").directed()["gpu0", "gpu1"] == 18 * Fraction("20.6")
+
+
+def test_nccls_dump_is_the_fullest(box: Box, capsys: pytest.CaptureFixture[str]) -> None:
+    box.answer("nvidia-smi", "GPU 0: A\nGPU 1: B\n", '[ "$*" = "-L" ]')
+    file = box.bin / "dump"
+    file.write_text(DUMP)
+    box.put(
+        "all_reduce_perf",
+        '[ "$*" = "-b 8 -e 8 -n 1 -w 0 -g 2" ] || exit 4\n'
+        f'while IFS= read -r l || [ -n "$l" ]; do printf "%s\\n" "$l"; done < {file} '
+        '> "$NCCL_TOPO_DUMP_FILE"',
+    )
+    box.answer("ibnetdiscover", FABRIC)
+    code, _, err = run(capsys, "-o", "this.yaml", "--keep", "dumps")
+    assert code == 0
+    assert "NCCL dump      2 GPUs, 2 links, 2 network ports" in err
+    assert "nvidia-smi     fails: exit code 3, wrong words: topo -m" in err
+    assert "ibnetdiscover  2 hosts, 1 switches, 4 cables" in err
+    assert "note: taken from NCCL dump" in err
+    assert "'forestcoll topology compose' puts machines into its hosts" in err
+    assert Path("dumps/nccl.xml").read_text().strip() == DUMP
+    assert Path("dumps/ibnetdiscover.out").read_text() == FABRIC
+    code, _, err = run(capsys, "-o", "that.yaml", "--keep", "dumps")
+    assert code == 1
+    assert "dumps/nccl.xml: exists already" in err
+    assert not Path("that.yaml").exists()
+
+
+def test_more_gpus_and_a_matrix_beat_hwloc_without_nvlink(
+    box: Box, capsys: pytest.CaptureFixture[str]
+) -> None:
+    box.answer("lstopo-no-graphics", TWO_SOCKETS)  # three GPUs
+    box.answer("nvidia-smi", MATRIX)  # two of them
+    assert "taken from lstopo" in run(capsys, "-o", "a.yaml")[2]
+    three = MATRIX.replace("mlx5_0\tCPU", "GPU2\tCPU").replace("mlx5_0", "GPU2")
+    three = three.replace("PIX", "NV18").replace("SYS", "NV18")
+    box.answer("nvidia-smi", three)
+    assert "taken from nvidia-smi" in run(capsys, "-o", "b.yaml")[2]
+
+
+def test_tools_that_fail(
+    box: Box, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(detecting, "SECONDS", 0.3)
+    box.put("rocm-smi", "read line < /dev/tty || while true; do :; done")
+    box.put("nvidia-smi", "echo 'has failed: no driver'; exit 9")
+    box.put("ibnetdiscover", "echo nonsense")
+    (box.bin / "lstopo").write_text("no program")
+    (box.bin / "lstopo").chmod(0o755)
+    code, _, err = run(capsys)
+    assert code == 1
+    assert "rocm-smi       fails: no answer within 0.3 s" in err
+    assert "nvidia-smi     fails: exit code 9, has failed: no driver" in err
+    assert "ibnetdiscover  this machine (ibnetdiscover):1: 'nonsense' is no line of ibnet" in err
+    assert "lstopo         fails: Exec format error" in err
+
+
+def test_settings_go_to_the_reader_that_knows_them(
+    box: Box, capsys: pytest.CaptureFixture[str]
+) -> None:
+    box.answer("nvidia-smi", MATRIX)
+    code, _, _ = run(capsys, "--set", "nvlink=25", "-o", "this.yaml")
+    assert code == 0
+    assert load_topology("this.yaml").directed()["gpu0", "gpu1"] == 450
+    code, _, err = run(capsys, "--set", "nvlnk=25")
+    assert code == 1
+    assert "no tool's output has a setting 'nvlnk'; did you mean 'nvlink'?" in err
