@@ -2,8 +2,10 @@
 
 More trees a root are faster only until a runtime cannot hold them. Without wishes the answer is the
 exact optimum where its plans fit; else the fewest trees a root that reach ENOUGH of it; else the
-best that fits. Rates come from the front without any tree; trees are made only for what is tried,
-and how many are tried depends on the problem alone, so that the same call gives the same bytes.
+best that fits. Where its chunks divide no power of two, the weights of its trees are rounded as
+long as ENOUGH is left, unless the exact optimum is asked for. Rates come from the front without any
+tree; trees are made only for what is tried, and how many are tried depends on the problem alone, so
+that the same call gives the same bytes.
 """
 
 from __future__ import annotations
@@ -13,10 +15,12 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING, Literal
 
-from forestcoll.budget import Budget, Costs
+from forestcoll.budget import Costs
 from forestcoll.errors import PlanError, UnsupportedError
-from forestcoll.program import Collective, Protocol
+from forestcoll.program import Collective
+from forestcoll.sizes import Sizes
 from forestcoll.targets import Target
+from forestcoll.wishes import Wishes, different_trees
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -38,75 +42,8 @@ SMALL = 16
 FEW = 6
 TRIES = 48
 """Forests made at most for one list of candidates, on small graphs; FEW on very large ones."""
-MANY_CHUNKS = 2048
-"""From here on a plan's sizes without padding are so rare that a note says so."""
-
-
-@dataclass(frozen=True, slots=True)
-class Wishes:
-    """What the caller asks of a forest.
-
-    `trees`: exactly so many a root. `min_percent`: the fewest trees a root that reach so many
-    percent of the optimum (over 0 to 100). `max_height`: hops; the best algbw that has no more.
-    `compact`: forests are compact where one is found (it is never the reason for a choice).
-    `instances`, `protocol`: of the plans, as in `lower`; "auto" takes as many as keep the links
-    busy, as far as they fit (it is never the reason for a choice either). LL is for few bytes,
-    where every hop counts and bandwidth does not: the lowest trees are taken where nothing else is
-    wished.
-    """
-
-    trees: int | Literal["auto"] = "auto"
-    min_percent: Fraction | None = None
-    max_height: int | None = None
-    budget: Budget = field(default_factory=Budget)
-    compact: bool = field(default=False, compare=False)
-    instances: int | Literal["auto"] = field(default="auto", compare=False)
-    protocol: Protocol | None = field(default=None, compare=False)
-
-    def __post_init__(self) -> None:
-        if self.min_percent is not None:
-            if self.trees != "auto":
-                raise UnsupportedError(
-                    "trees and min_percent both say how many trees a root: give one of them"
-                )
-            if not 0 < self.min_percent <= 100:
-                raise UnsupportedError(
-                    f"min_percent is {self.min_percent}: must be over 0 and at most 100"
-                )
-        limits = (
-            ("max_height", self.max_height),
-            ("budget: trees", self.budget.trees),
-            ("budget: channels", self.budget.channels),
-            ("budget: blocks", self.budget.blocks),
-            ("budget: operations", self.budget.operations),
-            ("instances", self.parts),
-        )
-        for what, limit in limits:
-            if limit is not None and limit < 1:
-                raise UnsupportedError(f"{what} is {limit}: must be at least 1")
-
-    @property
-    def parts(self) -> int:
-        """Instances of the plans that are judged; "auto" adds more to the one that is taken."""
-        return 1 if self.instances == "auto" else self.instances
-
-    def refusal(self, forest: Forest) -> str | None:
-        """Why the forest is not what is asked for, or None."""
-        if self.max_height is not None and forest.height > self.max_height:
-            return f"its height is {forest.height} hops, over {self.max_height}"
-        most = different_trees(forest)
-        if self.budget.trees is not None and most > self.budget.trees:
-            return f"a root has {most} different trees, over {self.budget.trees}"
-        return None
-
-
-def different_trees(forest: Forest) -> int:
-    """The largest number of different trees that a root has in one phase."""
-    counts: dict[tuple[int, str], int] = {}
-    for tree in forest.trees:
-        key = (forest.orbit(tree.root), tree.phase)
-        counts[key] = counts.get(key, 0) + 1
-    return max(counts.values(), default=0)
+POWERS = (1, 2, 4, 8, 16, 32, 64)
+"""Trees a root that are tried where the rounded optimum does not fit."""
 
 
 def _relays(forest: Forest) -> bool:
@@ -142,6 +79,19 @@ class Choice:
     notes: list[str]
 
 
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A forest whose plans fit. `solved`: the same before its weights were rounded, if they were.
+
+    `programs`: of one instance.
+    """
+
+    point: Point
+    solved: Forest
+    forest: Forest
+    programs: dict[PlanFormat, Program]
+
+
 class Chooser:
     """Makes forests and their programs until one suits.
 
@@ -175,6 +125,7 @@ class Chooser:
         self._front: Front | None = None
         self._heights: dict[int, int] = {}  # trees a root -> height, of all that was made
         self._tried: dict[int, str] = {}  # trees a root -> why not
+        self._odd: dict[int, Forest] = {}  # trees a root -> what serves no powers of two that fit
         self._relaying = 0  # forests that no plan holds because GPUs that are no ranks relay
 
     def choose(self) -> Choice:
@@ -191,8 +142,8 @@ class Chooser:
             notes = [*self._written_out(forest), *short]
             return Choice(forest, programs, self._exact().trees, notes)
         lowest = self.wishes.protocol == "LL" and self.wishes.min_percent is None
-        for points in [self._low()] if lowest else self._candidates():
-            found = self._first(points)
+        for points, powers in [(self._low(), False)] if lowest else self._candidates():
+            found = self._first(points, powers)
             if found is not None:
                 return self._explained(found)
         raise self._failure()
@@ -278,7 +229,7 @@ class Chooser:
         notes = []
         with self._stage("lower"):
             for form, program in programs.items():
-                found[form], note = filled(forest, self.targets[form], program, MANY_CHUNKS)
+                found[form], note = filled(forest, self.targets[form], program)
                 notes += [note] if note else []
         return found, notes
 
@@ -293,23 +244,31 @@ class Chooser:
             return Point(self.best.trees_per_root, self.best.algbw, Fraction(1), exact=True)
         return self.front.exact
 
-    def _candidates(self) -> Iterator[Iterable[Point]]:
+    def _candidates(self) -> Iterator[tuple[Iterable[Point], bool]]:
         """What to try: list after list, each in its order, until something suits.
 
-        With a percentage the fewest trees come first; with wishes for height or budget alone the
-        best algbw. Without any, what is good enough with fewer trees comes before the best.
+        With a list: whether its plans have to serve powers of two. With a percentage the fewest
+        trees come first; with wishes for height or budget alone the best algbw. Without any, what
+        is good enough and serves powers of two comes first, then what is good enough with fewer
+        trees, then the best.
         """
         if self.wishes.min_percent is not None:
-            yield self.front.reaching(self.wishes.min_percent / 100)
+            yield self.front.reaching(self.wishes.min_percent / 100), False
             return
-        yield [self._exact()]
+        free = self.wishes == Wishes()
+        yield [self._exact()], free
+        if self.wishes.exact:
+            return
         enough = [p for p, _ in zip(self.front.reaching(ENOUGH), range(SMALL), strict=False)]
-        if self.wishes == Wishes():
-            yield enough
+        if free:
+            fewer = (self.front.point(k) for k in POWERS if k < self._exact().trees)
+            yield [p for p in fewer if p.share >= ENOUGH], True
+            yield enough, True
+            yield [self._exact(), *enough], False
         small = [self.front.point(k) for k in range(1, min(SMALL, self._exact().trees) + 1)]
         points = {p.trees: p for p in (*small, *enough, *self.front.points())}
         for some in (points.values(), small[:FEW]):
-            yield sorted(some, key=lambda p: (-p.algbw, p.trees))
+            yield sorted(some, key=lambda p: (-p.algbw, p.trees)), False
 
     def _low(self) -> list[Point]:
         """Few trees a root and the optimum, the lowest forests first."""
@@ -324,13 +283,11 @@ class Chooser:
                 break
         return [point for *_, point in sorted(found, key=lambda entry: entry[:3])]
 
-    def _first(
-        self, points: Iterable[Point]
-    ) -> tuple[Point, Forest, dict[PlanFormat, Program]] | None:
+    def _first(self, points: Iterable[Point], powers: bool) -> _Found | None:
         """The first that suits; what surely does not fit costs no try."""
         left = max(FEW, min(TRIES, 4096 // len(self.graph.ranks)))
         for point in points:
-            if point.trees in self._tried:
+            if point.trees in self._tried or (powers and point.trees in self._odd):
                 continue
             hopeless = self._hopeless(point.trees)
             if hopeless:
@@ -339,21 +296,60 @@ class Chooser:
             if left == 0:
                 return None
             left -= 1
-            forest = self.forest("auto" if point.exact else point.trees)
-            self._heights[point.trees] = forest.height
-            refusal = self.wishes.refusal(forest)
-            if refusal is None:
+            found = self._fitting(point, powers)
+            if found is not None:
+                return found
+        return None
+
+    def _fitting(self, point: Point, powers: bool) -> _Found | None:
+        """The point's forest, rounded where it can be, and programs that fit, or None.
+
+        `powers`: only where they serve powers of two.
+        """
+        solved = self._odd.pop(point.trees, None)
+        tried = solved is not None  # in its rounded form
+        solved = solved or self.forest("auto" if point.exact else point.trees)
+        self._heights[point.trees] = solved.height
+        refusal = self.wishes.refusal(solved)
+        if refusal is None:
+            rounded = None if tried else self._rounded(solved)
+            for forest in [rounded] if powers else [rounded, solved]:
+                if forest is None:
+                    continue
                 try:
-                    return point, forest, self._lowered(forest)
+                    return _Found(point, solved, forest, self._lowered(forest))
                 except PlanError as error:
                     refusal = str(error)
-                    self._relaying += _relays(forest)
-                    if self._relaying == FEW:  # it is not for the number of trees then
-                        raise
-            self._tried[point.trees] = refusal
-            if self.wishes.budget.limits and len(self._refused) < FEW:
-                self._refused.append(forest)
+                    if forest is solved:
+                        break
+            if powers and rounded is not solved:
+                self._odd[point.trees] = solved
+                return None
+            self._relaying += _relays(solved)
+            if self._relaying == FEW:  # it is not for the number of trees then
+                raise PlanError(refusal)
+        self._tried[point.trees] = refusal or ""
+        if self.wishes.budget.limits and len(self._refused) < FEW:
+            self._refused.append(solved)
         return None
+
+    def _rounded(self, forest: Forest) -> Forest | None:
+        """The forest with weights such that its plans serve powers of two; None: too slow.
+
+        The forest as it is where they do already, or where no such thing is asked for.
+        """
+        wishes = self.wishes
+        if not self.targets or wishes.exact:
+            return forest
+        from forestcoll.powers import round_forest
+
+        algbw = forest.plain_algbw
+        least = max(ENOUGH * algbw, min(algbw, ENOUGH * self.best.algbw))
+        if wishes.min_percent is not None:
+            least = max(least, wishes.min_percent / 100 * self.best.algbw)
+        with self._stage("round"):
+            limits = tuple(self.targets.values())
+            return round_forest(forest, least, limits, wishes.parts, wishes.protocol)
 
     def _hopeless(self, trees: int) -> str | None:
         if not self.targets:
@@ -381,44 +377,44 @@ class Chooser:
         kind = PlanError if self.targets else UnsupportedError
         return kind(f"no forest {what}was found that suits; {_words(trees)}: {reason}")
 
-    def _explained(self, found: tuple[Point, Forest, dict[PlanFormat, Program]]) -> Choice:
+    def _explained(self, found: _Found) -> Choice:
         """The choice with notes: why not the optimum, and which sizes a plan serves."""
-        point, forest, programs = found
-        programs, short = self._filled(forest, programs)
+        point, forest = found.point, found.forest
+        programs, short = self._filled(forest, found.programs)
         notes = [*self._written_out(forest), *short]
         exact = self._exact()
-        if forest.plain_algbw < self.best.algbw:
+        if found.solved.plain_algbw < self.best.algbw:
             why = self._tried.get(exact.trees)
-            share = _percent(forest.plain_algbw / self.best.algbw)
+            share = _percent(found.solved.plain_algbw / self.best.algbw)
             notes.append(
                 f"{_words(point.trees)}, at most {different_trees(forest)} of a root different: "
                 f"{share} of the optimum, which takes {exact.trees} a root"
                 + (f" ({why})" if why else "")
             )
+        if programs:
+            notes += self._sizes(found, programs)
         cost = Costs(self.wishes.budget, self._roomy, self._plan, different_trees).words(
-            forest.plain_algbw, self.best.algbw, self._refused
+            found.solved.plain_algbw, self.best.algbw, self._refused
         )
         if cost:
             notes.append(cost)
-        chunks = max((_chunks(p) for p in programs.values()), default=0)
-        if chunks > MANY_CHUNKS and self.wishes.min_percent is None:
-            notes.append(self._rare_sizes(chunks, point))
         return Choice(forest, programs, exact.trees, notes)
+
+    def _sizes(self, found: _Found, programs: Mapping[PlanFormat, Program]) -> list[str]:
+        """What rounding did, or why plans serve no powers of two."""
+        from forestcoll.powers import why_odd, why_rounded
+
+        odd = [p for p in programs.values() if not Sizes.of(p).powers]
+        if found.forest is not found.solved:
+            exact = self.wishes.min_percent is None and found.point == self._exact()
+            option = "--exact" if exact else f"--trees {found.point.trees}"
+            return [why_rounded(found.forest, found.solved, option)]
+        return [why_odd(Sizes.of(odd[0]))] if odd and not self.wishes.exact else []
 
     def _written_out(self, forest: Forest) -> list[str]:
         if not self.wishes.compact or forest.group is not None:
             return []
         return ["no compact forest was found here: all trees are written"]
-
-    def _rare_sizes(self, chunks: int, point: Point) -> str:
-        text = f"the plan serves multiples of {chunks} elements without padding"
-        fewer = self.front.fewest(ENOUGH)
-        if fewer.trees < point.trees:
-            text += (
-                f"; --min-percent 99 would take {_words(fewer.trees)} "
-                f"({_percent(fewer.share)} of the optimum)"
-            )
-        return text
 
 
 def _worth_reading(points: Sequence[Point]) -> list[Point]:
@@ -432,11 +428,6 @@ def _worth_reading(points: Sequence[Point]) -> list[Point]:
         if goal or point in (points[0], points[-1]) or 4 * (1 - point.share) <= 3 * (1 - before):
             kept.append(point)
     return kept
-
-
-def _chunks(program: Program) -> int:
-    """Elements of the whole data that a plan needs a multiple of."""
-    return max(max(r.input_chunks, r.output_chunks) for r in program.ranks)
 
 
 def _percent(share: Fraction) -> str:

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Literal
 
 from forestcoll import arguments
 from forestcoll.budget import Budget
-from forestcoll.choose import PlanFormat, Row, Wishes
+from forestcoll.choose import PlanFormat, Row
 from forestcoll.errors import PlanError, UnsupportedError
 from forestcoll.program import Collective, Protocol
 from forestcoll.targets import DEFAULT_SMS, MSCCL, MSCCLPP, RCCL, TARGETS, Target, sms_of
+from forestcoll.wishes import Wishes
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -182,6 +183,7 @@ def synthesize(
     shares: Shares | None = None,
     trees: int | Literal["auto"] = "auto",
     min_percent: Fraction | int | float | str | None = None,
+    exact: bool = False,
     max_height: int | None = None,
     budget: Budget | Mapping[str, int] = Budget(),  # noqa: B008 (frozen)
     compact: bool | None = None,
@@ -199,12 +201,13 @@ def synthesize(
     `topology`: a Topology, a name of the catalogue, or a file. `formats`: by default the forest and
     every plan that `target` reads.
     Without a plan format the forest is the exact optimum; switches that copy and add do so where
-    that makes trees faster or lower (plans copy and add on the GPUs). With plan
-    formats it is the optimum without, where its plans fit `target` ("any": all runtimes); else the
-    fewest trees a root that reach 99 % of it and fit; else the best that fits. Or the caller
-    chooses: exactly `trees` a root; the fewest that reach `min_percent` of the optimum; the best
-    whose height is `max_height` hops at most; a `budget` of different trees a root, channels,
-    thread blocks and operations.
+    that makes trees faster or lower (plans copy and add on the GPUs). With plan formats it is the
+    optimum without, where its plans fit `target` ("any": all runtimes); else the fewest trees a
+    root that reach 99 % of it and fit; else the best that fits. Its shares are rounded so that
+    plans serve every power of two where that costs 1 % of algbw at most. Or the caller chooses: the
+    `exact` optimum as it is; exactly `trees` a root; the fewest that reach `min_percent` of the
+    optimum; the best whose height is `max_height` hops at most; a `budget` of different trees a
+    root, channels, thread blocks and operations.
     `instances`, `protocol`: of the plans, see `lower.lower`; "auto": as many as keep the links
     busy, as far as they fit (`lower.instances`). `sms`: multiprocessors of a GPU, all
     that may run at once; None: those of the catalogue's machine, or an A100's. `nvls`: the forest
@@ -245,7 +248,8 @@ def synthesize(
         raise UnsupportedError("compact is for the forest alone: a plan needs every tree")
     if compact is None:
         compact = formats == ("forest",) and len(graph.ranks) > solver.COMPACT_FROM
-    wishes = Wishes(trees, percent, max_height, budget, compact, instances, protocol)
+    exact = arguments.truth("exact", exact) and formats != ("forest",)  # which is exact anyway
+    wishes = Wishes(trees, percent, exact, max_height, budget, compact, instances, protocol)
     with clock.stage("optimum"):
         best = solver.optimum(graph, collective, root_rank)
     targets = targets_of(formats, target, sms or sms_of(topology.name))

@@ -261,14 +261,13 @@ def _fill(
     clock: pipeline.Clock,
 ) -> list[str]:
     """Gives each program the instances that keep its group's links busy; where they do not, why."""
-    from forestcoll.choose import MANY_CHUNKS
     from forestcoll.lower import filled
 
     notes: dict[str, list[int]] = {}
     with clock.stage("lower"):
         for g, (forest, of_group) in enumerate(zip(done.forests, programs, strict=True)):
             for form, target in targets.items():
-                of_group[form], note = filled(forest, target, of_group[form], MANY_CHUNKS)
+                of_group[form], note = filled(forest, target, of_group[form])
                 if note:
                     notes.setdefault(note, []).append(g)
     return [

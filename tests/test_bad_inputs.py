@@ -344,10 +344,10 @@ def edit(change: Callable[[dict], object]) -> Change:  # type: ignore[type-arg]
 
 FORESTS: dict[str, tuple[Change, list[str]]] = {
     "truncated": (cut_at(0.6), ["line"]),
-    "share": (swap(r'"share": "1/\d+"', '"share": "1/7"'), []),
-    "share-zero": (swap(r'"share": "1/\d+"', '"share": "0"'), ["share"]),
-    "share-word": (swap(r'"share": "1/\d+"', '"share": "much"'), ["share"]),
-    "share-float": (swap(r'"share": "1/\d+"', '"share": 0.25'), ["share"]),
+    "share": (swap(r'"share": "\d+/\d+"', '"share": "1/7"'), []),
+    "share-zero": (swap(r'"share": "\d+/\d+"', '"share": "0"'), ["share"]),
+    "share-word": (swap(r'"share": "\d+/\d+"', '"share": "much"'), ["share"]),
+    "share-float": (swap(r'"share": "\d+/\d+"', '"share": 0.25'), ["share"]),
     "algbw": (edit(lambda f: f.update(algbw="1000")), ["algbw", "1000"]),
     "bound": (edit(lambda f: f["bound"].update(algbw="1000")), ["bound"]),
     "phase": (edit(lambda f: f["trees"][0].update(phase="sideways")), ["phase"]),
@@ -383,8 +383,8 @@ XML_PLANS: dict[str, tuple[Change, list[str]]] = {
     "send-gone": (drop_line(r'type="s"'), ["rank"]),
     "recv-gone": (drop_line(r'type="r"'), ["rank"]),
     "reduce-gone": (drop_line(r'type="re"'), ["rank"]),
-    "count": (swap(r'cnt="1"', 'cnt="99"'), []),
-    "not-a-number": (swap(r'cnt="1"', 'cnt="one"'), ["one"]),
+    "count": (swap(r'cnt="\d+"', 'cnt="99"'), []),
+    "not-a-number": (swap(r'cnt="\d+"', 'cnt="one"'), ["one"]),
     "entities": (lambda _: XML_BOMB, []),
     "other-xml": (lambda _: "<html><body/></html>", []),
 }

@@ -85,8 +85,10 @@ def test_every_plan_proves_itself_and_runs(
     made = pipeline.synthesize(topology(name), collective)
     forest = made.forest
     assert forest.bound is not None
-    assert forest.algbw == forest.bound.algbw or forest.bound.algbw > made.optimum.algbw
-    assert forest.algbw >= made.optimum.algbw
+    assert forest.algbw >= Fraction(99, 100) * made.optimum.algbw
+    if forest.trees_per_root == made.optimum.trees_per_root:  # not rounded
+        assert forest.algbw >= made.optimum.algbw
+        assert forest.algbw == forest.bound.algbw or forest.bound.algbw > made.optimum.algbw
     assert verify_text(made.texts["forest"], "forest").kind == "forest"
     ranks = forest.n
     for form in ("msccl-xml", "mscclpp-json"):

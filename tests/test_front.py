@@ -10,21 +10,24 @@ from contextlib import contextmanager
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import pytest
-from graphs import build, dgx_a100, mi250, ring
+from graphs import build, dgx_a100, mi250, ring, torus
 from random_graphs import judge, random_graph
 
 from forestcoll import certificate, cli, pipeline
 from forestcoll.budget import Budget
-from forestcoll.choose import Choice, Chooser, Wishes, different_trees
+from forestcoll.choose import Choice, Chooser
 from forestcoll.errors import ForestCollError, PlanError, UnsupportedError
 from forestcoll.forest import Forest
 from forestcoll.graph import CapacityGraph
 from forestcoll.program import Collective
+from forestcoll.sizes import Sizes
 from forestcoll.solver import fixed_algbw, optimum, solve
 from forestcoll.solver.front import GOALS, Front, Point
 from forestcoll.targets import MSCCL, MSCCLPP, RCCL, Target
+from forestcoll.wishes import Wishes, different_trees
 
 ALLGATHER, ALLREDUCE = Collective.ALLGATHER, Collective.ALLREDUCE
 PERCENT = Fraction(1, 100)
@@ -232,8 +235,33 @@ def test_eight_equal_trees_a_root_are_not_enough() -> None:
 
 
 def test_without_wishes_the_optimum_is_taken_where_it_fits() -> None:
-    choice = chosen(dgx_a100(2), Wishes(), RCCL, MSCCLPP)
+    choice = chosen(dgx_a100(2), Wishes(exact=True), RCCL, MSCCLPP)
     assert (choice.forest.trees_per_root, choice.notes) == (13, [])
+
+
+def test_without_wishes_the_optimum_is_rounded_so_that_powers_of_two_are_served() -> None:
+    graph = dgx_a100(2)
+    choice = chosen(graph, Wishes(), RCCL, MSCCLPP)
+    assert choice.forest.trees_per_root == 16
+    assert share(choice, graph) >= Fraction(995, 1000)
+    assert all(Sizes.of(program).powers for program in choice.programs.values())
+    assert different_trees(choice.forest) == 2  # as of the optimum: no more steps
+    assert choice.notes == [
+        "shares are rounded to 1/16 of a rank's part, so that every power of two is served; "
+        "--exact takes 1/13 and 346.667 GB/s (0.21 % more)"
+    ]
+
+
+def test_exact_is_refused_where_it_does_not_fit() -> None:
+    graph = perturbed(dgx_a100(2), 1, "cable")
+    with pytest.raises(PlanError, match=r"4912 trees a root: .* rccl holds"):
+        chosen(graph, Wishes(exact=True), RCCL)
+
+
+@pytest.mark.parametrize("other", [{"trees": 3}, {"min_percent": Fraction(90)}])
+def test_exact_goes_with_no_other_number_of_trees(other: dict[str, Any]) -> None:
+    with pytest.raises(UnsupportedError, match="exact asks for the optimum: leave trees and min"):
+        Wishes(exact=True, **other)
 
 
 def test_without_wishes_and_plans_the_optimum_is_taken_always() -> None:
@@ -243,13 +271,15 @@ def test_without_wishes_and_plans_the_optimum_is_taken_always() -> None:
     assert choice.forest.trees_per_root > 1000
 
 
-def test_what_does_not_fit_gives_way_to_the_fewest_trees_at_99_percent() -> None:
+def test_what_does_not_fit_gives_way_to_the_fewest_powers_of_two_at_99_percent() -> None:
     graph = perturbed(dgx_a100(2), 1, "cable")
     choice = chosen(graph, Wishes(), RCCL)
-    fewest = Front(graph, ALLGATHER).fewest(Fraction(99, 100))
-    assert choice.forest.trees_per_root == fewest.trees == 7
+    front = Front(graph, ALLGATHER)
+    assert front.fewest(Fraction(99, 100)).trees == 7
+    assert front.point(4).share < Fraction(99, 100)
+    assert choice.forest.trees_per_root == 8
     (note,) = choice.notes
-    assert "7 trees a root" in note
+    assert "8 trees a root" in note
     assert "% of the optimum, which takes 4912 a root (" in note
     assert "rccl holds" in note
 
@@ -289,13 +319,13 @@ def test_a_budget_of_thread_blocks_and_channels() -> None:
         chosen(graph, Wishes(trees=7, budget=Budget(operations=8)), MSCCLPP)
 
 
-def test_a_plan_for_hardly_any_size_says_so() -> None:
-    choice = chosen(mi250(2), Wishes(), MSCCLPP)
+def test_where_no_weights_are_good_enough_a_note_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("forestcoll.powers.most_chunks", lambda n: n)
+    graph = torus(3, 2)
+    choice = chosen(graph, Wishes(), MSCCLPP, collective=Collective.ALLREDUCE)
+    assert not Sizes.of(choice.programs["mscclpp-json"]).powers
     (note,) = choice.notes
-    assert note == (
-        "the plan serves multiples of 2656 elements without padding; --min-percent 99 would take "
-        "9 trees a root (99.17 % of the optimum)"
-    )
+    assert note.startswith("no power of two is served (multiples of ")
 
 
 @pytest.mark.parametrize(
@@ -409,7 +439,8 @@ def test_synthesize_takes_a_point(capsys: pytest.CaptureFixture[str], tmp_path: 
         assert any("of the optimum, which takes 3 a root" in n for n in summary["notes"])
     code, out, _ = call(capsys, *common, str(tmp_path / "low/"), "--max-height", "5")
     low = json.loads(out)
-    assert (code, low["trees_per_root"], low["height"]) == (0, 3, 5)  # the optimum is as low
+    assert (code, low["trees_per_root"], low["height"]) == (0, 32, 5)  # the optimum is as low
+    assert all(plan["powers_of_two"] for plan in low["plans"].values())
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).parents[1] / "forestcoll"
 
 BASE = {"errors", "input_limits", "arguments"}
 GRAPH = BASE | {"topology", "graph"}
-FOREST = GRAPH | {"program", "symmetry", "forest"}
+FOREST = GRAPH | {"program", "sizes", "symmetry", "forest"}
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "arguments": {"errors"},
@@ -23,6 +23,7 @@ ALLOWED: dict[str, set[str]] = {
     "kernel": BASE,
     "program": BASE,
     "targets": {"program"},
+    "sizes": {"program"},
     "topology": BASE,
     "readers": BASE | {"topology"},
     "compose": BASE | {"topology", "readers"},
@@ -48,20 +49,22 @@ ALLOWED: dict[str, set[str]] = {
     "lint": FOREST | {"targets", "plans", "verify"},
     "execute": FOREST | {"targets", "plans"},
     "budget": FOREST | {"targets", "lower"},
-    "choose": FOREST | {"targets", "solver", "lower", "budget", "latency"},
+    "wishes": FOREST | {"budget"},
+    "powers": FOREST | {"targets", "solver", "lower"},
+    "choose": FOREST | {"targets", "solver", "lower", "budget", "latency", "powers", "wishes"},
     "groups_file": FOREST | {"forest_file", "certificate", "solver"},
     "together": FOREST
     | {"targets", "choose", "solver", "certificate", "forest_file", "groups_file", "lower"}
     | {"pipeline", "latency"},
     "pipeline": FOREST
     | {"targets", "solver", "choose", "certificate", "forest_file", "lower", "verify", "plans"}
-    | {"budget", "catalog", "latency"},
+    | {"budget", "catalog", "latency", "wishes"},
     "degrade": FOREST | {"edit", "solver", "pipeline"},
     "verdict": FOREST | {"certificate", "choose", "forest_file", "groups_file", "plans", "verify"},
     "predict": FOREST | {"forest_file", "lower", "pipeline", "targets"},
     "plan_set": FOREST
     | {"budget", "targets", "solver", "choose", "certificate", "forest_file", "lower", "plans"}
-    | {"latency", "lint", "pipeline", "verdict"},
+    | {"latency", "lint", "pipeline", "powers", "verdict", "wishes"},
     "report": FOREST
     | {
         "difference",
@@ -72,13 +75,14 @@ ALLOWED: dict[str, set[str]] = {
         "pipeline",
         "together",
         "choose",
+        "wishes",
         "solver",
         "execute",
         "deploy",
         "lab",
         "degrade",
     },
-    "deploy": BASE | {"program", "plans", "verify", "lint"},
+    "deploy": BASE | {"program", "sizes", "plans", "verify", "lint"},
     "baselines": FOREST,
     "lab": FOREST | {"targets", "lower", "routes", "verify", "baselines", "torch"},
     "torch": BASE | {"program", "verify", "plans", "execute"},

@@ -144,7 +144,7 @@ def test_notes_say_what_a_plan_serves() -> None:
     chain = lint(XML["chain"], "p")
     assert rules_of(chain) == {"XML-SIZES", "XML-ROOT-IGNORED", "XML-PROXY-STEPS"}
     text = next(f.text for f in chain.findings if f.rule == "XML-SIZES")
-    assert text == "it serves calls whose number of elements is a multiple of 2"
+    assert text == "it serves multiples of 8 bytes of float32: 2 elements of any type"
     slots = lint(JSON["slots"], "p")
     assert rules_of(slots) == {"MPP-SIZES", "MPP-SUM", "MPP-ROOT-IGNORED", "MPP-UNHOOKED"}
     more = spoil_xml.gpu(0, s_chunks=9)(XML["star"])

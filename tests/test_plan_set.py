@@ -171,8 +171,8 @@ def test_plans_serve_powers_of_two() -> None:
         chunks = chunks_of(entry)
         assert chunks & (chunks - 1) == 0
     assert the_set.notes == [
-        "345.946 of 346.667 GB/s: what is faster needs sizes that are multiples of 208 elements; "
-        "synthesize without --sizes makes it"
+        "345.946 of 346.667 GB/s: what is faster serves no power of two; "
+        "synthesize --exact without --sizes makes it"
     ]
 
 
@@ -383,7 +383,8 @@ def test_synthesize_and_verify_a_set(tmp_path: Path, capsys: pytest.CaptureFixtu
     code, output = call(capsys, *words)
     assert code == 0, output
     assert "plan set  allgather on dgx-a100-1, 1 KiB to 64 MiB" in output
-    assert "8 elements" in output
+    assert "float32, multiple of" in output
+    assert "32 bytes" in output
     assert sorted(p.name for p in out.iterdir()) == [
         "forests",
         "index.json",

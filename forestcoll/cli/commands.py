@@ -87,6 +87,7 @@ def synthesize(
     problem: Problem,
     trees: int | Literal["auto"],
     min_percent: Fraction | None,
+    exact: bool,
     max_height: int | None,
     budget: Budget,
     compact: bool | None,
@@ -107,11 +108,11 @@ def synthesize(
         target = "mscclpp"  # no other knows switches that copy and add
     where = _destination(output, formats, target)
     if sizes is not None:
-        wished = trees != "auto" or min_percent or max_height or protocol or compact or nvls
-        if wished or problem.groups or problem.shares:
+        wishes = (trees != "auto", min_percent, exact, max_height, protocol, compact, nvls)
+        if any(wishes) or problem.groups or problem.shares:
             raise click.UsageError(
                 "--sizes chooses trees and protocols by itself: leave --trees, --min-percent, "
-                "--max-height, --protocol, --compact, --nvls, --groups and --shares away"
+                "--exact, --max-height, --protocol, --compact, --nvls, --groups and --shares away"
             )
         how = plan_set.How(sizes, budget, instances, sms, place, target)
         plan_set.synthesize(problem, how, where, force, as_json)
@@ -120,6 +121,8 @@ def synthesize(
         raise click.UsageError("--nvls says the place already: leave --place away")
     if trees != "auto" and min_percent is not None:
         raise click.UsageError("--trees and --min-percent both say how many trees: give one")
+    if exact and (trees != "auto" or min_percent is not None):
+        raise click.UsageError("--exact asks for the optimum: leave --trees and --min-percent away")
     if where.formats == ("forest",):
         if budget.channels or budget.blocks or budget.operations:
             raise click.UsageError(
@@ -134,7 +137,7 @@ def synthesize(
     if where.stdout and as_json:
         raise click.UsageError("--json and '--output -' both want standard output")
     if problem.groups:
-        wished = min_percent or max_height or protocol or sms or place
+        wished = min_percent or exact or max_height or protocol or sms or place
         if wished or nvls or budget != Budget():
             raise click.UsageError(
                 "--groups go with --trees and --instances only, not with other wishes"
@@ -160,6 +163,7 @@ def synthesize(
             shares=problem.shares,
             trees=trees,
             min_percent=min_percent,
+            exact=exact,
             max_height=max_height,
             budget=budget,
             compact=compact,

@@ -386,6 +386,12 @@ def choice_options(command: F) -> F:
             help="The fewest trees per root that reach P percent of the optimum.",
         ),
         click.option(
+            "--exact",
+            is_flag=True,
+            help="The optimum as it is, though its plans serve no power of two. Default: shares "
+            "rounded so that they do, where that costs 1 % at most.",
+        ),
+        click.option(
             "--max-height",
             type=click.IntRange(1, 1_000_000),
             metavar="H",

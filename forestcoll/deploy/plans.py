@@ -11,10 +11,8 @@ from forestcoll import plans
 from forestcoll.errors import ForestCollError, PlanError
 from forestcoll.plans import mscclpp_json
 from forestcoll.program import Buffer, Collective, Program
+from forestcoll.sizes import Sizes
 
-ALIGNMENT = (
-    16  # bytes of a chunk in MSCCL++; holds any element type's whole elements for the others
-)
 CHECKED_BYTES = 16 << 20
 """Size with which a deployment tries a plan, or the nearest one that the plan serves."""
 
@@ -46,15 +44,14 @@ class Plan:
         return min(self.program.max_bytes or largest, largest)
 
     @property
-    def chunks(self) -> int:
-        """Chunks of all of the data."""
-        first = self.program.ranks[0]
-        return max(first.input_chunks, first.output_chunks)
+    def sizes(self) -> Sizes:
+        """The sizes that the plan serves."""
+        return Sizes.of(self.program)
 
     @property
     def multiple(self) -> int:
-        """Sizes that are multiples of so many bytes are served, whatever the element type."""
-        return self.chunks * ALIGNMENT
+        """Bytes that sizes are multiples of; for XML those of float32, with which it is checked."""
+        return self.sizes.multiple()
 
     @property
     def checked(self) -> int:
@@ -66,7 +63,7 @@ class Plan:
             size = -(-low // self.multiple) * self.multiple
         if size > high:
             raise PlanError(
-                f"{self.source}: serves no size: multiples of {self.multiple} bytes from {low} to "
+                f"{self.source}: serves no size: {self.sizes.words()} from {low} to "
                 f"{high} do not exist"
             )
         return size

@@ -127,7 +127,9 @@ def run(
         timeout=timeout,
     )
     rows = tuple(job.row(mode, dtype, op) for mode in chosen)
-    return RunResult(rows, notes_of(program, size_bytes, data), tuple(job.contents.mismatches))
+    return RunResult(
+        rows, notes_of(program, size_bytes, data, dtype), tuple(job.contents.mismatches)
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from forestcoll.execute import _engine
 from forestcoll.execute.result import MODES, Mode
 from forestcoll.execute.sizes import Layout
 from forestcoll.program import Pipeline, Program
+from forestcoll.sizes import Sizes
 
 DTYPES = tuple(_engine.type_names())
 OPS = tuple(_engine.reduction_names())
@@ -75,7 +76,7 @@ def check_units(program: Program, element: int) -> None:
                     )
 
 
-def notes_of(program: Program, wanted: int, data: Layout) -> tuple[str, ...]:
+def notes_of(program: Program, wanted: int, data: Layout, dtype: str) -> tuple[str, ...]:
     """What a user should know about the size that is run in place of the wanted one."""
     notes = []
     if data.size != wanted:
@@ -84,7 +85,7 @@ def notes_of(program: Program, wanted: int, data: Layout) -> tuple[str, ...]:
         )
     if data.padded:
         notes.append(
-            f"without padding the plan serves multiples of {data.multiple} bytes; each part of "
+            f"the plan serves {Sizes.of(program).words(dtype, data.element)}; here each part of "
             f"{data.part} elements was padded to {data.chunks} chunks of {data.chunk}"
         )
     low, high = program.min_bytes, program.max_bytes

@@ -43,11 +43,6 @@ class Layout:
         """Whether chunks hold more than the data."""
         return self.chunks * self.chunk != self.part
 
-    @property
-    def multiple(self) -> int:
-        """Sizes (bytes) that are multiples of this need no padding."""
-        return self.parts * self.chunks * self.element
-
 
 def layout(program: Program, size: int, element: int) -> Layout:
     """The layout of the largest data of at most `size` bytes, or of one element (a part)."""

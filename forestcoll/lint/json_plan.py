@@ -19,6 +19,7 @@ from forestcoll.plans.rules import (
     shares,
 )
 from forestcoll.program import Collective
+from forestcoll.sizes import Sizes
 from forestcoll.targets import Target
 
 NO_LIMIT = 2**64 - 1
@@ -152,7 +153,8 @@ def _check_sizes(top: dict[str, Any], plan: Plan, access: Access) -> None:
     # for every collective but reduce-scatter in other words: nccl-tests' size.
     if high // step * step < max(low, step):
         out.add("MPP-SIZE-RANGE", f"no multiple of {step} bytes lies in {low} to {high}")
-    out.add("MPP-SIZES", f"it serves multiples of {step} bytes")
+    sizes = Sizes("onesided", 1, total, plan.alignment)
+    out.add("MPP-SIZES", f"it serves {sizes.words()}")
     chunk = (2**32 - 1) // max(counts)
     for rounds, unit in plan.pipelines:
         chunk = min(chunk, (2**16 - 1) * unit // rounds)

@@ -11,6 +11,7 @@ from forestcoll.lint.xml_text import Numbers, Tag
 from forestcoll.plans.fifo_rules import MAX_CHILDREN
 from forestcoll.plans.rules import COLLECTIVE_WORDS, MAX_BYTES, OLD_WORDS, PLAN_COLLECTIVES, shares
 from forestcoll.program import Collective, Protocol
+from forestcoll.sizes import Sizes
 from forestcoll.targets import Target, most_bytes
 
 # Words that the loaders take (msccl_parser.cc 335-373), and what their sizes count.
@@ -125,8 +126,9 @@ def _remark(tag: Tag, head: Head, out: Findings) -> None:
     """What is worth knowing although nothing is wrong."""
     if head.total and head.total > 1:
         over = f" over all {head.ranks} ranks" if head.word in TIMES_RANKS else ""
-        out.add("XML-SIZES", f"it serves calls whose number of elements{over} is a multiple of "
-                f"{head.total}", line=tag.line)  # fmt: skip
+        sizes = Sizes("fifo", 1, head.total)
+        out.add("XML-SIZES", f"it serves {sizes.words()}: {head.total} elements of any type{over}",
+                line=tag.line)  # fmt: skip
     if head.collective is not None and head.collective.rooted:
         out.add("XML-ROOT-IGNORED", f"a {head.word} with any root would use this plan",
                 line=tag.line)  # fmt: skip

@@ -18,6 +18,7 @@ from forestcoll.forest import Forest
 from forestcoll.lower.limits import steps, usage
 from forestcoll.lower.pieces import kind_of
 from forestcoll.program import Instruction, Op, Pipeline, Program, RankProgram, ThreadBlock
+from forestcoll.sizes import RARE, Sizes, most_chunks
 from forestcoll.targets import Target
 
 BLOCK: Final = Fraction(24)
@@ -68,14 +69,12 @@ class Work:
 IDLE: Final = Work(Fraction(0), 1)
 
 
-def filled(
-    forest: Forest, target: Target, program: Program, most_chunks: int
-) -> tuple[Program, str]:
+def filled(forest: Forest, target: Target, program: Program) -> tuple[Program, str]:
     """The forest's program with as many instances as keep the links busy, and a note or "".
 
     `program`: that of one instance. The fewest that suffice are taken, else the most within the
-    target's limits and `most_chunks` chunks of the data; the note says why there are no more. Plans
-    of protocol LL are for few bytes, which need no more thread blocks.
+    target's limits and the chunks that sizes in use allow; the note says why there are no more.
+    Plans of protocol LL are for few bytes, which need no more thread blocks.
     """
     from forestcoll.lower import lower
 
@@ -83,7 +82,7 @@ def filled(
     if before.ratio <= 1 or program.protocol == "LL":
         return program, ""
     wanted = _power_of_two(before.ratio)
-    most, limit = _most(program, target, most_chunks)
+    most, limit = _most(program, target)
     count, why = min(wanted, most), limit if most < wanted else ""
     taken, work, best = program, before, 1
     tried: set[int] = set()
@@ -163,15 +162,16 @@ def _power_of_two(ratio: Fraction) -> int:
     return 1 << (math.ceil(ratio) - 1).bit_length()
 
 
-def _most(program: Program, target: Target, most_chunks: int) -> tuple[int, str]:
+def _most(program: Program, target: Target) -> tuple[int, str]:
     """The most instances to try, a power of two, and what keeps it from more."""
-    first, used = program.ranks[0], usage(program)
-    chunks = max(first.input_chunks, first.output_chunks)
+    served, used = Sizes.of(program), usage(program)
+    chunks = served.chunks
+    most = most_chunks(program.n) if served.powers else RARE
     operations = sum(steps(b) for rank in program.ranks for b in rank.thread_blocks)
     limits = [
         (
-            most_chunks // chunks,
-            f"with more, sizes are multiples of more than {most_chunks} elements",
+            most // chunks,
+            f"with more, sizes are multiples of more than {most} elements",
         ),
         (OPERATIONS // operations, f"with more, the plan has more than {OPERATIONS} operations"),
     ]

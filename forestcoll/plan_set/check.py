@@ -196,8 +196,8 @@ def _claims(
 def _served(runtime: Runtime) -> Iterator[str]:
     for plan in runtime.plans:
         yield (
-            f"{plan.min_bytes} to {plan.max_bytes} bytes, multiples of {plan.multiple.count} "
-            f"{plan.multiple.unit}: {plan.protocol}, {Path(plan.file).name}"
+            f"{plan.min_bytes} to {plan.max_bytes} bytes, "
+            f"{plan.multiple.sizes.words()}: {plan.protocol}, {Path(plan.file).name}"
         )
 
 

@@ -18,14 +18,13 @@ from forestcoll.errors import PlanError
 from forestcoll.lower import usage
 from forestcoll.plan_set.make import Entry, Plans, PlanSet
 from forestcoll.program import Collective, Protocol
+from forestcoll.sizes import BLOCK, Sizes
 
 if TYPE_CHECKING:
     from forestcoll.forest import Forest
 
 INDEX = "index.json"
 FORMAT: Final = "forestcoll.plan-set/1"
-ALIGNMENT = 16
-"""Bytes of which MSCCL++ wants every chunk to be a multiple."""
 OPERATIONS: Final = {
     "msccl-xml": ("sum", "prod", "min", "max"),
     "mscclpp-json": ("sum",),
@@ -52,6 +51,11 @@ class Multiple(_Model):
 
     unit: Literal["elements", "bytes"]
     count: int = Field(ge=1)
+
+    @property
+    def sizes(self) -> Sizes:
+        """The sizes that it stands for."""
+        return Sizes("fifo" if self.unit == "elements" else "onesided", 1, self.count, block=1)
 
 
 class ForestFile(_Model):
@@ -172,7 +176,7 @@ def multiple_of(format: str, chunks: int) -> Multiple:
     """What the runtime's sizes have to be a multiple of, for a plan of so many chunks."""
     if format == "msccl-xml":
         return Multiple(unit="elements", count=chunks)
-    return Multiple(unit="bytes", count=chunks * ALIGNMENT)
+    return Multiple(unit="bytes", count=chunks * BLOCK)
 
 
 def place_of(format: str, text: str, entry_in_place: bool, entry_out: bool) -> tuple[bool, bool]:

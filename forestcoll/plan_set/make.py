@@ -5,7 +5,7 @@ with every protocol of the runtime. The estimate says which of them is quickest 
 those are lowered, proven and written.
 
 A runtime passes over a plan whose chunks do not divide the data, and most sizes are powers of two:
-candidates whose number of chunks has an odd factor that the number of ranks has not are left out
+forests whose plans serve none are candidates with rounded weights too, and are left out as they are
 while there are others.
 """
 
@@ -21,6 +21,7 @@ from forestcoll.budget import Budget
 from forestcoll.errors import PlanError, UnsupportedError
 from forestcoll.plan_set.estimate import HOP, Line, Range, line_of, lowest_lines
 from forestcoll.program import Collective, Program, Protocol
+from forestcoll.sizes import Sizes, is_power, parts_of
 from forestcoll.targets import MSCCL, Target, sms_of
 
 if TYPE_CHECKING:
@@ -131,7 +132,8 @@ def make(
     Raises PlanError where no candidate fits a target, UnsupportedError for sizes out of order.
     """
     from forestcoll import solver
-    from forestcoll.choose import Chooser, Wishes
+    from forestcoll.choose import Chooser
+    from forestcoll.wishes import Wishes
 
     if not 1 <= low <= high <= LARGEST:
         raise UnsupportedError(
@@ -149,10 +151,11 @@ def make(
     wishes = Wishes(budget=budget)
     problem = (graph, parsed, root_rank, topology.name)
     chooser = Chooser(*problem, {}, wishes, best, clock.stage, clock.report)
-    forests = maker.forests(chooser)
+    targets = pipeline.targets_of(formats, target, sms)
+    forests = maker.forests(chooser, tuple(targets.values()))
     links = topology.latencies()
     found = []
-    for form, limits in pipeline.targets_of(formats, target, sms).items():
+    for form, limits in targets.items():
         try:
             plans = maker.plans(form, limits, forests, links, low, high)
         except PlanError as error:
@@ -199,11 +202,11 @@ class _Maker:
         self._short: dict[int, str] = {}  # candidate -> why its plan keeps no links busy
         self._refused = ""  # why the last plan that was tried is none
 
-    def forests(self, chooser: Chooser) -> list[Forest]:
-        """The lowest trees, some a root, and the optimum; each checked, none twice."""
+    def forests(self, chooser: Chooser, targets: Sequence[Target]) -> list[Forest]:
+        """The lowest trees, some a root, the optimum, all rounded too; checked, none twice."""
         from forestcoll import certificate
-        from forestcoll.choose import different_trees
         from forestcoll.solver.lowest import lowest
+        from forestcoll.wishes import different_trees
 
         with self.clock.stage("solve"):
             low = lowest(
@@ -218,6 +221,8 @@ class _Maker:
                 same = exact.trees == trees and exact.exact
                 found.append(chooser.forest("auto" if same else trees))
                 best = algbw
+        with self.clock.stage("round"):
+            found += [rounded for f in found if (rounded := self._rounded(f, targets)) is not None]
         most = self.budget.trees
         kept: list[Forest] = []
         for forest in found:
@@ -266,7 +271,6 @@ class _Maker:
         self, candidate: Candidate, target: Target, programs: dict[int, Program], place: Range
     ) -> int:
         """The largest size that the candidate's plan serves, 0 if there is none; keeps the plan."""
-        from forestcoll.choose import MANY_CHUNKS
         from forestcoll.lower import filled, lower
 
         note = ""
@@ -279,7 +283,7 @@ class _Maker:
                     protocol=candidate.protocol,
                 )
                 if self.auto:
-                    program, note = filled(candidate.forest, target, program, MANY_CHUNKS)
+                    program, note = filled(candidate.forest, target, program)
                 program = pipeline.placed(program, self._calls(program))
         except PlanError as error:
             self._refused = str(error)
@@ -311,11 +315,23 @@ class _Maker:
             found += [Candidate(forest, p, line_of(forest, p, links), chunks) for p in HOP]
         return found
 
+    def _rounded(self, forest: Forest, targets: Sequence[Target]) -> Forest | None:
+        """The forest in few chunks that serve powers of two, where there is such a one."""
+        from forestcoll.choose import ENOUGH
+        from forestcoll.powers import round_forest
+
+        try:
+            least = ENOUGH * forest.plain_algbw
+            return round_forest(forest, least, targets, self.instances, "LL") if targets else None
+        except PlanError:  # GPUs that are no ranks relay
+            return None
+
     def _even(self, candidates: list[Candidate]) -> list[Candidate]:
-        """Those whose plans serve powers of two, as far as the number of ranks lets them."""
+        """Those whose plans serve powers of two."""
 
         def even(candidate: Candidate) -> bool:
-            return _odd(candidate.forest.n) % _odd(candidate.chunks) == 0
+            parts = parts_of(candidate.forest.collective, candidate.forest.n)
+            return is_power(candidate.chunks // parts)
 
         kept = [c for c in candidates if even(c)]
         if not kept:
@@ -324,8 +340,8 @@ class _Maker:
         most = max(c.forest.plain_algbw for c in kept)
         if best.forest.plain_algbw > most:
             self.notes.append(
-                f"{_gbs(most)} of {_gbs(best.forest.plain_algbw)} GB/s: what is faster needs sizes "
-                f"that are multiples of {best.chunks} elements; synthesize without --sizes makes it"
+                f"{_gbs(most)} of {_gbs(best.forest.plain_algbw)} GB/s: what is faster serves no "
+                "power of two; synthesize --exact without --sizes makes it"
             )
         return kept
 
@@ -357,13 +373,12 @@ class _Maker:
 
 def _check_served(program: Program, target: Target, low: int, high: int) -> None:
     """PlanError where no size of a plan's range divides into its chunks."""
-    first = program.ranks[0]
-    chunks = max(first.input_chunks, first.output_chunks)
-    least = chunks * (16 if program.style == "onesided" else 1)  # bytes of the smallest elements
+    sizes = Sizes.of(program)
+    least = sizes.multiple(1)  # bytes of the smallest elements
     if high // least * least < low:
         raise PlanError(
             f"{target.name}: sizes {low} to {high} bytes hold no multiple of {least} bytes, the "
-            f"{chunks} chunks of the best plan for them; ask for a range with one, such as "
+            f"{sizes.chunks} chunks of the best plan for them; ask for a range with one, such as "
             f"--sizes {low}:{-(-low // least) * least}"
         )
 
@@ -372,11 +387,6 @@ def _largest(program: Program) -> int:
     from forestcoll.plans import mscclpp_json
 
     return mscclpp_json.largest_size(program)
-
-
-def _odd(number: int) -> int:
-    """The number without its factors 2."""
-    return number // (number & -number)
 
 
 def _gbs(value: Fraction) -> str:

@@ -30,7 +30,7 @@ def served(deployment: Deployment) -> RenderableType:
                 ", ".join(word for word, on in modes if on),
                 words.size(program.min_bytes) if program.min_bytes else "any",
                 words.size(plan.max_bytes) if plan.max_bytes else "any",
-                f"{plan.multiple} bytes",
+                plan.sizes.amount(),
             )
         )
     return table.columns(HEADS, rows)

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forestcoll.lower import usage
-from forestcoll.plan_set.index import chunks_of
 from forestcoll.report import table as tables
 from forestcoll.report import words
+from forestcoll.sizes import Sizes
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 HEADS = (
     "plans", "from", "to", "protocol", "height", "trees", "algbw", "blocks", "instances",
-    "multiple of",
+    "float32, multiple of",
 )  # fmt: skip
 
 
@@ -31,7 +31,7 @@ def table(
     rows = []
     for plans in made.plans:
         for entry in plans.entries:
-            rows.append([plans.format, *_row(plans.format, entry)])
+            rows.append([plans.format, *_row(entry)])
     facts = [
         ("plan set", f"{made.collective} on {made.name}, {_span(made.low, made.high)}"),
         ("bound", words.plain_bound(made.plain_bound.algbw, made.optimum.bound.algbw)),
@@ -66,9 +66,9 @@ def summary(
     }
 
 
-def _row(format: str, entry: Entry) -> list[str]:
+def _row(entry: Entry) -> list[str]:
     forest = entry.candidate.forest
-    chunks, used = chunks_of(entry), usage(entry.program)
+    used = usage(entry.program)
     return [
         words.size(entry.low),
         words.size(entry.high),
@@ -78,7 +78,7 @@ def _row(format: str, entry: Entry) -> list[str]:
         words.decimal(forest.plain_algbw),
         str(used.thread_blocks),
         str(used.instances),
-        f"{chunks} elements" if format == "msccl-xml" else f"{16 * chunks} bytes",
+        f"{Sizes.of(entry.program).multiple()} bytes",
     ]
 
 

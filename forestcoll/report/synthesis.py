@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from forestcoll.choose import different_trees
 from forestcoll.program import Collective
 from forestcoll.report import table as tables
 from forestcoll.report import words
+from forestcoll.sizes import Sizes
+from forestcoll.wishes import different_trees
 
 if TYPE_CHECKING:
     from fractions import Fraction
@@ -45,6 +46,7 @@ def table(
     ]
     for form, program in result.programs.items():
         rows.append((form, f"{_needs(result, form)}; {_modes(program)}"))
+        rows.append(("", f"serves {words.served(Sizes.of(program))}"))
         if halves := program.extra.get("halves"):
             rows.append(("", halves))
     rows.append(("time", _times(timings)))
@@ -204,6 +206,8 @@ def _figures(result: Synthesis, form: PlanFormat) -> dict[str, object]:
         "operations": needs.operations,
         "scratch": str(needs.scratch),
         "instances": needs.instances,
+        "multiple_bytes": Sizes.of(result.programs[form]).multiple(),
+        "powers_of_two": Sizes.of(result.programs[form]).powers,
     }
 
 

@@ -9,10 +9,12 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from forestcoll.program import Collective
+from forestcoll.sizes import is_power
 
 if TYPE_CHECKING:
     from forestcoll.forest import Bound, Forest
     from forestcoll.graph import CapacityGraph
+    from forestcoll.sizes import Sizes
 
 NAMES_SHOWN = 6
 """Ids listed before "..."."""
@@ -56,6 +58,16 @@ def size(count: int) -> str:
         if count and count % (1 << bits) == 0:
             return f"{count >> bits} {unit}"
     return "1 byte" if count == 1 else f"{count} bytes"
+
+
+def served(sizes: Sizes) -> str:
+    """`"multiples of 4096 bytes: every power of two from 4 KiB on"`."""
+    least, per_rank = sizes.multiple(), ""
+    if not is_power(sizes.parts):
+        least, per_rank = least // sizes.parts, " per rank"
+    if not sizes.powers:
+        return f"{sizes.words()}, no power of two{per_rank}"
+    return f"{sizes.words()}: every power of two from {size(least)}{per_rank} on"
 
 
 def seconds(value: float) -> str:

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from forestcoll import catalog
-from forestcoll.choose import MANY_CHUNKS
 from forestcoll.errors import PlanError
 from forestcoll.forest import Forest
 from forestcoll.graph import CapacityGraph
@@ -78,7 +77,7 @@ def tried(forest: Forest, target: Target, one: bool) -> Tried:
     try:
         program = lower(forest, target)
         if forest.n <= DETAIL:
-            program, _ = filled(forest, target, program, MANY_CHUNKS)
+            program, _ = filled(forest, target, program)
         return Tried(forest.n, usage(program), one)
     except PlanError as error:
         return Tried(forest.n, short(str(error)), one)

@@ -122,7 +122,7 @@ def run(
         with Team(path, used, job, kept) as team:
             runner = _Runner(job, team, contents, (warmup, iterations), check, timeout)
             rows = tuple(runner.row(mode, dtype, op) for mode in chosen)
-    notes = notes_of(program, size_bytes, data)
+    notes = notes_of(program, size_bytes, data, dtype)
     if len(used) < program.n:
         words = f"{len(used)} GPU{'s' if len(used) > 1 else ''}"
         notes += (f"{program.n} ranks share {words}: right or wrong shows, speed does not",)

@@ -1,0 +1,69 @@
+"""Powers of two: forests rounded so that their plans serve them, and what to say about it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+from forestcoll.sizes import Sizes, is_power, most_chunks, parts_of
+
+if TYPE_CHECKING:
+    from forestcoll.forest import Forest
+    from forestcoll.program import Protocol
+    from forestcoll.targets import Target
+
+
+def round_forest(
+    forest: Forest,
+    least: Fraction,
+    targets: Collection[Target],
+    instances: int = 1,
+    protocol: Protocol | None = None,
+) -> Forest | None:
+    """The forest with weights such that plans of the targets serve powers of two.
+
+    The forest as it is where they do so already; None where no such weights reach `least` GB/s.
+    Raises PlanError where no plan can be made of the forest.
+    """
+    from forestcoll.solver.rounding import round_to_power
+
+    if is_power(units_of(forest, targets)):
+        return forest
+    most = min(most_chunks(forest.n), *(target.chunks for target in targets)) // instances
+    # few bytes want few chunks
+    best = least if protocol == "LL" else forest.plain_algbw
+    return round_to_power(forest, best, least, most)
+
+
+def units_of(forest: Forest, targets: Iterable[Target]) -> int:
+    """Chunks of a plan per part of the data: of all of it, or of each rank's.
+
+    Raises PlanError where no plan can be made of the forest.
+    """
+    from forestcoll.lower.layout import layout
+    from forestcoll.lower.planes import no_parity, parity_of
+
+    fifo = any(target.style == "fifo" for target in targets)
+    chunks = layout(forest, 1, parity_of(forest.graph) if fifo else no_parity).chunks
+    return chunks // parts_of(forest.collective, forest.n)
+
+
+def why_rounded(forest: Forest, solved: Forest, option: str) -> str:
+    """What the weights of `solved` were rounded to, and what they bring: `option` asks for them."""
+    parts = parts_of(forest.collective, forest.n)
+    unit = "the data" if parts == 1 else "a rank's part"
+    more = 100 * float(solved.plain_algbw / forest.plain_algbw - 1)
+    return (
+        f"shares are rounded to 1/{forest.total // parts} of {unit}, so that every power of two is "
+        f"served; {option} takes 1/{units_of(solved, ())} and {float(solved.plain_algbw):.6g} GB/s "
+        f"({more:.2f} % more)"
+    )
+
+
+def why_odd(sizes: Sizes) -> str:
+    """Why plans of a default choice serve no powers of two."""
+    return (
+        f"no power of two is served ({sizes.words()}): no weights of its trees in powers of two "
+        "that fit reach 99 % of its algbw"
+    )
