@@ -123,6 +123,34 @@ def op(r: int, b: int, s: int, **values: Any) -> Change:
     return ops(r, b, lambda found: put(found[s], values))
 
 
+NULL: Plan = {}  # stands for null, since None deletes
+
+
+def named(name: str, **values: Any) -> Change:
+    """Fields of the first operation of that name."""
+
+    def change(plan: Plan) -> None:
+        blocks = [block for gpu in plan["gpus"] for block in gpu["threadblocks"]]
+        one = next(op for block in blocks for op in block["ops"] if op["name"] == name)
+        one |= {key: None if value is NULL else value for key, value in values.items()}
+
+    return edit(change)
+
+
+def channel(**values: Any) -> Change:
+    """Fields of the first entry of channels of a thread block."""
+
+    def change(plan: Plan) -> None:
+        blocks = [block for gpu in plan["gpus"] for block in gpu["threadblocks"]]
+        next(block["channels"][0] for block in blocks if block["channels"]).update(values)
+
+    return edit(change)
+
+
+def nop(**values: Any) -> Change:
+    return named("nop", **values)
+
+
 def inner(r: int, b: int, s: int, k: int, **values: Any) -> Change:
     """Fields of an operation of a pipeline."""
     return ops(r, b, lambda found: put(found[s]["ops"][k], values))
@@ -210,6 +238,31 @@ HEAD = [
     Mutation("max-over-65535-rounds", "chain", context(0, 0, 3, unit_size=16), "MPP-4GIB"),
     Mutation("no-max", "barrier", top(max_message_size=None), "MPP-NO-MAX"),
     Mutation("reuse", "chain", top(reuse_resources=True), "MPP-REUSE"),
+    Mutation("nop-with-empty-context", "direct", nop(iter_context={}), "MPP-MISSING"),
+    Mutation("nop-with-null-context", "direct", nop(iter_context=NULL), "MPP-TYPE"),
+    Mutation("nop-with-no-operations", "direct",
+             nop(iter_context={"unit_size": 16, "num_chunks": 1}), "MPP-MISSING"),
+    Mutation("nop-that-divides-by-zero", "direct",
+             nop(iter_context={"unit_size": 0, "num_chunks": 1}, ops=[]), "MPP-PIPE-UNIT"),
+    Mutation("nop-with-half-a-part", "direct", nop(tbg_info={"tb_id": 0}), "MPP-MISSING"),
+    Mutation("nop-with-many-channels", "direct", nop(channel_ids=[0] * 9), "MPP-OP-CHANNELS"),
+    Mutation("nop-with-many-sources", "direct",
+             nop(src_buff=[{"type": "i", "index": 0, "size": 1}] * 11), "MPP-OP-REFS"),
+    Mutation("nop-with-a-source-of-no-size", "direct",
+             nop(src_buff=[{"type": "i", "index": 0}]), "MPP-MISSING"),
+    Mutation("nop-with-a-remote-source", "direct",
+             nop(src_buff=[{"buffer_id": 99, "index": 0, "size": 1}], channel_type="memory"),
+             "MPP-BUFFER-ID"),
+    Mutation("nop-over-an-unknown-channel", "direct", nop(channel_type="pipe"),
+             "MPP-OP-CHANNEL-TYPE"),
+    Mutation("nop-with-a-word-for-a-barrier", "direct", nop(barrier_id="0"), "MPP-TYPE"),
+    Mutation("nop-with-many-semaphores", "direct", nop(semaphore_ids=[0] * 17), "MPP-SEMAPHORES"),
+    Mutation("signal-with-null-context", "direct",
+             named("signal", iter_context=NULL), "MPP-TYPE"),
+    Mutation("channel-on-an-unknown-buffer", "direct",
+             channel(buff="foo"), "MPP-BUFFER-TYPE"),
+    Mutation("channel-on-null", "direct",
+             channel(buff=None), "MPP-TYPE"),
     Mutation("double-scratch", "slots", top(use_double_scratch_buffer=True, protocol="LL"),
              "MPP-DOUBLE-SCRATCH", (1, 0, 3)),
     Mutation("port-of-a-part-in-place", "direct-port", in_place(), "MPP-PLACE", (1, 1, 3)),

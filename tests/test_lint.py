@@ -35,6 +35,47 @@ def rules_of(found: Report) -> set[str]:
     return {finding.rule for finding in found.findings}
 
 
+# --- what the loaders take ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["a<b>c", "a&lt;b<c>d", "a & b &foo; &#0; &#x110000;", "a\nb\tc", "x'y", "a\1b", "<!--", "a=b"],
+)
+def test_a_value_holds_anything_but_double_quotes(name: str) -> None:
+    """The parsers take it to end at the next one (msccl_parser.cc:26-52)."""
+    found = lint(XML["ring"].replace('name="test-allreduce"', f'name="{name}"'), "p")
+    assert found.ok, found.findings
+    assert not found.counts["warning"]
+    assert found.verified is not None
+
+
+def test_values_that_would_end_a_tag_do_not_hide_what_is_wrong() -> None:
+    spoilt = XML["ring"].replace('name="test-allreduce"', 'name="a>b<c"')
+    wrong = spoilt.replace('type="cpy"', 'type="cpx"', 1)
+    assert "XML-STEP-TYPE" in rules_of(lint(wrong, "p"))
+
+
+def test_double_scratch_without_packets_is_no_fault_where_nobody_reaches_it() -> None:
+    for name in ("direct", "reading"):
+        plan = json.loads(JSON[name]) | {"use_double_scratch_buffer": True}
+        found = lint(json.dumps(plan), "p")
+        assert found.ok, found.findings
+    plan = json.loads(JSON["slots"]) | {"use_double_scratch_buffer": True}
+    assert "MPP-DOUBLE-SCRATCH" in rules_of(lint(json.dumps(plan), "p"))
+
+
+def test_a_largest_size_is_looked_at_in_steps_of_what_is_served() -> None:
+    """Bytes up to 4 GiB that are no multiple of all chunks are never asked for."""
+    plan = json.loads(JSON["direct"])
+    plan.pop("forestcoll", None)
+    step = plan["gpus"][0]["output_chunks"] * 16
+    served = (2**32 - 1) // step * step
+    for high, fine in ((served, True), (served + step - 1, True), (served + step, False)):
+        found = lint(json.dumps(plan | {"max_message_size": high}), "p")
+        assert ("MPP-4GIB" not in rules_of(found)) is fine, (high, found.findings)
+
+
 # --- targets --------------------------------------------------------------------------------------
 
 

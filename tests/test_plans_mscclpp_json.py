@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import plan_programs as made
+import programs
 import pytest
 from hypothesis import HealthCheck, given, settings
 from plan_programs import I, O, S
@@ -450,9 +451,21 @@ def test_some_of_switches_is_unsupported_with_their_place(word: str) -> None:
 
 UNSUPPORTED: list[tuple[Change, str]] = [
     (lambda p: p.update(reuse_resources=True), "reuse_resources .* set it false"),
-    (lambda p: p.update(use_double_scratch_buffer=True), "use_double_scratch_buffer"),
     (lambda p: p.update(collective="alltoall"), "collective 'alltoall' is not supported"),
 ]
+
+
+def test_halves_of_scratch_that_others_reach_are_not_supported() -> None:
+    text = mscclpp_json.dumps(programs.reduce_to_root())
+    plan = json.loads(text) | {"use_double_scratch_buffer": True}
+    with pytest.raises(UnsupportedError, match=r"use_double_scratch_buffer .* puts ignore"):
+        mscclpp_json.loads(json.dumps(plan), "t")
+
+
+def test_halves_of_scratch_that_nobody_reaches_are_noted() -> None:
+    found = mscclpp_json.loads(changed(lambda p: p.update(use_double_scratch_buffer=True)), "t")
+    assert not found.double_scratch
+    assert "use_double_scratch_buffer: it doubles scratch" in found.extra["notes"]
 
 
 @pytest.mark.parametrize(("change", "message"), UNSUPPORTED)

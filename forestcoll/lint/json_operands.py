@@ -7,7 +7,7 @@ from typing import Any
 
 from forestcoll.lint.findings import Findings
 from forestcoll.lint.json_scene import Scene, check_ids
-from forestcoll.plans.onesided_rules import MAX_REFS
+from forestcoll.plans.onesided_rules import MAX_IDS, MAX_REFS
 
 MANY = MAX_REFS
 
@@ -130,6 +130,33 @@ def check_data(op: dict[str, Any], name: str, scene: Scene) -> None:
                 **at)  # fmt: skip
 
 
+def check_unused_data(op: dict[str, Any], name: str, scene: Scene) -> None:
+    """Data fields of an operation that moves none: the loader reads them all the same."""
+    out, at, access = scene.access.out, scene.at, scene.access
+    kind = op.get("channel_type", "none")
+    if kind not in ("memory", "port", "switch", "none"):
+        out.add("MPP-OP-CHANNEL-TYPE", f"{scene.where} ({name}) has the channel_type "
+                f"{str(kind)[:40]!r}", **at)  # fmt: skip
+    if "channel_ids" in op:
+        ids = access.integers(op, "channel_ids", scene.where, at)
+        if len(ids) > MAX_IDS:
+            out.add("MPP-OP-CHANNELS", f"{scene.where} ({name}) names {len(ids)} channels", **at)
+    if "tbg_info" in op:
+        _check_part(op["tbg_info"], name, scene)
+    for key in ("src_buff", "dst_buff"):
+        items = access.objects(op, key, scene.where, at) if key in op else []
+        if len(items) > MAX_REFS:
+            out.add("MPP-OP-REFS", f"{scene.where} ({name}) has {len(items)} entries in {key}",
+                    **at)  # fmt: skip
+        for k, item in enumerate(items):
+            where = f"{key}[{k}] of {scene.where} ({name})"
+            access.integer(item, "index", where, at)
+            access.integer(item, "size", where, at)
+            for what in ("type", "buffer_id", "switch_channel_id"):
+                if what in item:
+                    _resolve(item, what, where, str(kind), scene)
+
+
 def _why(name: str, kind: object) -> str:
     if name in ("pws", "pwsf") and kind == "memory":
         return ": over memory it never signals; use put, nop, signal"
@@ -209,7 +236,7 @@ def _resolve(
         out.add("MPP-SWITCH", "it uses switch channels")
         letter = None if group is None else scene.rank.switches[group][0]
         return None, scene.number, letter or None
-    refs = scene.block.remotes[kind]
+    refs = scene.block.remotes.get(kind, [])
     if not 0 <= number < len(refs):
         if not scene.block.broken:
             out.add("MPP-BUFFER-ID", f"{where}: remote buffer {number}; the thread block refers to "

@@ -10,9 +10,16 @@ from typing import Any
 
 from forestcoll.errors import did_you_mean
 from forestcoll.lint.findings import At
-from forestcoll.lint.json_operands import GROUPS, OPERATIONS, SEMAPHORE_OPS, SYNCS, check_data
+from forestcoll.lint.json_operands import (
+    GROUPS,
+    OPERATIONS,
+    SEMAPHORE_OPS,
+    SYNCS,
+    check_data,
+    check_unused_data,
+)
 from forestcoll.lint.json_scene import Scene, check_ids
-from forestcoll.lint.json_text import Access
+from forestcoll.lint.json_text import Access, kind
 from forestcoll.lint.json_values import Block, Plan
 from forestcoll.plans.onesided_rules import ALIGNMENT, MAX_BARRIERS, MAX_SEMAPHORES
 from forestcoll.targets import Target
@@ -47,19 +54,12 @@ def _check_pipeline(op: dict[str, Any], scene: Scene) -> None:
     if scene.loop:
         out.add("MPP-PIPE-NESTED", f"{scene.where} is a pipeline in a pipeline", **at)
         return
-    context = op.get("iter_context")
-    if not isinstance(context, dict):
-        rule = "MPP-TYPE" if "iter_context" in op else "MPP-MISSING"
-        out.add(rule, f"{scene.where} (pipeline) has no object iter_context", **at)
+    if "iter_context" not in op:
+        out.add("MPP-MISSING", f"{scene.where} (pipeline) has no object iter_context", **at)
         return
-    unit = access.integer(context, "unit_size", scene.where, at)
-    chunks = access.integer(context, "num_chunks", scene.where, at)
-    if unit is not None and (unit < ALIGNMENT or unit % ALIGNMENT or unit >= 2**32):
-        out.add("MPP-PIPE-UNIT", f"{scene.where}: unit_size is {unit}", **at)
-        unit = None
-    if chunks is not None and chunks < 1:
-        out.add("MPP-PIPE-CHUNKS", f"{scene.where}: num_chunks is {chunks}", **at)
-        chunks = None
+    chunks, unit = _check_context(op, scene)
+    if not isinstance(op["iter_context"], dict):
+        return
     if unit is not None and chunks is not None:
         scene.plan.pipelines.add((chunks, unit))
     body = access.objects(op, "ops", scene.where, at)
@@ -78,6 +78,36 @@ def _check_pipeline(op: dict[str, Any], scene: Scene) -> None:
             _check_operation(item, inside)
 
 
+def _read_context(op: dict[str, Any], scene: Scene) -> tuple[int | None, int | None]:
+    """(num_chunks, unit_size), which the loader reads whatever the operation is."""
+    out, at, access = scene.access.out, scene.at, scene.access
+    context = op["iter_context"]
+    if not isinstance(context, dict):
+        out.add("MPP-TYPE", f"iter_context of {scene.where} is {kind(context)}, not an object",
+                **at)  # fmt: skip
+        return None, None
+    chunks = access.integer(context, "num_chunks", scene.where, at)
+    unit = access.integer(context, "unit_size", scene.where, at)
+    if unit is not None and unit % 2**32 == 0:
+        out.add("MPP-PIPE-UNIT", f"{scene.where}: unit_size is {unit}: the loader divides by 0",
+                **at)  # fmt: skip
+        unit = None
+    return chunks, unit
+
+
+def _check_context(op: dict[str, Any], scene: Scene) -> tuple[int | None, int | None]:
+    """The same of a pipeline, which also goes by them."""
+    out, at = scene.access.out, scene.at
+    chunks, unit = _read_context(op, scene)
+    if unit is not None and (unit < ALIGNMENT or unit % ALIGNMENT or unit >= 2**32):
+        out.add("MPP-PIPE-UNIT", f"{scene.where}: unit_size is {unit}", **at)
+        unit = None
+    if chunks is not None and chunks < 1:
+        out.add("MPP-PIPE-CHUNKS", f"{scene.where}: num_chunks is {chunks}", **at)
+        chunks = None
+    return chunks, unit
+
+
 def _check_operation(op: dict[str, Any], scene: Scene) -> None:
     out, at = scene.access.out, scene.at
     name = scene.access.text(op, "name", scene.where, at)
@@ -88,6 +118,7 @@ def _check_operation(op: dict[str, Any], scene: Scene) -> None:
         out.add("MPP-OP-NAME", f"{scene.where} is {name[:40]!r}{hint}", **at)
         return
     _check_groups(op, scene)
+    _check_unused(op, name, scene)
     if name in OPERATIONS:
         check_data(op, name, scene)
     elif name in SYNCS:
@@ -96,6 +127,27 @@ def _check_operation(op: dict[str, Any], scene: Scene) -> None:
         _check_semaphores(op, name, scene)
     elif name == "barrier":
         _check_barrier(op, scene)
+
+
+def _check_unused(op: dict[str, Any], name: str, scene: Scene) -> None:
+    """What the loader reads although the operation does not use it: wrong, it aborts too.
+
+    Behind an array's end it writes over other fields (execution_plan.cc:478-599).
+    """
+    out, at, access = scene.access.out, scene.at, scene.access
+    own = GROUPS[name]
+    if "iter_context" in op:
+        _read_context(op, scene)
+        access.objects(op, "ops", scene.where, at)
+    if own != "data":
+        check_unused_data(op, name, scene)
+    if own != "barrier":
+        for key in ("barrier_id", "num_threadblocks"):
+            access.optional(op, key, 0, scene.where, at)
+    if own != "semaphore" and "semaphore_ids" in op:
+        ids = access.integers(op, "semaphore_ids", scene.where, at)
+        if len(ids) > MAX_SEMAPHORES:
+            out.add("MPP-SEMAPHORES", f"{scene.where} ({name}) names {len(ids)} semaphores", **at)
 
 
 _FIELDS = {

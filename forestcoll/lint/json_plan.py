@@ -159,7 +159,7 @@ def _check_sizes(top: dict[str, Any], plan: Plan, access: Access) -> None:
     for rounds, unit in plan.pipelines:
         chunk = min(chunk, (2**16 - 1) * unit // rounds)
     largest = chunk // plan.alignment * plan.alignment * total
-    if high > largest:
+    if high // step * step > largest:  # the largest size that it serves
         given = "max_message_size" in top and high != NO_LIMIT
         out.add("MPP-4GIB" if given else "MPP-NO-MAX", f"right up to {largest} bytes, but "
                 f"{f'max_message_size is {high}' if given else 'no limit is set'}")  # fmt: skip
@@ -338,6 +338,9 @@ def _read_block(
         if word not in KINDS:
             block.broken = True
             continue
+        letter = access.text(item, "buff", where, at) if "buff" in item else None
+        if letter is not None and letter not in ("i", "o", "s"):
+            out.add("MPP-BUFFER-TYPE", f"{where} is on buffer {letter[:40]!r}", **at)
         known = rank.switches if word == "switch" else rank.channels[word]
         for number in access.integers(item, "channel_ids", where, at):
             fine = 0 <= number < len(known)

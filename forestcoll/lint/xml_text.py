@@ -14,15 +14,16 @@ from xml.parsers import expat
 from forestcoll.input_limits import PLAN_DEPTH, PLAN_ELEMENTS
 from forestcoll.lint.findings import Findings
 from forestcoll.plans.msccl_scan import MAX_ATTRIBUTES, MAX_VALUE
+from forestcoll.plans.msccl_text import ENTITY, TOKEN, as_xml
 
 MAX_NAME = 254  # bytes of a tag's or an attribute's name, and of the first word of a comment
 CHILD = {"algo": "gpu", "gpu": "tb", "tb": "step"}
 _INTEGER = re.compile(r"[+-]?(?:0[xX][0-9a-fA-F]{1,16}|[0-9]{1,20})\Z")
 _NAME = r"[A-Za-z_][\w.:-]*"
-_STRICT = re.compile(rf'<{_NAME}(?: {_NAME}="[^"<>&]*")* ?/?>|</{_NAME}>')
+_STRICT = re.compile(rf'<{_NAME}(?: {_NAME}="[^"&]*")* ?/?>|</{_NAME}>')
 _NAMES = re.compile(rf"(?<=</){_NAME}|(?<=<){_NAME}|(?<= ){_NAME}(?==)")
 _WORD_END = re.compile(r"[ >/\n\r]")
-_TOKEN = re.compile(r"<!--.*?-->|<[^>]*>|[^<]+|<", re.DOTALL)
+_NAMED = re.compile(r' name="[^"]*"')  # which the loaders do not look at
 
 
 @dataclass(slots=True)
@@ -105,7 +106,7 @@ class _Elements:
         self.parser.EndElementHandler = self.end
         self.parser.StartDoctypeDeclHandler = self.doctype
         try:
-            self.parser.Parse(text, True)
+            self.parser.Parse(as_xml(text), True)
         except expat.ExpatError as error:
             what = expat.ErrorString(error.code)
             self.out.add("XML-SYNTAX", f"not well-formed XML: {what}", line=error.lineno)
@@ -169,10 +170,10 @@ def _check_grammar(text: str, out: Findings) -> None:
     """A finding for each token that the hand-written parser does not read as XML does."""
     line = 1
     seen_tag = False
-    for match in _TOKEN.finditer(text):
+    for match in TOKEN.finditer(text):
         token = match[0]
         if token[0] != "<":
-            if not token.isspace() or "\t" in token or "\f" in token or "\v" in token:
+            if token.strip(" \n\r"):
                 _check_between(token, line, seen_tag, out)
         elif token == "<" or (token.startswith("<!--") and not token.endswith("-->")):
             return  # the file ends in a tag
@@ -211,17 +212,19 @@ def _check_tag(token: str, line: int, out: Findings) -> None:
     if token.startswith(("<?", "<!")):
         out.add("XML-PROLOG", f"{token[:40]!r}", line=line)
         return
-    if "\n" in token or "\r" in token:
+    outside = re.sub(r'"[^"]*"', '""', token)  # values hold anything but double quotes
+    if "\n" in outside or "\r" in outside:
         out.add("XML-TAG", f"{token.split()[0][:40]} goes over several lines", line=line)
-    elif "\t" in token:
+    elif "\t" in outside:
         out.add("XML-TAG", f"a tab in {token.split()[0][:40]} ...", line=line)
-    elif "'" in re.sub(r'"[^"]*"', "", token):
+    elif "'" in outside:
         out.add("XML-TAG", f"single quotes in {token.split()[0][:40]} ...", line=line)
-    elif re.search(r"\s=|=\s", re.sub(r'"[^"]*"', '""', token)):
+    elif re.search(r"\s=|=\s", outside):
         out.add("XML-TAG", f"a space next to '=' in {token.split()[0][:40]} ...", line=line)
-    elif "&" in token:
+    elif ENTITY.search(_NAMED.sub("", token)):
         out.add("XML-TAG", f"an entity (&...;) in {token.split()[0][:40]} ...", line=line)
-    elif "  " in re.sub(r'"[^"]*"', '""', token):
+    elif "  " in outside:
         out.add("XML-SPACES", f"two spaces in {token.split()[0][:40]} ...", line=line)
-    elif token.endswith(">"):  # what is cut off is XML-SYNTAX
+    elif token.endswith(">") and not _STRICT.fullmatch(token.replace("&", "")):
+        # what is cut off is XML-SYNTAX
         out.add("XML-TAG", f"{token[:40]!r} is no tag to the loaders", line=line)

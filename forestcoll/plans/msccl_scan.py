@@ -14,6 +14,7 @@ from xml.parsers import expat
 
 from forestcoll.errors import PlanError, UnsupportedError, did_you_mean
 from forestcoll.input_limits import BLOCKS, INSTRUCTIONS, PLAN_DEPTH, RANKS
+from forestcoll.plans.msccl_text import as_xml
 from forestcoll.plans.rules import Notes
 from forestcoll.program import Buffer
 
@@ -147,7 +148,7 @@ class _Scanner:
         parser.CharacterDataHandler = self.data
         parser.StartDoctypeDeclHandler = self.doctype
         try:
-            parser.Parse(text, True)
+            parser.Parse(as_xml(text), True)
         except expat.ExpatError as error:
             what = expat.ErrorString(error.code)
             raise PlanError(f"{self.source}:{error.lineno}: not well-formed XML: {what}") from None

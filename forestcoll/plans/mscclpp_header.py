@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from forestcoll.errors import UnsupportedError, did_you_mean
 from forestcoll.plans.json_text import Object
+from forestcoll.plans.onesided_rules import body_of
 from forestcoll.plans.rules import (
     MAX_BYTES,
     OLD_WORDS,
@@ -11,7 +14,7 @@ from forestcoll.plans.rules import (
     PLAN_COLLECTIVES,
     Notes,
 )
-from forestcoll.program import Collective, Protocol
+from forestcoll.program import Buffer, Collective, Protocol, RankProgram
 
 
 def read_collective(top: Object, notes: Notes) -> Collective:
@@ -30,8 +33,11 @@ def read_collective(top: Object, notes: Notes) -> Collective:
     return PLAN_COLLECTIVES[word]
 
 
-def read_protocol(top: Object, notes: Notes) -> tuple[Protocol, bool]:
-    """The protocol, and whether scratch has two halves.
+def read_protocol(top: Object, notes: Notes, ranks: Sequence[RankProgram]) -> tuple[Protocol, bool]:
+    """The protocol, and whether scratch has two halves that are taken by turns.
+
+    Without packets a rank's own operations take turns, but those that reach another's memory do not
+    (execution_kernel.hpp:46-56, 160): no difference where nobody reaches another's scratch.
 
     After the operations, because an operation that is not supported says more.
     """
@@ -44,12 +50,26 @@ def read_protocol(top: Object, notes: Notes) -> tuple[Protocol, bool]:
     double = top.has("use_double_scratch_buffer") and top.flag("use_double_scratch_buffer")
     if protocol not in ("Simple", "LL"):
         notes.add(f"protocol {protocol[:40]!r}: the runtime takes any word but 'LL' for 'Simple'")
-    if double and protocol != "LL":
+    if not double or protocol == "LL":
+        return ("LL" if protocol == "LL" else "Simple"), double
+    if any(_reaches_scratch(rank) for rank in ranks):
         raise UnsupportedError(
             f"{top.source}: use_double_scratch_buffer (two halves of scratch, taken by turns) is "
             "not supported without packets (protocol 'LL'): puts ignore the halves; set it false"
         )
-    return ("LL" if protocol == "LL" else "Simple"), double
+    notes.add("use_double_scratch_buffer: it doubles scratch, which nothing here needs")
+    return "Simple", False
+
+
+def _reaches_scratch(rank: RankProgram) -> bool:
+    """Whether an operation of the rank reads or writes another's scratch, or a switch's."""
+    return any(
+        ref.buffer is Buffer.SCRATCH and (ref.rank is not None or i.switches)
+        for block in rank.thread_blocks
+        for step in block.steps
+        for i in body_of(step)
+        for ref in (*i.src, *i.dst)
+    )
 
 
 def read_places(top: Object, own: Object | None) -> tuple[bool, bool]:

@@ -120,7 +120,7 @@ def loads(
         raise gpus.fail(f"{len(gpus)} ranks; a plan has 1 to {RANKS} {RANKS.note}")
     reader = _Reader(notes, len(gpus))
     ranks = tuple(_read_rank(reader, r, gpus.object(r, f"rank {r}")) for r in range(len(gpus)))
-    protocol, double = header.read_protocol(top, notes)
+    protocol, double = header.read_protocol(top, notes, ranks)
     steps = (step for rank in ranks for block in rank.thread_blocks for step in block.steps)
     if protocol == "LL" and not any(i.op in PACKETS for step in steps for i in body_of(step)):
         notes.add("protocol 'LL' without packets: the runtime does the same as for 'Simple'")
