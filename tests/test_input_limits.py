@@ -23,6 +23,7 @@ from forestcoll.cli.numbers import PercentType
 from forestcoll.errors import ForestCollError, ForestError, TopologyError, UnsupportedError
 from forestcoll.graph import CapacityGraph
 from forestcoll.input_limits import SECONDS, Limit
+from forestcoll.lint import lint
 from forestcoll.topology import compact, loads_topology
 from forestcoll.topology.numbers import decimal
 from forestcoll.verdict import verify_text
@@ -175,6 +176,23 @@ def test_forests_end_soon(data: dict[str, Any], limit: str) -> None:
     assert len(text) < 10**6
     with ends_soon(), pytest.raises(ForestError, match=rf"\(input limit {limit}: [0-9,]+\)"):
         verify_text(text, "x")
+
+
+PLANS = {
+    "heads without a name": "<algo " * 150_000,
+    "tags without an end": '<algo a="&"' + "<" * 900_000,
+    "comments without an end": "<algo>&" + "<!-- >" * 150_000,
+    "quotes without an end": '<algo a="&<"' + '<"' * 400_000,
+    "spaces in a tag": '<algo a="x"' + " =" * 400_000 + ">",
+    "ampersands": '<algo a="' + "&" * 900_000 + '"/>',
+    "names without a value": '{"gpus":' + '"name" ' * 130_000,
+}
+
+
+@pytest.mark.parametrize("text", PLANS.values(), ids=PLANS)
+def test_plans_are_refused_soon(text: str) -> None:
+    with ends_soon():
+        assert not lint(text, "x").ok
 
 
 def test_a_key_that_stands_twice_among_many_is_found_soon() -> None:

@@ -17,6 +17,7 @@ import programs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mutations import any_json, any_text, any_xml
 
 from forestcoll import cli, plans
 from forestcoll.errors import PlanError, UnsupportedError
@@ -715,58 +716,6 @@ def test_goldens_fit(path: Path) -> None:
 
 
 # --- any bytes ------------------------------------------------------------------------------------
-
-VALUES: list[Any] = [0, 1, -1, 2, 7, 16, 128, 2**31, 2**32, "x", "i", "s", "", None, True, [], {}]
-
-
-def spots(value: Any) -> list[tuple[Any, Any]]:
-    """(container, key) of everything in a JSON value."""
-    keys: list[Any] = []
-    if isinstance(value, dict):
-        keys = list(value)
-    elif isinstance(value, list):
-        keys = list(range(len(value)))
-    return [(value, k) for k in keys] + [spot for k in keys for spot in spots(value[k])]
-
-
-def any_json(text: str, dice: random.Random) -> str:
-    plan = json.loads(text)
-    for _ in range(dice.randint(1, 3)):
-        where, key = dice.choice(spots(plan))
-        act = dice.randrange(4)
-        if act == 0:
-            where[key] = dice.choice(VALUES)
-        elif act == 1:
-            where.pop(key)
-        elif act == 2 and type(where[key]) is int:
-            where[key] += dice.choice((-1, 1))
-        elif isinstance(where, list):
-            where.insert(key, json.loads(json.dumps(dice.choice(where))))
-    return json.dumps(plan)
-
-
-def any_xml(text: str, dice: random.Random) -> str:
-    top = ET.fromstring(text)
-    for _ in range(dice.randint(1, 3)):
-        one = dice.choice(list(top.iter()))
-        act = dice.randrange(4)
-        key = dice.choice(list(one.attrib) or ["id"])
-        if act == 0:
-            one.set(key, str(dice.choice(VALUES)))
-        elif act == 1:
-            one.attrib.pop(key, None)
-        elif act == 2 and one.get(key, "").lstrip("-").isdigit():
-            one.set(key, str(int(one.get(key, "0")) + dice.choice((-1, 1))))
-        elif len(one):
-            child = dice.choice(list(one))
-            one.remove(child) if dice.random() < 0.5 else one.append(child)
-    return spoil_xml.write(top)
-
-
-def any_text(text: str, dice: random.Random) -> str:
-    start = dice.randrange(len(text))
-    end = min(len(text), start + dice.choice((1, 2, 5, len(text))))
-    return text[:start] + dice.choice(["", "<", ">", '"', "{", "]", "\t", "\0", "é"]) + text[end:]
 
 
 @settings(max_examples=150, deadline=None)

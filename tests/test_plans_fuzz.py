@@ -14,6 +14,7 @@ import plan_programs as made
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mutations import spots
 
 from forestcoll import plans
 from forestcoll.errors import ForestCollError, PlanError
@@ -99,30 +100,20 @@ def test_swapped_xml_values(text: str) -> None:
     assert results == {True, False}
 
 
-def spots_of(value: Any) -> list[tuple[Any, Any]]:
-    """(container, key) of every value in a document."""
-    pairs = list(value.items() if isinstance(value, dict) else enumerate(value))
-    found = [(value, key) for key, _ in pairs]
-    for _, item in pairs:
-        if isinstance(item, dict | list):
-            found += spots_of(item)
-    return found
-
-
 @pytest.mark.parametrize("text", TEXTS[3:], ids=range(len(TEXTS) - 3))
 def test_swapped_json_values(text: str) -> None:
     dice = random.Random(3)
     results = set()
     for _ in range(600):
         plan = json.loads(text)
-        spots = spots_of(plan)
-        holder, key = dice.choice(spots)
+        places = spots(plan)
+        holder, key = dice.choice(places)
         if dice.random() < 0.2:
             del holder[key]
         elif dice.random() < 0.5:
             holder[key] = dice.choice(VALUES)
         else:
-            source, place = dice.choice(spots)
+            source, place = dice.choice(places)
             holder[key] = json.loads(json.dumps(source[place]))
         program = read(json.dumps(plan))
         results.add(program is None)

@@ -18,7 +18,7 @@ from forestcoll.targets import TARGETS, Target, sms_of
 LAUNCHES = 2
 """That a plan is run for: the first shows what a launch does, the second what it leaves behind."""
 _FUSED = re.compile(r'\btype="(?:rcs|rrs|rrc|rrcs)"')
-_NAME = re.compile(r'(?:<algo\b[^>]*?\bname=|"name"\s*:\s*)"([^"]*)"')
+_NAME = re.compile(r'(?:<algo\b[^<>]*?\bname=|"name"\s*:\s*)"([^"]*)"')
 Rules = Callable[[str, Target, int, Collective | None, Findings], None]
 
 

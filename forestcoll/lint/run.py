@@ -131,9 +131,10 @@ def _without_flushes(program: Program) -> Program:
 
 def _collective(text: str, form: Format) -> str:
     """The word for the collective, wherever it stands; the rules have looked at it already."""
-    pattern = (
-        r'<algo\b[^>]*?\bcoll="([^"]*)"' if form == "msccl-xml" else r'"collective"\s*:\s*"([^"]*)"'
-    )
+    if form == "msccl-xml":
+        pattern = r'<algo\b[^<>]*?\bcoll="([^"]*)"'
+    else:
+        pattern = r'"collective"\s*:\s*"([^"]*)"'
     found = re.search(pattern, text)
     return found[1] if found else ""
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import re
 
-TOKEN = re.compile(r'<!--.*?-->|<(?:[^<>"]|"[^"]*")*+>|<[^>]*>|[^<]+|<', re.DOTALL)
+TOKEN = re.compile(
+    r'<!--(?:.*?-->|.*)|<(?:[^<>"]|"[^"]*")*+>|<[^<>]*>|[^<]+|<', re.DOTALL
+)  # linear: nothing is looked for twice to the end of the text
 """A comment, a tag, or what stands between; a lone "<" begins a tag that does not end."""
 ENTITY = re.compile(r"&(?:amp|lt|gt|quot|apos|#[0-9]{1,7}|#x[0-9a-fA-F]{1,6});")
 _VALUE = re.compile(r'"[^"]*"')

@@ -1,0 +1,411 @@
+"""Random mutations of every kind of file that is read, and what must hold of each mutant.
+
+The command line is run on it, as a user would. It ends with 0 or 1, never with an exception; costs
+no more than the limits on input allow; says nothing that a terminal could not show. What it calls
+right holds in the symbolic runs too, of two launches.
+
+As a program: `python tests/mutations.py --count 5000 [--seed N] [FORMAT...]`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import random
+import resource
+import secrets
+import tempfile
+import time
+import traceback
+import xml.etree.ElementTree as ET
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import lint_mutations_json
+import lint_mutations_xml
+import yaml
+
+from forestcoll import catalog, cli, forest_file, pipeline, plans, together
+from forestcoll.errors import ForestCollError
+from forestcoll.input_limits import MEMORY, SECONDS
+from forestcoll.lower import lower
+from forestcoll.targets import MSCCLPP
+from forestcoll.verify import verify
+from forestcoll.verify.repeat import run_repeatedly
+
+FIXTURES = Path(__file__).parent / "fixtures"
+HUGE = "@huge@"  # stands for a number of 5,000 digits, which Python would not write
+VALUES: list[Any] = [
+    *(0, 1, -1, 2, 7, 16, 128, 2**31, 2**32, 2**63, 10**30, HUGE, 1.5, 1e400, float("nan")),
+    *("", "x", "i", "s", "gpu0", "0", "-1", "1/0", "1/3", "9" * 5000, "1/" + "7" * 390, "nan"),
+    *("a\0b", "\ud800", "\u202ex", "\x1b[2K", "a\nb", "..", "/etc/passwd", "a" * 5000, "*", "é"),
+    *("{0..9}", "{i}", "0..99999", "i*i", "2**64", "boxes+1", "<", "&amp;", '"', "-", "~"),
+    *(None, True, False, [], {}, [[]], [0] * 50, {"x": {}}, [None], ["x", "x"]),
+]
+Change = Callable[[str, random.Random], str]
+
+
+# --- how texts are changed ------------------------------------------------------------------------
+
+
+def spots(value: Any) -> list[tuple[Any, Any]]:
+    """(container, key) of everything in a JSON value."""
+    found: list[tuple[Any, Any]] = []
+    open_: list[Any] = [value]
+    while open_:
+        one = open_.pop()
+        keys = (
+            list(one) if isinstance(one, dict) else range(len(one)) if isinstance(one, list) else ()
+        )
+        found += [(one, key) for key in keys]
+        open_ += [one[key] for key in keys]
+    return found
+
+
+def copy_of(value: Any) -> Any:
+    return json.loads(json.dumps(value))
+
+
+def spoil(value: Any, dice: random.Random) -> None:
+    """Changes one to three places of a JSON value."""
+    for _ in range(dice.randint(1, 3)):
+        places = spots(value)
+        if not places:
+            return
+        where, key = dice.choice(places)
+        act = dice.randrange(8)
+        if act == 0:
+            where[key] = dice.choice(VALUES)
+        elif act == 1:
+            where.pop(key)
+        elif act == 2 and type(where[key]) is int:
+            where[key] += dice.choice((-1, 1))
+        elif act == 3:
+            other, place = dice.choice(places)
+            where[key] = copy_of(other[place])
+        elif act == 4:
+            other, place = dice.choice(places)
+            where[key], other[place] = copy_of(other[place]), copy_of(where[key])
+        elif act == 5 and isinstance(where, dict):
+            where[dice.choice(["x", "", "a\0", *where])] = where.pop(key)
+        elif isinstance(where, list):
+            one = copy_of(dice.choice(where))
+            where[key:key] = [one] * dice.choice((1, 1, 1, 2, 50))
+
+
+def any_json(text: str, dice: random.Random) -> str:
+    value = json.loads(text)
+    spoil(value, dice)
+    spoilt = json.dumps(value, ensure_ascii=dice.random() < 0.7)
+    spoilt = spoilt.replace(f'"{HUGE}"', "9" * 5000)
+    return spoilt.replace("Infinity", "1e999") if dice.random() < 0.5 else spoilt
+
+
+def any_yaml(text: str, dice: random.Random) -> str:
+    value = yaml.safe_load(text)
+    spoil(value, dice)
+    spoilt = yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=10**6)
+    return str(spoilt).replace(f"'{HUGE}'", "9" * 5000)
+
+
+def any_xml(text: str, dice: random.Random) -> str:
+    top = ET.fromstring(text)
+    for _ in range(dice.randint(1, 3)):
+        one = dice.choice(list(top.iter()))
+        act = dice.randrange(5)
+        key = dice.choice(list(one.attrib) or ["id"])
+        if act == 0:
+            one.set(key, str(dice.choice(VALUES)) if dice.random() < 0.5 else any_value(top, dice))
+        elif act == 1:
+            one.attrib.pop(key, None)
+        elif act == 2 and one.get(key, "").lstrip("-").isdigit():
+            one.set(key, str(int(one.get(key, "0")) + dice.choice((-1, 1))))
+        elif len(one):
+            child = dice.choice(list(one))
+            one.remove(child) if dice.random() < 0.5 else one.append(child)
+    return lint_mutations_xml.write(top).replace(HUGE, "9" * 5000)
+
+
+def any_value(top: ET.Element, dice: random.Random) -> str:
+    """The value of some attribute somewhere."""
+    return dice.choice([value for one in top.iter() for value in one.attrib.values()] or [""])
+
+
+def any_text(text: str, dice: random.Random) -> str:
+    start = dice.randrange(len(text))
+    end = min(len(text), start + dice.choice((0, 1, 2, 5, 40, len(text))))
+    act = dice.randrange(3)
+    if act == 0:
+        words = [
+            "",
+            "<",
+            ">",
+            '"',
+            "{",
+            "[" * 2000,
+            "]",
+            "\t",
+            "\0",
+            "é",
+            "\xa0",
+            "\ufeff",
+            "9" * 5000,
+        ]
+        return text[:start] + dice.choice(words) + text[end:]
+    if act == 1:  # a piece twice
+        return text[:end] + text[start:]
+    other = dice.randrange(len(text))
+    return text[:start] + text[other : other + end - start] + text[end:]
+
+
+# --- what is mutated ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Format:
+    """A kind of file: whole ones, how they are changed, and what is made of a mutant.
+
+    `bases`: name -> files by their names; the first is mutated, the others lie beside it.
+    """
+
+    bases: Callable[[], dict[str, dict[str, str]]]
+    change: Change
+    command: tuple[str, ...] = ("verify",)
+    check: Callable[[Path, str], str] = lambda path, said: ""
+
+
+def _alone(texts: dict[str, str], suffix: str) -> dict[str, dict[str, str]]:
+    return {name: {f"x{suffix}": text} for name, text in texts.items()}
+
+
+COMPACT = """format: forestcoll.topology/1
+name: pod-{boxes}
+parameters: {boxes: {default: 2, maximum: 9}, rate: {default: 1.5, type: number}}
+boxes:
+  count: boxes
+  nodes:
+    gpu{0..3}: {kind: gpu}
+    switch: {kind: switch, multicast: box % 2 == 0}
+  links:
+    - {src: "gpu{0..3}", dst: switch, bandwidth: rate * 2}
+nodes:
+  spine: {kind: switch, when: boxes > 1}
+links:
+  - {for: {b: 0..boxes-1, i: 0..3}, src: "box{b}/gpu{i}", dst: spine, bandwidth: 25/2, latency: 2}
+  - {src: box0/gpu0, dst: box0/gpu1, bandwidth: "1/3", count: 2, oneway: true, when: boxes < 9}
+"""
+
+
+def topologies() -> dict[str, dict[str, str]]:
+    names = ("ring", "dgx-a100", "fat-tree", "dragonfly")
+    return _alone({n: catalog.source(n) for n in names} | {"compact": COMPACT}, ".yaml")
+
+
+def dumps() -> dict[str, dict[str, str]]:
+    files = FIXTURES.glob("nccl-*.xml")
+    return _alone({file.stem: file.read_text(encoding="utf-8") for file in files}, ".xml")
+
+
+def forests() -> dict[str, dict[str, str]]:
+    ring, star = catalog.load("ring", {"gpus": "4"}), catalog.load("star", {"gpus": "3"})
+    box = catalog.load("dgx-a100", {"boxes": "1"})
+    cases = {
+        "gather": (ring, "allgather", {}),
+        "sum": (star, "allreduce", {}),
+        "one": (star, "broadcast", {}),
+        "compact": (box, "allgather", {"compact": True}),
+        "parts": (ring, "reduce-scatter", {"shares": ["1", "2", "3", "4"]}),
+        "degraded": (_degraded(), "allreduce", {}),
+    }
+    made: dict[str, str] = {}
+    for name, (topology, collective, more) in cases.items():
+        result = pipeline.synthesize(topology, collective, formats=("forest",), **more)
+        made[name] = result.texts["forest"]
+    return _alone(made, ".forest.json")
+
+
+def _degraded() -> Any:
+    from forestcoll.edit import edit, parse_scale
+
+    return edit(catalog.load("star", {"gpus": "3"}), (), [parse_scale("gpu0->switch=1/2")])
+
+
+def groups() -> dict[str, dict[str, str]]:
+    topology = catalog.load("ring", {"gpus": "6"})
+    cases = {}
+    for collective in ("allgather", "broadcast", "allreduce"):
+        asked = together.problem(topology, collective, (["gpu[0-2]"], ["gpu[3-5]"]))
+        texts = together.synthesize(asked, formats=["forest"]).texts
+        cases[collective] = dict(sorted(texts.items(), key=lambda one: "group0" in one[0]))
+        first = next(name for name in texts if name.endswith(".groups.json"))
+        cases[collective] = {first: texts[first]} | texts
+    return cases
+
+
+def xml_plans() -> dict[str, dict[str, str]]:
+    return _alone({n: lint_mutations_xml.base_text(n) for n in lint_mutations_xml.BASES}, ".xml")
+
+
+def json_plans() -> dict[str, dict[str, str]]:
+    return _alone({n: lint_mutations_json.base_text(n) for n in lint_mutations_json.BASES}, ".json")
+
+
+def sets() -> dict[str, dict[str, str]]:
+    from forestcoll import plan_set
+
+    cases = {}
+    for collective in ("allreduce", "broadcast"):
+        topology = catalog.load("ring", {"gpus": "3"})
+        made = plan_set.make(topology, collective, 1024, 2**20)
+        files = plan_set.files_of(made)
+        cases[collective] = {"index.json": files["index.json"]} | files
+    return cases
+
+
+def check_plan(path: Path, said: str) -> str:
+    """Why a plan that is called right is not, or ""."""
+    if "RUN-DATA-UNFOLLOWED" in said or "RUN-PARTLY-FOLLOWED" in said:
+        return ""
+    program = plans.loads(path.read_text(encoding="utf-8"), "x")
+    verify(program)
+    if program.style == "fifo":
+        run_repeatedly(program, launches=2)
+    return ""
+
+
+def check_forest(path: Path, said: str) -> str:
+    """The same of a forest: the program that is made of it is right too."""
+    forest = forest_file.loads(path.read_text(encoding="utf-8"))
+    if len(forest.trees) * forest.images * forest.n > 2000:
+        return ""
+    try:
+        program = lower(forest, MSCCLPP)
+    except ForestCollError:
+        return ""  # more than the target holds
+    verify(program)
+    return ""
+
+
+FORMATS: dict[str, Format] = {
+    "topology": Format(topologies, any_yaml, ("topology", "check")),
+    "nccl-xml": Format(dumps, any_xml, ("topology", "check")),
+    "forest": Format(forests, any_json, check=check_forest),
+    "groups": Format(groups, any_json),
+    "msccl-xml": Format(xml_plans, any_xml, check=check_plan),
+    "mscclpp-json": Format(json_plans, any_json, check=check_plan),
+    "plan-set": Format(sets, any_json, ("verify", "--json")),
+}
+
+
+@cache
+def bases(name: str) -> dict[str, dict[str, str]]:
+    """What a format's mutants are made of."""
+    return FORMATS[name].bases()
+
+
+# --- what must hold -------------------------------------------------------------------------------
+
+
+@dataclass
+class Tally:
+    """What came of all mutants of a format."""
+
+    outcomes: Counter[str] = field(default_factory=Counter)
+    faults: list[str] = field(default_factory=list)
+    slowest: float = 0.0
+
+    def __str__(self) -> str:
+        counts = ", ".join(f"{n} {what}" for what, n in sorted(self.outcomes.items()))
+        return f"{counts}; slowest {self.slowest:.2f} s; {len(self.faults)} faults"
+
+
+def mutant(name: str, seed: int) -> tuple[str, str]:
+    """(base, text) of one mutant: the same for the same seed."""
+    dice = random.Random(f"{name} {seed}")
+    base = dice.choice(sorted(bases(name)))
+    whole = next(iter(bases(name)[base].values()))
+    change = any_text if dice.random() < 0.2 else FORMATS[name].change
+    return base, change(whole, dice)
+
+
+def try_one(name: str, seed: int, folder: Path, tally: Tally) -> None:
+    """Runs the command line on one mutant; notes what came of it, and what should not have."""
+    base, text = mutant(name, seed)
+    kind, files = FORMATS[name], bases(name)[base]
+    for file, whole in files.items():
+        path = folder / base / file
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(whole, encoding="utf-8")
+    path = folder / base / next(iter(files))
+    path.write_bytes(text.encode("utf-8", "surrogatepass"))
+    target = path.parent if path.name == "index.json" else path
+    began, before = time.process_time(), memory()
+    out, err = io.StringIO(), io.StringIO()
+    fault = ""
+    code = -1
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = cli.main([*kind.command, str(target)])
+        if code == 0:
+            fault = kind.check(path, out.getvalue())
+    except Exception:
+        fault = traceback.format_exc()
+    took = time.process_time() - began
+    said = out.getvalue() + err.getvalue()
+    if not fault and code not in (0, 1):
+        fault = f"exit {code}: {said[:300]}"
+    if not fault and (took > SECONDS or memory() - before > MEMORY):
+        fault = f"took {took:.1f} s, {(memory() - before) >> 20} MiB"
+    if not fault and (odd := [c for c in said if not c.isprintable() and c != "\n"]):
+        fault = f"shows {odd[:5]}"
+    if not fault and code == 1 and "\nforestcoll: error: " not in "\n" + err.getvalue():
+        fault = f"refused without a word: {said[:300]}"
+    tally.outcomes["right" if code == 0 else "refused"] += 1
+    tally.slowest = max(tally.slowest, took)
+    if fault:
+        tally.faults.append(f"{name} seed {seed} ({base}): {fault}")
+
+
+def memory() -> int:
+    """The most bytes that this process has held."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def try_many(name: str, seeds: Sequence[int], folder: Path) -> Tally:
+    """The same of many mutants."""
+    tally = Tally()
+    for seed in seeds:
+        try_one(name, seed, folder / name, tally)
+    return tally
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Random mutants of every kind of file.")
+    parser.add_argument("formats", nargs="*", choices=[*FORMATS, []], help="default: all")
+    parser.add_argument("--count", type=int, default=5000, help="mutants of a format")
+    parser.add_argument("--seed", type=int, default=secrets.randbits(32))
+    parser.add_argument("--keep", type=Path, help="write the mutants with a fault there")
+    options = parser.parse_args()
+    print(f"seed {options.seed}", flush=True)
+    wrong = 0
+    for name in options.formats or FORMATS:
+        began = time.process_time()
+        with tempfile.TemporaryDirectory() as folder:
+            seeds = range(options.seed, options.seed + options.count)
+            tally = try_many(name, seeds, Path(folder))
+        print(f"{name}: {tally}; {time.process_time() - began:.0f} s in all", flush=True)
+        for fault in tally.faults[:20]:
+            print(fault, flush=True)
+        wrong += len(tally.faults)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
