@@ -465,8 +465,8 @@ def test_a_packet_plan_of_the_dsl_is_read() -> None:
     verify(back)
 
 
-def test_halves_without_packets_are_not_read() -> None:
-    text = plans.dumps(pg.reading_allreduce(), "mscclpp-json")
+def test_halves_without_packets_are_not_read_where_others_reach_them() -> None:
+    text = plans.dumps(pg.reduce_to_root(), "mscclpp-json")
     text = text.replace('"use_double_scratch_buffer": false', '"use_double_scratch_buffer": true')
     with pytest.raises(UnsupportedError, match=r"not supported without packets"):
         plans.loads(text, "t")
