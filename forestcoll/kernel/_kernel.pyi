@@ -115,3 +115,17 @@ def scan_trees(
     weights: Sequence[int],
     edges: Sequence[Sequence[Sequence[int]]],
 ) -> tuple[int, int, list[int] | None]: ...
+def rehang(
+    nodes: int,
+    tail: Sequence[int],
+    head: Sequence[int],
+    capacity: Sequence[int],
+    box: Sequence[int],
+    ranks: Sequence[int],
+    entries: Sequence[int],
+    roots: Sequence[int],
+    height: int,
+    grow: bool,
+    moves: int,
+    seed: int,
+) -> tuple[int, int, list[tuple[int, ...]], list[list[int]]]: ...

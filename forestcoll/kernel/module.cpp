@@ -9,6 +9,7 @@
 #include <tuple>
 #include <unordered_map>
 
+#include "arguments.hpp"
 #include "cuts.hpp"
 #include "expansion.hpp"
 #include "lowering.hpp"
@@ -40,30 +41,6 @@ void poll_signals() {
 }
 
 namespace {
-
-using Ints = std::vector<int>;
-using Amounts = std::vector<Amount>;
-
-void require(bool condition, const char* what) {
-  if (!condition) throw std::invalid_argument(what);
-}
-
-Digraph digraph(int nodes, const Ints& tail, const Ints& head, const Amounts& capacity) {
-  require(nodes > 0, "a graph needs nodes");
-  require(tail.size() == head.size() && tail.size() == capacity.size(),
-          "tail, head and capacity differ in length");
-  for (std::size_t e = 0; e < tail.size(); ++e) {
-    require(0 <= tail[e] && tail[e] < nodes && 0 <= head[e] && head[e] < nodes,
-            "an arc names an unknown node");
-    require(capacity[e] >= 0, "a capacity is negative");
-  }
-  return {nodes, tail, head, capacity};
-}
-
-void require_nodes(const Ints& list, int nodes) {
-  require(!list.empty(), "a list of nodes is empty");
-  for (int v : list) require(0 <= v && v < nodes, "an unknown node is named");
-}
 
 Demand demand(int nodes, const Amounts& supply, const Ints& sinks) {
   require(static_cast<int>(supply.size()) == nodes, "supply needs one entry a node");
@@ -365,7 +342,6 @@ std::tuple<int, int, std::optional<Amounts>> scan_trees_py(
   if (scan.counted()) loads = scan.loads();
   return {wrong, scan.height(), std::move(loads)};
 }
-
 }  // namespace
 }  // namespace forestcoll
 
@@ -420,4 +396,5 @@ NB_MODULE(_kernel, m) {
         "adds"_a, "roots"_a, "reduce"_a, "weights"_a, "edges"_a,
         "(first tree that does not span or -1, height of those that do, units over each arc): the "
         "units None where they leave 64 bits or a path needs an arc that is not there.");
+  bind_rehanging(m);
 }

@@ -27,12 +27,10 @@ def pack(graph: CapacityGraph, capacity: list[int], supply: list[int]) -> list[T
     trees found. Those of a small graph are searched for lower ones, alike where the graph is.
     """
     group = _boxes(graph)
-    ways = []
-    for logical in _ways(graph, capacity, supply, group):
-        packed = _kernel.pack(logical, supply, graph.ranks, False)
-        if packed is not None:
-            return _over_paths(graph, logical, packed[1])
-        ways.append(logical)
+    ways: list[_kernel.Logical] = []
+    layered = _layered(graph, capacity, supply, group, ways)
+    if layered is not None:
+        return layered
     found = []
     for logical in ways:
         packed = _kernel.pack_nested(logical, supply, graph.ranks, group)
@@ -53,6 +51,27 @@ def pack(graph: CapacityGraph, capacity: list[int], supply: list[int]) -> list[T
             return _over_paths(graph, logical, lower[1])
     lowest = [_over_paths(graph, logical, batches) for h, batches, logical in found if h == height]
     return preferred(graph, lowest)
+
+
+def pack_layers(graph: CapacityGraph, capacity: list[int], supply: list[int]) -> list[Tree] | None:
+    """The lowest trees there are, or None where layered packing finds none. As `pack` otherwise."""
+    return _layered(graph, capacity, supply, _boxes(graph), [])
+
+
+def _layered(
+    graph: CapacityGraph,
+    capacity: list[int],
+    supply: list[int],
+    group: list[int],
+    ways: list[_kernel.Logical],
+) -> list[Tree] | None:
+    """The same; the ways around switches that were tried in vain are put into `ways`."""
+    for logical in _ways(graph, capacity, supply, group):
+        packed = _kernel.pack(logical, supply, graph.ranks, False)
+        if packed is not None:
+            return _over_paths(graph, logical, packed[1])
+        ways.append(logical)
+    return None
 
 
 def _elements(graph: CapacityGraph) -> list[Image]:

@@ -15,8 +15,10 @@ from forestcoll.solver.allreduce import fixed, plan
 from forestcoll.solver.fixed import whole
 from forestcoll.solver.joint import Joint
 from forestcoll.solver.optimum import check_root
-from forestcoll.solver.packing import check_loads, pack
+from forestcoll.solver.packing import check_loads, pack, pack_layers
 from forestcoll.solver.preference import preferred
+from forestcoll.solver.rehanging import pack_irregular, suits
+from forestcoll.solver.structures import structures
 from forestcoll.solver.symmetry import pack_regular
 from forestcoll.solver.task import Task, analyse
 
@@ -103,7 +105,7 @@ class _Phase:
         k, links, capacity, algbw = whole(task, trees)
         supply = task.supply(k)
         report("packing", 0.2)
-        packed = _trees(task, k, links, capacity, supply)
+        packed = _trees(task, k, links, capacity, supply, algbw)
         if any(links.multicast) or any(links.aggregation):
             check_loads(links, capacity, packed)  # `_prove` counts copies in switches once
         report.done += 1
@@ -121,22 +123,34 @@ class _Phase:
 
 
 def _trees(
-    task: Task, k: int, links: CapacityGraph, capacity: list[int], supply: list[int]
+    task: Task,
+    k: int,
+    links: CapacityGraph,
+    capacity: list[int],
+    supply: list[int],
+    algbw: Fraction,
 ) -> list[Tree]:
-    """Broadcast trees; by orbits on regular fabrics with several layers of switches.
+    """Broadcast trees: what a regular fabric allows, else low ones box by box, else any.
 
-    Removing those switches is slow and makes tall trees. Small fabrics are packed both ways.
+    Regular fabrics with several tiers of switches are packed by orbits: removing those switches is
+    slow and makes tall trees. Small ones are packed both ways.
     """
     ranks = set(links.ranks)
     ends = zip(links.tail, links.head, strict=True)
-    if task.root is not None or links.shares or all(u in ranks or v in ranks for u, v in ends):
-        return pack(links, capacity, supply)
-    regular = pack_regular(links, k, capacity)
-    if regular is None:
-        return pack(links, capacity, supply)
-    if len(ranks) > BOTH_WAYS:
-        return regular
-    return preferred(links, [pack(links, capacity, supply), regular])
+    tiers = any(u not in ranks and v not in ranks for u, v in ends)
+    if tiers and task.root is None and not links.shares:
+        regular = pack_regular(links, k, capacity)
+        if regular is not None and len(ranks) > BOTH_WAYS:
+            return regular
+    else:
+        regular = None
+    trees = None
+    if suits(task):
+        if structures(links) and not tiers:
+            trees = pack_layers(links, capacity, supply)
+        trees = trees or pack_irregular(task, k, algbw)
+    trees = trees or pack(links, capacity, supply)
+    return trees if regular is None else preferred(links, [trees, regular])
 
 
 def _allreduce(

@@ -1,0 +1,114 @@
+#include "rehanging.hpp"
+
+#include <algorithm>
+#include <numeric>
+#include <unordered_map>
+
+#include "hanging.hpp"
+
+namespace forestcoll {
+
+namespace {
+
+constexpr double kCareful = 0.05, kBold = 0.35;
+constexpr Amount kHopeless = 50;  // a round leaves less than one in so many edges, or none ever will
+
+// Fisher-Yates by our own generator: std::shuffle differs between standard libraries.
+template <class T>
+void shuffle(std::vector<T>& list, Random& random) {
+  for (std::size_t i = list.size(); i > 1; --i) std::swap(list[i - 1], list[random() % i]);
+}
+
+// Rounds without progress after which the search ends: a little overload is worth more patience.
+int patience(Amount overload) { return overload < 60 ? 400 : overload < 1'000 ? 40 : 15; }
+
+std::vector<std::pair<int, int>> crowded(const Hanging& hanging) {
+  std::vector<std::pair<int, int>> found;
+  for (int u = 0; u < hanging.units(); ++u)
+    for (int b = 0; b < hanging.boxes(); ++b)
+      if (hanging.crowded(u, b)) found.emplace_back(u, b);
+  return found;
+}
+
+bool start(Hanging& hanging, bool grow) {
+  std::vector<int> order(hanging.units());
+  std::iota(order.begin(), order.end(), 0);
+  shuffle(order, hanging.random());
+  for (int u : order) {
+    if (!(grow ? hanging.start_grown(u) : hanging.start_star(u))) return false;
+    poll_signals();
+  }
+  return true;
+}
+
+long negotiate(Hanging& hanging, long most) {
+  long moves = 0;
+  int stale = 0, rounds = 0;
+  Amount best = hanging.overload();
+  while (hanging.overload() > 0) {
+    const double stuck = static_cast<double>(stale) / patience(best);
+    const double bold = kCareful + (kBold - kCareful) * stuck;
+    auto list = crowded(hanging);
+    shuffle(list, hanging.random());
+    for (const auto& [unit, box] : list) {
+      if (!hanging.crowded(unit, box)) continue;
+      if (hanging.random()() % 4 < 3) hanging.rehang(unit, box, bold);
+      else hanging.replant(unit, box, bold);
+      if (++moves % 256 == 0) poll_signals();
+      if (hanging.overload() == 0 || moves >= most) return moves;
+    }
+    if (++rounds == 1 && hanging.overload() * kHopeless > hanging.edges()) return moves;
+    hanging.ledger().raise_prices();
+    if (hanging.overload() * 50 < best * 49) best = hanging.overload(), stale = 0;
+    else if (++stale >= patience(best)) return moves;
+  }
+  return moves;
+}
+
+struct WayHash {
+  std::size_t operator()(const std::vector<int>& way) const {
+    std::size_t hash = way.size();
+    for (int arc : way) hash = (hash ^ static_cast<std::size_t>(arc)) * 0x100000001b3u;
+    return hash ^ (hash >> 29);
+  }
+};
+
+// The trees, with every way once.
+void read(const Hanging& hanging, Rehung& result) {
+  std::unordered_map<std::vector<int>, int, WayHash> number;
+  std::vector<int> order;
+  for (int u = 0; u < hanging.units(); ++u) {
+    order.clear();
+    for (int b = 0; b < hanging.boxes(); ++b)
+      if (hanging.hangs(u, b)) order.push_back(b);
+    std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
+      return hanging.hook(u, a).depth < hanging.hook(u, b).depth;
+    });
+    std::vector<int>& tree = result.trees.emplace_back();
+    for (int b : order) {
+      const auto [it, fresh] =
+          number.try_emplace(hanging.way(u, b), static_cast<int>(result.ways.size()));
+      if (fresh) result.ways.push_back(it->first);
+      tree.push_back(hanging.hook(u, b).depth);
+      tree.push_back(it->second);
+    }
+  }
+}
+
+}  // namespace
+
+Rehung rehang(const BoxedGraph& boxed, const std::vector<int>& roots,
+              const RehangOptions& options) {
+  Hanging hanging(boxed, roots, options.height, options.seed);
+  Rehung result;
+  if (!start(hanging, options.grow)) {
+    result.overload = -1;
+    return result;
+  }
+  result.moves = negotiate(hanging, options.moves);
+  result.overload = hanging.overload();
+  if (result.overload == 0) read(hanging, result);
+  return result;
+}
+
+}  // namespace forestcoll

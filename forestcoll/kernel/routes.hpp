@@ -1,0 +1,92 @@
+// Loads, prices and cheapest routes between boxes, for the search that re-hangs trees.
+#pragma once
+
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "graph.hpp"
+
+namespace forestcoll {
+
+// What the search works on. Ranks stand in boxes inside which data spreads by other means; the arcs
+// of `graph` are those between boxes.
+struct BoxedGraph {
+  Digraph graph;               // capacities: how many trees an arc may carry
+  std::vector<int> box;        // per node its box; -1: a switch between boxes
+  std::vector<char> rank;      // per node
+  std::vector<Amount> entries;  // per rank: how many trees may enter its box there; -1: any number
+  int boxes = 0;
+};
+
+// How full every resource is and what it costs to use it once more. Resources are the arcs and,
+// behind them, the nodes: a tree that enters a box at a rank takes one of that rank's entries.
+// The total overload is 0 exactly where no resource carries more than it may.
+class Ledger {
+ public:
+  explicit Ledger(const BoxedGraph& boxed);
+
+  void add(int resource) {
+    if (load_[resource]++ >= capacity_[resource]) ++overload_;
+    reprice(resource);
+  }
+  void remove(int resource) {
+    if (--load_[resource] >= capacity_[resource]) --overload_;
+    reprice(resource);
+  }
+  bool over(int resource) const { return load_[resource] > capacity_[resource]; }
+  double cost(int resource) const { return cost_[resource]; }
+  Amount overload() const { return overload_; }
+
+  void raise_prices();   // of what is over its capacity
+  void forget_prices();  // all back to where they began
+
+ private:
+  void reprice(int resource);
+
+  std::vector<Amount> capacity_, load_;
+  std::vector<double> price_, cost_;
+  double penalty_ = 1;
+  Amount overload_ = 0;
+};
+
+// A link between a rank and a switch, seen from its box.
+struct Port {
+  int arc, rank, relay;
+};
+
+// Cheapest routes over switches. A switch inside a box serves that box alone.
+class Router {
+ public:
+  Router(const BoxedGraph& boxed, const Ledger& ledger);
+
+  const std::vector<Port>& out(int box) const { return out_[box]; }  // ranks' ports in a row
+  const std::vector<Port>& in(int box) const { return in_[box]; }
+
+  // Distances of all switches to the cheapest entry into a box, or from a rank's ports.
+  void search_to(int box);
+  void search_from(int box, int rank);
+  double distance(int relay) const { return distance_[relay]; }
+  // The arcs from a switch to the box of search_to, or from the rank of search_from to a switch.
+  void append_way(int relay, std::vector<int>& arcs) const;
+
+  double entry_cost(const Port& port) const;
+
+ private:
+  using Entry = std::pair<double, int>;
+  void start();
+  void offer(double distance, int relay, int arc);
+  void run(int home, bool forward);
+
+  const BoxedGraph& boxed_;
+  const Ledger& ledger_;
+  std::vector<std::vector<Port>> out_, in_;
+  std::vector<std::vector<int>> leaving_, entering_;  // per switch: arcs to and from other switches
+  std::vector<char> pendant_;  // per switch: nothing but other boxes' business behind it
+  std::vector<double> distance_;
+  std::vector<int> via_, touched_;
+  std::vector<Entry> heap_;
+  bool forward_ = false;
+};
+
+}  // namespace forestcoll

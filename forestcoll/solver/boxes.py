@@ -1,0 +1,196 @@
+"""Boxes on a network: which links join boxes, and how many trees may enter each box where.
+
+A box is a set of ranks with links of their own (NVSwitch, a mesh) that are wide enough to spread
+every tree in it, wherever it enters. Then a forest is two things: how boxes hang on boxes, over the
+other links, and how each box spreads what has entered it. A box whose own links are tight is taken
+apart: every rank is a box of its own, and all links count.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from forestcoll.graph import CapacityGraph
+
+
+@dataclass(frozen=True, slots=True)
+class Boxes:
+    """`box[v]`: the box of a rank, of a switch that serves one box only, or -1.
+
+    `members`: the ranks of each box. `inner`: per link the box that it lies inside, or -1.
+    `entries`: per rank how many trees may enter its box there, -1: any number. All for `supply`
+    trees of each root and `capacity` trees over each link.
+    """
+
+    graph: CapacityGraph
+    capacity: Sequence[int]
+    supply: Sequence[int]
+    box: tuple[int, ...]
+    members: tuple[tuple[int, ...], ...]
+    inner: tuple[int, ...]
+    entries: tuple[int, ...]
+
+    @property
+    def count(self) -> int:
+        """How many boxes there are."""
+        return len(self.members)
+
+    def links_inside(self) -> list[dict[tuple[int, int], int]]:
+        """Per box its own links and how many trees each may carry."""
+        found: list[dict[tuple[int, int], int]] = [{} for _ in self.members]
+        graph = self.graph
+        for t, h, c, box in zip(graph.tail, graph.head, self.capacity, self.inner, strict=True):
+            if box >= 0 and c:
+                found[box][t, h] = c
+        return found
+
+    @property
+    def single(self) -> bool:
+        """Whether every rank is a box of its own."""
+        return len(self.members) == len(self.graph.ranks)
+
+
+def find_boxes(
+    graph: CapacityGraph, capacity: Sequence[int], supply: Sequence[int], flat: bool = False
+) -> Boxes:
+    """The boxes of a graph by the names of its nodes; `flat`: every rank is one of its own."""
+    named: dict[str, list[int]] = defaultdict(list)
+    for node in range(graph.n):
+        named[graph.box(node)].append(node)
+    named.pop("", None)
+    links = _Links(graph, capacity)
+    box, entries = [-1] * graph.n, [-1] * graph.n
+    inner_nodes: dict[int, set[int]] = {}
+    members: list[tuple[int, ...]] = []
+    ranks = set(graph.ranks)
+    boxed: set[int] = set()
+    for nodes in () if flat else named.values():
+        held = [v for v in nodes if v in ranks]
+        if len(held) < 2:
+            continue
+        inside, gates = _split_switches(links, nodes, held)
+        for part in _connected_parts(links, held, inside):
+            some = tuple(v for v in part if v in ranks)
+            limits = _entry_limits(links, some, part, supply)
+            if len(some) < 2 or limits is None:
+                continue
+            for v, most in zip(some, limits, strict=True):
+                box[v], entries[v] = len(members), most
+            inner_nodes[len(members)] = part
+            if len(some) == len(held):
+                for v in gates:
+                    box[v] = len(members)
+            boxed.update(some)
+            members.append(some)
+    for v in graph.ranks:
+        if v not in boxed:
+            box[v] = len(members)
+            members.append((v,))
+    at = {v: number for number, part in inner_nodes.items() for v in part}
+    inner = tuple(
+        at[t] if t in at and at[t] == at.get(h) else -1
+        for t, h in zip(graph.tail, graph.head, strict=True)
+    )
+    return Boxes(graph, capacity, supply, tuple(box), tuple(members), inner, tuple(entries))
+
+
+class _Links:
+    """The links of a graph by their ends."""
+
+    def __init__(self, graph: CapacityGraph, capacity: Sequence[int]) -> None:
+        self.out: list[dict[int, int]] = [{} for _ in range(graph.n)]
+        self.into: list[dict[int, int]] = [{} for _ in range(graph.n)]
+        for t, h, c in zip(graph.tail, graph.head, capacity, strict=True):
+            if c:
+                self.out[t][h] = self.into[h][t] = c
+
+
+def _split_switches(
+    links: _Links, nodes: Sequence[int], ranks: Sequence[int]
+) -> tuple[set[int], set[int]]:
+    """(switches inside a box, switches through which it reaches others) among its nodes."""
+    switches = set(nodes) - set(ranks)
+    own = set(nodes)
+    inside: set[int] = set()
+    left = set(switches)
+    while left:
+        part = {left.pop()}
+        queue = list(part)
+        for u in queue:
+            for v in (*links.out[u], *links.into[u]):
+                if v in left:
+                    left.discard(v)
+                    part.add(v)
+                    queue.append(v)
+        if all(v in own for u in part for v in (*links.out[u], *links.into[u])):
+            inside |= part
+    return inside, switches - inside
+
+
+def _connected_parts(links: _Links, ranks: Sequence[int], inside: set[int]) -> list[set[int]]:
+    """The strongly connected parts of a box over its own links, those of one node left out.
+
+    Where a link between two of them leads one way only, neither is sound as a box: none then.
+    """
+    nodes = [*ranks, *sorted(inside)]
+    number = {v: i for i, v in enumerate(nodes)}
+    reach = [_reach(links.out, v, number) & _reach(links.into, v, number) for v in nodes]
+    for u in nodes:
+        if any(v in number and v not in reach[number[u]] for v in links.out[u]):
+            return []
+    parts: list[set[int]] = []
+    for part in reach:
+        if len(part) > 1 and part not in parts:
+            parts.append(part)
+    return parts
+
+
+def _reach(near: Sequence[dict[int, int]], start: int, among: dict[int, int]) -> set[int]:
+    found = {start}
+    queue = [start]
+    for u in queue:
+        for v in near[u]:
+            if v in among and v not in found:
+                found.add(v)
+                queue.append(v)
+    return found
+
+
+def _entry_limits(
+    links: _Links, ranks: Sequence[int], part: set[int], supply: Sequence[int]
+) -> list[int] | None:
+    """Per rank how many trees may enter the box there (-1: any number); None where it is tight.
+
+    Where every rank has a hop of its own to each other, trees spread as stars. Their number is
+    limited where they start; without such hops the box's own packing says what is possible.
+    """
+    whole, own = sum(supply), sum(supply[v] for v in ranks)
+    count = len(ranks)
+    share = (whole - own) // count
+    fans, useful = [], 0
+    for v in ranks:
+        entering = sum(c for u, c in links.into[v].items() if u not in part)
+        room = sum(c for u, c in links.into[v].items() if u in part)
+        if room < whole - supply[v] - min(share, entering):
+            return None
+        fans.append(_fan(links, v, ranks, part))
+        useful += min(fans[-1], supply[v] + entering)
+    if useful < whole:
+        return [-1] * count
+    return [max(0, fan - supply[v]) for v, fan in zip(ranks, fans, strict=True)]
+
+
+def _fan(links: _Links, rank: int, ranks: Sequence[int], part: set[int]) -> int:
+    """How many stars can start at a rank of a box, as far as its own links tell."""
+    hops = {v: c for v, c in links.out[rank].items() if v in part}
+    among = set(ranks)
+    least = sum(hops.values()) // (len(ranks) - 1)
+    for v in ranks:
+        if v != rank:
+            way = hops.get(v, 0) + sum(
+                min(c, links.out[s].get(v, 0)) for s, c in hops.items() if s not in among
+            )
+            least = min(least, way)
+    return least

@@ -1,0 +1,278 @@
+"""How low trees can be at best: lower bounds on the height of a forest, counted in hops.
+
+Every bound holds for all forests with these numbers of trees over these links. First, no tree is
+lower than the hops that a rank is away. Then, suppose that no tree were higher than 2, and look at
+a box C of m ranks. A tree from outside comes to C straight from its root, or all m ranks hang
+outside, which takes m units of what may enter C instead of 1. With `need` trees from outside and
+room for `room` units, at most (room - need) / (m - 1) trees do without: all others are sent by
+their roots directly, and for that the links of a root, of a box, of a pod, or those between all
+switches may be too few. Then some tree has height 3.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+
+from forestcoll.graph import CapacityGraph
+
+
+def least_height(graph: CapacityGraph, capacity: Sequence[int], supply: Sequence[int]) -> int:
+    """No forest with `supply[v]` trees from each node v, `capacity[e]` over link e, is lower.
+
+    Broadcast trees; for reduce trees, of the reversed graph.
+    """
+    facts = _Facts(graph, capacity, supply)
+    hops = facts.hops()
+    if hops >= 3 or facts.too_few_direct():
+        return max(3, hops)
+    return max(2, hops) if facts.too_few_stars() else hops
+
+
+class _Facts:
+    """What the links of a graph allow trees of height 2 to do."""
+
+    def __init__(
+        self, graph: CapacityGraph, capacity: Sequence[int], supply: Sequence[int]
+    ) -> None:
+        self.graph = graph
+        self.supply = supply
+        self.links = [
+            (t, h, c) for t, h, c in zip(graph.tail, graph.head, capacity, strict=True) if c
+        ]
+        self.ranks = set(graph.ranks)
+        self.sent = [0] * graph.n  # per node what may leave it
+        for t, _, c in self.links:
+            self.sent[t] += c
+        named: dict[str, list[int]] = defaultdict(list)
+        for v in range(graph.n):
+            named[graph.box(v) or str(v) + "/"].append(v)
+        self.boxes = [nodes for nodes in named.values() if any(v in self.ranks for v in nodes)]
+        self.box = [-1] * graph.n
+        for number, nodes in enumerate(self.boxes):
+            for v in nodes:
+                self.box[v] = number
+        self.held = [sum(v in self.ranks for v in nodes) for nodes in self.boxes]
+        self.rooted = [sum(supply[v] for v in nodes) for nodes in self.boxes]
+
+    def hops(self) -> int:
+        """The most hops that any rank is away from another at least."""
+        everyone = sum(1 << v for v in self.ranks)
+        reached = {v: 1 << v for v in self.ranks}
+        into: dict[int, list[int]] = defaultdict(list)
+        for t, h, _ in self.links:
+            into[h].append(t)
+        relays = [v for v in range(self.graph.n) if v not in self.ranks]
+        count = 0
+        while any(mask != everyone for mask in reached.values()):
+            count += 1
+            passed = self._through_relays(reached, relays, into)
+            before = dict(reached)
+            for v in self.ranks:
+                for u in into[v]:
+                    reached[v] |= before[u] if u in before else passed[u]
+            if reached == before:
+                break
+        return count
+
+    def _through_relays(
+        self, reached: dict[int, int], relays: Sequence[int], into: dict[int, list[int]]
+    ) -> dict[int, int]:
+        """Per relay the ranks whose data it has when ranks pass on what they have."""
+        passed = dict.fromkeys(relays, 0)
+        changed = True
+        while changed:
+            changed = False
+            for w in relays:
+                mask = passed[w]
+                for u in into[w]:
+                    mask |= reached[u] if u in reached else passed[u]
+                if mask != passed[w]:
+                    passed[w], changed = mask, True
+        return passed
+
+    @cached_property
+    def room(self) -> list[int]:
+        """Per box how much may enter it."""
+        room = [0] * len(self.boxes)
+        for t, h, c in self.links:
+            if self.box[h] >= 0 and self.box[t] != self.box[h]:
+                room[self.box[h]] += c
+        return room
+
+    @cached_property
+    def spare(self) -> list[int]:
+        """Per box how many trees from outside may come to it without a send from their root."""
+        whole, spare = sum(self.rooted), []
+        for room, own, count in zip(self.room, self.rooted, self.held, strict=True):
+            need = whole - own
+            most = need if count == 1 else max(0, room - need) // (count - 1)
+            spare.append(min(need, most))
+        return spare
+
+    def _direct(self, trees: int, boxes: Iterable[int]) -> int:
+        """How many sends from their roots into these boxes `trees` trees from outside need."""
+        return sum(max(0, trees - self.spare[b]) for b in boxes)
+
+    def too_few_direct(self) -> bool:
+        """Whether some links cannot carry what roots have to send directly at height 2."""
+        whole = sum(self.rooted)
+        if all(s >= whole - own for s, own in zip(self.spare, self.rooted, strict=True)):
+            return False
+        return (
+            self._ranks_lack()
+            or self._sets_lack()
+            or self._relays_lack(self.spare, [1] * len(self.boxes))
+        )
+
+    def too_few_stars(self) -> bool:
+        """Whether some links cannot carry what roots send when every tree is a star."""
+        everyone = len(self.ranks) - 1
+        if any(self.sent[v] < self.supply[v] * everyone for v in self.ranks):
+            return True
+        whole = sum(self.rooted)
+        for room, own, held in zip(self.room, self.rooted, self.held, strict=True):
+            if room < (whole - own) * held:
+                return True
+        return self._relays_lack([0] * len(self.boxes), self.held)
+
+    def _ranks_lack(self) -> bool:
+        """Links of single roots, as far as they lead out of the box without passing a rank."""
+        outward = self._outward()
+        out = [0] * self.graph.n
+        for t, h, c in self.links:
+            if t in self.ranks and (
+                outward[h] if h not in self.ranks else self.box[h] != self.box[t]
+            ):
+                out[t] += c
+        every = range(len(self.boxes))
+        for v in self.ranks:
+            others = (b for b in every if b != self.box[v])
+            if self.supply[v] and self._direct(self.supply[v], others) > out[v]:
+                return True
+        return False
+
+    def _outward(self) -> list[bool]:
+        """Per node that is no rank: whether a way leads on to another box without passing ranks."""
+        outward = [False] * self.graph.n
+        into: dict[int, list[int]] = defaultdict(list)
+        queue = []
+        for t, h, _ in self.links:
+            if t in self.ranks:
+                continue
+            into[h].append(t)
+            if self.box[h] != self.box[t] and not outward[t]:
+                outward[t] = True
+                queue.append(t)
+        for v in queue:
+            for u in into[v]:
+                if not outward[u]:
+                    outward[u] = True
+                    queue.append(u)
+        return outward
+
+    def _sets_lack(self) -> bool:
+        """Links that leave a box, a leaf with its boxes, a pod."""
+        for inside in self._sets():
+            held = {self.box[v] for v in inside if v in self.ranks}
+            others = [b for b in range(len(self.boxes)) if b not in held]
+            trees = sum(self.supply[v] for v in inside if v in self.ranks)
+            leaving = sum(c for t, h, c in self.links if t in inside and h not in inside)
+            if self._direct(trees, others) > leaving:
+                return True
+        return False
+
+    def _sets(self) -> Iterator[set[int]]:
+        """Every box, and what hangs together below each tier of switches."""
+        for nodes in self.boxes:
+            yield set(nodes)
+        tier = self._tiers()
+        for level in range(1, max(tier) + 1):
+            parts = _components(
+                [v for v in range(self.graph.n) if tier[v] < level + 1],
+                [(t, h) for t, h, _ in self.links if max(tier[t], tier[h]) <= level],
+            )
+            if len(parts) == 1:
+                break
+            yield from (part for part in parts if any(v in self.ranks for v in part))
+
+    def _tiers(self) -> list[int]:
+        """Per node how many links between switches it is above the boxes, whose nodes are at 0."""
+        near: list[list[int]] = [[] for _ in range(self.graph.n)]
+        for t, h, _ in self.links:
+            near[t].append(h)
+            near[h].append(t)
+        tier = [0 if self.box[v] >= 0 else -1 for v in range(self.graph.n)]
+        queue = [v for v in range(self.graph.n) if tier[v] == 0]
+        for u in queue:
+            for v in near[u]:
+                if tier[v] < 0:
+                    tier[v] = tier[u] + 1
+                    queue.append(v)
+        return [max(0, t) for t in tier]
+
+    def _relays_lack(self, spare: Sequence[int], sends: Sequence[int]) -> bool:
+        """Links between switches outside of boxes, against the least that direct sends take.
+
+        Per box: trees that do without, and into how many of its ranks each other tree is sent.
+        """
+        near: list[list[int]] = [[] for _ in range(self.graph.n)]
+        total = 0
+        for t, h, c in self.links:
+            if t not in self.ranks:
+                near[t].append(h)
+            if self.box[t] < 0 and self.box[h] < 0:
+                total += c
+        first: list[set[int]] = [set() for _ in self.boxes]
+        for t, h, _ in self.links:
+            if self.box[t] >= 0 and self.box[h] < 0:
+                first[self.box[t]].add(h)
+        counts: list[dict[int, int]] = [defaultdict(int) for _ in self.boxes]
+        for number, start in enumerate(first):
+            for other, far in self._distances(start, near).items():
+                if other != number:
+                    counts[other][far] += self.rooted[number]
+        least = 0
+        for without, times, trees in zip(spare, sends, counts, strict=True):
+            direct = sum(trees.values()) - without
+            for far in sorted(trees):
+                taken = max(0, min(direct, trees[far]))
+                least += times * taken * far
+                direct -= taken
+        return least > total
+
+    def _distances(self, start: set[int], near: Sequence[Sequence[int]]) -> dict[int, int]:
+        """Links between switches on the way from these to each box, at least."""
+        far = dict.fromkeys(start, 0)
+        found: dict[int, int] = {}
+        queue = list(start)
+        for u in queue:
+            for v in near[u]:
+                if self.box[v] >= 0:
+                    found.setdefault(self.box[v], far[u])
+                elif v not in far:
+                    far[v] = far[u] + 1
+                    queue.append(v)
+        return found
+
+
+def _components(nodes: Sequence[int], links: Iterable[tuple[int, int]]) -> list[set[int]]:
+    near: dict[int, list[int]] = {v: [] for v in nodes}
+    for t, h in links:
+        near[t].append(h)
+        near[h].append(t)
+    found: list[set[int]] = []
+    seen: set[int] = set()
+    for start in nodes:
+        if start in seen:
+            continue
+        part, queue = {start}, [start]
+        for u in queue:
+            for v in near[u]:
+                if v not in part:
+                    part.add(v)
+                    queue.append(v)
+        seen |= part
+        found.append(part)
+    return found

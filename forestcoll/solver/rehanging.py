@@ -1,0 +1,169 @@
+"""Low forests on irregular switch fabrics, by negotiated re-hanging (`kernel/rehanging.hpp`).
+
+Who hangs on whom, by which path and at which depth is chosen together, box by box, until no link
+carries more trees than its capacity. Then the trees are as fast as those capacities allow, and
+counting the loads is all the proof that it takes. Boxes spread what enters them on their own.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from forestcoll.forest import Path, Tree
+from forestcoll.graph import CapacityGraph
+from forestcoll.solver.boxes import Boxes, find_boxes
+from forestcoll.solver.hanging import Hung, hang
+from forestcoll.solver.height import least_height
+from forestcoll.solver.inside import Interior, Spread
+from forestcoll.solver.task import Task
+
+MOST_EDGES = 4_000_000
+"""Units times boxes up to which trees are searched for this way."""
+MORE_THAN = 64
+"""Ranks up to which the other packers are quick, and low enough."""
+HIGHER = 3
+"""Heights above the lower bound that are tried."""
+
+
+def pack_irregular(task: Task, k: int, algbw: Fraction) -> list[Tree] | None:
+    """Broadcast trees of `task`, `k` per root, that reach `algbw` GB/s; None where none are found.
+
+    For what `suits`.
+    """
+    graph = task.given
+    u = task.roots * k * graph.unit / algbw
+    capacity = [c * u.numerator // u.denominator for c in graph.capacity]
+    supply = task.supply(k)
+    return rehang(graph, capacity, supply, least_height(graph, capacity, supply))
+
+
+def suits(task: Task) -> bool:
+    """Whether this is the way for `task`: switches that do not copy, and more than a few ranks."""
+    graph = task.given
+    return (
+        task.root is None
+        and MORE_THAN < len(graph.ranks) < graph.n
+        and not any(graph.multicast)
+        and not any(graph.aggregation)
+    )
+
+
+def rehang(
+    graph: CapacityGraph,
+    capacity: Sequence[int],
+    supply: Sequence[int],
+    least: int,
+    most: int | None = None,
+) -> list[Tree] | None:
+    """Broadcast trees, `supply[v]` of them rooted at each node v, or None where none are found.
+
+    No link carries more than its `capacity`. Heights from `least` up to `most` hops are tried, one
+    after the other; trees inside boxes may add to them.
+    """
+    boxes = find_boxes(graph, capacity, supply)
+    if sum(supply) * boxes.count > MOST_EDGES:
+        return None
+    ends = zip(graph.tail, graph.head, strict=True)
+    limits = zip(ends, capacity, boxes.inner, strict=True)
+    links = {pair: c for pair, c, inner in limits if inner < 0 and c}
+    for height in range(least, (least + HIGHER if most is None else most) + 1):
+        hung = hang(
+            graph.n, links, graph.ranks, supply, height, boxes.box, boxes.entries, boxes.single
+        )
+        if hung is not None:
+            trees = _assemble(boxes, hung)
+            if trees is not None:
+                return trees
+    return None
+
+
+def _assemble(boxes: Boxes, hung: Hung) -> list[Tree] | None:
+    """The trees over all ranks: between boxes as found, inside them as each box packs its own."""
+    chosen = _choose_spreads(boxes, hung)
+    if chosen is None:
+        return None
+    weights: dict[tuple[int, ...], int] = {}
+    made: dict[tuple[int, ...], tuple[Path, ...]] = {}
+    for root, tree, inside in zip(hung.roots, hung.trees, chosen, strict=True):
+        key = (root, *tree[1::2], *map(id, inside))
+        weights[key] = weights.get(key, 0) + 1
+        if key in made:
+            continue
+        edges: list[Path] = list(inside[0].paths)
+        for number, spread in zip(tree[1::2], inside[1:], strict=True):
+            edges.append(hung.paths[number])
+            edges += spread.paths
+        made[key] = tuple(edges)
+    return [Tree(key[0], "broadcast", weights[key], edges) for key, edges in made.items()]
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A unit enters a box after `depth` hops: the `place`-th box of its tree, 0 the root's."""
+
+    depth: int
+    unit: int
+    place: int
+
+
+def _choose_spreads(boxes: Boxes, hung: Hung) -> list[list[Spread]] | None:
+    """Per unit how each box spreads it, first the root's own, then in the order of its tree."""
+    first, last = [path[0] for path in hung.paths], [path[-1] for path in hung.paths]
+    entries: dict[int, list[_Entry]] = defaultdict(list)  # by the rank where they enter
+    senders: list[set[int]] = []  # per unit the ranks that send to other boxes
+    for unit, (root, tree) in enumerate(zip(hung.roots, hung.trees, strict=True)):
+        entries[root].append(_Entry(0, unit, 0))
+        for place in range(0, len(tree), 2):
+            entries[last[tree[place + 1]]].append(_Entry(tree[place], unit, place // 2 + 1))
+        senders.append({first[number] for number in tree[1::2]})
+    chosen = [[_NOTHING] * (len(tree) // 2 + 1) for tree in hung.trees]
+    for members, links in zip(boxes.members, boxes.links_inside(), strict=True):
+        if len(members) == 1:
+            continue
+        interior = Interior(boxes.graph, members, links)
+        onward = {
+            v: sum(
+                not senders[e.unit].isdisjoint(members) and senders[e.unit] != {v}
+                for e in entries[v]
+            )
+            for v in members
+        }
+        spreads = interior.spread({v: len(entries[v]) for v in members}, onward)
+        if spreads is None:
+            return None
+        for rank, some in spreads.items():
+            for entry, spread in _assign(rank, entries[rank], some, senders):
+                chosen[entry.unit][entry.place] = spread
+    return chosen
+
+
+_NOTHING = Spread(0, (), {})
+
+
+def _assign(
+    rank: int, entries: list[_Entry], spreads: list[Spread], senders: Sequence[set[int]]
+) -> Iterator[tuple[_Entry, Spread]]:
+    """Each of the entries of a rank with one of its trees.
+
+    First choose those that other ranks of the box send on, what enters deepest before the rest: a
+    tree in which these ranks are near, then a low one.
+    """
+    if len(spreads) == 1:
+        yield from ((entry, spreads[0]) for entry in entries)
+        return
+    left = [spread.weight for spread in spreads]
+    mates = spreads[0].depth.keys()
+    onward = [[v for v in senders[entry.unit] if v in mates] for entry in entries]
+
+    def cost(number: int, place: int) -> tuple[int, int, int]:
+        spread = spreads[number]
+        return max([spread.depth[v] for v in onward[place]], default=0), spread.height, number
+
+    ends = [onward[place] in ([], [rank]) for place in range(len(entries))]
+    for place in sorted(range(len(entries)), key=lambda p: (ends[p], -entries[p].depth, p)):
+        number = min((i for i, w in enumerate(left) if w), key=lambda i: cost(i, place))
+        left[number] -= 1
+        yield entries[place], spreads[number]

@@ -1,0 +1,343 @@
+"""Low forests on irregular switch fabrics: valid, at the optimum, and as low as they must be."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import pairwise
+
+import networkx as nx
+import pytest
+from graphs import build, dgx_a100
+from irregular_fabrics import families, small
+
+from forestcoll import catalog, certificate, solver
+from forestcoll.forest import Tree
+from forestcoll.graph import CapacityGraph
+from forestcoll.kernel import _kernel
+from forestcoll.program import Collective
+from forestcoll.solver import rehanging
+from forestcoll.solver.boxes import find_boxes
+from forestcoll.solver.front import Front
+from forestcoll.solver.height import least_height
+from forestcoll.solver.inside import Interior
+from forestcoll.solver.rehanging import pack_irregular, rehang, suits
+from forestcoll.solver.task import analyse
+
+SWITCHED = [name for name in families().FAMILIES if name not in ("torus", "nvl72", "tight-clos")]
+
+
+def validate(
+    graph: CapacityGraph, capacity: Sequence[int], supply: Sequence[int], trees: Sequence[Tree]
+) -> int:
+    """The height of `trees`, once networkx finds them to span and no link to carry too much."""
+    links = nx.DiGraph(zip(graph.tail, graph.head, strict=True))
+    loads: Counter[tuple[int, int]] = Counter()
+    roots: Counter[int] = Counter()
+    height = 0
+    for tree in trees:
+        roots[tree.root] += tree.weight
+        hops = nx.DiGraph((path[0], path[-1]) for path in tree.edges)
+        assert nx.is_arborescence(hops)
+        assert set(hops) == set(graph.ranks)
+        height = max(height, *nx.single_source_shortest_path_length(hops, tree.root).values())
+        for path in tree.edges:
+            assert nx.is_path(links, path)
+            assert not set(path[1:-1]) & set(graph.ranks)
+            loads.update(dict.fromkeys(pairwise(path), tree.weight))
+    limits = dict(zip(zip(graph.tail, graph.head, strict=True), capacity, strict=True))
+    assert all(load <= limits[ends] for ends, load in loads.items())
+    assert roots == Counter({v: units for v, units in enumerate(supply) if units})
+    return height
+
+
+@pytest.mark.parametrize("family", SWITCHED)
+def test_every_family_reaches_the_optimum_low(family: str) -> None:
+    graph = small(family, seed=1)
+    task = analyse(graph, None)
+    k = Front(graph, Collective.ALLGATHER).exact.trees
+    trees = pack_irregular(task, k, task.algbw)
+    assert trees is not None
+    u = task.roots * k * graph.unit / task.algbw
+    capacity = [int(c * u) for c in graph.capacity]
+    height = validate(graph, capacity, task.supply(k), trees)
+    least = least_height(graph, capacity, task.supply(k))
+    assert least <= height <= families().FAMILIES[family].height
+
+
+@pytest.mark.parametrize("family", ["rails", "dead-rails", "one-socket"])
+def test_solve_takes_them_and_proves_them(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: object) -> None:
+        raise AssertionError("packed by the general packers")
+
+    graph = small(family)
+    best = solver.optimum(graph, Collective.ALLGATHER).algbw
+    monkeypatch.setattr("forestcoll.solver.synthesis.pack", refuse)
+    for collective in (Collective.ALLGATHER, Collective.REDUCE_SCATTER):
+        forest = solver.solve(graph, collective)
+        assert certificate.check(forest)[0] == best
+        assert forest.height <= families().FAMILIES[family].height
+
+
+def test_the_same_call_gives_the_same_trees() -> None:
+    task = analyse(small("three-tiers"), None)
+    packed = [pack_irregular(task, task.trees_per_root, task.algbw) for _ in range(2)]
+    assert packed[0] is not None
+    assert packed[0] == packed[1]
+
+
+def test_links_in_one_direction_only() -> None:
+    """Faults in one direction: a GPU that cannot send, another that cannot receive, by its NIC."""
+    graph = dgx_a100(10)
+    gone = {("box0/gpu0", "fabric0"), ("fabric0", "box3/gpu5")}
+    names = graph.names
+    kept = [
+        e
+        for e, ends in enumerate(zip(graph.tail, graph.head, strict=True))
+        if (names[ends[0]], names[ends[1]]) not in gone
+    ]
+    graph = CapacityGraph(
+        **{f: getattr(graph, f) for f in ("names", "gpu", "multicast", "aggregation", "ranks")},
+        tail=tuple(graph.tail[e] for e in kept),
+        head=tuple(graph.head[e] for e in kept),
+        capacity=tuple(graph.capacity[e] for e in kept),
+        unit=graph.unit,
+    )
+    task = analyse(graph, None)
+    trees = pack_irregular(task, task.trees_per_root, task.algbw)
+    assert trees is not None
+    u = task.roots * task.trees_per_root * graph.unit / task.algbw
+    capacity = [int(c * u) for c in graph.capacity]
+    assert validate(graph, capacity, task.supply(task.trees_per_root), trees) == 3
+
+
+def test_other_solvers_keep_what_is_theirs() -> None:
+    """One root, 64 ranks, no switches, copying switches: nothing for this one."""
+    tasks = [analyse(g, None) for g in (dgx_a100(8), small("torus"))]
+    tasks.append(analyse(small("rails"), 0))
+    copying = small("rails")
+    flags = tuple(not gpu for gpu in copying.gpu)
+    copying = CapacityGraph(
+        **{
+            f: getattr(copying, f)
+            for f in ("names", "gpu", "aggregation", "ranks", "tail", "head", "capacity", "unit")
+        },
+        multicast=flags,
+    )
+    tasks.append(analyse(copying, None))
+    assert not any(map(suits, tasks))
+
+
+def test_regular_fabrics_keep_their_quick_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: object) -> None:
+        raise AssertionError("searched")
+
+    monkeypatch.setattr("forestcoll.solver.synthesis.pack_irregular", refuse)
+    monkeypatch.setattr("forestcoll.solver.synthesis.BOTH_WAYS", 64)
+    settings = {"leaves": "4", "hosts": "4", "spines": "4"}
+    tree = CapacityGraph.from_topology(catalog.load("fat-tree", settings))
+    for graph in (dgx_a100(9), tree):
+        assert solver.solve(graph, Collective.ALLGATHER).height <= 3
+
+
+def test_too_many_edges_are_left_to_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rehanging, "MOST_EDGES", 10)
+    task = analyse(small("rails"), None)
+    assert pack_irregular(task, task.trees_per_root, task.algbw) is None
+
+
+def test_what_does_not_fit_is_not_claimed() -> None:
+    """One unit less on a link that the optimum needs, and there are no trees."""
+    graph = small("rails")
+    task = analyse(graph, None)
+    k = task.trees_per_root
+    u = task.roots * k * graph.unit / task.algbw
+    capacity = [int(c * u) for c in graph.capacity]
+    assert rehang(graph, capacity, task.supply(k), 2) is not None
+    cut = task.bound.parts[0]
+    crossing = [
+        e
+        for e, (t, h) in enumerate(zip(graph.tail, graph.head, strict=True))
+        if t in cut and h not in cut
+    ]
+    capacity[crossing[0]] -= 1
+    assert rehang(graph, capacity, task.supply(k), 2) is None
+
+
+# ------------------------------------------------------------------------------ boxes
+
+
+def test_boxes_are_found_by_name_and_by_their_links() -> None:
+    graph = build(
+        [
+            *((f"a/gpu{i}", "a/nvswitch", 100) for i in range(3)),
+            *((f"a/gpu{i}", "a/pcie-switch", 10) for i in range(3)),
+            ("a/pcie-switch", "fabric", 10),
+            ("b/gpu0", "b/gpu1", 100),
+            ("b/gpu1", "fabric", 10),
+            ("c/gpu0", "fabric", 10),
+            ("c/gpu1", "fabric", 10),
+        ],
+        switches=["fabric"],
+    )
+    supply = [int(v in graph.ranks) for v in range(graph.n)]
+    boxes = find_boxes(graph, graph.capacity, supply)
+    names = [{graph.names[v] for v in members} for members in boxes.members]
+    assert names == [
+        {"a/gpu0", "a/gpu1", "a/gpu2"},
+        {"b/gpu0", "b/gpu1"},
+        {"c/gpu0"},
+        {"c/gpu1"},
+    ]
+    at = dict(zip(graph.names, boxes.box, strict=True))
+    assert at["a/pcie-switch"] == 0
+    assert at["fabric"] == -1
+    inner = {
+        (graph.names[t], graph.names[h])
+        for t, h, box in zip(graph.tail, graph.head, boxes.inner, strict=True)
+        if box >= 0
+    }
+    assert ("a/gpu0", "a/nvswitch") in inner
+    assert ("b/gpu0", "b/gpu1") in inner
+    assert ("a/gpu0", "a/pcie-switch") not in inner
+    assert not boxes.single
+
+
+def test_a_box_with_tight_links_is_taken_apart() -> None:
+    links = [(f"{b}/gpu{i}", f"{b}/nvswitch", 3) for b in "ab" for i in range(4)]
+    links += [(f"{b}/gpu{i}", "fabric", 3) for b in "ab" for i in range(4)]
+    graph = build(links)
+    supply = [int(v in graph.ranks) for v in range(graph.n)]
+    assert find_boxes(graph, graph.capacity, supply).single
+
+
+def test_a_box_with_a_fault_in_one_direction_is_taken_apart() -> None:
+    links = [(f"a/gpu{i}", "a/nvswitch", 100) for i in range(3)]
+    graph = build(
+        [
+            *links,
+            *((v, u, c) for u, v, c in links[:2]),
+            *((f"a/gpu{i}", "fabric", 9) for i in (0, 2)),
+            *(("fabric", f"a/gpu{i}", 9) for i in (0, 2)),
+        ],
+        both=False,
+    )
+    supply = [int(v in graph.ranks) for v in range(graph.n)]
+    assert find_boxes(graph, graph.capacity, supply).single
+
+
+def interior(links: Sequence[tuple[str, str, int]]) -> tuple[CapacityGraph, Interior]:
+    graph = build(links)
+    ends = zip(graph.tail, graph.head, strict=True)
+    return graph, Interior(graph, graph.ranks, dict(zip(ends, graph.capacity, strict=True)))
+
+
+@pytest.mark.parametrize(
+    ("links", "height"),
+    [
+        ([(f"gpu{i}", "switch", 9) for i in range(4)], 1),
+        ([(f"gpu{i}", f"{s}-switch", 4 + s) for i in range(4) for s in (0, 1)], 1),
+        ([(f"gpu{i}", f"gpu{j}", 3) for i in range(4) for j in range(i)], 1),
+        ([(f"gpu{i}", f"gpu{(i + 1) % 4}", 5) for i in range(4)], 3),
+    ],
+    ids=["switch", "two-switches", "mesh", "ring"],
+)
+def test_boxes_spread_what_enters(links: Sequence[tuple[str, str, int]], height: int) -> None:
+    graph, box = interior(links)
+    starts = dict(zip(graph.ranks, (3, 3, 1, 2), strict=True))
+    spreads = box.spread(starts, {})
+    assert spreads is not None
+    loads: Counter[tuple[int, int]] = Counter()
+    for rank, some in spreads.items():
+        assert sum(s.weight for s in some) == starts[rank]
+        assert [s.height for s in some] == sorted(s.height for s in some)
+        for spread in some:
+            reached = {rank}
+            for path in spread.paths:
+                assert path[0] in reached
+                assert path[-1] not in reached
+                reached.add(path[-1])
+                loads.update(dict.fromkeys(pairwise(path), spread.weight))
+            assert reached == set(graph.ranks)
+            assert spread.height <= height
+    limits = dict(zip(zip(graph.tail, graph.head, strict=True), graph.capacity, strict=True))
+    assert all(load <= limits[ends] for ends, load in loads.items())
+
+
+def test_a_box_says_when_its_links_do_not_hold_it() -> None:
+    graph, box = interior([(f"gpu{i}", "switch", 2) for i in range(3)])
+    assert box.spread(dict(zip(graph.ranks, (2, 1, 1), strict=True)), {}) is None
+
+
+# ------------------------------------------------------------------------- lower bounds
+
+
+def least(links: Sequence[tuple[str, str, int]], trees: int = 1) -> int:
+    graph = build(links)
+    supply = [trees * (v in graph.ranks) for v in range(graph.n)]
+    return least_height(graph, graph.capacity, supply)
+
+
+def test_height_is_at_least_the_hops_between_ranks() -> None:
+    assert least([(f"gpu{i}", f"gpu{i + 1}", 99) for i in range(5)]) == 5
+    assert least([(f"gpu{i}", "switch", 99) for i in range(5)]) == 1
+    assert least([(f"gpu{i}", "switch", 3) for i in range(5)]) == 2
+
+
+def boxes_of_four(count: int, out: Sequence[int]) -> list[tuple[str, str, int]]:
+    links = [(f"box{b}/gpu{i}", f"box{b}/nvswitch", 99) for b in range(count) for i in range(4)]
+    return links + [
+        (f"box{b}/gpu{i}", "fabric", c) for b in range(count) for i, c in enumerate(out) if c
+    ]
+
+
+def test_tight_boxes_ask_for_direct_sends() -> None:
+    """Five boxes of 4: 16 trees come from outside, and each rank sends 4 of its own."""
+    assert least(boxes_of_four(5, (4, 4, 4, 4))) == 2
+    assert least(boxes_of_four(5, (6, 6, 4, 0))) == 3  # a rank without a link of its own
+    assert least(boxes_of_four(5, (5, 5, 3, 3))) == 3  # ranks whose links are too narrow
+    assert least(boxes_of_four(5, (20, 20, 20, 3))) == 2  # room to do without
+
+
+def test_tight_leaves_ask_for_direct_sends() -> None:
+    """Two boxes a leaf: 8 trees from there to 6 boxes elsewhere are 48 direct sends."""
+
+    def fabric(up: int) -> list[tuple[str, str, int]]:
+        links = boxes_of_four(8, (7, 7, 7, 7))
+        links = [
+            (u, f"leaf-{int(u[3]) // 2}-switch" if v == "fabric" else v, c) for u, v, c in links
+        ]
+        return links + [(f"leaf-{i}-switch", "spine-switch", up) for i in range(4)]
+
+    assert least(fabric(48)) == 2
+    assert least(fabric(47)) == 3
+
+
+def test_bounds_hold_for_all_packers() -> None:
+    """On machines of all kinds no packer is lower than the bound."""
+    for graph in (dgx_a100(2), dgx_a100(4), small("rails"), small("one-socket")):
+        task = analyse(graph, None)
+        forest = solver.solve(graph, Collective.ALLGATHER)
+        low = least_height(task.graph, task.capacities(), task.supply(task.trees_per_root))
+        assert low <= forest.height
+
+
+def test_kernel_refuses_what_makes_no_sense() -> None:
+    asked = {
+        "nodes": 3, "tail": [0, 2], "head": [2, 1], "capacity": [1, 1], "box": [0, 1, -1],
+        "ranks": [0, 1], "entries": [-1] * 3, "roots": [0], "height": 1, "grow": False,
+        "moves": 9, "seed": 0,
+    }  # fmt: skip
+    overload, _, paths, trees = _kernel.rehang(**asked)  # type: ignore[arg-type]
+    assert (overload, paths, trees) == (0, [(0, 2, 1)], [[1, 0]])
+    for wrong in (
+        {"box": [0, 1]},
+        {"box": [-1, 1, -1]},
+        {"entries": [-1]},
+        {"roots": [2]},
+        {"head": [1, 1]},
+        {"ranks": []},
+    ):
+        with pytest.raises(ValueError, match=r"box|entr|root|rank|nodes"):
+            _kernel.rehang(**(asked | wrong))  # type: ignore[arg-type]
+    assert _kernel.rehang(**(asked | {"tail": [1, 2], "head": [2, 0]}))[0] == -1  # type: ignore[arg-type]
