@@ -200,7 +200,10 @@ def test_layers_fail_then_boxes_and_the_exact_rule_both(packers: Packers) -> Non
     assert recount(forest) == certificate.check(forest)[0] == 320
 
 
-def test_layers_fail_then_boxes_alone_where_ranks_are_many(packers: Packers) -> None:
+def test_layers_fail_then_boxes_alone_where_ranks_are_many(
+    packers: Packers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("forestcoll.solver.synthesis.suits", lambda task: False)
     graph = mi250(6)
     assert len(graph.ranks) > packing.EXACT_TOO
     optimal(graph)

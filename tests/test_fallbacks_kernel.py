@@ -32,7 +32,8 @@ KERNEL = Path(_kernel.__file__).parent
 if not (KERNEL / "splitting.cpp").exists():  # an installed package has no sources beside it
     KERNEL = Path(__file__).parents[1] / "forestcoll" / "kernel"
 PROBE = Path(__file__).parent / "kernel_probe.cpp"
-ELSEWHERE = {"module", "scanning", "orbits", "expansion"}
+ELSEWHERE = {"module", "scanning", "orbits", "expansion", "rehanging_module"}
+ELSEWHERE |= {"rehanging", "hanging", "growing", "routes"}
 """Files that need Python, or that the probe does not ask."""
 
 HEADERS = ("algorithm", "map", "numeric", "optional", "span", "utility", "vector")

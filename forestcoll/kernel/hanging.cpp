@@ -49,6 +49,39 @@ void Hanging::load(int way, int rank, bool add) {
   change(boxed_.graph.arcs() + rank);
 }
 
+bool Hanging::crosses(int unit, int box, int resource) const {
+  const Hook& hook = this->hook(unit, box);
+  if (hook.way < 0) return false;
+  const auto first = store_.begin() + hook.way + 1, last = first + store_[hook.way];
+  return hook.rank + boxed_.graph.arcs() == resource || std::find(first, last, resource) != last;
+}
+
+void Hanging::note_users(int unit, int box) {
+  const Hook& hook = this->hook(unit, box);
+  for (int i = 1; i <= store_[hook.way]; ++i)
+    users_[store_[hook.way + i]].emplace_back(unit, box);
+  users_[boxed_.graph.arcs() + hook.rank].emplace_back(unit, box);
+}
+
+std::pair<int, int> Hanging::draw_crowded() {
+  if (users_.empty()) {
+    users_.resize(ledger_.resources());
+    for (int u = 0; u < units(); ++u)
+      for (int b = 0; b < boxes(); ++b)
+        if (hangs(u, b)) note_users(u, b);
+  }
+  const std::vector<int>& overfull = ledger_.overfull();
+  const int resource = overfull[random_() % overfull.size()];
+  auto& users = users_[resource];
+  while (true) {  // at least one of them is there: the resource carries something
+    const std::size_t at = random_() % users.size();
+    const auto [unit, box] = users[at];
+    if (crosses(unit, box, resource)) return {unit, box};
+    users[at] = users.back();
+    users.pop_back();
+  }
+}
+
 // `arcs` lead from a rank of `above` to one of `box`.
 void Hanging::attach(int unit, int box, int above, const std::vector<int>& arcs) {
   Hook& hook = hooks_[slot(unit, box)];
@@ -61,6 +94,7 @@ void Hanging::attach(int unit, int box, int above, const std::vector<int>& arcs)
   live_ += arcs.size() + 1;
   ++hooks_[slot(unit, above)].hanging;
   load(hook.way, hook.rank, true);
+  if (!users_.empty()) note_users(unit, box);
 }
 
 void Hanging::detach(int unit, int box) {
@@ -203,6 +237,7 @@ void Hanging::finish(int unit, Amount before, bool good, double bold) {
         ++hooks_[slot(unit, hook.up)].hanging;
         live_ += static_cast<std::size_t>(store_[hook.way]) + 1;
         load(hook.way, hook.rank, true);
+        if (!users_.empty()) note_users(unit, box);
       }
       hook.depth = old.depth;
     }

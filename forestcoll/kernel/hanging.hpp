@@ -1,6 +1,7 @@
 // Which box hangs on which in every tree, at what depth, over which arcs; moves and their undoing.
 #pragma once
 
+#include <utility>
 #include <vector>
 
 #include "random.hpp"
@@ -33,10 +34,14 @@ class Hanging {
   Ledger& ledger() { return ledger_; }
   Random& random() { return random_; }
 
+  // A box whose way crosses what carries too much: one of all, drawn at random. Notes who crosses
+  // what, from the first call on.
+  std::pair<int, int> draw_crowded();
+
   // Every box straight on the root, or nearest first on what hangs already. False where a box
   // cannot be reached within the height.
   bool start_star(int unit);
-  bool start_grown(int unit);
+  bool start_grown(int unit);  // where every rank is a box of its own
 
   // Hangs one box elsewhere with all that hangs on it, or that box and everything on it one by one.
   // `bold`: how much more overload is accepted, as the temperature of an annealing.
@@ -66,6 +71,8 @@ class Hanging {
   void finish(int unit, Amount before, bool good, double bold);
   int reach() const;
   void compact_store();
+  bool crosses(int unit, int box, int resource) const;
+  void note_users(int unit, int box);
 
   const BoxedGraph& boxed_;
   const std::vector<int>& roots_;
@@ -80,6 +87,7 @@ class Hanging {
   std::vector<char> below_;   // per box, during a move: it hangs on the moved box, or is that box
   std::vector<Saved> moved_;  // the moved box and all below it, from the top, as they were
   std::vector<int> arcs_;
+  std::vector<std::vector<std::pair<int, int>>> users_;  // per resource (unit, box), some outdated
 };
 
 }  // namespace forestcoll

@@ -11,7 +11,8 @@ namespace forestcoll {
 namespace {
 
 constexpr double kCareful = 0.05, kBold = 0.35;
-constexpr Amount kHopeless = 50;  // a round leaves less than one in so many edges, or none ever will
+constexpr Amount kHopeless = 50;  // the first round leaves less than one in so many edges over, and
+                                  // a quarter of it takes a fifth away, or no others ever will
 
 // Fisher-Yates by our own generator: std::shuffle differs between standard libraries.
 template <class T>
@@ -19,8 +20,9 @@ void shuffle(std::vector<T>& list, Random& random) {
   for (std::size_t i = list.size(); i > 1; --i) std::swap(list[i - 1], list[random() % i]);
 }
 
-// Rounds without progress after which the search ends: a little overload is worth more patience.
-int patience(Amount overload) { return overload < 60 ? 400 : overload < 1'000 ? 40 : 15; }
+constexpr int kPatience = 15;        // rounds without progress after which the search ends
+constexpr long kPatientMoves = 60'000;  // the same for the last few units, in moves
+constexpr Amount kFew = 500;         // units of overload that are worked on one by one
 
 std::vector<std::pair<int, int>> crowded(const Hanging& hanging) {
   std::vector<std::pair<int, int>> found;
@@ -41,27 +43,55 @@ bool start(Hanging& hanging, bool grow) {
   return true;
 }
 
-long negotiate(Hanging& hanging, long most) {
-  long moves = 0;
-  int stale = 0, rounds = 0;
+void move(Hanging& hanging, int unit, int box, double bold) {
+  if (hanging.random()() % 4 < 3) hanging.rehang(unit, box, bold);
+  else hanging.replant(unit, box, bold);
+}
+
+double boldness(double stuck) { return kCareful + (kBold - kCareful) * std::min(1.0, stuck); }
+
+// Rounds over all boxes whose ways are crowded, until little overload is left, or too much.
+void go_round(Hanging& hanging, long most, long& moves) {
   Amount best = hanging.overload();
-  while (hanging.overload() > 0) {
-    const double stuck = static_cast<double>(stale) / patience(best);
-    const double bold = kCareful + (kBold - kCareful) * stuck;
+  for (int rounds = 1, stale = 0; hanging.overload() > (rounds > 1 ? kFew : 0); ++rounds) {
     auto list = crowded(hanging);
     shuffle(list, hanging.random());
-    for (const auto& [unit, box] : list) {
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      const auto& [unit, box] = list[i];
       if (!hanging.crowded(unit, box)) continue;
-      if (hanging.random()() % 4 < 3) hanging.rehang(unit, box, bold);
-      else hanging.replant(unit, box, bold);
+      move(hanging, unit, box, boldness(static_cast<double>(stale) / kPatience));
       if (++moves % 256 == 0) poll_signals();
-      if (hanging.overload() == 0 || moves >= most) return moves;
+      if (hanging.overload() == 0 || moves >= most) return;
+      if (rounds == 1 && i == list.size() / 4 && hanging.overload() * 5 > best * 4) return;
     }
-    if (++rounds == 1 && hanging.overload() * kHopeless > hanging.edges()) return moves;
+    if (rounds == 1 && hanging.overload() * kHopeless > hanging.edges()) return;
     hanging.ledger().raise_prices();
     if (hanging.overload() * 50 < best * 49) best = hanging.overload(), stale = 0;
-    else if (++stale >= patience(best)) return moves;
+    else if (++stale >= kPatience) return;
   }
+}
+
+// Moves for the last units: whatever stands over its capacity hands that on, from link to link,
+// until a link with room is met.
+void finish(Hanging& hanging, long most, long& moves) {
+  Amount best = hanging.overload();
+  long since = 0;
+  while (hanging.overload() > 0 && since < kPatientMoves && moves < most) {
+    for (std::size_t i = hanging.ledger().overfull().size(); i-- > 0 && hanging.overload() > 0;) {
+      const auto [unit, box] = hanging.draw_crowded();
+      move(hanging, unit, box, boldness(static_cast<double>(since) / kPatientMoves));
+      ++since;
+      if (++moves % 256 == 0) poll_signals();
+    }
+    hanging.ledger().raise_prices();
+    if (hanging.overload() < best) best = hanging.overload(), since = 0;
+  }
+}
+
+long negotiate(Hanging& hanging, long most) {
+  long moves = 0;
+  go_round(hanging, most, moves);
+  if (hanging.overload() <= kFew) finish(hanging, most, moves);
   return moves;
 }
 

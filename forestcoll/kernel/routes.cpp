@@ -9,6 +9,7 @@ namespace {
 
 constexpr double kFar = std::numeric_limits<double>::infinity();
 constexpr double kFirstPrice = 0.3, kMostPenalty = 60, kGrowth = 1.1;
+constexpr double kRisen = 0.1;  // by so much costs may have risen since a way was found
 
 }  // namespace
 
@@ -17,7 +18,20 @@ Ledger::Ledger(const BoxedGraph& boxed) : capacity_(boxed.graph.capacity) {
     capacity_.push_back(most < 0 ? std::numeric_limits<Amount>::max() : most);
   load_.assign(capacity_.size(), 0);
   cost_.resize(capacity_.size());
-  forget_prices();
+  price_.assign(capacity_.size(), 0);
+  place_.assign(capacity_.size(), -1);
+  for (int r = 0; r < resources(); ++r) reprice(r);
+}
+
+void Ledger::list(int r) {
+  place_[r] = static_cast<int>(overfull_.size());
+  overfull_.push_back(r);
+}
+
+void Ledger::unlist(int r) {
+  place_[overfull_.back()] = place_[r];
+  overfull_[place_[r]] = overfull_.back();
+  overfull_.pop_back();
 }
 
 void Ledger::reprice(int r) {
@@ -36,31 +50,27 @@ void Ledger::reprice(int r) {
 }
 
 void Ledger::raise_prices() {
-  penalty_ = std::min(kMostPenalty, penalty_ * kGrowth);
-  for (std::size_t r = 0; r < load_.size(); ++r) {
-    if (load_[r] > capacity_[r]) {
-      const double capacity = static_cast<double>(std::max<Amount>(capacity_[r], 1));
-      price_[r] += 0.3 + 3 * static_cast<double>(load_[r] - capacity_[r]) / capacity;
-    }
-    if (load_[r] >= capacity_[r]) reprice(static_cast<int>(r));
+  for (int r : overfull_) {
+    const double capacity = static_cast<double>(std::max<Amount>(capacity_[r], 1));
+    price_[r] += 0.3 + 3 * static_cast<double>(load_[r] - capacity_[r]) / capacity;
+    reprice(r);
   }
-}
-
-void Ledger::forget_prices() {
-  penalty_ = 1;
-  price_.assign(capacity_.size(), 0);
-  for (std::size_t r = 0; r < load_.size(); ++r) reprice(static_cast<int>(r));
+  if (penalty_ == kMostPenalty) return;
+  penalty_ = std::min(kMostPenalty, penalty_ * kGrowth);
+  for (int r = 0; r < resources(); ++r)
+    if (load_[r] >= capacity_[r]) reprice(r);
 }
 
 Router::Router(const BoxedGraph& boxed, const Ledger& ledger)
     : boxed_(boxed), ledger_(ledger), out_(boxed.boxes), in_(boxed.boxes),
-      leaving_(boxed.graph.nodes), entering_(boxed.graph.nodes), pendant_(boxed.graph.nodes, 0),
+      leaving_(boxed.graph.nodes), entering_(boxed.graph.nodes), exits_(boxed.graph.nodes),
+      pendant_(boxed.graph.nodes, 0),
       distance_(boxed.graph.nodes, kFar), via_(boxed.graph.nodes, -1) {
   const Digraph& graph = boxed.graph;
   for (int e = 0; e < graph.arcs(); ++e) {
     const int u = graph.tail[e], v = graph.head[e];
     if (boxed.rank[u]) out_[boxed.box[u]].push_back({e, u, v});
-    else if (boxed.rank[v]) in_[boxed.box[v]].push_back({e, v, u});
+    else if (boxed.rank[v]) in_[boxed.box[v]].push_back({e, v, u}), exits_[u].push_back(e);
     else leaving_[u].push_back(e), entering_[v].push_back(e);
   }
   for (auto& ports : out_)
@@ -93,7 +103,11 @@ void Router::offer(double distance, int relay, int arc) {
   via_[relay] = arc;
   if (pendant_[relay] && boxed_.rank[forward_ ? boxed_.graph.tail[arc] : boxed_.graph.head[arc]] == 0)
     return;  // no way leads on from there
-  heap_.emplace_back(distance, relay);
+  push(distance, relay);
+}
+
+void Router::push(double distance, int item) {
+  heap_.emplace_back(distance, item);
   std::push_heap(heap_.begin(), heap_.end(), std::greater<>());
 }
 
@@ -128,6 +142,47 @@ void Router::run(int home, bool forward) {
       offer(distance + ledger_.cost(e), w, e);
     }
   }
+}
+
+void Router::start_growth() {
+  start();
+  forward_ = true;
+}
+
+void Router::leave_from(int box, int rank, double extra) {
+  for (const Port& port : out_[box])
+    if (port.rank == rank) offer(ledger_.cost(port.arc) + extra, port.relay, port.arc);
+}
+
+// Items of the heap are switches and, behind the nodes, arcs into ranks.
+int Router::next_entry(const std::function<bool(int)>& wanted) {
+  const Digraph& graph = boxed_.graph;
+  while (!heap_.empty()) {
+    std::pop_heap(heap_.begin(), heap_.end(), std::greater<>());
+    const auto [distance, item] = heap_.back();
+    heap_.pop_back();
+    if (item >= graph.nodes) {
+      const int arc = item - graph.nodes, rank = graph.head[arc];
+      if (!wanted(rank)) continue;
+      const double cost = way_cost(graph.tail[arc]) + entry_cost({arc, rank, graph.tail[arc]});
+      if (cost <= distance + kRisen) return arc;
+      push(cost, item);
+    } else if (distance <= distance_[item]) {
+      for (int e : leaving_[item]) offer(distance + ledger_.cost(e), graph.head[e], e);
+      for (int e : exits_[item]) {
+        const Port port{e, graph.head[e], item};
+        if (wanted(port.rank)) push(distance + entry_cost(port), graph.nodes + e);
+      }
+    }
+  }
+  return -1;
+}
+
+double Router::way_cost(int relay) const {
+  double cost = 0;
+  for (int v = relay; !boxed_.rank[v]; v = boxed_.graph.tail[via_[v]])
+    cost += ledger_.cost(via_[v]);
+  return cost;
 }
 
 void Router::append_way(int relay, std::vector<int>& arcs) const {

@@ -27,25 +27,31 @@ class Ledger {
   explicit Ledger(const BoxedGraph& boxed);
 
   void add(int resource) {
+    if (load_[resource] == capacity_[resource]) list(resource);
     if (load_[resource]++ >= capacity_[resource]) ++overload_;
     reprice(resource);
   }
   void remove(int resource) {
     if (--load_[resource] >= capacity_[resource]) --overload_;
+    if (load_[resource] == capacity_[resource]) unlist(resource);
     reprice(resource);
   }
   bool over(int resource) const { return load_[resource] > capacity_[resource]; }
   double cost(int resource) const { return cost_[resource]; }
   Amount overload() const { return overload_; }
+  const std::vector<int>& overfull() const { return overfull_; }  // resources, in no order
+  int resources() const { return static_cast<int>(load_.size()); }
 
-  void raise_prices();   // of what is over its capacity
-  void forget_prices();  // all back to where they began
+  void raise_prices();  // of what is over its capacity
 
  private:
   void reprice(int resource);
+  void list(int resource);
+  void unlist(int resource);
 
   std::vector<Amount> capacity_, load_;
   std::vector<double> price_, cost_;
+  std::vector<int> overfull_, place_;  // place_: per resource where it stands in overfull_
   double penalty_ = 1;
   Amount overload_ = 0;
 };
@@ -72,16 +78,25 @@ class Router {
 
   double entry_cost(const Port& port) const;
 
+  // Growth: ranks are entered nearest first, and become places to leave from when they are told.
+  void start_growth();
+  void leave_from(int box, int rank, double extra);
+  // The arc into the next rank that `wanted` takes, or -1. Costs that have risen are minded.
+  int next_entry(const std::function<bool(int)>& wanted);
+
  private:
   using Entry = std::pair<double, int>;
   void start();
   void offer(double distance, int relay, int arc);
   void run(int home, bool forward);
+  void push(double distance, int item);
+  double way_cost(int relay) const;
 
   const BoxedGraph& boxed_;
   const Ledger& ledger_;
   std::vector<std::vector<Port>> out_, in_;
   std::vector<std::vector<int>> leaving_, entering_;  // per switch: arcs to and from other switches
+  std::vector<std::vector<int>> exits_;  // per switch: arcs to ranks
   std::vector<char> pendant_;  // per switch: nothing but other boxes' business behind it
   std::vector<double> distance_;
   std::vector<int> via_, touched_;

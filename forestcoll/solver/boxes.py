@@ -8,7 +8,7 @@ apart: every rank is a box of its own, and all links count.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -50,6 +50,13 @@ class Boxes:
     def single(self) -> bool:
         """Whether every rank is a box of its own."""
         return len(self.members) == len(self.graph.ranks)
+
+    @property
+    def torn(self) -> bool:
+        """Whether every rank is a box of its own, though by name some stand in boxes together."""
+        names = Counter(self.graph.box(v) for v in self.graph.ranks)
+        del names[""]
+        return self.single and max(names.values(), default=0) > 1
 
 
 def find_boxes(

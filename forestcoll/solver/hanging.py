@@ -14,6 +14,11 @@ MOVES = 2
 MOVES_MORE = 200_000
 """And as many more whatever the size: small problems may be hard."""
 
+ATTEMPTS = 3
+"""Seeds that are tried where the first comes near."""
+NEARLY = 100
+"""Units over the capacities that are near."""
+
 
 @dataclass(frozen=True, slots=True)
 class Hung:
@@ -33,7 +38,6 @@ def hang(
     box: Sequence[int],
     entries: Sequence[int],
     grow: bool = False,
-    seed: int = 0,
 ) -> Hung | None:
     """How the boxes of every tree hang within `height` hops, or None where that is not found.
 
@@ -55,27 +59,18 @@ def hang(
             head.append(h)
             capacity.append(c)
     roots = [v for v in ranks for _ in range(supply[v])]
-    boxes = max(box[v] for v in ranks) + 1
+    moves = MOVES * (max(box[v] for v in ranks) + 1) * len(roots) + MOVES_MORE
     rest = [-1] * (more - nodes)
-    overload, _, paths, trees = _kernel.rehang(
-        more,
-        tail,
-        head,
-        capacity,
-        [*box, *rest],
-        ranks,
-        [*entries, *rest],
-        roots,
-        height,
-        grow,
-        MOVES * boxes * len(roots) + MOVES_MORE,
-        seed,
-    )
-    if overload:
-        return None
-    if rest:
-        paths = [tuple([v for v in path if v < nodes]) for path in paths]
-    return Hung(roots, paths, trees)
+    links_given = (more, tail, head, capacity, [*box, *rest], ranks, [*entries, *rest])
+    for seed in range(ATTEMPTS):
+        overload, _, paths, trees = _kernel.rehang(*links_given, roots, height, grow, moves, seed)
+        if overload == 0:
+            if rest:
+                paths = [tuple([v for v in path if v < nodes]) for path in paths]
+            return Hung(roots, paths, trees)
+        if not 0 < overload < NEARLY:
+            break
+    return None
 
 
 def search_trees(

@@ -71,7 +71,7 @@ def rehang(
     links = {pair: c for pair, c, inner in limits if inner < 0 and c}
     for height in range(least, (least + HIGHER if most is None else most) + 1):
         hung = hang(
-            graph.n, links, graph.ranks, supply, height, boxes.box, boxes.entries, boxes.single
+            graph.n, links, graph.ranks, supply, height, boxes.box, boxes.entries, boxes.torn
         )
         if hung is not None:
             trees = _assemble(boxes, hung)

@@ -194,12 +194,7 @@ def nvl72(seed: int, racks: int = 8) -> Topology:
         spines = made.switches(*(f"plane{p}-spine{i}" for i in range(4)))
         made.bundles([(leaf, spine) for leaf in leaves for spine in spines], 50, 5, 0.03)
     for r in range(racks):
-        switches = made.switches(*(f"rack{r}/nvswitch{i}" for i in range(18)))
-        for i in range(72):
-            gpu = f"rack{r}/gpu{i}"
-            made.nodes[gpu] = Node("gpu")
-            for switch in switches:
-                made.cable(gpu, switch, 50)
+        for i, gpu in enumerate(made.box(f"rack{r}", 72, 900)):
             made.cable(gpu, f"plane{i % 4}-leaf{r}", 50)
     return made.topology()
 
