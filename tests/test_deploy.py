@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -212,10 +213,44 @@ def test_directories_of_other_tools_plans(
     assert [p["file"] for p in only] == ["plans/own.msccl.xml"]
 
 
+DRIVER = """
+#include <stddef.h>
+#include <stdint.h>
+/* every allocation begins at a whole GiB; below 4096 there is none */
+int cuMemGetAddressRange_v2(uint64_t *base, size_t *size, uint64_t address) {
+  if (address < 4096) return 1;
+  *base = address >> 30 << 30;
+  *size = (size_t)1 << 30;
+  return 0;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A stand-in for the GPU driver's library, which knows of allocations."""
+    folder = tmp_path_factory.mktemp("driver")
+    (folder / "driver.c").write_text(DRIVER)
+    compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("cc")
+    assert compiler is not None
+    made = folder / "libdriver.so"
+    command = [compiler, "-shared", "-fPIC", "-o", str(made), str(folder / "driver.c")]
+    subprocess.run(command, check=True)
+    return made
+
+
 @pytest.fixture
-def shim(schedules: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+def shim(
+    schedules: Path, driver: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[ModuleType]:
     """`register.py` over stand-ins for the runtime's classes, which note what they are given."""
-    deployed(schedules, "mscclpp", tmp_path / "d")
+    topology = load_topology("fat-tree", {"leaves": "1", "hosts": "2", "gpus": "2"})
+    inside = synthesize(topology, "allgather", place="in-place", formats=["mscclpp-json"])
+    (tmp_path / "in.mscclpp.json").write_text(inside.texts["mscclpp-json"])
+    code, text = run(
+        schedules, tmp_path / "in.mscclpp.json", "--runtime", "mscclpp", "-o", tmp_path / "d"
+    )
+    assert code == 0, text
     builder = SimpleNamespace(added=[], selector=None)
     builder.add_algorithm_builder = builder.added.append
     builder.set_algorithm_selector = lambda selector: setattr(builder, "selector", selector)
@@ -229,6 +264,10 @@ def shim(schedules: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
     monkeypatch.syspath_prepend(str(tmp_path / "d"))
     for name in ("common", "register"):
         monkeypatch.delitem(sys.modules, name, raising=False)
+    common = importlib.import_module("common")
+    monkeypatch.setattr(
+        common, "DRIVERS", (("lib-nowhere.so", "x"), (str(driver), "cuMemGetAddressRange_v2"))
+    )
     module = importlib.import_module("register")
     module.builder = builder  # type: ignore[attr-defined]
     yield module
@@ -251,7 +290,7 @@ def request(collective: str, size: int, *, offset: int | None = 0) -> SimpleName
 
 def test_the_shim_gives_out_plans_for_calls_that_they_serve(shim: Any) -> None:
     by_name = {a.id: a for a in shim.builder.added}
-    assert len(by_name) == 4  # reduce is not hooked
+    assert len(by_name) == 5  # reduce is not hooked; two kinds of allgather
     assert all(a.execution_plan[1] == 2 for a in by_name.values())
     entry = next(p for p in shim.offered() if p["collective"] == "allreduce")
     every = {"allreduce": by_name, "allgather": by_name, "reducescatter": by_name}
@@ -263,12 +302,62 @@ def test_the_shim_gives_out_plans_for_calls_that_they_serve(shim: Any) -> None:
     wrong_world = request("allreduce", size)
     wrong_world.world_size = 8
     assert shim.select(every, wrong_world) is None
-    gathered = next(p for p in shim.offered() if p["collective"] == "allgather")
-    share = gathered["multiple"]
-    assert not gathered["in_place"]
-    assert shim.select(every, request("allgather", share, offset=None)).id == gathered["name"]
-    assert shim.select(every, request("allgather", share, offset=-2 * share)) is None
-    assert shim.used.total() == 2
+    gathered = {p["in_place"]: p for p in shim.offered() if p["collective"] == "allgather"}
+    assert [gathered[k]["whole"] for k in (False, True)] == [["input"], ["output"]]
+    share = gathered[False]["multiple"]
+    assert (
+        shim.select(every, request("allgather", share, offset=None)).id == (gathered[False]["name"])
+    )
+    inside = request("allgather", share, offset=0)
+    inside.input_buffer += 2 * share  # rank 2's part of the output
+    assert shim.select(every, inside).id == gathered[True]["name"]
+    assert shim.used.total() == 3
+
+
+def test_the_shim_looks_where_allocations_begin(shim: Any, capfd: Any) -> None:
+    """Before the first call, and before any other: ports would read other memory."""
+    every = {"allreduce": {a.id: a for a in shim.builder.added}}
+    entry = next(p for p in shim.offered() if p["collective"] == "allreduce")
+    assert entry["whole"]
+    call = request("allreduce", entry["multiple"])
+    call.input_buffer += 256
+    call.output_buffer += 256
+    with pytest.raises(RuntimeError, match="begins 256 bytes after its allocation") as caught:
+        shim.select(every, call)
+    assert "PYTORCH_NO_CUDA_MEMORY_CACHING=1" in str(caught.value)
+    assert entry["file"] in str(caught.value)
+    assert f"forestcoll: error: rank 2: {caught.value}" in capfd.readouterr().err
+    assert not shim.used
+    call.input_buffer = call.output_buffer = 17
+    with pytest.raises(RuntimeError, match="answers 1 for the address 0x11: is it a GPU's memory"):
+        shim.select(every, call)
+    common = sys.modules["common"]
+    common.DRIVERS = (("lib-nowhere.so", "x"), ("lib-neither.so", "y"))
+    with pytest.raises(RuntimeError, match="neither lib-nowhere"):
+        shim.select(every, call)
+
+
+def test_whole_allocations_are_asked_for_where_ports_read(schedules: Path) -> None:
+    between = deploy([schedules / "allreduce.mscclpp.json"], "mscclpp")
+    asks = "port channels read buffers from where their allocation begins: pass whole allocations"
+    assert any(asks in note for note in between.notes)
+    packets = "packets: the allocations of all ranks' inputs must have one size"
+    assert not any(packets in note for note in between.notes)
+
+
+def test_inside_a_box_the_same_offset_is_enough(tmp_path: Path) -> None:
+    for protocol, words in (("Simple", "same offset"), ("LL", "or all 1048576 bytes and more")):
+        made = synthesize(
+            load_topology("dgx-a100"), "allreduce", trees=1, protocol=protocol,
+            formats=["mscclpp-json"],
+        )  # fmt: skip
+        path = tmp_path / f"{protocol}.mscclpp.json"
+        path.write_text(made.texts["mscclpp-json"])
+        inside = deploy([path], "mscclpp")
+        assert any(words in note for note in inside.notes)
+        assert not any("port channels" in note for note in inside.notes)
+        entry = json.loads(inside.files["deploy.json"])["plans"][0]
+        assert entry["whole"] == []
 
 
 def test_plans_that_answer_the_same_calls_are_refused(schedules: Path, tmp_path: Path) -> None:

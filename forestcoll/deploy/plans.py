@@ -214,6 +214,19 @@ def reads_input_remotely(plan: Plan) -> bool:
     )
 
 
+def read_by_ports(plan: Plan) -> list[str]:
+    """The user buffers ("input", "output") that ports read: from where their allocations begin."""
+    program = plan.program
+    found = {
+        ref.buffer
+        for r, b, _, instruction in program.instructions()
+        if program.ranks[r].thread_blocks[b].reads_by_port(instruction)
+        for ref in instruction.src
+    }
+    words = {Buffer.INPUT: "input", Buffer.OUTPUT: "output"}
+    return [word for buffer, word in words.items() if buffer in found]
+
+
 SPELLED: dict[Collective, str] = {
     Collective.ALLGATHER: "all_gather",
     Collective.REDUCE_SCATTER: "reduce_scatter",

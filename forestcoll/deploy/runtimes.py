@@ -22,6 +22,7 @@ from forestcoll.deploy.plans import (
     clashes,
     namesakes,
     read,
+    read_by_ports,
     reads_input_remotely,
 )
 from forestcoll.errors import PlanError
@@ -76,6 +77,18 @@ def _mscclpp(plans: tuple[Plan, ...], spread: Places) -> Deployment:
         notes.append(
             "GPUs write into each other's buffers: all ranks must pass buffers with the same "
             "offset in their allocation (take whole allocations: mscclpp.RawGpuBuffer)"
+        )
+    if any(map(read_by_ports, plans)):
+        notes.append(
+            "port channels read buffers from where their allocation begins: pass whole allocations "
+            "(offset 0) between nodes, of mscclpp.RawGpuBuffer or, from PyTorch's own allocator, "
+            "with PYTORCH_NO_CUDA_MEMORY_CACHING=1; the scripts look before each call"
+        )
+    if any(plan.program.double_scratch for plan in plans):
+        most = max(plan.max_bytes for plan in plans if plan.program.double_scratch)
+        notes.append(
+            "packets: the allocations of all ranks' inputs must have one size, or all "
+            f"{most} bytes and more: the runtime makes scratch by it, and halves must be alike"
         )
     if any(plan.uses_switch() for plan in plans):
         notes.append("NVLS: sm_90 or newer, and a fabric with NVLink SHARP switched on")
@@ -269,6 +282,7 @@ def _entry(plan: Plan, name: str) -> dict[str, object]:
         "max_bytes": plan.max_bytes,
         "multiple": plan.multiple,
         "check_bytes": plan.checked,
+        "whole": read_by_ports(plan),
     }
 
 

@@ -8,7 +8,18 @@ import sys
 
 import torch
 import torch.distributed as dist
-from common import DEPLOYED, HERE, buffers, check_world, data, gpu_of, modes, report, wrong
+from common import (
+    DEPLOYED,
+    HERE,
+    buffers,
+    check_whole,
+    check_world,
+    data,
+    gpu_of,
+    modes,
+    report,
+    wrong,
+)
 from mscclpp import CommGroup, DataType, ExecutionPlan, Executor, RawGpuBuffer
 
 LAUNCHES = 3  # a plan that leaves a signal behind, or a buffer unread, fails in the second
@@ -35,6 +46,7 @@ def main():
         source, expected = data(torch, entry, rank, ranks, 4, device, torch.float32)
         for in_place in modes(entry):
             given, result = buffers(entry, in_place, source, expected, rank, memory)
+            check_whole(entry, given.data_ptr(), result.data_ptr())
             found = 0
             for _ in range(LAUNCHES):
                 result.fill_(-1)  # nothing of an earlier launch may pass for this one's

@@ -1,5 +1,6 @@
 """What the checks share; as a program: the proof, from a log, that the plans were used."""
 
+import ctypes
 import json
 import os
 import sys
@@ -18,6 +19,49 @@ def check_world(ranks):
     """Ends the program where the plans are for another number of ranks."""
     if ranks != DEPLOYED["ranks"]:
         sys.exit(f"{ranks} processes; the plans are for {DEPLOYED['ranks']}")
+
+
+# Where a GPU's driver tells the allocation that an address lies in: library, function.
+DRIVERS = (
+    ("libcuda.so.1", "cuMemGetAddressRange_v2"),
+    ("libamdhip64.so", "hipMemGetAddressRange"),
+)
+
+
+def allocation(address):
+    """(begin, bytes) of the allocation that the address lies in."""
+    for library, function in DRIVERS:
+        try:
+            ask = getattr(ctypes.CDLL(library), function)
+        except (OSError, AttributeError):
+            continue
+        begin, size = ctypes.c_void_p(), ctypes.c_size_t()
+        status = ask(ctypes.byref(begin), ctypes.byref(size), ctypes.c_void_p(address))
+        if status:
+            raise RuntimeError(
+                f"{function} answers {status} for the address {address:#x}: is it a GPU's memory?"
+            )
+        return begin.value or 0, size.value
+    names = " nor ".join(library for library, _ in DRIVERS)
+    raise RuntimeError(f"neither {names} can be loaded, to look where buffers' allocations begin")
+
+
+def check_whole(plan, given, result):
+    """RuntimeError unless the buffers that ports read begin their allocations.
+
+    `given`, `result`: addresses of input and output. A port knows a buffer by its allocation, and
+    reads from where that begins: elsewhere the plan would send other memory, without a word.
+    """
+    for name, address in (("input", given), ("output", result)):
+        if name not in plan["whole"]:
+            continue
+        begin, _ = allocation(address)
+        if address != begin:
+            raise RuntimeError(
+                f"{plan['file']}: the {name} begins {address - begin} bytes after its allocation, "
+                "and the plan's port channels would read from where that begins; pass whole "
+                "allocations: mscclpp.RawGpuBuffer, or PYTORCH_NO_CUDA_MEMORY_CACHING=1"
+            )
 
 
 def modes(plan):

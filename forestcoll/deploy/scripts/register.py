@@ -6,9 +6,10 @@ plan name, the calls that were given to it.
 """
 
 import os
+import sys
 from collections import Counter
 
-from common import DEPLOYED, HERE
+from common import DEPLOYED, HERE, check_whole
 from mscclpp import Algorithm, ExecutionPlan
 from mscclpp.ext import AlgorithmCollectionBuilder
 
@@ -49,9 +50,23 @@ def select(algorithms, request):
         size *= request.world_size
     for plan in offered():
         if serves(plan, request, size):
+            look(plan, request)
             used[plan["name"]] += 1
             return algorithms[request.collective][plan["name"]]
     return None
+
+
+def look(plan, request):
+    """Ends the call where ports would read other memory than its buffers.
+
+    Not by leaving it to NCCL: at other ranks the plan may serve it. The text is printed too, for
+    the library between may keep the exception's to itself.
+    """
+    try:
+        check_whole(plan, request.input_buffer, request.output_buffer)
+    except RuntimeError as error:
+        print(f"forestcoll: error: rank {request.rank}: {error}", file=sys.stderr, flush=True)
+        raise
 
 
 def register(rank):
