@@ -29,6 +29,7 @@ ALLOWED: dict[str, set[str]] = {
     "compose": BASE | {"topology", "readers"},
     "catalog": BASE | {"topology", "readers", "compose"},
     "assemble": BASE | {"topology", "readers", "compose", "catalog"},
+    "calibrate": BASE | {"topology"},
     "detect": BASE | {"topology", "readers", "catalog"},
     "difference": BASE | {"topology"},
     "edit": BASE | {"topology"},
@@ -68,6 +69,7 @@ ALLOWED: dict[str, set[str]] = {
     "report": FOREST
     | {
         "difference",
+        "calibrate",
         "simulate",
         "plan_set",
         "lower",

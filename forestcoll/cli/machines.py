@@ -12,7 +12,7 @@ from forestcoll.cli import writing
 from forestcoll.cli.completion import FileType, SettingType, TopologyType, WordType
 from forestcoll.cli.hints import examples
 from forestcoll.cli.options import json_option, load, set_option, settings_of
-from forestcoll.cli.talk import draw, note, print_json, put, say, show_progress
+from forestcoll.cli.talk import draw, note, print_json, put, report, say, show_progress
 from forestcoll.cli.topology import topology
 
 if TYPE_CHECKING:
@@ -248,6 +248,59 @@ def detect(pairs: tuple[tuple[str, str], ...], keep: str | None, output: str, fo
         )
 
 
+@topology.command(
+    epilog=examples(
+        "nvbandwidth -t device_to_device_memcpy_read_ce > nvbandwidth.txt",
+        "forestcoll topology calibrate dump.xml --measured nvbandwidth.txt -o real.yaml",
+    )
+)
+@click.argument("name", type=TopologyType(), metavar="NAME|FILE")
+@set_option
+@click.option(
+    "--measured",
+    required=True,
+    type=FileType(),
+    metavar="FILE",
+    help="Output of nvbandwidth, p2pBandwidthLatencyTest, sendrecv_perf (nccl-tests, rccl-tests) "
+    "or 'forestcoll measure'.",
+)
+@click.option(
+    "--tolerance",
+    type=click.FloatRange(0, 100),
+    default=5.0,
+    show_default=True,
+    metavar="PERCENT",
+    help="Links this close to the median of their kind get the median.",
+)
+@output_options
+def calibrate(
+    name: str,
+    pairs: tuple[tuple[str, str], ...],
+    measured: str,
+    tolerance: float,
+    output: str,
+    force: bool,
+) -> None:
+    """The topology with its links at what was measured, nominal beside measured.
+
+    A link's rate is the median over the pairs of GPUs that it limits, so single odd pairs change
+    nothing and are named. Links that no measured pair shows take the rate of their kind.
+    """
+    from forestcoll.calibrate import calibrate as fit
+    from forestcoll.calibrate import loads_measured
+    from forestcoll.report import calibration
+    from forestcoll.topology import read_text
+
+    _prepare(output, force)
+    nominal = load(name, pairs)
+    found = fit(nominal, loads_measured(read_text(measured), measured), tolerance / 100)
+    report(calibration.table(found), err=output == "-")
+    for text in [*found.notes, *calibration.odd_pairs(found)]:
+        note(text)
+    command = f"forestcoll topology calibrate {name} --measured {measured}"
+    _write(found.topology, command, output, force)
+
+
 def _with_options(pairs: tuple[tuple[str, str], ...], **options: str | None) -> dict[str, str]:
     """`--set` and options that stand for a setting; the same twice is a usage error."""
     settings = settings_of(pairs)
@@ -267,11 +320,15 @@ def _prepare(output: str, force: bool) -> None:
 
 def _finish(found: Topology, command: str, output: str, force: bool) -> None:
     """Says what was assumed, and writes the file."""
+    for text in found.notes:
+        note(text)
+    _write(found, command, output, force)
+
+
+def _write(found: Topology, command: str, output: str, force: bool) -> None:
     from forestcoll import assemble
     from forestcoll.report import topologies
 
-    for text in found.notes:
-        note(text)
     text = assemble.dump_with_notes(found, command)
     if output == "-":
         put(text)

@@ -1,0 +1,295 @@
+"""Links at what was measured: the tools' outputs, and what is found from them."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from forestcoll import catalog, cli
+from forestcoll.calibrate import Measured, calibrate, loads_measured
+from forestcoll.calibrate.measured import dumps_measured
+from forestcoll.errors import TopologyError
+from forestcoll.topology import Link, Node, Topology, load_topology
+
+H100 = catalog.machine("dgx-h100")
+Pair = tuple[int, int]
+
+
+def pairs(ranks: int, rate: Callable[[int, int], float]) -> dict[Pair, float]:
+    return {(i, j): rate(i, j) for i in range(ranks) for j in range(ranks) if i != j}
+
+
+def matrix(ranks: int, values: dict[Pair, float], corner: str = "") -> str:
+    """The way the tools print it."""
+    lines = [f"   {corner}" + "".join(f"{j:10d}" for j in range(ranks))]
+    for i in range(ranks):
+        cells = (f"{values[i, j]:10.2f}" if i != j else f"{'N/A':>10}" for j in range(ranks))
+        lines.append(f"{i:2d}" + "".join(cells))
+    return "\n".join(lines) + "\n"
+
+
+def test_nvbandwidth() -> None:
+    out = pairs(3, lambda i, j: 100 + 10 * i + j)
+    text = (
+        "nvbandwidth Version: v0.8\nRunning host_to_device_memcpy_ce.\n"
+        "memcpy CE CPU(row) -> GPU(column) bandwidth (GB/s)\n           0         1         2\n"
+        " 0     55.63     55.64     55.65\n\nSUM host_to_device_memcpy_ce 166.9\n\n"
+    )
+    with pytest.raises(TopologyError, match=r"m\.txt:6: row 1 of 'memcpy CE CPU\(row\) -> GPU"):
+        loads_measured(text, "m.txt")
+    text = text.replace("         1         2\n 0     55.63     55.64     55.65", "\n 0     55.63")
+    reads = "Running device_to_device_memcpy_read_ce.\nmemcpy CE GPU(row) -> GPU(column) bandwidth"
+    writes = (
+        "Running device_to_device_memcpy_write_ce.\nmemcpy CE GPU(row) <- GPU(column) bandwidth"
+    )
+    late = "Running x_latency_sm.\nDevice to Device Latency SM GPU(row) <-> GPU(column) (ns)"
+    both = "Running x_total.\nmemcpy CE GPU(row) <-> GPU(column) Total bandwidth (GB/s)"
+    text += f"{reads} (GB/s)\n{matrix(3, out)}\nSUM x 1\n"
+    assert loads_measured(text, "m.txt").rates == out
+    better = {(j, i): rate + (5 if i == 1 else -5) for (i, j), rate in out.items()}
+    text += f"{writes} (GB/s)\n{matrix(3, better)}\n"
+    text += f"{both}\n{matrix(3, pairs(3, lambda i, j: 999))}\n"
+    text += f"{late}\n{matrix(3, pairs(3, lambda i, j: 650))}\n"
+    found = loads_measured(text, "m.txt")
+    assert found.ranks == 3
+    assert found.rates == {(i, j): rate + (5 if i == 1 else 0) for (i, j), rate in out.items()}
+    assert set(found.latencies.values()) == {0.65}
+
+
+def test_nvbandwidth_as_json() -> None:
+    rows = [["N/A", "101.5"], ["102.5", "N/A"]]
+    case = {
+        "name": "device_to_device_memcpy_write_ce",
+        "bandwidth_description": "memcpy CE GPU(row) <- GPU(column) bandwidth (GB/s)",
+        "bandwidth_matrix": rows,
+    }
+    text = json.dumps({"nvbandwidth": {"testcases": [case, {"status": "Waived"}]}})
+    assert loads_measured(text, "m").rates == {(1, 0): 101.5, (0, 1): 102.5}
+
+
+P2P = """\
+[P2P (Peer-to-Peer) GPU Bandwidth Latency Test]
+P2P Connectivity Matrix
+     D\\D     0     1
+     0\t     1     1
+     1\t     1     1
+Unidirectional P2P=Disabled Bandwidth Matrix (GB/s)
+   D\\D     0      1
+     0 767.56  11.12
+     1  11.13 769.39
+Unidirectional P2P=Enabled Bandwidth (P2P Writes) Matrix (GB/s)
+   D\\D     0      1
+     0 767.16  48.38
+     1  48.39 768.51
+Bidirectional P2P=Enabled Bandwidth Matrix (GB/s)
+   D\\D     0      1
+     0 770.51  96.46
+     1  96.48 771.10
+P2P=Disabled Latency Matrix (us)
+   GPU     0      1
+     0   1.78  17.56
+     1  17.34   1.63
+
+   CPU     0      1
+     0   4.23  11.56
+     1  11.23   4.14
+P2P=Enabled Latency (P2P Writes) Matrix (us)
+   GPU     0      1
+     0   1.79   2.02
+     1   2.01   1.63
+"""
+
+
+def test_p2p_bandwidth_latency_test() -> None:
+    found = loads_measured(P2P, "m")
+    assert found.rates == {(0, 1): 48.38, (1, 0): 48.39}
+    assert found.latencies == {(0, 1): 2.02, (1, 0): 2.01}
+
+
+SENDRECV = """\
+# nThread 1 nGpus 4 minBytes 8 maxBytes 268435456
+#  Rank  0 Group  0 Pid  9 on host device  0 [0x1b] NVIDIA H100
+#  Rank  1 Group  0 Pid  9 on host device  1 [0x43] NVIDIA H100
+#  Rank  2 Group  0 Pid  9 on host device  2 [0x52] NVIDIA H100
+#       size         count      type   redop    root     time   algbw   busbw #wrong
+           8             2     float    none      -1    13.06    0.00    0.00      0    12.9    0.00    0.00    N/A
+   134217728      33554432     float    none      -1    362.1  370.66  370.66      0   361.2  371.5   371.5     N/A
+   268435456      67108864     float    none      -1    725.9  369.80  369.80      0   725.0  370.2   370.2     N/A
+# Avg bus bandwidth    : 100
+"""  # noqa: E501
+
+
+def test_sendrecv_of_nccl_tests() -> None:
+    found = loads_measured(SENDRECV, "m")
+    assert found.rates == {(0, 1): 370.66, (1, 2): 370.66, (2, 0): 370.66}
+    assert found.together
+    result = calibrate(H100, found)
+    assert set(result.topology.directed().values()) == {Fraction(371)}
+    assert any("measured at once" in note for note in result.notes)
+    assert any("10 links were not measured themselves" in note for note in result.notes)
+
+
+def test_our_own_format() -> None:
+    measured = Measured("forestcoll measure", 3, {(0, 1): 10.5, (2, 0): 9.0}, {(0, 1): 3.5})
+    found = loads_measured(dumps_measured(measured), "m")
+    assert (found.rates, found.latencies, found.ranks) == (measured.rates, measured.latencies, 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("hello", "m: not the output of nvbandwidth, p2pBandwidthLatencyTest, sendrecv_perf"),
+        (P2P[: P2P.index("Bidir") - 9], r"m:13: row 1 of 'Unidirectional P2P=Enabled"),
+        (P2P[: P2P.index("Unidirectional P2P=E")], "no bandwidth between two GPUs in it"),
+        (SENDRECV.replace("Rank  1", "Run 1").replace("Rank  2", "Run"), "1 ranks in its header"),
+        ('{"nvbandwidth": 5}', "nvbandwidth: no list of testcases"),
+        ('{"format": "forestcoll.measured/1"}', "not a file of format 'forestcoll.measured/1'"),
+        ('{"format": "forestcoll.measured/1", "ranks": 2, "pairs": [{"from": 0, "to": 2}]}',
+         r"pairs\[0\]: 'from' and 'to' must be two ranks"),
+        ('{"format": "forestcoll.measured/1", ', "m: not JSON"),
+    ],
+)  # fmt: skip
+def test_bad_files(text: str, message: str) -> None:
+    with pytest.raises(TopologyError, match=message):
+        loads_measured(text, "m")
+
+
+def measure(topology: Topology, noise: float, seed: int = 1) -> Measured:
+    """Every pair through one switch or a link of its own, with noise."""
+    rng = random.Random(seed)
+    directed, gpus = topology.directed(), topology.gpus
+
+    def rate(i: int, j: int) -> float:
+        own = directed.get((gpus[i], gpus[j]))
+        if own is None:
+            own = min(directed[gpus[i], "nvswitch"], directed["nvswitch", gpus[j]])
+        return float(own) * rng.uniform(1 - noise, 1 + noise)
+
+    return Measured("test", len(gpus), pairs(len(gpus), rate))
+
+
+def scaled(topology: Topology, factors: dict[tuple[str, str], float], rest: float) -> Topology:
+    links = [
+        Link(s, d, rate * Fraction(str(factors.get((s, d), rest))), oneway=True)
+        for (s, d), rate in topology.directed().items()
+    ]
+    return Topology(topology.name, topology.nodes, tuple(links))
+
+
+def test_a_slow_gpu_behind_a_switch_is_found_and_noise_is_not() -> None:
+    slow = {("gpu3", "nvswitch"): 0.5, ("nvswitch", "gpu6"): 0.7}
+    truth = scaled(H100, slow, 0.85)
+    result = calibrate(H100, measure(truth, 0.02))
+    found = result.topology.directed()
+    usual = [rate for arc, rate in found.items() if arc not in slow]
+    assert len(set(usual)) <= 2  # one for each direction's class
+    for arc, rate in found.items():
+        assert abs(float(rate / truth.directed()[arc]) - 1) < 0.03, arc
+    assert [arc for one in result.classes for arc, _ in one.slow] == list(slow)
+    assert result.odd == []
+    assert result.topology.name == "dgx-h100-calibrated"
+
+
+def test_single_odd_pairs_change_nothing_and_are_named() -> None:
+    measured = measure(scaled(H100, {}, 0.9), 0.0)
+    measured.rates[2, 5] = 20.0
+    measured.rates[0, 1] = 3000.0
+    result = calibrate(H100, measured)
+    assert set(result.topology.directed().values()) == {405}
+    assert [(o.src, o.dst) for o in result.odd] == [("gpu0", "gpu1"), ("gpu2", "gpu5")]
+
+
+def test_a_mesh_takes_each_pair_by_itself() -> None:
+    mesh = catalog.machine("mi250")
+    directed, gpus = mesh.directed(), mesh.gpus
+    rates = {
+        (i, j): float(directed[gpus[i], gpus[j]]) * (0.4 if {i, j} == {0, 8} else 0.7)
+        for i in range(16)
+        for j in range(16)
+        if (gpus[i], gpus[j]) in directed
+    }
+    far = pairs(16, lambda i, j: 11.0)
+    result = calibrate(mesh, Measured("test", 16, {**far, **rates}))
+    found = result.topology.directed()
+    assert found["gpu0", "gpu8"] == 20
+    assert found["gpu0", "gpu1"] == 140  # four links of 35
+    assert all(found[arc] == directed[arc] * Fraction(7, 10) for arc in found if arc not in
+               (("gpu0", "gpu8"), ("gpu8", "gpu0")))  # fmt: skip
+    assert any("have no way over the links without other GPUs" in note for note in result.notes)
+
+
+def test_one_box_stands_for_all() -> None:
+    two = catalog.load("dgx-h100", {"boxes": "2"})
+    result = calibrate(two, Measured("test", 8, pairs(8, lambda i, j: 390.0)))
+    directed = result.topology.directed()
+    assert directed["box0/gpu0", "box0/nvswitch"] == directed["box1/gpu7", "box1/nvswitch"] == 390
+    assert directed["box0/gpu0", "fabric"] == 50
+    assert any("not limiting any measured pair, at nominal: " in note for note in result.notes)
+    cross = {(i, i + 8): 45.0 for i in range(8)}
+    both = calibrate(two, Measured("test", 16, {**pairs(8, lambda i, j: 390.0), **cross}))
+    assert both.topology.directed()["box1/gpu3", "fabric"] == 45
+
+
+def test_the_narrowest_link_of_a_way_takes_the_blame() -> None:
+    nodes = {
+        "gpu0": Node("gpu"),
+        "gpu1": Node("gpu"),
+        "cpu0": Node("switch"),
+        "cpu1": Node("switch"),
+    }
+    links = (
+        Link("gpu0", "cpu0", Fraction(24)),
+        Link("cpu0", "cpu1", Fraction(16)),
+        Link("gpu1", "cpu1", Fraction(24)),
+    )
+    result = calibrate(Topology("t", nodes, links), Measured("m", 2, {(0, 1): 8.0, (1, 0): 8.0}))
+    directed = result.topology.directed()
+    assert directed["cpu0", "cpu1"] == 8
+    assert directed["gpu0", "cpu0"] == 24
+
+
+def test_latency() -> None:
+    measured = Measured("m", 8, pairs(8, lambda i, j: 400.0), pairs(8, lambda i, j: 1.2))
+    measured.latencies[0, 1] = 90.0
+    result = calibrate(H100, measured)
+    assert set(result.topology.latencies().values()) == {Fraction("0.6")}
+    without = calibrate(H100, Measured("m", 8, pairs(8, lambda i, j: 400.0)))
+    assert without.topology.latencies() == H100.latencies()
+
+
+def test_another_machine_is_refused() -> None:
+    with pytest.raises(TopologyError, match="m measured 16 GPUs, topology 'dgx-h100' has 8"):
+        calibrate(H100, Measured("m", 16, {(0, 1): 1.0}))
+    mesh = catalog.machine("mi250")
+    with pytest.raises(TopologyError, match="no measured pair has a way over the links of 'mi250'"):
+        calibrate(mesh, Measured("m", 16, {(0, 15): 1.0}))
+
+
+def test_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    values = pairs(8, lambda i, j: 390.0 if 3 not in (i, j) else 200.0)
+    values[1, 2] = 15.0
+    title = "Running x.\nmemcpy CE GPU(row) -> GPU(column) bandwidth (GB/s)\n"
+    Path("m.txt").write_text(title + matrix(8, values))
+    words = ["topology", "calibrate", "dgx-h100", "--measured", "m.txt", "-o", "real.yaml"]
+    assert cli.main(words) == 0
+    said = capsys.readouterr()
+    assert "box*/gpu* -> box*/nvswitch" in said.out
+    assert "86.67 %" in said.out
+    assert "box0/gpu3 -> box0/nvswitch" in said.out
+    assert "box0/gpu1 -> box0/gpu2 measured 15 GB/s where its links give 390" in said.err
+    found = load_topology("real.yaml")
+    assert found.directed()["box0/gpu0", "box0/nvswitch"] == 390
+    assert found.directed()["box0/nvswitch", "box0/gpu3"] == 200
+    assert len(found.links) == 8  # both ways are alike still
+    assert cli.main([*words, "--force", "--tolerance", "60"]) == 0
+    assert set(load_topology("real.yaml").directed().values()) == {390}
+    assert cli.main(["topology", "calibrate", "dgx-h100", "--measured", "no.txt"]) == 1
+    assert "no.txt: cannot be read" in capsys.readouterr().err
