@@ -18,6 +18,7 @@ from forestcoll.cli.degrade import degrade
 from forestcoll.cli.deploy import deploy
 from forestcoll.cli.front import front
 from forestcoll.cli.lab import lab
+from forestcoll.cli.measure import measure
 from forestcoll.cli.run import run
 from forestcoll.cli.timing import time
 from forestcoll.errors import ForestCollError
@@ -144,6 +145,7 @@ cli.add_command(deploy)
 cli.add_command(front)
 cli.add_command(degrade)
 cli.add_command(run)
+cli.add_command(measure)
 cli.add_command(time)
 cli.add_command(lab)
 cli.add_command(machines.topology)  # with what that module adds to it

@@ -11,6 +11,7 @@ import click
 from forestcoll.cli import writing
 from forestcoll.cli.completion import FileType, SettingType, TopologyType, WordType
 from forestcoll.cli.hints import examples
+from forestcoll.cli.numbers import FiniteRange
 from forestcoll.cli.options import json_option, load, set_option, settings_of
 from forestcoll.cli.talk import draw, note, print_json, put, report, say, show_progress
 from forestcoll.cli.topology import topology
@@ -266,7 +267,7 @@ def detect(pairs: tuple[tuple[str, str], ...], keep: str | None, output: str, fo
 )
 @click.option(
     "--tolerance",
-    type=click.FloatRange(0, 100),
+    type=FiniteRange(0, 100),
     default=5.0,
     show_default=True,
     metavar="PERCENT",

@@ -29,7 +29,7 @@ Act = Callable[[torch.Tensor, torch.Tensor], None]
 """Does the collective from an input to an output, which may be the same memory."""
 
 
-def join(timeout: float) -> torch.device:
+def join(timeout: float, command: str = "run PLAN --engine torch") -> torch.device:
     """Join the processes that torchrun has started; the device that this one is to use.
 
     NCCL (RCCL) where there are GPUs, else gloo. Transfers fail after `timeout` seconds.
@@ -37,7 +37,7 @@ def join(timeout: float) -> torch.device:
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
         raise ExecutionError(
             "the torch engine runs one process a rank: start it with torchrun --nproc-per-node "
-            "RANKS --no-python forestcoll run PLAN --engine torch"
+            f"RANKS --no-python forestcoll {command}"
         )
     local = int(os.environ.get("LOCAL_RANK", "0"))
     device = torch.device("cpu")
