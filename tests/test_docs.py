@@ -67,3 +67,18 @@ def test_every_public_name_stands_on_the_page() -> None:
     page = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
     functions = [name for name in forestcoll.__all__ if name.islower()]
     assert [name for name in functions if f"`{name}(" not in page] == []
+
+
+def test_the_page_of_real_machines_names_every_format_and_setting() -> None:
+    from importlib import import_module
+
+    from forestcoll import compose, readers
+
+    page = (ROOT / "docs" / "real-machines.md").read_text(encoding="utf-8")
+    settings = {setting.name for setting in compose.SETTINGS}
+    for form in readers.FORMATS:
+        assert not form.command or f"`{form.name}`" in page, form.name
+        module = import_module(f"forestcoll.readers.{form.module}")
+        settings |= {setting.name for setting in module.SETTINGS}
+    for name in sorted(settings):
+        assert re.search(rf"[`-]{name}\b", page), name

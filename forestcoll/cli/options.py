@@ -326,7 +326,7 @@ def problem_options(
             "-t",
             type=TopologyType(),
             required=True,
-            help="Catalogue name, topology YAML, or NCCL topology dump.",
+            help="Catalogue name, topology YAML, or what a machine or fabric says of itself.",
         ),
         set_option,
         edit_options,

@@ -20,7 +20,10 @@ from forestcoll.readers.settings import Setting, Values, check_settings
 from forestcoll.topology import Link, Node, Topology, slug
 from forestcoll.topology.file import NO_SETTINGS
 
-SETTINGS = (Setting("xgmi", "GB/s of one xGMI link and direction", rate=True), *PCIE_SETTINGS)
+SETTINGS = (
+    Setting("xgmi", "GB/s of one xGMI link and direction", rate=True),
+    *(setting for setting in PCIE_SETTINGS if setting.name != "port_rate"),
+)
 ONE_HOP = 15
 """Weight of a pair that one xGMI link joins."""
 
