@@ -24,6 +24,7 @@ from forestcoll.errors import ForestCollError, ForestError, TopologyError, Unsup
 from forestcoll.graph import CapacityGraph
 from forestcoll.input_limits import SECONDS, Limit
 from forestcoll.lint import lint
+from forestcoll.readers import nccl_xml
 from forestcoll.topology import compact, loads_topology
 from forestcoll.topology.numbers import decimal
 from forestcoll.verdict import verify_text
@@ -176,6 +177,23 @@ def test_forests_end_soon(data: dict[str, Any], limit: str) -> None:
     assert len(text) < 10**6
     with ends_soon(), pytest.raises(ForestError, match=rf"\(input limit {limit}: [0-9,]+\)"):
         verify_text(text, "x")
+
+
+def test_a_dump_of_many_network_ports_is_read_soon() -> None:
+    ports = "".join(f'<net name="mlx{i}" dev="{i}" speed="100000" port="1"/>' for i in range(9000))
+    gpus = "".join(
+        f'<pci busid="0000:0{i}:00.0" class="0x030200" link_speed="8 GT/s" link_width="16">'
+        f'<gpu dev="{i}" sm="80" rank="{i}" gdr="1"/></pci>'
+        for i in range(4)
+    )
+    with ends_soon(5):
+        found = nccl_xml.loads(
+            '<system version="1"><cpu numaid="0" affinity="ff" arch="x86_64" vendor="GenuineIntel" '
+            f'familyid="6" modelid="85">{gpus}<nic>{ports}</nic></cpu></system>',
+            "x",
+        )
+    assert len(found.adapters) == 9000
+    assert all(len(adapter.near) == 4 for adapter in found.adapters)
 
 
 PLANS = {

@@ -9,6 +9,7 @@ import click
 
 from forestcoll.cli import files, writing
 from forestcoll.cli.completion import FileType, WordType
+from forestcoll.cli.guard import guarded
 from forestcoll.cli.hints import examples
 from forestcoll.cli.options import FORMATS, HOLDS, TARGETS, Problem, json_option, problem_options
 from forestcoll.cli.talk import draw, note, print_json, report, show_progress
@@ -150,8 +151,10 @@ def _forest(name: str) -> Forest:
     """The forest of the plan in use, proven."""
     from forestcoll import certificate, forest_file
 
-    forest = forest_file.loads(files.read_text(name), name)
-    certificate.check(forest)
+    text = files.read_text(name)
+    with guarded(name, len(text)):
+        forest = forest_file.loads(text, name)
+        certificate.check(forest)
     return forest
 
 

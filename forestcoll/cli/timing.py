@@ -9,6 +9,7 @@ import click
 
 from forestcoll.cli import files
 from forestcoll.cli.completion import FileType, TopologyType, WordType
+from forestcoll.cli.guard import guarded, size_of
 from forestcoll.cli.hints import examples
 from forestcoll.cli.options import SizeType, json_option, load, set_option
 from forestcoll.cli.talk import draw, note, print_json
@@ -157,7 +158,8 @@ def _beside(program: Program, source: str) -> Forest:
             f"{source}: no forest file beside it, so its links are unknown; give the topology with "
             "--topology NAME or FILE"
         )
-    forest = forest_file.load(path)
+    with guarded(str(path), size_of(path)):
+        forest = forest_file.load(path)
     if (forest.collective, forest.root) != (program.collective, program.root):
         raise ForestCollError(
             f"{path}: a forest for {forest.collective}, not for the plan's {program.collective}; "

@@ -8,6 +8,7 @@ import click
 
 from forestcoll.cli import writing
 from forestcoll.cli.completion import FileType, TopologyType
+from forestcoll.cli.guard import guarded, size_of
 from forestcoll.cli.hints import examples
 from forestcoll.cli.options import edit_options, json_option, load, set_option, settings_of
 from forestcoll.cli.talk import draw, print_json, put, say
@@ -56,7 +57,8 @@ def show(name: str, pairs: tuple[tuple[str, str], ...], source: bool, as_json: b
     if source:
         put(catalog.source(name))
         return
-    expanded = catalog.load(name, settings_of(pairs))  # its notes are in the table
+    with guarded(name, size_of(name)):
+        expanded = catalog.load(name, settings_of(pairs))  # its notes are in the table
     about = catalog.describe(name) if name.removesuffix(".yaml") in catalog.names() else ""
     if as_json:
         print_json(topologies.summary(expanded, about))

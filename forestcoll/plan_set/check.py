@@ -126,7 +126,7 @@ def _check_ranges(directory: Path, index: Index, runtime: Runtime) -> None:
                 f"between {before.file} and {after.file}"
             )
     end = runtime.plans[-1].max_bytes
-    gaps = sorted((g.min_bytes, g.max_bytes) for g in runtime.not_served)
+    gaps = [(g.min_bytes, g.max_bytes) for g in runtime.not_served]
     if end > index.max_bytes or (end < index.max_bytes and (end + 1, index.max_bytes) not in gaps):
         raise PlanError(
             f"{where}: ends at {end} bytes, the set at {index.max_bytes}, and not_served does not "

@@ -306,11 +306,14 @@ class _Reader:
         for cpu in self.root.named("cpu"):
             host = self.hosts[cpu.attributes.get("host_hash", "")]
             ids = {id(gpu.element): gpu.id for gpu in self.gpus if gpu.host == host}
+            below: dict[int, tuple[str, ...]] = {}  # looked for once: thousands may share one
             for net in (element for element in cpu.walk() if element.tag == "net"):
                 above = net.parent
                 near: tuple[str, ...] = ()
                 while above is not None and not near and above.tag != "system":
-                    near = tuple(ids[id(e)] for e in above.walk() if id(e) in ids)
+                    if id(above) not in below:
+                        below[id(above)] = tuple(ids[id(e)] for e in above.walk() if id(e) in ids)
+                    near = below[id(above)]
                     above = above.parent
                 speed = net.integer("speed", default=0)
                 if speed > 0:
