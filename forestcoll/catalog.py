@@ -122,6 +122,13 @@ def _load_dump(text: str, source: str, settings: Mapping[str, str]) -> Topology:
     from forestcoll import compose, readers
 
     own, network = compose.split_settings(settings)
+    form = readers.format_of(text)
+    if form is not None and form.machine:
+        known = [*readers.settings_of(form), *(setting.name for setting in compose.SETTINGS)]
+        for name in own:
+            if name not in known:
+                hint = did_you_mean(name, known) or f"; there are {', '.join(known)}"
+                raise TopologyError(f"{source}: unknown parameter '{name[:60]}'{hint}")
     if not network:
         return readers.loads(text, source, own, machine)
     found = readers.read(text, source, own, machine)

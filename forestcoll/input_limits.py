@@ -68,6 +68,13 @@ EXPRESSION_LENGTH = Limit(200, "EXPRESSION_LENGTH")  # characters
 EXPRESSION_DEPTH = Limit(24, "EXPRESSION_DEPTH")
 RANGE_VALUES = Limit(200_000, "RANGE_VALUES")
 
+MATRIX_DEVICES = Limit(256, "MATRIX_DEVICES")  # of nvidia-smi's and rocm-smi's tables
+MATRIX_OBJECTS = Limit(512, "MATRIX_OBJECTS")  # of hwloc's matrices
+DUMP_LINE = Limit(1000, "DUMP_LINE")  # characters of a line of ibnetdiscover
+SETTING_LENGTH = Limit(20_000, "SETTING_LENGTH")  # characters of a value of --set
+NESTED_DEVICES = Limit(8, "NESTED_DEVICES")  # of InfraGraph
+MEASURED_RANKS = Limit(4096, "MEASURED_RANKS")
+
 # Forests
 TREES = Limit(250_000, "TREES")  # that the symmetry of a file may expand to
 TREE_EDGES = Limit(4_000_000, "TREE_EDGES")  # the same, and when a compact forest is written out

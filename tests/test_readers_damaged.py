@@ -16,8 +16,10 @@ from pathlib import Path
 import pytest
 from dump_mutations import mutate
 from real_files import FOLDER
+from test_calibrate import P2P, SENDRECV
 
 from forestcoll import catalog
+from forestcoll.calibrate import calibrate, loads_measured
 from forestcoll.errors import ForestCollError
 
 SECONDS, MEMORY = 10, 2**30
@@ -28,6 +30,17 @@ SETTINGS = {  # what lets a reader come as far as it can
     "nvidia-smi-topo": {"nvlink": "20", "pcie_rate": "12", "socket_rate": "10"},
     "netq-topologyGraph.json": {"rate": "50"},
     "sonic_lab_links.csv": {"hosts": "vnut-tg-01,vnut-l2snk-tg,str-*"},
+}
+
+MEASURED = {
+    "p2p": P2P,
+    "sendrecv": SENDRECV,
+    "nvbandwidth": "memcpy CE GPU(row) -> GPU(column) bandwidth (GB/s)\n"
+    + P2P[P2P.index("   D") :],
+    "own": '{"format": "forestcoll.measured/1", "ranks": 2, "pairs": [{"from": 0, "to": 1, '
+    '"GB/s": 40.5, "us": 2.5}, {"from": 1, "to": 0, "GB/s": 40.5, "us": null}]}',
+    "json": '{"nvbandwidth": {"testcases": [{"bandwidth_description": "memcpy CE GPU(row) <- '
+    'GPU(column) bandwidth (GB/s)", "bandwidth_matrix": [["N/A", "101.5"], ["102.5", "N/A"]]}]}}',
 }
 
 INFRAGRAPH = b"""\
@@ -96,6 +109,21 @@ def test_a_few_damaged_copies(name: str, tmp_path: Path) -> None:
     for number in range(5):
         read_damaged(name, data, f"{name} {seed} {number}", tmp_path)
     assert peak() - before < MEMORY
+
+
+@pytest.mark.parametrize("name", sorted(MEASURED))
+def test_damaged_measurements(name: str) -> None:
+    seed = os.environ.get("FORESTCOLL_SEED") or str(random.randrange(10**6))
+    print(f"FORESTCOLL_SEED={seed}")
+    for number in range(40):
+        words, damaged = mutate(MEASURED[name].encode(), f"{name} {seed} {number}")
+        began = time.process_time()
+        try:
+            found = loads_measured(damaged.decode("utf-8", "replace"), "m")
+            calibrate(catalog.machine("dgx-h100"), found)
+        except ForestCollError as error:
+            assert str(error).strip(), words  # noqa: PT017, not raising is fine too
+        assert time.process_time() - began < SECONDS, words
 
 
 def run_all(copies: int, folder: Path) -> None:

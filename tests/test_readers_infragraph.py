@@ -141,7 +141,7 @@ def test_recognised_by_content() -> None:
         ("- name: tor", "- name: host", "a second device 'host'"),
         ("choice: xpu", "choice: npu", "no component of choice xpu in an instance"),
         ("- {name: slot,", "- {name: card, choice: device, count: 1}\n  - {name: slot,",
-         "device 'card' holds itself, or over 8 deep"),
+         "device 'card' holds itself, or too deep"),
         ("gigabits_per_second: 400", "gigabits_per_second: 0", "gigabits_per_second: 0 must"),
         ("devices:", "devices: 3\nothers:", "devices must be a list, not '3'"),
         ('ep1: {instance: "h[0]", component: "card[0:2].port[0]"}', "ep1: 3", "ep1 must be"),

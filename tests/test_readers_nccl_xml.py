@@ -148,6 +148,15 @@ def test_a_machine_stands_in_for_the_links_of_a_dump() -> None:
     assert topology.directed() == catalog.machine("dgx-a100").directed()
 
 
+def test_slips_in_settings_of_reader_and_network(tmp_path: Path) -> None:
+    path = tmp_path / "dump.xml"
+    path.write_text(MESH)
+    with pytest.raises(TopologyError, match="unknown parameter 'box'; did you mean 'boxes'"):
+        catalog.load(path, {"box": "2"})
+    with pytest.raises(TopologyError, match=r"unknown parameter 'zzz'; there are nvlink, .*boxes"):
+        catalog.load(path, {"zzz": "2"})
+
+
 def test_every_switch_its_own() -> None:
     text = system(*(gpu(i, nvlink("0000:f0:00.0", 5), nvlink("0000:f1:00.0", 4)) for i in range(2)))
     directed = nccl_xml.loads(text, "f", {"nvswitches": "each"}).directed()

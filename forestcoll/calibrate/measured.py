@@ -18,10 +18,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from forestcoll.errors import TopologyError
-from forestcoll.input_limits import DUMP_BYTES
+from forestcoll.input_limits import DUMP_BYTES, MEASURED_RANKS
 
 FORMAT = "forestcoll.measured/1"
-MAX_RANKS = 4096
 
 Pair = tuple[int, int]
 
@@ -53,8 +52,8 @@ def loads_measured(text: str, source: str) -> Measured:
     found = reader(text, source)
     if not found.rates:
         raise TopologyError(f"{source}: {found.tool}: no bandwidth between two GPUs in it")
-    if found.ranks > MAX_RANKS:
-        raise TopologyError(f"{source}: {found.ranks:,} ranks; at most {MAX_RANKS:,} are read")
+    if found.ranks > MEASURED_RANKS:
+        raise TopologyError(f"{source}: {found.ranks:,} ranks {MEASURED_RANKS.note}")
     return found
 
 
@@ -78,7 +77,7 @@ def _matrices(text: str, source: str) -> Iterator[tuple[str, dict[Pair, float], 
     while index < len(lines):
         heads = [word for word in lines[index].split() if word not in ("D\\D", "GPU", "CPU")]
         size = len(heads)
-        if size == 0 or heads != [str(k) for k in range(size)] or size > MAX_RANKS:
+        if size == 0 or heads != [str(k) for k in range(size)] or size > MEASURED_RANKS:
             index += 1
             continue
         title = next((line for line in reversed(lines[:index]) if line.strip()), "")
@@ -144,7 +143,7 @@ def _nvbandwidth_json(text: str, source: str) -> Measured:
         matrix = case.get("bandwidth_matrix") if isinstance(case, dict) else None
         if not isinstance(matrix, list) or not all(isinstance(row, list) for row in matrix):
             continue
-        if any(len(row) != len(matrix) for row in matrix) or len(matrix) > MAX_RANKS:
+        if any(len(row) != len(matrix) for row in matrix) or len(matrix) > MEASURED_RANKS:
             continue
         values: dict[Pair, float] = {}
         for i, row in enumerate(matrix):

@@ -14,6 +14,7 @@ from fractions import Fraction
 from pathlib import PurePath
 
 from forestcoll.errors import TopologyError
+from forestcoll.input_limits import MATRIX_OBJECTS
 from forestcoll.readers.inside import MACHINE, NO_MACHINES, Machines, put_inside
 from forestcoll.readers.matrix import are_joined
 from forestcoll.readers.pcie import socket_rate
@@ -29,7 +30,6 @@ SETTINGS = (
     MACHINE,
 )
 MATRICES = ("NVLinkBandwidth", "XGMIBandwidth")
-MAX_OBJECTS = 512
 
 _TYPE = re.compile(r"([0-9a-f]{4}) \[([0-9a-f]{4}):([0-9a-f]{4})\].*", re.IGNORECASE)
 _GPU_CLASSES = ("0300", "0302", "0380", "1200")
@@ -108,10 +108,10 @@ class _Reader:
         ends = [self.end(word, matrix) for word in _words(matrix, "indexes")]
         numbers = _words(matrix, "u64values")
         size = len(ends)
-        if size > MAX_OBJECTS or len(numbers) != size * size:
+        if size > MATRIX_OBJECTS or len(numbers) != size * size:
             raise matrix.error(
                 f"{matrix.attributes['name']} has {len(numbers)} values for {size} objects; a "
-                f"matrix has the square, and at most {MAX_OBJECTS} objects"
+                f"matrix has the square, and at most {MATRIX_OBJECTS} objects {MATRIX_OBJECTS.note}"
             )
         rates: dict[tuple[str, str], Fraction] = {}
         for i, one in enumerate(ends):

@@ -19,6 +19,7 @@ from fractions import Fraction
 from pathlib import PurePath
 
 from forestcoll.errors import TopologyError
+from forestcoll.input_limits import DUMP_LINE
 from forestcoll.readers.fabric import HOSTS, Cable, Fabric, Port, list_some, make_ids
 from forestcoll.readers.rates import INFINIBAND_LANE
 from forestcoll.readers.settings import Setting, check_settings
@@ -44,7 +45,6 @@ _OTHER = re.compile(r"(vendid|devid|sysimgguid|switchguid|caguid|rtguid)=|Chassi
 _DEFAULT = re.compile(r"MT\d+ |.*Mellanox Technologies\s*$|.*Aggregation Node|.*InfiniHost|\s*$")
 _ENGINE = "aggregation node"
 _NAMED = re.compile(r"(\S+)\s+(\S*[A-Za-z]\S*[-_]?\d+)$")
-MAX_LINE = 1000
 NAMELESS_HOSTS = ("localhost", "(none)", "localhost.localdomain")
 
 End = tuple[str, int]
@@ -95,8 +95,8 @@ def _read(text: str, source: str) -> _Dump:
     here: Device | None = None
     for number, raw in enumerate(text.split("\n"), 1):
         line = raw.strip()
-        if len(line) > MAX_LINE:
-            raise dump.error(number, f"a line of {len(line):,} characters; no port's is so long")
+        if len(line) > DUMP_LINE:
+            raise dump.error(number, f"a line of {len(line):,} characters {DUMP_LINE.note}")
         device = _DEVICE.match(line)
         if device:
             here = _device(dump, device, number)

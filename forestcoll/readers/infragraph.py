@@ -19,7 +19,7 @@ from fractions import Fraction
 from pathlib import PurePath
 
 from forestcoll.errors import TopologyError, did_you_mean
-from forestcoll.input_limits import LINKS, NODES
+from forestcoll.input_limits import LINKS, NESTED_DEVICES, NODES
 from forestcoll.readers.fabric import list_some
 from forestcoll.readers.matrix import Groups
 from forestcoll.readers.settings import Setting, check_settings
@@ -28,7 +28,6 @@ from forestcoll.topology.file import NO_SETTINGS
 from forestcoll.topology.source import Items, Source, Table, Value, parse
 
 SETTINGS = (Setting("rates", "GB/s by link name: pcie=48,serdes=none"),)
-MAX_NESTING = 8
 UNKNOWN = Fraction(-1)
 """Stands for a bandwidth that the file lacks, until an edge uses the link."""
 
@@ -191,9 +190,10 @@ class _Graph:
     def measure(self, name: str, depth: int) -> int:
         """Components of a device, those of devices in it included."""
         device = self.devices[name]
-        if depth > MAX_NESTING:
+        if depth > NESTED_DEVICES:
             raise self.where.error(
-                device.table.line, f"device '{name[:60]}' holds itself, or over {MAX_NESTING} deep"
+                device.table.line,
+                f"device '{name[:60]}' holds itself, or too deep {NESTED_DEVICES.note}",
             )
         total = 0
         for part, (kind, count) in device.components.items():

@@ -15,7 +15,6 @@ from forestcoll.readers.inside import MACHINE
 from forestcoll.readers.settings import Setting, Values
 from forestcoll.topology import Link, Node, find_cut
 
-MAX_DEVICES = 256
 PCIE_SETTINGS = (
     Setting("pcie", "whether PCIe counts", ("auto", "always", "never")),
     Setting("pcie_rate", "GB/s of the GPUs' PCIe (x16: generation 3 12, 4 24, 5 48)", rate=True),

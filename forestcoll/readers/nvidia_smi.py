@@ -16,9 +16,9 @@ from fractions import Fraction
 from pathlib import PurePath
 
 from forestcoll.errors import TopologyError
+from forestcoll.input_limits import MATRIX_DEVICES
 from forestcoll.readers.inside import NO_MACHINES, Machines, put_inside
 from forestcoll.readers.matrix import (
-    MAX_DEVICES,
     PCIE_SETTINGS,
     Groups,
     add_pcie,
@@ -135,8 +135,10 @@ def _header(lines: list[str], source: str) -> tuple[list[str], int]:
                 continue
             run = _RUN_TOGETHER.fullmatch(word)
             columns.extend(_PART.findall(word) if run else [word])
-        if len(columns) > MAX_DEVICES:
-            raise TopologyError(f"{source}:{index + 1}: more than {MAX_DEVICES:,} devices")
+        if len(columns) > MATRIX_DEVICES:
+            raise TopologyError(
+                f"{source}:{index + 1}: more than {MATRIX_DEVICES:,} devices {MATRIX_DEVICES.note}"
+            )
         if len(set(columns)) < len(columns):
             raise TopologyError(f"{source}:{index + 1}: a device stands twice in the header")
     if columns:

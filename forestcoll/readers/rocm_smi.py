@@ -13,8 +13,9 @@ from fractions import Fraction
 from pathlib import PurePath
 
 from forestcoll.errors import TopologyError
+from forestcoll.input_limits import MATRIX_DEVICES
 from forestcoll.readers.inside import NO_MACHINES, Machines, put_inside
-from forestcoll.readers.matrix import MAX_DEVICES, PCIE_SETTINGS, add_pcie, strip_escapes
+from forestcoll.readers.matrix import PCIE_SETTINGS, add_pcie, strip_escapes
 from forestcoll.readers.rates import XGMI
 from forestcoll.readers.settings import Setting, Values, check_settings
 from forestcoll.topology import Link, Node, Topology, slug
@@ -75,8 +76,10 @@ def _read(text: str, source: str) -> tuple[dict[str, Table], list[str], dict[str
             gpus = gpus or columns
             if columns != gpus or not all(re.fullmatch(r"GPU\d{1,4}", word) for word in columns):
                 raise TopologyError(f"{source}:{number}: '{line.strip()[:60]}' does not name GPUs")
-            if len(columns) > MAX_DEVICES or len(set(columns)) < len(columns):
-                raise TopologyError(f"{source}:{number}: a GPU twice, or over {MAX_DEVICES:,}")
+            if len(columns) > MATRIX_DEVICES or len(set(columns)) < len(columns):
+                raise TopologyError(
+                    f"{source}:{number}: a GPU twice, or too many {MATRIX_DEVICES.note}"
+                )
         elif title and words:
             table = tables.setdefault(title, {})
             if words[0] not in columns or len(words) != len(columns) + 1:

@@ -8,9 +8,8 @@ from fnmatch import fnmatchcase
 from fractions import Fraction
 
 from forestcoll.errors import TopologyError, did_you_mean
+from forestcoll.input_limits import SETTING_LENGTH
 from forestcoll.topology import exact, show
-
-MAX_TEXT = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +81,8 @@ def check_settings(
             listed = ", ".join(by_name) or "no settings"
             hint = did_you_mean(name, by_name) or f"; {format_name} has {listed}"
             raise TopologyError(f"{source}: unknown parameter '{name[:60]}'{hint}")
-        if len(value) > MAX_TEXT:
-            raise TopologyError(f"{source}: {name} is longer than {MAX_TEXT:,} characters")
+        if len(value) > SETTING_LENGTH:
+            raise TopologyError(f"{source}: {name} is too long {SETTING_LENGTH.note}")
         if setting.choices and value not in setting.choices:
             raise TopologyError(
                 f"{source}: {name}={value[:60]}: it is one of {', '.join(setting.choices)}"

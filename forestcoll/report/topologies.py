@@ -39,6 +39,8 @@ def table(topology: Topology, about: str) -> RenderableType:
     copying = [n for n, node in topology.nodes.items() if node.multicast or node.aggregation]
     if copying:
         rows.append(("in-fabric", f"{words.listed(copying)}: copy or add in the switch"))
+    if topology.adapters:
+        rows.append(("ports", _ports(topology)))
     rows.extend(("note", note) for note in topology.notes)
     return tables.facts(rows)
 
@@ -54,8 +56,27 @@ def summary(topology: Topology, about: str) -> dict[str, object]:
         "links": sum(link.count for link in topology.links),
         "gpu_in": {g: str(into[g]) for g in topology.gpus},
         "gpu_out": {g: str(out[g]) for g in topology.gpus},
+        "ports": [
+            {
+                "name": port.name,
+                "GB/s": None if port.bandwidth is None else str(port.bandwidth),
+                "near": list(port.near),
+            }
+            for port in topology.adapters
+        ],
         "notes": list(topology.notes),
     }
+
+
+def _ports(topology: Topology) -> str:
+    """`"16 at 22.5 GB/s, 2 near each GPU"`: network ports, which are no links yet."""
+    rates = Counter(port.bandwidth for port in topology.adapters)
+    listed = ", ".join(
+        f"{count} at {'an unknown rate' if rate is None else words.decimal(rate) + ' GB/s'}"
+        for rate, count in rates.most_common(4)
+    )
+    near = sorted({sum(g in p.near for p in topology.adapters) for g in topology.gpus})
+    return f"{listed}; {' to '.join(map(str, dict.fromkeys((near[0], near[-1]))))} near each GPU"
 
 
 def _gpu_bandwidth(
