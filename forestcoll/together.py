@@ -55,7 +55,7 @@ class Schedules:
 
     name: str
     done: Together
-    texts: dict[str, str]
+    texts: dict[str, str] = field(repr=False)
     timings: dict[str, float]  # seconds a stage
     notes: list[str] = field(default_factory=list)
     latencies: tuple[Fraction, ...] = ()  # us a group: the forest's height in its links' latencies
