@@ -81,6 +81,8 @@ def test_transcripts_are_read_compared_and_written() -> None:
         Step("d", ()),
     ]
     assert transcripts.agree(["time 3 ms", "one"], ("time 1 s: load 2 s", "one"))
+    folded = ["time  9 s: load 7 s,", "              verify 2 s", "one"]
+    assert transcripts.agree(folded, ("time 1 s: load 2 s", "one"))
     assert not transcripts.agree(["time 3 ms", "two"], ("time 1 s: load 2 s", "one"))
     assert transcripts.agree(["two", "three"], ("two", "..."))
     same = [["time 3 ms", "one"], ["two", "more"], []]

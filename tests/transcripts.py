@@ -11,6 +11,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,7 +69,16 @@ def agree(printed: list[str], stated: tuple[str, ...]) -> bool:
     if stated and stated[-1] == REST:
         stated = stated[:-1]
         printed = printed[: len(stated)]
-    return [masked(line) for line in printed] == [masked(line) for line in stated]
+    return _comparable(printed) == _comparable(stated)
+
+
+def _comparable(lines: Iterable[str]) -> list[str]:
+    """The lines masked; how many a list of times is folded into hangs on the times."""
+    found: list[str] = []
+    for line in lines:
+        if not (found and found[-1] == "time" and re.match(r" {10}", line)):
+            found.append(masked(line))
+    return found
 
 
 def restated(page: str, printed: list[list[str]]) -> str:
