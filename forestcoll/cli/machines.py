@@ -10,6 +10,7 @@ import click
 
 from forestcoll.cli import writing
 from forestcoll.cli.completion import FileType, SettingType, TopologyType, WordType
+from forestcoll.cli.guard import guarded, size_of
 from forestcoll.cli.hints import examples
 from forestcoll.cli.numbers import FiniteRange
 from forestcoll.cli.options import json_option, load, set_option, settings_of
@@ -120,7 +121,8 @@ def import_(
 
     _prepare(output, force)
     settings = _with_options(pairs, machine=machine, hosts=hosts, ports=ports)
-    found = assemble.import_files(sources, settings, form or "", port_map)
+    with guarded(sources[0], size_of(*sources)):
+        found = assemble.import_files(sources, settings, form or "", port_map)
     _finish(found, f"forestcoll topology import {' '.join(sources)}", output, force)
 
 
@@ -169,7 +171,8 @@ def compose(
     settings = _with_options(
         pairs, boxes=None if boxes is None else str(boxes), hosts=hosts, ports=ports
     )
-    found = assemble.compose_cluster(machine, fabric, settings, port_map)
+    with guarded(machine, size_of(machine, fabric)):
+        found = assemble.compose_cluster(machine, fabric, settings, port_map)
     _finish(found, f"forestcoll topology compose {machine} --fabric {fabric}", output, force)
 
 
@@ -294,7 +297,8 @@ def calibrate(
 
     _prepare(output, force)
     nominal = load(name, pairs)
-    found = fit(nominal, loads_measured(read_text(measured), measured), tolerance / 100)
+    with guarded(measured, size_of(measured)):
+        found = fit(nominal, loads_measured(read_text(measured), measured), tolerance / 100)
     report(calibration.table(found), err=output == "-")
     for text in [*found.notes, *calibration.odd_pairs(found)]:
         note(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import nullcontext
 from pathlib import Path
 from statistics import median
@@ -15,6 +16,7 @@ from forestcoll.cli.hints import examples
 from forestcoll.cli.numbers import FiniteRange
 from forestcoll.cli.options import SizeType
 from forestcoll.cli.talk import put, report, say, show_progress
+from forestcoll.errors import ExecutionError
 
 if TYPE_CHECKING:
     from forestcoll.torch.pairs import Pairs
@@ -77,16 +79,19 @@ def measure(size: int, repeat: int, pairs: str, timeout: float, output: str, for
 
     import torch.distributed as dist  # isort: skip
 
+    if output != "-" and os.environ.get("RANK", "0") == "0":
+        writing.prepare([Path(output)], force)  # before minutes of measuring
     device = processes.join(timeout, "measure")
     click.get_current_context().call_on_close(dist.destroy_process_group)
     first, ranks = dist.get_rank() == 0, dist.get_world_size()
     if ranks < 2:
         raise click.UsageError("one process: a pair takes two (torchrun --nproc-per-node N)")
-    if first and output != "-":
-        writing.prepare([Path(output)], force)
     progress: Any = show_progress("measuring") if first else nullcontext(lambda stage, share: None)
     with progress as tell:
-        found = measure_pairs(choose_pairs(ranks, pairs), size, repeat, device, tell)
+        try:
+            found = measure_pairs(choose_pairs(ranks, pairs), size, repeat, device, tell)
+        except RuntimeError as error:  # PyTorch's own: a process is gone, a transfer timed out
+            raise ExecutionError(f"a transfer failed: {str(error).splitlines()[0]}") from error
     if first:
         _write(found, ranks, output, force)
 
