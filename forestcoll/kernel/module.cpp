@@ -42,23 +42,9 @@ void poll_signals() {
 
 namespace {
 
-Demand demand(int nodes, const Amounts& supply, const Ints& sinks) {
-  require(static_cast<int>(supply.size()) == nodes, "supply needs one entry a node");
-  for (Amount s : supply) require(s >= 0, "a supply is negative");
-  require_nodes(sinks, nodes);
-  return {supply, sinks};
-}
-
-// Relays: all nodes that are no sinks.
-std::vector<char> relays(int nodes, const Ints& sinks) {
-  std::vector<char> relay(nodes, 1);
-  for (int v : sinks) relay[v] = 0;
-  return relay;
-}
-
 std::tuple<Amount, Amount, Ints> best_ratio_py(int nodes, const Ints& tail, const Ints& head,
                                                const Amounts& capacity, const Ints& ranks) {
-  const Digraph graph = digraph(nodes, tail, head, capacity);
+  const Digraph graph = digraph(nodes, tail, head, capacity, ranks.size());
   require_nodes(ranks, nodes);
   require(ranks.size() >= 2, "a cut needs two ranks");
   nb::gil_scoped_release release;
@@ -69,7 +55,7 @@ std::tuple<Amount, Amount, Ints> best_ratio_py(int nodes, const Ints& tail, cons
 std::tuple<Amount, Amount, Ints> best_ratio_alike_py(int nodes, const Ints& tail, const Ints& head,
                                                      const Amounts& capacity, const Ints& ranks,
                                                      const Ints& sinks) {
-  const Digraph graph = digraph(nodes, tail, head, capacity);
+  const Digraph graph = digraph(nodes, tail, head, capacity, ranks.size());
   require_nodes(ranks, nodes);
   require_nodes(sinks, nodes);
   require(ranks.size() >= 2, "a cut needs two ranks");
@@ -120,7 +106,7 @@ std::optional<std::tuple<int, Ints>> violated_py(int nodes, const Ints& tail, co
                                                  const Amounts& capacity, const Amounts& supply,
                                                  const Ints& sinks) {
   const Digraph graph = digraph(nodes, tail, head, capacity);
-  const Demand asked = demand(nodes, supply, sinks);
+  const Demand asked = demand(nodes, supply, sinks, false);
   nb::gil_scoped_release release;
   const auto violation = DemandCheck(graph, asked).violated(graph.capacity);
   if (!violation) return std::nullopt;
@@ -133,9 +119,11 @@ std::optional<std::tuple<int, Ints>> violated_py(int nodes, const Ints& tail, co
 std::optional<Amounts> trim_py(int nodes, const Ints& tail, const Ints& head,
                                const Amounts& capacity, const Amounts& supply, const Ints& sinks) {
   Digraph graph = digraph(nodes, tail, head, capacity);
-  const Demand asked = demand(nodes, supply, sinks);
+  const Demand asked = demand(nodes, supply, sinks, true);
   nb::gil_scoped_release release;
-  if (!trim(graph, asked, relays(nodes, sinks))) return std::nullopt;
+  const bool done = blaming_thin_links(
+      graph, asked, [&] { return trim(graph, asked, relays(nodes, sinks)); });
+  if (!done) return std::nullopt;
   return std::move(graph.capacity);
 }
 
@@ -143,10 +131,13 @@ Logical remove_relays_py(int nodes, const Ints& tail, const Ints& head, const Am
                          const Amounts& supply, const Ints& sinks, const Ints& group,
                          bool detours) {
   const Digraph graph = digraph(nodes, tail, head, capacity);
-  const Demand asked = demand(nodes, supply, sinks);
+  const Demand asked = demand(nodes, supply, sinks, true);
   require(static_cast<int>(group.size()) == nodes, "group needs one entry a node");
+  const std::vector<char> relay = relays(nodes, sinks);
+  require_balance(graph, relay);
   nb::gil_scoped_release release;
-  return remove_relays(graph, asked, relays(nodes, sinks), group, detours);
+  return blaming_thin_links(
+      graph, asked, [&] { return remove_relays(graph, asked, relay, group, detours); });
 }
 
 // The logical links with the sinks numbered 0, 1, ...
@@ -156,6 +147,7 @@ Digraph compact(const Logical& logical, const Ints& sinks, int nodes) {
   Digraph graph;
   graph.nodes = static_cast<int>(sinks.size());
   for (std::size_t a = 0; a < logical.tail.size(); ++a) {
+    require(logical.tail[a] < nodes && logical.head[a] < nodes, "a logical link ends at no sink");
     graph.tail.push_back(position[logical.tail[a]]);
     graph.head.push_back(position[logical.head[a]]);
     require(graph.tail.back() >= 0 && graph.head.back() >= 0, "a logical link ends at no sink");
@@ -164,6 +156,23 @@ Digraph compact(const Logical& logical, const Ints& sinks, int nodes) {
     graph.capacity.push_back(sum);
   }
   return graph;
+}
+
+// What the packing steps work on: the logical links, and the supply, of the sinks alone.
+struct Packing {
+  Digraph graph;
+  Demand asked;
+};
+
+Packing packing_input(const Logical& logical, const Amounts& supply, const Ints& sinks) {
+  const int nodes = static_cast<int>(supply.size());
+  demand(nodes, supply, sinks, true);
+  Demand asked;
+  for (std::size_t i = 0; i < sinks.size(); ++i) {
+    asked.supply.push_back(supply[sinks[i]]);
+    asked.sinks.push_back(static_cast<int>(i));
+  }
+  return {compact(logical, sinks, nodes), std::move(asked)};
 }
 
 using TreeTuple = std::tuple<int, Amount, Ints>;
@@ -189,19 +198,17 @@ using Packed = std::tuple<int, std::vector<TreeTuple>>;
 std::optional<Packed> pack_py(const Logical& logical, const Amounts& supply, const Ints& sinks,
                               bool exact) {
   const int nodes = static_cast<int>(supply.size());
-  demand(nodes, supply, sinks);
-  const Digraph graph = compact(logical, sinks, nodes);
-  Amounts weights;
-  for (int v : sinks) weights.push_back(supply[v]);
+  const Packing input = packing_input(logical, supply, sinks);
+  const Digraph& graph = input.graph;
+  const Demand& asked = input.asked;
   nb::gil_scoped_release release;
-  std::optional<std::vector<Batch>> batches;
-  if (exact) {
-    batches = pack_exact(graph, weights, 0);
-    const long edges = static_cast<long>(batches->size()) * graph.nodes;
-    lower_trees(graph, *batches, std::min(1'000'000L, 1'700 * edges));  // half a second at most
-  } else {
-    batches = pack_layered(graph, weights);
-  }
+  auto batches = blaming_thin_links(graph, asked, [&]() -> std::optional<std::vector<Batch>> {
+    if (!exact) return pack_layered(graph, asked.supply);
+    std::vector<Batch> trees = pack_exact(graph, asked.supply, 0);
+    const long edges = static_cast<long>(trees.size()) * graph.nodes;
+    lower_trees(graph, trees, std::min(1'000'000L, 1'700 * edges));  // half a second at most
+    return trees;
+  });
   if (!batches) return std::nullopt;
   const int most = height(*batches);
   return std::tuple{most, over_paths(std::move(*batches), logical, sinks, nodes)};
@@ -210,17 +217,15 @@ std::optional<Packed> pack_py(const Logical& logical, const Amounts& supply, con
 std::optional<Packed> pack_nested_py(const Logical& logical, const Amounts& supply,
                                      const Ints& sinks, const Ints& group) {
   const int nodes = static_cast<int>(supply.size());
-  demand(nodes, supply, sinks);
+  const Packing input = packing_input(logical, supply, sinks);
+  const Digraph& graph = input.graph;
+  const Demand& asked = input.asked;
   require(static_cast<int>(group.size()) == nodes, "group needs one entry a node");
-  const Digraph graph = compact(logical, sinks, nodes);
-  Amounts weights;
   Ints boxes;
-  for (int v : sinks) {
-    weights.push_back(supply[v]);
-    boxes.push_back(group[v]);
-  }
+  for (int v : sinks) boxes.push_back(group[v]);
   nb::gil_scoped_release release;
-  auto batches = pack_nested(graph, weights, boxes);
+  auto batches = blaming_thin_links(
+      graph, asked, [&] { return pack_nested(graph, asked.supply, boxes); });
   if (!batches) return std::nullopt;
   const int most = height(*batches);
   return std::tuple{most, over_paths(std::move(*batches), logical, sinks, nodes)};
@@ -229,12 +234,11 @@ std::optional<Packed> pack_nested_py(const Logical& logical, const Amounts& supp
 std::optional<Packed> pack_lowest_py(const Logical& logical, const Amounts& supply,
                                      const Ints& sinks, const Elements& elements, int below) {
   const int nodes = static_cast<int>(supply.size());
-  demand(nodes, supply, sinks);
-  const Digraph graph = compact(logical, sinks, nodes);
+  const Packing input = packing_input(logical, supply, sinks);
+  const Digraph& graph = input.graph;
+  const Demand& asked = input.asked;
   Ints position(nodes, -1);
   for (std::size_t i = 0; i < sinks.size(); ++i) position[sinks[i]] = static_cast<int>(i);
-  Amounts weights;
-  for (int v : sinks) weights.push_back(supply[v]);
   Elements maps;
   for (const Ints& image : elements) {
     require(static_cast<int>(image.size()) == nodes, "an element needs one entry a node");
@@ -250,7 +254,8 @@ std::optional<Packed> pack_lowest_py(const Logical& logical, const Amounts& supp
             "an element maps two sinks to one");
   }
   nb::gil_scoped_release release;
-  auto batches = pack_lowest(graph, weights, maps, below);
+  auto batches = blaming_thin_links(
+      graph, asked, [&] { return pack_lowest(graph, asked.supply, maps, below); });
   if (!batches) return std::nullopt;
   const int most = height(*batches);
   return std::tuple{most, over_paths(std::move(*batches), logical, sinks, nodes)};

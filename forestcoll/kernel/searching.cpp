@@ -9,6 +9,7 @@
 namespace forestcoll {
 namespace {
 
+constexpr Amount kMostParents = 1 << 16;  // in all trees: a search keeps each tree by itself
 constexpr int kHeights = 3;               // that are tried at most
 constexpr long kStepsForAParent = 16;     // of a search, for each parent that has to be found
 constexpr long kEvaluations = 2'000'000;  // of single changes, in a search: about a hundredth of a second
@@ -223,6 +224,9 @@ std::optional<std::vector<Batch>> pack_lowest(const Digraph& graph, const std::v
   std::optional<Alike> orbits = alike(graph, supply, elements);
   if (!orbits) orbits = alike(graph, supply, identity);
   if (!orbits) return std::nullopt;
+  Amount room = kMostParents / graph.nodes;
+  for (int root : orbits->roots)
+    if ((room -= std::min(supply[root], room + 1)) < 0) return std::nullopt;
   const int least = least_height(graph, orbits->roots);
   for (int most = least; most < below && most < least + kHeights; ++most) {
     Search search(graph, *orbits, supply, most);

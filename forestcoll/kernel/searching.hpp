@@ -13,9 +13,9 @@ namespace forestcoll {
 using Elements = std::vector<std::vector<int>>;
 
 // Trees as `pack_exact` gives them whose height is less than `below`, or nothing where none were found
-// in a bounded time: a search, that proves nothing. The lowest heights are tried first, from the
-// largest distance of two nodes on. Where the graph and the supply are alike under the elements, the
-// trees are too, and only one root of each orbit is searched for.
+// in a bounded time, or there are too many to search: it proves nothing. The lowest heights are tried
+// first, from the largest distance of two nodes on. Where the graph and the supply are alike under the
+// elements, the trees are too, and only one root of each orbit is searched for.
 std::optional<std::vector<Batch>> pack_lowest(const Digraph& graph, const std::vector<Amount>& supply,
                                               const Elements& elements, int below);
 

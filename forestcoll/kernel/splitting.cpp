@@ -170,6 +170,7 @@ class Splitter {
     const int a = arc(c.u, c.t);
     graph_.capacity[a] += c.units;
     while (!first.empty()) {
+      if (second.empty()) throw InternalError("a relay sends more than it has");
       const Amount count = std::min(first.front().count, second.front().count);
       origin_.push_back({c.u, c.t, first.front().path, second.front().path});
       units_[a].push_back({static_cast<int>(origin_.size()) - 1, count});
