@@ -433,9 +433,11 @@ def test_measured_on_a_fabric() -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("links")
 def test_nothing_is_left_however_it_ends() -> None:
-    """Ctrl-C, kill, kill -9, and a rank that dies: four labs at once."""
+    """Ctrl-C, kill, a lost terminal, kill -9, and a rank that dies: five labs at once."""
     words = ["-t", "ring", "--set", "gpus=3", "--seconds", "300", "--rate", "20"]
-    labs = {how: start(*words, "--against", "none") for how in ("INT", "TERM", "KILL", "rank")}
+    labs = {
+        how: start(*words, "--against", "none") for how in ("INT", "TERM", "HUP", "KILL", "rank")
+    }
     try:
         for run in labs.values():
             run.watch(3)
@@ -451,8 +453,9 @@ def test_nothing_is_left_however_it_ends() -> None:
     finally:
         for run in labs.values():
             run.process.kill()
-    interrupted = ("", "forestcoll: interrupted\n", 130)
-    assert ends["INT"] == ends["TERM"] == interrupted
+    assert ends["INT"] == ("", "forestcoll: interrupted\n", 130)
+    assert ends["TERM"] == ("", "forestcoll: terminated\n", 143)
+    assert ends["HUP"] == ("", "forestcoll: hung up\n", 129)
     assert ends["KILL"][2] == -signal.SIGKILL
     out, err, code = ends["rank"]
     assert (out, code) == ("", 1)

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Literal
 
 import click
@@ -110,7 +106,7 @@ def lab(
             program, forest = _read(Path(plan))
     else:
         program, forest = _synthesize(wanted)
-    with _ended_by_sigterm(), show_progress("building the fabric") as progress:
+    with show_progress("building the fabric") as progress:
         result = compare(
             graph,
             program,
@@ -128,20 +124,6 @@ def lab(
     else:
         draw(report.table(result))
     return 1 if any(row.wrong for row in result.rows) else 0
-
-
-@contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
-    """Let `kill` end it as Ctrl-C does."""
-    before = signal.signal(signal.SIGTERM, _interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 def _read(plan: Path) -> tuple[Program, Forest | None]:

@@ -6,7 +6,6 @@ with the lab.
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import time
@@ -18,7 +17,10 @@ from typing import Any
 
 from forestcoll.errors import ExecutionError
 from forestcoll.lab.network import enter
+from forestcoll.lab.nursery import Nursery
 from forestcoll.program import Collective, Program
+
+NURSERY = Nursery("forestcoll.lab.ranks", "forestcoll.torch.measure")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,29 +52,18 @@ def run(trial: Trial, spaces: Sequence[str], patience: float) -> Outcome:
 
     Raises ExecutionError with what a rank said, or where `patience` seconds were not enough.
     """
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["forestcoll.lab.ranks", "forestcoll.torch.measure"])
     # Where the ranks find each other: a file that is gone with this process, whatever ends it.
     memory = os.memfd_create("forestcoll-lab")
     store = f"/proc/{os.getpid()}/fd/{memory}"
-    pipes = [context.Pipe() for _ in spaces]
-    processes = [
-        context.Process(
-            target=_rank, args=(rank, spaces, store, trial, pipes[rank][1]), daemon=True
-        )
-        for rank in range(len(spaces))
-    ]
+    pipes: list[Connection] = []
     try:
-        for process, (_, theirs) in zip(processes, pipes, strict=True):
-            process.start()
-            theirs.close()
-        return _collect([ours for ours, _ in pipes], patience)
+        for rank in range(len(spaces)):
+            pipes.append(NURSERY.fork(_rank, rank, spaces, store, trial))
+        return _collect(pipes, patience)
     finally:
-        begun = [process for process in processes if process.pid is not None]
-        for process in begun:  # all, before any is waited for: who is left would see the others go
-            process.kill()
-        for process in begun:
-            process.join()
+        NURSERY.end()
+        for pipe in pipes:
+            pipe.close()
         os.close(memory)
 
 
