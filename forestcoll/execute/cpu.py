@@ -43,6 +43,8 @@ except ImportError as error:  # pragma: no cover - needs a broken installation
 
 RanksAs = Literal["threads", "processes", "auto"]
 RANKS_AS: tuple[RanksAs, ...] = ("threads", "processes", "auto")
+MOST_THREADS = 4096
+MOST_SLOTS = 2**45  # bytes of all slots, where nobody knows how much memory there is
 MOST_PROCESSES = 64  # that "auto" makes
 
 __all__ = ["DTYPES", "MODES", "OPS", "Mode", "RanksAs", "Row", "RunResult", "run"]
@@ -93,6 +95,7 @@ def run(
     slots = arguments.whole_or_none("slots", slots)
     slot_bytes = arguments.whole_or_none("slot_bytes", slot_bytes)
     slice_bytes = arguments.whole_or_none("slice_bytes", slice_bytes)
+    own_slots = slots is not None or slot_bytes is not None
     chosen = modes_of(program, modes)
     element = _engine.element_bytes(type_)
     data = layout(program, size_bytes, element)
@@ -101,12 +104,14 @@ def run(
     _check_memory(memory_needed(program, tables.scratch, data.chunk_bytes, chosen), data.size)
     connections = len(tables.connections)
     slots, slot = queue(program, data, connections, slots, slot_bytes, slice_bytes)
-    workers = threads or len(os.sched_getaffinity(0))
+    if own_slots:
+        _check_slots(connections, slots, slot)
+    workers = min(threads or len(os.sched_getaffinity(0)), MOST_THREADS)
     processes = _ranks_as(ranks_as, program.n)
     pattern = _engine.Pattern(type_, op_, program.collective.reduces, program.n)
     options = _engine.Options(
         chunk_bytes=data.chunk_bytes,
-        slice_bytes=max(element, (slice_bytes or slot) // element * element),
+        slice_bytes=max(element, min(slice_bytes or slot, slot) // element * element),
         slot_bytes=max(element, slot // element * element),
         slots=slots,
         type=type_,
@@ -224,6 +229,17 @@ def _ranks_as(wanted: RanksAs, ranks: int) -> bool:
     """Whether ranks are processes."""
     wanted = arguments.word("ranks_as", wanted, RANKS_AS)
     return wanted == "processes" or (wanted == "auto" and ranks <= MOST_PROCESSES)
+
+
+def _check_slots(connections: int, slots: int, slot: int) -> None:
+    needed = max(1, connections) * slots * slot
+    available = memory_available() or MOST_SLOTS
+    if needed > min(available, MOST_SLOTS):
+        raise UnsupportedError(
+            f"{slots} slots of {slot} bytes for each of {connections} connections need "
+            f"{needed / 2**30:.1f} GiB, of which {available / 2**30:.1f} GiB are available; choose "
+            "fewer or smaller slots"
+        )
 
 
 def _check_memory(needed: int, size: int) -> None:

@@ -16,17 +16,32 @@ namespace {
 
 constexpr Nanoseconds poll_interval = std::chrono::milliseconds(20);
 constexpr Nanoseconds longest_nap = std::chrono::seconds(1);
+constexpr int most_threads = 1 << 16;
+constexpr std::int64_t most_bytes = std::int64_t{1} << 46;  // that a process can address
 constexpr std::int64_t average_tile = 1 << 18;  // bytes, a multiple of every element
 
 void check_options(const Options& options, std::size_t ranks,
                    const std::vector<Average>& averages, const Plan& plan) {
   std::size_t needed = 0;
   for (const Block& b : plan.blocks) needed = std::max(needed, static_cast<std::size_t>(b.rank) + 1);
+  std::int64_t chunks = 1;  // of a buffer
+  for (const Operand& o : plan.operands) {
+    needed = std::max(needed, static_cast<std::size_t>(o.rank) + 1);
+    chunks = std::max(chunks, o.offset + o.count);
+  }
+  for (const Loop& l : plan.loops) chunks = std::max(chunks, l.chunks);
   const bool ok = options.chunk_bytes > 0 && options.slice_bytes > 0 && options.slots > 0 &&
                   options.threads > 0 && options.slot_bytes >= element_bytes(options.type) &&
                   options.chunk_bytes % element_bytes(options.type) == 0 &&
                   options.slice_bytes % element_bytes(options.type) == 0;
   if (!ok) throw std::invalid_argument("launch: sizes must be positive multiples of the element");
+  if (options.threads > most_threads)
+    throw std::invalid_argument("launch: more threads than a process can have");
+  if (options.chunk_bytes > most_bytes / chunks)
+    throw std::invalid_argument("launch: buffers of more bytes than there can be");
+  const auto connections = static_cast<std::int64_t>(std::max<std::size_t>(1, plan.writers.size()));
+  if (options.slice_bytes > most_bytes || options.slot_bytes > most_bytes / connections / options.slots)
+    throw std::invalid_argument("launch: slots of more bytes than there can be");
   if (ranks < needed) throw std::invalid_argument("launch: six addresses a rank");
   for (const Average& a : averages)
     if (a.rank < 0 || static_cast<std::size_t>(a.rank) >= ranks)
@@ -158,6 +173,7 @@ void cut_averages(Machine& m, const std::vector<Average>& averages) {
 }  // namespace
 
 Engine::Engine(Plan plan) : state_(std::make_unique<State>()) {
+  check_plan(plan);
   State& s = *state_;
   s.plan = std::move(plan);
   s.tables = {s.plan.instructions.data(), s.plan.operands.data(), s.plan.dependencies.data(),

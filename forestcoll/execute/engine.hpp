@@ -13,7 +13,7 @@
 namespace forestcoll {
 
 // A plan's tables, numbered for the whole machine: blocks, connections, semaphores and barriers have
-// one number each over all ranks. The caller has checked every index and range.
+// one number each over all ranks. The caller has checked that every operand lies within its buffer.
 struct Plan {
   std::vector<Instruction> instructions;
   std::vector<Operand> operands;
@@ -25,6 +25,9 @@ struct Plan {
   std::vector<std::int64_t> semaphores;        // initial values
   std::int32_t barriers = 0;
 };
+
+// Throws std::invalid_argument for tables that name rows which are not there, or too few operands.
+void check_plan(const Plan& plan);
 
 struct Options {
   std::int64_t chunk_bytes = 0;

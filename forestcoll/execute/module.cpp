@@ -115,6 +115,7 @@ ResultRow launch(Engine& engine, const std::vector<std::uintptr_t>& addresses,
 
 Options options_of(std::int64_t chunk_bytes, std::int64_t slice_bytes, std::int64_t slot_bytes,
                    int slots, int type, int op, bool processes, int threads, double patience) {
+  if (!(patience >= 0)) throw std::invalid_argument("patience: no number of seconds");
   if (type < 0 || type >= static_cast<int>(type_names.size()) || op < 0 ||
       op >= static_cast<int>(reduction_names.size()))
     throw std::invalid_argument("unknown type or operation");

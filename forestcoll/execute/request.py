@@ -34,6 +34,11 @@ def _index(known: tuple[str, ...], word: str, what: str) -> int:
     return known.index(arguments.word(what, word, known))
 
 
+def element_bytes(dtype: str) -> int:
+    """Bytes of an element of that type, or UnsupportedError."""
+    return _engine.element_bytes(_index(DTYPES, dtype, "data type"))
+
+
 def kind(dtype: str, op: str) -> tuple[int, int]:
     """The engine's numbers of an element type and an operation, or UnsupportedError."""
     return _index(DTYPES, dtype, "data type"), _index(OPS, op, "operation")
