@@ -58,6 +58,28 @@ def describe(name: str) -> str:
     return f"{about.description} ({listed})" if listed else about.description
 
 
+def named(name: str, most: int) -> Topology | None:
+    """The catalogue's topology that has this name once it is expanded, all else by default.
+
+    None where no entry's name can be that (`dgx-a100-2` is `dgx-a100` with boxes=2), or a
+    parameter in it is above `most`.
+    """
+    for entry in names():
+        found = re.search(r"^name: *(\S+)", source(entry), re.MULTILINE)
+        pieces = re.split(r"\{(\w+)\}", found[1] if found else entry)
+        pattern = "".join(
+            f"(?P<{piece}>[0-9]+)" if i % 2 else re.escape(piece) for i, piece in enumerate(pieces)
+        )
+        settings = re.fullmatch(pattern, name)
+        if settings is None or any(len(v) > 9 or int(v) > most for v in settings.groups()):
+            continue
+        try:
+            return loads_topology(source(entry), entry, settings.groupdict())
+        except TopologyError:  # fewer than the entry wants
+            continue
+    return None
+
+
 def topology_of(given: object) -> Topology:
     """What a caller gives for a topology: one, a name of the catalogue, or the path of a file.
 

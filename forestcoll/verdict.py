@@ -12,8 +12,13 @@ from forestcoll.topology.numbers import decimal
 if TYPE_CHECKING:
     from forestcoll.choose import PlanFormat
     from forestcoll.forest import Forest
+    from forestcoll.graph import CapacityGraph
     from forestcoll.program import Program
     from forestcoll.verify import Verified
+
+
+MOST_NODES = 4096
+"""Of a graph that is compared with the catalogue's: larger ones take seconds to expand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +39,7 @@ def verify_text(text: str, source: str) -> Verdict:
     text = arguments.text("text", text)
     arguments.path("source", source)
     if _looks_like_forest(text):
-        return _verify_forest(text, source)
+        return verify_forest(text, source)[1]
     if _looks_like_groups(text):
         return _verify_groups(text, source)
     return _verify_plan(text, source)
@@ -53,7 +58,8 @@ def _looks_like_groups(text: str) -> bool:
     return '"forestcoll.groups/' in text[:4096]
 
 
-def _verify_forest(text: str, source: str) -> Verdict:
+def verify_forest(text: str, source: str) -> tuple[Forest, Verdict]:
+    """The forest of a file, and what could be proven of it; ForestError if it is wrong."""
     from forestcoll import certificate, forest_file
 
     forest, stated = forest_file.parse(text, source)
@@ -75,9 +81,13 @@ def _verify_forest(text: str, source: str) -> Verdict:
     else:
         percent = float(100 * algbw / bound)
         lines.append(f"bound {bound} = {decimal(bound)} GB/s holds: at least {percent:.2f} %")
+    known = catalogued(forest.graph, forest.name)
+    if known is False:
+        lines.append(differs(forest.name))
     figures: dict[str, object] = {
         "collective": forest.collective.value,
         "topology": forest.name,
+        "catalogue": known,
         "ranks": forest.n,
         "trees": len(forest.trees) * forest.images,
         "representatives": len(forest.trees),
@@ -86,7 +96,48 @@ def _verify_forest(text: str, source: str) -> Verdict:
         "bound": None if bound is None else str(bound),
         "optimal": bound == algbw,
     }
-    return Verdict("forest", lines, figures)
+    return forest, Verdict("forest", lines, figures)
+
+
+def catalogued(graph: CapacityGraph, name: str) -> bool | None:
+    """Whether a graph is what the catalogue calls by that name; None where it knows no such name.
+
+    Nodes, kinds and bandwidths are compared, with the same ranks. None also for graphs of more than
+    MOST_NODES.
+    """
+    from forestcoll import catalog
+    from forestcoll.errors import TopologyError
+    from forestcoll.graph import CapacityGraph
+
+    topology = catalog.named(name, graph.n) if graph.n <= MOST_NODES else None
+    if topology is None:
+        return None
+    ranks = [graph.names[node] for node in graph.ranks]
+    spare = sum(graph.gpu) > len(ranks)
+    try:
+        ours = CapacityGraph.from_topology(topology, ranks, "all" if spare else "none")
+    except TopologyError:  # other GPUs
+        return False
+    return _facts(graph) == _facts(ours)
+
+
+def differs(name: str) -> str:
+    """What is to be said of a graph that is not what the catalogue calls by its name."""
+    return (
+        f"note: the topology is named {name}, but its nodes or links differ from the catalogue's "
+        f"{name}"
+    )
+
+
+def _facts(graph: CapacityGraph) -> tuple[object, object]:
+    """What nodes there are, and what links, whatever their order."""
+    nodes = zip(graph.names, graph.gpu, graph.multicast, graph.aggregation, strict=True)
+    names = graph.names
+    links = {
+        (names[u], names[v]): capacity * graph.unit
+        for u, v, capacity in zip(graph.tail, graph.head, graph.capacity, strict=True)
+    }
+    return set(nodes), links
 
 
 def _counted(forest: Forest) -> str:

@@ -64,11 +64,12 @@ ALLOWED: dict[str, set[str]] = {
     | {"targets", "solver", "choose", "certificate", "forest_file", "lower", "verify", "plans"}
     | {"budget", "catalog", "fabric", "latency", "wishes"},
     "degrade": FOREST | {"edit", "solver", "pipeline"},
-    "verdict": FOREST | {"certificate", "choose", "forest_file", "groups_file", "plans", "verify"},
+    "verdict": FOREST
+    | {"catalog", "certificate", "choose", "forest_file", "groups_file", "plans", "verify"},
     "predict": FOREST | {"forest_file", "lower", "pipeline", "targets"},
     "plan_set": FOREST
     | {"budget", "targets", "solver", "choose", "certificate", "forest_file", "lower", "plans"}
-    | {"latency", "lint", "pipeline", "powers", "verdict", "wishes"},
+    | {"latency", "lint", "pipeline", "powers", "verdict", "verify", "wishes"},
     "report": FOREST
     | {
         "difference",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,16 @@ from forestcoll.cli.completion import FileType, TopologyType, WordType
 from forestcoll.cli.guard import guarded, size_of
 from forestcoll.cli.hints import examples
 from forestcoll.cli.numbers import FiniteRange
-from forestcoll.cli.options import DTYPES, OPS, GpusType, SizeType, json_option, load, set_option
+from forestcoll.cli.options import (
+    DTYPES,
+    HOLDS,
+    OPS,
+    GpusType,
+    SizeType,
+    json_option,
+    load,
+    set_option,
+)
 from forestcoll.cli.talk import note, print_json, put, show_progress
 from forestcoll.errors import ForestCollError
 
@@ -36,11 +46,12 @@ MOST_SIZES = 1000
     epilog=examples(
         "forestcoll run out/dgx-a100-2.allreduce.mscclpp.json --size 64M",
         "forestcoll run PLAN -b 8 -e 1G -f 2 --dtype bfloat16 --csv rows.csv",
+        "forestcoll run set/ -b 1K -e 1G -f 4 --format mscclpp-json",
         "forestcoll run PLAN --engine gpu -b 1M -e 1G -f 4",
         "torchrun --nproc-per-node 8 --no-python forestcoll run PLAN --engine torch",
     )
 )
-@click.argument("plan", type=FileType(), metavar="PLAN")
+@click.argument("plan", type=FileType(), metavar="PLAN|DIR")
 @click.option(
     "--size",
     "sizes",
@@ -131,19 +142,20 @@ MOST_SIZES = 1000
 )
 @click.option("--csv", type=FileType(), metavar="FILE", help="Write the rows there as well.")
 @click.option("--force", is_flag=True, help="Overwrite that file.")
+@click.option(
+    "--format",
+    type=click.Choice(sorted(set(HOLDS.values()))),
+    help="Whose plans of a plan set run. Default: those that its index has first.",
+)
 @json_option
 def run(plan: str, as_json: bool, csv: str | None, force: bool, **options: Any) -> int:
     """Run a plan on this machine and check every element.
 
     Every rank has real buffers; the table and its options are those of nccl-tests: -b 8 -e 1G -f 2.
+    Of a plan set (the folder that synthesize --sizes wrote) each size runs the plan that serves it.
     """
     sizes = _sizes(options)
-    if options["topology"] and options["forest"]:
-        raise click.UsageError("--topology and --forest both say what to expect: give one")
-    if options["pairs"] and not options["topology"]:
-        raise click.UsageError("--set is for a --topology")
-    if options["gpus"] and options["engine"] != "gpu":
-        raise click.UsageError("--gpus is for --engine gpu")
+    _check_options(options)
     if csv is not None:
         writing.prepare([Path(csv)], force)
     first = True
@@ -152,51 +164,116 @@ def run(plan: str, as_json: bool, csv: str | None, force: bool, **options: Any) 
 
         first = torch_engine.join(options)
 
-    from forestcoll import plans
-    from forestcoll.report import nccl_tests, words
-
     with show_progress(f"reading {plan}"):
-        with guarded(plan, size_of(plan)):
-            program = plans.read_plan(Path(plan))
-        prediction = _prediction(program, Path(plan), options)
-    if program.style == "onesided" and options["op"] != "sum" and program.collective.reduces:
+        jobs = _jobs(Path(plan), sizes, options)
+    some = jobs[0].program
+    if some.style == "onesided" and options["op"] != "sum" and some.collective.reduces:
         note(f"MSCCL++'s own executor always sums; --op {options['op']} holds here only")
-    source = f"{words.exact(prediction.algbw)} GB/s, {prediction.source}" if prediction else ""
-    results: list[RunResult] = []
     try:
-        _measure(program, sizes, prediction, options, results)
+        for job in jobs:
+            _measure(job, options)
     except (ForestCollError, KeyboardInterrupt):
-        if results and first and not as_json:  # hours of smaller sizes, perhaps
-            put(nccl_tests.table(program, results, source))
+        if first and not as_json:  # hours of smaller sizes, perhaps
+            _print_tables(jobs)
         raise
+    results = [result for job in jobs for result in job.results]
+    wrong = any(result.wrong for result in results)
     if not first:  # the first rank speaks for all
-        return 1 if any(result.wrong for result in results) else 0
-    for text in dict.fromkeys(t for result in results for t in result.notes):
+        return int(wrong)
+    notes = [text for job in jobs for text in job.notes]
+    for text in dict.fromkeys(notes + [t for result in results for t in result.notes]):
         note(text)
+
+    from forestcoll.report import nccl_tests
+
     if csv is not None:
         writing.write_all({Path(csv): nccl_tests.csv(results)}, force)
     if as_json:
-        print_json(nccl_tests.summary(program, results, source))
+        found = [nccl_tests.summary(job.program, job.results, job.source) for job in jobs]
+        of_set = [{"plan": job.plan, **each} for job, each in zip(jobs, found, strict=True)]
+        print_json(of_set if jobs[0].of_set else found[0])
     else:
-        put(nccl_tests.table(program, results, source))
-    return 1 if any(result.wrong for result in results) else 0
+        _print_tables(jobs)
+    return int(wrong)
 
 
-def _measure(
-    program: Program,
-    sizes: list[int],
-    prediction: Prediction | None,
-    options: dict[str, Any],
-    results: list[RunResult],
-) -> None:
-    """A result for each size, added to `results`."""
+@dataclass(slots=True)
+class _Job:
+    """A plan, the sizes that it runs, and what came of them so far."""
+
+    plan: str
+    program: Program
+    prediction: Prediction | None
+    sizes: list[int]
+    notes: tuple[str, ...] = ()
+    of_set: bool = False
+    results: list[RunResult] = field(default_factory=list)
+
+    @property
+    def source(self) -> str:
+        """The predicted bandwidth, and where it comes from."""
+        from forestcoll.report import words
+
+        found = self.prediction
+        return f"{words.exact(found.algbw)} GB/s, {found.source}" if found else ""
+
+
+def _check_options(options: dict[str, Any]) -> None:
+    if options["topology"] and options["forest"]:
+        raise click.UsageError("--topology and --forest both say what to expect: give one")
+    if options["pairs"] and not options["topology"]:
+        raise click.UsageError("--set is for a --topology")
+    if options["gpus"] and options["engine"] != "gpu":
+        raise click.UsageError("--gpus is for --engine gpu")
+
+
+def _jobs(plan: Path, sizes: list[int], options: dict[str, Any]) -> list[_Job]:
+    """What is to be run: the plan of a file, or those of a set that serve the sizes."""
+    from forestcoll import plans
+
+    if not plan.is_dir():
+        if options["format"]:
+            raise click.UsageError("--format is for a plan set, a folder")
+        with guarded(str(plan), size_of(plan)):
+            program = plans.read_plan(plan)
+        return [_Job(str(plan), program, _prediction(program, plan, options), sizes)]
+    from forestcoll import plan_set
+    from forestcoll.execute.request import element_bytes
+
+    if not (plan / plan_set.INDEX).is_file():
+        raise ForestCollError(
+            f"{plan}: a directory without {plan_set.INDEX}, so no plan set; name one of its plans"
+        )
+    jobs = []
+    chosen = plan_set.choose_plans(plan, sizes, element_bytes(options["dtype"]), options["format"])
+    for each in chosen:
+        with guarded(str(each.file), len(each.text)):
+            program = plans.loads(each.text, source=str(each.file))
+        found = _prediction(program, each.file, options, each.forest)
+        jobs.append(_Job(str(each.file), program, found, list(each.sizes), each.notes, True))
+    return jobs
+
+
+def _print_tables(jobs: list[_Job]) -> None:
+    """A table for each plan that has run."""
+    from forestcoll.report import nccl_tests
+    from forestcoll.report.escape import escape
+
+    done = [job for job in jobs if job.results]
+    names = [f"# {escape(job.plan)}\n" if job.of_set else "" for job in done]
+    tables = [nccl_tests.table(j.program, j.results, j.source) for j in done]
+    put("\n".join(name + table for name, table in zip(names, tables, strict=True)))
+
+
+def _measure(job: _Job, options: dict[str, Any]) -> None:
+    """A result for each size, added to the job's."""
     from forestcoll.report import words
 
     # What links of a machine reach is no measure of this processor's memory.
-    reachable = None if options["engine"] == "cpu" else prediction
+    reachable = None if options["engine"] == "cpu" else job.prediction
     engines = {"cpu": _cpu_engine, "gpu": _gpu_engine, "torch": _torch_engine}
-    with engines[options["engine"]](program, options) as engine:
-        for size in sizes:
+    with engines[options["engine"]](job.program, options) as engine:
+        for size in job.sizes:
             # ranks that torchrun started share a terminal: none of them draws on it
             alone = options["engine"] != "torch"
             with show_progress(f"running {words.size(size)}") if alone else nullcontext():
@@ -208,7 +285,7 @@ def _measure(
                     warmup=options["warmup"],
                     check=bool(options["check"]),
                 )
-            results.append(result.predicted(reachable.microseconds) if reachable else result)
+            job.results.append(result.predicted(reachable.microseconds) if reachable else result)
 
 
 @contextmanager
@@ -267,7 +344,10 @@ def _steps(low: int, high: int, factor: int | None, step: int | None) -> Iterato
         size = size + step if step else size * (factor or 2)
 
 
-def _prediction(program: Program, plan: Path, options: dict[str, Any]) -> Prediction | None:
+def _prediction(
+    program: Program, plan: Path, options: dict[str, Any], forest: Path | None = None
+) -> Prediction | None:
+    """By the options, else by the plan's `forest`, else by the file that lies beside it."""
     from forestcoll import predict
 
     try:
@@ -278,6 +358,8 @@ def _prediction(program: Program, plan: Path, options: dict[str, Any]) -> Predic
     except ForestCollError as error:
         option = "--topology" if options["topology"] else "--forest"
         raise type(error)(f"{option}: {error}") from error
+    if forest is not None:
+        return predict.by_forest(program, forest)
     found, text = predict.beside(program, plan)
     if text:
         note(text)

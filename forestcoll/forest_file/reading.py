@@ -21,6 +21,7 @@ from forestcoll.forest_file.model import (
     SymmetryModel,
     TopologyModel,
 )
+from forestcoll.forest_file.writing import cut_value
 from forestcoll.graph import CapacityGraph
 from forestcoll.input_limits import (
     FOREST_DIGITS,
@@ -42,7 +43,10 @@ def parse(text: str, source: str = "forest") -> tuple[Forest, Fraction]:
     """(forest, the algbw that the file states), without comparing the two."""
     model = parse_model(ForestModel, "forest", text, source)
     try:
-        return _forest(model), _fraction(model.algbw)
+        forest = _forest(model)
+        if model.bound is not None:
+            _check_plain_cut(model.bound, forest)
+        return forest, _fraction(model.algbw)
     except (ForestError, TopologyError) as e:
         raise ForestError(f"{source}: {e}") from None
 
@@ -142,6 +146,31 @@ def _forest(model: ForestModel) -> Forest:
     )
 
 
+_DUAL = {"algbw", "method", "cut", "optimum", "parts", "weights", "potentials"}
+_CLAIMS = {
+    "cut": {"algbw", "method", "cut"},
+    "partition": {"algbw", "method", "parts"},
+    "linear-program": _DUAL | {"phases", "reduce_potentials", "symmetries"},
+}
+"""The fields of a bound by each method."""
+
+
+def _check_plain_cut(model: BoundModel, forest: Forest) -> None:
+    """ForestError unless the plain cut beside a linear program's optimum is worth what it says."""
+    if model.method != "linear-program" or (model.optimum is None and model.cut is None):
+        return
+    if model.optimum is None or model.cut is None:
+        raise ForestError("bound: optimum and cut come together")
+    ids = {name: v for v, name in enumerate(forest.graph.names)}
+    cut = frozenset(ids[name] for name in model.cut if name in ids)
+    inside = len(cut & set(forest.graph.ranks))
+    if len(cut) != len(model.cut) or not 0 < inside < forest.n or not forest.graph.held(cut):
+        raise ForestError("bound.cut: must part the ranks in two, each node named once")
+    value = cut_value(forest, cut)
+    if value != _fraction(model.algbw):
+        raise ForestError(f"bound.algbw: states {model.algbw}, its cut gives {value}")
+
+
 def _read_bound(model: BoundModel, node: Callable[[str, str], int], graph: CapacityGraph) -> Bound:
     def part(ids: list[str]) -> frozenset[int]:
         return frozenset(node(v, "bound") for v in ids)
@@ -155,6 +184,9 @@ def _read_bound(model: BoundModel, node: Callable[[str, str], int], graph: Capac
             image[node(v, "bound")] = node(to, "bound")
         return Symmetry(tuple(image), alike.turned)
 
+    for field in sorted(model.model_fields_set - _CLAIMS[model.method]):
+        if getattr(model, field) is not None:
+            raise ForestError(f"bound.{field}: a bound by the method {model.method!r} has none")
     parts = [model.cut] if model.method == "cut" else model.parts
     if parts is None or parts == [None]:
         raise ForestError(f"bound: method {model.method!r} without its node sets")

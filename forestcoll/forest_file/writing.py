@@ -118,7 +118,7 @@ def _bound(forest: Forest, bound: Bound) -> dict[str, object]:
     allreduce = forest.collective is Collective.ALLREDUCE
     if bound.method == "linear-program" and not (forest.collective.rooted or allreduce):
         # A reader who knows cuts only finds a true one, above the optimum that the dual proves.
-        value, number = min((_cut_value(forest, part), i) for i, part in enumerate(bound.parts))
+        value, number = min((cut_value(forest, part), i) for i, part in enumerate(bound.parts))
         out |= {"algbw": str(value), "cut": parts[number], "optimum": str(bound.algbw)}
     out["parts"] = parts
     if bound.method == "linear-program":
@@ -137,8 +137,8 @@ def _bound(forest: Forest, bound: Bound) -> dict[str, object]:
     return out
 
 
-def _cut_value(forest: Forest, part: frozenset[int]) -> Fraction:
-    """N times what crosses the cut in GB/s, divided by its ranks."""
+def cut_value(forest: Forest, part: frozenset[int]) -> Fraction:
+    """GB/s: N times what crosses the cut, divided by its ranks; with shares, by what they hold."""
     graph = forest.graph
     rest = frozenset(range(graph.n)) - part
     crossing = graph.leaving(part if forest.collective is Collective.ALLGATHER else rest)

@@ -3,6 +3,8 @@
 estimate   how long a plan takes for how many bytes, and which is quickest where
 make       topology -> forests and plans for all sizes
 index      the index file: what is served, and what is not
+claims     what the index says, beside what is so
+lookup     which plan serves which size
 check      a directory proven right, as the runtime looks plans up
 """
 
@@ -10,6 +12,18 @@ from __future__ import annotations
 
 from forestcoll.plan_set.check import Verdict, check, files_named
 from forestcoll.plan_set.index import INDEX, files_of
+from forestcoll.plan_set.lookup import Chosen, choose_plans
 from forestcoll.plan_set.make import Entry, PlanSet, make
 
-__all__ = ["INDEX", "Entry", "PlanSet", "Verdict", "check", "files_named", "files_of", "make"]
+__all__ = [
+    "INDEX",
+    "Chosen",
+    "Entry",
+    "PlanSet",
+    "Verdict",
+    "check",
+    "choose_plans",
+    "files_named",
+    "files_of",
+    "make",
+]

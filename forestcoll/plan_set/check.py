@@ -6,26 +6,29 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
 
 from forestcoll import pipeline, plans, verdict
 from forestcoll.errors import ForestCollError, PlanError
 from forestcoll.input_limits import PLAN_BYTES
 from forestcoll.lint import Told, lint
-from forestcoll.lower import usage
+from forestcoll.plan_set import claims
 from forestcoll.plan_set.index import (
     FOREST_SUFFIX,
     FORESTS,
     INDEX,
     SUFFIX,
+    ForestFile,
     Index,
     PlanFile,
     Runtime,
     digest,
     loads,
-    multiple_of,
-    place_of,
 )
-from forestcoll.program import Collective, Program
+from forestcoll.program import Collective
+
+if TYPE_CHECKING:
+    from forestcoll.forest import Forest
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,32 +42,31 @@ class Verdict:
 def check(directory: Path) -> Verdict:
     """What is proven of the set in `directory`.
 
-    Every forest and plan that the index names is there as it says, right, and within its runtime's
-    rules; the ranges of a runtime follow each other without gap or overlap from the index's
-    smallest size to where it says that the runtime ends; and no other file lies where the runtime
-    looks. Raises PlanError or ForestError, with the file.
+    Every forest and plan that the index names is there, right, within its runtime's rules, a plan
+    of its forest, and all that the index says of it is so; the forests are of one machine; the
+    ranges of a runtime follow each other without gap or overlap from the index's smallest size to
+    where it says that the runtime ends; and no other file lies where the runtime looks. Raises
+    PlanError or ForestError, with the file.
     """
-    index = loads(_text(directory / INDEX), str(directory / INDEX))
+    index, where = read_index(directory), str(directory / INDEX)
     collective = pipeline.parse_collective(index.collective)
     lines = [f"{collective} on {index.topology}, {index.ranks} ranks: plans for each size"]
-    for forest in index.forests:
-        text = _same(directory, forest.file, forest.sha256)
-        figures = verdict.verify_text(text, str(directory / forest.file)).figures
-        for what, said in (("algbw", forest.algbw), ("height", forest.height)):
-            if str(figures[what]) != str(said):
-                raise PlanError(
-                    f"{directory / forest.file}: its {what} is {figures[what]}; {INDEX} says {said}"
-                )
-    known = {forest.file for forest in index.forests}
+    claims.compare(where, claims.of_set(index))
+    forests = {f.file: _check_forest(directory, index, collective, f) for f in index.forests}
+    claims.check_one_machine(str(directory), forests)
+    known = verdict.catalogued(next(iter(forests.values())).graph, index.topology)
+    if known is False:
+        lines.append(verdict.differs(index.topology))
     for runtime in index.runtimes:
         for plan in runtime.plans:
             _inside(directory, plan.file)
         _check_ranges(directory, index, runtime)
+        claims.compare(f"{where}: {runtime.format}", claims.of_runtime(index, collective, runtime))
         _check_alone(directory, runtime)
         for plan in runtime.plans:
-            if plan.forest not in known:
-                raise PlanError(f"{directory / INDEX}: {plan.file}: no forest {plan.forest}")
-            _check_plan(directory, index, collective, runtime, plan)
+            if plan.forest not in forests:
+                raise PlanError(f"{where}: {plan.file}: no forest {plan.forest}")
+            _check_plan(directory, index, collective, runtime, plan, forests[plan.forest])
         last = runtime.plans[-1].max_bytes
         lines.append(
             f"{runtime.format}: {len(runtime.plans)} plans, each right and within the rules of "
@@ -80,6 +82,11 @@ def check(directory: Path) -> Verdict:
         },
     }
     return Verdict(lines, figures)
+
+
+def read_index(directory: Path) -> Index:
+    """The index of the set in `directory`; PlanError where there is none, or it is none."""
+    return loads(_text(directory / INDEX), str(directory / INDEX))
 
 
 def files_named(index: Path) -> dict[Path, str]:
@@ -152,45 +159,41 @@ def _check_alone(directory: Path, runtime: Runtime) -> None:
             )
 
 
+def _check_forest(
+    directory: Path, index: Index, collective: Collective, stated: ForestFile
+) -> Forest:
+    source = str(directory / stated.file)
+    if PurePosixPath(stated.file).parent.as_posix() != FORESTS:
+        raise PlanError(f"{source}: does not lie in {FORESTS}")
+    forest, _ = verdict.verify_forest(read_same(directory, stated.file, stated.sha256), source)
+    claims.compare(source, claims.of_forest(index, collective, stated, forest))
+    return forest
+
+
 def _check_plan(
-    directory: Path, index: Index, collective: Collective, runtime: Runtime, plan: PlanFile
-) -> None:
-    source = str(directory / plan.file)
-    if Path(plan.file).parent.as_posix() != runtime.directory:
-        raise PlanError(f"{source}: does not lie in {runtime.directory}")
-    text = _same(directory, plan.file, plan.sha256)
-    program = plans.loads(text, source=source, format=runtime.format)
-    for what, said, found in _claims(index, collective, runtime, plan, program, text):
-        if said != found:
-            raise PlanError(f"{source}: {what} is {found}; {INDEX} says {said}")
-    told = Told(collective=collective)
-    report = lint(text, source, runtime.target, told=told, sms=index.sms)
-    if not report.ok:
-        raise PlanError(f"{source}: {report.findings[0]}")
-
-
-def _claims(
+    directory: Path,
     index: Index,
     collective: Collective,
     runtime: Runtime,
     plan: PlanFile,
-    program: Program,
-    text: str,
-) -> Iterator[tuple[str, object, object]]:
-    """(what, what the index says, what the plan says)."""
-    first = program.ranks[0]
-    used = usage(program)
-    in_place, out_of_place = place_of(runtime.format, text, program.in_place, program.out_of_place)
-    yield "the collective", collective, program.collective
-    yield "the number of ranks", index.ranks, program.n
-    yield "the protocol", plan.protocol, program.protocol
-    yield "the smallest size", plan.min_bytes, program.min_bytes
-    yield "the largest size", plan.max_bytes, program.max_bytes
-    chunks = max(first.input_chunks, first.output_chunks)
-    yield "the multiple", plan.multiple, multiple_of(runtime.format, chunks)
-    yield "the number of thread blocks", plan.thread_blocks, used.thread_blocks
-    yield "whether it serves in place", runtime.in_place, in_place
-    yield "whether it serves out of place", runtime.out_of_place, out_of_place
+    forest: Forest,
+) -> None:
+    source = str(directory / plan.file)
+    if PurePosixPath(plan.file).parent.as_posix() != runtime.directory:
+        raise PlanError(f"{source}: does not lie in {runtime.directory}")
+    text = read_same(directory, plan.file, plan.sha256)
+    program = plans.loads(text, source=source, format=runtime.format)
+    claims.compare(source, claims.of_plan(index, collective, runtime, plan, program, text))
+    root = forest.root if forest.root >= 0 else None
+    told = Told(collective=collective, root=root)
+    report = lint(text, source, runtime.target, told=told, sms=index.sms)
+    if not report.ok or report.program is None or report.verified is None:
+        raise PlanError(f"{source}: {report.findings[0]}")
+    made = claims.of_plan_and_forest(plan, report.program, report.verified, forest)
+    try:
+        claims.compare(source, made)
+    except PlanError as error:
+        raise PlanError(str(error) if source in str(error) else f"{source}: {error}") from None
 
 
 def _served(runtime: Runtime) -> Iterator[str]:
@@ -201,7 +204,7 @@ def _served(runtime: Runtime) -> Iterator[str]:
         )
 
 
-def _same(directory: Path, file: str, sha256: str) -> str:
+def read_same(directory: Path, file: str, sha256: str) -> str:
     """The text of a file of the set, once it is the one that the index means."""
     path = directory / _inside(directory, file)
     text = _text(path)

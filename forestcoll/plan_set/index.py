@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 INDEX = "index.json"
 FORMAT: Final = "forestcoll.plan-set/1"
+TYPES: Final = "all that the runtime has"
 OPERATIONS: Final = {
     "msccl-xml": ("sum", "prod", "min", "max"),
     "mscclpp-json": ("sum",),
@@ -230,21 +231,36 @@ def chunks_of(entry: Entry) -> int:
     return max(first.input_chunks, first.output_chunks)
 
 
+def gaps(
+    low: int, high: int, first: int, multiple: Multiple, end: int
+) -> list[tuple[int, int | None, str]]:
+    """(from, to or None, why): sizes in bytes that no plan of a runtime serves, ascending.
+
+    The set is for `low` to `high`; the first plan begins at `first` and serves multiples of
+    `multiple`, the last one ends at `end`.
+    """
+    outside = "outside of --sizes"
+    found: list[tuple[int, int | None, str]] = [(1, low - 1, outside)] if low > 1 else []
+    if multiple.count > first:
+        why = f"fewer than the {multiple.count} {multiple.unit} that the first plan needs"
+        found.append((first, multiple.count - 1, why))
+    if end < high:
+        found.append((end + 1, high, "beyond what the runtime's plans serve"))
+    return [*found, (high + 1, None, outside)]
+
+
 def _runtime(made: PlanSet, plans: Plans, listed: tuple[PlanFile, ...]) -> Runtime:
     first = plans.entries[0]
     in_place, out_of_place = place_of(
         plans.format, first.text, first.program.in_place, first.program.out_of_place
     )
     reduces = Collective(made.collective).reduces
-    gaps = [NotServed(min_bytes=g.low, max_bytes=g.high, why=g.why) for g in plans.unserved]
-    least = multiple_of(plans.format, chunks_of(first))
-    if least.count > first.low:
-        why = f"fewer than the {least.count} {least.unit} that the first plan needs"
-        gaps.insert(0, NotServed(min_bytes=first.low, max_bytes=least.count - 1, why=why))
-    outside = "outside of --sizes"
-    if made.low > 1:
-        gaps.insert(0, NotServed(min_bytes=1, max_bytes=made.low - 1, why=outside))
-    gaps.append(NotServed(min_bytes=made.high + 1, max_bytes=None, why=outside))
+    why = {(gap.low, gap.high): gap.why for gap in plans.unserved}
+    multiple, end = multiple_of(plans.format, chunks_of(first)), plans.entries[-1].high
+    missing = [
+        NotServed(min_bytes=low, max_bytes=high, why=why.get((low, high), text))
+        for low, high, text in gaps(made.low, made.high, first.low, multiple, end)
+    ]
     return Runtime(
         format=plans.format,
         directory=plans.format,
@@ -252,8 +268,8 @@ def _runtime(made: PlanSet, plans: Plans, listed: tuple[PlanFile, ...]) -> Runti
         in_place=in_place,
         out_of_place=out_of_place,
         operations=OPERATIONS[plans.format] if reduces else (),
-        types="all that the runtime has",
+        types=TYPES,
         lookup=LOOKUP[plans.format],
         plans=listed,
-        not_served=tuple(gaps),
+        not_served=tuple(missing),
     )

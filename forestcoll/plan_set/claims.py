@@ -1,0 +1,167 @@
+"""What an index says, one by one, beside what its forests and plans are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+from forestcoll.errors import ForestCollError, PlanError
+from forestcoll.lower import usage
+from forestcoll.plan_set.estimate import line_of
+from forestcoll.plan_set.index import (
+    INDEX,
+    LOOKUP,
+    OPERATIONS,
+    TYPES,
+    ForestFile,
+    Index,
+    PlanFile,
+    Runtime,
+    gaps,
+    multiple_of,
+    place_of,
+)
+from forestcoll.targets import TARGETS
+from forestcoll.verify import link_loads
+
+if TYPE_CHECKING:
+    from forestcoll.forest import Forest
+    from forestcoll.program import Collective, Program
+    from forestcoll.verify import Verified
+
+Claim = tuple[str, object, object]
+"""(what, what the index says, what is so)."""
+
+
+def compare(source: str, claims: Iterator[Claim]) -> None:
+    """PlanError for the first claim of the index that is not so."""
+    for what, said, found in claims:
+        if said != found:
+            raise PlanError(f"{source}: {what} is {_shown(found)}; {INDEX} says {_shown(said)}")
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, tuple):
+        return ", ".join(map(_shown, value)) or "nothing"
+    return "none" if value is None else str(value)
+
+
+def of_set(index: Index) -> Iterator[Claim]:
+    """Of the index by itself: nothing stands twice, and there are plans of forests."""
+    files = [forest.file for forest in index.forests]
+    files += [plan.file for runtime in index.runtimes for plan in runtime.plans]
+    yield "the number of times that a file is named", max(map(files.count, files), default=0), 1
+    formats = [runtime.format for runtime in index.runtimes]
+    yield "the number of runtimes of a format", max(map(formats.count, formats), default=0), 1
+    used = {plan.forest for runtime in index.runtimes for plan in runtime.plans}
+    spare = next((f.file for f in index.forests if f.file not in used), None)
+    yield "the forest without a plan", spare, None
+
+
+def of_forest(
+    index: Index, collective: Collective, stated: ForestFile, forest: Forest
+) -> Iterator[Claim]:
+    """Of a forest: what it is for, and its figures."""
+    root = forest.graph.names[forest.graph.ranks[forest.root]] if forest.root >= 0 else None
+    yield "the topology", index.topology, forest.name
+    yield "the collective", collective, forest.collective
+    yield "the number of ranks", index.ranks, forest.n
+    yield "the root", index.root, root
+    yield "its algbw", stated.algbw, str(forest.algbw)
+    yield "its height", stated.height, forest.height
+    yield "its number of trees per root", stated.trees_per_root, forest.trees_per_root
+
+
+def check_one_machine(directory: str, forests: Mapping[str, Forest]) -> None:
+    """PlanError where two forests are not of the same graph."""
+    first = next(iter(forests.items()), None)
+    for file, forest in forests.items():
+        if first is not None and forest.graph != first[1].graph:
+            raise PlanError(
+                f"{directory}/{file}: its machine is another than that of {first[0]}: nodes, links "
+                "or ranks differ"
+            )
+
+
+def of_runtime(index: Index, collective: Collective, runtime: Runtime) -> Iterator[Claim]:
+    """Of a runtime: whose it is, where its plans lie, what it can do, what it does not serve."""
+    known = [name for name, target in TARGETS.items() if target.format == runtime.format]
+    yield f"one of {', '.join(known)}: the target", runtime.target, _one_of(runtime.target, known)
+    yield "the directory", runtime.directory, runtime.format
+    able = OPERATIONS[runtime.format] if collective.reduces else ()
+    yield "the list of operations", runtime.operations, able
+    yield "the list of types", runtime.types, TYPES
+    yield "the way plans are looked up", runtime.lookup, LOOKUP[runtime.format]
+    first, last = runtime.plans[0], runtime.plans[-1]
+    found = gaps(index.min_bytes, index.max_bytes, first.min_bytes, first.multiple, last.max_bytes)
+    said = tuple((gap.min_bytes, gap.max_bytes) for gap in runtime.not_served)
+    yield "what is not served (bytes)", said, tuple((low, high) for low, high, _ in found)
+    silent = [gap.min_bytes for gap in runtime.not_served if not gap.why.strip()]
+    yield "the size that is not served without a reason", next(iter(silent), None), None
+
+
+def _one_of(word: str, known: list[str]) -> str:
+    return word if word in known else known[0]
+
+
+def of_plan(
+    index: Index,
+    collective: Collective,
+    runtime: Runtime,
+    plan: PlanFile,
+    program: Program,
+    text: str,
+) -> Iterator[Claim]:
+    """Of a plan: what its file says too."""
+    first = program.ranks[0]
+    used = usage(program)
+    in_place, out_of_place = place_of(runtime.format, text, program.in_place, program.out_of_place)
+    yield "the collective", collective, program.collective
+    yield "the number of ranks", index.ranks, program.n
+    yield "the protocol", plan.protocol, program.protocol
+    yield "the smallest size", plan.min_bytes, program.min_bytes
+    yield "the largest size", plan.max_bytes, program.max_bytes
+    chunks = max(first.input_chunks, first.output_chunks)
+    yield "the multiple", plan.multiple, multiple_of(runtime.format, chunks)
+    yield "the number of thread blocks", plan.thread_blocks, used.thread_blocks
+    yield "the number of steps", plan.steps, used.steps
+    yield "the number of channels", plan.channels, used.channels
+    yield "whether it serves in place", runtime.in_place, in_place
+    yield "whether it serves out of place", runtime.out_of_place, out_of_place
+
+
+def of_plan_and_forest(
+    plan: PlanFile, program: Program, verified: Verified, forest: Forest
+) -> Iterator[Claim]:
+    """Of a plan that has been run: that it is one of its forest, and what is estimated of it.
+
+    The latencies of the links stand in no file of the set: the estimate's is held against the least
+    that it can be, with links that take no time.
+    """
+    yield "the root", forest.root, verified.root
+    try:
+        link_loads(program, forest)
+    except ForestCollError as error:
+        raise PlanError(f"no plan of {plan.forest}: {error}") from None
+    yield "the number of instances", plan.instances, _instances(plan, verified, forest)
+    names = forest.graph.names
+    ends = zip(forest.graph.tail, forest.graph.head, strict=True)
+    line = line_of(forest, plan.protocol, {(names[u], names[v]): Fraction(0) for u, v in ends})
+    yield "the estimated algbw", _fraction(plan.algbw), Fraction(line.algbw)
+    stated = _fraction(plan.latency)
+    yield "the estimated latency", stated, max(stated or Fraction(0), line.latency)
+
+
+def _instances(plan: PlanFile, verified: Verified, forest: Forest) -> int:
+    """What is stated, if that can be: every tree's chunks are cut into as many parts."""
+    units = Fraction(verified.chunks, forest.total)
+    possible = plan.instances > 0 and (units / plan.instances).denominator == 1
+    return plan.instances if possible else 1
+
+
+def _fraction(text: str) -> Fraction | None:
+    try:
+        return Fraction(text)
+    except (ValueError, ZeroDivisionError):
+        return None
