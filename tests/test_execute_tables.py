@@ -116,7 +116,7 @@ def test_tables_that_are_wrong_do_not_crash(what: str) -> None:
         ("instructions", 0, 3, 81, r"instructions\[0\]: operands that are not there"),
         ("instructions", 0, 6, 1, r"instructions\[0\]: dependencies that are not there"),
         ("instructions", 0, 13, 5, r"instructions\[0\]: no such loop"),
-        ("operands", 0, 1, 3, r"operands\[0\]: no such buffer"),
+        ("operands", 0, 1, 6, r"operands\[0\]: no such buffer"),
         ("operands", 0, 2, -1, r"operands\[0\]: chunks that no buffer has"),
         ("operands", 0, 3, 5, r"instructions\[\d+\]: operands of different lengths"),
         ("blocks", 0, 2, 1000, r"blocks\[0\]: instructions that are not there"),

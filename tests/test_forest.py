@@ -204,7 +204,7 @@ def test_no_forest_at_all(text: str, message: str) -> None:
         forest_file.loads(text)
 
 
-def test_unbalanced_switch_states_a_cut_and_the_optimum(tmp_path: Path) -> None:
+def unbalanced() -> Forest:
     """One link in and two out: no cut is reachable, the dual proves the optimum."""
     bandwidths = {(0, 3): 10, (3, 1): 10, (3, 2): 10, (1, 0): 7, (2, 0): 7, (1, 2): 3, (2, 1): 3}
     graph = CapacityGraph.from_bandwidths(
@@ -215,7 +215,42 @@ def test_unbalanced_switch_states_a_cut_and_the_optimum(tmp_path: Path) -> None:
         ranks=(0, 1, 2),
         bandwidths={pair: Fraction(b) for pair, b in bandwidths.items()},
     )
-    forest = solver.solve(graph, Collective.ALLGATHER, name="asymmetric")
+    return solver.solve(graph, Collective.ALLGATHER, name="asymmetric")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"algbw": "99"}, "bound.algbw: states 99, its cut gives "),
+        ({"cut": None}, "bound: optimum and cut come together"),
+        ({"optimum": None}, "bound: optimum and cut come together"),
+        ({"cut": ["g0", "g0"]}, "bound.cut: must part the ranks in two, each node named once"),
+        ({"cut": ["w"]}, "bound.cut: must part the ranks in two"),
+        ({"cut": ["g0", "g1", "g2"]}, "bound.cut: must part the ranks in two"),
+        ({"cut": ["g0", "x"]}, "bound.cut: must part the ranks in two"),
+    ],
+)
+def test_a_cut_beside_the_optimum_is_checked_too(change: dict[str, Any], message: str) -> None:
+    file = json.loads(forest_file.dumps(unbalanced()))
+    forest_file.loads(json.dumps(file))
+    file["bound"] |= change
+    with pytest.raises(ForestError, match=message):
+        forest_file.loads(json.dumps(file))
+
+
+@pytest.mark.parametrize(
+    ("claim", "value"), [("parts", [["gpu0"]]), ("optimum", "5"), ("weights", ["1"])]
+)
+def test_a_bound_claims_nothing_that_its_method_does_not_use(claim: str, value: Any) -> None:
+    file = json.loads(forest_file.dumps(solver.solve(star(), Collective.ALLGATHER, name="star")))
+    assert file["bound"]["method"] == "cut"
+    file["bound"][claim] = value
+    with pytest.raises(ForestError, match=f"bound.{claim}: a bound by the method 'cut' has none"):
+        forest_file.loads(json.dumps(file))
+
+
+def test_unbalanced_switch_states_a_cut_and_the_optimum(tmp_path: Path) -> None:
+    forest = unbalanced()
     assert forest.bound is not None
     assert forest.bound.method == "linear-program"
     assert forest.algbw == forest.bound.algbw == 12

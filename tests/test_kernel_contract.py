@@ -91,7 +91,7 @@ SQUARE: dict[str, Any] = {
     [
         ({"supply": [1, 1, 0, 0]}, "a node that is no sink has a supply"),
         ({"sinks": [0, 2, 2]}, "a sink is named twice"),
-        ({"supply": [1, 0, 2, 0]}, "the links cannot carry the supply to every sink"),
+        ({"supply": [3, 0, 0, 0]}, "the links cannot carry the supply to every sink"),
         ({"capacity": [2, 2, 2, 1]}, "a relay does not send as much as it receives"),
         ({"head": [1, 2, 3, 3]}, "an arc ends where it starts"),
         ({"capacity": [LARGE, 0, 0, 0]}, r"capacities add up to 2\^62 or more"),
@@ -110,7 +110,7 @@ def test_what_relays_cannot_be_removed_from(change: dict[str, Any], message: str
 @pytest.mark.parametrize(
     ("supply", "sinks", "message"),
     [
-        ([2, 0, 1, 0], [0, 2], "the links cannot carry the supply to every sink"),
+        ([3, 0, 0, 0], [0, 2], "the links cannot carry the supply to every sink"),
         ([1, 1, 0, 0], [0, 2], "a node that is no sink has a supply"),
         ([1, 0, 1, 0], [0, 0], "a sink is named twice"),
         ([1, 0, 1, 0], [0], "a node that is no sink has a supply"),

@@ -6,6 +6,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <cmath>
 #include <cstring>
 #include <stdexcept>
 #include <tuple>
@@ -115,7 +116,7 @@ ResultRow launch(Engine& engine, const std::vector<std::uintptr_t>& addresses,
 
 Options options_of(std::int64_t chunk_bytes, std::int64_t slice_bytes, std::int64_t slot_bytes,
                    int slots, int type, int op, bool processes, int threads, double patience) {
-  if (!(patience >= 0)) throw std::invalid_argument("patience: no number of seconds");
+  if (std::isnan(patience)) throw std::invalid_argument("patience: no number of seconds");
   if (type < 0 || type >= static_cast<int>(type_names.size()) || op < 0 ||
       op >= static_cast<int>(reduction_names.size()))
     throw std::invalid_argument("unknown type or operation");
