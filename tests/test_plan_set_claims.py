@@ -270,7 +270,7 @@ def test_folders_that_cannot_run(
     allreduce: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, _, err = call(capsys, "run", str(tmp_path))
-    assert (code, "a directory without index.json, so no plan set" in err) == (1, True)
+    assert (code, "as a directory has no index.json of a plan set" in err) == (1, True)
     plan = next((allreduce / "msccl-xml").iterdir())
     code, _, err = call(capsys, "run", str(plan), "--format", "msccl-xml")
     assert (code, "--format is for a plan set, a folder" in err) == (2, True)

@@ -242,7 +242,8 @@ def _jobs(plan: Path, sizes: list[int], options: dict[str, Any]) -> list[_Job]:
 
     if not (plan / plan_set.INDEX).is_file():
         raise ForestCollError(
-            f"{plan}: a directory without {plan_set.INDEX}, so no plan set; name one of its plans"
+            f"{plan}: is not a regular file, and as a directory has no {plan_set.INDEX} of a plan "
+            "set; name a plan"
         )
     jobs = []
     chosen = plan_set.choose_plans(plan, sizes, element_bytes(options["dtype"]), options["format"])
