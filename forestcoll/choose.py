@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Literal
 
 from forestcoll.budget import Costs
 from forestcoll.errors import PlanError, UnsupportedError
-from forestcoll.fabric import copies
 from forestcoll.program import Collective
 from forestcoll.sizes import Sizes
 from forestcoll.targets import Target
@@ -224,13 +223,13 @@ class Chooser:
         """The programs with as many instances as keep the links busy, and where they do not."""
         if self.wishes.instances != "auto" or not programs:
             return programs, []
-        from forestcoll.lower import filled
+        from forestcoll.lower import fill
 
         found: dict[PlanFormat, Program] = {}
         notes = []
         with self._stage("lower"):
             for form, program in programs.items():
-                found[form], note = filled(forest, self.targets[form], program)
+                found[form], note = fill(forest, self.targets[form], program)
                 notes += [note] if note else []
         return found, notes
 
@@ -386,7 +385,7 @@ class Chooser:
         exact = self._exact()
         if found.solved.plain_algbw < self.best.algbw:
             why = self._tried.get(exact.trees)
-            share = _percent(self._share(found.solved))
+            share = _percent(found.solved.plain_algbw / self.best.algbw)
             notes.append(
                 f"{_words(point.trees)}, at most {different_trees(forest)} of a root different: "
                 f"{share} of the optimum, which takes {exact.trees} a root"
@@ -411,12 +410,6 @@ class Chooser:
             option = "--exact" if exact else f"--trees {found.point.trees}"
             return [why_rounded(found.forest, found.solved, option)]
         return [why_odd(Sizes.of(odd[0]))] if odd and not self.wishes.exact else []
-
-    def _share(self, forest: Forest) -> Fraction:
-        """Of the optimum: for a forest alone that of switches that copy and add, if there are."""
-        if self.targets or not copies(self.graph):
-            return forest.plain_algbw / self.best.algbw
-        return forest.algbw / self.best.bound.algbw
 
     def _written_out(self, forest: Forest) -> list[str]:
         if not self.wishes.compact or forest.group is not None:

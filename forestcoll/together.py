@@ -55,7 +55,7 @@ class Schedules:
 
     name: str
     done: Together
-    texts: dict[str, str] = field(repr=False)
+    texts: dict[str, str]
     timings: dict[str, float]  # seconds a stage
     notes: list[str] = field(default_factory=list)
     latencies: tuple[Fraction, ...] = ()  # us a group: the forest's height in its links' latencies
@@ -117,23 +117,26 @@ def optimum(asked: Problem) -> Split:
     return split(asked.machine, _views(asked), asked.collective)
 
 
-def alone(asked: Problem, common: Fraction) -> list[Fraction]:
+def alone(asked: Problem) -> list[Fraction]:
     """The algbw (GB/s) that each group would have with all links to itself.
 
-    `common`: what all reach at once, and so each alone, whatever is known of its optimum.
+    For allreduce: by reduce-scatter and allgather over the same trees.
     """
     from forestcoll import solver
 
-    collective = asked.collective
-    return [
-        max(
-            common,
-            solver.optimum(
-                group.graph, collective, group.root if collective.rooted else None
-            ).algbw,
-        )
-        for group in _views(asked)
-    ]
+    def rate(group: Group, collective: Collective) -> Fraction:
+        return solver.optimum(
+            group.graph, collective, group.root if collective.rooted else None
+        ).algbw
+
+    found = []
+    for group in _views(asked):
+        if asked.collective is Collective.ALLREDUCE:
+            halves = [rate(group, c) for c in (Collective.REDUCE_SCATTER, Collective.ALLGATHER)]
+            found.append(1 / sum((1 / half for half in halves), Fraction(0)))
+        else:
+            found.append(rate(group, asked.collective))
+    return found
 
 
 def _views(asked: Problem) -> list[Group]:
@@ -258,13 +261,13 @@ def _fill(
     clock: pipeline.Clock,
 ) -> list[str]:
     """Gives each program the instances that keep its group's links busy; where they do not, why."""
-    from forestcoll.lower import filled
+    from forestcoll.lower import fill
 
     notes: dict[str, list[int]] = {}
     with clock.stage("lower"):
         for g, (forest, of_group) in enumerate(zip(done.forests, programs, strict=True)):
             for form, target in targets.items():
-                of_group[form], note = filled(forest, target, of_group[form])
+                of_group[form], note = fill(forest, target, of_group[form])
                 if note:
                     notes.setdefault(note, []).append(g)
     return [

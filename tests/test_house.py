@@ -44,25 +44,22 @@ ALLOWED: dict[str, set[str]] = {
     "certificate": FOREST | {"forest_file", "solver"},
     "routes": FOREST,
     "simulate": FOREST | {"targets", "routes"},
-    "lower": FOREST | {"targets"},
+    "lower": FOREST | {"targets", "simulate"},
     "verify": FOREST | {"targets"},
     "plans": FOREST | {"targets"},
     "lint": FOREST | {"targets", "plans", "verify"},
     "execute": FOREST | {"targets", "plans"},
     "budget": FOREST | {"targets", "lower"},
     "wishes": FOREST | {"budget"},
-    "fabric": FOREST | {"solver", "wishes"},
     "powers": FOREST | {"targets", "solver", "lower"},
-    "choose": FOREST
-    | {"targets", "solver", "lower", "budget", "latency", "powers", "wishes"}
-    | {"fabric"},
+    "choose": FOREST | {"targets", "solver", "lower", "budget", "latency", "powers", "wishes"},
     "groups_file": FOREST | {"forest_file", "certificate", "solver"},
     "together": FOREST
     | {"targets", "choose", "solver", "certificate", "forest_file", "groups_file", "lower"}
     | {"pipeline", "latency"},
     "pipeline": FOREST
     | {"targets", "solver", "choose", "certificate", "forest_file", "lower", "verify", "plans"}
-    | {"budget", "catalog", "fabric", "latency", "wishes"},
+    | {"budget", "catalog", "latency", "wishes"},
     "degrade": FOREST | {"edit", "solver", "pipeline"},
     "verdict": FOREST
     | {"catalog", "certificate", "choose", "forest_file", "groups_file", "plans", "verify"},

@@ -13,8 +13,8 @@ from forestcoll.budget import Budget
 from forestcoll.errors import PlanError, UnsupportedError
 from forestcoll.forest import Forest
 from forestcoll.graph import CapacityGraph
-from forestcoll.lower import filled, lower, usage
-from forestcoll.lower.instances import BLOCK, ENOUGH, LINK, hardest
+from forestcoll.lower import lower, usage
+from forestcoll.lower.instances import BLOCK, ENOUGH, LINK, filled, hardest
 from forestcoll.program import Collective, Op, Program
 from forestcoll.solver import solve
 from forestcoll.targets import MSCCL, MSCCLPP, RCCL, Target

@@ -16,7 +16,8 @@
       lanes      channels to be, and the handshakes on them
       classes    which trees share thread blocks
       hosts      which of them a rank has
-  in_place   a program for calls in place alone, where one for both would be wrong
+    in_place   a program for calls in place alone, where one for both would be wrong
+    filling    how the work is spread over thread blocks, by simulated time
     instances  into how many parts trees are cut, for more thread blocks at work
     limits     what a program takes of a target, and the refusals
 
@@ -32,18 +33,18 @@ from dataclasses import replace
 from forestcoll.errors import PlanError
 from forestcoll.forest import Forest
 from forestcoll.lower.fifo import lower_fifo
+from forestcoll.lower.filling import fill
 from forestcoll.lower.fused import lower_fused
 from forestcoll.lower.in_place import serve
-from forestcoll.lower.instances import filled
 from forestcoll.lower.layout import Layout, layout
 from forestcoll.lower.limits import Budget, Usage, check_limits, check_ranks, usage
-from forestcoll.lower.onesided import lower_onesided
+from forestcoll.lower.onesided import TOGETHER, Spread, lower_onesided
 from forestcoll.lower.packets import MAX_BYTES, lower_packets
 from forestcoll.lower.planes import no_parity, parity_of
 from forestcoll.program import Collective, Program, Protocol, RankProgram
 from forestcoll.targets import Target, most_bytes, runtime_of
 
-__all__ = ["UNIT_BYTES", "Usage", "filled", "fits", "hopeless", "lower", "serve", "usage"]
+__all__ = ["UNIT_BYTES", "Usage", "fill", "fits", "hopeless", "lower", "serve", "usage"]
 
 UNIT_BYTES = 256 * 1024
 """Slice of a onesided pipeline: long enough for a network's packets, short against a buffer."""
@@ -56,6 +57,7 @@ def lower(
     unit_bytes: int = UNIT_BYTES,
     instances: int = 1,
     protocol: Protocol | None = None,
+    spread: Spread = TOGETHER,
 ) -> Program:
     """The program that carries the forest out on every rank, within the limits of `target`.
 
@@ -78,7 +80,7 @@ def lower(
     title = f"{forest.collective} on {forest.name}"
     budget = Budget(target, title, names, forest.trees_per_root)
     fifo = target.style == "fifo"
-    chunks = layout(forest, instances, parity_of(forest.graph) if fifo else no_parity)
+    chunks = layout(forest, instances, parity_of(forest.graph) if fifo else no_parity, spread.grain)
     boxes = tuple(forest.graph.box(node) for node in forest.graph.ranks)
     extra = {"instances": str(instances)} if instances > 1 else {}
     if not fifo and protocol not in (None, "Simple"):
@@ -86,7 +88,7 @@ def lower(
     if fifo:
         ranks = _fifo(chunks, budget)
     else:
-        ranks, halves = lower_onesided(chunks, budget, boxes, unit_bytes)
+        ranks, halves = lower_onesided(chunks, budget, boxes, unit_bytes, spread)
         if halves:
             extra["halves"] = halves
     sent = _protocol(forest, target, boxes, protocol)

@@ -182,14 +182,14 @@ def _in_step(layout: Layout, emitter: Emitter, together: Iterable[Members]) -> b
     )
 
 
-def deal(wanted: Sequence[Unit], budget: Budget, room: Room, most: int) -> list[Class] | Unit:
+def deal(wanted: Sequence[Unit], room: Room, most: int, busy: int = BUSY) -> list[Class] | Unit:
     """The units dealt out to at most `most` classes, the lightest class first.
 
-    Or a unit that finds no room. There are as many classes as keep BUSY thread blocks of each half
+    Or a unit that finds no room. There are as many classes as keep `busy` thread blocks of a half
     at work at the rank with the most to do, and more where those cannot hold the units.
     """
     most = min(len(wanted), most)
-    number = min(most, _enough(wanted))
+    number = min(most, _enough(wanted, busy))
     while True:
         classes = [Class(j) for j in range(number)]
         order = [(0, j) for j in range(number)]
@@ -236,12 +236,12 @@ def _coincide(layout: Layout, together: Iterable[int]) -> bool:
     return len({(layout.trees[i].first, layout.trees[i].count) for i in together}) == 1
 
 
-def _enough(wanted: Sequence[Unit]) -> int:
-    busy: dict[Place, int] = defaultdict(int)
+def _enough(wanted: Sequence[Unit], busy: int) -> int:
+    work: dict[Place, int] = defaultdict(int)
     for unit in wanted:
         for place, share in unit.shares.items():
-            busy[place] += share.busy
-    return max(1, len(wanted) * BUSY // max(BUSY, *busy.values()))
+            work[place] += share.busy
+    return max(1, len(wanted) * busy // max(busy, *work.values()))
 
 
 def _unit(layout: Layout, emitter: Emitter, room: Room, bundle: Sequence[Members]) -> Unit:

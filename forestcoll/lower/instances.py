@@ -16,6 +16,7 @@ from typing import Final
 from forestcoll.errors import PlanError
 from forestcoll.forest import Forest
 from forestcoll.lower.limits import steps, usage
+from forestcoll.lower.onesided import TOGETHER, Spread
 from forestcoll.lower.pieces import kind_of
 from forestcoll.program import Instruction, Op, Pipeline, Program, RankProgram, ThreadBlock
 from forestcoll.sizes import RARE, Sizes, most_chunks
@@ -69,12 +70,15 @@ class Work:
 IDLE: Final = Work(Fraction(0), 1)
 
 
-def filled(forest: Forest, target: Target, program: Program) -> tuple[Program, str]:
+def filled(
+    forest: Forest, target: Target, program: Program, spread: Spread = TOGETHER
+) -> tuple[Program, str]:
     """The forest's program with as many instances as keep the links busy, and a note or "".
 
-    `program`: that of one instance. The fewest that suffice are taken, else the most within the
-    target's limits and the chunks that sizes in use allow; the note says why there are no more.
-    Plans of protocol LL are for few bytes, which need no more thread blocks.
+    `program`: that of one instance, its work spread in the same way. The fewest that suffice are
+    taken, else the most within the target's limits and the chunks that sizes in use allow; the note
+    says why there are no more. Plans of protocol LL are for few bytes, which need no more thread
+    blocks.
     """
     from forestcoll.lower import lower
 
@@ -89,7 +93,7 @@ def filled(forest: Forest, target: Target, program: Program) -> tuple[Program, s
     while count > 1 and count not in tried and len(tried) < TRIES:
         tried.add(count)
         try:
-            more = lower(forest, target, instances=count, protocol=program.protocol)
+            more = lower(forest, target, instances=count, protocol=program.protocol, spread=spread)
         except PlanError as error:
             why = f"with {count} instances {_reason(error)}"
             count = most = count // 2

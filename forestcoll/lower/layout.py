@@ -40,6 +40,14 @@ class RankTree:
         return children
 
 
+def from_next(ranks: Iterable[int], rank: int) -> list[int]:
+    """The ranks in the order in which `rank` serves them: the next one first, then round.
+
+    Were all to begin with rank 0, the links to it would be full while the others idle.
+    """
+    return sorted(ranks, key=lambda other: (other <= rank, other))
+
+
 @dataclass(frozen=True, slots=True)
 class Layout:
     """The chunks of a collective: how many, whose, and the trees that carry them."""
@@ -90,8 +98,12 @@ def local_blocks(layout: Layout) -> int:
     return 4 if layout.collective.rooted else 1
 
 
-def layout(forest: Forest, instances: int = 1, parity: Parity = no_parity) -> Layout:
+def layout(
+    forest: Forest, instances: int = 1, parity: Parity = no_parity, grain: int = 0
+) -> Layout:
     """The forest over chunks; every tree is cut into `instances` equal ones.
+
+    `grain`: trees of more chunks than that are cut into as many as come nearest to it (0: none).
 
     Trees that differ only in switches on the way become one, unless `parity` tells them apart: no
     runtime can choose switches.
@@ -101,6 +113,8 @@ def layout(forest: Forest, instances: int = 1, parity: Parity = no_parity) -> La
     merged = _merge(_rank_trees(forest, parity))
     whole = math.gcd(forest.total, *(t.count for t in merged))
     trees = [replace(t, count=t.count // whole) for t in merged]
+    if grain:
+        trees = [part for tree in trees for part in _parts(tree, grain)]
     chunks = forest.total // whole
     parts = [0] * forest.n
     # every root's share is cut once in each phase
@@ -114,6 +128,14 @@ def layout(forest: Forest, instances: int = 1, parity: Parity = no_parity) -> La
         start.append(start[-1] + part * instances)
     placed = tuple(_place(trees, start, instances))
     return Layout(forest.collective, forest.n, chunks * instances, tuple(start), placed)
+
+
+def _parts(tree: RankTree, grain: int) -> Iterator[RankTree]:
+    """The tree as several that differ by a chunk at most, of about `grain` chunks."""
+    number = max(1, (2 * tree.count + grain) // (2 * grain))
+    cuts = [tree.count * i // number for i in range(number + 1)]
+    for low, high in pairwise(cuts):
+        yield replace(tree, count=high - low)
 
 
 def _refuse_relays(forest: Forest) -> None:

@@ -20,13 +20,14 @@ box, and one a rank with children, for all of them, where the output cannot take
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from forestcoll.lower.classes import BUSY, Class, Room, Unit, deal, refuse, units
 from forestcoll.lower.hosts import Host, Wiring, hosts
 from forestcoll.lower.lanes import Shakes, epilogue, lanes_of, plain, prologue
-from forestcoll.lower.layout import Layout
+from forestcoll.lower.layout import Layout, RankTree
 from forestcoll.lower.limits import Budget
-from forestcoll.lower.pieces import Boxes, cut
+from forestcoll.lower.pieces import Apart, Boxes, cut
 from forestcoll.lower.pipelines import Emitter
 from forestcoll.program import (
     Collective,
@@ -38,6 +39,31 @@ from forestcoll.program import (
 )
 from forestcoll.targets import Target
 
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """How the work of a rank is spread over thread blocks.
+
+    `grain`: trees of many chunks are cut into trees of about so many, each with thread blocks of
+    its own, so that every block moves as much (0: trees stay whole, and small ones share thread
+    blocks). `children`: in a broadcast every child of a rank has a thread block that puts to it, so
+    that no link waits while the block puts to another.
+    """
+
+    grain: int = 0
+    children: bool = False
+
+    def apart(self, tree: RankTree, both: bool) -> Apart:
+        """Which ranks of the tree have a thread block a child; `both`: of an allreduce.
+
+        The root of an allreduce hands down in the very operation that ends the sum.
+        """
+        if not self.children or tree.phase == "reduce":
+            return "no"
+        return "inner" if both else "all"
+
+
+TOGETHER = Spread()
 MOST_IN_STEP = 8
 """Trees of a bundle at most: as many blocks as an operation moves."""
 OVERLAPPED = "reduce and broadcast overlap, slice by slice"
@@ -45,24 +71,26 @@ SERIAL = "reduce and broadcast of a class one after the other: too few thread bl
 
 
 def lower_onesided(
-    layout: Layout, budget: Budget, boxes: Boxes, unit_bytes: int
+    layout: Layout, budget: Budget, boxes: Boxes, unit_bytes: int, spread: Spread = TOGETHER
 ) -> tuple[tuple[RankProgram, ...], str]:
     """What every rank does, and how the halves of an allreduce meet ("" for other collectives).
 
     Raises PlanError where a limit cannot be kept.
     """
     room = Room(boxes, budget.target)
-    pieces = [cut(tree, boxes, budget.target) for tree in layout.trees]
     both = layout.collective is Collective.ALLREDUCE
+    pieces = [cut(t, boxes, budget.target, spread.apart(t, both)) for t in layout.trees]
+    bundles = sorted({_in_a_class(layout, boxes, budget.target), MOST_IN_STEP})
     attempts = [
         (halves, most)
         for halves in ((2, 1) if both else (1,))
-        for most in sorted({_in_a_class(layout, boxes, budget.target), MOST_IN_STEP})
+        for most in ([1] if spread.grain else bundles)
     ]
+    busy = budget.target.thread_blocks if spread.grain else BUSY
     for last, (halves, most) in enumerate(attempts, 1 - len(attempts)):
         emitter = Emitter(layout, pieces, boxes, budget.target, halves)
         wanted = units(layout, emitter, room, most)
-        found = _dealt(layout, wanted, budget, room)
+        found = _dealt(layout, wanted, budget, room, busy)
         if not isinstance(found, Unit):
             ranks = _programs(layout, emitter, *found, room, unit_bytes)
             return ranks, (OVERLAPPED if halves == 2 else SERIAL) if both else ""
@@ -83,13 +111,13 @@ def _in_a_class(layout: Layout, boxes: Boxes, target: Target) -> int:
 
 
 def _dealt(
-    layout: Layout, wanted: Sequence[Unit], budget: Budget, room: Room
+    layout: Layout, wanted: Sequence[Unit], budget: Budget, room: Room, busy: int
 ) -> tuple[list[Class], list[list[Host]]] | Unit:
     """Classes and every rank's thread blocks, of which no rank has too many; or a unit too much."""
     limit = budget.target.thread_blocks
     most = len(wanted)
     while True:
-        classes = deal(wanted, budget, room, most)
+        classes = deal(wanted, room, most, busy)
         if isinstance(classes, Unit):
             return classes
         blocks = [hosts(classes, rank, room) for rank in range(layout.n)]

@@ -101,12 +101,12 @@ class Draft:
     def deliver(
         self, source: Ref, to: dict[int, Ref], quiet: frozenset[int] = frozenset()
     ) -> Iterator[Instruction]:
-        """Writes `source` to the place of every lane, then signals all but the `quiet` ones.
+        """Writes `source` to the place of every lane, in turn, then signals all but `quiet` ones.
 
         Proxies keep order, so need no barrier before their signal.
         """
-        inside = [x for x in sorted(to) if self.near >> x & 1]
-        outside = [x for x in sorted(to) if not self.near >> x & 1]
+        inside = [x for x in to if self.near >> x & 1]
+        outside = [x for x in to if not self.near >> x & 1]
         for op, lanes in ((Op.PUT_SIGNAL, outside), (Op.PUT, inside)):
             for some in batches(lanes, self.target.peers):
                 yield Instruction(op, (source,), tuple(to[x] for x in some), channels=some)

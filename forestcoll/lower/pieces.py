@@ -14,12 +14,14 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Literal
 
-from forestcoll.lower.layout import RankTree
+from forestcoll.lower.layout import RankTree, from_next
 from forestcoll.targets import Target
 
 Kind = Literal["memory", "port"]
 KINDS: tuple[Kind, ...] = ("memory", "port")
 Boxes = Sequence[str]  # per rank the box that holds it
+Apart = Literal["no", "inner", "all"]
+"""Ranks of which every child is in a piece of its own: none, all but the root, all."""
 
 
 def kind_of(rank: int, peer: int, boxes: Boxes) -> Kind:
@@ -52,11 +54,12 @@ class Pieces:
         return [*reversed(self.further(rank)), self.main[rank]]
 
 
-def cut(tree: RankTree, boxes: Boxes, target: Target) -> Pieces:
+def cut(tree: RankTree, boxes: Boxes, target: Target, apart: Apart = "no") -> Pieces:
     """One piece, unless a rank has more neighbours of one kind than a thread block has channels.
 
     Such a rank keeps as many children as one operation serves in its main piece, and as many in
-    each further one: the thread blocks then have room for other trees as well.
+    each further one: the thread blocks then have room for other trees as well. `apart`: whose
+    children are in a piece each.
     """
     most = max(1, min(target.peers, target.channels // 2))
     children = tree.children()
@@ -68,7 +71,9 @@ def cut(tree: RankTree, boxes: Boxes, target: Target) -> Pieces:
         kinds = [kind_of(rank, p, boxes) for p in peers]
         wide = max(map(kinds.count, KINDS)) > target.channels
         groups: dict[int, list[int]] = defaultdict(list)
-        for kind in KINDS:
+        if apart == "all" or (apart == "inner" and rank != tree.root):
+            groups.update((place, [c]) for place, c in enumerate(from_next(children[rank], rank)))
+        for kind in () if groups else KINDS:
             left = iter(c for c in children[rank] if kind_of(rank, c, boxes) == kind)
             place = 0
             while some := list(islice(left, most if wide else len(peers))):
@@ -76,7 +81,7 @@ def cut(tree: RankTree, boxes: Boxes, target: Target) -> Pieces:
                 place += 1
         for place, group in groups.items():
             piece = main[rank] if place == 0 else count + place - 1
-            split[rank][piece] = tuple(sorted(group))
+            split[rank][piece] = tuple(from_next(group, rank))
             for child in group:
                 main[child] = piece
         count += max(0, len(groups) - 1)

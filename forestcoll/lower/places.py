@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from forestcoll.lower.layout import Layout, RankTree
+from forestcoll.lower.layout import Layout, RankTree, from_next
 from forestcoll.lower.pieces import Boxes, Pieces, kind_of
 from forestcoll.program import Buffer, Collective, Ref
 
@@ -25,7 +25,10 @@ class Places:
     def __init__(self, layout: Layout, pieces: Sequence[Pieces], boxes: Boxes) -> None:
         self._layout = layout
         self.scratch = [0] * layout.n
-        self.children = [tree.children() for tree in layout.trees]
+        self.children = [
+            [from_next(found, rank) for rank, found in enumerate(tree.children())]
+            for tree in layout.trees
+        ]
         self._slots: dict[tuple[int, int], Ref] = {}  # (tree, child in another box): at its parent
         self._totals: dict[tuple[int, int], Ref] = {}
         self._lent: dict[tuple[int, int], int] = {}  # (tree, rank): the child whose place it uses

@@ -271,7 +271,7 @@ class _Maker:
         self, candidate: Candidate, target: Target, programs: dict[int, Program], place: Range
     ) -> int:
         """The largest size that the candidate's plan serves, 0 if there is none; keeps the plan."""
-        from forestcoll.lower import filled, lower
+        from forestcoll.lower import fill, lower
 
         note = ""
         try:
@@ -283,7 +283,7 @@ class _Maker:
                     protocol=candidate.protocol,
                 )
                 if self.auto:
-                    program, note = filled(candidate.forest, target, program)
+                    program, note = fill(candidate.forest, target, program)
                 program = pipeline.placed(program, self._calls(program))
         except PlanError as error:
             self._refused = str(error)

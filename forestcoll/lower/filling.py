@@ -1,0 +1,95 @@
+"""How the work of a plan is spread over thread blocks: as many, and so, that the links are busy.
+
+Two things keep links idle. Too few thread blocks: each moves only so much (instances.py counts).
+And thread blocks that serve several links in turn, or unequal shares: all links but one wait. So
+onesided programs are made in several ways (`Spread`), played against the links in simulated time,
+and the fastest is taken; of those about as fast, the one with the fewest thread blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from forestcoll import simulate
+from forestcoll.errors import PlanError
+from forestcoll.forest import Forest
+from forestcoll.lower.instances import OPERATIONS, filled
+from forestcoll.lower.layout import layout
+from forestcoll.lower.limits import steps
+from forestcoll.lower.onesided import Spread
+from forestcoll.program import Program
+from forestcoll.targets import Target
+
+SIZE: Final = 10**9
+"""Bytes of the call that is played: long enough for the links to be all that counts."""
+ENOUGH: Final = 0.985
+"""Share of the forest's algbw at which no other way is tried."""
+ALIKE: Final = 0.01
+"""Shares that differ by less are as good: fewer thread blocks decide."""
+RANKS: Final = 64
+"""Programs of more ranks are taken as they are: making and playing more takes seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Tried:
+    """A program with its note, and the share of the forest's algbw that it reaches."""
+
+    program: Program
+    note: str
+    share: float
+
+    @property
+    def blocks(self) -> int:
+        """Thread blocks of the rank that has most."""
+        return max(len(rank.thread_blocks) for rank in self.program.ranks)
+
+
+def fill(forest: Forest, target: Target, program: Program) -> tuple[Program, str]:
+    """The forest's program so spread over thread blocks that the links are busy, and a note or "".
+
+    `program`: that of one instance, all of whose trees stay whole. Deterministic. Fifo programs and
+    those of packets only get more instances.
+    """
+    from forestcoll.lower import lower
+
+    first = filled(forest, target, program)
+    if program.style != "onesided" or program.protocol == "LL" or forest.n > RANKS:
+        return first
+    best = _Tried(*first, _share(forest, first[0]))
+    for spread in _spreads(forest):
+        if best.share >= ENOUGH:
+            break
+        try:
+            other = lower(forest, target, protocol=program.protocol, spread=spread)
+            if sum(steps(b) for rank in other.ranks for b in rank.thread_blocks) > OPERATIONS:
+                continue
+            more = filled(forest, target, other, spread)
+        except PlanError:  # a target has only so many thread blocks
+            continue
+        best = _better(best, _Tried(*more, _share(forest, more[0])))
+    return best.program, best.note
+
+
+def _spreads(forest: Forest) -> Iterator[Spread]:
+    """Other ways than all trees whole, those of few thread blocks first."""
+    counts = sorted({tree.count for tree in layout(forest).trees})
+    yield Spread(children=True)
+    grains = [counts[0], max(1, counts[0] // 2)] if counts[0] != counts[-1] else [counts[0]]
+    for grain in dict.fromkeys(grains):
+        yield Spread(grain=grain)
+        yield Spread(grain=grain, children=True)
+
+
+def _better(one: _Tried, other: _Tried) -> _Tried:
+    """The faster of two, or where they are about as fast the one of fewer thread blocks."""
+    if abs(one.share - other.share) <= ALIKE:
+        return min(one, other, key=lambda tried: tried.blocks)
+    return max(one, other, key=lambda tried: tried.share)
+
+
+def _share(forest: Forest, program: Program) -> float:
+    """What the program reaches of the forest's algbw under the worse of two rules of links."""
+    rates = [simulate.run(program, forest, SIZE, rule=rule).algbw for rule in ("fair", "fifo")]
+    return min(rates) / float(forest.plain_algbw)
