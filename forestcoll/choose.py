@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Literal
 
 from forestcoll.budget import Costs
 from forestcoll.errors import PlanError, UnsupportedError
+from forestcoll.fabric import copies
 from forestcoll.program import Collective
 from forestcoll.sizes import Sizes
 from forestcoll.targets import Target
@@ -385,7 +386,7 @@ class Chooser:
         exact = self._exact()
         if found.solved.plain_algbw < self.best.algbw:
             why = self._tried.get(exact.trees)
-            share = _percent(found.solved.plain_algbw / self.best.algbw)
+            share = _percent(self._share(found.solved))
             notes.append(
                 f"{_words(point.trees)}, at most {different_trees(forest)} of a root different: "
                 f"{share} of the optimum, which takes {exact.trees} a root"
@@ -410,6 +411,12 @@ class Chooser:
             option = "--exact" if exact else f"--trees {found.point.trees}"
             return [why_rounded(found.forest, found.solved, option)]
         return [why_odd(Sizes.of(odd[0]))] if odd and not self.wishes.exact else []
+
+    def _share(self, forest: Forest) -> Fraction:
+        """Of the optimum: for a forest alone that of switches that copy and add, if there are."""
+        if self.targets or not copies(self.graph):
+            return forest.plain_algbw / self.best.algbw
+        return forest.algbw / self.best.bound.algbw
 
     def _written_out(self, forest: Forest) -> list[str]:
         if not self.wishes.compact or forest.group is not None:

@@ -16,6 +16,7 @@ from forestcoll import arguments
 from forestcoll.budget import Budget
 from forestcoll.choose import PlanFormat, Row
 from forestcoll.errors import PlanError, UnsupportedError
+from forestcoll.fabric import choose_by_percent, copies
 from forestcoll.program import Collective, Protocol
 from forestcoll.targets import DEFAULT_SMS, MSCCL, MSCCLPP, RCCL, TARGETS, Target, sms_of
 from forestcoll.wishes import Wishes
@@ -160,7 +161,7 @@ def optimum_of(
     from forestcoll import solver
 
     best = solver.optimum(_plain(graph), collective, root)
-    if fabric and _fabric_works(graph):
+    if fabric and copies(graph):
         from forestcoll.solver import multicast
 
         any_way = solver.optimum(graph, collective, root)
@@ -261,6 +262,13 @@ def synthesize(
         if wishes != Wishes() or instances not in ("auto", 1) or protocol is not None or compact:
             raise UnsupportedError("nvls goes without other wishes: the switch leaves no choice")
         return _in_switch(problem, topology.latencies(), best, nvls, formats, targets, clock)
+    if percent is not None and formats == ("forest",) and copies(graph):
+        points = Chooser(*problem, {}, wishes, best, clock.stage, clock.report).front
+        with clock.stage("solve"):
+            found = choose_by_percent(problem, wishes, best, lambda s: points.fewest(s).trees)
+        if not isinstance(found, Wishes):
+            return _forest_alone(found, _of_fabric(found, best), topology.latencies(), clock)
+        wishes = found
     try:
         choice = Chooser(*problem, targets, wishes, best, clock.stage, clock.report).choose()
     except PlanError as error:
@@ -312,6 +320,27 @@ def formats_of(formats: Format | Iterable[Format] | None, target: TargetName) ->
     return asked
 
 
+def _forest_alone(forest: Forest, best: Optimum, links: Latencies, clock: Clock) -> Synthesis:
+    """A forest that copies and adds in the switches, checked and written."""
+    from forestcoll import certificate, forest_file
+    from forestcoll.latency import latency
+
+    with clock.stage("check"):
+        certificate.check(forest)
+    with clock.stage("write"):
+        text = forest_file.dumps(forest)
+    return Synthesis(
+        forest.name,
+        forest,
+        best,
+        {},
+        {"forest": text},
+        clock.seconds,
+        latency(forest, links),
+        _notes(forest, best),
+    )
+
+
 def plain_bound(
     graph: CapacityGraph, collective: Collective, root: int | None, best: Optimum
 ) -> Bound:
@@ -321,14 +350,14 @@ def plain_bound(
     """
     from forestcoll import solver
 
-    if not _fabric_works(graph):
+    if not copies(graph):
         return best.bound
     return solver.optimum(_plain(graph), collective, root).bound
 
 
 def _plain(graph: CapacityGraph) -> CapacityGraph:
     """The graph whose switches neither copy nor add."""
-    if not _fabric_works(graph):
+    if not copies(graph):
         return graph
     no = (False,) * graph.n
     return replace(graph, multicast=no, aggregation=no)
@@ -504,14 +533,9 @@ def written(
     return text
 
 
-def _fabric_works(graph: CapacityGraph) -> bool:
-    """Whether some switch copies or adds."""
-    return any(graph.multicast) or any(graph.aggregation)
-
-
 def _by_fabric(forest: Forest, best: Optimum) -> tuple[Forest, Optimum]:
     """A forest that copies and adds in the switches where that is faster, lower or smaller."""
-    if not _fabric_works(forest.graph):
+    if not copies(forest.graph):
         return forest, best
     from forestcoll.solver import multicast
 
@@ -617,7 +641,12 @@ def _notes(forest: Forest, best: Optimum, *, plain: bool = True) -> list[str]:
             "algbw counts copies and sums in the switches (NVLS) once; plans copy and add on the "
             "GPUs, but those of --nvls"
         )
-    if best.bound.algbw > forest.algbw and forest.trees_per_root == best.trees_per_root:
+    comparable = plain or not copies(forest.graph)  # the bound may be of switches that copy
+    if (
+        comparable
+        and best.bound.algbw > forest.algbw
+        and forest.trees_per_root == best.trees_per_root
+    ):
         notes.append(
             f"proven within {float(100 * forest.algbw / best.bound.algbw):.1f} % of any schedule"
         )

@@ -55,7 +55,7 @@ class Schedules:
 
     name: str
     done: Together
-    texts: dict[str, str]
+    texts: dict[str, str] = field(repr=False)
     timings: dict[str, float]  # seconds a stage
     notes: list[str] = field(default_factory=list)
     latencies: tuple[Fraction, ...] = ()  # us a group: the forest's height in its links' latencies
@@ -117,26 +117,23 @@ def optimum(asked: Problem) -> Split:
     return split(asked.machine, _views(asked), asked.collective)
 
 
-def alone(asked: Problem) -> list[Fraction]:
+def alone(asked: Problem, common: Fraction) -> list[Fraction]:
     """The algbw (GB/s) that each group would have with all links to itself.
 
-    For allreduce: by reduce-scatter and allgather over the same trees.
+    `common`: what all reach at once, and so each alone, whatever is known of its optimum.
     """
     from forestcoll import solver
 
-    def rate(group: Group, collective: Collective) -> Fraction:
-        return solver.optimum(
-            group.graph, collective, group.root if collective.rooted else None
-        ).algbw
-
-    found = []
-    for group in _views(asked):
-        if asked.collective is Collective.ALLREDUCE:
-            halves = [rate(group, c) for c in (Collective.REDUCE_SCATTER, Collective.ALLGATHER)]
-            found.append(1 / sum((1 / half for half in halves), Fraction(0)))
-        else:
-            found.append(rate(group, asked.collective))
-    return found
+    collective = asked.collective
+    return [
+        max(
+            common,
+            solver.optimum(
+                group.graph, collective, group.root if collective.rooted else None
+            ).algbw,
+        )
+        for group in _views(asked)
+    ]
 
 
 def _views(asked: Problem) -> list[Group]:

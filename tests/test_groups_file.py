@@ -169,8 +169,17 @@ def test_no_root_where_there_is_none() -> None:
 
 
 def test_what_groups_have_alone() -> None:
-    assert together.alone(asked()) == [200, 200]  # four adapters a box for half of eight parts
-    for rate in together.alone(asked()):
-        assert rate >= together.optimum(asked()).algbw
-    for rate in together.alone(asked("allreduce")):
-        assert rate >= together.optimum(asked("allreduce")).algbw
+    common = together.optimum(asked()).algbw
+    assert together.alone(asked(), common) == [200, 200]  # four adapters for half of eight parts
+    for collective in ("allgather", "allreduce"):
+        common = together.optimum(asked(collective)).algbw
+        assert all(rate >= common for rate in together.alone(asked(collective), common))
+
+
+def test_an_allreduce_alone_is_solved_for_both_phases() -> None:
+    """Two halves of an MI250 box: the same trees for both phases would give 100 GB/s."""
+    dies = [[f"box0/gpu{d}" for d in half] for half in (range(8), range(8, 16))]
+    halves = together.problem(catalog.load("mi250"), "allreduce", dies)
+    common = together.optimum(halves).algbw
+    assert common == 150
+    assert together.alone(halves, Fraction(0)) == [150, 150]

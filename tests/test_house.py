@@ -51,15 +51,18 @@ ALLOWED: dict[str, set[str]] = {
     "execute": FOREST | {"targets", "plans"},
     "budget": FOREST | {"targets", "lower"},
     "wishes": FOREST | {"budget"},
+    "fabric": FOREST | {"solver", "wishes"},
     "powers": FOREST | {"targets", "solver", "lower"},
-    "choose": FOREST | {"targets", "solver", "lower", "budget", "latency", "powers", "wishes"},
+    "choose": FOREST
+    | {"targets", "solver", "lower", "budget", "latency", "powers", "wishes"}
+    | {"fabric"},
     "groups_file": FOREST | {"forest_file", "certificate", "solver"},
     "together": FOREST
     | {"targets", "choose", "solver", "certificate", "forest_file", "groups_file", "lower"}
     | {"pipeline", "latency"},
     "pipeline": FOREST
     | {"targets", "solver", "choose", "certificate", "forest_file", "lower", "verify", "plans"}
-    | {"budget", "catalog", "latency", "wishes"},
+    | {"budget", "catalog", "fabric", "latency", "wishes"},
     "degrade": FOREST | {"edit", "solver", "pipeline"},
     "verdict": FOREST
     | {"catalog", "certificate", "choose", "forest_file", "groups_file", "plans", "verify"},

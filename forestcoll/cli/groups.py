@@ -31,7 +31,7 @@ def optimum(problem: Problem, as_json: bool) -> None:
     )
     with show_progress("optimum"):
         best = together.optimum(asked)
-        alone = together.alone(asked)
+        alone = together.alone(asked, best.algbw)
     took = time.perf_counter() - began
     if as_json:
         print_json(words.optimum_summary(asked, best, alone, took))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from forestcoll import plans
@@ -25,7 +25,7 @@ class Plan:
     """One plan file. Sizes are nccl-tests' sizes, in bytes."""
 
     source: str  # where it was read
-    text: str
+    text: str = field(repr=False)
     format: plans.Format
     program: Program
     name: str  # as the runtime knows it

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 from typing import Literal
@@ -43,7 +43,7 @@ class Deployment:
     plans: tuple[Plan, ...]
     places: Places
     environment: dict[str, str]
-    files: dict[str, str]
+    files: dict[str, str] = field(repr=False)
     start: str  # command, in the folder
     proof: str
     notes: tuple[str, ...]  # what the user must know

@@ -180,7 +180,8 @@ def _trees(result: Synthesis) -> str:
     text = f"{len(forest.trees) * forest.images}, {per_root} a {unit}"
     if forest.group is not None:
         text += f"; {len(forest.trees)} written, the others by {forest.images} symmetries"
-    if per_root != best.trees_per_root and forest.algbw != best.algbw:
+    comparable = bool(result.programs) or best.algbw == best.bound.algbw
+    if comparable and per_root != best.trees_per_root and forest.algbw != best.algbw:
         text += f" (the optimum takes {best.trees_per_root} a {unit})"
     return text
 

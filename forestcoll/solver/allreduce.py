@@ -48,9 +48,9 @@ class Plan:
 
     @property
     def trees_per_root(self) -> int:
-        """The least k in whole units that was found; the mean, rounded up, where roots differ."""
+        """The least k in whole units that was found; the largest, where roots differ."""
         if self.joint is not None:
-            return math.ceil(Fraction(sum(self.joint.supply), self.gather.roots))
+            return max(self.joint.supply)
         return math.lcm(self.gather.trees_per_root, self.scatter.trees_per_root)
 
 

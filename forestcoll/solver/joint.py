@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -34,6 +34,8 @@ MISSED = 23
 """Rough searches leave out cuts that miss less than 1 / 2^MISSED of all data."""
 VARIABLES = 20_000
 """Links, flows and ranks, alike ones counted once, up to which the program is solved."""
+EVEN = 2
+"""How many times its share of the sums a rank may make where there is another way."""
 ALTERNATIVES = 600
 """The same, up to which solutions in other, perhaps larger units are looked for."""
 
@@ -65,6 +67,9 @@ class Joint:
 def joint(graph: CapacityGraph) -> Joint:
     """The joint optimum of allreduce, in as few whole units as was found, with its dual.
 
+    Of solutions with the same algbw those come first that spread the sums: no rank makes more than
+    EVEN times its share of them, by the bandwidth of its links.
+
     Raises UnsupportedError where the program is too large, or its numbers are too long, to be
     solved exactly here.
     """
@@ -78,10 +83,7 @@ def joint(graph: CapacityGraph) -> Joint:
     solution = model.solve()
     bound = _bound(model, solution)
     candidates = [in_units(model, solution)]
-    for others, equal in ((found, True), ((), False)):
-        again = Model(graph, others, equal)
-        if again.size > ALTERNATIVES:
-            continue
+    for again in _alternatives(model, solution.value):
         again.start()
         again.pool += again.rows(model.cuts)
         try:
@@ -90,10 +92,37 @@ def joint(graph: CapacityGraph) -> Joint:
                 candidates.append(in_units(again, other))
         except UnsupportedError:  # an answer is there already; this one could have been nicer
             continue
-    supply, carried = min(candidates, key=lambda c: (sum(c[0]), max(c[0])))
+    supply, carried = min(
+        candidates, key=lambda c: (not _is_spread(graph, c[0]), sum(c[0]), max(c[0]))
+    )
     common = sum(supply) / solution.value  # trees for each unit of capacity
     require_size([math.ceil(c * common) for c in graph.capacity], 2)
     return Joint(solution.value * graph.unit, supply, raised(graph, carried, common), bound)
+
+
+def _is_spread(graph: CapacityGraph, supply: Sequence[int]) -> bool:
+    """Whether no rank makes more than EVEN times as much of the sums as it has of the links in."""
+    into = [0] * graph.n
+    for head, capacity in zip(graph.head, graph.capacity, strict=True):
+        into[head] += capacity
+    ingress = sum(into[v] for v in graph.ranks)
+    return all(supply[v] * ingress <= EVEN * into[v] * sum(supply) for v in graph.ranks)
+
+
+def _alternatives(model: Model, value: Fraction) -> Iterator[Model]:
+    """Programs with other solutions of the same value: equal shares, no symmetries, small shares.
+
+    Those of few variables only.
+    """
+    graph, found = model.graph, model.symmetries
+    for others, equal in ((found, True), ((), False), (found, False)):
+        again = Model(graph, others, equal)
+        if again.size > ALTERNATIVES:
+            continue
+        if others and not equal:  # no share above the even one, in whole units of the links
+            for j in again.share.values():
+                again.program.upper[j] = math.ceil(value / len(graph.ranks))
+        yield again
 
 
 def _bound(model: Model, solution: exact_lp.Solution) -> Bound:

@@ -25,6 +25,7 @@ from forestcoll.errors import ForestCollError, PlanError, UnsupportedError
 from forestcoll.execute.cpu import run
 from forestcoll.forest import Forest
 from forestcoll.lint import lint
+from forestcoll.lower import serve
 from forestcoll.plans import mscclpp_json
 from forestcoll.program import Collective, Pipeline, Program, Protocol
 from forestcoll.targets import TARGETS, Target, sms_of
@@ -118,6 +119,15 @@ def synthesized(topology: Topology, collective: Collective, kind: Kind) -> pipel
         return str(error)
 
 
+def served(program: Program) -> list[Program]:
+    """The program, and the one for calls in place where ports make it serve the others alone."""
+    try:
+        other = serve(program, in_place=True)
+    except PlanError:  # nothing follows from it: a reduce-scatter that keeps sums in its output
+        return [program]
+    return [program] if other is program else [program, other]
+
+
 def texts(program: Program, form: PlanFormat, target: Target) -> dict[str, str]:
     """Place -> the plan's file for calls of that kind; XML serves both with one."""
     offered = {"in-place": program.in_place, "out-of-place": program.out_of_place}
@@ -199,12 +209,14 @@ def checked(topology: Topology, collective: Collective, kind: Kind) -> Outcome:
         if isinstance(made, str):
             return replace(blank, refused=made, seconds=time.process_time() - start)
         program = made.programs[target.format]
-        files = texts(program, target.format, target)
-        if made.texts[target.format] not in files.values():
-            found.append("synthesize wrote another file")
-        for text in dict.fromkeys(files.values()):
-            found += faults_of_file(program, text, target, made.forest)
-        found += faults_of_run(program)
+        for one in [program] if program.style == "fifo" else served(program):
+            these = texts(one, target.format, target)
+            if one is program and made.texts[target.format] not in these.values():
+                found.append("synthesize wrote another file")
+            for text in dict.fromkeys(these.values()):
+                found += faults_of_file(one, text, target, made.forest)
+            found += faults_of_run(one)
+            files |= these
     except Exception as error:  # the other plans are still to be looked at
         found.append(f"{type(error).__name__}: {error}")
     seconds = time.process_time() - start

@@ -1,0 +1,70 @@
+"""A percentage of the optimum, asked of a forest alone where switches copy and add."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+
+from forestcoll import catalog, pipeline
+from forestcoll.edit import edit, parse_scale
+from forestcoll.errors import UnsupportedError
+from forestcoll.program import Collective
+from forestcoll.solver.front import Front
+from forestcoll.topology import Topology
+
+
+@pytest.fixture(scope="module")
+def pair() -> Topology:
+    return catalog.load("dgx-h100", {"boxes": "2"})
+
+
+@pytest.fixture(scope="module")
+def degraded(pair: Topology) -> Topology:
+    """A link of one GPU to its switch 1/18 slower, an adapter of another at half of its rate."""
+    slow = ("box0/gpu0-box0/nvswitch=17/18", "box0/gpu3-fabric=1/2")
+    return edit(pair, (), [parse_scale(s) for s in slow])
+
+
+@pytest.mark.parametrize("percent", [60, 67, 99, 100])
+def test_the_percentage_is_that_of_the_bound_in_the_file(pair: Topology, percent: int) -> None:
+    made = pipeline.synthesize(pair, "allreduce", min_percent=percent, formats=("forest",))
+    assert made.forest.bound is not None
+    assert made.optimum.bound == made.forest.bound
+    assert made.forest.algbw >= Fraction(percent, 100) * made.forest.bound.algbw
+    assert not any("of the optimum, which takes" in note for note in made.notes)
+
+
+def test_what_cannot_be_met_is_refused(pair: Topology) -> None:
+    with pytest.raises(
+        UnsupportedError,
+        match=r"^no forest with 99 % of 400 GB/s or more was found that suits: its height is 2",
+    ):
+        pipeline.synthesize(pair, "allreduce", min_percent=99, max_height=1, formats=("forest",))
+    some = [f"box{b}/gpu{g}" for b in range(2) for g in range(3)]
+    best = pipeline.optimum(pair, "broadcast", ranks=some, fabric=False)
+    assert best.bound.algbw >= best.algbw
+
+
+def test_plans_have_their_percentage_of_what_gpus_reach(pair: Topology) -> None:
+    made = pipeline.synthesize(pair, "allreduce", min_percent=99, formats=("msccl-xml",))
+    assert made.forest.plain_algbw >= Fraction(99, 100) * made.plain_bound.algbw
+    assert not any("of any schedule" in note for note in made.notes)
+
+
+def test_a_degraded_pair_has_one_number_of_trees_and_spreads_its_sums(degraded: Topology) -> None:
+    best = pipeline.optimum(degraded, "allreduce", fabric=False)
+    assert best.algbw == 265
+    made = pipeline.synthesize(degraded, "allreduce", exact=True, formats=("msccl-xml",))
+    forest = made.forest
+    assert forest.plain_algbw == 265
+    graph = forest.graph
+    exact = Front(graph, Collective.ALLREDUCE).exact
+    numbers = (forest.trees_per_root, made.optimum.trees_per_root, exact.trees)
+    assert numbers == (best.trees_per_root,) * 3
+    weights = dict.fromkeys(graph.ranks, 0)
+    for tree in forest.trees:
+        weights[tree.root] += tree.weight * (tree.phase == "reduce")
+    assert sum(weights.values()) == forest.total
+    assert min(weights.values()) > 0
+    assert max(weights.values()) <= Fraction(2 * forest.total, forest.n)

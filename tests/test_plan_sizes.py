@@ -1,0 +1,109 @@
+"""docs/plan-sizes.md: a dozen of its rows are made anew; whatever is in bold is an exception."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from forestcoll import catalog
+from forestcoll.program import Collective
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "plan-sizes.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    folder = ROOT / "scripts" / "benchmarks"
+    sys.path.insert(0, str(folder))
+    try:
+        spec = importlib.util.spec_from_file_location("plan_sizes_script", folder / "sizes.py")
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module
+        spec.loader.exec_module(module)
+        return module
+    finally:
+        sys.path.remove(str(folder))
+
+
+def rows() -> dict[tuple[str, str], list[str]]:
+    """(machine, collective) -> the cells of the targets."""
+    found = {}
+    for line in PAGE.split("### All")[1].splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if len(cells) == 7 and cells[1].isdecimal():
+            found[cells[0], cells[2]] = cells[3:]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "collective", "target"),
+    [
+        ("dgx-a100", {"boxes": "2"}, "allgather", "mscclpp"),
+        ("dgx-a100", {"boxes": "2"}, "allreduce", "any"),
+        ("dgx-a100", {"boxes": "2"}, "broadcast", "rccl"),
+        ("dgx-a100", {"boxes": "3"}, "allreduce", "mscclpp"),
+        ("dgx-h100", {}, "reduce-scatter", "msccl"),
+        ("dgx1-v100", {}, "allreduce", "rccl"),
+        ("dgx1-v100", {}, "broadcast", "mscclpp"),
+        ("hypercube", {}, "reduce", "msccl"),
+        ("mi250", {}, "allgather", "rccl"),
+        ("mi250", {}, "reduce", "any"),
+        ("mi300x", {}, "broadcast", "msccl"),
+        ("mi300x", {"boxes": "2"}, "allgather", "mscclpp"),
+        ("star", {"gpus": "9"}, "allreduce", "any"),
+        ("star", {"gpus": "9"}, "allgather", "msccl"),
+        ("torus-3d", {"x": "3", "y": "3", "z": "3"}, "allreduce", "msccl"),
+    ],
+)
+def test_rows_are_what_synthesize_takes(
+    script: ModuleType, name: str, settings: dict[str, str], collective: str, target: str
+) -> None:
+    topology = catalog.load(name, settings)
+    found = script.serve(topology, Collective(collective), target)
+    assert found.fine
+    cells = rows()[topology.name, collective]
+    assert script.cell(found) == cells[script.TARGETS.index(target)]
+
+
+def test_all_machines_up_to_64_ranks_are_there(script: ModuleType) -> None:
+    named = {machine for machine, _ in rows()}
+    wanted = [*script.machines(64), *script.UNEVEN]
+    assert named == {catalog.load(name, dict(settings)).name for name, settings in wanted}
+
+
+def test_exceptions_are_beyond_64_ranks_and_explained() -> None:
+    exceptions = re.findall(
+        r"^\| (\S+) \| (\d+) \| (\S+) \| (\w+) \| (.+) \|$",
+        PAGE.split("### Exceptions")[1].split("### All")[0],
+        flags=re.M,
+    )
+    assert all(int(ranks) > 64 and len(why) > 20 for _, ranks, _, _, why in exceptions)
+    told = {(machine, collective) for machine, _, collective, _, _ in exceptions}
+    bold = {key for key, cells in rows().items() if any("**" in cell for cell in cells)}
+    assert bold == told
+
+
+def test_shares_and_multiples_of_all_rows() -> None:
+    """99 % or more; 1 MiB, 16 MiB and 1 GiB are multiples (a rank's part of them, where odd)."""
+    units = {"B": 1, "KiB": 1024}
+    for (machine, collective), cells in rows().items():
+        for cell in cells:
+            if "**" in cell:
+                continue
+            match = re.fullmatch(r"([\d.]+) %, (\d+) (B|KiB)", cell)
+            assert match is not None, (machine, collective, cell)
+            assert float(match[1]) >= 99
+            multiple = int(match[2]) * units[match[3]]
+            odd = multiple // (multiple & -multiple)
+            if collective in ("allreduce", "broadcast", "reduce"):
+                assert (1 << 20) % multiple == 0, (machine, collective, cell)
+            else:
+                assert (odd << 20) % multiple == 0, (machine, collective, cell)

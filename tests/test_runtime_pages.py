@@ -1,0 +1,73 @@
+"""The commands of the runtimes' pages: their plans answer every size that the pages measure."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from forestcoll import cli
+
+DOCS = Path(__file__).parents[1] / "docs"
+SIZES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+def commands(page: str) -> list[list[str]]:
+    """The page's indented lines, as words."""
+    text = (DOCS / page).read_text(encoding="utf-8")
+    lines = re.findall(r"^    (\S.*)$", text, flags=re.M)
+    return [shlex.split(line, comments=True) for line in lines]
+
+
+def sweep(page: str) -> list[int]:
+    """Sizes of the page's `*_perf -b LOW -e HIGH -f FACTOR`; 1 MiB to 1 GiB where it has none."""
+    for words in commands(page):
+        if any(word.endswith("_perf") for word in words):
+            low, high, factor = (words[words.index(o) + 1] for o in ("-b", "-e", "-f"))
+            break
+    else:
+        low, high, factor = "1M", "1G", "2"
+    first, last = (int(size[:-1]) * SIZES[size[-1]] for size in (low, high))
+    found = [first]
+    while found[-1] * int(factor) <= last:
+        found.append(found[-1] * int(factor))
+    return found
+
+
+def takes(plan: Path, size: int) -> bool:
+    """Whether the runtime takes a call of `size` bytes of float32, by its own rule."""
+    if plan.suffix == ".xml":  # mscclCommon: elements % nchunksperloop, minBytes, maxBytes
+        algo = ElementTree.parse(plan).getroot()
+        low, high = int(algo.get("minBytes", "0")), int(algo.get("maxBytes", "0"))
+        divides = size // 4 % int(algo.get("nchunksperloop", "0")) == 0
+        return divides and low <= size and (size <= high or not high)
+    document = json.loads(plan.read_text(encoding="utf-8"))  # executor.cc: chunks of 16 bytes
+    rank = document["gpus"][0]
+    chunks = max(rank["input_chunks"], rank["output_chunks"])
+    low, high = document["min_message_size"], document["max_message_size"]
+    return size % (16 * chunks) == 0 and low <= size <= high
+
+
+@pytest.mark.parametrize("page", ["runtime-mscclpp.md", "runtime-msccl.md", "runtime-rccl.md"])
+def test_the_plans_of_a_page_answer_every_size_that_it_measures(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ran = [words[1:] for words in commands(page) if words[0] == "forestcoll"]
+    assert [words[0] for words in ran] == ["synthesize", "deploy"]
+    for words in ran:
+        assert cli.main(words) == 0
+    plans = sorted((tmp_path / "deployed" / "plans").iterdir())
+    assert len(plans) == 1
+    entry = json.loads((tmp_path / "deployed" / "deploy.json").read_text())["plans"][0]
+    sizes = sweep(page)
+    assert len(sizes) == 11
+    for size in sizes:
+        assert takes(plans[0], size), size
+        assert size % entry["multiple"] == 0
+        assert entry["min_bytes"] <= size
+        assert not entry["max_bytes"] or size <= entry["max_bytes"]

@@ -1,0 +1,112 @@
+"""What pages show of a terminal is what is printed, command after command in one folder.
+
+`--update-golden` writes what is printed into the pages.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import transcripts
+from transcripts import ROOT, Shell, Step
+
+PAGES = ("README.md", *(f"docs/{p.name}" for p in sorted((ROOT / "docs").glob("*.md"))))
+SHOWING = [page for page in PAGES if "```console" in (ROOT / page).read_text(encoding="utf-8")]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("page", SHOWING)
+def test_page(page: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """In the folder in which scripts/quickstart has run."""
+    shell = Shell(tmp_path)
+    if page == "README.md":
+        left = shell.run("\n".join(["set -e", *transcripts.quickstart()]))
+        assert any("0 OK" in line for line in left), left
+    path = ROOT / page
+    text = path.read_text(encoding="utf-8")
+    stated = transcripts.steps(text)
+    assert stated
+    printed = [shell.run(step.command) for step in stated]
+    for lines in printed:
+        assert not any("Traceback" in line for line in lines), lines
+    if request.config.getoption("--update-golden"):
+        path.write_text(transcripts.restated(text, printed), encoding="utf-8")
+        return
+    for step, lines in zip(stated, printed, strict=True):
+        assert transcripts.agree(lines, step.printed), "\n".join([f"$ {step.command}", *lines])
+
+
+def test_files_that_the_pages_name_are_there() -> None:
+    """What commands read is made by one before them, or lies in examples/ or schedules/."""
+
+    for page in SHOWING:
+        for step in transcripts.steps((ROOT / page).read_text(encoding="utf-8")):
+            for name in re.findall(r"(?:examples|schedules)/[\w./-]+", step.command):
+                assert (ROOT / name).exists(), (page, name)
+
+
+def test_quickstart_and_the_tour_do_not_meet() -> None:
+    commands = transcripts.quickstart()
+    assert len(commands) == 5
+    folder = next(word for word in commands[0].split() if word.endswith(".out/"))
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert not any(folder in step.command for step in transcripts.steps(page))
+    assert ".venv/bin/activate" in page
+    assert ".venv/bin/activate" in (ROOT / "scripts" / "quickstart").read_text(encoding="utf-8")
+
+
+PAGE = """text
+```console
+$ a \\
+  b
+time 1 s: load 2 s
+one
+$ c
+two
+...
+```
+```console
+$ d
+```
+"""
+
+
+def test_transcripts_are_read_compared_and_written() -> None:
+    assert transcripts.steps(PAGE) == [
+        Step("a \\\n  b", ("time 1 s: load 2 s", "one")),
+        Step("c", ("two", "...")),
+        Step("d", ()),
+    ]
+    assert transcripts.agree(["time 3 ms", "one"], ("time 1 s: load 2 s", "one"))
+    folded = ["time  9 s: load 7 s,", "              verify 2 s", "one"]
+    assert transcripts.agree(folded, ("time 1 s: load 2 s", "one"))
+    assert not transcripts.agree(["time 3 ms", "two"], ("time 1 s: load 2 s", "one"))
+    assert transcripts.agree(["two", "three"], ("two", "..."))
+    same = [["time 3 ms", "one"], ["two", "more"], []]
+    assert transcripts.restated(PAGE, same) == PAGE
+    other = transcripts.restated(PAGE, [["time 3 ms", "uno"], ["due", "more"], ["tre"]])
+    assert other == PAGE.replace("time 1 s: load 2 s\none", "time 3 ms\nuno").replace(
+        "two", "due"
+    ).replace("$ d\n", "$ d\ntre\n")
+
+
+ROW = (
+    "      1048576        524288  bfloat16     sum    -1  {}  0.227  0.4       {}  {}  3.3  0.6  0"
+)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "alike"),
+    [
+        ("time          935.6 ms: load 30 ms", "time          1.2 s", True),
+        ("# Avg bus bandwidth    : 0.7", "# Avg bus bandwidth    : 12", True),
+        (ROW.format("4609.96", 0, "3148.90"), ROW.format("  99.96", 0, "  48.90"), True),
+        (ROW.format("4609.96", 0, "3148.90"), ROW.format("4609.96", 1, "3148.90"), False),
+        ("algbw       1040/3 (346.667) GB/s", "algbw       1041/3 (347) GB/s", False),
+    ],
+)
+def test_only_what_differs_from_run_to_run_is_masked(one: str, other: str, alike: bool) -> None:
+    assert (transcripts.masked(one) == transcripts.masked(other)) is alike
