@@ -20,7 +20,13 @@ import pytest
 from forestcoll import catalog, cli, input_limits, pipeline
 from forestcoll.cli import guard
 from forestcoll.cli.numbers import PercentType
-from forestcoll.errors import ForestCollError, ForestError, TopologyError, UnsupportedError
+from forestcoll.errors import (
+    ForestCollError,
+    ForestError,
+    PlanError,
+    TopologyError,
+    UnsupportedError,
+)
 from forestcoll.graph import CapacityGraph
 from forestcoll.input_limits import SECONDS, Limit
 from forestcoll.lint import lint
@@ -354,9 +360,9 @@ def test_names_that_no_file_has(
 @pytest.mark.parametrize(
     ("key", "value", "words"),
     [
-        ("file", "a\\u0000b", "cannot be the name of a file"),
-        ("directory", "a\\u0000b", "cannot be the name of a directory"),
-        ("target", "any", "no target 'any'; known are msccl, rccl, mscclpp"),
+        ("file", "a\\u0000b", "index.json says a\\x00b"),
+        ("directory", "a\\u0000b", "index.json says a\\x00b"),
+        ("target", "any", "index.json says any"),
     ],
 )
 def test_plan_sets_that_name_what_cannot_be(
@@ -372,3 +378,8 @@ def test_plan_sets_that_name_what_cannot_be(
     capsys.readouterr()
     assert cli.main(["verify", str(where)]) == 1
     assert words in capsys.readouterr().err
+
+
+def test_an_unknown_target_is_named() -> None:
+    with pytest.raises(PlanError, match="x: no target 'any'; known are msccl, rccl, mscclpp"):
+        lint("<algo/>", "x", "any")
