@@ -236,6 +236,16 @@ def test_ports_that_do_not_fit(of: Topology, ports: tuple[str, ...], message: st
     assert message in str(caught.value)
 
 
+def test_second_ports_of_an_adapter() -> None:
+    text = FABRIC.replace('"H-00c2"[1](c2) \t\t# "n1 mlx5_1"', '"H-00c1"[2](c2) \t\t# "n1 mlx5_0"')
+    text = text.replace('"H-00c4"[1](c4) \t\t# "n2 mlx5_1"', '"H-00c3"[2](c4) \t\t# "n2 mlx5_0"')
+    directed = join(machine(), "mlx5_0=gpu0+gpu1", "mlx5_0:2=gpu2+gpu3", text=text).directed()
+    assert directed["n1/port-mlx5_0", "leaf"] == 25
+    assert directed["n2/port-mlx5_0-2", "leaf"] == Fraction(25, 2)
+    with pytest.raises(TopologyError, match="n1 mlx5_0 port 2: which port of node is that"):
+        join(machine(), "mlx5_0=gpu0+gpu1", text=text)
+
+
 def write(folder: Path, name: str, text: str) -> str:
     path = folder / name
     path.write_text(text)

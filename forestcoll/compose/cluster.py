@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from forestcoll.compose.networks import place
-from forestcoll.compose.ports import PortMap, Uplink, choose_uplinks, find_uplink
+from forestcoll.compose.ports import PortMap, Uplink, choose_uplinks, find_uplink, port_name
 from forestcoll.errors import TopologyError, did_you_mean
 from forestcoll.input_limits import LINKS, NODES
 from forestcoll.readers.fabric import Fabric, Port, list_some, merge_cables
@@ -92,7 +92,7 @@ class _Cluster:
                     raise self.error(self.say_unknown(port))
                 uplink = own[0]
             else:
-                uplink = find_uplink(target, port.name, self.uplinks, gpus)
+                uplink = find_uplink(target, port_name(port), self.uplinks, gpus)
             other = taken.setdefault(uplink.name, port)
             if other is not port and uplink in self.uplinks:
                 raise self.error(
@@ -112,7 +112,7 @@ class _Cluster:
         has = f"its ports are {list_some(own)}" if own else "no port of it is known"
         return (
             f"{port}: which port of {self.machine.name} is that? {has}. Say so with --port "
-            f"'{port.name}=PORT', '{port.name}=GPU+GPU' or '{port.name}=none'"
+            f"'{port_name(port)}=PORT', '{port_name(port)}=GPU+GPU' or '{port_name(port)}=none'"
         )
 
     def check_used(self) -> None:

@@ -86,6 +86,11 @@ def check_rates(uplinks: Sequence[Uplink], machine: Topology) -> None:
         )
 
 
+def port_name(port: Port) -> str:
+    """What `--port` calls a port: its adapter, and the number where it is not the first there."""
+    return port.name if port.number == 1 else f"{port.name}:{port.number}"
+
+
 @dataclass(frozen=True, slots=True)
 class PortMap:
     """What `--port NAME=TARGET` says: globs of the fabric's port names, in order, with targets.
@@ -97,13 +102,13 @@ class PortMap:
 
     def find(self, port: Port) -> str | None:
         """The target of a port; None where no entry matches."""
-        name = port.name if port.number == 1 else f"{port.name}:{port.number}"
+        name = port_name(port)
         found = (target for glob, target in self.entries if fnmatchcase(name, glob))
         return next(found, None)
 
     def unused(self, ports: Sequence[Port]) -> list[str]:
         """Globs that match none of `ports`."""
-        names = {p.name if p.number == 1 else f"{p.name}:{p.number}" for p in ports}
+        names = {port_name(port) for port in ports}
         return [g for g, _ in self.entries if not any(fnmatchcase(name, g) for name in names)]
 
 
