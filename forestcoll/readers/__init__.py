@@ -199,7 +199,7 @@ def read(
     """
     form = form or format_of(text)
     if form is None:
-        listed = ", ".join(f"{known.name} ({known.what})" for known in FORMATS)
+        listed = ", ".join(f"{known.name} ({known.what})" for known in FORMATS if known.command)
         raise TopologyError(f"{source}: none of the formats that are read: {listed}")
     reader = import_module(f"forestcoll.readers.{form.module}").loads
     found = reader(text, source, settings, *([machines] if form.machine else []))
