@@ -45,10 +45,10 @@ from forestcoll.solver import (
     multicast,
     packing,
     parts,
+    phase,
     rotated,
     structures,
     symmetry,
-    synthesis,
     task,
 )
 from forestcoll.solver.groups_trees import Together
@@ -203,7 +203,7 @@ def test_layers_fail_then_boxes_and_the_exact_rule_both(packers: Packers) -> Non
 def test_layers_fail_then_boxes_alone_where_ranks_are_many(
     packers: Packers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("forestcoll.solver.synthesis.suits", lambda task: False)
+    monkeypatch.setattr("forestcoll.solver.phase.suits", lambda task: False)
     graph = mi250(6)
     assert len(graph.ranks) > packing.EXACT_TOO
     optimal(graph)
@@ -246,23 +246,23 @@ def topology_graph(name: str, **settings: int) -> CapacityGraph:
 def test_orbits_do_and_large_fabrics_are_packed_no_other_way(
     monkeypatch: pytest.MonkeyPatch, packers: Packers
 ) -> None:
-    monkeypatch.setattr(synthesis, "BOTH_WAYS", 8)
-    regular = Spy(monkeypatch, synthesis, "pack_regular")
-    general = Spy(monkeypatch, synthesis, "pack")
+    monkeypatch.setattr(phase, "BOTH_WAYS", 8)
+    regular = Spy(monkeypatch, phase, "pack_compact")
+    general = Spy(monkeypatch, phase, "pack")
     optimal(topology_graph("fat-tree", leaves=4, hosts=2, gpus=4))
     assert (regular.given, general.given) == (1, 0)
 
 
 def test_orbits_do_and_small_fabrics_are_packed_both_ways(monkeypatch: pytest.MonkeyPatch) -> None:
-    regular = Spy(monkeypatch, synthesis, "pack_regular")
-    general = Spy(monkeypatch, synthesis, "pack")
+    regular = Spy(monkeypatch, phase, "pack_compact")
+    general = Spy(monkeypatch, phase, "pack")
     optimal(topology_graph("fat-tree", leaves=2, hosts=2, gpus=4))
     assert (regular.given, general.given) == (1, 1)
 
 
 def test_orbits_are_refused_then_the_general_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    regular = Spy(monkeypatch, synthesis, "pack_regular")
-    general = Spy(monkeypatch, synthesis, "pack")
+    regular = Spy(monkeypatch, phase, "pack_compact")
+    general = Spy(monkeypatch, phase, "pack")
     whole = topology_graph("fat-tree", leaves=2, hosts=2, gpus=4)
     optimal(without(whole, 0))
     assert (regular.refused, general.given) == (1, 1)

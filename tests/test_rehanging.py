@@ -21,7 +21,7 @@ from forestcoll.solver.boxes import find_boxes
 from forestcoll.solver.front import Front
 from forestcoll.solver.height import least_height
 from forestcoll.solver.inside import Interior
-from forestcoll.solver.rehanging import pack_irregular, rehang, suits
+from forestcoll.solver.rehanging import Wanted, pack_irregular, rehang, suits
 from forestcoll.solver.task import analyse
 
 SWITCHED = [name for name in families().FAMILIES if name not in ("torus", "nvl72", "tight-clos")]
@@ -56,7 +56,7 @@ def test_every_family_reaches_the_optimum_low(family: str) -> None:
     graph = small(family, seed=1)
     task = analyse(graph, None)
     k = Front(graph, Collective.ALLGATHER).exact.trees
-    trees = pack_irregular(task, k, task.algbw)
+    trees = pack_irregular(Wanted.of(task, k, task.algbw))
     assert trees is not None
     u = task.roots * k * graph.unit / task.algbw
     capacity = [int(c * u) for c in graph.capacity]
@@ -72,7 +72,7 @@ def test_solve_takes_them_and_proves_them(family: str, monkeypatch: pytest.Monke
 
     graph = small(family)
     best = solver.optimum(graph, Collective.ALLGATHER).algbw
-    monkeypatch.setattr("forestcoll.solver.synthesis.pack", refuse)
+    monkeypatch.setattr("forestcoll.solver.phase.pack", refuse)
     for collective in (Collective.ALLGATHER, Collective.REDUCE_SCATTER):
         forest = solver.solve(graph, collective)
         assert certificate.check(forest)[0] == best
@@ -81,7 +81,7 @@ def test_solve_takes_them_and_proves_them(family: str, monkeypatch: pytest.Monke
 
 def test_the_same_call_gives_the_same_trees() -> None:
     task = analyse(small("three-tiers"), None)
-    packed = [pack_irregular(task, task.trees_per_root, task.algbw) for _ in range(2)]
+    packed = [pack_irregular(Wanted.of(task, task.trees_per_root, task.algbw)) for _ in range(2)]
     assert packed[0] is not None
     assert packed[0] == packed[1]
 
@@ -104,7 +104,7 @@ def test_links_in_one_direction_only() -> None:
         unit=graph.unit,
     )
     task = analyse(graph, None)
-    trees = pack_irregular(task, task.trees_per_root, task.algbw)
+    trees = pack_irregular(Wanted.of(task, task.trees_per_root, task.algbw))
     assert trees is not None
     u = task.roots * task.trees_per_root * graph.unit / task.algbw
     capacity = [int(c * u) for c in graph.capacity]
@@ -132,8 +132,8 @@ def test_regular_fabrics_keep_their_quick_way(monkeypatch: pytest.MonkeyPatch) -
     def refuse(*args: object) -> None:
         raise AssertionError("searched")
 
-    monkeypatch.setattr("forestcoll.solver.synthesis.pack_irregular", refuse)
-    monkeypatch.setattr("forestcoll.solver.synthesis.BOTH_WAYS", 64)
+    monkeypatch.setattr("forestcoll.solver.phase.pack_irregular", refuse)
+    monkeypatch.setattr("forestcoll.solver.phase.BOTH_WAYS", 64)
     settings = {"leaves": "4", "hosts": "4", "spines": "4"}
     tree = CapacityGraph.from_topology(catalog.load("fat-tree", settings))
     for graph in (dgx_a100(9), tree):
@@ -143,7 +143,7 @@ def test_regular_fabrics_keep_their_quick_way(monkeypatch: pytest.MonkeyPatch) -
 def test_too_many_edges_are_left_to_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rehanging, "MOST_EDGES", 10)
     task = analyse(small("rails"), None)
-    assert pack_irregular(task, task.trees_per_root, task.algbw) is None
+    assert pack_irregular(Wanted.of(task, task.trees_per_root, task.algbw)) is None
 
 
 def test_what_does_not_fit_is_not_claimed() -> None:

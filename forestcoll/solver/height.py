@@ -229,8 +229,12 @@ class _Facts:
             if self.box[t] >= 0 and self.box[h] < 0:
                 first[self.box[t]].add(h)
         counts: list[dict[int, int]] = [defaultdict(int) for _ in self.boxes]
-        for number, start in enumerate(first):
-            for other, far in self._distances(start, near).items():
+        known: dict[frozenset[int], dict[int, int]] = {}
+        for number, begin in enumerate(first):
+            start = frozenset(begin)
+            if start not in known:
+                known[start] = self._distances(start, near)
+            for other, far in known[start].items():
                 if other != number:
                     counts[other][far] += self.rooted[number]
         least = 0
@@ -242,7 +246,7 @@ class _Facts:
                 direct -= taken
         return least > total
 
-    def _distances(self, start: set[int], near: Sequence[Sequence[int]]) -> dict[int, int]:
+    def _distances(self, start: frozenset[int], near: Sequence[Sequence[int]]) -> dict[int, int]:
         """Links between switches on the way from these to each box, at least."""
         far = dict.fromkeys(start, 0)
         found: dict[int, int] = {}

@@ -31,11 +31,7 @@ def pack(graph: CapacityGraph, capacity: list[int], supply: list[int]) -> list[T
     layered = _layered(graph, capacity, supply, group, ways)
     if layered is not None:
         return layered
-    found = []
-    for logical in ways:
-        packed = _kernel.pack_nested(logical, supply, graph.ranks, group)
-        if packed is not None:
-            found.append((*packed, logical))
+    found = _nested(graph, supply, group, ways)
     for logical in ways:
         if found and len(graph.ranks) > EXACT_TOO:
             break
@@ -49,13 +45,41 @@ def pack(graph: CapacityGraph, capacity: list[int], supply: list[int]) -> list[T
         lower = _kernel.pack_lowest(logical, supply, graph.ranks, _elements(graph), height)
         if lower is not None:
             return _over_paths(graph, logical, lower[1])
+    return _lowest(graph, found)
+
+
+def pack_quickly(graph: CapacityGraph, capacity: list[int], supply: list[int]) -> list[Tree] | None:
+    """As `pack`, in layers or box by box: None where that is not possible."""
+    group = _boxes(graph)
+    ways: list[_kernel.Logical] = []
+    layered = _layered(graph, capacity, supply, group, ways)
+    if layered is not None:
+        return layered
+    found = _nested(graph, supply, group, ways)
+    return _lowest(graph, found) if found else None
+
+
+Packed = tuple[int, list[tuple[int, int, list[int]]], _kernel.Logical]
+"""Height, trees and what their paths are numbers of."""
+
+
+def _nested(
+    graph: CapacityGraph, supply: list[int], group: list[int], ways: list[_kernel.Logical]
+) -> list[Packed]:
+    """What packing box by box makes of each of the ways."""
+    found: list[Packed] = []
+    for logical in ways:
+        packed = _kernel.pack_nested(logical, supply, graph.ranks, group)
+        if packed is not None:
+            found.append((*packed, logical))
+    return found
+
+
+def _lowest(graph: CapacityGraph, found: list[Packed]) -> list[Tree]:
+    """The lowest of these, as trees over real paths."""
+    height = min(height for height, _, _ in found)
     lowest = [_over_paths(graph, logical, batches) for h, batches, logical in found if h == height]
     return preferred(graph, lowest)
-
-
-def pack_layers(graph: CapacityGraph, capacity: list[int], supply: list[int]) -> list[Tree] | None:
-    """The lowest trees there are, or None where layered packing finds none. As `pack` otherwise."""
-    return _layered(graph, capacity, supply, _boxes(graph), [])
 
 
 def _layered(

@@ -28,18 +28,6 @@ HIGHER = 3
 """Heights above the lower bound that are tried."""
 
 
-def pack_irregular(task: Task, k: int, algbw: Fraction) -> list[Tree] | None:
-    """Broadcast trees of `task`, `k` per root, that reach `algbw` GB/s; None where none are found.
-
-    For what `suits`.
-    """
-    graph = task.given
-    u = task.roots * k * graph.unit / algbw
-    capacity = [c * u.numerator // u.denominator for c in graph.capacity]
-    supply = task.supply(k)
-    return rehang(graph, capacity, supply, least_height(graph, capacity, supply))
-
-
 def suits(task: Task) -> bool:
     """Whether this is the way for `task`: switches that do not copy, and more than a few ranks."""
     graph = task.given
@@ -49,6 +37,33 @@ def suits(task: Task) -> bool:
         and not any(graph.multicast)
         and not any(graph.aggregation)
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Trees that are wanted: `supply[v]` of them from node v, at most `capacity[e]` over link e.
+
+    `least`: no forest of them is lower.
+    """
+
+    graph: CapacityGraph
+    capacity: Sequence[int]
+    supply: Sequence[int]
+    least: int
+
+    @staticmethod
+    def of(task: Task, k: int, algbw: Fraction) -> Wanted:
+        """Those of `task`, `k` per root, with all that links can carry where it runs at `algbw`."""
+        graph = task.given
+        u = task.roots * k * graph.unit / algbw
+        capacity = [c * u.numerator // u.denominator for c in graph.capacity]
+        supply = task.supply(k)
+        return Wanted(graph, capacity, supply, least_height(graph, capacity, supply))
+
+
+def pack_irregular(wanted: Wanted) -> list[Tree] | None:
+    """Broadcast trees as they are wanted; None where none are found. For what `suits`."""
+    return rehang(wanted.graph, wanted.capacity, wanted.supply, wanted.least)
 
 
 def rehang(

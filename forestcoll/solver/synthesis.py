@@ -15,11 +15,8 @@ from forestcoll.solver.allreduce import fixed, plan
 from forestcoll.solver.fixed import whole
 from forestcoll.solver.joint import Joint
 from forestcoll.solver.optimum import check_root
-from forestcoll.solver.packing import check_loads, pack, pack_layers
-from forestcoll.solver.preference import preferred
-from forestcoll.solver.rehanging import pack_irregular, suits
-from forestcoll.solver.structures import structures
-from forestcoll.solver.symmetry import pack_regular
+from forestcoll.solver.packing import check_loads, pack
+from forestcoll.solver.phase import pack_phase
 from forestcoll.solver.task import Task, analyse
 
 BOTH_WAYS = 256
@@ -103,9 +100,8 @@ class _Phase:
     def packed(cls, task: Task, trees: int | Literal["auto"], report: _Stages) -> _Phase:
         """The trees of a task whose optimum is known."""
         k, links, capacity, algbw = whole(task, trees)
-        supply = task.supply(k)
         report("packing", 0.2)
-        packed = _trees(task, k, links, capacity, supply, algbw)
+        packed = pack_phase(task, k, links, capacity, algbw)
         if any(links.multicast) or any(links.aggregation):
             check_loads(links, capacity, packed)  # `_prove` counts copies in switches once
         report.done += 1
@@ -120,37 +116,6 @@ class _Phase:
         factor = total // self.total
         trees = [replace(tree, weight=tree.weight * factor) for tree in self.trees]
         return _Phase(trees, total, self.algbw, self.bound)
-
-
-def _trees(
-    task: Task,
-    k: int,
-    links: CapacityGraph,
-    capacity: list[int],
-    supply: list[int],
-    algbw: Fraction,
-) -> list[Tree]:
-    """Broadcast trees: what a regular fabric allows, else low ones box by box, else any.
-
-    Regular fabrics with several tiers of switches are packed by orbits: removing those switches is
-    slow and makes tall trees. Small ones are packed both ways.
-    """
-    ranks = set(links.ranks)
-    ends = zip(links.tail, links.head, strict=True)
-    tiers = any(u not in ranks and v not in ranks for u, v in ends)
-    if tiers and task.root is None and not links.shares:
-        regular = pack_regular(links, k, capacity)
-        if regular is not None and len(ranks) > BOTH_WAYS:
-            return regular
-    else:
-        regular = None
-    trees = None
-    if suits(task):
-        if structures(links) and not tiers:
-            trees = pack_layers(links, capacity, supply)
-        trees = trees or pack_irregular(task, k, algbw)
-    trees = trees or pack(links, capacity, supply)
-    return trees if regular is None else preferred(links, [trees, regular])
 
 
 def _allreduce(

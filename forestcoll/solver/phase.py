@@ -1,0 +1,68 @@
+"""The trees of one phase: which packer suits which fabric, and which of two results is kept."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from forestcoll.forest import Tree, all_images, scan
+from forestcoll.graph import CapacityGraph
+from forestcoll.solver.packing import pack, pack_quickly
+from forestcoll.solver.preference import preferred
+from forestcoll.solver.rehanging import Wanted, pack_irregular, suits
+from forestcoll.solver.structures import structures
+from forestcoll.solver.symmetry import pack_compact
+from forestcoll.solver.task import Task
+
+BOTH_WAYS = 256
+"""Ranks up to which a fabric that can be packed by orbits is packed in general, too."""
+
+
+def pack_phase(
+    task: Task, k: int, links: CapacityGraph, capacity: list[int], algbw: Fraction
+) -> list[Tree]:
+    """Broadcast trees of `task`, `k` per root, that reach `algbw` GB/s over the links.
+
+    `links`, `capacity`: how many trees each link carries, balanced at every switch. Regular fabrics
+    with several tiers of switches are packed by orbits: removing those switches is slow and makes
+    tall trees. Irregular ones are searched for low trees; others are packed in general.
+    """
+    supply = task.supply(k)
+    ranks = set(links.ranks)
+    ends = zip(links.tail, links.head, strict=True)
+    tiers = any(u not in ranks and v not in ranks for u, v in ends)
+    regular, height = None, 0
+    if tiers and task.root is None and not links.shares:
+        packed = pack_compact(links, k, capacity)
+        if packed is not None:
+            regular, height = all_images(links, *packed), scan(links, packed[0])[1]
+    if not suits(task):
+        return _pack_both_ways(links, capacity, supply, regular)
+    quick = regular
+    if not tiers:
+        quick = pack_quickly(links, capacity, supply)
+        if quick is not None and structures(links):
+            return quick
+        height = 0 if quick is None else scan(links, quick)[1]
+    small = regular is not None and len(ranks) <= BOTH_WAYS
+    if quick is not None and height <= 2 and not small:
+        return quick
+    wanted = Wanted.of(task, k, algbw)
+    if quick is not None and height <= wanted.least and not small:
+        return quick
+    low = pack_irregular(wanted)
+    found = [trees for trees in (low, quick) if trees is not None]
+    return preferred(links, found) if found else pack(links, capacity, supply)
+
+
+def _pack_both_ways(
+    links: CapacityGraph,
+    capacity: list[int],
+    supply: list[int],
+    regular: list[Tree] | None,
+) -> list[Tree]:
+    """In general, and by orbits where that was possible: the better of both on small fabrics."""
+    if regular is None:
+        return pack(links, capacity, supply)
+    if len(links.ranks) > BOTH_WAYS:
+        return regular
+    return preferred(links, [pack(links, capacity, supply), regular])
