@@ -62,6 +62,7 @@ class Row:
 
     point: Point
     height: int | None = None  # hops
+    least_height: int | None = None  # no forest with as many trees, as fast, has fewer hops
     latency: Fraction | None = None  # us of the links on the longest way
     different: int | None = None  # trees of a root in one phase
     needs: Mapping[str, Usage | str] = field(default_factory=dict)
@@ -159,6 +160,7 @@ class Chooser:
         `targets`: whose figures the rows have.
         """
         from forestcoll.latency import latency
+        from forestcoll.solver.height import forest_bound
 
         targets = tuple(targets)
         points = self.front.points()
@@ -169,7 +171,8 @@ class Chooser:
             forest = self.forest("auto" if point.exact else point.trees)
             needs = {t.name: self._need(forest, t) for t in targets}
             waited = latency(forest, links)
-            yield Row(point, forest.height, waited, different_trees(forest), needs)
+            height, least = forest.height, forest_bound(forest)
+            yield Row(point, height, least, waited, different_trees(forest), needs)
 
     def _need(self, forest: Forest, target: Target) -> Usage | str:
         from forestcoll.lower import hopeless, lower, usage

@@ -82,6 +82,13 @@ class Synthesis:
         )
 
     @property
+    def least_height(self) -> int | None:
+        """Hops that no forest with as many trees, as fast, goes below; None: too large to tell."""
+        from forestcoll.solver.height import forest_bound
+
+        return forest_bound(self.forest)
+
+    @property
     def plain_bound(self) -> Bound:
         """What `forest.plain_algbw` cannot exceed."""
         forest = self.forest

@@ -26,7 +26,7 @@ def table(front: FrontTable) -> RenderableType:
             str(row.point.trees),
             words.decimal(row.point.algbw),
             words.percent(row.point.algbw, front.optimum.algbw),
-            "" if row.height is None else str(row.height),
+            _height(row, len(front.graph.ranks)),
             "" if row.latency is None else words.microseconds(row.latency),
             "" if row.different is None else str(row.different),
         ]
@@ -44,6 +44,15 @@ def table(front: FrontTable) -> RenderableType:
     if plans:
         facts.append(("plans", "thread blocks a rank / channels / steps a thread block"))
     return Group(tables.facts(facts), "", tables.columns([*heads, *plans], rows, range(len(heads))))
+
+
+def _height(row: Row, ranks: int) -> str:
+    """Hops, and behind them the lower bound where it is not met."""
+    if row.height is None:
+        return ""
+    least = row.least_height
+    known = least in (None, row.height) or ranks <= words.BOUNDED_FROM
+    return str(row.height) if known else f"{row.height} (>= {least})"
 
 
 def summary(front: FrontTable) -> dict[str, object]:
@@ -69,7 +78,8 @@ def _point(row: Row) -> dict[str, object]:
         "percent": float(100 * point.share),
     }
     if row.height is not None:
-        found |= {"height": row.height, "different_trees_per_root": row.different}
+        found |= {"height": row.height, "height_bound": row.least_height}
+        found |= {"different_trees_per_root": row.different}
     if row.latency is not None:
         found |= {"latency_us": str(row.latency), "latency_us_decimal": float(row.latency)}
     if row.needs:

@@ -41,7 +41,7 @@ def table(
         ("bound", bounded),
         ("of optimal", words.percent(algbw, most)),
         ("trees", _trees(result)),
-        ("height", words.height(forest, result.latency)),
+        ("height", words.height(forest, result.latency, result.least_height)),
         ("bottleneck", words.bottleneck(forest.graph, forest.collective, bound)),
     ]
     for form, program in result.programs.items():
@@ -78,6 +78,7 @@ def summary(
         "representatives": len(forest.trees),
         "different_trees_per_root": different_trees(forest),
         "height": forest.height,
+        "height_bound": result.least_height,
         "latency_us": str(result.latency),
         "latency_us_decimal": float(result.latency),
         "bottleneck": words.bottleneck(forest.graph, forest.collective, bound),

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from forestcoll.graph import CapacityGraph
     from forestcoll.sizes import Sizes
 
+BOUNDED_FROM = 64
+"""Ranks above which the least height is told beside the height."""
 NAMES_SHOWN = 6
 """Ids listed before "..."."""
 
@@ -80,10 +82,14 @@ def microseconds(value: Fraction) -> str:
     return f"{decimal(value, 2)} us"
 
 
-def height(forest: Forest, latency: Fraction) -> str:
+def height(forest: Forest, latency: Fraction, least: int | None = None) -> str:
     """`"2 hops, 3.4 us over the links"`; an allreduce goes up and down its trees."""
     ways = " each way" if forest.collective is Collective.ALLREDUCE else ""
-    return f"{plural(forest.height, 'hop')}{ways}, {microseconds(latency)} over the links"
+    hops = f"{plural(forest.height, 'hop')}{ways}"
+    if least is not None and forest.n > BOUNDED_FROM:
+        proof = "the least" if least == forest.height else f"at least {least}"
+        hops += f" ({proof} at this rate)"
+    return f"{hops}, {microseconds(latency)} over the links"
 
 
 def plural(count: int, noun: str) -> str:

@@ -15,7 +15,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 
+from forestcoll.forest import Forest
 from forestcoll.graph import CapacityGraph
+from forestcoll.program import Collective
+
+MOST_RANKS = 2_048
+"""Ranks up to which the bound of a forest is looked for."""
 
 
 def least_height(graph: CapacityGraph, capacity: Sequence[int], supply: Sequence[int]) -> int:
@@ -28,6 +33,32 @@ def least_height(graph: CapacityGraph, capacity: Sequence[int], supply: Sequence
     if hops >= 3 or facts.too_few_direct():
         return max(3, hops)
     return max(2, hops) if facts.too_few_stars() else hops
+
+
+def forest_bound(forest: Forest) -> int | None:
+    """The least height of any forest with as many trees, as fast as this one; None: too large.
+
+    Where switches copy or add, sends share links: then only the hops between ranks count. An
+    allreduce is looked at as its broadcasts alone.
+    """
+    if forest.n > MOST_RANKS:
+        return None
+    reverse = forest.collective.reduces and forest.collective is not Collective.ALLREDUCE
+    graph = forest.graph.reverse() if reverse else forest.graph
+    phase = "reduce" if reverse else "broadcast"
+    u = graph.unit * forest.total / forest.algbw
+    capacity = [c * u.numerator // u.denominator for c in graph.capacity]
+    supply = [0] * graph.n
+    weights: dict[int, int] = {}
+    for tree in forest.trees:
+        if tree.phase == phase:
+            orbit = forest.orbit(tree.root)
+            weights[orbit] = weights.get(orbit, 0) + tree.weight
+    for v in graph.ranks:
+        supply[v] = weights.get(forest.orbit(v), 0)
+    if any(graph.multicast) or any(graph.aggregation):
+        return _Facts(graph, capacity, supply).hops()
+    return least_height(graph, capacity, supply)
 
 
 class _Facts:
