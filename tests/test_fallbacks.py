@@ -203,7 +203,7 @@ def test_layers_fail_then_boxes_and_the_exact_rule_both(packers: Packers) -> Non
 def test_layers_fail_then_boxes_alone_where_ranks_are_many(
     packers: Packers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("forestcoll.solver.phase.suits", lambda task: False)
+    monkeypatch.setattr("forestcoll.solver.phase.suits", lambda graph, root: False)
     graph = mi250(6)
     assert len(graph.ranks) > packing.EXACT_TOO
     optimal(graph)

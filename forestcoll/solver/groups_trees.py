@@ -19,7 +19,8 @@ from forestcoll.solver.groups import Split, split
 from forestcoll.solver.groups_bound import Group, GroupsBound, phases
 from forestcoll.solver.groups_view import Flow, view
 from forestcoll.solver.optimum import optimum
-from forestcoll.solver.packing import check_loads, pack
+from forestcoll.solver.packing import check_loads
+from forestcoll.solver.phase import pack_part
 from forestcoll.solver.task import Task, analyse
 
 TRIED = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
@@ -139,7 +140,7 @@ def _fixed(task: Task, k: int) -> Packed:
 def _trees(task: Task, k: int, links: CapacityGraph, capacity: list[int], u: Fraction) -> Packed:
     """`k` trees a root in links that carry `capacity` of them in time u."""
     require_size(capacity, 1)
-    found = pack(links, capacity, task.supply(k))
+    found = pack_part(links, capacity, task.supply(k))
     check_loads(links, capacity, found)
     return Packed(found, k * task.roots, task.roots * k / u * links.unit)
 
@@ -156,7 +157,7 @@ def _exactly(flow: Flow, algbw: Fraction, dry: bool = False) -> Packed:
         return Packed([], sum(supply), algbw)
     require_size(capacity, 1)
     require_size(supply, 1)
-    found = pack(flow.graph, capacity, supply)
+    found = pack_part(flow.graph, capacity, supply)
     check_loads(flow.graph, capacity, found)
     return Packed(found, sum(supply), algbw)
 

@@ -35,7 +35,7 @@ def pack_phase(
         packed = pack_compact(links, k, capacity)
         if packed is not None:
             regular, height = all_images(links, *packed), scan(links, packed[0])[1]
-    if not suits(task):
+    if not suits(task.given, task.root):
         return _pack_both_ways(links, capacity, supply, regular)
     quick = regular
     if not tiers:
@@ -52,6 +52,18 @@ def pack_phase(
     low = pack_irregular(wanted)
     found = [trees for trees in (low, quick) if trees is not None]
     return preferred(links, found) if found else pack(links, capacity, supply)
+
+
+def pack_part(graph: CapacityGraph, capacity: list[int], supply: list[int]) -> list[Tree]:
+    """Broadcast trees, `supply[v]` of them from node v, `capacity[e]` over link e.
+
+    For the part of the links that one phase of a joint allreduce has, or one of several groups.
+    """
+    if suits(graph, None) and sum(map(bool, supply)) > 1:
+        low = pack_irregular(Wanted.on(graph, capacity, supply))
+        if low is not None:
+            return low
+    return pack(graph, capacity, supply)
 
 
 def _pack_both_ways(

@@ -28,11 +28,10 @@ HIGHER = 3
 """Heights above the lower bound that are tried."""
 
 
-def suits(task: Task) -> bool:
-    """Whether this is the way for `task`: switches that do not copy, and more than a few ranks."""
-    graph = task.given
+def suits(graph: CapacityGraph, root: int | None) -> bool:
+    """Whether this is the way: many roots, switches that do not copy, more than a few ranks."""
     return (
-        task.root is None
+        root is None
         and MORE_THAN < len(graph.ranks) < graph.n
         and not any(graph.multicast)
         and not any(graph.aggregation)
@@ -52,13 +51,17 @@ class Wanted:
     least: int
 
     @staticmethod
+    def on(graph: CapacityGraph, capacity: Sequence[int], supply: Sequence[int]) -> Wanted:
+        """These, with the bound on their height."""
+        return Wanted(graph, capacity, supply, least_height(graph, capacity, supply))
+
+    @staticmethod
     def of(task: Task, k: int, algbw: Fraction) -> Wanted:
         """Those of `task`, `k` per root, with all that links can carry where it runs at `algbw`."""
         graph = task.given
         u = task.roots * k * graph.unit / algbw
         capacity = [c * u.numerator // u.denominator for c in graph.capacity]
-        supply = task.supply(k)
-        return Wanted(graph, capacity, supply, least_height(graph, capacity, supply))
+        return Wanted.on(graph, capacity, task.supply(k))
 
 
 def pack_irregular(wanted: Wanted) -> list[Tree] | None:

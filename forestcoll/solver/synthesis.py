@@ -15,8 +15,8 @@ from forestcoll.solver.allreduce import fixed, plan
 from forestcoll.solver.fixed import whole
 from forestcoll.solver.joint import Joint
 from forestcoll.solver.optimum import check_root
-from forestcoll.solver.packing import check_loads, pack
-from forestcoll.solver.phase import pack_phase
+from forestcoll.solver.packing import check_loads
+from forestcoll.solver.phase import pack_part, pack_phase
 from forestcoll.solver.task import Task, analyse
 
 BOTH_WAYS = 256
@@ -155,7 +155,7 @@ def _joint(graph: CapacityGraph, joint: Joint, report: _Stages) -> list[_Phase]:
 
 def _packed(part: CapacityGraph, joint: Joint, report: _Stages) -> list[Tree]:
     report("packing", 0.2)
-    trees = pack(part, list(part.capacity), list(joint.supply))
+    trees = pack_part(part, list(part.capacity), list(joint.supply))
     report("checking", 0.9)
     check_loads(part, list(part.capacity), trees)
     report.done += 1
