@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
 from itertools import pairwise
+from pathlib import Path
 
 import networkx as nx
 import pytest
+from click.testing import CliRunner
 from graphs import build, dgx_a100
 from irregular_fabrics import families, small
 
 from forestcoll import catalog, certificate, solver
+from forestcoll.cli import cli
 from forestcoll.forest import Tree
 from forestcoll.graph import CapacityGraph
 from forestcoll.kernel import _kernel
 from forestcoll.program import Collective
-from forestcoll.solver import rehanging
+from forestcoll.report import words
+from forestcoll.solver import multicast, rehanging
 from forestcoll.solver.boxes import find_boxes
 from forestcoll.solver.front import Front
-from forestcoll.solver.height import least_height
+from forestcoll.solver.height import forest_bound, least_height
 from forestcoll.solver.inside import Interior
 from forestcoll.solver.rehanging import Wanted, pack_irregular, rehang, suits
 from forestcoll.solver.task import analyse
+from forestcoll.topology import dumps_topology
 
 SWITCHED = [name for name in families().FAMILIES if name not in ("torus", "nvl72", "tight-clos")]
 
@@ -153,7 +161,7 @@ def test_what_does_not_fit_is_not_claimed() -> None:
     k = task.trees_per_root
     u = task.roots * k * graph.unit / task.algbw
     capacity = [int(c * u) for c in graph.capacity]
-    assert rehang(graph, capacity, task.supply(k), 2) is not None
+    assert rehang(graph, capacity, task.supply(k), 2, 2) is not None
     cut = task.bound.parts[0]
     crossing = [
         e
@@ -161,7 +169,7 @@ def test_what_does_not_fit_is_not_claimed() -> None:
         if t in cut and h not in cut
     ]
     capacity[crossing[0]] -= 1
-    assert rehang(graph, capacity, task.supply(k), 2) is None
+    assert rehang(graph, capacity, task.supply(k), 2, 2) is None
 
 
 # ------------------------------------------------------------------------------ boxes
@@ -341,3 +349,87 @@ def test_kernel_refuses_what_makes_no_sense() -> None:
         with pytest.raises(ValueError, match=r"box|entr|root|rank|nodes"):
             _kernel.rehang(**(asked | wrong))  # type: ignore[arg-type]
     assert _kernel.rehang(**(asked | {"tail": [1, 2], "head": [2, 0]}))[0] == -1  # type: ignore[arg-type]
+
+
+def test_the_bound_of_a_forest_is_that_of_its_collective() -> None:
+    graph = small("one-socket")
+    for collective in (Collective.ALLGATHER, Collective.REDUCE_SCATTER):
+        assert forest_bound(solver.solve(graph, collective)) == 3
+    for collective in (Collective.BROADCAST, Collective.REDUCE, Collective.ALLREDUCE):
+        forest = solver.solve(graph, collective, 5 if collective.rooted else None)
+        least = forest_bound(forest)
+        assert least is not None
+        assert 2 <= least <= forest.height
+
+
+def test_sends_that_share_links_in_switches_bound_nothing() -> None:
+    """The NVSwitch copies: a star loads the root's link once, and height 1 is possible."""
+    graph = CapacityGraph.from_topology(catalog.load("dgx-h100", {}))
+    forest = multicast.forest(graph, Collective.ALLGATHER, None, "")
+    assert forest is not None
+    assert forest_bound(forest) == forest.height == 1
+
+
+def test_reports_state_the_bound_beside_the_height(tmp_path: Path) -> None:
+    made = families()
+    topology = made.make("one-socket", 1, *made.FAMILIES["one-socket"].small)
+    file = tmp_path / "fabric.yaml"
+    file.write_text(dumps_topology(topology), encoding="utf-8")
+    asked = ["-t", str(file), "-c", "allgather"]
+    target = ["--format", "forest", "-o", str(tmp_path / "forest.json"), "--force"]
+    shown = CliRunner().invoke(cli, ["synthesize", *asked, *target])
+    assert shown.exit_code == 0
+    assert "3 hops (the least at this rate), " in shown.output
+    found = json.loads(CliRunner().invoke(cli, ["synthesize", *asked, *target, "--json"]).stdout)
+    assert (found["height"], found["height_bound"]) == (3, 3)
+    front = json.loads(CliRunner().invoke(cli, ["front", *asked, "--json"]).stdout)
+    assert [(p["height"], p["height_bound"]) for p in front["points"]] == [(3, 3)]
+
+
+def test_heights_above_the_bound_say_so() -> None:
+    forest = solver.solve(small("one-socket"), Collective.ALLGATHER)
+    told = words.height(forest, Fraction(5), 2)
+    assert told == "3 hops (at least 2 at this rate), 5 us over the links"
+    assert words.height(forest, Fraction(5)) == "3 hops, 5 us over the links"
+
+
+@pytest.mark.parametrize("family", ["rails", "mixed-generations"])
+def test_both_phases_of_an_allreduce_are_low(family: str) -> None:
+    graph = small(family, seed=1)
+    forest = solver.solve(graph, Collective.ALLREDUCE)
+    algbw, bound = certificate.check(forest)
+    assert algbw == bound
+    assert forest.height <= families().FAMILIES[family].height + 2 * (family != "rails")
+
+
+def test_a_process_group_on_a_part_of_the_fabric() -> None:
+    made = families()
+    topology = made.make("rails", 1, *made.FAMILIES["rails"].small)
+    graph = CapacityGraph.from_topology(topology, ranks=["su*-box[0-4]/*"])
+    assert len(graph.ranks) == 80
+    forest = solver.solve(graph, Collective.ALLGATHER)
+    assert certificate.check(forest)[0] == solver.optimum(graph, Collective.ALLGATHER).algbw
+    assert forest.height == forest_bound(forest) == 2
+
+
+def test_parts_of_different_size() -> None:
+    """Some ranks with more data, one with none."""
+    graph = small("rails")
+    shares = tuple(0 if i == 3 else 1 + (i % 5 == 0) for i in range(len(graph.ranks)))
+    graph = replace(graph, shares=shares)
+    forest = solver.solve(graph, Collective.ALLGATHER)
+    assert certificate.check(forest)[0] == solver.optimum(graph, Collective.ALLGATHER).algbw
+    assert forest.height <= 3
+
+
+def test_racks_with_tight_switches_are_grown() -> None:
+    """NVL72 in small: what enters a rack is too much for stars alone."""
+    graph = small("nvl72")
+    task = analyse(graph, None)
+    found = Front(graph, Collective.ALLGATHER).fewest(Fraction(99, 100))
+    wanted = Wanted.of(task, found.trees, found.algbw)
+    boxes = find_boxes(graph, wanted.capacity, wanted.supply)
+    assert boxes.torn
+    trees = pack_irregular(wanted)
+    assert trees is not None
+    assert validate(graph, wanted.capacity, wanted.supply, trees) <= 3

@@ -6,6 +6,7 @@ from fractions import Fraction
 
 from forestcoll.forest import Tree, all_images, scan
 from forestcoll.graph import CapacityGraph
+from forestcoll.solver.joint import Joint
 from forestcoll.solver.packing import pack, pack_quickly
 from forestcoll.solver.preference import preferred
 from forestcoll.solver.rehanging import Wanted, pack_irregular, suits
@@ -13,6 +14,8 @@ from forestcoll.solver.structures import structures
 from forestcoll.solver.symmetry import pack_compact
 from forestcoll.solver.task import Task
 
+LITTLE = 1
+"""Heights above the lower bound that are worth a search where links are dealt out beforehand."""
 BOTH_WAYS = 256
 """Ranks up to which a fabric that can be packed by orbits is packed in general, too."""
 
@@ -60,10 +63,33 @@ def pack_part(graph: CapacityGraph, capacity: list[int], supply: list[int]) -> l
     For the part of the links that one phase of a joint allreduce has, or one of several groups.
     """
     if suits(graph, None) and sum(map(bool, supply)) > 1:
-        low = pack_irregular(Wanted.on(graph, capacity, supply))
+        low = pack_irregular(Wanted.on(graph, capacity, supply), LITTLE)
         if low is not None:
             return low
     return pack(graph, capacity, supply)
+
+
+def pack_both(graph: CapacityGraph, joint: Joint) -> tuple[list[Tree], list[Tree]] | None:
+    """Trees of a joint allreduce, low ones: (reduce, on the reversed graph; broadcast), or None.
+
+    What the linear program leaves of a link is given to the broadcasts, and what these leave to the
+    reductions: trees need not follow the few links that its vertex happens to use.
+    """
+    if not suits(graph, None):
+        return None
+    supply = list(joint.supply)
+    u = sum(supply) * graph.unit / joint.algbw
+    room = [c * u.numerator // u.denominator for c in graph.capacity]
+    first = [c - taken for c, taken in zip(room, joint.carried[1], strict=True)]
+    out = pack_irregular(Wanted.on(graph, first, supply), LITTLE)
+    if out is None:
+        return None
+    loads = scan(graph, out)[2]
+    if loads is None:
+        return None
+    second = [c - load for c, load in zip(room, loads, strict=True)]
+    back = pack_irregular(Wanted.on(graph.reverse(), second, supply), LITTLE)
+    return None if back is None else (back, out)
 
 
 def _pack_both_ways(

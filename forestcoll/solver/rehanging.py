@@ -64,9 +64,13 @@ class Wanted:
         return Wanted.on(graph, capacity, task.supply(k))
 
 
-def pack_irregular(wanted: Wanted) -> list[Tree] | None:
-    """Broadcast trees as they are wanted; None where none are found. For what `suits`."""
-    return rehang(wanted.graph, wanted.capacity, wanted.supply, wanted.least)
+def pack_irregular(wanted: Wanted, higher: int = HIGHER) -> list[Tree] | None:
+    """Broadcast trees as they are wanted; None where none are found. For what `suits`.
+
+    `higher`: heights above the lower bound that are tried.
+    """
+    most = wanted.least + higher
+    return rehang(wanted.graph, wanted.capacity, wanted.supply, wanted.least, most)
 
 
 def rehang(
@@ -74,7 +78,7 @@ def rehang(
     capacity: Sequence[int],
     supply: Sequence[int],
     least: int,
-    most: int | None = None,
+    most: int,
 ) -> list[Tree] | None:
     """Broadcast trees, `supply[v]` of them rooted at each node v, or None where none are found.
 
@@ -87,7 +91,7 @@ def rehang(
     ends = zip(graph.tail, graph.head, strict=True)
     limits = zip(ends, capacity, boxes.inner, strict=True)
     links = {pair: c for pair, c, inner in limits if inner < 0 and c}
-    for height in range(least, (least + HIGHER if most is None else most) + 1):
+    for height in range(least, most + 1):
         hung = hang(
             graph.n, links, graph.ranks, supply, height, boxes.box, boxes.entries, boxes.torn
         )

@@ -16,7 +16,7 @@ from forestcoll.solver.fixed import whole
 from forestcoll.solver.joint import Joint
 from forestcoll.solver.optimum import check_root
 from forestcoll.solver.packing import check_loads
-from forestcoll.solver.phase import pack_part, pack_phase
+from forestcoll.solver.phase import pack_both, pack_part, pack_phase
 from forestcoll.solver.task import Task, analyse
 
 BOTH_WAYS = 256
@@ -139,6 +139,12 @@ def _allreduce(
 
 def _joint(graph: CapacityGraph, joint: Joint, report: _Stages) -> list[_Phase]:
     """The trees of both phases, each over its own part of the links."""
+    total, algbw = sum(joint.supply), 2 * joint.algbw  # in half the time each, if they took turns
+    low = pack_both(graph, joint)
+    if low is not None:
+        report("checking", 0.9)
+        phases = [_Phase(trees, total, algbw, joint.bound) for trees in low]
+        return [phases[0].reversed(), phases[1]]
     gather = _part(graph, joint.carried[0])
     scatter = _part(graph.reverse(), joint.carried[1])
     out = _packed(gather, joint, report)
@@ -147,8 +153,6 @@ def _joint(graph: CapacityGraph, joint: Joint, report: _Stages) -> list[_Phase]:
         back = out
     else:
         back = _packed(scatter, joint, report)
-    # alone on its part of the links, a phase would take the whole time that both take together
-    total, algbw = sum(joint.supply), 2 * joint.algbw
     phases = [_Phase(trees, total, algbw, joint.bound) for trees in (back, out)]
     return [phases[0].reversed(), phases[1]]
 

@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -64,20 +65,15 @@ class Outcome:
             f"{max(self.seconds):.2f}" if self.seconds else "",
             _range(report["height"] for report in self.found),
             _range(report["height_bound"] for report in self.found),
-            f"{min(map(_percent, self.found)):.4g} %" if self.found else "",
+            f"{float(min(map(_percent, self.found))):.5g} %" if self.found else "",
             _range(report["different_trees_per_root"] for report in self.found),
             "pass" if self.passed else "; ".join(self.failed) or "missed",
         ]
         return f"| {' | '.join(cells)} |"
 
 
-def _percent(report: dict[str, Any]) -> float:
-    return 100 * float(report["algbw_decimal"]) / _decimal(report["bound"])
-
-
-def _decimal(fraction: str) -> float:
-    upper, _, lower = fraction.partition("/")
-    return int(upper) / int(lower or 1)
+def _percent(report: dict[str, Any]) -> Fraction:
+    return 100 * Fraction(report["algbw"]) / Fraction(report["bound"])
 
 
 def _range(values: Any) -> str:
