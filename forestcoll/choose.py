@@ -209,7 +209,16 @@ class Chooser:
                 trees,
                 name=self.name,
                 progress=self._report,
+                enough=self._enough,
             )
+
+    @property
+    def _enough(self) -> Fraction | None:
+        """GB/s that the caller is content with, where that is said."""
+        least = self.wishes.min_percent
+        if least is None or self.collective is Collective.ALLREDUCE:
+            return None
+        return least / 100 * self.best.algbw
 
     def _lowered(self, forest: Forest) -> dict[PlanFormat, Program]:
         with self._stage("lower"):

@@ -29,6 +29,7 @@ from forestcoll.solver.front import Front
 from forestcoll.solver.height import forest_bound, least_height
 from forestcoll.solver.inside import Interior
 from forestcoll.solver.rehanging import Wanted, pack_irregular, rehang, suits
+from forestcoll.solver.synthesis import SLACK
 from forestcoll.solver.task import analyse
 from forestcoll.topology import dumps_topology
 
@@ -433,3 +434,18 @@ def test_racks_with_tight_switches_are_grown() -> None:
     trees = pack_irregular(wanted)
     assert trees is not None
     assert validate(graph, wanted.capacity, wanted.supply, trees) <= 3
+
+
+def test_where_less_is_enough_some_room_is_left() -> None:
+    """A given number of trees: the best of them, or a little less where that is asked for."""
+    graph = small("nvl72")
+    best = solver.optimum(graph, Collective.ALLGATHER).algbw
+    exact = Front(graph, Collective.ALLGATHER).fewest(Fraction(98, 100))
+    for enough in (None, exact.algbw, best / 2):
+        forest = solver.solve(graph, Collective.ALLGATHER, trees=exact.trees, enough=enough)
+        reached, _ = certificate.check(forest)
+        if enough == best / 2:
+            assert exact.algbw * SLACK <= reached <= exact.algbw
+        else:
+            assert reached == exact.algbw
+        assert forest.height <= 3

@@ -17,10 +17,14 @@ from forestcoll.solver.joint import Joint
 from forestcoll.solver.optimum import check_root
 from forestcoll.solver.packing import check_loads
 from forestcoll.solver.phase import pack_both, pack_part, pack_phase
+from forestcoll.solver.rehanging import suits
 from forestcoll.solver.task import Task, analyse
 
 BOTH_WAYS = 256
 """Ranks up to which a fabric that can be packed by orbits is packed in general, too."""
+
+SLACK = Fraction(249, 250)
+"""What is left of an algbw at least where less is enough: the rest is room for low trees."""
 
 Progress = Callable[[str, float], None]
 """Called with the name of the stage that begins and the part of the work done, from 0 to 1."""
@@ -33,9 +37,12 @@ def solve(
     trees: int | Literal["auto"] = "auto",
     name: str = "",
     progress: Progress | None = None,
+    enough: Fraction | None = None,
 ) -> Forest:
     """A forest for `collective`, optimal with trees="auto", else the best with `trees` a root.
 
+    `enough`: GB/s from which on lower trees count for more than the last parts of a percent, where
+    a number of trees is given; not for allreduce.
     `root` is a rank number, for broadcast and reduce. `name` is the topology's. The forest carries
     its upper bound. Raises InfeasibleError (ranks cannot reach each other; names the cut) and
     UnsupportedError (numbers too large, root or number of trees out of range).
@@ -46,7 +53,7 @@ def solve(
         phases, bound = _allreduce(graph, trees, report)
     else:
         reverse = collective.reduces
-        phase = _Phase.solved(graph.reverse() if reverse else graph, root, trees, report)
+        phase = _Phase.solved(graph.reverse() if reverse else graph, root, trees, report, enough)
         phases, bound = [phase.reversed() if reverse else phase], phase.bound
     report("checking", 1.0)
     forest = Forest(
@@ -91,15 +98,24 @@ class _Phase:
         root: int | None,
         trees: int | Literal["auto"],
         report: _Stages,
+        enough: Fraction | None,
     ) -> _Phase:
         """Broadcast trees on `graph`."""
         report("optimum", 0.0)
-        return cls.packed(analyse(graph, root), trees, report)
+        return cls.packed(analyse(graph, root), trees, report, enough)
 
     @classmethod
-    def packed(cls, task: Task, trees: int | Literal["auto"], report: _Stages) -> _Phase:
+    def packed(
+        cls,
+        task: Task,
+        trees: int | Literal["auto"],
+        report: _Stages,
+        enough: Fraction | None = None,
+    ) -> _Phase:
         """The trees of a task whose optimum is known."""
         k, links, capacity, algbw = whole(task, trees)
+        if enough is not None and trees != "auto" and suits(task.given, task.root):
+            algbw = min(algbw, max(enough, algbw * SLACK))
         report("packing", 0.2)
         packed = pack_phase(task, k, links, capacity, algbw)
         if any(links.multicast) or any(links.aggregation):

@@ -309,7 +309,7 @@ FAMILIES = {
     ),
     "nvl72": Family("NVL72 racks behind planes", nvl72, 3, 30, (2,), Fraction(99), Fraction(99)),
     "tight-clos": Family(
-        "tight three-tier Clos", tight_clos, 4, 6, (2,), reach=Fraction(199, 2)
+        "tight three-tier Clos", tight_clos, 4, 6, (2,), Fraction(199, 2), Fraction(199, 2)
     ),
     "torus": Family("torus with failed links", torus, 12, 1, (5,)),
 }  # fmt: skip

@@ -58,8 +58,9 @@ class Outcome:
     def row(self) -> str:
         """The line of the table."""
         family = self.family
+        asked = "" if family.percent is None else f", --min-percent {float(family.percent):g}"
         cells = [
-            family.title,
+            family.title + asked,
             _range(report["ranks"] for report in self.found),
             f"{family.seconds:g} s, {family.height}",
             f"{max(self.seconds):.2f}" if self.seconds else "",
@@ -90,7 +91,7 @@ def measure(name: str, seeds: int, folder: Path) -> Outcome:
         source.write_text(dumps_topology(make(name, seed)), encoding="utf-8")
         words = ["-t", str(source), "-c", "allgather", "--format", "forest", "-o", str(target)]
         if family.percent is not None:
-            words += ["--min-percent", str(family.percent)]
+            words += ["--min-percent", f"{float(family.percent):g}"]
         used = run(forestcoll("synthesize", *words, "--force", "--json"), SLOWEST)
         if used.code or used.timed_out:
             outcome.failed.append(f"seed {seed}: {'too slow' if used.timed_out else used.err}")
