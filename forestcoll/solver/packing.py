@@ -30,7 +30,7 @@ def pack(graph: CapacityGraph, capacity: list[int], supply: list[int]) -> list[T
     ways: list[_kernel.Logical] = []
     layered = _layered(graph, capacity, supply, group, ways)
     if layered is not None:
-        return layered
+        return layered[1]
     found = _nested(graph, supply, group, ways)
     for logical in ways:
         if found and len(graph.ranks) > EXACT_TOO:
@@ -48,15 +48,17 @@ def pack(graph: CapacityGraph, capacity: list[int], supply: list[int]) -> list[T
     return _lowest(graph, found)
 
 
-def pack_quickly(graph: CapacityGraph, capacity: list[int], supply: list[int]) -> list[Tree] | None:
-    """As `pack`, in layers or box by box: None where that is not possible."""
+def pack_quickly(
+    graph: CapacityGraph, capacity: list[int], supply: list[int]
+) -> tuple[int, list[Tree]] | None:
+    """(height, trees) as `pack` makes them in layers or box by box: None where it cannot."""
     group = _boxes(graph)
     ways: list[_kernel.Logical] = []
     layered = _layered(graph, capacity, supply, group, ways)
     if layered is not None:
         return layered
     found = _nested(graph, supply, group, ways)
-    return _lowest(graph, found) if found else None
+    return (min(height for height, _, _ in found), _lowest(graph, found)) if found else None
 
 
 Packed = tuple[int, list[tuple[int, int, list[int]]], _kernel.Logical]
@@ -88,12 +90,12 @@ def _layered(
     supply: list[int],
     group: list[int],
     ways: list[_kernel.Logical],
-) -> list[Tree] | None:
-    """The same; the ways around switches that were tried in vain are put into `ways`."""
+) -> tuple[int, list[Tree]] | None:
+    """The same in layers; the ways around switches that were tried in vain are put into `ways`."""
     for logical in _ways(graph, capacity, supply, group):
         packed = _kernel.pack(logical, supply, graph.ranks, False)
         if packed is not None:
-            return _over_paths(graph, logical, packed[1])
+            return packed[0], _over_paths(graph, logical, packed[1])
         ways.append(logical)
     return None
 

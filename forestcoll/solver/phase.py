@@ -15,7 +15,10 @@ from forestcoll.solver.symmetry import pack_compact
 from forestcoll.solver.task import Task
 
 LITTLE = 1
-"""Heights above the lower bound that are worth a search where links are dealt out beforehand."""
+"""Heights above the lower bound that are worth a search where links are dealt out beforehand, and
+that are near enough where trees were packed quickly."""
+QUICK_PARENTS = 1_000_000
+"""Parents in all trees above which what was packed quickly below one tier of switches stays."""
 BOTH_WAYS = 256
 """Ranks up to which a fabric that can be packed by orbits is packed in general, too."""
 
@@ -42,15 +45,16 @@ def pack_phase(
         return _pack_both_ways(links, capacity, supply, regular)
     quick = regular
     if not tiers:
-        quick = pack_quickly(links, capacity, supply)
+        height, quick = pack_quickly(links, capacity, supply) or (0, None)
         if quick is not None and structures(links):
             return quick
-        height = 0 if quick is None else scan(links, quick)[1]
     small = regular is not None and len(ranks) <= BOTH_WAYS
-    if quick is not None and height <= 2 and not small:
-        return quick
+    if quick is not None and not small:
+        many = not tiers and sum(supply) * len(ranks) > QUICK_PARENTS
+        if many or height <= (2 if tiers else 2 + LITTLE):
+            return quick
     wanted = Wanted.of(task, k, algbw)
-    if quick is not None and height <= wanted.least and not small:
+    if quick is not None and not small and height <= wanted.least:
         return quick
     low = pack_irregular(wanted)
     found = [trees for trees in (low, quick) if trees is not None]
