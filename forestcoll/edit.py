@@ -20,12 +20,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from fractions import Fraction
 from itertools import islice
 
 from forestcoll.errors import TopologyError, did_you_mean
 from forestcoll.topology import Link, Node, Topology, exact, show
+from forestcoll.topology.globs import is_glob, matcher
 
 NAME_LIMIT = 100
 """Characters that the name of a topology may have."""
@@ -139,9 +139,9 @@ def _named(pattern: str, nodes: dict[str, Node]) -> dict[str, None]:
     """The nodes that an id or a glob names, in their order."""
     if pattern in nodes:
         return {pattern: None}
-    if not any(letter in pattern for letter in "*?["):
+    if not is_glob(pattern):
         return {}
-    return dict.fromkeys(node for node in nodes if fnmatchcase(node, pattern))
+    return dict.fromkeys(filter(matcher(pattern), nodes))
 
 
 def _between(
@@ -176,7 +176,7 @@ def _nothing(pattern: str, nodes: dict[str, Node], name: str) -> str:
 
 
 def _unknown(word: str, known: list[str], name: str) -> str:
-    if any(letter in word for letter in "*?["):
+    if is_glob(word):
         return f"no node of '{name}' matches '{word}'; they are called {_few(known)}"
     hint = did_you_mean(word, known)
     return f"'{name}' has no node '{word}'{hint or f'; its nodes are {_few(known)}'}"

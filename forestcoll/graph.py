@@ -7,12 +7,12 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Literal
 
 from forestcoll.errors import InfeasibleError, TopologyError, UnsupportedError, did_you_mean
 from forestcoll.topology import Link, Topology, cut_in_words, find_cut, show
+from forestcoll.topology.globs import is_glob, matcher
 from forestcoll.topology.numbers import add, decimal
 
 if TYPE_CHECKING:
@@ -274,8 +274,8 @@ def select_ranks(topology: Topology, patterns: Sequence[str]) -> tuple[str, ...]
             if topology.nodes[pattern].kind == "switch":
                 raise TopologyError(f"rank '{pattern}' is a switch; ranks are GPUs")
             matches = [pattern]
-        elif any(c in pattern for c in "*?["):
-            matches = [gpu for gpu in gpus if fnmatchcase(gpu, pattern)]
+        elif is_glob(pattern):
+            matches = [*filter(matcher(pattern), gpus)]
             if not matches:
                 raise TopologyError(
                     f"no GPU of '{topology.name}' matches '{pattern}'; they are called "

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from fractions import Fraction
 
 from forestcoll.errors import TopologyError, did_you_mean
 from forestcoll.readers.fabric import Port, list_some, make_ids
 from forestcoll.readers.settings import Patterns
 from forestcoll.topology import Adapter, Link, Node, Topology
+from forestcoll.topology.globs import matcher
 
 SLOWEST = Fraction(1, 10)
 """Ports slower than this part of the fastest are for management, and are left out unasked."""
@@ -103,13 +103,13 @@ class PortMap:
     def find(self, port: Port) -> str | None:
         """The target of a port; None where no entry matches."""
         name = port_name(port)
-        found = (target for glob, target in self.entries if fnmatchcase(name, glob))
+        found = (target for glob, target in self.entries if matcher(glob)(name))
         return next(found, None)
 
     def unused(self, ports: Sequence[Port]) -> list[str]:
         """Globs that match none of `ports`."""
         names = {port_name(port) for port in ports}
-        return [g for g, _ in self.entries if not any(fnmatchcase(name, g) for name in names)]
+        return [g for g, _ in self.entries if not any(map(matcher(g), names))]
 
 
 def parse_ports(texts: Sequence[str]) -> PortMap:

@@ -12,12 +12,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from fractions import Fraction
 
 from forestcoll.errors import TopologyError, UnsupportedError, did_you_mean
 from forestcoll.graph import CapacityGraph
 from forestcoll.kernel import _kernel
+from forestcoll.topology.globs import matcher
 
 LARGEST = 2**40
 """A single part may not be larger: sums of parts, times capacities, stay exact in 64 bits."""
@@ -61,7 +61,7 @@ def _named(graph: CapacityGraph, entries: Sequence[int | str]) -> list[int]:
                 f"shares: '{entry}' stands among entries of the form id=amount; give either one "
                 "amount a rank, or id=amount for all"
             )
-        matches = [pattern] if pattern in names else [n for n in names if fnmatchcase(n, pattern)]
+        matches = [pattern] if pattern in names else [*filter(matcher(pattern), names)]
         if not matches:
             hint = did_you_mean(pattern, names[:5_000])
             raise TopologyError(f"shares: no rank is called or matches '{pattern}'{hint}")
