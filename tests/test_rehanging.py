@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,7 +18,7 @@ from click.testing import CliRunner
 from graphs import build, dgx_a100
 from irregular_fabrics import families, small
 
-from forestcoll import catalog, certificate, solver
+from forestcoll import catalog, certificate, pipeline, solver
 from forestcoll.cli import cli
 from forestcoll.forest import Tree
 from forestcoll.graph import CapacityGraph
@@ -449,3 +451,29 @@ def test_where_less_is_enough_some_room_is_left() -> None:
         else:
             assert reached == exact.algbw
         assert forest.height <= 3
+
+
+SHARED = Path(__file__).parents[2] / "shared"
+CHECKER = SHARED / "tools" / "check_forest.py"
+GIVEN = {"mixed-sizes": 3, "rail-dead": 3, "su-rails": 2, "oversub-2to1": 3}
+"""Irregular fabrics that are kept outside of the project, and the height that must be met."""
+
+
+@pytest.mark.skipif(not CHECKER.exists(), reason="no independent checker beside the project")
+@pytest.mark.parametrize(
+    "name", [*list(GIVEN)[:2], *(pytest.param(n, marks=pytest.mark.slow) for n in list(GIVEN)[2:])]
+)
+def test_an_independent_checker_agrees(name: str, tmp_path: Path) -> None:
+    source = SHARED / "topologies-irregular" / f"{name}.yaml"
+    if not source.exists():
+        pytest.skip(f"{source.name} is not beside the project")
+    found = pipeline.synthesize(catalog.load(str(source), {}), "allgather", formats=("forest",))
+    target = tmp_path / "forest.json"
+    target.write_text(found.texts["forest"], encoding="utf-8")
+    asked = [str(target), "--collective", "allgather", "--optimal"]
+    asked += ["--max-height", str(GIVEN[name])]
+    told = subprocess.run(
+        [sys.executable, str(CHECKER), *asked], capture_output=True, text=True, check=False
+    )
+    assert told.returncode == 0, told.stdout
+    assert told.stdout.startswith("OK allgather")
