@@ -44,7 +44,7 @@ ALLOWED: dict[str, set[str]] = {
     "certificate": FOREST | {"forest_file", "solver"},
     "routes": FOREST,
     "simulate": FOREST | {"targets", "routes"},
-    "lower": FOREST | {"targets", "simulate"},
+    "lower": FOREST | {"targets", "kernel", "routes", "simulate"},
     "verify": FOREST | {"targets"},
     "plans": FOREST | {"targets"},
     "lint": FOREST | {"targets", "plans", "verify"},

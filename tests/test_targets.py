@@ -70,7 +70,7 @@ def test_rounds_end_where_the_runtimes_messages_do(protocol: Protocol) -> None:
 def test_the_narrowest_runtime_that_can_run_it_decides() -> None:
     """RCCL has neither fused steps nor more than 64 thread blocks."""
     plain = lower(of_shape(Collective.ALLREDUCE, 3, chain), RCCL)
-    fused = lower(of_shape(Collective.ALLREDUCE, 3, chain), MSCCL)
+    fused = lower(of_shape(Collective.ALLREDUCE, 3, chain), MSCCL, protocol="LL")
     assert runtime_of(plain) is RCCL
     assert runtime_of(fused) is MSCCL
     first = plain.ranks[0]

@@ -129,3 +129,10 @@ def rehang(
     moves: int,
     seed: int,
 ) -> tuple[int, int, list[tuple[int, ...]], list[list[int]]]: ...
+def schedule(
+    lanes: Sequence[int],
+    ways: Sequence[Sequence[int]],
+    lengths: Sequence[Sequence[int]],
+    needs: Sequence[Sequence[int]],
+    ties: Sequence[int],
+) -> list[int]: ...

@@ -348,6 +348,9 @@ std::tuple<int, int, std::optional<Amounts>> scan_trees_py(
   return {wrong, scan.height(), std::move(loads)};
 }
 }  // namespace
+
+void bind_scheduling(nb::module_& m);  // scheduling.cpp
+
 }  // namespace forestcoll
 
 NB_MODULE(_kernel, m) {
@@ -397,6 +400,7 @@ NB_MODULE(_kernel, m) {
         "hop"_a, "roots"_a, "reduce"_a, "edges"_a,
         "Per tree the longest way between its root and a rank, where a path takes `hop` and the "
         "`times` of its arcs; -1 where the tree does not span or a path needs an arc not there.");
+  bind_scheduling(m);
   m.def("scan_trees", &scan_trees_py, "nodes"_a, "tail"_a, "head"_a, "ranks"_a, "copies"_a,
         "adds"_a, "roots"_a, "reduce"_a, "weights"_a, "edges"_a,
         "(first tree that does not span or -1, height of those that do, units over each arc): the "

@@ -3,6 +3,7 @@
     layout     which chunks a tree carries, and where they lie in each rank's buffers
     fifo       MSCCL XML: send, receive, copy, reduce; dependencies between thread blocks
       messages   what goes over a connection, and in which order
+      scheduled  the same for much data, by a schedule on the links
     fused      MSCCL XML for runtimes that receive, add and send in one step
       chains     what goes over several connections without a stop
       wiring     which channels chains take, which ends share a thread block
@@ -41,6 +42,7 @@ from forestcoll.lower.limits import Budget, Usage, check_limits, check_ranks, us
 from forestcoll.lower.onesided import TOGETHER, Spread, lower_onesided
 from forestcoll.lower.packets import MAX_BYTES, lower_packets
 from forestcoll.lower.planes import no_parity, parity_of
+from forestcoll.lower.scheduled import Links, links_of
 from forestcoll.program import Collective, Program, Protocol, RankProgram
 from forestcoll.targets import Target, most_bytes, runtime_of
 
@@ -85,13 +87,14 @@ def lower(
     extra = {"instances": str(instances)} if instances > 1 else {}
     if not fifo and protocol not in (None, "Simple"):
         return _packets(forest, chunks, budget, boxes, protocol, extra)
+    sent = _protocol(forest, target, boxes, protocol)
     if fifo:
-        ranks = _fifo(chunks, budget)
+        bulk = sent == _protocol(forest, target, boxes, None)
+        ranks = _fifo(chunks, budget, links_of(forest) if bulk else None)
     else:
         ranks, halves = lower_onesided(chunks, budget, boxes, unit_bytes, spread)
         if halves:
             extra["halves"] = halves
-    sent = _protocol(forest, target, boxes, protocol)
     program = Program(
         name=forest.name,
         collective=forest.collective,
@@ -113,10 +116,21 @@ def lower(
     return program
 
 
-def _fifo(chunks: Layout, budget: Budget) -> tuple[RankProgram, ...]:
-    """Fused steps where the target has them and they fit, plain ones where only those do."""
+def _fifo(chunks: Layout, budget: Budget, links: Links | None) -> tuple[RankProgram, ...]:
+    """Fused steps where the target has them and they fit, plain ones where only those do.
+
+    With `links`, for much data, plain ones first: fused ones keep the thread blocks of a chain in
+    step, each of which does other things in between, and take up to ten times as long.
+    """
     if not budget.target.fused:
-        return lower_fifo(chunks, budget)
+        return lower_fifo(chunks, budget, links)
+    if links is not None:
+        try:
+            ranks = lower_fifo(chunks, budget, links)
+            check_ranks(ranks, budget)
+            return ranks
+        except PlanError:
+            pass  # fewer steps may fit
     try:
         ranks = lower_fused(chunks, budget)
         check_ranks(ranks, budget)

@@ -12,52 +12,120 @@ full queue, for an earlier message of the same connection to be taken.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
 from itertools import islice
 
+from forestcoll.errors import PlanError
+from forestcoll.lower.instances import BLOCK, ENOUGH, LINK
 from forestcoll.lower.layout import Layout, local_blocks
-from forestcoll.lower.limits import Budget, steps
+from forestcoll.lower.limits import Budget, check_ranks, steps
 from forestcoll.lower.messages import Connection, Message, early_copies, messages_of
+from forestcoll.lower.scheduled import MOST_UNIT, Lanes, Links, scheduled_messages
 from forestcoll.lower.writer import Port, Ports, RankWriter, pair, waited_first
-from forestcoll.program import Op, RankProgram
+from forestcoll.program import Buffer, Op, RankProgram, Ref
 from forestcoll.targets import Target
 
-Lanes = dict[Connection, int]
-"""Channels of each connection."""
 
+def lower_fifo(
+    layout: Layout, budget: Budget, links: Links | None = None
+) -> tuple[RankProgram, ...]:
+    """What every rank does, or PlanError where a limit cannot be kept.
 
-def lower_fifo(layout: Layout, budget: Budget) -> tuple[RankProgram, ...]:
-    """What every rank does, or PlanError where a limit cannot be kept."""
-    target = budget.target
+    With `links` for much data: in the order of a schedule on them, as far as the limits allow.
+    Without, or where they do not, level by level, in as few steps as can be.
+    """
     early = early_copies(layout)
-    messages, scratch = messages_of(layout, target.count, early)
-    _refuse_early(layout.n, messages, budget)
-    lanes: Lanes = {m.connection: 1 for m in messages}
+    if links is not None:
+        for unit, rate, apart in _attempts(layout, budget.target):
+            messages, scratch, lanes = scheduled_messages(
+                layout, early, links, most=unit, block=rate, apart=apart
+            )
+            try:
+                work = _Work(layout, messages, scratch, early, late=True)
+                programs = _write(work, lanes, budget)
+                check_ranks(programs, budget)
+                return programs
+            except PlanError:
+                continue
+    messages, scratch = messages_of(layout, budget.target.count, early)
+    work = _Work(layout, messages, scratch, early, late=False)
+    return _write(work, {m.connection: 1 for m in messages}, budget)
+
+
+def _attempts(layout: Layout, target: Target) -> Iterator[tuple[int, Fraction | None, bool]]:
+    """Chunks in a message, GB/s of links a thread block, whether phases and trees share none."""
+    unit = 1
+    while unit <= min(MOST_UNIT, target.count):
+        if _least_steps(layout, unit) > _most_steps(layout.n, target):
+            unit *= 2
+            continue
+        yield unit, BLOCK / LINK / ENOUGH, True
+        yield unit, None, True
+        yield unit, None, False
+        unit *= 2
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """The messages in their order; `late`: sums are added up by the block that sends them on."""
+
+    layout: Layout
+    messages: list[Message]
+    scratch: list[int]
+    early: frozenset[int]
+    late: bool
+
+
+def _write(work: _Work, lanes: Lanes, budget: Budget) -> tuple[RankProgram, ...]:
+    """The thread blocks that do it, `lanes` of them for a connection, or more where they must."""
+    target, messages, n = budget.target, work.messages, work.layout.n
+    _refuse_early(n, messages, budget)
+    lanes = dict(lanes)
     while True:
         channels = _share_out(messages, lanes, budget)
-        blocks = _own_blocks(messages, channels, layout.n)
-        programs = _emit(layout, messages, channels, blocks, scratch, early, target)
+        blocks = _own_blocks(messages, channels, n)
+        programs = _emit(work, channels, blocks, target)
         owner = {(m.src, m.dst, c): m.connection for m, c in zip(messages, channels, strict=True)}
         if not _widen(lanes, owner, blocks, programs, budget):
             break
     paired = pair(blocks, programs, budget)
     if paired != blocks:
-        programs = _emit(layout, messages, channels, paired, scratch, early, target)
+        programs = _emit(work, channels, paired, target)
     return tuple(waited_first(program, target.dependency_blocks) for program in programs)
 
 
 def _refuse_early(n: int, messages: list[Message], budget: Budget) -> None:
     """PlanError where a rank's steps cannot fit, however they are spread over thread blocks."""
-    target = budget.target
     needed = [0] * n
     for message in messages:
         needed[message.src] += 1
         needed[message.dst] += 1 if message.land == "final" else 2
-    rank = max(range(n), key=needed.__getitem__)
-    # what is left of the elements once algo, all gpus and one thread block for 64 steps are there
-    nodes = (target.nodes - 1 - n) * target.steps // (target.steps + 1)
-    limit = min(target.thread_blocks * target.steps, nodes)
+    rank, limit = max(range(n), key=needed.__getitem__), _most_steps(n, budget.target)
     if needed[rank] > limit:
         raise budget.refuse(budget.rank(rank), "steps", needed[rank], limit)
+
+
+def _most_steps(n: int, target: Target) -> int:
+    """Steps of a rank at most, however they are spread over thread blocks."""
+    # what is left of the elements once algo, all gpus and one thread block for 64 steps are there
+    nodes = (target.nodes - 1 - n) * target.steps // (target.steps + 1)
+    return min(target.thread_blocks * target.steps, nodes)
+
+
+def _least_steps(layout: Layout, unit: int) -> int:
+    """Steps that the fullest rank takes at least with so many chunks in a message."""
+    needed = [0] * layout.n
+    for tree in layout.trees:
+        messages = -(-tree.count // unit)
+        into = 2 if tree.phase == "reduce" else 1
+        for rank, parent in enumerate(tree.parent):
+            if parent >= 0:
+                child_sends = tree.phase == "reduce"
+                needed[rank if child_sends else parent] += messages
+                needed[parent if child_sends else rank] += messages * into
+    return max(needed)
 
 
 def _share_out(messages: list[Message], lanes: Lanes, budget: Budget) -> list[int]:
@@ -141,38 +209,40 @@ def _widen(
 
 
 def _emit(
-    layout: Layout,
-    messages: list[Message],
-    channels: list[int],
-    blocks: list[list[Ports]],
-    scratch: list[int],
-    early: frozenset[int],
-    target: Target,
+    work: _Work, channels: list[int], blocks: list[list[Ports]], target: Target
 ) -> tuple[RankProgram, ...]:
+    layout, early = work.layout, work.early
     ranks = []
     copies = []
     for number, ports in enumerate(blocks):
         spare = max(1, target.thread_blocks - len(ports))
         local = min(spare, local_blocks(layout))
         copies.append(layout.copies(number, target.count, local))
-        rank = RankWriter(ports, min(local, len(copies[number])), scratch[number])
+        rank = RankWriter(ports, min(local, len(copies[number])), work.scratch[number])
         if number in early:
             rank.copy(copies[number])
         ranks.append(rank)
-    for message, channel in zip(messages, channels, strict=True):
+    waiting: dict[tuple[int, Ref], list[Ref]] = defaultdict(list)  # what is not yet in a sum
+    for message, channel in zip(work.messages, channels, strict=True):
         sender, receiver = ranks[message.src], ranks[message.dst]
-        port = Port(message.src, True, message.dst, channel)
-        sender.add(sender.block[port], Op.SEND, (message.source,))
+        block = sender.block[Port(message.src, True, message.dst, channel)]
+        for part in waiting.pop((message.src, message.source), ()):
+            sender.add(block, Op.REDUCE, (part,), (message.source,))
+        sender.add(block, Op.SEND, (message.source,))
         block = receiver.block[Port(message.dst, False, message.src, channel)]
-        if message.land == "add":
-            slot = receiver.slot(message.count)
-            receiver.add(block, Op.RECV, dst=(slot,))
-            receiver.add(block, Op.REDUCE, (slot,), (message.total,))
-        else:
+        if message.land == "final":
             receiver.add(block, Op.RECV, dst=(message.total,))
-            if message.land == "open":
-                own = layout.input(message.dst, message.chunk, message.count)
-                receiver.add(block, Op.REDUCE, (own,), (message.total,))
+            continue
+        if message.land == "add":
+            part = receiver.slot(message.count)
+            receiver.add(block, Op.RECV, dst=(part,))
+        else:
+            part = layout.input(message.dst, message.chunk, message.count)
+            receiver.add(block, Op.RECV, dst=(message.total,))
+        if work.late and message.total.buffer is Buffer.SCRATCH:
+            waiting[message.dst, message.total].append(part)
+        else:
+            receiver.add(block, Op.REDUCE, (part,), (message.total,))
     for number, rank in enumerate(ranks):
         if number not in early:
             rank.copy(copies[number])

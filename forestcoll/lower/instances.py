@@ -40,6 +40,10 @@ and twice as many is what comes next.
 """
 TRIES: Final = 4
 """Programs with more instances that are made at most."""
+SHORT: Final = 20
+"""Steps of the longest thread block up to which trees are cut finer, ..."""
+FINER: Final = 2
+"""... into so many parts at most."""
 OPERATIONS: Final = 2**15
 """Operations of all ranks that a program may have for more instances: larger ones take seconds."""
 
@@ -78,8 +82,38 @@ def filled(
     `program`: that of one instance, its work spread in the same way. The fewest that suffice are
     taken, else the most within the target's limits and the chunks that sizes in use allow; the note
     says why there are no more. Plans of protocol LL are for few bytes, which need no more thread
-    blocks.
+    blocks. Fifo programs with few steps are cut finer, in the same thread blocks.
     """
+    found, note = _filled(forest, target, program, spread)
+    if program.style == "fifo" and program.protocol == "Simple":
+        found = _finer(forest, target, found)
+    return found, note
+
+
+def _finer(forest: Forest, target: Target, program: Program) -> Program:
+    """The program with up to FINER times as many, smaller chunks, where its lists are short.
+
+    A rank then hands on sooner what it gets. It takes no more thread blocks.
+    """
+    from forestcoll.lower import lower
+
+    first = usage(program)
+    count, most = 2 * first.instances, FINER * first.instances
+    most = min(most, first.instances * _most(program, target)[0])
+    while count <= most and usage(program).steps <= SHORT:
+        try:
+            more = lower(forest, target, instances=count, protocol=program.protocol)
+        except PlanError:
+            break
+        if usage(more).thread_blocks > first.thread_blocks:
+            break
+        program, count = more, 2 * count
+    return program
+
+
+def _filled(
+    forest: Forest, target: Target, program: Program, spread: Spread
+) -> tuple[Program, str]:
     from forestcoll.lower import lower
 
     before = hardest(forest, program)

@@ -1,0 +1,223 @@
+"""Messages in the order of a schedule on the links, for much data (fifo programs).
+
+The list of a thread block is repeated for slice after slice, so its order is that of a steady flow.
+Where trees are done level by level, or root by root, links wait for the one tree that they are for;
+here each message has the place at which a greedy schedule of all of them on the links starts it
+(kernel/scheduling.cpp: nobody is interrupted, the longest chain of what follows goes first, ties by
+(receiver - sender) mod n, so that not everybody sends to the same rank).
+
+* A message carries one unit of share (a chunk), or as few as the target's limits allow: whoever
+  hands it on waits for no other.
+* The first part of a sum in that order opens it.
+* The block that sends a sum on adds it up: who receives can take the next message meanwhile.
+* The two phases of an allreduce have channels of their own, and so have the trees of one root.
+* A connection has as many thread blocks as its rate takes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from itertools import pairwise
+
+from forestcoll.forest import Forest
+from forestcoll.kernel import _kernel
+from forestcoll.lower.layout import Layout, RankTree
+from forestcoll.lower.messages import Connection, Land, Message, cut_trees, partial_sums
+from forestcoll.program import Buffer, Ref
+from forestcoll.routes import Pair, routes
+
+MOST_UNIT = 16
+"""Chunks in a message at most; where even those are too many messages, levels have fewer."""
+FINE, COARSE = 10, 40
+"""A chunk takes the widest link 2^10 units of time at least, but the narrowest 2^40 at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """Per pair of ranks the links between them; capacities in units; GB/s of the whole schedule."""
+
+    ways: dict[Pair, tuple[int, ...]]
+    capacity: tuple[int, ...]
+    algbw: Fraction
+
+    def lengths(self, way: Sequence[int], count: int, lanes: Sequence[int]) -> list[int]:
+        """The time that a message of `count` chunks takes a lane of each link of a way."""
+        unit = min(max(self.capacity) << FINE, min(self.capacity) << COARSE)
+        return [max(1, count * lanes[link] * unit // self.capacity[link]) for link in way]
+
+
+def links_of(forest: Forest) -> Links:
+    """The links of a forest's graph, and the ways that its trees take."""
+    graph = forest.graph
+    number = {ends: e for e, ends in enumerate(zip(graph.tail, graph.head, strict=True))}
+    ways = {
+        pair: tuple(number[step] for step in pairwise(path))
+        for pair, path in routes(graph, forest).ways.items()
+    }
+    return Links(ways, graph.capacity, forest.plain_algbw)
+
+
+def scheduled_messages(
+    layout: Layout,
+    early: frozenset[int],
+    links: Links,
+    *,
+    most: int,
+    block: Fraction | None,
+    apart: bool,
+) -> tuple[list[Message], list[int], Lanes]:
+    """All messages of at most `most` chunks in the order of their schedule.
+
+    `apart`: phases of an allreduce and trees of a rooted collective have channels of their own.
+    Also returns how many chunks of scratch every rank needs for partial sums, and the channels of
+    each connection: as many as its rate takes where a block has `block` GB/s of a link, or 1.
+    """
+    trees = list(cut_trees(layout.trees, most))
+    sums, scratch = partial_sums(trees, layout.n)
+    made = _Maker(layout, trees, sums, early, apart)
+    made.make()
+    messages = made.messages
+    lanes = _lanes_for(messages, links, layout.chunks, block)
+    ways = [links.ways[m.src, m.dst] for m in messages]
+    of_links = [1] * len(links.capacity)
+    for message, way in zip(messages, ways, strict=True):
+        for link in way:
+            of_links[link] = max(of_links[link], lanes[message.connection])
+    starts = _kernel.schedule(
+        of_links,
+        ways,
+        [links.lengths(way, m.count, of_links) for way, m in zip(ways, messages, strict=True)],
+        made.needs,
+        [(m.dst - m.src) % layout.n for m in messages],
+    )
+    order = sorted(range(len(messages)), key=lambda i: (starts[i], i))
+    return _opened(layout, trees, [messages[i] for i in order]), scratch, lanes
+
+
+def _lanes_for(
+    messages: Sequence[Message], links: Links, chunks: int, block: Fraction | None
+) -> Lanes:
+    """Channels of each connection."""
+    counts = Counter[Connection]()
+    many = Counter[Connection]()
+    for message in messages:
+        counts[message.connection] += message.count
+        many[message.connection] += 1
+    return {
+        connection: 1
+        if block is None
+        else min(many[connection], math.ceil(links.algbw * count / chunks / block))
+        for connection, count in counts.items()
+    }
+
+
+Lanes = dict[Connection, int]
+
+
+def _opened(layout: Layout, trees: Sequence[RankTree], messages: list[Message]) -> list[Message]:
+    """The same where the first part of every sum that is not the root's opens it."""
+    begun: set[tuple[int, int]] = set()
+    found = []
+    for message in messages:
+        key = (message.tree, message.dst)
+        land: Land = message.land
+        if land == "add" and message.dst != trees[message.tree].root and key not in begun:
+            begun.add(key)
+            land = "open"
+        found.append(message if land == message.land else replace(message, land=land))
+    return found
+
+
+class _Maker:
+    """Messages, and for each the numbers of those that it needs."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        trees: Sequence[RankTree],
+        sums: dict[tuple[int, int], int],
+        early: frozenset[int],
+        apart: bool,
+    ) -> None:
+        self.apart = apart
+        self.layout, self.trees, self.sums, self.early = layout, trees, sums, early
+        self.messages: list[Message] = []
+        self.needs: list[list[int]] = []
+        self._trees: dict[tuple[str, tuple[int, ...]], int] = {}
+        self._total: dict[int, list[int]] = defaultdict(list)  # chunk: what brings its sum home
+
+    def make(self) -> None:
+        for number, tree in enumerate(self.trees):
+            if tree.phase == "reduce":
+                self._reduce(number, tree)
+        for number, tree in enumerate(self.trees):
+            if tree.phase == "broadcast":
+                self._broadcast(number, tree)
+
+    def _add(self, message: Message, needs: list[int]) -> int:
+        self.messages.append(message)
+        self.needs.append(needs)
+        return len(self.messages) - 1
+
+    def _reduce(self, number: int, tree: RankTree) -> None:
+        children = tree.children()
+        sent: dict[int, int] = {}
+        for rank in reversed(tree.order[1:]):
+            parent = tree.parent[rank]
+            if parent == tree.root:
+                total = self.layout.output(parent, tree.first, tree.count)
+            else:
+                total = Ref(Buffer.SCRATCH, self.sums[number, parent], tree.count)
+            if children[rank]:
+                source = Ref(Buffer.SCRATCH, self.sums[number, rank], tree.count)
+            else:
+                source = self.layout.input(rank, tree.first, tree.count)
+            message = self._message(number, tree, "add", rank, parent, rank, source, total)
+            sent[rank] = self._add(message, [sent[child] for child in children[rank]])
+        for child in children[tree.root]:
+            for chunk in range(tree.first, tree.first + tree.count):
+                self._total[chunk].append(sent[child])
+
+    def _broadcast(self, number: int, tree: RankTree) -> None:
+        chunks = range(tree.first, tree.first + tree.count)
+        home = sorted({m for chunk in chunks for m in self._total[chunk]})
+        got: dict[int, int] = {}
+        for rank in tree.order[1:]:
+            parent = tree.parent[rank]
+            given = parent != tree.root or parent in self.early
+            source = (self.layout.output if given else self.layout.input)(
+                parent, tree.first, tree.count
+            )
+            total = self.layout.output(rank, tree.first, tree.count)
+            message = self._message(number, tree, "final", parent, rank, rank, source, total)
+            got[rank] = self._add(message, home if parent == tree.root else [got[parent]])
+
+    def _message(
+        self,
+        number: int,
+        tree: RankTree,
+        land: Land,
+        src: int,
+        dst: int,
+        outer: int,
+        source: Ref,
+        total: Ref,
+    ) -> Message:
+        """`outer`: the end of the edge that is farther from the root."""
+        if not self.apart:
+            group = 0
+        elif self.layout.collective.rooted:
+            group = self._group(number)
+        else:
+            group = int(self.layout.collective.reduces and land == "final")
+        ends = (src, dst, tree.first, tree.count)
+        return Message(0, land, number, *ends, source, total, group, tree.parities[outer])
+
+    def _group(self, number: int) -> int:
+        """The tree that the number is a part of: all parts of a tree share their channels."""
+        tree = self.trees[number]
+        return self._trees.setdefault((tree.phase, tree.parent), len(self._trees))
