@@ -344,14 +344,15 @@ def test_damage_is_named(
 
 
 def test_two_gaps_from_the_same_size_on(right: Path, tmp_path: Path) -> None:
-    """Of which one has no end: they need no order to be compared."""
+    """Of which one has no end: they are compared without an order, and refused."""
     directory = tmp_path / "set"
     shutil.copytree(right, directory)
     index = index_of(directory)
     gaps = index["runtimes"][0]["not_served"]
     gaps += [{**gaps[-1], "max_bytes": None}, {**gaps[-1], "max_bytes": 2**60}]
     (directory / "index.json").write_text(json.dumps(index))
-    plan_set.check(directory)
+    with pytest.raises(PlanError, match="what is not served"):
+        plan_set.check(directory)
 
 
 def test_a_wrong_plan_is_found_even_with_the_right_sum(right: Path, tmp_path: Path) -> None:
