@@ -24,6 +24,7 @@ from catalogue import machines
 from forestcoll import catalog, pipeline, solver
 from forestcoll.choose import ENOUGH, Chooser
 from forestcoll.errors import PlanError, UnsupportedError
+from forestcoll.powers import units_of
 from forestcoll.program import Collective
 from forestcoll.sizes import Sizes, is_power
 from forestcoll.targets import MSCCL, sms_of
@@ -54,7 +55,7 @@ class Served:
     collective: Collective
     target: str
     share: Fraction = Fraction(0)  # of the optimum
-    multiple: int = 0  # bytes, of all plans of the target
+    units: int = 0  # parts into which the forest cuts the data, or a rank's part of it
     missed: tuple[int, ...] = ()  # of WANTED
     refused: str = ""
     notes: tuple[str, ...] = ()
@@ -101,7 +102,7 @@ def _served(key: tuple[str, int, Collective, str], chooser: Chooser) -> Served:
     return Served(
         *key,
         share=share,
-        multiple=max(s.multiple() for s in sizes),
+        units=units_of(choice.forest, tuple(chooser.targets.values())),
         missed=missed,
         notes=tuple(choice.notes),
     )
@@ -119,12 +120,11 @@ def rows(only: Sequence[str], most: int) -> Iterator[Served]:
 
 
 def cell(found: Served) -> str:
-    """`"99.79 %, 8 KiB"`, with what is not as it should be in bold."""
+    """`"99.79 %, 1/16"`, with what is not as it should be in bold."""
     if found.refused:
         return f"**{found.refused.split(': ', 1)[-1].split(';')[0]}**"
-    percent = f"{float(found.share * 10_000 // 1) / 100:g} %"
-    size = f"{found.multiple >> 10} KiB" if found.multiple % 1024 == 0 else f"{found.multiple} B"
-    return f"{percent}, {size}" if found.fine else f"**{percent}, {size}**"
+    text = f"{float(found.share * 10_000 // 1) / 100:g} %, 1/{found.units}"
+    return text if found.fine else f"**{text}**"
 
 
 def page(found: Sequence[Served]) -> str:
