@@ -257,8 +257,14 @@ class ThreadBlock:
         return i.src, behind[0]
 
     def reads_by_port(self, i: Instruction) -> bool:
-        """Whether it is a port that reads the instruction's sources, not the block's threads."""
-        return i.op in PUTS and any(self.channels[c].kind == "port" for c in i.channels)
+        """Whether it is a port that reads the instruction's sources, not the block's threads.
+
+        Channels that the block does not have are passed over: others refuse them.
+        """
+        known = range(len(self.channels))
+        return i.op in PUTS and any(
+            self.channels[c].kind == "port" for c in i.channels if c in known
+        )
 
     def _behind(self, rank: int, switch: int, ref: Ref) -> tuple[Ref, ...]:
         ranks = self.switches[switch].ranks

@@ -202,11 +202,11 @@ def test_plans_of_groups_keep_their_links_busy(call: Run, tmp_path: Path) -> Non
     fine(call("synthesize", *BOX, *halves, "--instances", "1", "-o", "one/"))
     for g in range(2):
         name = f"dgx-h100-1-group{g}.allreduce.msccl.xml"
-        assert blocks(tmp_path / "auto" / name) > 2 * blocks(tmp_path / "one" / name)
+        assert blocks(tmp_path / "auto" / name) > blocks(tmp_path / "one" / name)
         assert fine(call("verify", f"auto/{name}")).count(": ok\n") == 1
-    code, _, err = call("synthesize", *BOX, *halves, "--instances", "64", "-o", "many/")
+    code, _, err = call("synthesize", *BOX, *halves, "--instances", "1024", "-o", "many/")
     assert code == 1
-    assert "channels" in err
+    assert "steps" in err
 
 
 def test_groups_of_a_gpu_share_its_multiprocessors(

@@ -175,7 +175,7 @@ def test_pipelines_are_cut_into_rounds() -> None:
 
 
 def test_what_is_no_refusal_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: object) -> str:
+    def broken(*_: object, **__: object) -> str:
         raise PlanError("does not read back")
 
     monkeypatch.setattr(plans, "dumps", broken)

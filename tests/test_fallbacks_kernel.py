@@ -224,7 +224,11 @@ class Probe:
 
     @staticmethod
     def built(folder: Path, compiler: str) -> Probe:
-        sources = sorted(p for p in KERNEL.glob("*.cpp") if p.stem not in ELSEWHERE)
+        sources = sorted(
+            p
+            for p in KERNEL.glob("*.cpp")
+            if p.stem not in ELSEWHERE and b"nanobind" not in p.read_bytes()
+        )
         common = folder / "common.hpp"
         common.write_text("".join(f"#include <{name}>\n" for name in HEADERS))
         run([compiler, *FLAGS, "-x", "c++-header", str(common), "-o", f"{common}.gch"], folder)
