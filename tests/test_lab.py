@@ -173,7 +173,8 @@ def test_plan_of_a_sound_fabric_on_one_with_a_slow_link() -> None:
     known = forestcoll.load_topology("star", {"gpus": "3", "bandwidth": "40"})
     slowed = CapacityGraph.from_topology(edit(known, (), [parse_scale("gpu0-switch=1/4")]))
     (entry,), _ = comparing._entries(slowed, made.programs["mscclpp-json"], made.forest, ())
-    assert (made.forest.algbw, entry.algbw) == (30, Fraction(30, 4))
+    assert made.forest.algbw >= Fraction(99, 100) * 30  # its shares are rounded to 2^m parts
+    assert entry.algbw == made.forest.algbw / 4
 
 
 def test_what_an_allgather_is_measured_against() -> None:
@@ -429,6 +430,11 @@ def test_measured_on_a_fabric() -> None:
     assert plan["measured"] > gloo["measured"]
 
 
+def without_notes(text: str) -> str:
+    """What a command said besides its notes."""
+    return "".join(line for line in text.splitlines(True) if ": note: " not in line)
+
+
 @fabric
 @pytest.mark.slow
 @pytest.mark.usefixtures("links")
@@ -453,6 +459,7 @@ def test_nothing_is_left_however_it_ends() -> None:
     finally:
         for run in labs.values():
             run.process.kill()
+    ends = {how: (out, without_notes(err), code) for how, (out, err, code) in ends.items()}
     assert ends["INT"] == ("", "forestcoll: interrupted\n", 130)
     assert ends["TERM"] == ("", "forestcoll: terminated\n", 143)
     assert ends["HUP"] == ("", "forestcoll: hung up\n", 129)
