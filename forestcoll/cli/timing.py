@@ -12,7 +12,7 @@ from forestcoll.cli.completion import FileType, TopologyType, WordType
 from forestcoll.cli.guard import guarded, size_of
 from forestcoll.cli.hints import examples
 from forestcoll.cli.options import SizeType, json_option, load, set_option
-from forestcoll.cli.talk import draw, note, print_json
+from forestcoll.cli.talk import draw, note, print_json, show_progress
 from forestcoll.errors import ForestCollError
 
 if TYPE_CHECKING:
@@ -128,7 +128,6 @@ def _plan(
     chosen: Options,
 ) -> Found:
     from forestcoll import plans, predict, simulate
-    from forestcoll.report.progress import StageProgress
 
     program = plans.loads(text, source)
     where: Topology | Forest = topology or _beside(program, source)
@@ -138,7 +137,7 @@ def _plan(
             note(why)
     else:
         prediction = predict.by_topology(program, topology)
-    with StageProgress(f"simulating {source}"):
+    with show_progress(f"simulating {source}"):
         found = [
             simulate.run(program, where, size, rule=rule, options=chosen)
             for size in sizes
@@ -178,11 +177,10 @@ def _forest(
 ) -> Found:
     from forestcoll import forest_file, simulate
     from forestcoll.forest import check
-    from forestcoll.report.progress import StageProgress
 
     forest = forest_file.loads(text, source)
     check(forest)
-    with StageProgress(f"simulating {source}"):
+    with show_progress(f"simulating {source}"):
         found = [
             simulate.run_forest(forest, size, topology=topology, rule=rule, options=chosen)
             for size in sizes

@@ -15,7 +15,7 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Literal
 
-from forestcoll.forest import Bound, Forest, Tree, all_images, check, in_order
+from forestcoll.forest import Bound, Forest, Tree, check, in_order
 from forestcoll.graph import CapacityGraph, is_symmetric
 from forestcoll.program import Collective
 from forestcoll.solver.bounds import check_parts
@@ -50,12 +50,6 @@ def pack_compact(
         if found is not None:
             return found
     return None
-
-
-def pack_regular(graph: CapacityGraph, k: int, capacity: Sequence[int]) -> list[Tree] | None:
-    """All trees of a forest as `pack_compact` finds it, or None."""
-    packed = pack_compact(graph, k, capacity)
-    return None if packed is None else all_images(graph, *packed)
 
 
 def solve_compact(
