@@ -9,26 +9,26 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from forestcoll.budget import Budget
     from forestcoll.catalog import load as load_topology
+    from forestcoll.compile.budget import Budget
+    from forestcoll.compile.pipeline import Synthesis, front, optimum, synthesize
+    from forestcoll.compile.verdict import verify_text
     from forestcoll.errors import ForestCollError
     from forestcoll.execute.cpu import run
     from forestcoll.forest import Forest
-    from forestcoll.pipeline import Synthesis, front, optimum, synthesize
     from forestcoll.plans import read_plan
     from forestcoll.program import Collective, Program
     from forestcoll.topology import Topology
-    from forestcoll.verdict import verify_text
 
 __version__ = "0.1.0"
 # fmt: off
 __all__ = ["Budget", "Collective", "Forest", "ForestCollError", "Program", "Synthesis", "Topology",
            "front", "load_topology", "optimum", "read_plan", "run", "synthesize", "verify_text"]
-_HOMES = {"Budget": "budget", "Collective": "program", "Forest": "forest",
-          "ForestCollError": "errors", "Program": "program", "Synthesis": "pipeline",
-          "Topology": "topology", "front": "pipeline", "load_topology": "catalog",
-          "optimum": "pipeline", "read_plan": "plans", "run": "execute.cpu",
-          "synthesize": "pipeline", "verify_text": "verdict"}
+_HOMES = {"Budget": "compile.budget", "Collective": "program", "Forest": "forest",
+          "ForestCollError": "errors", "Program": "program", "Synthesis": "compile.pipeline",
+          "Topology": "topology", "front": "compile.pipeline", "load_topology": "catalog",
+          "optimum": "compile.pipeline", "read_plan": "plans", "run": "execute.cpu",
+          "synthesize": "compile.pipeline", "verify_text": "compile.verdict"}
 # fmt: on
 
 

@@ -50,7 +50,7 @@ def by_forest(program: Program, path: Path) -> Prediction:
 
 def by_topology(program: Program, topology: Topology) -> Prediction:
     """The best algbw that a topology allows all of its GPUs."""
-    from forestcoll import pipeline
+    from forestcoll.compile import pipeline
 
     if len(topology.gpus) != program.n:
         raise PlanError(

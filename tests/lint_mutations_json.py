@@ -9,7 +9,8 @@ from typing import Any
 
 import programs
 
-from forestcoll import pipeline, plans
+from forestcoll import plans
+from forestcoll.compile import pipeline
 from forestcoll.lower.nvls import lower_nvls
 from forestcoll.program import Collective, Program
 from forestcoll.solver import multicast

@@ -31,7 +31,8 @@ import lint_mutations_json
 import lint_mutations_xml
 import yaml
 
-from forestcoll import catalog, cli, forest_file, pipeline, plans, together
+from forestcoll import catalog, cli, forest_file, plans
+from forestcoll.compile import pipeline, together
 from forestcoll.errors import ForestCollError
 from forestcoll.input_limits import MEMORY, SECONDS
 from forestcoll.lower import lower
@@ -257,7 +258,7 @@ def json_plans() -> dict[str, dict[str, str]]:
 
 
 def sets() -> dict[str, dict[str, str]]:
-    from forestcoll import plan_set
+    from forestcoll.compile import plan_set
 
     cases = {}
     for collective in ("allreduce", "broadcast"):

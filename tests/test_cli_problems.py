@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from forestcoll import certificate, cli, forest_file, plans, together
+from forestcoll import certificate, cli, forest_file, plans
+from forestcoll.compile import together
 
 Outcome = tuple[int, str, str]
 Run = Callable[..., Outcome]

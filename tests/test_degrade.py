@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from forestcoll import catalog, pipeline, solver
+from forestcoll import catalog, solver
 from forestcoll.cli import main
+from forestcoll.compile import pipeline
 from forestcoll.degrade import KINDS, Problem, list_failures, report_losses
 from forestcoll.degrade.bundle import INDEX, NOTE, Request, folder_of, make_bundle
 from forestcoll.errors import ForestCollError, ForestError, InfeasibleError, UnsupportedError

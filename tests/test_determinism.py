@@ -22,7 +22,8 @@ from typing import Any
 import pytest
 from random_problems import feasible, random_problem
 
-from forestcoll import catalog, forest_file, pipeline, solver, together
+from forestcoll import catalog, forest_file, solver
+from forestcoll.compile import pipeline, together
 from forestcoll.edit import edit, parse_scale
 
 ALL = ("forest", "msccl-xml", "mscclpp-json")

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from forestcoll import catalog, pipeline, plans
+from forestcoll import catalog, plans
+from forestcoll.compile import pipeline
+from forestcoll.compile.verdict import verify_text
 from forestcoll.errors import PlanError
 from forestcoll.execute import cpu
 from forestcoll.lower import serve
 from forestcoll.program import Collective
 from forestcoll.topology import Topology, loads_topology
-from forestcoll.verdict import verify_text
 
 ORACLE = (
     Path(__file__).parents[2]

@@ -18,7 +18,8 @@ from typing import Any
 
 import pytest
 
-from forestcoll import catalog, pipeline, plans
+from forestcoll import catalog, plans
+from forestcoll.compile import pipeline
 from forestcoll.errors import PlanError
 from forestcoll.execute.cpu import run
 from forestcoll.program import Collective, Pipeline

@@ -6,7 +6,8 @@ from fractions import Fraction
 
 import pytest
 
-from forestcoll import catalog, pipeline
+from forestcoll import catalog
+from forestcoll.compile import pipeline
 from forestcoll.edit import edit, parse_scale
 from forestcoll.errors import UnsupportedError
 from forestcoll.program import Collective

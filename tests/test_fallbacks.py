@@ -25,7 +25,8 @@ from graphs import build, dgx_a100, mi250, ring
 from random_graphs import random_graph, starved_graph
 from random_problems import Problem, feasible, proven, random_problem, recount
 
-from forestcoll import catalog, certificate, pipeline, solver, together
+from forestcoll import catalog, certificate, solver
+from forestcoll.compile import pipeline, together
 from forestcoll.errors import PlanError, UnsupportedError
 from forestcoll.forest import Forest
 from forestcoll.graph import CapacityGraph
@@ -799,7 +800,7 @@ def test_a_plan_does_not_fit_the_narrowest_runtime_then_the_next(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """65 thread blocks of one rank: one more than RCCL holds."""
-    from forestcoll import choose
+    from forestcoll.compile import choose
 
     tried = Spy(monkeypatch, choose.Chooser, "choose")  # type: ignore[arg-type]
     topology = catalog.load("star", {"gpus": "65"})

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from forestcoll import certificate, forest_file, solver
+from forestcoll.compile.verdict import verify_text
 from forestcoll.errors import ForestError
 from forestcoll.forest import Bound, Forest, Tree, check
 from forestcoll.graph import CapacityGraph
 from forestcoll.program import Collective
-from forestcoll.verdict import verify_text
 
 CHECKER = Path(__file__).parents[2] / "shared" / "tools" / "check_forest.py"
 

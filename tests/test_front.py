@@ -16,9 +16,11 @@ import pytest
 from graphs import build, dgx_a100, mi250, ring, torus
 from random_graphs import judge, random_graph
 
-from forestcoll import certificate, cli, pipeline
-from forestcoll.budget import Budget
-from forestcoll.choose import Choice, Chooser
+from forestcoll import certificate, cli
+from forestcoll.compile import pipeline
+from forestcoll.compile.budget import Budget
+from forestcoll.compile.choose import Choice, Chooser
+from forestcoll.compile.wishes import Wishes, different_trees
 from forestcoll.errors import ForestCollError, PlanError, UnsupportedError
 from forestcoll.forest import Forest
 from forestcoll.graph import CapacityGraph
@@ -27,7 +29,6 @@ from forestcoll.sizes import Sizes
 from forestcoll.solver import fixed_algbw, optimum, solve
 from forestcoll.solver.front import GOALS, Front, Point
 from forestcoll.targets import MSCCL, MSCCLPP, RCCL, Target
-from forestcoll.wishes import Wishes, different_trees
 
 ALLGATHER, ALLREDUCE = Collective.ALLGATHER, Collective.ALLREDUCE
 PERCENT = Fraction(1, 100)
@@ -320,7 +321,7 @@ def test_a_budget_of_thread_blocks_and_channels() -> None:
 
 
 def test_where_no_weights_are_good_enough_a_note_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("forestcoll.powers.most_chunks", lambda n: n)
+    monkeypatch.setattr("forestcoll.compile.powers.most_chunks", lambda n: n)
     graph = torus(3, 2)
     choice = chosen(graph, Wishes(), MSCCLPP, collective=Collective.ALLREDUCE)
     assert not Sizes.of(choice.programs["mscclpp-json"]).powers

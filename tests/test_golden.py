@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from forestcoll import catalog, pipeline, plans
+from forestcoll import catalog, plans
+from forestcoll.compile import pipeline
+from forestcoll.compile.verdict import verify_text
 from forestcoll.program import Collective
 from forestcoll.sizes import Sizes
-from forestcoll.verdict import verify_text
 
 SCHEDULES = Path(__file__).parents[1] / "schedules"
 CHECKER = Path(__file__).parents[2] / "shared" / "tools" / "check_forest.py"

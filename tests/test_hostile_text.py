@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from forestcoll import catalog, cli, pipeline
+from forestcoll import catalog, cli
+from forestcoll.compile import pipeline
 from forestcoll.report.escape import LONGEST, escape
 from forestcoll.report.progress import StageProgress
 

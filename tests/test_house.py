@@ -49,39 +49,20 @@ ALLOWED: dict[str, set[str]] = {
     "plans": FOREST | {"targets"},
     "lint": FOREST | {"targets", "plans", "verify"},
     "execute": FOREST | {"targets", "plans"},
-    "budget": FOREST | {"targets", "lower"},
-    "wishes": FOREST | {"budget"},
-    "fabric": FOREST | {"solver", "wishes"},
-    "powers": FOREST | {"targets", "solver", "lower"},
-    "choose": FOREST
-    | {"targets", "solver", "lower", "budget", "latency", "powers", "wishes"}
-    | {"fabric"},
     "groups_file": FOREST | {"forest_file", "certificate", "solver"},
-    "together": FOREST
-    | {"targets", "choose", "solver", "certificate", "forest_file", "groups_file", "lower"}
-    | {"pipeline", "latency"},
-    "pipeline": FOREST
-    | {"targets", "solver", "choose", "certificate", "forest_file", "lower", "verify", "plans"}
-    | {"budget", "catalog", "fabric", "latency", "wishes"},
-    "degrade": FOREST | {"edit", "solver", "pipeline"},
-    "verdict": FOREST
-    | {"catalog", "certificate", "choose", "forest_file", "groups_file", "plans", "verify"},
-    "predict": FOREST | {"forest_file", "lower", "pipeline", "targets"},
-    "plan_set": FOREST
-    | {"budget", "targets", "solver", "choose", "certificate", "forest_file", "lower", "plans"}
-    | {"latency", "lint", "pipeline", "powers", "verdict", "verify", "wishes"},
+    "compile": FOREST
+    | {"catalog", "certificate", "forest_file", "groups_file", "latency", "lint", "lower", "plans"}
+    | {"solver", "targets", "verify"},
+    "degrade": FOREST | {"compile", "edit", "solver"},
+    "predict": FOREST | {"compile", "forest_file", "lower", "targets"},
     "report": FOREST
     | {
         "difference",
         "calibrate",
         "simulate",
-        "plan_set",
+        "compile",
         "lower",
         "lint",
-        "pipeline",
-        "together",
-        "choose",
-        "wishes",
         "solver",
         "execute",
         "deploy",

@@ -17,9 +17,11 @@ from typing import Any
 
 import pytest
 
-from forestcoll import catalog, cli, input_limits, pipeline
+from forestcoll import catalog, cli, input_limits
 from forestcoll.cli import guard
 from forestcoll.cli.numbers import PercentType
+from forestcoll.compile import pipeline
+from forestcoll.compile.verdict import verify_text
 from forestcoll.errors import (
     ForestCollError,
     ForestError,
@@ -33,7 +35,6 @@ from forestcoll.lint import lint
 from forestcoll.readers import nccl_xml
 from forestcoll.topology import compact, loads_topology
 from forestcoll.topology.numbers import decimal
-from forestcoll.verdict import verify_text
 
 
 @contextmanager

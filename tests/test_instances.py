@@ -8,8 +8,9 @@ from fractions import Fraction
 import pytest
 from hand_forests import instructions, of_shape, proven, star
 
-from forestcoll import catalog, pipeline
-from forestcoll.budget import Budget
+from forestcoll import catalog
+from forestcoll.compile import pipeline
+from forestcoll.compile.budget import Budget
 from forestcoll.errors import PlanError, UnsupportedError
 from forestcoll.forest import Forest
 from forestcoll.graph import CapacityGraph

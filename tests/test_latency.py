@@ -12,7 +12,8 @@ import pytest
 from graphs import dgx_a100
 from random_graphs import random_graph
 
-from forestcoll import catalog, pipeline, solver, together
+from forestcoll import catalog, solver
+from forestcoll.compile import pipeline, together
 from forestcoll.errors import ForestError
 from forestcoll.forest import Forest, Tree, all_images
 from forestcoll.graph import CapacityGraph

@@ -13,8 +13,9 @@ from hand_forests import chain, forest, forests, instructions, of_shape, proven,
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forestcoll import catalog, pipeline
-from forestcoll.budget import Budget, Costs
+from forestcoll import catalog
+from forestcoll.compile import pipeline
+from forestcoll.compile.budget import Budget, Costs
 from forestcoll.errors import PlanError
 from forestcoll.execute import cpu
 from forestcoll.forest import Forest

@@ -6,7 +6,8 @@ from itertools import product
 
 import pytest
 
-from forestcoll import catalog, pipeline, simulate, solver
+from forestcoll import catalog, simulate, solver
+from forestcoll.compile import pipeline
 from forestcoll.lower import fill, layout, lower
 from forestcoll.lower.layout import from_next
 from forestcoll.lower.onesided import Spread

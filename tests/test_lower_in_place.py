@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from hand_forests import chain, of_shape, star
 
-from forestcoll import catalog, cli, pipeline
+from forestcoll import catalog, cli
+from forestcoll.compile import pipeline
 from forestcoll.errors import PlanError, UnsupportedError
 from forestcoll.execute import cpu
 from forestcoll.lower import lower, serve

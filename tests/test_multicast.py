@@ -10,7 +10,8 @@ import pytest
 from graphs import build, dgx_a100
 from random_graphs import random_graph
 
-from forestcoll import catalog, certificate, pipeline, solver
+from forestcoll import catalog, certificate, solver
+from forestcoll.compile import pipeline
 from forestcoll.errors import InfeasibleError
 from forestcoll.forest import Tree
 from forestcoll.graph import CapacityGraph

@@ -17,7 +17,8 @@ from click.testing import CliRunner
 from programs import inp, out
 from rich.console import Console
 
-from forestcoll import catalog, cli, forest_file, pipeline, plans, predict
+from forestcoll import catalog, cli, forest_file, plans, predict
+from forestcoll.compile import pipeline
 from forestcoll.errors import PlanError, UnsupportedError
 from forestcoll.execute import cpu
 from forestcoll.forest import Forest

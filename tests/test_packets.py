@@ -17,7 +17,8 @@ from hand_forests import forest as hand_made
 from hypothesis import given, settings
 from programs import do, inp, otb, out, rank, scr
 
-from forestcoll import catalog, pipeline, plans, solver
+from forestcoll import catalog, plans, solver
+from forestcoll.compile import pipeline
 from forestcoll.errors import ExecutionError, PlanError, UnsupportedError
 from forestcoll.execute import cpu
 from forestcoll.forest import Forest

@@ -13,14 +13,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forestcoll import catalog, cli, plan_set
-from forestcoll.budget import Budget
+from forestcoll import catalog, cli
+from forestcoll.compile import plan_set
+from forestcoll.compile.budget import Budget
+from forestcoll.compile.plan_set.estimate import WORTH, Line, Range, line_of, lowest_lines
+from forestcoll.compile.plan_set.index import FORMAT, chunks_of, digest, files_of, loads
 from forestcoll.errors import ForestCollError, PlanError, UnsupportedError
 from forestcoll.execute import cpu
 from forestcoll.forest import check as check_forest
 from forestcoll.graph import CapacityGraph
-from forestcoll.plan_set.estimate import WORTH, Line, Range, line_of, lowest_lines
-from forestcoll.plan_set.index import FORMAT, chunks_of, digest, files_of, loads
 from forestcoll.program import Collective
 from forestcoll.solver import optimum, solve
 from forestcoll.solver.lowest import lowest

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from forestcoll import catalog, cli, forest_file, pipeline, plan_set, verdict
+from forestcoll import catalog, cli, forest_file
+from forestcoll.compile import pipeline, plan_set, verdict
+from forestcoll.compile.plan_set.index import digest, files_of
 from forestcoll.errors import ForestCollError
-from forestcoll.plan_set.index import digest, files_of
 
 K = 1 << 10
 

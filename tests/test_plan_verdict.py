@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from forestcoll import plans
+from forestcoll.compile.verdict import verify_text
 from forestcoll.program import Buffer, Collective, Instruction, Op, Program, RankProgram, Ref
 from forestcoll.program import ThreadBlock as Block
-from forestcoll.verdict import verify_text
 
 
 def _broadcast() -> Program:

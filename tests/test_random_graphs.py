@@ -29,6 +29,7 @@ from random_problems import (
 )
 
 from forestcoll import forest_file
+from forestcoll.compile.verdict import verify_text
 from forestcoll.errors import InfeasibleError
 from forestcoll.forest import Bound, Forest
 from forestcoll.graph import CapacityGraph, is_balanced
@@ -36,7 +37,6 @@ from forestcoll.program import Collective
 from forestcoll.solver import Optimum, multicast, optimum, reference, solve
 from forestcoll.solver.balance import balance, check_dual
 from forestcoll.solver.bounds import check_parts
-from forestcoll.verdict import verify_text
 
 SEEDS = 500
 BLOCK = 25

@@ -18,8 +18,9 @@ from click.testing import CliRunner
 from graphs import build, dgx_a100
 from irregular_fabrics import families, small
 
-from forestcoll import catalog, certificate, pipeline, solver
+from forestcoll import catalog, certificate, solver
 from forestcoll.cli import cli
+from forestcoll.compile import pipeline
 from forestcoll.forest import Tree
 from forestcoll.graph import CapacityGraph
 from forestcoll.kernel import _kernel

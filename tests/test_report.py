@@ -9,7 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from forestcoll import catalog, pipeline
+from forestcoll import catalog
+from forestcoll.compile import pipeline
 from forestcoll.forest import Bound
 from forestcoll.graph import CapacityGraph
 from forestcoll.program import Collective

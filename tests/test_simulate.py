@@ -9,12 +9,12 @@ import pytest
 from programs import do, inp, out, scr
 
 from forestcoll import baselines, catalog, simulate
+from forestcoll.compile.pipeline import synthesize
 from forestcoll.errors import ArgumentError, PlanError, TopologyError, UnsupportedError
 from forestcoll.forest import Forest, Tree
 from forestcoll.graph import CapacityGraph
 from forestcoll.lower import lower
 from forestcoll.lower.nvls import lower_nvls, most_algbw
-from forestcoll.pipeline import synthesize
 from forestcoll.program import Collective, Op, Program, RankProgram, ThreadBlock
 from forestcoll.simulate import Options
 from forestcoll.targets import MSCCL, MSCCLPP, RCCL

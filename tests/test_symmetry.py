@@ -20,8 +20,10 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forestcoll import catalog, certificate, forest_file, pipeline, solver
+from forestcoll import catalog, certificate, forest_file, solver
 from forestcoll.cli import cli
+from forestcoll.compile import pipeline
+from forestcoll.compile.verdict import verify_text
 from forestcoll.errors import ForestError, UnsupportedError
 from forestcoll.forest import Forest, Tree, check
 from forestcoll.graph import CapacityGraph
@@ -36,7 +38,6 @@ from forestcoll.solver.structures import alike_ranks, structures
 from forestcoll.solver.symmetry import pack_compact
 from forestcoll.symmetry import symmetry_group
 from forestcoll.targets import MSCCL
-from forestcoll.verdict import verify_text
 from tests.graphs import build, dgx_a100
 
 CHECKER = Path(__file__).parents[2] / "shared" / "tools" / "check_forest.py"

@@ -12,7 +12,8 @@ import pytest
 from hand_forests import chain, forest, of_shape, star
 from programs import do, inp, otb, out, rank, scr
 
-from forestcoll import catalog, pipeline, solver
+from forestcoll import catalog, solver
+from forestcoll.compile import pipeline
 from forestcoll.errors import ExecutionError, PlanError
 from forestcoll.execute import cpu
 from forestcoll.forest import Phase

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from forestcoll.budget import Budget
 from forestcoll.cli import files, groups, plan_set, writing
 from forestcoll.cli.completion import FileType, WordType
 from forestcoll.cli.hints import examples
@@ -24,12 +23,13 @@ from forestcoll.cli.options import (
 )
 from forestcoll.cli.talk import complain, draw, print_json, put, report, show_progress
 from forestcoll.cli.verify import verify
+from forestcoll.compile.budget import Budget
 
 if TYPE_CHECKING:
     from fractions import Fraction
     from typing import Literal
 
-    from forestcoll.pipeline import Format, Place, TargetName
+    from forestcoll.compile.pipeline import Format, Place, TargetName
     from forestcoll.program import Protocol
 
 
@@ -149,7 +149,7 @@ def synthesize(
     paths = where.paths(f"{topology.name}.{problem.collective}")
     writing.prepare(paths.values(), force)
 
-    from forestcoll import pipeline
+    from forestcoll.compile import pipeline
     from forestcoll.report import synthesis
 
     loaded = time.perf_counter() - began
@@ -204,7 +204,7 @@ def optimum(problem: Problem, as_json: bool) -> None:
         return
     topology = problem.load()
 
-    from forestcoll import pipeline
+    from forestcoll.compile import pipeline
     from forestcoll.report import synthesis
 
     began = time.perf_counter()

@@ -17,8 +17,8 @@ from forestcoll.errors import OutputError
 
 if TYPE_CHECKING:
     from forestcoll import degrade as losses
+    from forestcoll.compile.pipeline import Format, TargetName
     from forestcoll.forest import Forest
-    from forestcoll.pipeline import Format, TargetName
 
 KINDS = ("link", "adapter", "gpu", "switch")
 
@@ -108,7 +108,7 @@ def degrade(
     picture = None if plot is None else _picture(plot, force)
 
     from forestcoll import degrade as losses
-    from forestcoll.pipeline import parse_collective
+    from forestcoll.compile.pipeline import parse_collective
     from forestcoll.report import degrade as words
 
     topology = problem.load()

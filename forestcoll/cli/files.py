@@ -8,9 +8,9 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
+from forestcoll.compile.pipeline import FORMATS, Format
 from forestcoll.errors import ForestCollError
 from forestcoll.input_limits import FILE_BYTES
-from forestcoll.pipeline import FORMATS, Format
 
 
 @dataclass(frozen=True, slots=True)

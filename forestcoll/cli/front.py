@@ -42,7 +42,7 @@ def front(
         raise click.UsageError("there is no front of several groups: leave --groups away")
     topology = problem.load()
 
-    from forestcoll import pipeline
+    from forestcoll.compile import pipeline
     from forestcoll.report import front as report
 
     with show_progress("front") as progress:

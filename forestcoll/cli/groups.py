@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from typing import Literal
 
     from forestcoll.cli.files import Destination
-    from forestcoll.pipeline import TargetName
+    from forestcoll.compile.pipeline import TargetName
 
 
 def optimum(problem: Problem, as_json: bool) -> None:
     """The largest algbw that all groups reach at the same time."""
     topology = problem.load()
 
-    from forestcoll import together
+    from forestcoll.compile import together
     from forestcoll.report import groups as words
 
     began = time.perf_counter()
@@ -54,7 +54,7 @@ def synthesize(
     began = time.perf_counter()
     topology = problem.load()
 
-    from forestcoll import together
+    from forestcoll.compile import together
     from forestcoll.report import groups as words
 
     loaded = time.perf_counter() - began

@@ -140,7 +140,7 @@ def _read(plan: Path) -> tuple[Program, Forest | None]:
 
 
 def _synthesize(topology: Topology) -> tuple[Program, Forest]:
-    from forestcoll import pipeline
+    from forestcoll.compile import pipeline
 
     form: Literal["mscclpp-json"] = "mscclpp-json"
     made = pipeline.synthesize(topology, "allreduce", target="mscclpp", formats=(form,))

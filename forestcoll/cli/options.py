@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from forestcoll import pipeline, targets
-from forestcoll.budget import Budget
+from forestcoll import targets
 from forestcoll.cli import talk
 from forestcoll.cli.completion import (
     ParamType,
@@ -23,6 +22,8 @@ from forestcoll.cli.completion import (
 )
 from forestcoll.cli.guard import guarded, size_of
 from forestcoll.cli.numbers import PercentType
+from forestcoll.compile import pipeline
+from forestcoll.compile.budget import Budget
 from forestcoll.program import Collective
 
 COLLECTIVES = tuple(c.value for c in Collective)

@@ -15,10 +15,10 @@ from forestcoll.cli.talk import print_json, report, show_progress
 from forestcoll.errors import OutputError
 
 if TYPE_CHECKING:
-    from forestcoll.budget import Budget
     from forestcoll.cli.files import Destination
     from forestcoll.cli.options import Problem
-    from forestcoll.pipeline import Place, TargetName
+    from forestcoll.compile.budget import Budget
+    from forestcoll.compile.pipeline import Place, TargetName
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ def synthesize(problem: Problem, how: How, where: Destination, force: bool, as_j
         raise click.UsageError("--sizes make plans; only a forest is asked")
     began = time.perf_counter()
     topology = problem.load()
-    from forestcoll import plan_set
+    from forestcoll.compile import plan_set
     from forestcoll.report import plan_set as words
 
     index = where.directory / plan_set.INDEX
@@ -78,7 +78,7 @@ def synthesize(problem: Problem, how: How, where: Destination, force: bool, as_j
 
 def verify(source: str) -> tuple[list[str], dict[str, object]]:
     """What is proven of the set in that directory: a line a fact, and figures."""
-    from forestcoll import plan_set
+    from forestcoll.compile import plan_set
 
     verdict = plan_set.check(Path(source))
     return verdict.lines, verdict.figures
@@ -90,7 +90,7 @@ def _earlier(directory: Path, formats: tuple[str, ...], force: bool) -> dict[Pat
     A runtime reads every file where it looks, and the first that is no plan of the set may be
     fatal: OutputError where there is any that is not the earlier set's own.
     """
-    from forestcoll import plan_set
+    from forestcoll.compile import plan_set
 
     folders = [directory / form for form in formats]
     found = sorted(path for f in folders if f.is_dir() for path in f.iterdir())

@@ -237,7 +237,7 @@ def _jobs(plan: Path, sizes: list[int], options: dict[str, Any]) -> list[_Job]:
         with guarded(str(plan), size_of(plan)):
             program = plans.read_plan(plan)
         return [_Job(str(plan), program, _prediction(program, plan, options), sizes)]
-    from forestcoll import plan_set
+    from forestcoll.compile import plan_set
     from forestcoll.execute.request import element_bytes
 
     if not (plan / plan_set.INDEX).is_file():

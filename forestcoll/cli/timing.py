@@ -93,7 +93,7 @@ def time(plan: str, as_json: bool, shown: int, **options: Any) -> int:
 
     Plays all messages, signals and thread blocks on the links. No kernel launches, no caches.
     """
-    from forestcoll import verdict
+    from forestcoll.compile import verdict
     from forestcoll.report import simulation
     from forestcoll.simulate import Options
 

@@ -78,7 +78,7 @@ def verify(
     runtimes themselves do not check; with --target, several of them also for calls that two would
     answer. Exit 1 if any is wrong.
     """
-    from forestcoll import verdict as verdicts
+    from forestcoll.compile import verdict as verdicts
     from forestcoll.deploy.plans import offered
     from forestcoll.lint import Told, lint
     from forestcoll.program import Collective
@@ -126,9 +126,9 @@ def _expanded(sources: tuple[str, ...], target: str | None) -> list[str]:
 
     Those are files that end as ours do; where there is none, as the format's do anywhere.
     """
+    from forestcoll.compile.pipeline import FORMATS
+    from forestcoll.compile.plan_set import INDEX
     from forestcoll.deploy.plans import plan_files
-    from forestcoll.pipeline import FORMATS
-    from forestcoll.plan_set import INDEX
 
     found: list[str] = []
     for source in sources:
@@ -166,7 +166,7 @@ def _say_clashes(plans: list[Plan], results: list[Entry], as_json: bool) -> None
 
 def _check_set(path: Path, target: str | None) -> None:
     """ForestCollError for a directory that holds nothing to verify."""
-    from forestcoll.plan_set import INDEX
+    from forestcoll.compile.plan_set import INDEX
 
     left = claims.left_in(path)
     if left:
@@ -190,7 +190,7 @@ def _set(source: str, as_json: bool) -> Entry:
 
 
 def _forest(text: str, source: str, target: str | None, told: Told, as_json: bool) -> Entry:
-    from forestcoll import verdict as verdicts
+    from forestcoll.compile import verdict as verdicts
     from forestcoll.lint import Told
 
     verdict = verdicts.verify_text(text, source)
@@ -203,7 +203,7 @@ def _forest(text: str, source: str, target: str | None, told: Told, as_json: boo
 
 
 def _plan(report: Report, as_json: bool) -> Entry:
-    from forestcoll import verdict as verdicts
+    from forestcoll.compile import verdict as verdicts
     from forestcoll.report import lint as words
 
     form = HOLDS[report.target]

@@ -17,14 +17,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from forestcoll import pipeline
+from forestcoll.compile import pipeline
 from forestcoll.degrade.failures import Failure
 from forestcoll.degrade.losses import Problem
 from forestcoll.errors import ForestCollError, InfeasibleError, PlanError, UnsupportedError
 from forestcoll.topology import dumps_topology, slug
 
 if TYPE_CHECKING:
-    from forestcoll.pipeline import Format, TargetName
+    from forestcoll.compile.pipeline import Format, TargetName
 
 FORMAT: Final = "forestcoll.bundle/1"
 INDEX: Final = "bundle.json"

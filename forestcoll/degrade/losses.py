@@ -13,16 +13,17 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from forestcoll import pipeline, solver
+from forestcoll import solver
+from forestcoll.compile import pipeline
 from forestcoll.degrade.classes import classes
 from forestcoll.degrade.failures import KINDS, Failure, Kind, list_failures
 from forestcoll.errors import ForestError, InfeasibleError, UnsupportedError
 from forestcoll.program import Collective
 
 if TYPE_CHECKING:
+    from forestcoll.compile.pipeline import Progress
     from forestcoll.forest import Forest
     from forestcoll.graph import CapacityGraph, Relays
-    from forestcoll.pipeline import Progress
     from forestcoll.topology import Topology
 
 

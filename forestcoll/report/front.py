@@ -10,8 +10,8 @@ from forestcoll.report import words
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from forestcoll.choose import Row
-    from forestcoll.pipeline import FrontTable
+    from forestcoll.compile.choose import Row
+    from forestcoll.compile.pipeline import FrontTable
 
 
 def table(front: FrontTable) -> RenderableType:

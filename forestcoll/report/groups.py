@@ -13,8 +13,8 @@ from forestcoll.report import words
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from forestcoll.compile.together import Problem, Schedules
     from forestcoll.solver.groups import Split
-    from forestcoll.together import Problem, Schedules
 
 ROWS = 32
 """Groups that the table names one by one."""

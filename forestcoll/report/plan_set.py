@@ -14,7 +14,7 @@ from forestcoll.sizes import Sizes
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from forestcoll.plan_set import Entry, PlanSet
+    from forestcoll.compile.plan_set import Entry, PlanSet
 
 HEADS = (
     "plans", "from", "to", "protocol", "height", "trees", "algbw", "blocks", "instances",

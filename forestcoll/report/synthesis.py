@@ -6,20 +6,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from forestcoll.compile.wishes import different_trees
 from forestcoll.program import Collective
 from forestcoll.report import table as tables
 from forestcoll.report import words
 from forestcoll.sizes import Sizes
-from forestcoll.wishes import different_trees
 
 if TYPE_CHECKING:
     from fractions import Fraction
 
     from rich.console import RenderableType
 
-    from forestcoll.choose import PlanFormat
+    from forestcoll.compile.choose import PlanFormat
+    from forestcoll.compile.pipeline import Format, Synthesis
     from forestcoll.graph import CapacityGraph
-    from forestcoll.pipeline import Format, Synthesis
     from forestcoll.solver import Optimum
 
 ENOUGH = 0.005

@@ -19,8 +19,9 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from forestcoll import catalog, pipeline, plans
-from forestcoll.choose import PlanFormat
+from forestcoll import catalog, plans
+from forestcoll.compile import pipeline
+from forestcoll.compile.choose import PlanFormat
 from forestcoll.errors import ForestCollError, PlanError, UnsupportedError
 from forestcoll.execute.cpu import run
 from forestcoll.forest import Forest

@@ -24,8 +24,9 @@ from fractions import Fraction
 
 import numpy as np
 
-from forestcoll import catalog, pipeline
-from forestcoll.choose import PlanFormat
+from forestcoll import catalog
+from forestcoll.compile import pipeline
+from forestcoll.compile.choose import PlanFormat
 from forestcoll.execute.cpu import RanksAs, run
 from forestcoll.execute.sizes import layout
 from forestcoll.program import Op, Program

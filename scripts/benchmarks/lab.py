@@ -18,7 +18,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from forestcoll import catalog, pipeline
+from forestcoll import catalog
+from forestcoll.compile import pipeline
 from forestcoll.edit import edit, parse_scale
 from forestcoll.errors import ForestCollError
 from forestcoll.graph import CapacityGraph

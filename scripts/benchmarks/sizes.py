@@ -21,15 +21,16 @@ from pathlib import Path
 
 from catalogue import machines
 
-from forestcoll import catalog, pipeline, solver
-from forestcoll.choose import ENOUGH, Chooser
+from forestcoll import catalog, solver
+from forestcoll.compile import pipeline
+from forestcoll.compile.choose import ENOUGH, Chooser
+from forestcoll.compile.powers import units_of
+from forestcoll.compile.wishes import Wishes
 from forestcoll.errors import PlanError, UnsupportedError
-from forestcoll.powers import units_of
 from forestcoll.program import Collective
 from forestcoll.sizes import Sizes, is_power
 from forestcoll.targets import MSCCL, sms_of
 from forestcoll.topology import Topology
-from forestcoll.wishes import Wishes
 
 PAGE = Path(__file__).parents[2] / "docs" / "plan-sizes.md"
 MARKS = "<!-- tables: scripts/benchmarks/sizes.py --write -->", "<!-- end of tables -->"

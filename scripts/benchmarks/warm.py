@@ -20,11 +20,11 @@ from collections.abc import Callable
 from typing import Any
 
 from forestcoll import catalog, certificate, solver
+from forestcoll.compile.wishes import different_trees
 from forestcoll.edit import edit
 from forestcoll.forest import Forest
 from forestcoll.graph import CapacityGraph
 from forestcoll.program import Collective
-from forestcoll.wishes import different_trees
 
 Times = list[tuple[float, float]]  # (seconds on the clock, seconds of processors)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING, Literal
 
-from forestcoll.budget import Budget
+from forestcoll.compile.budget import Budget
 from forestcoll.errors import UnsupportedError
 from forestcoll.program import Protocol
 

@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING, Literal
 
-from forestcoll.budget import Costs
+from forestcoll.compile.budget import Costs
+from forestcoll.compile.fabric import copies
+from forestcoll.compile.wishes import Wishes, different_trees
 from forestcoll.errors import PlanError, UnsupportedError
-from forestcoll.fabric import copies
 from forestcoll.program import Collective
 from forestcoll.sizes import Sizes
 from forestcoll.targets import Target
-from forestcoll.wishes import Wishes, different_trees
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -354,7 +354,7 @@ class Chooser:
         wishes = self.wishes
         if not self.targets or wishes.exact:
             return forest
-        from forestcoll.powers import round_forest
+        from forestcoll.compile.powers import round_forest
 
         algbw = forest.plain_algbw
         least = max(ENOUGH * algbw, min(algbw, ENOUGH * self.best.algbw))
@@ -415,7 +415,7 @@ class Chooser:
 
     def _sizes(self, found: _Found, programs: Mapping[PlanFormat, Program]) -> list[str]:
         """What rounding did, or why plans serve no powers of two."""
-        from forestcoll.powers import why_odd, why_rounded
+        from forestcoll.compile.powers import why_odd, why_rounded
 
         odd = [p for p in programs.values() if not Sizes.of(p).powers]
         if found.forest is not found.solved:

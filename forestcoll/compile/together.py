@@ -12,16 +12,16 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING, Literal
 
-from forestcoll import pipeline
+from forestcoll.compile import pipeline
 from forestcoll.errors import PlanError, TopologyError, UnsupportedError
 from forestcoll.program import Collective
 from forestcoll.targets import sms_of
 
 if TYPE_CHECKING:
-    from forestcoll.choose import PlanFormat
+    from forestcoll.compile.choose import PlanFormat
+    from forestcoll.compile.pipeline import Format, Progress, TargetName
     from forestcoll.graph import CapacityGraph, Relays
     from forestcoll.latency import Latencies
-    from forestcoll.pipeline import Format, Progress, TargetName
     from forestcoll.program import Program
     from forestcoll.solver.groups import Split
     from forestcoll.solver.groups_bound import Group

@@ -6,10 +6,8 @@ from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from forestcoll.errors import ForestCollError, PlanError
-from forestcoll.lower import usage
-from forestcoll.plan_set.estimate import line_of
-from forestcoll.plan_set.index import (
+from forestcoll.compile.plan_set.estimate import line_of
+from forestcoll.compile.plan_set.index import (
     INDEX,
     LOOKUP,
     OPERATIONS,
@@ -22,6 +20,8 @@ from forestcoll.plan_set.index import (
     multiple_of,
     place_of,
 )
+from forestcoll.errors import ForestCollError, PlanError
+from forestcoll.lower import usage
 from forestcoll.targets import TARGETS
 from forestcoll.verify import link_loads
 

@@ -10,7 +10,7 @@ from forestcoll.errors import ForestCollError, ForestError
 from forestcoll.topology.numbers import decimal
 
 if TYPE_CHECKING:
-    from forestcoll.choose import PlanFormat
+    from forestcoll.compile.choose import PlanFormat
     from forestcoll.forest import Forest
     from forestcoll.graph import CapacityGraph
     from forestcoll.program import Program

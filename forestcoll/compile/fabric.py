@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 from forestcoll.errors import UnsupportedError
 
 if TYPE_CHECKING:
+    from forestcoll.compile.wishes import Wishes
     from forestcoll.forest import Forest
     from forestcoll.graph import CapacityGraph
     from forestcoll.program import Collective
     from forestcoll.solver import Optimum
-    from forestcoll.wishes import Wishes
 
 
 def copies(graph: CapacityGraph) -> bool:

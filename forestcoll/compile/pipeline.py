@@ -13,13 +13,13 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Literal
 
 from forestcoll import arguments
-from forestcoll.budget import Budget
-from forestcoll.choose import PlanFormat, Row
+from forestcoll.compile.budget import Budget
+from forestcoll.compile.choose import PlanFormat, Row
+from forestcoll.compile.fabric import choose_by_percent, copies
+from forestcoll.compile.wishes import Wishes
 from forestcoll.errors import PlanError, UnsupportedError
-from forestcoll.fabric import choose_by_percent, copies
 from forestcoll.program import Collective, Protocol
 from forestcoll.targets import DEFAULT_SMS, MSCCL, MSCCLPP, RCCL, TARGETS, Target, sms_of
-from forestcoll.wishes import Wishes
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -231,7 +231,7 @@ def synthesize(
     UnsupportedError (numbers too large, wishes that contradict each other or cannot be met).
     """
     from forestcoll import certificate, forest_file, solver
-    from forestcoll.choose import Chooser
+    from forestcoll.compile.choose import Chooser
     from forestcoll.latency import latency
 
     clock = Clock(progress)
@@ -405,7 +405,7 @@ def front(
     asked for.
     """
     from forestcoll import solver
-    from forestcoll.choose import Chooser
+    from forestcoll.compile.choose import Chooser
 
     clock = Clock(progress)
     topology = _topology(topology)

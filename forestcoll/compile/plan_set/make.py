@@ -16,20 +16,20 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final, Literal
 
-from forestcoll import pipeline
-from forestcoll.budget import Budget
+from forestcoll.compile import pipeline
+from forestcoll.compile.budget import Budget
+from forestcoll.compile.plan_set.estimate import HOP, Line, Range, line_of, lowest_lines
 from forestcoll.errors import PlanError, UnsupportedError
-from forestcoll.plan_set.estimate import HOP, Line, Range, line_of, lowest_lines
 from forestcoll.program import Collective, Program, Protocol
 from forestcoll.sizes import Sizes, is_power, parts_of
 from forestcoll.targets import MSCCL, Target, sms_of
 
 if TYPE_CHECKING:
-    from forestcoll.choose import Chooser, PlanFormat
+    from forestcoll.compile.choose import Chooser, PlanFormat
+    from forestcoll.compile.pipeline import Place, Progress, TargetName
     from forestcoll.forest import Bound, Forest
     from forestcoll.graph import Relays
     from forestcoll.latency import Latencies
-    from forestcoll.pipeline import Place, Progress, TargetName
     from forestcoll.solver import Optimum
     from forestcoll.topology import Topology
 
@@ -132,8 +132,8 @@ def make(
     Raises PlanError where no candidate fits a target, UnsupportedError for sizes out of order.
     """
     from forestcoll import solver
-    from forestcoll.choose import Chooser
-    from forestcoll.wishes import Wishes
+    from forestcoll.compile.choose import Chooser
+    from forestcoll.compile.wishes import Wishes
 
     if not 1 <= low <= high <= LARGEST:
         raise UnsupportedError(
@@ -205,8 +205,8 @@ class _Maker:
     def forests(self, chooser: Chooser, targets: Sequence[Target]) -> list[Forest]:
         """The lowest trees, some a root, the optimum, all rounded too; checked, none twice."""
         from forestcoll import certificate
+        from forestcoll.compile.wishes import different_trees
         from forestcoll.solver.lowest import lowest
-        from forestcoll.wishes import different_trees
 
         with self.clock.stage("solve"):
             low = lowest(
@@ -317,8 +317,8 @@ class _Maker:
 
     def _rounded(self, forest: Forest, targets: Sequence[Target]) -> Forest | None:
         """The forest in few chunks that serve powers of two, where there is such a one."""
-        from forestcoll.choose import ENOUGH
-        from forestcoll.powers import round_forest
+        from forestcoll.compile.choose import ENOUGH
+        from forestcoll.compile.powers import round_forest
 
         try:
             least = ENOUGH * forest.plain_algbw

@@ -8,12 +8,10 @@ from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from forestcoll import pipeline, plans, verdict
-from forestcoll.errors import ForestCollError, PlanError
-from forestcoll.input_limits import PLAN_BYTES
-from forestcoll.lint import Told, lint
-from forestcoll.plan_set import claims
-from forestcoll.plan_set.index import (
+from forestcoll import plans
+from forestcoll.compile import pipeline, verdict
+from forestcoll.compile.plan_set import claims
+from forestcoll.compile.plan_set.index import (
     FOREST_SUFFIX,
     FORESTS,
     INDEX,
@@ -25,6 +23,9 @@ from forestcoll.plan_set.index import (
     digest,
     loads,
 )
+from forestcoll.errors import ForestCollError, PlanError
+from forestcoll.input_limits import PLAN_BYTES
+from forestcoll.lint import Told, lint
 from forestcoll.program import Collective
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from forestcoll.compile.plan_set.make import Entry, Plans, PlanSet
 from forestcoll.errors import PlanError
 from forestcoll.lower import usage
-from forestcoll.plan_set.make import Entry, Plans, PlanSet
 from forestcoll.program import Collective, Protocol
 from forestcoll.sizes import BLOCK, Sizes
 

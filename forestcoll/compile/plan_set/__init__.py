@@ -10,10 +10,10 @@ check      a directory proven right, as the runtime looks plans up
 
 from __future__ import annotations
 
-from forestcoll.plan_set.check import Verdict, check, files_named
-from forestcoll.plan_set.index import INDEX, files_of
-from forestcoll.plan_set.lookup import Chosen, choose_plans
-from forestcoll.plan_set.make import Entry, PlanSet, make
+from forestcoll.compile.plan_set.check import Verdict, check, files_named
+from forestcoll.compile.plan_set.index import INDEX, files_of
+from forestcoll.compile.plan_set.lookup import Chosen, choose_plans
+from forestcoll.compile.plan_set.make import Entry, PlanSet, make
 
 __all__ = [
     "INDEX",

@@ -1,0 +1,1 @@
+"""Compile: topology, collective and wishes in, forest and plan files out, each checked."""
