@@ -87,6 +87,17 @@ PY
   fi
   find_compiler
   echo "installing forestcoll for development (compiles C++; minutes the first time)"
-  quietly "$1/bin/python" -m pip install --disable-pip-version-check --editable '.[dev]'
+  # Not in pip's own build environment: its path changes every time, and all would be compiled anew.
+  local tools
+  mapfile -t tools < <("$1/bin/python" - <<'PY'
+import shutil, tomllib
+with open("pyproject.toml", "rb") as file:
+    tools = tomllib.load(file)["build-system"]["requires"]
+print(*tools, *(tool for tool in ("cmake", "ninja") if shutil.which(tool) is None), sep="\n")
+PY
+  )
+  quietly "$1/bin/python" -m pip install --disable-pip-version-check "${tools[@]}"
+  quietly env PATH="$PWD/$1/bin:$PATH" \
+    "$1/bin/python" -m pip install --disable-pip-version-check --no-build-isolation --editable '.[dev]'
   echo "$now" >"$stamp"
 }
