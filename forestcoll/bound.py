@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
 
-Phase = Literal["broadcast", "reduce"]
+from forestcoll.program import Phase
 
 
 @dataclass(frozen=True, slots=True)

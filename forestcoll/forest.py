@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from forestcoll import arguments
 from forestcoll.bound import Bound as Bound
-from forestcoll.bound import Phase as Phase
 from forestcoll.bound import Symmetry as Symmetry
 from forestcoll.errors import ForestError, UnsupportedError
 from forestcoll.graph import CAPACITY_LIMIT, CapacityGraph
@@ -19,6 +18,7 @@ from forestcoll.input_limits import PATH_NODES, TREE_EDGES
 from forestcoll.kernel import _kernel
 from forestcoll.link_table import LinkTable, link_graph
 from forestcoll.program import Collective
+from forestcoll.program import Phase as Phase
 from forestcoll.symmetry import SymmetryGroup, symmetry_group
 
 if TYPE_CHECKING:
@@ -402,43 +402,39 @@ def _check_shares(forest: Forest) -> None:
     def share(weight: int) -> Fraction:
         return Fraction(weight, forest.total)
 
-    def forbid(phase: Phase) -> None:
-        if any(p == phase for _, p in sums):
+    for _, phase in sums:
+        if phase not in collective.phases:
             raise ForestError(f"{collective} has no {phase} trees, the file has some")
-
-    def total(phase: Phase) -> None:
-        whole = share(forest.images * sum(w for (_, p), w in sums.items() if p == phase))
-        if whole != 1:
-            raise ForestError(f"the shares of the {phase} trees add up to {whole}, not 1")
-
-    if collective in (Collective.ALLGATHER, Collective.REDUCE_SCATTER):
-        phase: Phase = "broadcast" if collective is Collective.ALLGATHER else "reduce"
-        forbid("reduce" if phase == "broadcast" else "broadcast")
+    if collective.rooted:
+        _check_root(forest, {root for (root, _), weight in sums.items() if weight})
+    elif collective.dealt:
         whole = sum(forest.graph.parts)
         for r, part in zip(forest.graph.ranks, forest.graph.parts, strict=True):
-            weight = sums[forest.orbit(r), phase]
+            weight = sums[forest.orbit(r), collective.phases[0]]
             if weight * whole != part * forest.total:
                 raise ForestError(
                     f"the shares of root {names[r]} add up to {share(weight)}, "
                     f"not {Fraction(part, whole)}"
                 )
-    elif collective is Collective.ALLREDUCE:
-        total("broadcast")
-        total("reduce")
+        return
+    for phase in collective.phases:
+        added = share(forest.images * sum(w for (_, p), w in sums.items() if p == phase))
+        if added != 1:
+            raise ForestError(f"the shares of the {phase} trees add up to {added}, not 1")
+    if collective.two_phases:
         for r in forest.graph.ranks:
             there, back = (sums[forest.orbit(r), p] for p in ("reduce", "broadcast"))
             if there != back:
                 raise ForestError(
                     f"{names[r]} reduces the share {share(there)} but broadcasts {share(back)}"
                 )
-    else:
-        phase = "broadcast" if collective is Collective.BROADCAST else "reduce"
-        forbid("reduce" if phase == "broadcast" else "broadcast")
-        total(phase)
-        roots = {r for (r, _), w in sums.items() if w}
-        expected = {forest.graph.ranks[forest.root]} if 0 <= forest.root < forest.n else set()
-        if roots != expected:
-            raise ForestError(
-                f"{collective} has one root, {' '.join(names[r] for r in expected) or '?'}; "
-                f"the trees have {', '.join(sorted(names[r] for r in roots))}"
-            )
+
+
+def _check_root(forest: Forest, roots: set[int]) -> None:
+    names, collective = forest.graph.names, forest.collective
+    expected = {forest.graph.ranks[forest.root]} if 0 <= forest.root < forest.n else set()
+    if roots != expected:
+        raise ForestError(
+            f"{collective} has one root, {' '.join(names[r] for r in expected) or '?'}; "
+            f"the trees have {', '.join(sorted(names[r] for r in roots))}"
+        )

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from forestcoll.program import Collective, Program, Style
+from forestcoll.program import Program, Style
 
 BLOCK = 16
 """Bytes of which MSCCL++ wants every chunk to be a multiple."""
@@ -42,7 +42,7 @@ class Sizes:
     def of(cls, program: Program) -> Sizes:
         """Those of a program."""
         chunks = max(program.ranks[0].input_chunks, program.ranks[0].output_chunks)
-        return cls(program.style, parts_of(program.collective, program.n), chunks)
+        return cls(program.style, program.collective.parts(program.n), chunks)
 
     def multiple(self, element: int = ELEMENT) -> int:
         """Bytes that a size is a multiple of; `element`: bytes of one, which XML plans count in."""
@@ -65,11 +65,6 @@ class Sizes:
     def words(self, dtype: str = "float32", element: int = ELEMENT) -> str:
         """`"multiples of 6656 bytes"`; XML: `"multiples of 1664 bytes of float32"`."""
         return f"multiples of {self.amount(dtype, element)}"
-
-
-def parts_of(collective: Collective, n: int) -> int:
-    """Equal parts in which `n` ranks deal out the data."""
-    return n if collective in (Collective.ALLGATHER, Collective.REDUCE_SCATTER) else 1
 
 
 def most_chunks(n: int) -> int:

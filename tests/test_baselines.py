@@ -127,7 +127,7 @@ def test_rings_of_half_an_allreduce(make, collective: Collective) -> None:  # ty
 
 def test_no_rings_for_broadcast() -> None:
     with pytest.raises(
-        UnsupportedError, match="rings are for allreduce, allgather, reduce-scatter"
+        UnsupportedError, match="rings are for allgather, reduce-scatter, allreduce"
     ):
         baselines.ring(graph("ring", {"gpus": "4"}), collective=Collective.BROADCAST)
 

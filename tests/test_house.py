@@ -35,7 +35,7 @@ ALLOWED: dict[str, set[str]] = {
     "edit": BASE | {"topology"},
     "graph": BASE | {"topology"},
     "symmetry": GRAPH,
-    "bound": BASE,
+    "bound": BASE | {"program"},
     "link_table": GRAPH,
     "forest": GRAPH | {"bound", "program", "kernel", "link_table", "symmetry"},
     "latency": FOREST | {"kernel"},

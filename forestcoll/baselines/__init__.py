@@ -19,7 +19,7 @@ from forestcoll.program import Collective
 __all__ = ["double_tree", "ring", "rings", "tree"]
 
 
-RINGED = (Collective.ALLREDUCE, Collective.ALLGATHER, Collective.REDUCE_SCATTER)
+RINGED = tuple(c for c in Collective if c.phases and not c.rooted)
 """What rings are made for."""
 
 
@@ -118,10 +118,10 @@ def _rings(graph: CapacityGraph, name: str, orders: list[Order], collective: Col
             turned = order[k:] + order[:k]
             spread = list(pairwise(turned))
             gather = list(zip(turned[1:], turned[2:] + turned[:1], strict=True))
-            if collective is not Collective.REDUCE_SCATTER:
+            if "broadcast" in collective.phases:
                 trees.append(_tree(graph, turned[0], "broadcast", spread, way, share))
             gather = [(v, u) for u, v in gather]
-            if collective is not Collective.ALLGATHER:
+            if "reduce" in collective.phases:
                 trees.append(_tree(graph, turned[0], "reduce", gather, way, share))
     trees.sort(key=lambda tree: tree.phase != "reduce")
     total = n * sum(share for _, share in orders)

@@ -27,7 +27,7 @@ from forestcoll.compile.budget import Budget
 from forestcoll.program import Collective
 
 COLLECTIVES = tuple(c.value for c in Collective)
-PARTED = (Collective.ALLGATHER.value, Collective.REDUCE_SCATTER.value)
+PARTED = tuple(c.value for c in Collective if c.weighable)
 """The collectives whose ranks may have parts of different size."""
 FORMATS = tuple(pipeline.FORMATS)
 TARGETS = ("any", *targets.TARGETS)

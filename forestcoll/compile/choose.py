@@ -216,7 +216,7 @@ class Chooser:
     def _enough(self) -> Fraction | None:
         """GB/s that the caller is content with, where that is said."""
         least = self.wishes.min_percent
-        if least is None or self.collective is Collective.ALLREDUCE:
+        if least is None or self.collective.two_phases:
             return None
         return least / 100 * self.best.algbw
 

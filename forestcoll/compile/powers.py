@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from forestcoll.sizes import Sizes, is_power, most_chunks, parts_of
+from forestcoll.sizes import Sizes, is_power, most_chunks
 
 if TYPE_CHECKING:
     from forestcoll.forest import Forest
@@ -46,12 +46,12 @@ def units_of(forest: Forest, targets: Iterable[Target]) -> int:
 
     fifo = any(target.style == "fifo" for target in targets)
     chunks = layout(forest, 1, parity_of(forest.graph) if fifo else no_parity).chunks
-    return chunks // parts_of(forest.collective, forest.n)
+    return chunks // forest.collective.parts(forest.n)
 
 
 def why_rounded(forest: Forest, solved: Forest, option: str) -> str:
     """What the weights of `solved` were rounded to, and what they bring: `option` asks for them."""
-    parts = parts_of(forest.collective, forest.n)
+    parts = forest.collective.parts(forest.n)
     unit = "the data" if parts == 1 else "a rank's part"
     more = 100 * float(solved.plain_algbw / forest.plain_algbw - 1)
     return (

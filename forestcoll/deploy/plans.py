@@ -10,7 +10,7 @@ from pathlib import Path
 from forestcoll import plans
 from forestcoll.errors import ForestCollError, PlanError
 from forestcoll.plans import mscclpp_json
-from forestcoll.program import Buffer, Collective, Program
+from forestcoll.program import Buffer, Program
 from forestcoll.sizes import Sizes
 
 CHECKED_BYTES = 16 << 20
@@ -225,13 +225,3 @@ def read_by_ports(plan: Plan) -> list[str]:
     }
     words = {Buffer.INPUT: "input", Buffer.OUTPUT: "output"}
     return [word for buffer, word in words.items() if buffer in found]
-
-
-SPELLED: dict[Collective, str] = {
-    Collective.ALLGATHER: "all_gather",
-    Collective.REDUCE_SCATTER: "reduce_scatter",
-    Collective.ALLREDUCE: "all_reduce",
-    Collective.BROADCAST: "broadcast",
-    Collective.REDUCE: "reduce",
-}
-"""nccl-tests' programs: `<name>_perf`."""

@@ -16,7 +16,6 @@ from typing import Literal
 
 from forestcoll.deploy.places import Places, same_places
 from forestcoll.deploy.plans import (
-    SPELLED,
     Plan,
     channels,
     clashes,
@@ -26,7 +25,6 @@ from forestcoll.deploy.plans import (
     reads_input_remotely,
 )
 from forestcoll.errors import PlanError
-from forestcoll.program import Collective
 
 Runtime = Literal["mscclpp", "msccl", "rccl", "torch"]
 
@@ -97,8 +95,8 @@ def _mscclpp(plans: tuple[Plan, ...], spread: Places) -> Deployment:
             "between nodes the NIC is that of the GPU's number in its node (8 at most); "
             "MSCCLPP_HCA_DEVICES names them in that order"
         )
-    if any(plan.program.collective is Collective.REDUCE for plan in plans):
-        notes.append("reduce is not hooked by the NCCL shim: call it through the Executor")
+    for word in sorted({p.program.collective for p in plans if not _hooked(p)}):
+        notes.append(f"{word} is not hooked by the NCCL shim: call it through the Executor")
     return _deployment(
         "mscclpp",
         plans,
@@ -268,13 +266,25 @@ def _deployment(
     )
 
 
+def _hooked(plan: Plan) -> bool:
+    return plan.program.collective.definition.hooked
+
+
 def _entry(plan: Plan, name: str) -> dict[str, object]:
-    program = plan.program
+    program, definition = plan.program, plan.program.collective.definition
     return {
         "file": f"plans/{name}",
         "name": plan.name,
         "collective": program.collective.value,
-        "perf": f"{SPELLED[program.collective]}_perf",
+        "perf": f"{definition.perf}_perf",
+        "torch": definition.torch[0],
+        "inputs": definition.inputs,
+        "outputs": definition.outputs,
+        "reduces": definition.reduces,
+        "root_is": definition.root,
+        "apart": definition.apart,
+        "hooked": definition.hooked,
+        "plan_word": definition.plan_word,
         "root": program.root,
         "in_place": plan.in_place,
         "out_of_place": plan.out_of_place,

@@ -15,7 +15,6 @@ from forestcoll.program import (
     PUTS,
     Buffer,
     Channel,
-    Collective,
     Instruction,
     Op,
     Pipeline,
@@ -108,14 +107,13 @@ def _check_chunks(program: Program) -> None:
                 f"{first.input_chunks} and {first.output_chunks}; all ranks need the same"
             )
     i, o = first.input_chunks, first.output_chunks
-    match program.collective:
-        case Collective.ALLGATHER:
-            rule, holds = f"output chunks = {n} x input chunks", o == n * i
-        case Collective.REDUCE_SCATTER:
-            rule, holds = f"input chunks = {n} x output chunks", i == n * o
-        case _:
-            rule, holds = "input chunks = output chunks", i == o
-    if not holds:
+    to_in, to_out = program.collective.input_parts(n), program.collective.output_parts(n)
+    rule = "input chunks = output chunks"
+    if to_in < to_out:
+        rule = f"output chunks = {n} x input chunks"
+    elif to_in > to_out:
+        rule = f"input chunks = {n} x output chunks"
+    if i * to_out != o * to_in or i % to_in:
         raise PlanError(f"{program.collective} over {n} ranks needs {rule}, not {i} and {o}")
 
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from forestcoll.execute import _engine
 from forestcoll.execute.result import Mode
 from forestcoll.execute.sizes import Layout
-from forestcoll.program import Collective, Program
+from forestcoll.program import EVERYONE, Program
 
 Bytes = npt.NDArray[np.uint8]
 Memory = Callable[[int], Bytes]
@@ -127,48 +127,50 @@ class Contents:
 
     def input_parts(self) -> list[tuple[int, int, int]]:
         """(byte offset, position of the first element, elements) of the data in an input."""
-        data = self.data
-        if self.program.collective is not Collective.REDUCE_SCATTER:
-            return [(0, 0, data.part)]
+        data, parts = self.data, self.program.collective.input_parts(self.program.n)
         if not data.padded:
-            return [(0, 0, data.parts * data.part)]
-        return [(p * data.stride, p * data.part, data.part) for p in range(data.parts)]
+            return [(0, 0, parts * data.part)]
+        return [(p * data.stride, p * data.part, data.part) for p in range(parts)]
 
     def sums(self, buffers: Sequence[Buffers]) -> list[tuple[int, int, int]]:
         """(rank, address, bytes) of every output that holds a reduction over all ranks."""
         collective = self.program.collective
-        ranks = [self.root] if collective is Collective.REDUCE else range(self.program.n)
         if not collective.reduces:
             return []
-        return [(r, buffers[r].output.ctypes.data, buffers[r].output.nbytes) for r in ranks]
+        return [
+            (r, buffers[r].output.ctypes.data, buffers[r].output.nbytes)
+            for r in range(self.program.n)
+            if collective.origin(r, self.root, 0) is not None
+        ]
 
     def compare(self, buffers: Sequence[Buffers], mode: Mode) -> int:
         """Wrong elements of all that the collective defines; the first few go to `mismatches`."""
         data, everyone = self.data, range(self.program.n)
-        outputs = [b.output.ctypes.data for b in buffers]
         wrong = 0
-        match self.program.collective:
-            case Collective.ALLGATHER:
-                for p in range(data.parts):
-                    at = [start + p * data.stride for start in outputs]
-                    wrong += self._compare("output", p, 0, data.part, at, everyone, p)
-            case Collective.REDUCE_SCATTER:
-                for r in everyone:
-                    first, at = r * data.part, [outputs[r]]
-                    wrong += self._compare("output", _engine.REDUCED, first, data.part, at, [r])
-            case Collective.ALLREDUCE:
-                wrong += self._compare("output", _engine.REDUCED, 0, data.part, outputs, everyone)
-            case Collective.BROADCAST:
-                wrong += self._compare("output", self.root, 0, data.part, outputs, everyone)
-            case Collective.REDUCE:
-                at = [outputs[self.root]]
-                wrong += self._compare("output", _engine.REDUCED, 0, data.part, at, [self.root])
+        for (part, source, taken), ranks in self._alike().items():
+            at = [buffers[r].output.ctypes.data + part * data.stride for r in ranks]
+            wrong += self._compare("output", source, taken * data.part, data.part, at, ranks, part)
         if mode == "out-of-place":
             for r in everyone:
                 for start, first, count in self.input_parts():
                     at = [buffers[r].input.ctypes.data + start]
                     wrong += self._compare("input", r, first, count, at, [r])
         return wrong
+
+    def _alike(self) -> dict[tuple[int, int, int], list[int]]:
+        """The ranks whose part of the output comes from the same part of the same source.
+
+        By (part of the output, source rank or REDUCED, part of its input).
+        """
+        collective, n = self.program.collective, self.program.n
+        found: dict[tuple[int, int, int], list[int]] = {}
+        for part in range(collective.output_parts(n)):
+            for rank in range(n):
+                origin = collective.origin(rank, self.root, part)
+                if origin is not None:
+                    source = _engine.REDUCED if origin[0] == EVERYONE else origin[0]
+                    found.setdefault((part, source, origin[1]), []).append(rank)
+        return found
 
     def _compare(
         self,

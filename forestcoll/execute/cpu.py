@@ -19,7 +19,7 @@ from forestcoll.execute.check import check as check_structure
 from forestcoll.execute.result import MODES, Mode, Row, RunResult
 from forestcoll.execute.sizes import layout, memory_available, memory_needed
 from forestcoll.execute.slots import queue
-from forestcoll.program import Program, bus_factor
+from forestcoll.program import Program
 
 try:
     from forestcoll.execute import _engine
@@ -178,7 +178,7 @@ class _Job:
             root=self.contents.root,
             time_us=seconds * 1e6,
             algbw=algbw,
-            busbw=algbw * float(bus_factor(self.program.collective, self.program.n)),
+            busbw=algbw * float(self.program.collective.bus_factor(self.program.n)),
             wrong=wrong if self.check else None,
         )
 

@@ -22,6 +22,7 @@ namespace {
 using Table32 = nb::ndarray<const std::int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Table64 = nb::ndarray<const std::int64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
+// `Op` of forestcoll/program/, and the loop around a pipeline: tables.py numbers them by this list.
 const std::vector<std::string> op_names = {
     "nop",          "copy",         "reduce",           "reduce_to",        "send",
     "recv",         "recv_copy_send", "recv_reduce_send", "recv_reduce_copy",

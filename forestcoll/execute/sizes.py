@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from forestcoll.program import Collective, Program
+from forestcoll.program import Program
 
 PACKET_BYTES = 16
 """Chunks of programs with packets are multiples of it, as the runtime asks of all plans."""
@@ -16,8 +16,8 @@ PACKET_BYTES = 16
 class Layout:
     """How `size` bytes lie in a program's buffers.
 
-    The data consists of `parts` parts of `part` elements (allgather, reduce-scatter: one a rank;
-    else one). In the buffers each takes `chunks` chunks of `chunk` elements; the rest is padding.
+    The data consist of `parts` parts of `part` elements (`Collective.parts`). In the buffers each
+    takes `chunks` chunks of `chunk` elements; the rest is padding.
     """
 
     size: int  # bytes, as nccl-tests counts them: the whole of the collective
@@ -47,9 +47,8 @@ class Layout:
 def layout(program: Program, size: int, element: int) -> Layout:
     """The layout of the largest data of at most `size` bytes, or of one element (a part)."""
     first = program.ranks[0]
-    split = program.collective in (Collective.ALLGATHER, Collective.REDUCE_SCATTER)
-    parts = program.n if split else 1
-    chunks = min(first.input_chunks, first.output_chunks)
+    parts = program.collective.parts(program.n)
+    chunks = max(first.input_chunks, first.output_chunks) // parts
     part = max(1, size // (parts * element))
     chunk = -(-part // chunks)
     if program.protocol == "LL" and program.style == "onesided":

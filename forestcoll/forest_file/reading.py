@@ -32,7 +32,6 @@ from forestcoll.input_limits import (
     TREE_EDGES,
     TREES,
 )
-from forestcoll.program import Collective
 from forestcoll.symmetry import Image, SymmetryGroup, symmetry_group
 from forestcoll.topology.numbers import add, common_denominator
 
@@ -263,7 +262,7 @@ def _shares(model: ForestModel) -> tuple[int, ...]:
     """The parts of the ranks, in rank order; empty where they are equal."""
     if model.shares is None:
         return ()
-    if model.collective not in (Collective.ALLGATHER, Collective.REDUCE_SCATTER):
+    if not model.collective.weighable:
         raise ForestError(f"shares: {model.collective} has no parts that could differ")
     if set(model.shares) != set(model.ranks):
         odd = min(set(model.shares) ^ set(model.ranks))

@@ -9,7 +9,6 @@ from typing import Any
 
 from forestcoll.forest import Bound, Forest, Path
 from forestcoll.graph import CapacityGraph
-from forestcoll.program import Collective
 
 FORMAT = "forestcoll.forest/1"
 
@@ -115,7 +114,7 @@ def _bound(forest: Forest, bound: Bound) -> dict[str, object]:
     if bound.method == "cut":
         out["cut"] = parts[0]
         return out
-    allreduce = forest.collective is Collective.ALLREDUCE
+    allreduce = forest.collective.two_phases
     if bound.method == "linear-program" and not (forest.collective.rooted or allreduce):
         # A reader who knows cuts only finds a true one, above the optimum that the dual proves.
         value, number = min((cut_value(forest, part), i) for i, part in enumerate(bound.parts))
@@ -141,5 +140,5 @@ def cut_value(forest: Forest, part: frozenset[int]) -> Fraction:
     """GB/s: N times what crosses the cut, divided by its ranks; with shares, by what they hold."""
     graph = forest.graph
     rest = frozenset(range(graph.n)) - part
-    crossing = graph.leaving(part if forest.collective is Collective.ALLGATHER else rest)
+    crossing = graph.leaving(rest if forest.collective.reduces else part)
     return crossing * Fraction(sum(graph.parts), graph.held(part))

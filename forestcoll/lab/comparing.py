@@ -196,7 +196,7 @@ def _entries(
 
 def _serves(name: str, collective: Collective) -> bool:
     """Whether what a plan is measured against can do the plan's collective."""
-    return collective is Collective.ALLREDUCE or (name in RINGS and collective in baselines.RINGED)
+    return collective.two_phases or (name in RINGS and collective in baselines.RINGED)
 
 
 def _check_paths(graph: CapacityGraph, forest: Forest) -> None:

@@ -138,7 +138,7 @@ def _measure(rank: int, n: int, store: str, trial: Trial) -> Outcome:
         world_size=n,
         timeout=timedelta(seconds=trial.timeout),
     )
-    parts = n if trial.collective in (Collective.ALLGATHER, Collective.REDUCE_SCATTER) else 1
+    parts = trial.collective.parts(n)
     part = max(1, trial.size // 4 // parts)
 
     def gloos(input_: torch.Tensor, output: torch.Tensor) -> None:

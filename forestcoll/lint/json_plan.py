@@ -12,18 +12,14 @@ from forestcoll.lint.json_text import Access, parse
 from forestcoll.lint.json_values import Block, Plan, Rank
 from forestcoll.plans.onesided_rules import ALIGNMENT, MAX_REMOTE
 from forestcoll.plans.rules import (
-    COLLECTIVE_WORDS,
     OLD_WORDS,
     OTHER_COLLECTIVES,
-    PLAN_COLLECTIVES,
-    shares,
 )
-from forestcoll.program import Collective
+from forestcoll.program import BY_PLAN_WORD, Collective
 from forestcoll.sizes import Sizes
 from forestcoll.targets import Target
 
 NO_LIMIT = 2**64 - 1
-HOOKED = frozenset(("allreduce", "allgather", "reducescatter", "broadcast"))
 KINDS = ("memory", "port", "switch")
 
 
@@ -69,12 +65,12 @@ def _read_head(
     if plan.reuse:
         out.add("MPP-REUSE", "reuse_resources is true")
     word = access.text(top, "collective", where, at) or ""
-    known = word in PLAN_COLLECTIVES or word in OTHER_COLLECTIVES
+    known = word in BY_PLAN_WORD or word in OTHER_COLLECTIVES
     if word and not known:
         said = OLD_WORDS.get(word)
-        hint = f"; the runtime says {said!r}" if said else did_you_mean(word[:40], PLAN_COLLECTIVES)
+        hint = f"; the runtime says {said!r}" if said else did_you_mean(word[:40], BY_PLAN_WORD)
         out.add("MPP-COLLECTIVE", f"collective is {word[:40]!r}{hint}")
-    plan.word = COLLECTIVE_WORDS[collective] if collective else OLD_WORDS.get(word, word)
+    plan.word = collective.definition.plan_word if collective else OLD_WORDS.get(word, word)
     protocol = access.text(top, "protocol", where, at)
     plan.packets = protocol == "LL"
     if protocol not in (None, "Simple", "LL"):
@@ -97,20 +93,20 @@ def _check_settings(top: dict[str, Any], plan: Plan, access: Access) -> None:
 
 
 def _remark(plan: Plan, out: Findings) -> None:
-    collective = PLAN_COLLECTIVES.get(plan.word)
+    collective = BY_PLAN_WORD.get(plan.word)
     if collective is None:
         return
     if collective.reduces:
         out.add("MPP-SUM", f"{plan.word} adds up")
     if collective.rooted:
         out.add("MPP-ROOT-IGNORED", f"a {plan.word} with any root would use this plan")
-    if plan.word not in HOOKED:
+    if not collective.definition.hooked:
         out.add("MPP-UNHOOKED", f"{plan.word}")
 
 
 def _check_chunks(plan: Plan, out: Findings) -> None:
     """Chunk counts: alike at all ranks, and as the collective has them."""
-    collective = PLAN_COLLECTIVES.get(plan.word)
+    collective = BY_PLAN_WORD.get(plan.word)
     first: tuple[int, int] | None = None
     for r, rank in enumerate(plan.ranks):
         if "i" not in rank.chunks or "o" not in rank.chunks:
@@ -122,7 +118,7 @@ def _check_chunks(plan: Plan, out: Findings) -> None:
                     f"have {first[0]} and {first[1]}", rank=r)  # fmt: skip
         elif collective is not None:
             try:
-                fine = shares(collective, len(plan.ranks), max(shape)) == shape
+                fine = collective.chunks(len(plan.ranks), max(shape)) == shape
             except PlanError:
                 fine = False
             if not fine:

@@ -9,13 +9,13 @@ from forestcoll.errors import PlanError, did_you_mean
 from forestcoll.lint.findings import Findings
 from forestcoll.lint.xml_text import Numbers, Tag
 from forestcoll.plans.fifo_rules import MAX_CHILDREN
-from forestcoll.plans.rules import COLLECTIVE_WORDS, MAX_BYTES, OLD_WORDS, PLAN_COLLECTIVES, shares
-from forestcoll.program import Collective, Protocol
+from forestcoll.plans.rules import MAX_BYTES, OLD_WORDS
+from forestcoll.program import BY_PLAN_WORD, Collective, Protocol
 from forestcoll.sizes import Sizes
 from forestcoll.targets import Target, most_bytes
 
 # Words that the loaders take (msccl_parser.cc 335-373), and what their sizes count.
-KNOWN = frozenset((*PLAN_COLLECTIVES, "send", "recv", "gather", "scatter", "alltoall", "alltoallv"))
+KNOWN = frozenset((*BY_PLAN_WORD, "send", "recv", "gather", "scatter", "alltoall", "alltoallv"))
 TIMES_RANKS = frozenset(("allgather", "reducescatter", "alltoall"))
 PROTOCOLS = ("Simple", "LL", "LL128")
 CHANNELS = {"msccl": 32, "rccl": 128}
@@ -40,7 +40,7 @@ class Head:
         if self.collective is None:
             return self.total, self.total
         try:
-            return shares(self.collective, self.ranks, self.total)
+            return self.collective.chunks(self.ranks, self.total)
         except PlanError:
             return None
 
@@ -50,7 +50,7 @@ def read_head(tag: Tag, target: Target, override: Collective | None, numbers: Nu
     out, line = numbers.out, tag.line
     given = tag.attributes.get("coll")
     word = _check_word(given, override, line, out)
-    collective = PLAN_COLLECTIVES.get(word)
+    collective = BY_PLAN_WORD.get(word)
     ranks = numbers.get(tag, "ngpus")
     if ranks is not None and not 1 <= ranks <= MAX_CHILDREN:
         out.add("XML-NGPUS", f"ngpus is {ranks}", line=line)
@@ -87,7 +87,7 @@ def _check_word(given: str | None, override: Collective | None, line: int, out: 
         hint = f"; the loaders say {said!r}" if said else did_you_mean(given[:40], KNOWN)
         out.add("XML-COLLECTIVE", f"coll is {given[:40]!r}{hint}", line=line)
     if override is not None:
-        return COLLECTIVE_WORDS[override]
+        return override.definition.plan_word
     return OLD_WORDS.get(given or "", given or "")
 
 

@@ -200,8 +200,7 @@ def hopeless(target: Target, collective: Collective, n: int, trees: int) -> str 
         return f"{chunks} chunks in a buffer, {target.name} holds {target.chunks}"
     # every rank takes in all chunks but its own: one step at least for so many of them
     received = max(0, chunks - (0 if collective.rooted else trees))
-    if collective is Collective.ALLREDUCE:
-        received *= 2
+    received *= len(collective.phases)
     steps = -(-received // target.count)
     limit = target.thread_blocks * target.steps
     if steps > limit:

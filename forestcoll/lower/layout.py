@@ -61,22 +61,21 @@ class Layout:
     @property
     def input_chunks(self) -> int:
         """Chunks of a rank's input."""
-        return self.chunks // self.n if self.collective is Collective.ALLGATHER else self.chunks
+        return self.collective.chunks(self.n, self.chunks)[0]
 
     @property
     def output_chunks(self) -> int:
         """Chunks of a rank's output."""
-        part = self.collective is Collective.REDUCE_SCATTER
-        return self.chunks // self.n if part else self.chunks
+        return self.collective.chunks(self.n, self.chunks)[1]
 
     def input(self, rank: int, chunk: int, count: int) -> Ref:
         """Where `rank` finds its own contribution to `count` chunks of the whole from `chunk`."""
-        own = self.start[rank] if self.collective is Collective.ALLGATHER else 0
+        own = self.start[rank] if self.collective.input_is_part else 0
         return Ref(Buffer.INPUT, chunk - own, count)
 
     def output(self, rank: int, chunk: int, count: int) -> Ref:
         """Where `rank` has the result of `count` chunks of the whole from `chunk`."""
-        own = self.start[rank] if self.collective is Collective.REDUCE_SCATTER else 0
+        own = self.start[rank] if self.collective.output_is_part else 0
         return Ref(Buffer.OUTPUT, chunk - own, count)
 
     def copies(self, rank: int, most: int, parts: int) -> list[tuple[Ref, Ref]]:
@@ -117,8 +116,7 @@ def layout(
         trees = [part for tree in trees for part in _parts(tree, grain)]
     chunks = forest.total // whole
     parts = [0] * forest.n
-    # every root's share is cut once in each phase
-    phase = "reduce" if forest.collective.reduces else "broadcast"
+    phase = forest.collective.phases[0]  # every root's share is cut once in each
     for tree in trees:
         if tree.phase == phase:
             parts[tree.root] += tree.count
@@ -197,7 +195,7 @@ def _check_parts(forest: Forest, parts: list[int], chunks: int) -> None:
             f"the trees carry {sum(parts)} of {chunks} shares of the {collective}: "
             "check the forest first"
         )
-    if collective in (Collective.ALLGATHER, Collective.REDUCE_SCATTER) and len(set(parts)) > 1:
+    if collective.dealt and len(set(parts)) > 1:
         low = parts.index(min(parts))
         raise PlanError(
             f"{names[forest.graph.ranks[low]]} has {parts[low]} of {chunks} shares, another rank "

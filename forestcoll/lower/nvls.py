@@ -72,7 +72,7 @@ def lower_nvls(
     _check_hops(forest, title)
     names = tuple(forest.graph.names[node] for node in forest.graph.ranks)
     chunks = layout(forest)
-    reducing = forest.collective is Collective.ALLREDUCE
+    reducing = forest.collective.two_phases
     wanted = min(_wanted(forest), target.thread_blocks) if blocks is None else blocks
     maker = _Maker(chunks, target, in_place and reducing, wanted)
     program = Program(
@@ -176,7 +176,7 @@ class _Maker:
 
     def _switches(self) -> tuple[Switch, ...]:
         everyone = tuple(range(self.layout.n))
-        if self.layout.collective is not Collective.ALLREDUCE:
+        if not self.layout.collective.two_phases:
             return (Switch(everyone, Buffer.OUTPUT),)
         own = Switch(everyone, Buffer.INPUT)
         return (own,) if self.adds_in_place else (own, Switch(everyone, Buffer.OUTPUT))
@@ -187,7 +187,7 @@ class _Maker:
         if low == high:
             return
         own, whole = self.layout.input(rank, low, high - low), Ref(Buffer.OUTPUT, low, high - low)
-        if self.layout.collective is not Collective.ALLREDUCE:
+        if not self.layout.collective.two_phases:
             yield Instruction(Op.FABRIC_STORE, (own,), (whole,), part=part, switches=(0,))
             return
         through = (0, 0) if self.adds_in_place else (0, 1)
@@ -203,4 +203,4 @@ def most_algbw(forest: Forest) -> Fraction:
     need n - 1.
     """
     rate = _slowest(forest)
-    return rate * forest.n / (forest.n + 1) if forest.collective is Collective.ALLREDUCE else rate
+    return rate * forest.n / (forest.n + 1) if forest.collective.two_phases else rate

@@ -30,7 +30,6 @@ from forestcoll.lower.limits import Budget
 from forestcoll.lower.pieces import Apart, Boxes, cut
 from forestcoll.lower.pipelines import Emitter
 from forestcoll.program import (
-    Collective,
     Instruction,
     Pipeline,
     RankProgram,
@@ -78,7 +77,7 @@ def lower_onesided(
     Raises PlanError where a limit cannot be kept.
     """
     room = Room(boxes, budget.target)
-    both = layout.collective is Collective.ALLREDUCE
+    both = layout.collective.two_phases
     pieces = [cut(t, boxes, budget.target, spread.apart(t, both)) for t in layout.trees]
     bundles = sorted({_in_a_class(layout, boxes, budget.target), MOST_IN_STEP})
     attempts = [

@@ -33,7 +33,7 @@ from forestcoll.lower.limits import Budget
 from forestcoll.lower.packet_blocks import Job, Unit, deal
 from forestcoll.lower.packet_shakes import shakes
 from forestcoll.lower.pieces import Boxes, Kind, kind_of
-from forestcoll.program import Buffer, Collective, Instruction, Op, RankProgram, Ref
+from forestcoll.program import Buffer, Instruction, Op, RankProgram, Ref
 from forestcoll.targets import Target
 
 MAX_BYTES = 1 << 20
@@ -55,7 +55,7 @@ def lower_packets(
         for number in range(len(layout.trees))
         for rank in range(layout.n)
     )
-    sharing = inner and layout.collective is Collective.REDUCE_SCATTER
+    sharing = inner and layout.collective.output_is_part
     places = [_place(layout, number, in_output=sharing) for number in range(len(layout.trees))]
     groups = _overlapping(places)
     # only where places are the same or apart is a slice of one a slice of whatever shares it
@@ -209,10 +209,10 @@ class _Trees:
             level = after + 2 * shape.depth[rank]
             slot = self._arrive[number, rank]
             yield from self._forward(number, rank, slot, shape.children[rank], level)
-            reducing = layout.collective is Collective.ALLREDUCE
+            reducing = layout.collective.two_phases
             yield Job(level + 1, reducing, (Instruction(Op.UNPACK, (slot,), (out,)),))
             return
-        if layout.collective is not Collective.ALLREDUCE:
+        if not layout.collective.two_phases:
             source = layout.input(rank, tree.first, tree.count)
             yield from self._begin(number, rank, source, shape.children[rank], after, fixed=False)
             yield Job(after + 1, False, (Instruction(Op.COPY, (source,), (out,)),))
@@ -278,7 +278,7 @@ class _Trees:
         if not shape.children[rank]:
             yield from self._begin(number, rank, own, [tree.parent[rank]], level, fixed=False)
             return
-        if rank == tree.root and layout.collective is Collective.REDUCE_SCATTER:
+        if rank == tree.root and layout.collective.output_is_part:
             level = 2 * max(map(self.height, group))  # what else its output held is over
         total, to, towards = self._target_of(number, rank, group)
         near, far = self._split(rank, to)
@@ -310,7 +310,7 @@ class _Trees:
                 children,
                 number if down is None else down,
             )
-        if layout.collective is Collective.REDUCE_SCATTER:
+        if layout.collective.output_is_part:
             return self.kept[number, rank], [tree.parent[rank]], number
         return layout.output(rank, tree.first, tree.count), [tree.parent[rank]], number
 

@@ -36,7 +36,7 @@ from forestcoll.lower.layout import Layout
 from forestcoll.lower.parts import Draft, Part
 from forestcoll.lower.pieces import KINDS, Boxes, Pieces, kind_of
 from forestcoll.lower.places import Places
-from forestcoll.program import Collective, Instruction, Op, Ref
+from forestcoll.program import Instruction, Op, Ref
 from forestcoll.targets import Target
 
 
@@ -62,7 +62,7 @@ class Emitter:
         self.places = Places(layout, pieces, boxes)
         self._inside = near_masks(boxes)
         self.semaphores = [0] * layout.n
-        self._all = layout.collective is Collective.ALLREDUCE
+        self._all = layout.collective.two_phases
         self._last = halves - 1 if self._all else 0  # half of broadcasts
         self._fused: dict[int, int] = {}  # reduce tree -> the broadcast tree that its root begins
         self._begun: set[int] = set()  # those broadcast trees

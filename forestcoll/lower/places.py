@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from forestcoll.lower.layout import Layout, RankTree, from_next
 from forestcoll.lower.pieces import Boxes, Pieces, kind_of
-from forestcoll.program import Buffer, Collective, Ref
+from forestcoll.program import Buffer, Ref
 
 
 class Places:
@@ -69,7 +69,7 @@ class Places:
                 self._slots[number, child] = self._scratch(rank, tree.count)
             if not children[rank]:
                 continue
-            if rank == tree.root or layout.collective is Collective.ALLREDUCE:
+            if rank == tree.root or layout.collective.two_phases:
                 self._totals[number, rank] = layout.output(rank, tree.first, tree.count)
                 continue
             # what is added up first may be overwritten by the sum

@@ -17,17 +17,15 @@ from forestcoll.input_limits import RANKS
 from forestcoll.plans.fifo_rules import MAX_FUSED, MAX_OFFSET, check_structure
 from forestcoll.plans.msccl_scan import Algo, Block, Gpu, Step, Tag, scan
 from forestcoll.plans.rules import (
-    COLLECTIVE_WORDS,
     MAX_BYTES,
     OLD_WORDS,
     OTHER_COLLECTIVES,
-    PLAN_COLLECTIVES,
     Notes,
     check_header,
     place,
-    shares,
 )
 from forestcoll.program import (
+    BY_PLAN_WORD,
     Collective,
     Instruction,
     Op,
@@ -128,21 +126,21 @@ def loads(
 
 
 def _read_header(tag: Tag, notes: Notes, told: Collective | None) -> _Header:
-    word = tag.text("coll") if told is None else COLLECTIVE_WORDS[told]
+    word = tag.text("coll") if told is None else told.definition.plan_word
     if word in OLD_WORDS:
         notes.add(f"coll={word!r} is refused by current runtimes; they say {OLD_WORDS[word]!r}")
         word = OLD_WORDS[word]
     if word in OTHER_COLLECTIVES:
         raise UnsupportedError(f"{tag.source}:{tag.line}: coll={word!r} is not supported; the "
-                               f"collectives are {', '.join(PLAN_COLLECTIVES)}")  # fmt: skip
-    if word not in PLAN_COLLECTIVES:
-        hint = did_you_mean(word[:40], PLAN_COLLECTIVES)
+                               f"collectives are {', '.join(BY_PLAN_WORD)}")  # fmt: skip
+    if word not in BY_PLAN_WORD:
+        hint = did_you_mean(word[:40], BY_PLAN_WORD)
         raise tag.fail(f"coll={word[:40]!r} is no collective{hint}")
     n = tag.number("ngpus", 1, RANKS)
     total = tag.number("nchunksperloop", 1, MAX_CHUNKS)
-    collective = PLAN_COLLECTIVES[word]
+    collective = BY_PLAN_WORD[word]
     try:
-        shares(collective, n, total)
+        collective.chunks(n, total)
     except PlanError as error:
         raise tag.fail(str(error)) from None
     return _Header(collective, n, total)
@@ -195,7 +193,7 @@ def _read_ranks(
         if r in gpus:
             raise gpu.tag.fail(f"gpu {r} stands twice, first on line {gpus[r].tag.line}")
         gpus[r] = gpu
-    share = shares(header.collective, header.n, header.total)
+    share = header.collective.chunks(header.n, header.total)
     empty = RankProgram((), share[0], share[1], 0)
     ranks = []
     for r in range(header.n):

@@ -19,7 +19,7 @@ from forestcoll.plans.fifo_rules import (
     flagged_steps,
     lines_of,
 )
-from forestcoll.plans.rules import COLLECTIVE_WORDS, check_header
+from forestcoll.plans.rules import check_header
 from forestcoll.program import Buffer, Instruction, Op, Program, RankProgram, Ref, ThreadBlock
 from forestcoll.targets import Target
 
@@ -87,7 +87,7 @@ def _algo(program: Program, total: int) -> str:
         "nchannels": channels,
         "nchunksperloop": total,
         "ngpus": program.n,
-        "coll": COLLECTIVE_WORDS[program.collective],
+        "coll": program.collective.definition.plan_word,
         "inplace": int(program.in_place),
         "outofplace": int(program.out_of_place),
         "minBytes": program.min_bytes,

@@ -11,10 +11,9 @@ from forestcoll.plans.rules import (
     MAX_BYTES,
     OLD_WORDS,
     OTHER_COLLECTIVES,
-    PLAN_COLLECTIVES,
     Notes,
 )
-from forestcoll.program import Buffer, Collective, Protocol, RankProgram
+from forestcoll.program import BY_PLAN_WORD, Buffer, Collective, Protocol, RankProgram
 
 
 def read_collective(top: Object, notes: Notes) -> Collective:
@@ -25,12 +24,12 @@ def read_collective(top: Object, notes: Notes) -> Collective:
     if word in OTHER_COLLECTIVES:
         raise UnsupportedError(
             f"{top.source}: collective {word!r} is not supported; the collectives are "
-            f"{', '.join(PLAN_COLLECTIVES)}"
+            f"{', '.join(BY_PLAN_WORD)}"
         )
-    if word not in PLAN_COLLECTIVES:
-        hint = did_you_mean(word[:40], PLAN_COLLECTIVES)
+    if word not in BY_PLAN_WORD:
+        hint = did_you_mean(word[:40], BY_PLAN_WORD)
         raise top.fail(f"collective {word[:40]!r} does not exist{hint}")
-    return PLAN_COLLECTIVES[word]
+    return BY_PLAN_WORD[word]
 
 
 def read_protocol(top: Object, notes: Notes, ranks: Sequence[RankProgram]) -> tuple[Protocol, bool]:

@@ -26,11 +26,10 @@ from forestcoll.plans.onesided_rules import (
     largest_size,
     operations_of,
 )
-from forestcoll.plans.rules import COLLECTIVE_WORDS, check_header
+from forestcoll.plans.rules import check_header
 from forestcoll.program import (
     PUTS,
     Buffer,
-    Collective,
     Instruction,
     Op,
     Pipeline,
@@ -104,7 +103,7 @@ def dumps(program: Program, target: Target | None = None, *, in_place: bool | No
     _check_names(program)
     document = {
         "name": _base_name(program),
-        "collective": COLLECTIVE_WORDS[program.collective],
+        "collective": program.collective.definition.plan_word,
         "protocol": program.protocol,
         "inplace": _choose_place(program, in_place),
         "reuse_resources": False,
@@ -136,8 +135,8 @@ def _check_names(program: Program) -> None:
 
 def _choose_place(program: Program, in_place: bool | None) -> bool:
     if in_place is None:
-        same_size = program.collective not in (Collective.ALLGATHER, Collective.REDUCE_SCATTER)
-        return program.in_place and (same_size or not program.out_of_place)
+        apart = program.collective.definition.apart
+        return program.in_place and not (apart and program.out_of_place)
     if not (program.in_place if in_place else program.out_of_place):
         wanted = "in-place" if in_place else "out-of-place"
         raise PlanError(f"the program is not right for {wanted} calls, so no plan for them exists")

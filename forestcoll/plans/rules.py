@@ -9,27 +9,18 @@ from __future__ import annotations
 
 from forestcoll.errors import PlanError
 from forestcoll.input_limits import RANKS
-from forestcoll.program import Buffer, Collective, Op, Program, RankProgram, Ref
+from forestcoll.program import BY_PLAN_WORD, Buffer, Op, Program, RankProgram, Ref
 
 # Bounds for reading: far above every real plan, low enough that nonsense costs neither time nor
 # memory. They bound the sum of all instructions, not what one thread block may hold.
 MAX_BYTES = 2**63 - 1  # sizes are signed 64-bit numbers in the runtimes
 
-# Spelling of the collectives in both formats (NCCL's own words).
-PLAN_COLLECTIVES = {
-    "allgather": Collective.ALLGATHER,
-    "reducescatter": Collective.REDUCE_SCATTER,
-    "allreduce": Collective.ALLREDUCE,
-    "broadcast": Collective.BROADCAST,
-    "reduce": Collective.REDUCE,
-}
-COLLECTIVE_WORDS = {c: word for word, c in PLAN_COLLECTIVES.items()}
 # Seen in files of older tools; no current runtime knows these spellings.
 OLD_WORDS = {"reduce_scatter": "reducescatter", "reduce-scatter": "reducescatter"}
 # Known to the runtimes, but not collectives of this package.
 OTHER_COLLECTIVES = frozenset(
     ("alltoall", "alltoallv", "gather", "scatter", "send", "recv", "sendrecv", "custom", "test")
-)
+) - set(BY_PLAN_WORD)
 
 BUFFER_WORDS = {Buffer.INPUT: "input", Buffer.OUTPUT: "output", Buffer.SCRATCH: "scratch"}
 
@@ -73,21 +64,6 @@ def chunks_of(rank: RankProgram, buffer: Buffer) -> int:
     return rank.output_chunks if buffer is Buffer.OUTPUT else rank.scratch_chunks
 
 
-def shares(collective: Collective, n: int, total: int) -> tuple[int, int]:
-    """(input chunks, output chunks) of every rank when the whole data has `total` chunks.
-
-    Raises PlanError where `total` is not a multiple of n although the collective deals it out.
-    """
-    if collective in (Collective.ALLGATHER, Collective.REDUCE_SCATTER):
-        if total % n:
-            raise PlanError(
-                f"{collective}: {total} chunks cannot be dealt out to {n} ranks evenly; "
-                f"the number of chunks must be a multiple of the number of ranks"
-            )
-        return (total // n, total) if collective is Collective.ALLGATHER else (total, total // n)
-    return total, total
-
-
 def check_header(program: Program) -> int:
     """The number of chunks of the whole data; PlanError when what is not a step is wrong."""
     n = program.n
@@ -125,7 +101,7 @@ def _check_chunks(program: Program) -> int:
     total = max(first.input_chunks, first.output_chunks)
     if total < 1:
         raise PlanError("rank 0: input and output hold no chunk at all; both need at least one")
-    want = shares(program.collective, program.n, total)
+    want = program.collective.chunks(program.n, total)
     for r, rank in enumerate(program.ranks):
         if (rank.input_chunks, rank.output_chunks) != want:
             raise PlanError(

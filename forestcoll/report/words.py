@@ -84,7 +84,7 @@ def microseconds(value: Fraction) -> str:
 
 def height(forest: Forest, latency: Fraction, least: int | None = None) -> str:
     """`"2 hops, 3.4 us over the links"`; an allreduce goes up and down its trees."""
-    ways = " each way" if forest.collective is Collective.ALLREDUCE else ""
+    ways = " each way" if forest.collective.two_phases else ""
     hops = f"{plural(forest.height, 'hop')}{ways}"
     if least is not None and forest.n > BOUNDED_FROM:
         proof = "the least" if least == forest.height else f"at least {least}"
@@ -109,12 +109,12 @@ def bottleneck(graph: CapacityGraph, collective: Collective, bound: Bound) -> st
         return "not stated"
     inside = bound.parts[0]
     outside = frozenset(range(graph.n)) - inside
-    if collective is Collective.ALLREDUCE:
+    if collective.two_phases:
         part = _smaller(graph, inside, outside)
         into, out = entering(graph, part), graph.leaving(part)
         ways = "in" if into < out else "out" if out < into else "in, and as much out"
         return f"{_every(graph, part, ways)}: {decimal(min(into, out))} GB/s {ways}"
-    leaves = collective in (Collective.ALLGATHER, Collective.BROADCAST)
+    leaves = not collective.reduces
     part = _smaller(graph, inside, outside)
     way = "out" if leaves == (part == inside) else "in"
     value = entering(graph, part) if way == "in" else graph.leaving(part)

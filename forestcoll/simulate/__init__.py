@@ -23,7 +23,7 @@ from fractions import Fraction
 
 from forestcoll.arguments import whole
 from forestcoll.forest import Forest
-from forestcoll.program import Collective, Program, bus_factor
+from forestcoll.program import Collective, Program
 from forestcoll.simulate.code import Coder, Played
 from forestcoll.simulate.fabric import Fabric, fabric
 from forestcoll.simulate.fifo import FifoCoder
@@ -117,5 +117,5 @@ def _timing(
         Span(t.rank, t.block, o.step, start, end, o.op.value, o.peer, t.proxy)
         for t, o, start, end in played.spans
     )
-    busbw = algbw * float(bus_factor(collective, n))
+    busbw = algbw * float(collective.bus_factor(n))
     return Timing(rule, size, played.time, algbw, busbw, played.transfers, links, spans)

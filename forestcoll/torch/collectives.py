@@ -45,7 +45,6 @@ def all_reduce(
     (type or operation) and ExecutionError (a peer failed or did not answer in time).
     """
     output = tensor if out is None else out
-    _check_alike(tensor, output, 1, 1)
     return _start(plan, Collective.ALLREDUCE, tensor, output, group, async_op, op=op)
 
 
@@ -60,9 +59,7 @@ def all_gather_into_tensor(
 
     In place if `input_tensor` is this rank's part of it. Otherwise as `all_reduce`.
     """
-    ready = _plan(plan)
-    _check_alike(input_tensor, output_tensor, ready.ranks, 1)
-    return _start(ready, Collective.ALLGATHER, input_tensor, output_tensor, group, async_op)
+    return _start(plan, Collective.ALLGATHER, input_tensor, output_tensor, group, async_op)
 
 
 def reduce_scatter_tensor(
@@ -77,9 +74,7 @@ def reduce_scatter_tensor(
 
     In place if `output` is this rank's part of `input`. Otherwise as `all_reduce`.
     """
-    ready = _plan(plan)
-    _check_alike(input, output, 1, ready.ranks)
-    return _start(ready, Collective.REDUCE_SCATTER, input, output, group, async_op, op=op)
+    return _start(plan, Collective.REDUCE_SCATTER, input, output, group, async_op, op=op)
 
 
 def broadcast(
@@ -96,7 +91,6 @@ def broadcast(
     `src` must be the plan's root (global rank). Otherwise as `all_reduce`.
     """
     root, output = _root("src", src), tensor if out is None else out
-    _check_alike(tensor, output, 1, 1)
     return _start(plan, Collective.BROADCAST, tensor, output, group, async_op, root=root)
 
 
@@ -115,8 +109,23 @@ def reduce(
     `dst` must be the plan's root (global rank). Otherwise as `all_reduce`.
     """
     root, output = _root("dst", dst), tensor if out is None else out
-    _check_alike(tensor, output, 1, 1)
     return _start(plan, Collective.REDUCE, tensor, output, group, async_op, op=op, root=root)
+
+
+def perform(
+    plan: AnyPlan,
+    input: torch.Tensor,
+    output: torch.Tensor,
+    op: Any = dist.ReduceOp.SUM,
+    group: Any = None,
+    async_op: bool = False,
+) -> Work | None:
+    """Whatever collective the plan is for, from `input` to `output`, which may be the same memory.
+
+    A root is the plan's. Otherwise as `all_reduce`.
+    """
+    ready = plan_of(plan)
+    return _start(ready, ready.collective, input, output, group, async_op, op=op)
 
 
 def op_name(op: Any) -> str:
@@ -169,11 +178,9 @@ def _root(word: str, rank: int | None) -> tuple[str, int] | None:
     return None if rank is None else (word, rank)
 
 
-def _plan(plan: AnyPlan) -> Plan:
-    return plan_of(plan)
-
-
-def _check_alike(input_: torch.Tensor, output: torch.Tensor, more: int, less: int) -> None:
+def _check_alike(
+    collective: Collective, n: int, input_: torch.Tensor, output: torch.Tensor
+) -> None:
     for given in (input_, output):
         if not isinstance(given, torch.Tensor):
             raise UnsupportedError(f"{type(given).__name__} is not a tensor")
@@ -182,10 +189,11 @@ def _check_alike(input_: torch.Tensor, output: torch.Tensor, more: int, less: in
             f"input is {input_.dtype} on {input_.device}, output {output.dtype} on "
             f"{output.device}; they must be alike"
         )
+    less, more = collective.input_parts(n), collective.output_parts(n)
     if input_.numel() * more != output.numel() * less:
         raise UnsupportedError(
             f"input has {input_.numel()} elements and output {output.numel()}; the output needs "
-            + (f"1 / {less} of the input" if less > 1 else f"{more} times the input")
+            + (f"1 / {less} of the input" if less > more else f"{more // less} times the input")
         )
 
 
@@ -200,7 +208,8 @@ def _start(
     root: tuple[str, int] | None = None,
 ) -> Work | None:
     """Check what can be checked before anything is sent, then go."""
-    ready, name = _plan(plan), op_name(op)
+    ready, name = plan_of(plan), op_name(op)
+    _check_alike(collective, ready.ranks, input_, output)
     if not dist.is_initialized():
         raise ExecutionError("no process group: call torch.distributed.init_process_group first")
     group = dist.group.WORLD if group is None else group
@@ -266,9 +275,7 @@ class _Call:
         in_place = same or self.overlaps(flat_in, flat_out)
         if in_place and not same and not self.as_defined(flat_in, flat_out):
             flat_in, in_place = flat_in.clone(), False
-        part = flat_in.numel()
-        if self.plan.collective is Collective.REDUCE_SCATTER:
-            part //= self.plan.ranks
+        part = flat_in.numel() // self.plan.collective.input_parts(self.plan.ranks)
         job = self.plan.job(self.rank, part, output.element_size(), in_place=in_place)
         Run(self.plan, job, Buffers(flat_in, flat_out), self.op, self.group)()
         if output is not self.output:
@@ -282,13 +289,11 @@ class _Call:
     def as_defined(self, input_: torch.Tensor, output: torch.Tensor) -> bool:
         """Whether they do so as NCCL's in place: the shorter is this rank's part of the longer."""
         (a, b), (c, d) = map(_extent, (input_, output))
-        match self.plan.collective:
-            case Collective.ALLGATHER:
-                return a == c + self.rank * (b - a)
-            case Collective.REDUCE_SCATTER:
-                return c == a + self.rank * (d - c)
-            case _:
-                return a == c
+        if self.plan.collective.input_is_part:
+            return a == c + self.rank * (b - a)
+        if self.plan.collective.output_is_part:
+            return c == a + self.rank * (d - c)
+        return a == c
 
 
 def _extent(flat: torch.Tensor) -> tuple[int, int]:

@@ -106,8 +106,9 @@ class Cut:
 
     def base(self, memory: Memory, part: int) -> int:
         """Where a part begins in the input or output."""
-        whole = Memory.OUTPUT if self.collective is Collective.ALLGATHER else Memory.INPUT
-        return part * self.part if memory is whole else 0
+        is_ = self.collective
+        short = is_.input_is_part if memory is Memory.INPUT else is_.output_is_part
+        return 0 if short else part * self.part
 
 
 def job(rounds: RankRounds, cut: Cut) -> Job:

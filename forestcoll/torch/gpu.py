@@ -20,12 +20,9 @@ from forestcoll import arguments
 from forestcoll.errors import PlanError, UnsupportedError
 from forestcoll.execute.gpu import communicator
 from forestcoll.execute.request import program_of
-from forestcoll.program import Collective, Program
+from forestcoll.program import Program
 from forestcoll.torch.plan import Plan
 from forestcoll.verify import verify
-
-APART = (Collective.ALLGATHER, Collective.REDUCE_SCATTER)
-"""Collectives whose input and output differ in size."""
 
 
 class Communicator:
@@ -58,12 +55,12 @@ class Communicator:
         if n != program.n:
             raise PlanError(f"the plan is for {program.n} ranks, the group has {n}")
         self.collective, self.n, self.dtype, self.numel = program.collective, n, dtype, numel
-        if self.collective is Collective.REDUCE_SCATTER and numel % n:
+        if numel % self.collective.input_parts(n):
             raise UnsupportedError(f"{numel} elements are not divided among {n} ranks")
         self.device = device or torch.device("cuda")
         if self.device.type == "cuda" and self.device.index is None:
             self.device = torch.device("cuda", torch.cuda.current_device())
-        whole = numel * n if self.collective is Collective.ALLGATHER else numel
+        whole = self._part * self.collective.parts(n)
         words = _by_gloo(group)
 
         def gather(text: bytes) -> list[bytes]:
@@ -86,7 +83,8 @@ class Communicator:
     def __call__(self, input: torch.Tensor, output: torch.Tensor | None = None) -> torch.Tensor:
         """The collective; the output, which is the input where none is given and sizes allow."""
         if output is None:
-            output = input.new_empty(self._outputs()) if self.collective in APART else input
+            apart = self.collective.definition.apart
+            output = input.new_empty(self._outputs()) if apart else input
         for name, tensor, wanted in (
             ("input", input, self.numel),
             ("output", output, self._outputs()),
@@ -101,9 +99,11 @@ class Communicator:
         return output
 
     def _outputs(self) -> int:
-        if self.collective is Collective.ALLGATHER:
-            return self.numel * self.n
-        return self.numel // self.n if self.collective is Collective.REDUCE_SCATTER else self.numel
+        return self._part * self.collective.output_parts(self.n)
+
+    @property
+    def _part(self) -> int:
+        return self.numel // self.collective.input_parts(self.n)
 
     def _check(self, name: str, tensor: torch.Tensor, wanted: int) -> None:
         there, here = tensor.device, self.device

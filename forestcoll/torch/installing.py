@@ -30,15 +30,7 @@ from forestcoll.torch.plan import Plan, plan_of
 
 LOG = logging.getLogger("forestcoll.torch")
 
-SERVED = {
-    "all_reduce": Collective.ALLREDUCE,
-    "all_gather_into_tensor": Collective.ALLGATHER,
-    "all_gather_single": Collective.ALLGATHER,  # its name from PyTorch 2.13 on
-    "reduce_scatter_tensor": Collective.REDUCE_SCATTER,
-    "reduce_scatter_single": Collective.REDUCE_SCATTER,
-    "broadcast": Collective.BROADCAST,
-    "reduce": Collective.REDUCE,
-}
+SERVED = {name: collective for collective in Collective for name in collective.definition.torch}
 """Functions of `torch.distributed`, as far as the installed version has them."""
 
 
@@ -253,13 +245,10 @@ def _dtype(value: object) -> torch.dtype:
 
 def _tensors(collective: Collective, given: dict[str, Any]) -> tuple[Any, ...]:
     """The call's tensors, input first."""
-    match collective:
-        case Collective.ALLGATHER:
-            return given["input_tensor"], given["output_tensor"]
-        case Collective.REDUCE_SCATTER:
-            return given["input"], given["output"]
-        case _:
-            return (given["tensor"],)
+    if not collective.definition.apart:
+        return (given["tensor"],)
+    ending = "_tensor" if "input_tensor" in given else ""
+    return given["input" + ending], given["output" + ending]
 
 
 def _root_of(given: dict[str, Any], group: Any) -> int | None:
@@ -273,18 +262,6 @@ def _root_of(given: dict[str, Any], group: Any) -> int | None:
 
 
 def _call(collective: Collective, plan: Plan, given: dict[str, Any]) -> Any:
-    common = given["group"], given["async_op"]
     tensors = _tensors(collective, given)
-    match collective:
-        case Collective.ALLREDUCE:
-            return collectives.all_reduce(tensors[0], plan, given["op"], *common)
-        case Collective.ALLGATHER:
-            return collectives.all_gather_into_tensor(tensors[1], tensors[0], plan, *common)
-        case Collective.REDUCE_SCATTER:
-            return collectives.reduce_scatter_tensor(
-                tensors[1], tensors[0], plan, given["op"], *common
-            )
-        case Collective.BROADCAST:
-            return collectives.broadcast(tensors[0], plan, None, *common)
-        case Collective.REDUCE:
-            return collectives.reduce(tensors[0], plan, None, given["op"], *common)
+    op = given["op"] if collective.reduces else "sum"
+    return collectives.perform(plan, tensors[0], tensors[-1], op, given["group"], given["async_op"])

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from forestcoll.errors import ExecutionError, UnsupportedError
 from forestcoll.execute.result import MODES, Mode, Row, RunResult
 from forestcoll.execute.sizes import layout
-from forestcoll.program import Collective, bus_factor
+from forestcoll.program import EVERYONE, Collective
 from forestcoll.torch import collectives
 from forestcoll.torch.plan import Plan
 
@@ -69,17 +69,7 @@ def by_plan(plan: Plan, op: str, group: Any = None) -> Act:
     """The collective of a plan."""
 
     def act(input_: torch.Tensor, output: torch.Tensor) -> None:
-        match plan.collective:
-            case Collective.ALLREDUCE:
-                collectives.all_reduce(input_, plan, op, group, out=output)
-            case Collective.ALLGATHER:
-                collectives.all_gather_into_tensor(output, input_, plan, group)
-            case Collective.REDUCE_SCATTER:
-                collectives.reduce_scatter_tensor(output, input_, plan, op, group)
-            case Collective.BROADCAST:
-                collectives.broadcast(input_, plan, None, group, out=output)
-            case Collective.REDUCE:
-                collectives.reduce(input_, plan, None, op, group, out=output)
+        collectives.perform(plan, input_, output, op, group)
 
     return act
 
@@ -124,7 +114,7 @@ def measure(
                 root=plan.root,
                 time_us=microseconds,
                 algbw=algbw,
-                busbw=algbw * float(bus_factor(plan.program.collective, plan.program.n)),
+                busbw=algbw * float(plan.program.collective.bus_factor(plan.program.n)),
                 wrong=wrong if check else None,
             )
         )
@@ -178,8 +168,7 @@ class _Case:
 
     def __init__(self, what: Measured, part: int, rank: int, n: int, mode: Mode) -> None:
         self.what, self.part, self.rank, self.n, self.mode = what, part, rank, n, mode
-        more = {Collective.ALLGATHER: (1, n), Collective.REDUCE_SCATTER: (n, 1)}
-        ins, outs = (k * part for k in more.get(what.collective, (1, 1)))
+        ins, outs = part * what.collective.input_parts(n), part * what.collective.output_parts(n)
         longer = torch.empty(max(ins, outs), dtype=_dtype(what.dtype), device=what.device)
         own = longer[rank * part : (rank + 1) * part] if ins != outs else longer
         self.input, self.output = (longer, own) if ins > outs else (own, longer)
@@ -187,7 +176,7 @@ class _Case:
             self.output = torch.empty(outs, dtype=longer.dtype, device=what.device)
 
     def fill(self) -> None:
-        if self.mode == "out-of-place" or self.what.collective is Collective.ALLGATHER:
+        if self.mode == "out-of-place" or self.what.collective.input_is_part:
             self.output.fill_(-1 if self.output.dtype.is_signed else 255)
         self.input.copy_(self.data(self.rank, 0, self.input.numel()))
 
@@ -206,9 +195,9 @@ class _Case:
                 numbers = (k * 7 + rank * 13 + k // 5) % 101
         return numbers.to(self.input.dtype)
 
-    def wanted(self, source: int | None, first: int, count: int) -> torch.Tensor:
-        """A rank's data, or all ranks' combined (None), by the definition of the collective."""
-        if source is not None:
+    def wanted(self, source: int, first: int, count: int) -> torch.Tensor:
+        """A rank's data, or EVERYONE's combined."""
+        if source != EVERYONE:
             return self.data(source, first, count)
         total = self.data(0, first, count)
         for rank in range(1, self.n):
@@ -226,21 +215,13 @@ class _Case:
 
     def compare(self) -> tuple[int, list[str]]:
         part, found = self.part, list[tuple[torch.Tensor, torch.Tensor, str, int]]()
-        match self.what.collective:
-            case Collective.ALLGATHER:
-                for p in range(self.n):
-                    piece = self.output[p * part : (p + 1) * part]
-                    found.append((piece, self.wanted(p, 0, part), "output", p * part))
-            case Collective.REDUCE_SCATTER:
-                wanted = self.wanted(None, self.rank * part, part)
-                found.append((self.output, wanted, "output", 0))
-            case Collective.BROADCAST:
-                wanted = self.wanted(self.what.root, 0, part)
-                found.append((self.output, wanted, "output", 0))
-            case Collective.REDUCE if self.rank != self.what.root:
-                pass
-            case _:
-                found.append((self.output, self.wanted(None, 0, part), "output", 0))
+        collective = self.what.collective
+        for p in range(collective.output_parts(self.n)):
+            origin = collective.origin(self.rank, self.what.root, p)
+            if origin is not None:
+                piece = self.output[p * part : (p + 1) * part]
+                wanted = self.wanted(origin[0], origin[1] * part, part)
+                found.append((piece, wanted, "output", p * part))
         if self.mode == "out-of-place":
             mine = self.data(self.rank, 0, self.input.numel())
             found.append((self.input, mine, "input", 0))

@@ -31,7 +31,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from forestcoll.program import PUTS, Buffer, Collective, Op, ThreadBlock
+from forestcoll.program import PUTS, Buffer, Op, ThreadBlock
 from forestcoll.verify.layout import Layout
 from forestcoll.verify.structure import RECEIVES, SENDS
 from forestcoll.verify.trace import Code, Line
@@ -154,10 +154,9 @@ class _Finder:
                 self.cuts[layout.base(rank, buffer)] = 1
             self._tie(layout.shared(rank))
             self._tie(layout.halves(rank))
-            if layout.collective is Collective.ALLGATHER:  # whose chunk it must be changes there
-                low, high = layout.buffer(rank, Buffer.OUTPUT)
-                for part in range(low, high, sizes.part * layout.grain):
-                    self.cuts[part] = 1
+            low, high = layout.buffer(rank, Buffer.OUTPUT)
+            for part in range(low, high, sizes.part * layout.grain):
+                self.cuts[part] = 1  # whose data it must hold changes there
 
     def _line(self, rank: int, block: ThreadBlock, line: Line) -> Spans:
         i = line.instruction

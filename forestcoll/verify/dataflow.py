@@ -48,8 +48,7 @@ class Dataflow:
     """All values that the result needs, each after those that it is made from.
 
     `outputs[r]` lists the values that make up rank r's output; none where the collective leaves it
-    open. `parts`: 1, or the number of ranks where each has a part (allgather, reduce-scatter); no
-    value crosses from part to part.
+    open. `parts`: of the data, equal ones; no value crosses from part to part.
     """
 
     collective: Collective
@@ -191,13 +190,12 @@ def _needed(program: Program, sizes: Sizes, verified: Verified, recorder: _Recor
         if used[k]:
             number[k] = len(number)
             values.append(replace(value, made_from=tuple(number[s] for s in value.made_from)))
-    split = program.collective in (Collective.ALLGATHER, Collective.REDUCE_SCATTER)
     return Dataflow(
         collective=program.collective,
         ranks=sizes.ranks,
         root=verified.root,
         units=sizes.total * memory.layout.grain,
-        parts=sizes.ranks if split else 1,
+        parts=sizes.parts,
         values=tuple(values),
         outputs=tuple(tuple(number[k] for k in output) for output in outputs),
         verified=verified,

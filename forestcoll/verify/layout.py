@@ -15,7 +15,7 @@ import bisect
 from dataclasses import dataclass
 
 from forestcoll.errors import PlanError
-from forestcoll.program import Buffer, Collective, Program, Ref
+from forestcoll.program import EVERYONE, Buffer, Collective, Program, Ref
 
 SHIFT = 32
 SLICE = (1 << SHIFT) - 1
@@ -31,11 +31,12 @@ class Sizes:
     output: int
     scratch: tuple[int, ...]
     total: int
+    parts: int  # equal ones, of the data
 
     @property
     def part(self) -> int:
-        """Chunks of one rank's share (allgather's input, reduce-scatter's output)."""
-        return self.total // self.ranks
+        """Chunks of one part of the data (allgather's input, reduce-scatter's output)."""
+        return self.total // self.parts
 
     def of(self, rank: int, buffer: Buffer) -> int:
         """Chunks of `buffer` at `rank`."""
@@ -68,7 +69,7 @@ def sizes_of(program: Program) -> Sizes:
                 f"chunks, but rank 0 has {shape[0]} and {shape[1]}; all ranks need the same"
             )
     size_in, size_out = shape
-    to_in, to_out = _proportion(program.collective, n)
+    to_in, to_out = program.collective.input_parts(n), program.collective.output_parts(n)
     if program.in_place and not program.out_of_place and (size_in == 0) != (size_out == 0):
         if size_in:
             size_out = size_in * to_out // to_in
@@ -80,21 +81,16 @@ def sizes_of(program: Program) -> Sizes:
             f"{_rule(program.collective, n)}"
         )
     scratch = tuple(rank.scratch_chunks for rank in program.ranks)
-    return Sizes(n, size_in, size_out, scratch, max(size_in, size_out))
-
-
-def _proportion(collective: Collective, n: int) -> tuple[int, int]:
-    if collective is Collective.ALLGATHER:
-        return 1, n
-    return (n, 1) if collective is Collective.REDUCE_SCATTER else (1, 1)
+    parts = program.collective.parts(n)
+    return Sizes(n, size_in, size_out, scratch, max(size_in, size_out), parts)
 
 
 def _rule(collective: Collective, n: int) -> str:
-    if collective is Collective.ALLGATHER:
-        return f"allgather of {n} ranks needs an output of {n} times the input (at least 1)"
-    if collective is Collective.REDUCE_SCATTER:
-        return f"reduce-scatter of {n} ranks needs an input of {n} times the output (at least 1)"
-    return f"{collective.value} needs an output as large as the input (both at least 1)"
+    if collective.input_is_part:
+        return f"{collective} of {n} ranks needs an output of {n} times the input (at least 1)"
+    if collective.output_is_part:
+        return f"{collective} of {n} ranks needs an input of {n} times the output (at least 1)"
+    return f"{collective} needs an output as large as the input (both at least 1)"
 
 
 class Layout:
@@ -176,24 +172,24 @@ class Layout:
 
     def input_value(self, rank: int, place: int) -> int:
         """What the caller of `rank` puts into its input, `place` locations from its start."""
-        if self.collective is Collective.ALLGATHER:
+        if self.collective.input_is_part:
             place += rank * self.sizes.part * self.grain
         return (1 << (SHIFT + rank)) | (1 + place)
 
-    def output_value(self, rank: int, root: int, place: int) -> int:
+    def output_value(self, rank: int, root: int, place: int) -> int | None:
         """What the output of `rank` must hold at the end, `place` locations from its start.
 
-        `root` is the root of a broadcast or reduce, and unused otherwise.
+        None where the collective leaves it open. `root` is that of a rooted collective.
         """
-        part = self.sizes.part * self.grain
-        if self.collective is Collective.ALLGATHER:
-            return (1 << (SHIFT + place // part)) | (1 + place)
-        if self.collective is Collective.BROADCAST:
-            return (1 << (SHIFT + root)) | (1 + place)
-        everyone = ((1 << self.sizes.ranks) - 1) << SHIFT
-        if self.collective is Collective.REDUCE_SCATTER:
-            place += rank * part
-        return everyone | (1 + place)
+        length = self.sizes.part * self.grain
+        part, within = divmod(place, length)
+        origin = self.collective.origin(rank, root, part)
+        if origin is None:
+            return None
+        source, taken = origin
+        if source == EVERYONE:
+            return (((1 << self.sizes.ranks) - 1) << SHIFT) | (1 + taken * length + within)
+        return self.input_value(source, taken * length + within)
 
     def describe(self, value: int) -> str:
         """A value in words: `chunk 2 of rank 1's input`, `chunk 2 added up over ranks 0, 1`."""
@@ -203,7 +199,7 @@ class Layout:
         ranks = contributors(value)
         if len(ranks) > 1:
             return f"chunk {chunk} added up over ranks {_short(ranks)}"
-        if self.collective is Collective.ALLGATHER:
+        if self.collective.input_is_part:
             chunk -= ranks[0] * self.sizes.part
         return f"chunk {chunk} of rank {ranks[0]}'s input"
 

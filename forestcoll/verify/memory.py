@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from forestcoll.errors import PlanError
-from forestcoll.program import Buffer, Collective
+from forestcoll.program import Buffer
 from forestcoll.verify.atoms import Atoms, Operands, Span
 from forestcoll.verify.layout import BUFFER_NAMES, Layout, contributors
 from forestcoll.verify.trace import Trace
@@ -83,11 +83,15 @@ class Memory:
     def output_values(self, rank: int, root: int) -> list[int] | None:
         """What the output of `rank` must hold at the end; None where the collective leaves it open.
 
-        `root` is the root of a broadcast or reduce, and unused otherwise.
+        `root` is that of a rooted collective.
         """
-        if self.layout.collective is Collective.REDUCE and rank != root:
-            return None
-        return [self.layout.output_value(rank, root, p) for p in self.places(rank, Buffer.OUTPUT)]
+        values = []
+        for place in self.places(rank, Buffer.OUTPUT):
+            value = self.layout.output_value(rank, root, place)
+            if value is None:
+                return None
+            values.append(value)
+        return values
 
 
 class Final:
@@ -120,7 +124,7 @@ class Final:
 
     def _find_root(self) -> int:
         n = self.memory.layout.sizes.ranks
-        if self.memory.layout.collective is Collective.BROADCAST:
+        if self.memory.layout.collective.definition.root == "source":
             votes = {v for r in range(n) for v in self._kept[r, Buffer.OUTPUT][0][:1] if v}
             ranks = {contributors(v)[0] for v in votes}
             return min(ranks) if len(ranks) == 1 else 0

@@ -21,7 +21,7 @@ from forestcoll.compile.budget import Budget
 from forestcoll.compile.plan_set.estimate import HOP, Line, Range, line_of, lowest_lines
 from forestcoll.errors import PlanError, UnsupportedError
 from forestcoll.program import Collective, Program, Protocol
-from forestcoll.sizes import Sizes, is_power, parts_of
+from forestcoll.sizes import Sizes, is_power
 from forestcoll.targets import MSCCL, Target, sms_of
 
 if TYPE_CHECKING:
@@ -330,7 +330,7 @@ class _Maker:
         """Those whose plans serve powers of two."""
 
         def even(candidate: Candidate) -> bool:
-            parts = parts_of(candidate.forest.collective, candidate.forest.n)
+            parts = candidate.forest.collective.parts(candidate.forest.n)
             return is_power(candidate.chunks // parts)
 
         kept = [c for c in candidates if even(c)]

@@ -38,17 +38,9 @@ def start(instead=""):
 
 def call(plan, given, result):
     """The collective, as frameworks call it."""
-    match plan["collective"]:
-        case "allreduce":
-            dist.all_reduce(result)
-        case "allgather":
-            dist.all_gather_into_tensor(result, given)
-        case "reduce-scatter":
-            dist.reduce_scatter_tensor(result, given)
-        case "broadcast":
-            dist.broadcast(result, plan["root"])
-        case "reduce":
-            dist.reduce(result, plan["root"])
+    tensors = (result, given) if plan["apart"] else (result,)
+    root = () if plan["root_is"] == "none" else (plan["root"],)
+    getattr(dist, plan["torch"])(*tensors, *root)
 
 
 def check(plan, rank, device):

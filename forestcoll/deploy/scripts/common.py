@@ -78,24 +78,22 @@ def data(torch, plan, rank, ranks, element_bytes, device, dtype):
     Element e of rank r's part is (31 r + 7 e) mod 13.
     """
     total = plan["check_bytes"] // element_bytes
+    dealt = "each" in (plan["inputs"], plan["outputs"])
+    part = total // ranks if dealt else total
+    own = rank if plan["inputs"] == "each" else 0  # the part of each input that is for this rank
 
-    def part(of, count):
-        steps = torch.arange(count, device=device, dtype=torch.int64)
+    def given(of, first, count):
+        steps = torch.arange(first, first + count, device=device, dtype=torch.int64)
         return (31 * of + 7 * steps) % 13
 
-    collective = plan["collective"]
-    if collective == "allgather":
-        mine = total // ranks
-        return part(rank, mine).to(dtype), torch.cat([part(r, mine) for r in range(ranks)]).to(
-            dtype
-        )
-    if collective == "broadcast":
-        return part(rank, total).to(dtype), part(plan["root"], total).to(dtype)
-    summed = sum(part(r, total) for r in range(ranks))
-    if collective == "reduce-scatter":
-        mine = total // ranks
-        summed = summed[rank * mine : (rank + 1) * mine]
-    return part(rank, total).to(dtype), summed.to(dtype)
+    if plan["outputs"] == "each":
+        wanted = torch.cat([given(r, own * part, part) for r in range(ranks)])
+    elif plan["reduces"]:
+        wanted = sum(given(r, own * part, part) for r in range(ranks))
+    else:
+        wanted = given(plan["root"], own * part, part)
+    mine = given(rank, 0, total if plan["inputs"] == "each" else part)
+    return mine.to(dtype), wanted.to(dtype)
 
 
 def buffers(plan, in_place, source, expected, rank, empty):
@@ -103,13 +101,13 @@ def buffers(plan, in_place, source, expected, rank, empty):
 
     `empty(n)`: memory for n elements.
     """
-    collective, count, out = plan["collective"], source.numel(), expected.numel()
+    count, out = source.numel(), expected.numel()
     if not in_place:
         given, result = empty(count), empty(out)
-    elif collective == "allgather":
+    elif count < out:
         result = empty(out)
         given = result[rank * count : (rank + 1) * count]
-    elif collective == "reduce-scatter":
+    elif count > out:
         given = empty(count)
         result = given[rank * out : (rank + 1) * out]
     else:
@@ -119,8 +117,8 @@ def buffers(plan, in_place, source, expected, rank, empty):
 
 
 def wrong(plan, rank, result, expected):
-    """Elements that differ; of a reduce only the root's count."""
-    if plan["collective"] == "reduce" and rank != plan["root"]:
+    """Elements that differ; where only the root has a result, only the root's count."""
+    if plan["root_is"] == "target" and rank != plan["root"]:
         return 0
     return int((result != expected).sum())
 
@@ -137,8 +135,7 @@ def report(rank, plan, in_place, bad):
 
 def in_calls(plan):
     """The modes in which torch.distributed calls the plan's collective: some in place only."""
-    in_place_only = plan["collective"] in ("allreduce", "broadcast", "reduce")
-    return [in_place for in_place in modes(plan) if in_place or not in_place_only]
+    return [in_place for in_place in modes(plan) if in_place or plan["apart"]]
 
 
 def prove(log, *, checked):

@@ -13,42 +13,41 @@ from common import DEPLOYED, HERE, check_whole
 from mscclpp import Algorithm, ExecutionPlan
 from mscclpp.ext import AlgorithmCollectionBuilder
 
-HOOKED = ("allreduce", "allgather", "broadcast", "reduce-scatter")
 used = Counter()
 
 
 def offered():
     """The plans whose collectives the shim looks plans up for."""
-    return [p for p in DEPLOYED["plans"] if p["collective"] in HOOKED]
+    return [p for p in DEPLOYED["plans"] if p["hooked"]]
 
 
 def serves(plan, request, size):
     """Whether the plan can do the call: what the shim does not ask is asked here."""
     return (
-        plan["collective"].replace("-", "") == request.collective
+        plan["plan_word"] == request.collective
         and request.world_size == DEPLOYED["ranks"]
         and plan["min_bytes"] <= size <= (plan["max_bytes"] or size)
         and size % plan["multiple"] == 0
-        and plan["in_place"] == in_place(request, size)
+        and plan["in_place"] == in_place(plan, request, size)
     )
 
 
-def in_place(request, size):
+def in_place(plan, request, size):
     """As NCCL defines it."""
     share = size // request.world_size * request.rank
-    if request.collective == "allgather":
+    if plan["inputs"] == "one" and plan["outputs"] == "each":
         return request.input_buffer == request.output_buffer + share
-    if request.collective == "reducescatter":
+    if plan["inputs"] == "each" and plan["outputs"] == "one":
         return request.output_buffer == request.input_buffer + share
     return request.input_buffer == request.output_buffer
 
 
 def select(algorithms, request):
     """The plan that serves the call, or None: the shim then does what it does without plans."""
-    size = request.message_size
-    if request.collective == "allgather":
-        size *= request.world_size
     for plan in offered():
+        size = request.message_size  # of the input
+        if plan["inputs"] == "one" and plan["outputs"] == "each":
+            size *= request.world_size
         if serves(plan, request, size):
             look(plan, request)
             used[plan["name"]] += 1

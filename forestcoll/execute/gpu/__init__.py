@@ -45,7 +45,7 @@ from forestcoll.execute.request import (
 from forestcoll.execute.result import MODES, Mode, Row, RunResult
 from forestcoll.execute.sizes import layout
 from forestcoll.execute.tables import build
-from forestcoll.program import Program, bus_factor
+from forestcoll.program import Program
 
 __all__ = ["Processes", "gpus", "run"]
 
@@ -167,7 +167,7 @@ class _Runner:
             root=self.job.root,
             time_us=seconds * 1e6,
             algbw=algbw,
-            busbw=algbw * float(bus_factor(program.collective, program.n)),
+            busbw=algbw * float(program.collective.bus_factor(program.n)),
             wrong=wrong if self.check else None,
         )
 

@@ -27,7 +27,7 @@ from forestcoll.execute.gpu.worker import Job, Worker
 from forestcoll.execute.request import check_units, kind, root_of
 from forestcoll.execute.sizes import layout
 from forestcoll.execute.tables import build
-from forestcoll.program import Collective, Program
+from forestcoll.program import Program
 
 Gather = Callable[[bytes], Sequence[bytes]]
 """What every rank gives, at every rank, in rank order; nobody returns before all have called it."""
@@ -185,11 +185,10 @@ class Communicator:
     def _move(self, worker: Worker, user: int, mine: int, *, inwards: bool) -> None:
         """Between the caller's dense parts and the arena's, which are padded to whole chunks."""
         job, data = self.job, self.data
-        whole = Collective.REDUCE_SCATTER if inwards else Collective.ALLGATHER
-        parts = job.program.n if job.program.collective is whole else 1
-        silent = job.root != self.rank and job.program.collective is Collective.REDUCE
+        collective, n = job.program.collective, job.program.n
+        parts = collective.input_parts(n) if inwards else collective.output_parts(n)
         bytes_ = data.part * data.element
-        if silent and not inwards:
+        if not inwards and collective.origin(self.rank, job.root, 0) is None:
             parts = 0  # only the root has a result
         for part in range(parts):
             there, here = user + part * bytes_, mine + part * data.stride

@@ -22,7 +22,7 @@ from forestcoll.execute.gpu.native import Device, Library
 from forestcoll.execute.result import Mode
 from forestcoll.execute.sizes import Layout
 from forestcoll.execute.tables import Tables
-from forestcoll.program import Collective, Program
+from forestcoll.program import Program
 
 PAGE = mmap.PAGESIZE
 
@@ -213,8 +213,9 @@ class Worker:
         """Starts the kernel; `avg` divides the complete sums behind it."""
         job, sums = self.job, []
         if job.average:
-            ranks = [job.root] if job.program.collective is Collective.REDUCE else self.mine
-            sums = [self.buffers(rank, in_place)[1] for rank in ranks if rank in self.mine]
+            origin = job.program.collective.origin
+            ranks = [rank for rank in self.mine if origin(rank, job.root, 0) is not None]
+            sums = [self.buffers(rank, in_place)[1] for rank in ranks]
         size = job.program.ranks[0].output_chunks * job.data.chunk_bytes
         self.device.start(sums, size, job.program.n)
 

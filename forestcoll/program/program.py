@@ -10,9 +10,8 @@ Two styles of communication exist, and one instruction set holds both:
   a channel. Loops are explicit (`Pipeline`): its body is repeated for slice after slice of its
   chunks.
 
-Buffers are counted in chunks. One chunk is `input bytes / input_chunks` (the same for all buffers):
-allreduce, broadcast, reduce: input = output = all chunks; allgather: the output holds N times the
-input; reduce-scatter: the input holds N times the output.
+Buffers are counted in chunks. One chunk is `input bytes / input_chunks` (the same for all buffers);
+how input and output compare is said in collective.py.
 """
 
 from __future__ import annotations
@@ -20,8 +19,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from fractions import Fraction
 from typing import Final, Literal
+
+from forestcoll.program.collective import Collective
 
 Style = Literal["fifo", "onesided"]
 Protocol = Literal["Simple", "LL", "LL128"]
@@ -33,26 +33,6 @@ class Buffer(StrEnum):
     INPUT = "i"
     OUTPUT = "o"
     SCRATCH = "s"
-
-
-class Collective(StrEnum):
-    """The collectives, spelled as in forest files and on the command line."""
-
-    ALLGATHER = "allgather"
-    REDUCE_SCATTER = "reduce-scatter"
-    ALLREDUCE = "allreduce"
-    BROADCAST = "broadcast"
-    REDUCE = "reduce"
-
-    @property
-    def reduces(self) -> bool:
-        """Whether data is added up on the way."""
-        return self in (Collective.REDUCE_SCATTER, Collective.ALLREDUCE, Collective.REDUCE)
-
-    @property
-    def rooted(self) -> bool:
-        """Whether one rank is special (`--root`)."""
-        return self in (Collective.BROADCAST, Collective.REDUCE)
 
 
 class Op(StrEnum):
@@ -366,9 +346,9 @@ class Program:
     @property
     def shorter(self) -> Buffer | None:
         """The user buffer that in place is one rank's part of the other, if one is."""
-        if self.collective is Collective.ALLGATHER:
+        if self.collective.input_is_part:
             return Buffer.INPUT
-        return Buffer.OUTPUT if self.collective is Collective.REDUCE_SCATTER else None
+        return Buffer.OUTPUT if self.collective.output_is_part else None
 
     def misplaced(self) -> Iterator[tuple[int, int, int, Instruction, Ref]]:
         """(rank, thread block, step, instruction, operand): what in place is not where it says."""
@@ -396,14 +376,3 @@ class Program:
                 for s, step in enumerate(block.steps):
                     for i in step.body if isinstance(step, Pipeline) else (step,):
                         yield r, b, s, i
-
-
-def bus_factor(collective: Collective, n: int) -> Fraction:
-    """busbw / algbw of nccl-tests: the share of the size that every rank must send or receive."""
-    match collective:
-        case Collective.ALLREDUCE:
-            return Fraction(2 * (n - 1), n)
-        case Collective.ALLGATHER | Collective.REDUCE_SCATTER:
-            return Fraction(n - 1, n)
-        case _:
-            return Fraction(1)
