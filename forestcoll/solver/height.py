@@ -26,7 +26,7 @@ MOST_RANKS = 2_048
 def least_height(graph: CapacityGraph, capacity: Sequence[int], supply: Sequence[int]) -> int:
     """No forest with `supply[v]` trees from each node v, `capacity[e]` over link e, is lower.
 
-    Broadcast trees; for reduce trees, of the reversed graph.
+    Broadcast trees; for reduce trees, of the reversed graph. Switches do not copy.
     """
     facts = _Facts(graph, capacity, supply)
     hops = facts.hops()
@@ -35,11 +35,24 @@ def least_height(graph: CapacityGraph, capacity: Sequence[int], supply: Sequence
     return max(2, hops) if facts.too_few_stars() else hops
 
 
+def _least_with_copies(graph: CapacityGraph, capacity: Sequence[int], supply: Sequence[int]) -> int:
+    """The same where switches may copy: a star then loads the link into a switch only once.
+
+    What is sent from box to box stays as it is if only switches inside boxes copy.
+    """
+    facts = _Facts(graph, capacity, supply)
+    hops = facts.hops()
+    if not facts.copies_stay_inside():
+        return hops
+    if hops >= 3 or facts.too_few_direct():
+        return max(3, hops)
+    return max(2, hops) if facts.too_few_stars_between() else hops
+
+
 def forest_bound(forest: Forest) -> int | None:
     """The least height of any forest with as many trees, as fast as this one; None: too large.
 
-    Where switches copy or add, sends share links: then only the hops between ranks count. An
-    allreduce is looked at as its broadcasts alone.
+    An allreduce is looked at as its broadcasts alone.
     """
     if forest.n > MOST_RANKS:
         return None
@@ -56,9 +69,8 @@ def forest_bound(forest: Forest) -> int | None:
             weights[orbit] = weights.get(orbit, 0) + tree.weight
     for v in graph.ranks:
         supply[v] = weights.get(forest.orbit(v), 0)
-    if any(graph.multicast) or any(graph.aggregation):
-        return _Facts(graph, capacity, supply).hops()
-    return least_height(graph, capacity, supply)
+    bound = _least_with_copies if any(graph.multicast) else least_height
+    return bound(graph, capacity, supply)
 
 
 class _Facts:
@@ -146,6 +158,14 @@ class _Facts:
         """How many sends from their roots into these boxes `trees` trees from outside need."""
         return sum(max(0, trees - self.spare[b]) for b in boxes)
 
+    def copies_stay_inside(self) -> bool:
+        """Whether every switch that copies joins nodes of one box only, and leads to no other."""
+        box, outward = self.box, self._outward()
+        copying = self.graph.multicast
+        if any(able and (outward[v] or box[v] < 0) for v, able in enumerate(copying)):
+            return False
+        return all(box[t] == box[h] for t, h, _ in self.links if copying[t] or copying[h])
+
     def too_few_direct(self) -> bool:
         """Whether some links cannot carry what roots have to send directly at height 2."""
         whole = sum(self.rooted)
@@ -162,6 +182,10 @@ class _Facts:
         everyone = len(self.ranks) - 1
         if any(self.sent[v] < self.supply[v] * everyone for v in self.ranks):
             return True
+        return self.too_few_stars_between()
+
+    def too_few_stars_between(self) -> bool:
+        """The same, of links between boxes alone."""
         whole = sum(self.rooted)
         for room, own, held in zip(self.room, self.rooted, self.held, strict=True):
             if room < (whole - own) * held:

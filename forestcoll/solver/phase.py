@@ -88,7 +88,7 @@ def pack_both(graph: CapacityGraph, joint: Joint) -> tuple[list[Tree], list[Tree
     out = pack_irregular(Wanted.on(graph, first, supply), LITTLE)
     if out is None:
         return None
-    loads = scan(graph, out)[2]
+    loads = scan(graph, out, copying=False)[2]
     if loads is None:
         return None
     second = [c - load for c, load in zip(room, loads, strict=True)]

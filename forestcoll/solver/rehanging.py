@@ -29,13 +29,11 @@ HIGHER = 3
 
 
 def suits(graph: CapacityGraph, root: int | None) -> bool:
-    """Whether this is the way: many roots, switches that do not copy, more than a few ranks."""
-    return (
-        root is None
-        and MORE_THAN < len(graph.ranks) < graph.n
-        and not any(graph.multicast)
-        and not any(graph.aggregation)
-    )
+    """Whether this is the way: many roots, more than a few ranks, switches.
+
+    Where switches copy or add, these are trees that do not let them.
+    """
+    return root is None and MORE_THAN < len(graph.ranks) < graph.n
 
 
 @dataclass(frozen=True, slots=True)
