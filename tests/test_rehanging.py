@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from fnmatch import fnmatch
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
@@ -29,7 +30,7 @@ from forestcoll.report import words
 from forestcoll.solver import multicast, rehanging
 from forestcoll.solver.boxes import find_boxes
 from forestcoll.solver.front import Front
-from forestcoll.solver.height import forest_bound, least_height
+from forestcoll.solver.height import forest_bound, least_height, least_with_copies
 from forestcoll.solver.inside import Interior
 from forestcoll.solver.rehanging import Wanted, pack_irregular, rehang, suits
 from forestcoll.solver.synthesis import SLACK
@@ -124,20 +125,39 @@ def test_links_in_one_direction_only() -> None:
 
 
 def test_other_solvers_keep_what_is_theirs() -> None:
-    """One root, 64 ranks, no switches, copying switches: nothing for this one."""
+    """One root, 64 ranks, no switches: nothing for this one."""
     tasks = [analyse(g, None) for g in (dgx_a100(8), small("torus"))]
     tasks.append(analyse(small("rails"), 0))
-    copying = small("rails")
-    flags = tuple(not gpu for gpu in copying.gpu)
-    copying = CapacityGraph(
-        **{
-            f: getattr(copying, f)
-            for f in ("names", "gpu", "aggregation", "ranks", "tail", "head", "capacity", "unit")
-        },
-        multicast=flags,
-    )
-    tasks.append(analyse(copying, None))
     assert not any(suits(task.given, task.root) for task in tasks)
+
+
+def copying(graph: CapacityGraph, pattern: str) -> CapacityGraph:
+    """The graph with switches of these names that copy and add."""
+    able = tuple(
+        not gpu and fnmatch(name, pattern) for name, gpu in zip(graph.names, graph.gpu, strict=True)
+    )
+    assert any(able)
+    return replace(graph, multicast=able, aggregation=able)
+
+
+@pytest.mark.parametrize("collective", [Collective.ALLGATHER, Collective.REDUCE_SCATTER])
+def test_nvswitches_that_copy_keep_nobody_from_low_trees(
+    collective: Collective, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As fast and low as trees can be, whatever the switches do: no other trees are sought."""
+
+    def refuse(*args: object) -> None:
+        raise AssertionError("packed by the general packers")
+
+    monkeypatch.setattr("forestcoll.solver.phase.pack", refuse)
+    monkeypatch.setattr("forestcoll.solver.multicast.pack", refuse)
+    graph = copying(small("rails"), "*/nvswitch")
+    forest = solver.solve(graph, collective)
+    assert certificate.check(forest)[0] == forest.plain_algbw
+    assert forest.plain_algbw == solver.optimum(small("rails"), collective).algbw
+    assert forest.height == forest_bound(forest) == 2
+    assert not multicast.may_beat(forest)
+    assert multicast.may_beat(replace(forest, bound=None))
 
 
 def test_regular_fabrics_keep_their_quick_way(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,7 +166,7 @@ def test_regular_fabrics_keep_their_quick_way(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr("forestcoll.solver.phase.pack_irregular", refuse)
     monkeypatch.setattr("forestcoll.solver.phase.BOTH_WAYS", 64)
-    settings = {"leaves": "4", "hosts": "4", "spines": "4"}
+    settings = {"leaves": "4", "hosts": "4", "spines": "4", "oversubscription": "2"}
     tree = CapacityGraph.from_topology(catalog.load("fat-tree", settings))
     for graph in (dgx_a100(9), tree):
         assert solver.solve(graph, Collective.ALLGATHER).height <= 3
@@ -309,6 +329,18 @@ def test_tight_boxes_ask_for_direct_sends() -> None:
     assert least(boxes_of_four(5, (6, 6, 4, 0))) == 3  # a rank without a link of its own
     assert least(boxes_of_four(5, (5, 5, 3, 3))) == 3  # ranks whose links are too narrow
     assert least(boxes_of_four(5, (20, 20, 20, 3))) == 2  # room to do without
+
+
+@pytest.mark.parametrize(("out", "height"), [((4, 4, 4, 4), 2), ((5, 5, 3, 3), 3)])
+def test_copies_inside_boxes_leave_what_joins_boxes_as_it_is(
+    out: Sequence[int], height: int
+) -> None:
+    """Copies elsewhere share sends between boxes: then only hops count."""
+    graph = build(boxes_of_four(5, out))
+    supply = [int(v in graph.ranks) for v in range(graph.n)]
+    for pattern, expected in (("*/nvswitch", height), ("*", 1)):
+        able = copying(graph, pattern)
+        assert least_with_copies(able, graph.capacity, supply) == expected
 
 
 def test_tight_leaves_ask_for_direct_sends() -> None:

@@ -546,6 +546,8 @@ def _by_fabric(forest: Forest, best: Optimum) -> tuple[Forest, Optimum]:
         return forest, best
     from forestcoll.solver import multicast
 
+    if not multicast.may_beat(forest):
+        return forest, best
     root = forest.root if forest.collective.rooted else None
     other = multicast.forest(forest.graph, forest.collective, root, forest.name)
     if other is None or other.bound is None:

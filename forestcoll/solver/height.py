@@ -35,7 +35,7 @@ def least_height(graph: CapacityGraph, capacity: Sequence[int], supply: Sequence
     return max(2, hops) if facts.too_few_stars() else hops
 
 
-def _least_with_copies(graph: CapacityGraph, capacity: Sequence[int], supply: Sequence[int]) -> int:
+def least_with_copies(graph: CapacityGraph, capacity: Sequence[int], supply: Sequence[int]) -> int:
     """The same where switches may copy: a star then loads the link into a switch only once.
 
     What is sent from box to box stays as it is if only switches inside boxes copy.
@@ -69,7 +69,7 @@ def forest_bound(forest: Forest) -> int | None:
             weights[orbit] = weights.get(orbit, 0) + tree.weight
     for v in graph.ranks:
         supply[v] = weights.get(forest.orbit(v), 0)
-    bound = _least_with_copies if any(graph.multicast) else least_height
+    bound = least_with_copies if any(graph.multicast) else least_height
     return bound(graph, capacity, supply)
 
 

@@ -29,6 +29,7 @@ from forestcoll.solver.groups_model import Model
 from forestcoll.solver.groups_orbits import found as symmetries_found
 from forestcoll.solver.groups_trees import packed
 from forestcoll.solver.groups_view import Flow, spanning
+from forestcoll.solver.height import forest_bound
 from forestcoll.solver.optimum import check_root
 from forestcoll.solver.packing import pack
 from forestcoll.solver.reference import shortcut
@@ -36,6 +37,8 @@ from forestcoll.solver.task import Optimum, Task, analyse
 
 RANKS = 256
 """Ranks up to which trees that use the fabric are looked for."""
+FEWER = 64
+"""Ranks up to which they are looked for even if they can be better in their number alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,19 @@ def better(
     if fabric is None or fabric.algbw <= plain.algbw:
         return None
     return replace(fabric, bound=min(plain.bound, fabric.bound, key=lambda b: b.algbw))
+
+
+def may_beat(forest: Forest) -> bool:
+    """Whether trees that use the fabric may be better than `forest`, whose trees do not.
+
+    No trees are faster than its bound, or lower than `forest_bound`; they could be fewer, but of
+    many ranks that is not worth the search.
+    """
+    bound = forest.bound
+    if forest.n <= FEWER or bound is None or forest.algbw < bound.algbw:
+        return True
+    least = forest_bound(forest)
+    return least is None or forest.height > least
 
 
 def usable(graph: CapacityGraph, collective: Collective) -> bool:
