@@ -70,6 +70,8 @@ ALLOWED: dict[str, set[str]] = {
         "degrade",
     },
     "deploy": BASE | {"program", "sizes", "plans", "verify", "lint"},
+    "view": FOREST | {"simulate"},
+    "export": FOREST | {"simulate", "verify", "view"},
     "baselines": FOREST,
     "lab": FOREST | {"targets", "lower", "routes", "verify", "baselines", "torch"},
     "torch": BASE | {"program", "verify", "plans", "execute"},

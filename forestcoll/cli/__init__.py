@@ -16,6 +16,7 @@ import forestcoll
 from forestcoll.cli import commands, completion, hints, machines, signals, streams, talk
 from forestcoll.cli.degrade import degrade
 from forestcoll.cli.deploy import deploy
+from forestcoll.cli.export import export
 from forestcoll.cli.front import front
 from forestcoll.cli.lab import lab
 from forestcoll.cli.measure import measure
@@ -148,6 +149,7 @@ cli.add_command(run)
 cli.add_command(measure)
 cli.add_command(time)
 cli.add_command(lab)
+cli.add_command(export)
 cli.add_command(machines.topology)  # with what that module adds to it
 
 

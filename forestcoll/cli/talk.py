@@ -62,9 +62,9 @@ def say(line: str, err: bool = False) -> None:
     click.echo(escape(line), err=err)
 
 
-def put(text: str) -> None:
-    """The text of a file that is wanted on standard output, as it is: UTF-8 in any locale."""
-    click.echo(text.encode(), nl=False)
+def put(text: str | bytes) -> None:
+    """The content of a file that is wanted on standard output, as it is: UTF-8 in any locale."""
+    click.echo(text.encode() if isinstance(text, str) else text, nl=False)
 
 
 def print_json(value: object) -> None:

@@ -130,7 +130,7 @@ def _plan(
     from forestcoll import plans, predict, simulate
 
     program = plans.loads(text, source)
-    where: Topology | Forest = topology or _beside(program, source)
+    where: Topology | Forest = topology or forest_beside(program, source)
     if topology is None:
         prediction, why = predict.beside(program, Path(source))
         if why:
@@ -147,7 +147,7 @@ def _plan(
     return title, prediction.algbw if prediction else None, found
 
 
-def _beside(program: Program, source: str) -> Forest:
+def forest_beside(program: Program, source: str) -> Forest:
     """The forest file that lies beside a plan, as `synthesize` writes it."""
     from forestcoll import forest_file, predict
 

@@ -114,8 +114,8 @@ def _timing(
         )
     )
     spans = tuple(
-        Span(t.rank, t.block, o.step, start, end, o.op.value, o.peer, t.proxy)
-        for t, o, start, end in played.spans
+        Span(t.rank, t.block, o.step, start, end, o.op.value, o.peer, t.proxy, crossed, moved)
+        for t, o, start, end, crossed, moved in played.spans
     )
     busbw = algbw * float(collective.bus_factor(n))
     return Timing(rule, size, played.time, algbw, busbw, played.transfers, links, spans)

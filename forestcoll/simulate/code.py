@@ -104,11 +104,14 @@ class Thread:
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """What the engine says: microseconds, bytes per link, spans (thread, origin, start, end)."""
+    """What the engine says: microseconds, bytes per link, what was done when.
+
+    A span: thread, origin, start, end, the links that it crossed and the bytes.
+    """
 
     time: float
     bytes: list[float]
-    spans: list[tuple[Thread, Origin, float, float]]
+    spans: list[tuple[Thread, Origin, float, float, tuple[int, ...], float]]
     transfers: int
 
 
@@ -203,10 +206,17 @@ class Coder:
         starts = np.cumsum([0, *(len(thread.operations) for thread in threads)])
         if stuck:
             raise _deadlock([(threads[t], threads[t].origins[o - starts[t]]) for t, o, _ in stuck])
-        found = [
-            (threads[t], threads[t].origins[o - starts[t]], start, end)
-            for t, o, _, start, end in spans
-        ]
+        rounds = np.zeros(len(operations), dtype=np.int32)
+        for _, first, end, times in segments:
+            rounds[first:end] = times
+        crossed = [tuple(link for links in way.stages for link in links) for way in self._routes]
+        found = []
+        for t, o, number, start, end in spans:
+            kind, route = operations[o][:2]
+            moves = kind in (MOVE, FETCH, START)
+            amount = float(sizes[o, int(number == rounds[o] - 1)]) if moves else 0.0
+            origin = threads[t].origins[o - starts[t]]
+            found.append((threads[t], origin, start, end, crossed[route] if moves else (), amount))
         return Played(time, moved, found, transfers)
 
 

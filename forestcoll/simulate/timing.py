@@ -24,7 +24,8 @@ class Span:
     """A transfer or local work of a thread block, in microseconds from the start.
 
     `proxy`: something else moved it for the thread block. `what`: the operation; `peer`: the rank
-    that it is about, or -1. Of a forest alone `block` and `step` are the tree.
+    that it is about, or -1. Of a forest alone `block` and `step` are the tree. `links`: what a
+    transfer crosses, as indices of `Timing.links`, in this order; `bytes`: how much of it.
     """
 
     rank: int
@@ -35,6 +36,8 @@ class Span:
     what: str
     peer: int = -1
     proxy: bool = False
+    links: tuple[int, ...] = ()
+    bytes: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,88 @@
+"""The file that is shown or exported: a plan, a forest or a topology; what lies beside it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+
+from forestcoll.cli import files
+from forestcoll.cli.completion import TopologyType
+from forestcoll.cli.guard import guarded
+from forestcoll.cli.options import load, set_option
+from forestcoll.errors import ForestCollError
+
+if TYPE_CHECKING:
+    from forestcoll.program import Program
+    from forestcoll.topology import Topology
+    from forestcoll.view import Subject
+
+F = TypeVar("F", bound=Callable[..., object])
+SAMPLE = 65_536
+"""Characters of a file that are looked at to know what it is."""
+
+
+def subject_options(command: F) -> F:
+    """The argument FILE, `--topology` and `--set`."""
+    command = set_option(command)
+    command = click.option(
+        "--topology",
+        "-t",
+        type=TopologyType(),
+        help="What a plan or forest runs on, with its latencies. Default: the links of the forest "
+        "file (of a plan: the one beside it), without any.",
+    )(command)
+    return click.argument("file", type=TopologyType(), metavar="FILE|NAME")(command)
+
+
+def load_subject(source: str, topology: str | None, pairs: tuple[tuple[str, str], ...]) -> Subject:
+    """The subject in a file, or the topology of that name. Raises ForestCollError."""
+    from forestcoll import forest_file, plans, verdict
+    from forestcoll.view import Subject
+
+    if source != "-" and not Path(source).is_file():
+        return _topology(source, topology, pairs)
+    text = files.read_text(source)
+    if '"forestcoll.groups/' in text[:4096]:
+        raise ForestCollError(f"{source}: several forests at once; name one of the files in it")
+    if pairs and not topology and (_is_plan(text) or not verdict.is_plan(text)):
+        raise click.UsageError("--set is for a --topology, or for a topology as FILE")
+    if not verdict.is_plan(text):
+        with guarded(source, len(text)):
+            forest = forest_file.loads(text, source)
+        where = load(topology, pairs) if topology else None
+        return Subject(forest.name, "forest", where, forest)
+    if not _is_plan(text):
+        return _topology(source, topology, pairs)
+    with guarded(source, len(text)):
+        program = plans.loads(text, source)
+    return _plan(program, source, load(topology, pairs) if topology else None)
+
+
+def _is_plan(text: str) -> bool:
+    head = text[:SAMPLE].lstrip("\ufeff \t\r\n")
+    return re.search(r"<algo\b", head) is not None or (head[:1] == "{" and '"gpus"' in text)
+
+
+def _topology(source: str, topology: str | None, pairs: tuple[tuple[str, str], ...]) -> Subject:
+    from forestcoll.view import Subject
+
+    if topology is not None:
+        raise click.UsageError(f"'{source}' is a topology itself: leave --topology away")
+    found = load(source, pairs)
+    return Subject(found.name, "topology", found)
+
+
+def _plan(program: Program, source: str, topology: Topology | None) -> Subject:
+    from forestcoll import predict
+    from forestcoll.cli.timing import forest_beside
+    from forestcoll.view import Subject
+
+    beside = predict.forest_beside(Path(source)) is not None
+    forest = forest_beside(program, source) if topology is None and beside else None
+    where = topology or forest
+    name = where.name if where is not None else Path(source).name.partition(".")[0] or "plan"
+    return Subject(name, "plan", topology, forest, program)

@@ -1,0 +1,70 @@
+"""What is drawn or exported: a plan, a forest or a topology, and what lies beside it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from forestcoll.errors import UnsupportedError
+from forestcoll.forest import Forest
+from forestcoll.graph import CapacityGraph
+from forestcoll.program import Program
+from forestcoll.simulate import Options, Timing, run, run_forest
+from forestcoll.topology import Topology
+
+Kind = Literal["plan", "forest", "topology"]
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """`kind` is what the file holds; of what lies beside it, whatever is known.
+
+    `topology` is the one that was given with the file, or the file itself.
+    """
+
+    name: str
+    kind: Kind
+    topology: Topology | None = None
+    forest: Forest | None = None
+    program: Program | None = None
+
+    @property
+    def title(self) -> str:
+        """`allgather on dgx-a100-2`; the name alone of a topology."""
+        if self.program is not None:
+            return f"{self.program.collective} on {self.name}"
+        return self.name if self.forest is None else f"{self.forest.collective} on {self.name}"
+
+    def graph(self) -> CapacityGraph:
+        """The links: the forest's where there is one. UnsupportedError where none are known."""
+        if self.forest is not None:
+            return self.forest.graph
+        if self.topology is None:
+            raise UnsupportedError(
+                f"{self.name}: a plan does not say which links there are, and no forest file lies "
+                "beside it; give the topology with --topology NAME or FILE"
+            )
+        return CapacityGraph.from_topology(self.topology)
+
+    def simulate(self, size: int, *, options: Options | None = None, pieces: int = 1) -> Timing:
+        """A simulated run of so many bytes, with its time line. UnsupportedError of a topology.
+
+        Of a forest alone every tree is cut into so many `pieces`.
+        """
+        options = options or Options()
+        if self.program is not None:
+            where = self.topology or self.forest
+            if where is None:
+                self.graph()
+            assert where is not None
+            return run(self.program, where, size, options=options, timeline=True)
+        if self.forest is None:
+            raise UnsupportedError(f"{self.name}: a topology does nothing that could be simulated")
+        return run_forest(
+            self.forest,
+            size,
+            topology=self.topology,
+            options=options,
+            pieces=pieces,
+            timeline=True,
+        )
