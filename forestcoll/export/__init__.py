@@ -3,6 +3,9 @@
     actions     what every rank sends, receives and adds: what traces of messages are written from
     chakra      execution traces of MLCommons, for ASTRA-sim
     goal        programs of LogGOPSim and ATLAHS
+    infragraph  topologies of ASTRA-sim and others
+    perfetto    time lines of simulated runs
+    dot         graphs for Graphviz
     protobuf    the encoding of Chakra and Perfetto
 
 A format is a `Format` in `FORMATS`: nothing else knows which there are.
@@ -61,6 +64,9 @@ FORMATS: dict[str, Format] = {
             binary=True,
         ),
         Format("goal", "GOAL (LogGOPSim, ATLAHS)", ("plan", "forest")),
+        Format("infragraph", "InfraGraph", ("topology", "forest", "plan")),
+        Format("perfetto", "Perfetto trace", ("plan", "forest"), binary=True),
+        Format("dot", "Graphviz graph", ("topology", "forest", "plan")),
     )
 }
 
