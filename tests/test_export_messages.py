@@ -18,7 +18,9 @@ from forestcoll import cli, forest_file, plans
 from forestcoll.errors import UnsupportedError
 from forestcoll.export import export
 from forestcoll.export.actions import actions
+from forestcoll.export.chakra import CALLS
 from forestcoll.export.settings import Settings
+from forestcoll.program import Collective
 from forestcoll.verify.check import rank_loads
 from forestcoll.verify.dataflow import dataflow
 from forestcoll.verify.layout import sizes_of
@@ -223,6 +225,10 @@ def test_chakra_has_a_send_for_every_move_of_every_plan(
     assert sum(act.kind == "sum" for own in ranks for act in own) == sum(
         len(value.made_from) == 2 for value in flow.values
     )
+
+
+def test_every_collective_has_its_chakra_type() -> None:
+    assert set(CALLS) == set(Collective)
 
 
 def test_what_astra_sim_needs_beside_the_schedule() -> None:

@@ -40,7 +40,8 @@ def subject_options(command: F) -> F:
 
 def load_subject(source: str, topology: str | None, pairs: tuple[tuple[str, str], ...]) -> Subject:
     """The subject in a file, or the topology of that name. Raises ForestCollError."""
-    from forestcoll import forest_file, plans, verdict
+    from forestcoll import forest_file, plans
+    from forestcoll.compile import verdict
     from forestcoll.view import Subject
 
     if source != "-" and not Path(source).is_file():
