@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
-from forestcoll.program import Op, Program, Protocol, Style
+from forestcoll.program import FUSED, Program, Protocol, Style
 
 
 class Messages(NamedTuple):
@@ -136,12 +136,6 @@ def sms_of(topology: str) -> int:
 
 SLOTS: dict[Protocol, int] = {"Simple": 2, "LL": 8, "LL128": 8}
 """Messages that a fifo connection holds: 8 steps of a buffer, of which a Simple one takes 4."""
-_FUSED = {
-    Op.RECV_COPY_SEND,
-    Op.RECV_REDUCE_SEND,
-    Op.RECV_REDUCE_COPY,
-    Op.RECV_REDUCE_COPY_SEND,
-}
 ROUNDS = 2**16
 """Times that the interpreters of MSCCL XML go through a plan in one call: MSCCL_MAX_ITER.
 
@@ -160,7 +154,7 @@ def runtime_of(program: Program) -> Target:
     """
     blocks = max((len(rank.thread_blocks) for rank in program.ranks), default=0)
     fits = blocks <= RCCL.loader_blocks
-    return RCCL if fits and all(i.op not in _FUSED for *_, i in program.instructions()) else MSCCL
+    return RCCL if fits and all(i.op not in FUSED for *_, i in program.instructions()) else MSCCL
 
 
 def message_slots(program: Program, target: Target | None = None) -> tuple[int, int]:

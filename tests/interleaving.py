@@ -330,10 +330,10 @@ class World:
         Operations that only move: element by element, and of each all destinations in turn.
         """
         shape = PACKETS[i.op]
-        src = [self.places(rank, ref, index, of) for ref in i.src[: shape.packets_in]]
-        into = [self.slots(rank, ref, index, of, launch) for ref in i.src[shape.packets_in :]]
-        dst = [self.places(rank, ref, index, of) for ref in i.dst[: shape.plain_out]]
-        out = [self.slots(rank, ref, index, of, launch) for ref in i.dst[shape.plain_out :]]
+        src = [self.places(rank, ref, index, of) for ref in i.src[: shape.packet_src]]
+        into = [self.slots(rank, ref, index, of, launch) for ref in i.src[shape.packet_src :]]
+        dst = [self.places(rank, ref, index, of) for ref in i.dst[: shape.packet_dst]]
+        out = [self.slots(rank, ref, index, of, launch) for ref in i.dst[shape.packet_dst :]]
 
         def work(places: list[Place], slots: list[Slot], to: list[Place], on: list[Slot]) -> Task:
             def task() -> None:

@@ -18,6 +18,7 @@ from forestcoll import plans
 from forestcoll.errors import PlanError, UnsupportedError
 from forestcoll.plans import mscclpp_json
 from forestcoll.program import (
+    OPERATIONS,
     Channel,
     Collective,
     Instruction,
@@ -79,7 +80,7 @@ def expected(block: ThreadBlock, step: Instruction) -> dict[str, Any]:
     copies = len(step.dst) if step.op.value.startswith("put") and len(step.src) == 1 else 1
     flat = [(r.rank, r.buffer.value, r.offset, r.count) for r in step.src * copies]
     return {
-        "name": mscclpp_json.OP_WORDS[step.op],
+        "name": OPERATIONS[step.op].json,
         "kind": channels[0].kind if channels else "memory" if remote else "none",
         "channels": [(c.peer, c.index) for c in channels],
         "src": flat,

@@ -10,9 +10,18 @@ from collections.abc import Iterator
 
 from forestcoll.errors import PlanError, UnsupportedError
 from forestcoll.program import (
+    ADDS,
+    DATA,
     FABRIC,
+    OPERATIONS,
     PACKETS,
     PUTS,
+    RECEIVES,
+    SEMAPHORES,
+    SENDS,
+    SIGNALS,
+    STYLES,
+    WAITS,
     Buffer,
     Channel,
     Instruction,
@@ -26,40 +35,6 @@ from forestcoll.program import (
 
 MAX_SOURCES = 80  # interpreter.hpp: max_sources
 _LIMIT = 2**31 - 1  # the tables hold 32-bit numbers
-
-LOCAL = frozenset({Op.NOP, Op.COPY})
-FIFO = frozenset(
-    {
-        Op.REDUCE,
-        Op.SEND,
-        Op.RECV,
-        Op.RECV_COPY_SEND,
-        Op.RECV_REDUCE_SEND,
-        Op.RECV_REDUCE_COPY,
-        Op.RECV_REDUCE_COPY_SEND,
-    }
-)
-SENDING = frozenset({Op.SEND, Op.RECV_COPY_SEND, Op.RECV_REDUCE_SEND, Op.RECV_REDUCE_COPY_SEND})
-RECEIVING = FIFO - {Op.REDUCE, Op.SEND}
-MESSAGES = SENDING | RECEIVING
-REDUCTIONS = frozenset({Op.REDUCE, Op.REDUCE_TO, Op.READ_REDUCE, Op.READ_REDUCE_PUT, Op.REDUCE_PUT})
-SIGNALS = frozenset({Op.SIGNAL, Op.RELAXED_SIGNAL, Op.PUT_SIGNAL, Op.PUT_SIGNAL_FLUSH})
-WAITS = frozenset({Op.WAIT, Op.RELAXED_WAIT})
-ONESIDED = frozenset(Op) - FIFO - LOCAL | {Op.REDUCE}
-
-_KNOWN = {"fifo": LOCAL | FIFO, "onesided": LOCAL | ONESIDED}
-
-# (sources, targets) of the ops that have exactly one or none; the others are ranges.
-_SHAPE = {
-    Op.SEND: (1, 0),
-    Op.RECV: (0, 1),
-    Op.RECV_COPY_SEND: (0, 1),
-    Op.RECV_REDUCE_SEND: (1, 0),
-    Op.RECV_REDUCE_COPY: (1, 1),
-    Op.RECV_REDUCE_COPY_SEND: (1, 1),
-    Op.FABRIC_STORE: (1, 1),
-    Op.FABRIC_REDUCE_STORE: (1, 1),
-}
 
 
 def check(program: Program) -> None:
@@ -182,7 +157,7 @@ class _Checker:
         return PlanError(f"{self.where}: {text}")
 
     def check(self) -> None:
-        if self.i.op not in _KNOWN[self.program.style]:
+        if self.i.op not in STYLES[self.program.style]:
             raise self.fail(f"not an instruction of the {self.program.style} style")
         self.check_shape()
         self.check_switches()
@@ -192,17 +167,18 @@ class _Checker:
             self.check_half(ref)
         self.check_synchronization()
         self.check_part()
-        if self.i.op in SENDING and self.block.send < 0:
+        if self.i.op in SENDS and self.block.send < 0:
             raise self.fail("sends, but its thread block has no rank to send to")
-        if self.i.op in RECEIVING and self.block.recv < 0:
+        if self.i.op in RECEIVES and self.block.recv < 0:
             raise self.fail("receives, but its thread block has no rank to receive from")
 
     def check_shape(self) -> None:
         i, sources, targets = self.i, len(self.i.src), len(self.i.dst)
         counts = {ref.count for ref in (*i.src, *i.dst)}
-        if i.op in _SHAPE:
-            if (sources, targets) != _SHAPE[i.op]:
-                want = _SHAPE[i.op]
+        row = OPERATIONS[i.op]
+        want = row.src[0], row.dst[0]
+        if i.op in DATA - PACKETS.keys() and (row.src[1], row.dst[1]) == want:
+            if (sources, targets) != want:
                 raise self.fail(
                     f"needs {want[0]} sources and {want[1]} targets, not {sources} and {targets}"
                 )
@@ -214,9 +190,8 @@ class _Checker:
             pairs = zip(i.src, i.dst, strict=True) if sources == targets else ()
             if sources == targets and all(s.count == d.count for s, d in pairs):
                 return
-        elif i.op in REDUCTIONS:
-            most = None if i.op in (Op.READ_REDUCE_PUT, Op.REDUCE_PUT) else 1
-            if sources < 1 or targets < 1 or (most and targets > most):
+        elif i.op in ADDS and i.op not in PACKETS:
+            if sources < row.src[0] or not row.dst[0] <= targets <= row.dst[1]:
                 raise self.fail(f"{sources} sources and {targets} targets are not possible")
             if sources > MAX_SOURCES:
                 raise UnsupportedError(
@@ -235,7 +210,7 @@ class _Checker:
     def check_switches(self) -> None:
         """The switches that the operation goes through exist, and lead to its buffers."""
         i, ranks = self.i, range(self.program.n)
-        needs = {Op.FABRIC_STORE: 1, Op.FABRIC_REDUCE_STORE: 2}.get(i.op, 0)
+        needs = OPERATIONS[i.op].switches
         if len(i.switches) != needs:
             raise self.fail(f"goes through {len(i.switches)} switches, not {needs}")
         for number, ref in zip(i.switches, i.dst if needs == 1 else (*i.src, *i.dst), strict=False):
@@ -257,9 +232,8 @@ class _Checker:
         i, shape, sources, targets = self.i, PACKETS[self.i.op], len(self.i.src), len(self.i.dst)
         if self.program.protocol != "LL":
             raise self.fail(f"packets in a program of protocol {self.program.protocol}, not LL")
-        least = shape.own_out + shape.peers
-        most = MAX_SOURCES if shape.peers else least
-        if not 1 <= sources <= (MAX_SOURCES if shape.many else 1) or not least <= targets <= most:
+        most_in, most_out = min(shape.src[1], MAX_SOURCES), min(shape.dst[1], MAX_SOURCES)
+        if not 1 <= sources <= most_in or not shape.dst[0] <= targets <= most_out:
             raise self.fail(f"{sources} sources and {targets} targets are not possible")
         if i.op is Op.PUT_PACKETS and sources not in (1, targets):
             raise self.fail(
@@ -275,11 +249,11 @@ class _Checker:
             yield from ((ref, True, False) for ref in targets)
             return
         for k, ref in enumerate(self.i.src):
-            packets = shape is not None and k >= shape.packets_in
+            packets = shape is not None and k >= shape.packet_src
             yield ref, op in (Op.GET, Op.READ_REDUCE, Op.READ_REDUCE_PUT), packets
         for k, ref in enumerate(self.i.dst):
             if shape is not None:
-                yield ref, shape.peers and k >= shape.own_out, k >= shape.plain_out
+                yield ref, shape.remote and k >= shape.remote_dst, k >= shape.packet_dst
                 continue
             far = op in PUTS or (op in (Op.READ_REDUCE_PUT, Op.REDUCE_PUT) and k > 0)
             yield ref, far, False
@@ -338,7 +312,7 @@ class _Checker:
                 if not 0 <= c < len(self.block.channels):
                     have = len(self.block.channels)
                     raise self.fail(f"channel {c} of a thread block that has {have}")
-        if i.op in (Op.ACQUIRE, Op.RELEASE):
+        if i.op in SEMAPHORES:
             if not i.semaphores:
                 raise self.fail("names no semaphore")
             for k in i.semaphores:
@@ -417,12 +391,12 @@ def _messages(block: ThreadBlock) -> tuple[list[tuple[int, int]], list[tuple[int
     """(step, chunks) of every message that is sent, and of every one that is received."""
     sent, received = [], []
     for s, i in enumerate(block.steps):
-        if isinstance(i, Pipeline) or i.op not in MESSAGES:
+        if isinstance(i, Pipeline) or i.op not in SENDS | RECEIVES:
             continue
         count = (i.src or i.dst)[0].count
-        if i.op in SENDING:
+        if i.op in SENDS:
             sent.append((s, count))
-        if i.op in RECEIVING:
+        if i.op in RECEIVES:
             received.append((s, count))
     return sent, received
 

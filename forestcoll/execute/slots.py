@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from forestcoll.execute.check import MESSAGES
 from forestcoll.execute.sizes import Layout
-from forestcoll.program import Program
+from forestcoll.program import RECEIVES, SENDS, Program
 from forestcoll.targets import message_slots
 
 SLOT_BYTES = 128 * 1024  # a message, its copy and its sum stay in a core's second-level cache
@@ -58,6 +57,6 @@ def _runtime(program: Program, data: Layout) -> tuple[int, int]:
 def longest_message(program: Program) -> int:
     """Chunks in the longest message; 1 where there is none."""
     return max(
-        ((i.src or i.dst)[0].count for *_, i in program.instructions() if i.op in MESSAGES),
+        ((i.src or i.dst)[0].count for *_, i in program.instructions() if i.op in SENDS | RECEIVES),
         default=1,
     )

@@ -13,14 +13,22 @@ import numpy as np
 from forestcoll.errors import PlanError
 from forestcoll.execute import _engine
 from forestcoll.execute.check import (
-    RECEIVING,
-    SENDING,
-    SIGNALS,
-    WAITS,
     channel_key,
     channel_keys,
 )
-from forestcoll.program import PACKETS, Buffer, Instruction, Op, Pipeline, Program, ThreadBlock
+from forestcoll.program import (
+    PACKETS,
+    RECEIVES,
+    SENDS,
+    SIGNALS,
+    WAITS,
+    Buffer,
+    Instruction,
+    Op,
+    Pipeline,
+    Program,
+    ThreadBlock,
+)
 
 _BUFFERS = {Buffer.INPUT: 0, Buffer.OUTPUT: 1, Buffer.SCRATCH: 2}
 
@@ -179,8 +187,8 @@ class _Builder:
                 t.scratch[owner] = max(t.scratch[owner], ref.offset + ref.count)
         if i.op in PACKETS:
             for found, at, refs in (
-                (t.unpacked, len(t.instructions), i.src[PACKETS[i.op].packets_in :]),
-                (t.packed, self.first_block[r] + b, i.dst[PACKETS[i.op].plain_out :]),
+                (t.unpacked, len(t.instructions), i.src[PACKETS[i.op].packet_src :]),
+                (t.packed, self.first_block[r] + b, i.dst[PACKETS[i.op].packet_dst :]),
             ):
                 for ref in refs:
                     owner = r if ref.rank is None else ref.rank
@@ -248,8 +256,8 @@ class _Builder:
 
 
 def _sends(block: ThreadBlock) -> bool:
-    return any(not isinstance(i, Pipeline) and i.op in SENDING for i in block.steps)
+    return any(not isinstance(i, Pipeline) and i.op in SENDS for i in block.steps)
 
 
 def _receives(block: ThreadBlock) -> bool:
-    return any(not isinstance(i, Pipeline) and i.op in RECEIVING for i in block.steps)
+    return any(not isinstance(i, Pipeline) and i.op in RECEIVES for i in block.steps)

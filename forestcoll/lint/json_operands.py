@@ -2,79 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from forestcoll.lint.findings import Findings
 from forestcoll.lint.json_scene import Scene, check_ids
 from forestcoll.plans.onesided_rules import MAX_IDS, MAX_REFS
+from forestcoll.program import BY_JSON, DATA, FABRIC, OPERATIONS, SEMAPHORES, SYNCS, Operation
 
-MANY = MAX_REFS
-
-
-@dataclass(frozen=True, slots=True)
-class Operation:
-    """What a data operation works on: numbers of operands, and where those lie.
-
-    `src`, `dst`: fewest and most. `remote_src`, `remote_dst`: from which one on they lie at other
-    ranks. `switch`: which sides are a switch channel's. `packet_src`, `packet_dst`: the range of
-    operands that hold packets, which lie in scratch.
-    """
-
-    src: tuple[int, int]
-    dst: tuple[int, int]
-    kinds: tuple[str, ...] = ()  # types of channel that it works over; none: it needs no channel
-    remote_src: int = MANY
-    remote_dst: int = MANY
-    switch: str = ""  # "s", "d", "sd"
-    packet_src: tuple[int, int] = (0, 0)
-    packet_dst: tuple[int, int] = (0, 0)
-    pairs: bool = False  # the i-th source goes to the i-th destination
-
-    @property
-    def packets(self) -> bool:
-        """Whether it reads or writes packets."""
-        return self.packet_src[1] > 0 or self.packet_dst[1] > 0
-
-
-_ANY, _MEMORY, _PORT, _SWITCH = ("memory", "port"), ("memory",), ("port",), ("switch",)
-OPERATIONS: dict[str, Operation] = {
-    "copy": Operation((1, 1), (1, 1)),
-    "re": Operation((1, MANY), (1, 1)),
-    "put": Operation((1, MANY), (1, MANY), _ANY, remote_dst=0, pairs=True),
-    "pws": Operation((1, MANY), (1, MANY), _PORT, remote_dst=0, pairs=True),
-    "pwsf": Operation((1, MANY), (1, MANY), _PORT, remote_dst=0, pairs=True),
-    "get": Operation((1, MANY), (1, MANY), _MEMORY, remote_src=0, pairs=True),
-    "rre": Operation((2, MANY), (1, 1), _MEMORY, remote_src=1),
-    "rres": Operation((2, MANY), (2, MANY), _MEMORY, remote_src=1, remote_dst=1),
-    "res": Operation((1, MANY), (2, MANY), _MEMORY, remote_dst=1),
-    "ppkt": Operation(
-        (1, MANY), (1, MANY), _ANY, remote_dst=0, packet_dst=(0, MANY), pairs=True
-    ),
-    "rppkt": Operation(
-        (1, 1), (1, MANY), _ANY, remote_dst=0, packet_src=(0, 1), packet_dst=(0, MANY)
-    ),
-    "repkt": Operation((1, MANY), (1, 1), packet_src=(1, MANY)),
-    "respkt": Operation(
-        (1, MANY), (2, MANY), _MEMORY, remote_dst=1, packet_src=(1, MANY), packet_dst=(1, MANY)
-    ),
-    "recpkt": Operation((1, MANY), (2, 2), packet_src=(1, MANY), packet_dst=(1, 2)),
-    "recspkt": Operation(
-        (1, MANY), (3, MANY), _MEMORY, remote_dst=2, packet_src=(1, MANY), packet_dst=(1, MANY)
-    ),
-    "cpkt": Operation((1, 1), (1, 1), packet_dst=(0, 1)),
-    "upkt": Operation((1, 1), (1, 1), packet_src=(0, 1)),
-    "glres": Operation((1, 1), (1, 1), _SWITCH, switch="sd"),
-    "gstore": Operation((1, 1), (1, 1), _SWITCH, switch="d"),
-    "gstorepkt": Operation(
-        (1, 1), (1, 1), _SWITCH, switch="d", packet_src=(0, 1), packet_dst=(0, 1)
-    ),
-}  # fmt: skip
-SYNCS = ("signal", "wait", "flush", "rlxsignal", "rlxwait")
-SEMAPHORE_OPS = ("sem_acquire", "sem_release")
+DATA_WORDS: Mapping[str, tuple[Operation, Sequence[str]]] = {
+    word: (OPERATIONS[op], ("switch",) if op in FABRIC else (*OPERATIONS[op].kinds,))
+    for word, op in BY_JSON.items()
+    if op in DATA
+} | {
+    "gstorepkt": (
+        Operation(src=(1, 1), dst=(1, 1), packet_src=0, packet_dst=0, switched="dst"),
+        ("switch",),
+    )
+}
+"""Data operations by name: what they take, and the types of channel that they work over."""
+SYNC_WORDS = tuple(word for word, op in BY_JSON.items() if op in SYNCS)
+SEMAPHORE_WORDS = tuple(word for word, op in BY_JSON.items() if op in SEMAPHORES)
 GROUPS = {
-    **dict.fromkeys((*OPERATIONS, *SYNCS), "data"),
-    **dict.fromkeys(SEMAPHORE_OPS, "semaphore"),
+    **dict.fromkeys((*DATA_WORDS, *SYNC_WORDS), "data"),
+    **dict.fromkeys(SEMAPHORE_WORDS, "semaphore"),
     "nop": "", "barrier": "barrier", "pipeline": "loop",
 }  # fmt: skip
 """Operation -> the group of fields that it uses; those of different groups share their bytes."""
@@ -93,24 +45,26 @@ class Operand:
 
 def check_data(op: dict[str, Any], name: str, scene: Scene) -> None:
     """Note what is wrong with a data operation's channels and operands."""
-    what, out, at = OPERATIONS[name], scene.access.out, scene.at
+    (what, kinds), out, at = DATA_WORDS[name], scene.access.out, scene.at
     kind = op.get("channel_type", "none")
-    if what.kinds and kind not in what.kinds:
+    if kinds and kind not in kinds:
         given = "channel_type" in op and kind != "none"
         out.add("MPP-OP-CHANNEL-TYPE" if given else "MPP-OP-INCOMPLETE", f"{scene.where} ({name}) "
-                f"works over {' or '.join(what.kinds)} channels, not {str(kind)[:40]!r}"
+                f"works over {' or '.join(kinds)} channels, not {str(kind)[:40]!r}"
                 f"{_why(name, kind)}", **at)  # fmt: skip
         return
-    ids = check_ids(op, name, kind, scene) if what.kinds else []
+    ids = check_ids(op, name, kind, scene) if kinds else []
     if op.get("tbg_info") is not None:
         _check_part(op["tbg_info"], name, scene)
     sides = []
     for key, count, side in (("src_buff", what.src, "s"), ("dst_buff", what.dst, "d")):
         items = scene.access.objects(op, key, scene.where, at) if key in op else []
-        _check_number(len(items), key, name, count, scene)
+        most = 1 if name == "copy" else MAX_REFS
+        _check_number(len(items), key, name, (count[0], min(count[1], most)), scene)
         from_remote = what.remote_src if side == "s" else what.remote_dst
+        switched = what.switched == "both" or (what.switched == "dst" and side == "d")
         sides.append([
-            _read_operand(item, f"{key}[{k}]", name, kind, side in what.switch,
+            _read_operand(item, f"{key}[{k}]", name, kind, switched,
                           k >= from_remote, scene)
             for k, item in enumerate(items)
         ])  # fmt: skip
@@ -294,12 +248,12 @@ def _check_packets(
             out.add("MPP-PACKET-PORT", text, **at, severity="warning")
         else:
             out.add("MPP-PACKET-PORT", text, **at)
-    for side, operands, (low, high) in (
+    for side, operands, low in (
         ("src_buff", src, what.packet_src),
         ("dst_buff", dst, what.packet_dst),
     ):
         for k, operand in enumerate(operands):
-            if low <= k < high and operand.letter not in ("s", None):
+            if k >= low and operand.letter not in ("s", None):
                 out.add("MPP-PACKET-SCRATCH", f"{side}[{k}] of {scene.where} ({name}) lies in "
                         f"buffer {operand.letter!r}", **at)  # fmt: skip
 

@@ -11,10 +11,10 @@ from typing import Any
 from forestcoll.errors import did_you_mean
 from forestcoll.lint.findings import At
 from forestcoll.lint.json_operands import (
+    DATA_WORDS,
     GROUPS,
-    OPERATIONS,
-    SEMAPHORE_OPS,
-    SYNCS,
+    SEMAPHORE_WORDS,
+    SYNC_WORDS,
     check_data,
     check_unused_data,
 )
@@ -24,7 +24,7 @@ from forestcoll.lint.json_values import Block, Plan
 from forestcoll.plans.onesided_rules import ALIGNMENT, MAX_BARRIERS, MAX_SEMAPHORES
 from forestcoll.targets import Target
 
-NAMES = (*OPERATIONS, *SYNCS, *SEMAPHORE_OPS, "nop", "barrier", "pipeline")
+NAMES = (*DATA_WORDS, *SYNC_WORDS, *SEMAPHORE_WORDS, "nop", "barrier", "pipeline")
 UNKNOWN = {"glre": "; the executor has the fused glres only"}
 
 
@@ -119,11 +119,11 @@ def _check_operation(op: dict[str, Any], scene: Scene) -> None:
         return
     _check_groups(op, scene)
     _check_unused(op, name, scene)
-    if name in OPERATIONS:
+    if name in DATA_WORDS:
         check_data(op, name, scene)
-    elif name in SYNCS:
+    elif name in SYNC_WORDS:
         _check_sync(op, name, scene)
-    elif name in SEMAPHORE_OPS:
+    elif name in SEMAPHORE_WORDS:
         _check_semaphores(op, name, scene)
     elif name == "barrier":
         _check_barrier(op, scene)

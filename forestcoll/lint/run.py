@@ -18,7 +18,17 @@ from forestcoll.lint.rules import RULES
 from forestcoll.plans import Format
 from forestcoll.plans.onesided_rules import body_of
 from forestcoll.plans.rules import OTHER_COLLECTIVES, check_header
-from forestcoll.program import Collective, Instruction, Op, Pipeline, Program, Step, ThreadBlock
+from forestcoll.program import (
+    PUTS,
+    WAITS,
+    Collective,
+    Instruction,
+    Op,
+    Pipeline,
+    Program,
+    Step,
+    ThreadBlock,
+)
 from forestcoll.targets import Target
 from forestcoll.verify.check import Verified, examine
 from forestcoll.verify.repeat import run_repeatedly
@@ -32,8 +42,8 @@ MOST_FAULTS = 1000  # of the run: the rest is more of the same
 SKIPPED = "data, deadlocks and races were not looked at, for the errors above"
 MEANINGS = frozenset(("RUN-WRONG-RESULT", "RUN-WRONG-SUM"))
 Place = Literal["in", "out", "both"]
-_WAITS = frozenset((Op.WAIT, Op.RELAXED_WAIT, Op.ACQUIRE))
-_SIGNALS = frozenset((Op.SIGNAL, Op.RELEASE, Op.PUT, Op.PUT_SIGNAL, Op.PUT_SIGNAL_FLUSH))
+_WAITS = WAITS | {Op.ACQUIRE}
+_SIGNALS = PUTS | {Op.SIGNAL, Op.RELEASE}
 _BARRIERS = frozenset((Op.NOP, Op.BARRIER))
 
 

@@ -9,11 +9,12 @@ from forestcoll.lint.findings import Findings
 from forestcoll.lint.xml_algo import CHANNELS, Head
 from forestcoll.lint.xml_text import Numbers, Tag
 from forestcoll.plans.fifo_rules import MAX_BLOCKS_PER_CHANNEL, MAX_CHILDREN, MAX_NODES
+from forestcoll.program import BY_XML, RECEIVES, SENDS
 from forestcoll.targets import Target
 
 MAX_BLOCKS = 1024  # of a rank, in msccl (msccl_struct.h:17-18)
-SENDING = frozenset(("s", "rcs", "rrs", "rrcs"))
-RECEIVING = frozenset(("r", "rcs", "rrs", "rrc", "rrcs"))
+SENDING = frozenset(word for word, op in BY_XML.items() if op in SENDS)
+RECEIVING = frozenset(word for word, op in BY_XML.items() if op in RECEIVES)
 
 
 @dataclass(slots=True)

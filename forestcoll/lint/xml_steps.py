@@ -12,13 +12,13 @@ from forestcoll.lint.xml_blocks import RECEIVING, SENDING, Block
 from forestcoll.lint.xml_text import Numbers, Tag
 from forestcoll.plans.fifo_rules import MAX_OFFSET
 from forestcoll.plans.msccl_scan import STEP_TYPES
+from forestcoll.program import BY_XML, FUSED, OPERATIONS
 from forestcoll.targets import Target
 
-READS_SRC = frozenset(("s", "rrs", "rrc", "rrcs", "cpy", "re"))
-WRITES_DST = frozenset(("r", "rcs", "rrc", "rrcs", "cpy", "re"))
+READS = frozenset(word for word, op in BY_XML.items() if OPERATIONS[op].src[1])
+WRITES = frozenset(word for word, op in BY_XML.items() if OPERATIONS[op].dst[1])
 # Which sides the loader looks at, and only at the offset (msccl_parser.cc 270-288).
 CHECKED = {"s": "s", "rrs": "s", "r": "d", "rcs": "d", "rrcs": "sd", "cpy": "sd", "re": "sd"}
-FUSED = frozenset(("rcs", "rrs", "rrc", "rrcs"))
 MAX_WAITED_FOR = 127
 KEYS = ("srcoff", "dstoff", "cnt", "depid", "deps", "hasdep", "s")
 
@@ -100,7 +100,7 @@ def _check_step(
             "XML-STEP-TYPE", f"type is {kind[:40]!r}{did_you_mean(kind[:40], STEP_TYPES)}", **at
         )
         return
-    if kind in FUSED and not target.fused:
+    if BY_XML.get(kind) in FUSED and not target.fused:
         out.add("RCCL-FUSED", f"{kind} is refused at the first call", **at)
     for key, peer, ops in (("send", block.send, SENDING), ("recv", block.recv, RECEIVING)):
         if kind in ops and peer == -1:
@@ -117,8 +117,8 @@ def _check_step(
         out.add("XML-COUNT", f"cnt is {count}", **at)
         count = None
     for side, used, letter, offset in (
-        ("src", kind in READS_SRC, step.srcbuf, step.srcoff),
-        ("dst", kind in WRITES_DST, step.dstbuf, step.dstoff),
+        ("src", kind in READS, step.srcbuf, step.srcoff),
+        ("dst", kind in WRITES, step.dstbuf, step.dstoff),
     ):
         if used and letter in ("i", "o", "s") and offset is not None:
             checked = side[0] in CHECKED.get(kind, "")

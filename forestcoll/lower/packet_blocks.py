@@ -232,7 +232,7 @@ def _in_order(jobs: Iterable[Job]) -> list[tuple[Job | None, Instruction]]:
 
 
 def _outputs(i: Instruction) -> list[Write]:
-    plain = i.op in PACKETS and bool(PACKETS[i.op].plain_out)
+    plain = i.op in PACKETS and bool(PACKETS[i.op].packet_dst)
     return [(ref, plain) for ref in (*i.src, *i.dst) if ref.buffer is Buffer.OUTPUT]
 
 

@@ -10,23 +10,20 @@ from itertools import pairwise
 
 from forestcoll.errors import PlanError
 from forestcoll.plans.rules import check_equal_counts, check_ref, place
-from forestcoll.program import Instruction, Op, Pipeline, Program, RankProgram, ThreadBlock
+from forestcoll.program import (
+    FUSED,
+    OPERATIONS,
+    RECEIVES,
+    SENDS,
+    Instruction,
+    Op,
+    Pipeline,
+    Program,
+    RankProgram,
+    ThreadBlock,
+)
 from forestcoll.targets import Target
 
-# (sources, destinations, receives, sends); `reduce` takes up to MAX_FUSED sources.
-SHAPES: dict[Op, tuple[int, int, bool, bool]] = {
-    Op.SEND: (1, 0, False, True),
-    Op.RECV: (0, 1, True, False),
-    Op.RECV_COPY_SEND: (0, 1, True, True),
-    Op.RECV_REDUCE_SEND: (1, 0, True, True),
-    Op.RECV_REDUCE_COPY: (1, 1, True, False),
-    Op.RECV_REDUCE_COPY_SEND: (1, 1, True, True),
-    Op.COPY: (1, 1, False, False),
-    Op.REDUCE: (1, 1, False, False),
-}
-FUSED_OPS = frozenset(
-    (Op.RECV_COPY_SEND, Op.RECV_REDUCE_SEND, Op.RECV_REDUCE_COPY, Op.RECV_REDUCE_COPY_SEND)
-)
 MAX_FUSED = 16  # sources of one device step made of `re` (MSCCL_MAX_REDUCE_FUSION)
 MAX_OFFSET = 2**15 - 1  # offsets are int16 on the device
 MAX_BLOCKS_PER_CHANNEL = 32  # thread blocks of one direction on one channel
@@ -88,19 +85,19 @@ def _check_step(
             f"{place(*at)}: a nop by itself has no place in a plan; put what it waits for into "
             f"`after` of the next step"
         )
-    shape = SHAPES.get(step.op)
-    if shape is None:
+    row = OPERATIONS[step.op]
+    if not row.xml:
         raise PlanError(f"{place(*at)}: {step.op} is a onesided operation; MSCCL XML has none")
-    sources, destinations, receives, sends = shape
+    sources, destinations = row.src[0], row.dst[0]
     most = MAX_FUSED if step.op is Op.REDUCE else sources
     if not sources <= len(step.src) <= most or len(step.dst) != destinations:
         raise PlanError(
             f"{place(*at)}: {step.op} needs {sources}{f' to {most}' if most > sources else ''} "
             f"sources and {destinations} destinations; it has {len(step.src)} and {len(step.dst)}"
         )
-    if receives and block.recv < 0:
+    if row.receives and block.recv < 0:
         raise PlanError(f"{place(*at)}: {step.op} receives, but the thread block has no recv peer")
-    if sends and block.send < 0:
+    if row.sends and block.send < 0:
         raise PlanError(f"{place(*at)}: {step.op} sends, but the thread block has no send peer")
     if step.channels or step.semaphores or step.ident or step.group or step.part != (0, 1):
         raise PlanError(f"{place(*at)}: {step.op} has fields that only onesided programs use")
@@ -199,7 +196,7 @@ def _check_block_limits(r: int, b: int, block: ThreadBlock, target: Target) -> N
             f"{target.name} holds {target.steps}: use fewer trees or more thread blocks"
         )
     for s, step in enumerate(steps):
-        if step.op in FUSED_OPS and not target.fused:
+        if step.op in FUSED and not target.fused:
             raise PlanError(
                 f"{place(r, b, s)}: {target.name} does not run {step.op}; lower the plan for it "
                 f"(only send, recv, copy and reduce)"
@@ -232,11 +229,10 @@ def _check_partners(program: Program) -> None:
             for step in block.steps:
                 if not isinstance(step, Instruction):
                     continue
-                _, _, receives, sends = SHAPES[step.op]
                 count = (step.src + step.dst)[0].count
-                if receives:
+                if step.op in RECEIVES:
                     received.setdefault((block.recv, r, block.channel), []).append(count)
-                if sends:
+                if step.op in SENDS:
                     sent.setdefault((r, block.send, block.channel), []).append(count)
     for link in sorted(sent.keys() | received.keys()):
         out, got = sent.get(link, []), received.get(link, [])

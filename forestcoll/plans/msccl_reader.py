@@ -26,6 +26,8 @@ from forestcoll.plans.rules import (
 )
 from forestcoll.program import (
     BY_PLAN_WORD,
+    BY_XML,
+    OPERATIONS,
     Collective,
     Instruction,
     Op,
@@ -36,20 +38,6 @@ from forestcoll.program import (
     ThreadBlock,
 )
 
-TYPES = {
-    "s": Op.SEND,
-    "r": Op.RECV,
-    "rcs": Op.RECV_COPY_SEND,
-    "rrs": Op.RECV_REDUCE_SEND,
-    "rrc": Op.RECV_REDUCE_COPY,
-    "rrcs": Op.RECV_REDUCE_COPY_SEND,
-    "cpy": Op.COPY,
-    "re": Op.REDUCE,
-}
-READS_SRC = frozenset((Op.SEND, Op.RECV_REDUCE_SEND, Op.RECV_REDUCE_COPY,
-                       Op.RECV_REDUCE_COPY_SEND, Op.COPY, Op.REDUCE))  # fmt: skip
-WRITES_DST = frozenset((Op.RECV, Op.RECV_COPY_SEND, Op.RECV_REDUCE_COPY,
-                        Op.RECV_REDUCE_COPY_SEND, Op.COPY, Op.REDUCE))  # fmt: skip
 # The last chunk that a step can reach: its offset has 16 bits, its count is at most 71.
 MAX_CHUNKS = MAX_OFFSET + 71
 STEPS_OF_CURRENT = 64
@@ -277,11 +265,11 @@ def _read_steps(r: int, b: int, block: Block, header: _Header, notes: Notes) -> 
 def _draft(
     step: Step, waits: list[tuple[int, int, int]], position: int, header: _Header, source: str
 ) -> _Draft:
-    op = TYPES[step.type]
+    op = BY_XML[step.type]
     if step.cnt < 1:
         raise PlanError(f"{source}:{step.line}: cnt=0 moves nothing; it must be at least 1")
-    src = [_ref(step, "src", header, source)] if op in READS_SRC else []
-    dst = (_ref(step, "dst", header, source),) if op in WRITES_DST else ()
+    src = [_ref(step, "src", header, source)] if OPERATIONS[op].src[1] else []
+    dst = (_ref(step, "dst", header, source),) if OPERATIONS[op].dst[1] else ()
     return _Draft(op, src, dst, waits, position, step.line, step.hasdep)
 
 

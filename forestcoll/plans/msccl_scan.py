@@ -16,9 +16,9 @@ from forestcoll.errors import PlanError, UnsupportedError, did_you_mean
 from forestcoll.input_limits import BLOCKS, INSTRUCTIONS, PLAN_DEPTH, RANKS
 from forestcoll.plans.msccl_text import as_xml
 from forestcoll.plans.rules import Notes
-from forestcoll.program import Buffer
+from forestcoll.program import BY_XML, Buffer
 
-STEP_TYPES = frozenset(("s", "r", "rcs", "rrs", "rrc", "rrcs", "cpy", "re", "nop"))
+STEP_TYPES = frozenset((*BY_XML, "nop"))
 MAX_ATTRIBUTES = 16  # a tag's attributes that the runtimes' parsers keep
 MAX_VALUE = 255  # and the bytes of a value
 _CHILD = {"algo": "gpu", "gpu": "tb", "tb": "step"}

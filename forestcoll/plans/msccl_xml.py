@@ -20,7 +20,15 @@ from forestcoll.plans.fifo_rules import (
     lines_of,
 )
 from forestcoll.plans.rules import check_header
-from forestcoll.program import Buffer, Instruction, Op, Program, RankProgram, Ref, ThreadBlock
+from forestcoll.program import (
+    OPERATIONS,
+    Buffer,
+    Instruction,
+    Program,
+    RankProgram,
+    Ref,
+    ThreadBlock,
+)
 from forestcoll.targets import Target
 
 # What the parser itself can hold; a target narrows it to what runs on its devices.
@@ -28,17 +36,6 @@ FORMAT_LIMITS: Final = Target("MSCCL XML", "msccl-xml", "fifo", 1024, 64, 32, 71
 MAX_NAME = 99  # bytes of the algo's name
 MAX_VALUE = 255  # bytes of any attribute value: the parsers' buffers, which they do not guard
 _NO_CHARS: Final = frozenset((0xFFFE, 0xFFFF))  # the two that XML 1.0 forbids beside controls
-
-TYPE_WORDS: Final = {
-    Op.SEND: "s",
-    Op.RECV: "r",
-    Op.RECV_COPY_SEND: "rcs",
-    Op.RECV_REDUCE_SEND: "rrs",
-    Op.RECV_REDUCE_COPY: "rrc",
-    Op.RECV_REDUCE_COPY_SEND: "rrcs",
-    Op.COPY: "cpy",
-    Op.REDUCE: "re",
-}
 
 __all__ = ["FORMAT_LIMITS", "MAX_FUSED", "dumps", "loads"]
 
@@ -135,7 +132,7 @@ def _step(
     for wait in waits[:-1]:
         yield _line(number, "nop", idle, idle, wait, False)
         number += 1
-    word = TYPE_WORDS[step.op]
+    word = OPERATIONS[step.op].xml
     first_wait = waits[-1] if waits else (-1, -1)
     for source in step.src or step.dst:
         # A side that the operation does not use repeats the other one: always a legal place.

@@ -15,11 +15,9 @@ from itertools import groupby
 from typing import Any, Final
 
 from forestcoll.errors import PlanError
-from forestcoll.plans import mscclpp_reader, packet_rules, switch_rules
+from forestcoll.plans import mscclpp_reader, switch_rules
 from forestcoll.plans.onesided_rules import (
     ALIGNMENT,
-    SHAPES,
-    SYNCS,
     check_limits,
     check_structure,
     kind_of,
@@ -28,7 +26,10 @@ from forestcoll.plans.onesided_rules import (
 )
 from forestcoll.plans.rules import check_header
 from forestcoll.program import (
-    PUTS,
+    DATA,
+    OPERATIONS,
+    SPREADS,
+    SYNCS,
     Buffer,
     Instruction,
     Op,
@@ -49,27 +50,6 @@ FORMAT_LIMITS: Final = Target(
 THREADS = 1024  # threads of a thread block
 WIDTH = 100  # of a line; what does not fit is broken up
 
-OP_WORDS: Final = {
-    Op.NOP: "nop",
-    Op.COPY: "copy",
-    Op.REDUCE_TO: "re",
-    Op.PUT: "put",
-    Op.PUT_SIGNAL: "pws",
-    Op.PUT_SIGNAL_FLUSH: "pwsf",
-    Op.GET: "get",
-    Op.READ_REDUCE: "rre",
-    Op.READ_REDUCE_PUT: "rres",
-    Op.REDUCE_PUT: "res",
-    Op.SIGNAL: "signal",
-    Op.WAIT: "wait",
-    Op.RELAXED_SIGNAL: "rlxsignal",
-    Op.RELAXED_WAIT: "rlxwait",
-    Op.BARRIER: "barrier",
-    Op.ACQUIRE: "sem_acquire",
-    Op.RELEASE: "sem_release",
-    **packet_rules.WORDS,
-    **switch_rules.WORDS,
-}
 _KINDS = ("memory", "port")
 _BUFFERS = (Buffer.INPUT, Buffer.OUTPUT, Buffer.SCRATCH)
 
@@ -299,9 +279,9 @@ class _Writer:
     def operation(self, step: Instruction) -> dict[str, Any] | Line:
         kind = kind_of(self.block, step)
         ids = tuple([self.own_ids[c] for c in step.channels])
-        if step.op not in SHAPES:
+        if step.op not in DATA:
             return _synchronisation(step.op, kind, ids, step.semaphores, step.ident, step.group)
-        out: dict[str, Any] = {"name": OP_WORDS[step.op]}
+        out: dict[str, Any] = {"name": OPERATIONS[step.op].json}
         if step.switches:
             return out | self.switched(step)
         if any(ref.rank is not None for ref in step.src + step.dst):
@@ -309,7 +289,7 @@ class _Writer:
         if ids:
             out["channel_ids"] = Line(list(ids))
         # The kernel takes the i-th source for the i-th destination and never repeats one.
-        puts = step.op in PUTS or step.op is Op.PUT_PACKETS
+        puts = step.op in SPREADS
         repeat = len(step.dst) if puts and len(step.src) == 1 else 1
         out["src_buff"] = self.operands(step.src * repeat, kind)
         out["dst_buff"] = self.operands(step.dst, kind)
@@ -355,7 +335,7 @@ def _synchronisation(
     op: Op, kind: str, ids: tuple[int, ...], semaphores: tuple[int, ...], ident: int, group: int
 ) -> Line:
     """An operation without operands: there are few different ones, and many of each."""
-    out: dict[str, Any] = {"name": OP_WORDS[op]}
+    out: dict[str, Any] = {"name": OPERATIONS[op].json}
     if op in SYNCS:
         out["channel_type"] = kind
     if ids:

@@ -12,12 +12,10 @@ from typing import Literal, cast
 from forestcoll.errors import PlanError, UnsupportedError, did_you_mean
 from forestcoll.input_limits import BLOCKS, CHUNKS, INSTRUCTIONS, RANKS
 from forestcoll.plans import mscclpp_header as header
-from forestcoll.plans import packet_rules, switch_rules
 from forestcoll.plans.json_text import List, Object, parse
 from forestcoll.plans.onesided_rules import (
     ALIGNMENT,
     MAX_INDEX,
-    SHAPES,
     body_of,
     check_limits,
     check_structure,
@@ -29,9 +27,11 @@ from forestcoll.plans.rules import (
     check_header,
 )
 from forestcoll.program import (
+    BY_JSON,
+    DATA,
     FABRIC,
     PACKETS,
-    PUTS,
+    SPREADS,
     Buffer,
     Channel,
     Collective,
@@ -49,28 +49,6 @@ from forestcoll.targets import MSCCLPP
 
 _TOP = 2**31 - 1
 
-OPS = {
-    "nop": Op.NOP,
-    "copy": Op.COPY,
-    "re": Op.REDUCE_TO,
-    "put": Op.PUT,
-    "pws": Op.PUT_SIGNAL,
-    "pwsf": Op.PUT_SIGNAL_FLUSH,
-    "get": Op.GET,
-    "rre": Op.READ_REDUCE,
-    "rres": Op.READ_REDUCE_PUT,
-    "res": Op.REDUCE_PUT,
-    "signal": Op.SIGNAL,
-    "wait": Op.WAIT,
-    "rlxsignal": Op.RELAXED_SIGNAL,
-    "rlxwait": Op.RELAXED_WAIT,
-    "flush": Op.FLUSH,
-    "barrier": Op.BARRIER,
-    "sem_acquire": Op.ACQUIRE,
-    "sem_release": Op.RELEASE,
-    **{word: op for op, word in packet_rules.WORDS.items()},
-    **{word: op for op, word in switch_rules.WORDS.items()},
-}
 UNSUPPORTED = {
     "gstorepkt": "a multicast of packets by an NVLS switch",
     "glre": "a reduction in an NVLS switch (the runtime does not know it either)",
@@ -355,10 +333,10 @@ def _read_operation(reader: _Reader, block: _Block, entry: Object) -> Instructio
         raise UnsupportedError(
             f"{entry.source}: {entry.where}: {word!r} ({UNSUPPORTED[word]}) is not supported"
         )
-    if word not in OPS:
-        hint = did_you_mean(word[:40], [*OPS, "pipeline"])
+    if word not in BY_JSON:
+        hint = did_you_mean(word[:40], [*BY_JSON, "pipeline"])
         raise entry.fail(f"operation {word[:40]!r} does not exist{hint}")
-    op = OPS[word]
+    op = BY_JSON[word]
     if op is Op.NOP and len(entry) == 1:  # by far the most frequent
         return _plain(reader, op)
     kind = _kind(entry, "channel_type") if entry.has("channel_type") else "none"
@@ -435,7 +413,7 @@ def _read_operands(
         else ()
         for key in ("src_buff", "dst_buff")
     )
-    if op in PUTS or op is Op.PUT_PACKETS:
+    if op in SPREADS:
         if kind == "none":
             raise entry.fail("a put without channel_type; the runtime would do nothing")
         if len(src) != len(dst):
@@ -450,7 +428,7 @@ def _read_operands(
         reader.notes.add(text, "get")
     if op is Op.FLUSH:
         reader.notes.add(f"{entry.where}: flush does nothing in the runtime", "flush")
-    if op not in SHAPES and (src or dst):
+    if op not in DATA and (src or dst):
         raise entry.fail(f"{entry.text('name')!r} has no buffers, but src_buff or dst_buff")
     return src, dst
 

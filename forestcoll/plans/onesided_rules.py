@@ -7,16 +7,19 @@ are those of microsoft/mscclpp (execution_common.hpp, execution_kernel.hpp, exec
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from forestcoll.errors import PlanError
 from forestcoll.plans.packet_rules import check_packet, check_protocol
 from forestcoll.plans.rules import check_equal_counts, check_ref, place
 from forestcoll.plans.switch_rules import check_block, check_groups, check_number, check_switched
 from forestcoll.program import (
-    FABRIC,
+    CHANNELLED,
+    DATA,
+    OPERATIONS,
     PACKETS,
     PUTS,
+    SEMAPHORES,
+    SYNCS,
     Instruction,
     Op,
     Pipeline,
@@ -36,45 +39,6 @@ MAX_INDEX = 1023  # parallel channels of one kind between two ranks
 ALIGNMENT = 16  # bytes; chunks and slices are multiples of it
 
 At = tuple[int, int, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """Operands of a data operation: numbers, and from which one on they lie on other ranks."""
-
-    sources: tuple[int, int]
-    destinations: tuple[int, int]
-    remote_src: int = MAX_REFS
-    remote_dst: int = MAX_REFS
-
-
-SHAPES: dict[Op, Shape] = {
-    Op.COPY: Shape((1, 1), (1, 1)),
-    Op.REDUCE_TO: Shape((1, MAX_REFS), (1, 1)),
-    Op.PUT: Shape((1, MAX_REFS), (1, MAX_REFS), remote_dst=0),
-    Op.PUT_SIGNAL: Shape((1, MAX_REFS), (1, MAX_REFS), remote_dst=0),
-    Op.PUT_SIGNAL_FLUSH: Shape((1, MAX_REFS), (1, MAX_REFS), remote_dst=0),
-    Op.GET: Shape((1, MAX_REFS), (1, MAX_REFS), remote_src=0),
-    Op.READ_REDUCE: Shape((2, MAX_REFS), (1, 1), remote_src=1),
-    Op.READ_REDUCE_PUT: Shape((2, MAX_REFS), (2, MAX_REFS), remote_src=1, remote_dst=1),
-    Op.REDUCE_PUT: Shape((1, MAX_REFS), (2, MAX_REFS), remote_dst=1),
-    Op.PUT_PACKETS: Shape((1, MAX_REFS), (1, MAX_REFS), remote_dst=0),
-    Op.FORWARD_PACKETS: Shape((1, 1), (1, MAX_REFS), remote_dst=0),
-    Op.COPY_PACKETS: Shape((1, 1), (1, 1)),
-    Op.UNPACK: Shape((1, 1), (1, 1)),
-    Op.REDUCE_PACKETS: Shape((2, MAX_REFS), (1, 1)),
-    Op.REDUCE_PUT_PACKETS: Shape((2, MAX_REFS), (2, MAX_REFS), remote_dst=1),
-    Op.REDUCE_COPY_PACKETS: Shape((2, MAX_REFS), (2, 2)),
-    Op.REDUCE_COPY_PUT_PACKETS: Shape((2, MAX_REFS), (3, MAX_REFS), remote_dst=2),
-    Op.FABRIC_STORE: Shape((1, 1), (1, 1)),
-    Op.FABRIC_REDUCE_STORE: Shape((1, 1), (1, 1)),
-}
-LOCAL = (
-    frozenset((Op.COPY, Op.REDUCE_TO)) | FABRIC | {op for op, s in PACKETS.items() if not s.peers}
-)
-SYNCS = frozenset((Op.SIGNAL, Op.WAIT, Op.RELAXED_SIGNAL, Op.RELAXED_WAIT, Op.FLUSH))
-SEMAPHORE_OPS = frozenset((Op.ACQUIRE, Op.RELEASE))
-PLAIN = frozenset((Op.NOP, Op.BARRIER)) | SYNCS | SEMAPHORE_OPS
 
 
 def body_of(step: Step) -> tuple[Instruction, ...]:
@@ -143,7 +107,7 @@ def _check_pipeline(step: Pipeline, at: At) -> None:
             f"{place(*at)}: a pipeline unit of {step.unit_bytes} bytes; it must be 1 to 2^32 - 1"
         )
     for instruction in step.body:
-        if instruction.op not in SHAPES:
+        if instruction.op not in DATA:
             continue
         if instruction.op in PACKETS:
             raise PlanError(
@@ -166,13 +130,12 @@ def _check_operation(
         raise PlanError(
             f"{place(*at)}: `after` belongs to fifo programs; use semaphores or a barrier"
         )
-    shape = SHAPES.get(step.op)
-    if shape is None and step.op not in PLAIN:
+    if not OPERATIONS[step.op].json:
         raise PlanError(f"{place(*at)}: {step.op} is a fifo operation; MSCCL++ JSON has none")
     _check_unused(step, at)
     _check_channels(block, step, at)
-    if shape is not None:
-        _check_operands(program, step, shape, at)
+    if step.op in DATA:
+        _check_operands(program, step, at)
         if step.op in PUTS:
             _check_put(block, step, at)
         check_packet(program, block, step, at)
@@ -191,11 +154,11 @@ def _check_operation(
 
 def _check_unused(step: Instruction, at: At) -> None:
     """The runtime keeps groups of fields in the same bytes: an operation may only use its own."""
-    data, sync = step.op in SHAPES, step.op in SYNCS
+    data, sync = step.op in DATA, step.op in SYNCS
     for field, given, allowed in (
         ("src and dst", step.src or step.dst, data),
-        ("channels", step.channels, (data and step.op not in LOCAL) or sync),
-        ("semaphores", step.semaphores, step.op in SEMAPHORE_OPS),
+        ("channels", step.channels, (data and step.op in CHANNELLED) or sync),
+        ("semaphores", step.semaphores, step.op in SEMAPHORES),
         ("ident and group", step.ident or step.group, step.op is Op.BARRIER),
         ("part", step.part != (0, 1), data),
     ):
@@ -203,7 +166,7 @@ def _check_unused(step: Instruction, at: At) -> None:
             raise PlanError(f"{place(*at)}: {step.op} has no {field}")
     if sync and not step.channels:
         raise PlanError(f"{place(*at)}: {step.op} without a channel")
-    if step.op in SEMAPHORE_OPS and not step.semaphores:
+    if step.op in SEMAPHORES and not step.semaphores:
         raise PlanError(f"{place(*at)}: {step.op} without a semaphore")
     index, size = step.part
     if not 0 <= index < size < 2**31:
@@ -219,16 +182,18 @@ def _check_channels(block: ThreadBlock, step: Instruction, at: At) -> None:
     kinds = {block.channels[c].kind for c in step.channels}
     if len(kinds) > 1:
         raise PlanError(f"{place(*at)}: {step.op} mixes memory and port channels; make it two")
-    ports = step.op in PUTS or step.op in (Op.PUT_PACKETS, Op.FORWARD_PACKETS)
-    if step.op in SHAPES and not ports and "port" in kinds:
+    if step.op in DATA and "port" in kinds and "port" not in OPERATIONS[step.op].kinds:
         raise PlanError(f"{place(*at)}: {step.op} works over memory channels only, not port ones")
 
 
-def _check_operands(program: Program, step: Instruction, shape: Shape, at: At) -> None:
+def _check_operands(program: Program, step: Instruction, at: At) -> None:
+    row = OPERATIONS[step.op]
+    most = 1 if step.op is Op.COPY else MAX_REFS
     for what, refs, (low, high), remote in (
-        ("sources", step.src, shape.sources, shape.remote_src),
-        ("destinations", step.dst, shape.destinations, shape.remote_dst),
+        ("sources", step.src, row.src, row.remote_src),
+        ("destinations", step.dst, row.dst, row.remote_dst),
     ):
+        high = min(high, most)
         if not low <= len(refs) <= high:
             numbers = f"{low}" if low == high else f"{low} to {high}"
             raise PlanError(f"{place(*at)}: {step.op} has {len(refs)} {what}; it needs {numbers}")

@@ -7,22 +7,10 @@ operations, execution_plan.cc and executor.cc for scratch).
 
 from __future__ import annotations
 
-from typing import Final
-
 from forestcoll.errors import PlanError
 from forestcoll.plans.rules import BUFFER_WORDS, place
 from forestcoll.program import PACKETS, Buffer, Instruction, Op, Program, Ref, ThreadBlock
 
-WORDS: Final = {
-    Op.PUT_PACKETS: "ppkt",
-    Op.FORWARD_PACKETS: "rppkt",
-    Op.COPY_PACKETS: "cpkt",
-    Op.UNPACK: "upkt",
-    Op.REDUCE_PACKETS: "repkt",
-    Op.REDUCE_PUT_PACKETS: "respkt",
-    Op.REDUCE_COPY_PACKETS: "recpkt",
-    Op.REDUCE_COPY_PUT_PACKETS: "recspkt",
-}
 HALF_CHUNKS = 8
 """Chunks of scratch come in eights where scratch has two halves.
 
@@ -36,7 +24,7 @@ At = tuple[int, int, int]
 def packet_operands(step: Instruction) -> tuple[Ref, ...]:
     """The operands of an operation that are packets."""
     shape = PACKETS.get(step.op)
-    return () if shape is None else step.src[shape.packets_in :] + step.dst[shape.plain_out :]
+    return () if shape is None else step.src[shape.packet_src :] + step.dst[shape.packet_dst :]
 
 
 def check_packet(program: Program, block: ThreadBlock, step: Instruction, at: At) -> None:
@@ -60,9 +48,9 @@ def check_packet(program: Program, block: ThreadBlock, step: Instruction, at: At
                 f"{place(*at)}: packets of {step.op} in the {BUFFER_WORDS[ref.buffer]} buffer; "
                 f"they are twice as long as their data and lie in scratch"
             )
-    if not shape.peers:
+    if not shape.remote:
         return
-    peers = [ref.rank for ref in step.dst[shape.own_out :]]
+    peers = [ref.rank for ref in step.dst[shape.remote_dst :]]
     if step.channels and [block.channels[c].peer for c in step.channels] != peers:
         raise PlanError(
             f"{place(*at)}: {step.op} to ranks {peers} over channels to ranks "
@@ -100,7 +88,7 @@ def _check_scratch(step: Instruction, at: At) -> None:
     shape = PACKETS.get(step.op)
     refs = (*step.src, *step.dst)
     if shape is not None:
-        refs = (*step.src[: shape.packets_in], *step.dst[: shape.plain_out])
+        refs = (*step.src[: shape.packet_src], *step.dst[: shape.packet_dst])
     if any(ref.buffer is Buffer.SCRATCH for ref in refs):
         raise PlanError(
             f"{place(*at)}: {step.op} has plain data in scratch, which holds packets in a plan of "

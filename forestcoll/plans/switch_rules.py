@@ -7,13 +7,17 @@ execution_kernel.hpp).
 
 from __future__ import annotations
 
-from typing import Final
-
 from forestcoll.errors import PlanError
 from forestcoll.plans.rules import BUFFER_WORDS, check_ref, place
-from forestcoll.program import Instruction, Op, Program, RankProgram, Switch, ThreadBlock
+from forestcoll.program import (
+    OPERATIONS,
+    Instruction,
+    Program,
+    RankProgram,
+    Switch,
+    ThreadBlock,
+)
 
-WORDS: Final = {Op.FABRIC_STORE: "gstore", Op.FABRIC_REDUCE_STORE: "glres"}
 MAX_SWITCHES = 16
 """Switch channels of a thread block."""
 
@@ -57,7 +61,7 @@ def check_groups(program: Program) -> None:
 
 def check_switched(program: Program, block: ThreadBlock, step: Instruction, at: At) -> None:
     """PlanError unless the operation's switches are there and lead to the buffers it names."""
-    needs = {Op.FABRIC_STORE: 1, Op.FABRIC_REDUCE_STORE: 2}.get(step.op, 0)
+    needs = OPERATIONS[step.op].switches
     if len(step.switches) != needs:
         raise PlanError(
             f"{place(*at)}: {step.op} goes through {len(step.switches)} switches; it needs {needs}"

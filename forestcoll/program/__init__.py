@@ -1,21 +1,44 @@
 """The middle of the house: what a plan does on every rank, whatever wrote it and whatever runs it.
 
 collective  what each collective is
+ops         what each operation is
 program     programs: ranks, thread blocks, instructions
 """
 
 from __future__ import annotations
 
 from forestcoll.program.collective import BY_PLAN_WORD, EVERYONE, Collective, Phase
-from forestcoll.program.program import (
+from forestcoll.program.ops import (
+    ADDS,
+    BY_JSON,
+    BY_XML,
+    CHANNELLED,
+    DATA,
     FABRIC,
+    FUSED,
+    MANY,
+    OPERATIONS,
     PACKETS,
+    PAIRS,
+    PLAIN_MOVES,
     PUTS,
+    RECEIVES,
+    SEMAPHORES,
+    SENDS,
+    SIGNALS,
+    SPREADS,
+    STYLES,
+    SYNCS,
+    WAITS,
+    Kind,
+    Op,
+    Operation,
+    those,
+)
+from forestcoll.program.program import (
     Buffer,
     Channel,
     Instruction,
-    Op,
-    PacketShape,
     Pipeline,
     Program,
     Protocol,
@@ -28,17 +51,36 @@ from forestcoll.program.program import (
 )
 
 __all__ = [
+    "ADDS",
+    "BY_JSON",
     "BY_PLAN_WORD",
+    "BY_XML",
+    "CHANNELLED",
+    "DATA",
     "EVERYONE",
     "FABRIC",
+    "FUSED",
+    "MANY",
+    "OPERATIONS",
     "PACKETS",
+    "PAIRS",
+    "PLAIN_MOVES",
     "PUTS",
+    "RECEIVES",
+    "SEMAPHORES",
+    "SENDS",
+    "SIGNALS",
+    "SPREADS",
+    "STYLES",
+    "SYNCS",
+    "WAITS",
     "Buffer",
     "Channel",
     "Collective",
     "Instruction",
+    "Kind",
     "Op",
-    "PacketShape",
+    "Operation",
     "Phase",
     "Pipeline",
     "Program",
@@ -49,4 +91,5 @@ __all__ = [
     "Style",
     "Switch",
     "ThreadBlock",
+    "those",
 ]

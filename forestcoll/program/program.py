@@ -19,9 +19,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Final, Literal
+from typing import Literal
 
 from forestcoll.program.collective import Collective
+from forestcoll.program.ops import FABRIC, OPERATIONS, PUTS, Kind, Op
 
 Style = Literal["fifo", "onesided"]
 Protocol = Literal["Simple", "LL", "LL128"]
@@ -33,114 +34,6 @@ class Buffer(StrEnum):
     INPUT = "i"
     OUTPUT = "o"
     SCRATCH = "s"
-
-
-class Op(StrEnum):
-    """Instructions. `src` and `dst` are tuples of `Ref`; (R) marks operands that may be remote.
-
-    local          nop                       nothing (fifo: carries dependencies; onesided:
-                                             barrier of the block's threads)
-                   copy      src -> dst
-                   reduce    dst[0] = dst[0] op src[0] op src[1] ...              (fifo: MSCCL `re`)
-                   reduce_to dst[0] = src[0] op src[1] op ...             (onesided: MSCCL++ `re`)
-    fifo           send      src -> connection
-                   recv      connection -> dst
-                   recv_copy_send         (rcs)  connection -> dst, and forward
-                   recv_reduce_send       (rrs)  connection op src -> forward only
-                   recv_reduce_copy       (rrc)  connection op src -> dst
-                   recv_reduce_copy_send  (rrcs) connection op src -> dst, and forward
-    onesided       put              src[0] -> every dst (R); or src[i] -> dst[i], equal counts
-                   put_signal       as put, then signal on the same channels      (MSCCL++ `pws`)
-                   put_signal_flush as put_signal, and wait until the source may be reused (`pwsf`)
-                   get              src[i] (R) -> dst[i]
-                   read_reduce      dst[0] = src[0] op src[1..] (R)                (MSCCL++ `rre`)
-                   read_reduce_put  as read_reduce, and result -> dst[1..] (R)     (MSCCL++ `rres`)
-                   reduce_put       dst[0] = src[0] op src[1..] local; result -> dst[1..] (R) `res`
-                   signal, wait     on each of `channels`
-                   relaxed_signal, relaxed_wait   the same without ordering data (handshakes)
-                   flush            wait until earlier puts have left
-                   barrier          among `group` thread blocks of the rank, barrier id `ident`
-                   acquire, release `semaphores` of the rank (MSCCL++ sem_acquire, sem_release)
-    packets        (onesided, protocol LL) a packet carries data and the launch's number; whoever
-                   reads one waits until it bears the number of its own launch. Packets lie in
-                   scratch, and nothing else does. (P) marks operands that are packets.
-                   put_packets      src[i] -> dst[i] (R, P)                        (MSCCL++ `ppkt`)
-                   forward_packets  src[0] (P) -> every dst (R, P)                         `rppkt`
-                   copy_packets     src[0] -> dst[0] (P)                                   `cpkt`
-                   unpack           src[0] (P) -> dst[0]                                   `upkt`
-                   reduce_packets   dst[0] = src[0] op src[1] (P) op ...                   `repkt`
-                   reduce_put_packets       the same, and result -> dst[1..] (R, P)        `respkt`
-                   reduce_copy_packets      the same, and result -> dst[1] (P)             `recpkt`
-                   reduce_copy_put_packets  the same, and result -> dst[2..] (R, P)        `recspkt`
-    switches       (onesided) an operand on one of `switches` is that part of the buffer of every
-                   rank of its group at once; the switch copies or adds (NVLS)
-                   fabric_store         src[0] -> dst[0] on switches[0]           (MSCCL++ `gstore`)
-                   fabric_reduce_store  dst[0] on switches[1] = sum of src[0] on switches[0] `glres`
-    """
-
-    NOP = "nop"
-    COPY = "copy"
-    REDUCE = "reduce"
-    REDUCE_TO = "reduce_to"
-    SEND = "send"
-    RECV = "recv"
-    RECV_COPY_SEND = "recv_copy_send"
-    RECV_REDUCE_SEND = "recv_reduce_send"
-    RECV_REDUCE_COPY = "recv_reduce_copy"
-    RECV_REDUCE_COPY_SEND = "recv_reduce_copy_send"
-    PUT = "put"
-    PUT_SIGNAL = "put_signal"
-    PUT_SIGNAL_FLUSH = "put_signal_flush"
-    GET = "get"
-    READ_REDUCE = "read_reduce"
-    READ_REDUCE_PUT = "read_reduce_put"
-    REDUCE_PUT = "reduce_put"
-    SIGNAL = "signal"
-    WAIT = "wait"
-    RELAXED_SIGNAL = "relaxed_signal"
-    RELAXED_WAIT = "relaxed_wait"
-    FLUSH = "flush"
-    BARRIER = "barrier"
-    ACQUIRE = "acquire"
-    RELEASE = "release"
-    PUT_PACKETS = "put_packets"
-    FORWARD_PACKETS = "forward_packets"
-    COPY_PACKETS = "copy_packets"
-    UNPACK = "unpack"
-    REDUCE_PACKETS = "reduce_packets"
-    REDUCE_PUT_PACKETS = "reduce_put_packets"
-    REDUCE_COPY_PACKETS = "reduce_copy_packets"
-    REDUCE_COPY_PUT_PACKETS = "reduce_copy_put_packets"
-    FABRIC_STORE = "fabric_store"
-    FABRIC_REDUCE_STORE = "fabric_reduce_store"
-
-
-@dataclass(frozen=True, slots=True)
-class PacketShape:
-    """Which operands of a packet operation are what.
-
-    Sources from `packets_in` on are packets in own scratch, the first ones plain. Destinations
-    before `plain_out` are plain and local, those before `own_out` packets in own scratch, the rest
-    (`peers`: there are some) packets in scratch of peers.
-    """
-
-    packets_in: int
-    plain_out: int
-    own_out: int
-    peers: bool = False
-    many: bool = False  # may have more than one source
-
-
-PACKETS: Final = {
-    Op.PUT_PACKETS: PacketShape(2**31, 0, 0, peers=True, many=True),
-    Op.FORWARD_PACKETS: PacketShape(0, 0, 0, peers=True),
-    Op.COPY_PACKETS: PacketShape(2**31, 0, 1),
-    Op.UNPACK: PacketShape(0, 1, 1),
-    Op.REDUCE_PACKETS: PacketShape(1, 1, 1, many=True),
-    Op.REDUCE_PUT_PACKETS: PacketShape(1, 1, 1, peers=True, many=True),
-    Op.REDUCE_COPY_PACKETS: PacketShape(1, 1, 2, many=True),
-    Op.REDUCE_COPY_PUT_PACKETS: PacketShape(1, 1, 2, peers=True, many=True),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +87,7 @@ class Channel:
     """
 
     peer: int
-    kind: Literal["memory", "port"]
+    kind: Kind
     index: int
 
 
@@ -232,7 +125,7 @@ class ThreadBlock:
         behind = [
             self._behind(rank, s, ref) for s, ref in zip(i.switches, _switched(i), strict=True)
         ]
-        if i.op is Op.FABRIC_REDUCE_STORE:
+        if OPERATIONS[i.op].switched == "both":
             return behind[0], behind[1]
         return i.src, behind[0]
 
@@ -253,20 +146,12 @@ class ThreadBlock:
 
 def _switched(i: Instruction) -> tuple[Ref, ...]:
     """The operands on switches, in the order of `i.switches`."""
-    return (*i.src, *i.dst) if i.op is Op.FABRIC_REDUCE_STORE else i.dst
+    return (*i.src, *i.dst) if OPERATIONS[i.op].switched == "both" else i.dst
 
 
 def _some(numbers: list[int]) -> str:
     listed = ", ".join(map(str, numbers[:8]))
     return f"{listed} and {len(numbers) - 8} more" if len(numbers) > 8 else listed
-
-
-FABRIC: Final = frozenset({Op.FABRIC_STORE, Op.FABRIC_REDUCE_STORE})
-"""Operations through switches that copy and add."""
-
-
-PUTS: Final = frozenset({Op.PUT, Op.PUT_SIGNAL, Op.PUT_SIGNAL_FLUSH})
-"""Operations that write plain data into peers' buffers, over memory or through a port."""
 
 
 @dataclass(frozen=True, slots=True)

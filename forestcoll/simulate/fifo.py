@@ -17,20 +17,23 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
-from forestcoll.program import Instruction, Op, Pipeline, Program, Protocol, ThreadBlock
+from forestcoll.program import (
+    ADDS,
+    RECEIVES,
+    SENDS,
+    Instruction,
+    Op,
+    Pipeline,
+    Program,
+    Protocol,
+    ThreadBlock,
+)
 from forestcoll.simulate.code import MOVE, Coder, Origin, Size, Thread
 from forestcoll.targets import message_slots
 
 WIRE: Final[dict[Protocol, float]] = {"Simple": 1.0, "LL": 2.0, "LL128": 16 / 15}
 """Bytes on a link for each byte of data: the rest is flags."""
 
-RECEIVES = frozenset({Op.RECV, Op.RECV_REDUCE_COPY}) | {
-    Op.RECV_COPY_SEND,
-    Op.RECV_REDUCE_SEND,
-    Op.RECV_REDUCE_COPY_SEND,
-}
-SENDS = frozenset({Op.SEND, Op.RECV_COPY_SEND, Op.RECV_REDUCE_SEND, Op.RECV_REDUCE_COPY_SEND})
-SUMS = frozenset({Op.REDUCE, Op.RECV_REDUCE_SEND, Op.RECV_REDUCE_COPY, Op.RECV_REDUCE_COPY_SEND})
 
 Connection = tuple[int, int, int]  # sender, receiver, channel
 
@@ -133,14 +136,14 @@ class FifoCoder:
 
     def _local(self, thread: Thread, step: Instruction) -> None:
         size = self.slices.size.times(sum(ref.count for ref in step.src))
-        time = self.options.sum_time if step.op in SUMS else self.options.copy_time
+        time = self.options.sum_time if step.op in ADDS else self.options.copy_time
         thread.delay(time(size.full), time(size.last))
 
     def _message(self, thread: Thread, rank: int, block: ThreadBlock, step: Instruction) -> None:
         into = self._queue(block.recv, rank, block.channel) if step.op in RECEIVES else None
         out = self._queue(rank, block.send, block.channel) if step.op in SENDS else None
         count = (*step.src, *step.dst)[0].count
-        time = self.options.sum_time if step.op in SUMS else self.options.copy_time
+        time = self.options.sum_time if step.op in ADDS else self.options.copy_time
         for first in range(0, count, self.slices.chunks):
             chunks = min(self.slices.chunks, count - first)
             size = self.slices.size.times(chunks / self.parts)

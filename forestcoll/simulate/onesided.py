@@ -16,6 +16,10 @@ from fractions import Fraction
 from forestcoll.program import (
     FABRIC,
     PACKETS,
+    PUTS,
+    SIGNALS,
+    SYNCS,
+    WAITS,
     Channel,
     Instruction,
     Op,
@@ -23,6 +27,7 @@ from forestcoll.program import (
     Program,
     Ref,
     ThreadBlock,
+    those,
 )
 from forestcoll.simulate.code import FETCH, MOVE, START, Coder, Origin, Size, Thread
 from forestcoll.simulate.fabric import Stages, Way
@@ -31,10 +36,8 @@ PACKET = 2.0
 """Bytes on a link for each byte of data in packets: the rest is flags."""
 
 End = tuple[int, int, str, int]  # rank, peer, kind, index of a channel
-_PUTS = frozenset({Op.PUT, Op.PUT_SIGNAL, Op.PUT_SIGNAL_FLUSH})
-_SIGNALS = frozenset({Op.SIGNAL, Op.RELAXED_SIGNAL})
-_WAITS = frozenset({Op.WAIT, Op.RELAXED_WAIT})
-_READS = frozenset({Op.READ_REDUCE, Op.READ_REDUCE_PUT, Op.REDUCE_PUT})
+_SIGNALS = SIGNALS & SYNCS
+_READS = those(lambda row: row.remote and row.adds and not row.packets)
 
 
 class _Port:
@@ -82,7 +85,7 @@ class OnesidedCoder:
             if shape is None:
                 continue
             found = []
-            for ref in i.dst[shape.plain_out :]:
+            for ref in i.dst[shape.packet_dst :]:
                 counter = self.coder.counter()
                 found.append(counter)
                 owner = rank if ref.rank is None else ref.rank
@@ -149,10 +152,10 @@ class _Writer:
         if op in _SIGNALS:
             for c in i.channels:
                 self._signal(c)
-        elif op in _WAITS:
+        elif op in WAITS:
             for c in i.channels:
                 thread.take(self.all.signals(self.rank, self.block.channels[c]))
-        elif op in _PUTS:
+        elif op in PUTS:
             self._put(i)
         elif op is Op.FLUSH:
             for c in i.channels or tuple(self._ports):
@@ -255,12 +258,12 @@ class _Writer:
 
     def _packet(self, place: int, i: Instruction) -> None:
         shape = PACKETS[i.op]
-        for ref in i.src[shape.packets_in :]:
+        for ref in i.src[shape.packet_src :]:
             for counter in self.all.awaited(self.rank, ref):
                 self.thread.reach(counter, 1, 0)
         self._local(i, i.src, sums=len(i.src) > 1 and i.op is not Op.PUT_PACKETS)
         told = self.all.written(self.rank, self.number, place)
-        for counter, ref in zip(told, i.dst[shape.plain_out :], strict=True):
+        for counter, ref in zip(told, i.dst[shape.packet_dst :], strict=True):
             if ref.rank is None:
                 self.thread.post(counter)
                 continue

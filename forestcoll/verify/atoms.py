@@ -31,9 +31,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from forestcoll.program import PUTS, Buffer, Op, ThreadBlock
+from forestcoll.program import PAIRS, RECEIVES, SENDS, Buffer, ThreadBlock
 from forestcoll.verify.layout import Layout
-from forestcoll.verify.structure import RECEIVES, SENDS
 from forestcoll.verify.trace import Code, Line
 
 Span = tuple[int, int]  # locations, or atoms, [from, to)
@@ -46,7 +45,6 @@ VISITS = 4_000_000
 That is always right, and costs no more than that there are so many locations.
 """
 
-PAIRED = PUTS | {Op.COPY, Op.GET, Op.PUT_PACKETS}
 """Operations that move sources to destinations, one each (or one to all)."""
 
 
@@ -163,7 +161,7 @@ class _Finder:
         sources, targets = block.operands(rank, i)
         src = tuple([self._slice(self.layout.span(rank, ref), line) for ref in sources])
         dst = tuple([self._slice(self.layout.span(rank, ref), line) for ref in targets])
-        if len(src) == len(dst) > 1 and i.op in PAIRED:
+        if len(src) == len(dst) > 1 and i.op in PAIRS:
             for pair in zip(src, dst, strict=True):
                 self._tie(pair)
         else:

@@ -9,7 +9,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from forestcoll.errors import PlanError
-from forestcoll.program import Collective, Instruction, Program
+from forestcoll.program import SENDS, Collective, Instruction, Program
 from forestcoll.targets import Target
 from forestcoll.verify.atoms import find_atoms
 from forestcoll.verify.fifo import run_fifo, slots_of
@@ -27,7 +27,6 @@ from forestcoll.verify.packets import (
 from forestcoll.verify.places import explain_misplaced
 from forestcoll.verify.replay import Replay
 from forestcoll.verify.structure import (
-    SENDS,
     check_frame,
     check_instructions,
     check_switches,

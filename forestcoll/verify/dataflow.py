@@ -11,7 +11,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass, replace
 
-from forestcoll.program import Buffer, Collective, Program
+from forestcoll.program import RECEIVES, Buffer, Collective, Program
 from forestcoll.verify.atoms import find_atoms
 from forestcoll.verify.check import Verified, verify
 from forestcoll.verify.fifo import run_fifo
@@ -20,7 +20,7 @@ from forestcoll.verify.memory import Memory
 from forestcoll.verify.onesided import run_onesided
 from forestcoll.verify.packets import PacketReplay, check_packet_use, run_packets
 from forestcoll.verify.replay import Replay, Work
-from forestcoll.verify.structure import RECEIVES, scale_of
+from forestcoll.verify.structure import scale_of
 from forestcoll.verify.trace import Trace, flatten
 
 _UNBOUNDED = 1 << 30

@@ -20,10 +20,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from forestcoll.program import Instruction, Program
+from forestcoll.program import RECEIVES, SENDS, Instruction, Program
 from forestcoll.targets import Target, message_slots
 from forestcoll.verify.atoms import Atoms
-from forestcoll.verify.structure import RECEIVES, SENDS
 from forestcoll.verify.trace import WHOLE, Blocked, Code, Trace, raise_deadlock
 
 _MESSAGE, _SPACE, _STEP = range(3)

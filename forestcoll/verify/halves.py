@@ -59,7 +59,7 @@ def _put(program: Program) -> Iterator[tuple[int, int, int, Instruction, Ref]]:
     """Every operand that is packets in a peer's scratch, and where."""
     for r, b, s, i in program.instructions():
         if i.op in PACKETS:
-            for ref in i.dst[PACKETS[i.op].own_out :]:
+            for ref in i.dst[PACKETS[i.op].remote_dst :]:
                 yield r, b, s, i, ref
 
 
@@ -68,6 +68,6 @@ def _read(program: Program) -> list[list[Span]]:
     found: list[set[Span]] = [set() for _ in program.ranks]
     for r, _, _, i in program.instructions():
         if i.op in PACKETS:
-            for ref in i.src[PACKETS[i.op].packets_in :]:
+            for ref in i.src[PACKETS[i.op].packet_src :]:
                 found[r].add((ref.offset, ref.offset + ref.count))
     return [sorted(spans) for spans in found]

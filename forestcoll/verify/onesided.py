@@ -24,17 +24,11 @@ from __future__ import annotations
 
 from collections import deque
 
-from forestcoll.program import PUTS, Instruction, Op
-from forestcoll.verify.structure import SIGNALS, WAITS
+from forestcoll.program import DATA, PACKETS, PUTS, SIGNALS, WAITS, Instruction, Op
 from forestcoll.verify.trace import SYNC, WHOLE, Blocked, Code, Line, Trace, raise_deadlock
 from forestcoll.verify.wiring import End, end_of, other_end
 
-_DATA = frozenset({Op.COPY, Op.REDUCE, Op.REDUCE_TO, Op.GET, Op.READ_REDUCE}) | {
-    Op.READ_REDUCE_PUT,
-    Op.REDUCE_PUT,
-    Op.FABRIC_STORE,
-    Op.FABRIC_REDUCE_STORE,
-}
+_DATA = DATA - PACKETS.keys() - PUTS
 _RELAXED = frozenset({Op.RELAXED_SIGNAL, Op.RELAXED_WAIT})
 Token = tuple[int, int]  # the events that a signal comes after: all data before it, and its launch
 

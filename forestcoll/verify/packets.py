@@ -26,7 +26,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from forestcoll.errors import PlanError
-from forestcoll.program import PACKETS, Buffer, Instruction, Op, Pipeline, Program, Ref
+from forestcoll.program import ADDS, PACKETS, Buffer, Instruction, Op, Pipeline, Program, Ref
 from forestcoll.verify.accesses import Accesses
 from forestcoll.verify.atoms import Atoms, Operands, Span
 from forestcoll.verify.halves import check_halves
@@ -38,7 +38,7 @@ from forestcoll.verify.replay import Replay
 from forestcoll.verify.structure import where
 from forestcoll.verify.trace import SYNC, Blocked, Code, Line, Trace
 
-MOVES = frozenset({Op.PUT_PACKETS, Op.FORWARD_PACKETS, Op.COPY_PACKETS, Op.UNPACK})
+MOVES = PACKETS.keys() - ADDS
 Pair = tuple[int, int]
 
 
@@ -58,15 +58,15 @@ def check_packet_use(program: Program) -> bool:
             raise PlanError(
                 f"{at}: packets in a pipeline; the runtime would do all of them every round"
             )
-        for ref in (*i.src[shape.packets_in :], *i.dst[shape.plain_out :]):
+        for ref in (*i.src[shape.packet_src :], *i.dst[shape.packet_dst :]):
             if ref.buffer is not Buffer.SCRATCH:
                 raise PlanError(f"{at}: packets in the {ref.buffer.name.lower()}, not in scratch")
         block = program.ranks[r].thread_blocks[b]
         # Over memory the kernel looks at no channel, so a plan need not name any.
-        if shape.peers and i.channels and len(i.channels) != len(i.dst) - shape.own_out:
+        if shape.remote and i.channels and len(i.channels) != len(i.dst) - shape.remote_dst:
             raise PlanError(
-                f"{at}: {len(i.channels)} channels to {len(i.dst) - shape.own_out} destinations at "
-                "peers; it needs one each"
+                f"{at}: {len(i.channels)} channels to {len(i.dst) - shape.remote_dst} destinations "
+                "at peers; it needs one each"
             )
         kinds = {block.channels[c].kind for c in i.channels}
         if "port" in kinds and (i.op is not Op.FORWARD_PACKETS or len(kinds) > 1):
@@ -96,7 +96,7 @@ def _check_scratch(program: Program) -> None:
 
 def _plain(i: Instruction) -> tuple[tuple[Ref, ...], tuple[Ref, ...]]:
     shape = PACKETS[i.op]
-    return i.src[: shape.packets_in], i.dst[: shape.plain_out]
+    return i.src[: shape.packet_src], i.dst[: shape.packet_dst]
 
 
 # --- the run --------------------------------------------------------------------------------------
@@ -121,7 +121,7 @@ class _PacketRun(Run):
 
     def _claim(self, b: int, at: int, i: Instruction) -> None:
         shape = PACKETS[i.op]
-        for low, high in self.atoms.operands[b][at].dst[shape.plain_out :]:
+        for low, high in self.atoms.operands[b][at].dst[shape.packet_dst :]:
             for atom in range(low, high):
                 if atom in self.writer:
                     other, line = self.writer[atom]
@@ -145,13 +145,13 @@ class _PacketRun(Run):
 
     def _packets(self, b: int, state: Block, i: Instruction) -> bool:
         operands = self.atoms.operands[b][state.line]
-        read = operands.src[PACKETS[i.op].packets_in :]
+        read = operands.src[PACKETS[i.op].packet_src :]
         if not self._all_here(b, state, read):
             return False
         if i.op is Op.FORWARD_PACKETS and i.channels and state.ends[i.channels[0]][2] == "port":
             self._push(b, state, i, operands)
             return True
-        plain = PACKETS[i.op].plain_out
+        plain = PACKETS[i.op].packet_dst
         for item, (sources, targets) in enumerate(spread(i.op, operands)):
             before: tuple[int, ...] = ()
             thread = (b, operands.dst[0], item)
@@ -249,7 +249,7 @@ def spread(op: Op, operands: Operands) -> list[tuple[list[int], list[int]]]:
 
 def packet_sources(op: Op, sources: Sequence[int]) -> range:
     """Which of an operation's sources (counted) are packets."""
-    return range(min(PACKETS[op].packets_in, len(sources)), len(sources))
+    return range(min(PACKETS[op].packet_src, len(sources)), len(sources))
 
 
 # --- memory along the run -------------------------------------------------------------------------
@@ -308,7 +308,7 @@ class PacketReplay(Replay):
         sources, targets = self._spreads[block, line][item]
         packets = set(packet_sources(i.op, sources))
         sources = [self._half(block, a, launch, k in packets) for k, a in enumerate(sources)]
-        plain = PACKETS[i.op].plain_out
+        plain = PACKETS[i.op].packet_dst
         targets = [self._half(block, a, launch, k >= plain) for k, a in enumerate(targets)]
         self._use(event, launch, sources, targets, packets)
         if launch == 0:

@@ -13,11 +13,10 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from forestcoll.errors import PlanError
-from forestcoll.program import Instruction, Program
+from forestcoll.program import RECEIVES, SENDS, Instruction, Program
 from forestcoll.targets import Target
 from forestcoll.verify.fifo import slots_of
 from forestcoll.verify.layout import sizes_of
-from forestcoll.verify.structure import RECEIVES, SENDS
 from forestcoll.verify.trace import Blocked, Code, flatten, raise_deadlock
 
 

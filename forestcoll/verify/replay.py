@@ -12,15 +12,12 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from forestcoll.errors import PlanError
-from forestcoll.program import PUTS, Instruction, Op
+from forestcoll.program import PLAIN_MOVES, RECEIVES, SENDS, Instruction, Op
 from forestcoll.verify.accesses import Accesses
 from forestcoll.verify.atoms import Span
 from forestcoll.verify.layout import SHIFT, SLICE, contributors
 from forestcoll.verify.memory import Final, Memory
-from forestcoll.verify.structure import RECEIVES, SENDS
 from forestcoll.verify.trace import SYNC, Trace
-
-MOVES = PUTS | {Op.COPY, Op.GET, Op.FABRIC_STORE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +252,7 @@ class Replay:
     def _local(self, event: int, work: Work) -> None:
         self._touch(event, work)
         values, src = self.values, work.src
-        if work.op not in MOVES:
+        if work.op not in PLAIN_MOVES:
             total = self._sum(event, src)
             for low, high in work.dst:
                 values[low:high] = total
@@ -267,7 +264,7 @@ class Replay:
 
 def _clash(i: Instruction, src: tuple[Span, ...], dst: tuple[Span, ...]) -> int | None:
     """An atom where two operands overlap though the threads of a block would need an order."""
-    pairs = i.op in MOVES
+    pairs = i.op in PLAIN_MOVES
     for k, (low, high) in enumerate(dst):
         for other in dst[:k]:
             if low < other[1] and other[0] < high:

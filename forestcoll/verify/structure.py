@@ -12,9 +12,13 @@ from dataclasses import dataclass
 from forestcoll.errors import PlanError, UnsupportedError
 from forestcoll.input_limits import CHECK_STEPS, LOCATIONS, SLICES
 from forestcoll.program import (
-    FABRIC,
-    PACKETS,
+    CHANNELLED,
+    OPERATIONS,
     PUTS,
+    SEMAPHORES,
+    SIGNALS,
+    STYLES,
+    WAITS,
     Instruction,
     Op,
     Pipeline,
@@ -24,61 +28,6 @@ from forestcoll.program import (
     ThreadBlock,
 )
 from forestcoll.verify.layout import BUFFER_NAMES, Sizes
-
-LOCAL = frozenset({Op.NOP, Op.COPY, Op.REDUCE, Op.REDUCE_TO})
-RECEIVES = frozenset(
-    {Op.RECV, Op.RECV_COPY_SEND, Op.RECV_REDUCE_SEND, Op.RECV_REDUCE_COPY, Op.RECV_REDUCE_COPY_SEND}
-)
-SENDS = frozenset({Op.SEND, Op.RECV_COPY_SEND, Op.RECV_REDUCE_SEND, Op.RECV_REDUCE_COPY_SEND})
-FIFO = LOCAL | RECEIVES | SENDS
-SIGNALS = frozenset({Op.SIGNAL, Op.RELAXED_SIGNAL, Op.PUT_SIGNAL, Op.PUT_SIGNAL_FLUSH})
-WAITS = frozenset({Op.WAIT, Op.RELAXED_WAIT})
-REMOTE_READS = frozenset({Op.GET, Op.READ_REDUCE, Op.READ_REDUCE_PUT})
-REMOTE_WRITES = frozenset({Op.READ_REDUCE_PUT, Op.REDUCE_PUT})
-ONESIDED = (
-    LOCAL
-    | PUTS
-    | SIGNALS
-    | WAITS
-    | REMOTE_READS
-    | REMOTE_WRITES
-    | {Op.FLUSH, Op.BARRIER, Op.ACQUIRE, Op.RELEASE}
-    | PACKETS.keys()
-    | FABRIC
-)
-PACKETS_TO_PEERS = frozenset(op for op, shape in PACKETS.items() if shape.peers)
-CHANNELLED = PUTS | SIGNALS | WAITS | REMOTE_READS | REMOTE_WRITES | PACKETS_TO_PEERS | {Op.FLUSH}
-
-MANY = 1 << 30
-# operation -> fewest and most sources, fewest and most destinations
-OPERANDS: dict[Op, tuple[int, int, int, int]] = {
-    Op.COPY: (1, MANY, 1, MANY),
-    Op.REDUCE: (1, MANY, 1, 1),
-    Op.REDUCE_TO: (1, MANY, 1, 1),
-    Op.SEND: (1, 1, 0, 0),
-    Op.RECV: (0, 0, 1, 1),
-    Op.RECV_COPY_SEND: (0, 0, 1, 1),
-    Op.RECV_REDUCE_SEND: (1, 1, 0, 0),
-    Op.RECV_REDUCE_COPY: (1, 1, 1, 1),
-    Op.RECV_REDUCE_COPY_SEND: (1, 1, 1, 1),
-    Op.PUT: (1, MANY, 1, MANY),
-    Op.PUT_SIGNAL: (1, MANY, 1, MANY),
-    Op.PUT_SIGNAL_FLUSH: (1, MANY, 1, MANY),
-    Op.GET: (1, MANY, 1, MANY),
-    Op.READ_REDUCE: (2, MANY, 1, 1),
-    Op.READ_REDUCE_PUT: (1, MANY, 2, MANY),
-    Op.REDUCE_PUT: (1, MANY, 2, MANY),
-    Op.PUT_PACKETS: (1, MANY, 1, MANY),
-    Op.FORWARD_PACKETS: (1, 1, 1, MANY),
-    Op.COPY_PACKETS: (1, 1, 1, 1),
-    Op.UNPACK: (1, 1, 1, 1),
-    Op.REDUCE_PACKETS: (2, MANY, 1, 1),
-    Op.REDUCE_PUT_PACKETS: (2, MANY, 2, MANY),
-    Op.REDUCE_COPY_PACKETS: (2, MANY, 2, 2),
-    Op.REDUCE_COPY_PUT_PACKETS: (2, MANY, 3, MANY),
-    Op.FABRIC_STORE: (1, 1, 1, 1),
-    Op.FABRIC_REDUCE_STORE: (1, 1, 1, 1),
-}
 
 
 def where(rank: int, block: int, step: int, op: Op | None = None) -> str:
@@ -217,7 +166,7 @@ def _check_instruction(
     program: Program, sizes: Sizes, r: int, b: int, s: int, i: Instruction
 ) -> None:
     at = where(r, b, s, i.op)
-    if i.op not in (FIFO if program.style == "fifo" else ONESIDED):
+    if i.op not in STYLES[program.style]:
         raise PlanError(f"{at}: no operation of {program.style} programs")
     _check_operands(at, i)
     _check_fields(program, r, at, i)
@@ -233,19 +182,18 @@ def _check_instruction(
 
 
 def _check_operands(at: str, i: Instruction) -> None:
-    src_min, src_max, dst_min, dst_max = OPERANDS.get(i.op, (0, 0, 0, 0))
-    for what, got, low, high in (
-        ("source", len(i.src), src_min, src_max),
-        ("destination", len(i.dst), dst_min, dst_max),
+    row = OPERATIONS[i.op]
+    for what, got, (low, high) in (
+        ("source", len(i.src), row.src),
+        ("destination", len(i.dst), row.dst),
     ):
         if not low <= got <= high:
             need = "no" if high == 0 else f"{low}" if low == high else f"at least {low}"
             raise PlanError(f"{at}: {got} {what}s; it takes {need} {what}{'s' * (need != '1')}")
-    paired = i.op in PUTS or i.op in (Op.COPY, Op.GET, Op.PUT_PACKETS)
-    single = len(i.src) == 1 and (i.op in PUTS or i.op is Op.PUT_PACKETS)
-    if paired and not single and len(i.src) != len(i.dst):
+    paired = row.pairs and not (row.spreads and len(i.src) == 1)
+    if paired and len(i.src) != len(i.dst):
         raise PlanError(f"{at}: {len(i.src)} sources for {len(i.dst)} destinations")
-    if paired and not single:
+    if paired:
         wrong = [(x, y) for x, y in zip(i.src, i.dst, strict=True) if x.count != y.count]
     else:
         refs = (*i.src, *i.dst)
@@ -259,7 +207,7 @@ def _check_operands(at: str, i: Instruction) -> None:
 
 def _check_switched(block: ThreadBlock, at: str, i: Instruction) -> None:
     """The switches of an instruction are there, as many as it needs, and to the right buffers."""
-    needs = {Op.FABRIC_STORE: 1, Op.FABRIC_REDUCE_STORE: 2}.get(i.op, 0)
+    needs = OPERATIONS[i.op].switches
     if len(i.switches) != needs:
         raise PlanError(f"{at}: {len(i.switches)} switches; it takes {needs}")
     for number, ref in zip(i.switches, (i.dst if needs == 1 else (*i.src, *i.dst)), strict=False):
@@ -282,7 +230,7 @@ def _check_fields(program: Program, r: int, at: str, i: Instruction) -> None:
         raise PlanError(f"{at}: takes no channels")
     if (i.op in SIGNALS or i.op in WAITS) and not i.channels:
         raise PlanError(f"{at}: names no channel")
-    if bool(i.semaphores) != (i.op in (Op.ACQUIRE, Op.RELEASE)):
+    if bool(i.semaphores) != (i.op in SEMAPHORES):
         raise PlanError(f"{at}: {'takes no semaphores' if i.semaphores else 'names no semaphore'}")
     known = len(program.ranks[r].semaphores)
     for sem in i.semaphores:
@@ -364,21 +312,9 @@ def _check_remote(block: ThreadBlock, at: str, i: Instruction) -> None:
 
 def _remote_operands(at: str, i: Instruction) -> tuple[Ref, ...]:
     """The operands that are at peers; raises unless exactly the allowed ones are."""
-    own: tuple[Ref, ...] = ()
-    remote: tuple[Ref, ...] = ()
-    if i.op in PUTS:
-        own, remote = i.src, i.dst
-    elif i.op is Op.GET:
-        own, remote = i.dst, i.src
-    elif i.op in (Op.READ_REDUCE, Op.READ_REDUCE_PUT):
-        own, remote = (i.src[0], i.dst[0]), (*i.src[1:], *i.dst[1:])
-    elif i.op is Op.REDUCE_PUT:
-        own, remote = (*i.src, i.dst[0]), i.dst[1:]
-    elif i.op in PACKETS_TO_PEERS:
-        first = PACKETS[i.op].own_out
-        own, remote = (*i.src, *i.dst[:first]), i.dst[first:]
-    else:
-        own = (*i.src, *i.dst)
+    row = OPERATIONS[i.op]
+    own = (*i.src[: row.remote_src], *i.dst[: row.remote_dst])
+    remote = (*i.src[row.remote_src :], *i.dst[row.remote_dst :])
     for ref in own:
         if ref.rank is not None:
             raise PlanError(f"{at}: an operand at rank {ref.rank} that must be local")

@@ -13,8 +13,19 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from forestcoll.errors import PlanError, UnsupportedError
-from forestcoll.program import Channel, Instruction, Op, Pipeline, Program, ThreadBlock
-from forestcoll.verify.structure import RECEIVES, SENDS, SIGNALS, WAITS, where
+from forestcoll.program import (
+    RECEIVES,
+    SENDS,
+    SIGNALS,
+    WAITS,
+    Channel,
+    Instruction,
+    Op,
+    Pipeline,
+    Program,
+    ThreadBlock,
+)
+from forestcoll.verify.structure import where
 
 Connection = tuple[int, int, int]  # from rank, to rank, channel
 End = tuple[int, int, str, int]  # of a onesided channel: at rank, to peer, kind, index
