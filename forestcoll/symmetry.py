@@ -119,6 +119,14 @@ def kinds(graph: CapacityGraph) -> list[int]:
     return found
 
 
+def link_images(graph: CapacityGraph, image: Array, where: str) -> Array:
+    """The image of each link under a map of the nodes.
+
+    Raises ForestError that begins with `where` and says what the map does not keep.
+    """
+    return _links(graph).images(image, where)
+
+
 @lru_cache(maxsize=2)
 def _links(graph: CapacityGraph) -> _Links:
     return _Links(graph)

@@ -32,6 +32,9 @@ import lint_mutations_xml
 import yaml
 
 from forestcoll import catalog, cli, forest_file, plans
+from forestcoll.alltoall import file as alltoall_file
+from forestcoll.alltoall.demand import grouped, ragged, uniform
+from forestcoll.alltoall.flows import solve
 from forestcoll.compile import pipeline, together
 from forestcoll.errors import ForestCollError
 from forestcoll.input_limits import MEMORY, SECONDS
@@ -249,6 +252,17 @@ def groups() -> dict[str, dict[str, str]]:
     return cases
 
 
+def flows() -> dict[str, dict[str, str]]:
+    ring = catalog.load("ring", {"gpus": "4"})
+    table = [[i + j for i in range(4)] for j in range(4)]
+    cases = {
+        "even": (uniform(catalog.load("dgx-a100", {"boxes": "1"})), "box"),
+        "ragged": (ragged(ring, table), "ring"),
+        "groups": (grouped(ring, (["gpu0", "gpu1"], ["gpu2", "gpu3"])), "ring"),
+    }
+    return _alone({n: alltoall_file.dumps(solve(d), t) for n, (d, t) in cases.items()}, ".json")
+
+
 def xml_plans() -> dict[str, dict[str, str]]:
     return _alone({n: lint_mutations_xml.base_text(n) for n in lint_mutations_xml.BASES}, ".xml")
 
@@ -298,6 +312,7 @@ FORMATS: dict[str, Format] = {
     "nccl-xml": Format(dumps, any_xml, ("topology", "check")),
     "forest": Format(forests, any_json, check=check_forest),
     "groups": Format(groups, any_json),
+    "flows": Format(flows, any_json),
     "msccl-xml": Format(xml_plans, any_xml, check=check_plan),
     "mscclpp-json": Format(json_plans, any_json, check=check_plan),
     "plan-set": Format(sets, any_json, ("verify", "--json")),

@@ -41,6 +41,7 @@ ALLOWED: dict[str, set[str]] = {
     "latency": FOREST | {"kernel"},
     "forest_file": FOREST,
     "solver": FOREST | {"kernel"},
+    "alltoall": FOREST | {"forest_file", "solver"},
     "certificate": FOREST | {"forest_file", "solver"},
     "routes": FOREST,
     "simulate": FOREST | {"targets", "routes"},
@@ -51,12 +52,23 @@ ALLOWED: dict[str, set[str]] = {
     "execute": FOREST | {"targets", "plans"},
     "groups_file": FOREST | {"forest_file", "certificate", "solver"},
     "compile": FOREST
-    | {"catalog", "certificate", "forest_file", "groups_file", "latency", "lint", "lower", "plans"}
+    | {
+        "alltoall",
+        "catalog",
+        "certificate",
+        "forest_file",
+        "groups_file",
+        "latency",
+        "lint",
+        "lower",
+        "plans",
+    }
     | {"solver", "targets", "verify"},
     "degrade": FOREST | {"compile", "edit", "solver"},
     "predict": FOREST | {"compile", "forest_file", "lower", "targets"},
     "report": FOREST
     | {
+        "alltoall",
         "difference",
         "calibrate",
         "simulate",

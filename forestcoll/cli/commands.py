@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from typing import TYPE_CHECKING
 
 import click
 
-from forestcoll.cli import files, groups, plan_set, writing
+from forestcoll.cli import alltoall, files, groups, plan_set, writing
 from forestcoll.cli.completion import FileType, WordType
 from forestcoll.cli.hints import examples
 from forestcoll.cli.options import (
+    ALLTOALL,
+    COLLECTIVES,
     FORMATS,
     HOLDS,
     TARGETS,
@@ -193,12 +196,38 @@ def synthesize(
         "forestcoll optimum -t my-machine.yaml -c broadcast --root box0/gpu3 --json",
         "forestcoll optimum -t dgx-a100 --set boxes=2 -c allgather --ranks 'box*/gpu[0-3]'",
         "forestcoll optimum -t dgx-a100 --set boxes=2 -c allgather --groups 'box0/*;box1/*'",
+        "forestcoll optimum -t dgx-a100 --set boxes=128 -c alltoall --without box0/gpu3-fabric*",
+        "forestcoll optimum -t mi250 -c alltoallv --matrix bytes.txt -o out/",
     )
 )
-@problem_options
+@functools.partial(problem_options, collectives=(*COLLECTIVES, *ALLTOALL))
+@click.option(
+    "--matrix",
+    type=FileType(),
+    metavar="FILE",
+    help="alltoallv: the bytes that each rank sends to each rank, a line a rank ('-': stdin).",
+)
+@click.option(
+    "--output",
+    "-o",
+    type=FileType(),
+    metavar="FILE|DIR|-",
+    help="alltoall, alltoallv: write the flows and their proof, for 'forestcoll verify'.",
+)
+@click.option("--force", is_flag=True, help="Overwrite the file.")
 @json_option
-def optimum(problem: Problem, as_json: bool) -> None:
+def optimum(
+    problem: Problem, matrix: str | None, output: str | None, force: bool, as_json: bool
+) -> None:
     """The best possible algbw and what limits it, without any tree."""
+    if problem.collective in ALLTOALL:
+        alltoall.optimum(problem, matrix, output, force, as_json)
+        return
+    if matrix is not None or output is not None or force:
+        raise click.UsageError(
+            f"--matrix, --output and --force are for {' and '.join(ALLTOALL)}; 'forestcoll "
+            f"synthesize -c {problem.collective}' writes a forest with its proof"
+        )
     if problem.groups:
         groups.optimum(problem, as_json)
         return

@@ -27,6 +27,9 @@ from forestcoll.compile.budget import Budget
 from forestcoll.program import Collective
 
 COLLECTIVES = tuple(c.value for c in Collective)
+ROOTED = tuple(c.value for c in Collective if c.rooted)
+ALLTOALL = ("alltoall", "alltoallv")
+"""What sends something else to every rank: flows, no trees."""
 PARTED = tuple(c.value for c in Collective if c.weighable)
 """The collectives whose ranks may have parts of different size."""
 FORMATS = tuple(pipeline.FORMATS)
@@ -276,11 +279,13 @@ def edit_options(command: F) -> F:
 
 
 def problem_options(
-    command: Callable[..., object], collective: str | None = None
+    command: Callable[..., object],
+    collective: str | None = None,
+    collectives: tuple[str, ...] = COLLECTIVES,
 ) -> Callable[..., object]:
     """What is to be done on what, as a `Problem`: the options of `optimum` and `synthesize`.
 
-    `collective`: the default; without, the option must be given.
+    `collective`: the default; without, the option must be given. `collectives`: what it may be.
     """
 
     @functools.wraps(command)
@@ -298,7 +303,7 @@ def problem_options(
         groups: tuple[str, ...],
         **others: object,
     ) -> object:
-        if root is not None and not Collective(collective).rooted:
+        if root is not None and collective not in ROOTED:
             raise click.UsageError(f"--root is for broadcast and reduce; {collective} has none")
         if shares and collective not in PARTED:
             raise click.UsageError(f"--shares is for {' and '.join(PARTED)}, not for {collective}")
@@ -331,7 +336,7 @@ def problem_options(
         ),
         set_option,
         edit_options,
-        click.option("--collective", "-c", type=WordType(COLLECTIVES), **needed),
+        click.option("--collective", "-c", type=WordType(collectives), **needed),
         click.option(
             "--root",
             type=RanksType(),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from forestcoll import arguments
+from forestcoll.alltoall.file import looks_like_one
 from forestcoll.errors import ForestCollError, ForestError
 from forestcoll.topology.numbers import decimal
 
@@ -25,7 +26,7 @@ MOST_NODES = 4096
 class Verdict:
     """What `verify_text` proved: one line a fact, and the figures for machines."""
 
-    kind: Literal["forest", "groups", "msccl-xml", "mscclpp-json"]
+    kind: Literal["forest", "groups", "alltoall", "msccl-xml", "mscclpp-json"]
     lines: list[str]
     figures: dict[str, object]
 
@@ -42,12 +43,15 @@ def verify_text(text: str, source: str) -> Verdict:
         return verify_forest(text, source)[1]
     if _looks_like_groups(text):
         return _verify_groups(text, source)
+    if looks_like_one(text):
+        return _verify_alltoall(text, source)
     return _verify_plan(text, source)
 
 
 def is_plan(text: str) -> bool:
-    """Whether a text is to be taken for a plan: it is neither a forest nor groups of them."""
-    return not _looks_like_forest(text) and not _looks_like_groups(text)
+    """Whether a text is to be taken for a plan: neither forest, groups nor all-to-all file."""
+    others = (_looks_like_forest, _looks_like_groups, looks_like_one)
+    return not any(look(text) for look in others)
 
 
 def _looks_like_forest(text: str) -> bool:
@@ -172,6 +176,44 @@ def _verify_groups(text: str, source: str) -> Verdict:
         "optimal": bound == algbw,
     }
     return Verdict("groups", lines, figures)
+
+
+def _verify_alltoall(text: str, source: str) -> Verdict:
+    from forestcoll.alltoall import file
+
+    best, name, bound = file.loads(text, source)
+    graph, demand = best.demand.graph, best.demand
+    ranks, count = len(graph.ranks), len(best.flows)
+    flows = "1 flow" if count == 1 else f"{count} flows"
+    if count < ranks:
+        flows += f" (the images of which are those of all {ranks})"
+    what = file.word(demand)
+    where = f"{what} on {name}: {ranks} ranks"
+    if demand.groups:
+        where += f" in {len(demand.groups)} groups"
+    lines = [
+        f"{where}; {flows} bring every rank what it is sent and fit the links",
+        f"algbw {best.algbw} = {decimal(best.algbw)} GB/s, recomputed from the links",
+    ]
+    if bound == best.algbw:
+        lines.append("optimal: the bound (lengths of links, shortest ways recomputed) equals it")
+    else:
+        percent = float(100 * best.algbw / bound)
+        lines.append(f"bound {bound} = {decimal(bound)} GB/s holds: at least {percent:.2f} %")
+    known = catalogued(graph, name)
+    if known is False:
+        lines.append(differs(name))
+    figures: dict[str, object] = {
+        "collective": what,
+        "topology": name,
+        "catalogue": known,
+        "ranks": ranks,
+        "flows": count,
+        "algbw": str(best.algbw),
+        "bound": str(bound),
+        "optimal": bound == best.algbw,
+    }
+    return Verdict("alltoall", lines, figures)
 
 
 def _verify_plan(text: str, source: str) -> Verdict:

@@ -45,7 +45,7 @@ def parse(text: str, source: str = "forest") -> tuple[Forest, Fraction]:
         forest = _forest(model)
         if model.bound is not None:
             _check_plain_cut(model.bound, forest)
-        return forest, _fraction(model.algbw)
+        return forest, fraction(model.algbw)
     except (ForestError, TopologyError) as e:
         raise ForestError(f"{source}: {e}") from None
 
@@ -87,7 +87,7 @@ def _integer(digits: str) -> int:
     return int(digits)
 
 
-def _fraction(text: str) -> Fraction:
+def fraction(text: str) -> Fraction:
     try:
         return Fraction(text)
     except ZeroDivisionError:
@@ -103,7 +103,7 @@ def _forest(model: ForestModel) -> Forest:
             raise ForestError(f"{what}: unknown node {name!r}")
         return ids[name]
 
-    shares = [_fraction(t.share) for t in model.trees]
+    shares = [fraction(t.share) for t in model.trees]
     for number, share in enumerate(shares):
         if share <= 0:
             raise ForestError(f"trees[{number}].share: {share}, must be more than 0")
@@ -129,7 +129,7 @@ def _forest(model: ForestModel) -> Forest:
         root = graph.ranks.index(out[0].root)
     group = None
     if model.symmetry is not None:
-        generators = _generators(model.symmetry, ids)
+        generators = generators_of(model.symmetry, ids)
         group = None if model.collective.rooted else _group(graph, generators)
         if group is None:
             out = _images(out, generators)
@@ -166,7 +166,7 @@ def _check_plain_cut(model: BoundModel, forest: Forest) -> None:
     if len(cut) != len(model.cut) or not 0 < inside < forest.n or not forest.graph.held(cut):
         raise ForestError("bound.cut: must part the ranks in two, each node named once")
     value = cut_value(forest, cut)
-    if value != _fraction(model.algbw):
+    if value != fraction(model.algbw):
         raise ForestError(f"bound.algbw: states {model.algbw}, its cut gives {value}")
 
 
@@ -175,7 +175,7 @@ def _read_bound(model: BoundModel, node: Callable[[str, str], int], graph: Capac
         return frozenset(node(v, "bound") for v in ids)
 
     def potentials(given: dict[str, str] | None) -> tuple[tuple[int, Fraction], ...]:
-        return tuple((node(v, "bound"), _fraction(p)) for v, p in (given or {}).items())
+        return tuple((node(v, "bound"), fraction(p)) for v, p in (given or {}).items())
 
     def symmetry(alike: AlikeModel) -> Symmetry:
         image = list(range(graph.n))
@@ -189,14 +189,14 @@ def _read_bound(model: BoundModel, node: Callable[[str, str], int], graph: Capac
     parts = [model.cut] if model.method == "cut" else model.parts
     if parts is None or parts == [None]:
         raise ForestError(f"bound: method {model.method!r} without its node sets")
-    weights = tuple(_fraction(w) for w in model.weights or ())
+    weights = tuple(fraction(w) for w in model.weights or ())
     check_cost(graph, len(parts), len(model.symmetries or ()), "bound")
     if model.method == "linear-program" and len(weights) != len(parts):
         raise ForestError(f"bound: {len(parts)} parts but {len(weights)} weights")
     given = (model.potentials or {}), (model.reduce_potentials or {})
-    common_denominator([*weights, *(_fraction(p) for side in given for p in side.values())])
+    common_denominator([*weights, *(fraction(p) for side in given for p in side.values())])
     return Bound(
-        algbw=_fraction(model.optimum or model.algbw),
+        algbw=fraction(model.optimum or model.algbw),
         method=model.method,
         parts=tuple(part(p) for p in parts if p is not None),
         weights=weights,
@@ -235,7 +235,7 @@ def graph_of(topology: TopologyModel, ranks: list[str]) -> CapacityGraph:
             raise ForestError(f"{where}: from {link.src!r} to itself")
         value = values.get(link.bandwidth)
         if value is None:
-            value = values[link.bandwidth] = _fraction(link.bandwidth)
+            value = values[link.bandwidth] = fraction(link.bandwidth)
             if value <= 0:
                 raise ForestError(f"{where}.bandwidth: {value}, must be more than 0")
         pair = (ids[link.src], ids[link.dst])
@@ -274,7 +274,7 @@ def _shares(model: ForestModel) -> tuple[int, ...]:
     return () if min(parts) == max(parts) else tuple(part // common for part in parts)
 
 
-def _generators(model: SymmetryModel, ids: Mapping[str, int]) -> list[Image]:
+def generators_of(model: SymmetryModel, ids: Mapping[str, int]) -> list[Image]:
     """The image of every node under each generator."""
     if len(model.generators) > GENERATORS:
         raise ForestError(

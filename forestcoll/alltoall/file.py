@@ -1,0 +1,188 @@
+"""All-to-all files: the topology, what is sent, the flows, and the proof; JSON, exact.
+
+Whoever has the file needs nothing else to check it. Flows: at every node, what comes in less what
+goes out is what its rank is sent. Where the file lists symmetries, one flow stands for those of all
+ranks that the symmetries make of its source, and links that are images of each other carry the
+average. Lengths: `lengths` says what they prove.
+"""
+
+from __future__ import annotations
+
+import json
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from forestcoll.alltoall.demand import Demand
+from forestcoll.alltoall.flows import Flow, Optimum, reached
+from forestcoll.alltoall.fold import Folding, orbits
+from forestcoll.alltoall.lengths import bound
+from forestcoll.errors import ForestError, TopologyError
+from forestcoll.forest_file import topology_text
+from forestcoll.input_limits import LENGTH_STEPS
+
+if TYPE_CHECKING:
+    from forestcoll.alltoall.model import AllToAllModel
+
+FORMAT = "forestcoll.alltoall/1"
+SCHEMA_PATH = Path(__file__).parents[1] / "alltoall.schema.json"
+SUFFIX = ".flows.json"
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema of an all-to-all file."""
+    from forestcoll.alltoall.model import AllToAllModel
+
+    return AllToAllModel.model_json_schema()
+
+
+def looks_like_one(text: str) -> bool:
+    """Whether a text is to be taken for an all-to-all file."""
+    return text.lstrip()[:1] == "{" and f'"{FORMAT}"' in text[:4096]
+
+
+def dumps(best: Optimum, name: str) -> str:
+    """The optimum as canonical JSON: the same one gives the same bytes, a line a flow."""
+    demand, graph = best.demand, best.demand.graph
+    names = graph.names
+    lines = ["{", f' "format": "{FORMAT}",', f' "collective": "{word(demand)}",']
+    lines.append(topology_text(name, graph))
+    head: dict[str, Any] = {"ranks": [names[v] for v in graph.ranks]}
+    if demand.matrix is not None:
+        head["matrix"] = demand.matrix
+    if demand.groups:
+        head["groups"] = [[names[graph.ranks[i]] for i in group] for group in demand.groups]
+        head["closed"] = demand.closed
+    head |= {"algbw": str(best.algbw), "theta": str(best.theta)}
+    head["bound"] = {"algbw": str(best.algbw), "lengths": best.lengths}
+    if best.folding.generators:
+        maps = [
+            {names[v]: names[to] for v, to in enumerate(image) if to != v}
+            for image in best.folding.generators
+        ]
+        head["symmetry"] = {"generators": maps}
+    lines += [f' "{key}": {json.dumps(value)},' for key, value in head.items()]
+    flows = [
+        {
+            "source": names[source],
+            "links": list(flow),
+            "amounts": [str(amount * graph.unit) for amount in flow.values()],
+        }
+        for source, flow in zip(best.folding.sources, best.flows, strict=True)
+    ]
+    rows = ",\n".join("  " + json.dumps(flow) for flow in flows)
+    lines.append(f' "flows": [\n{rows}\n ]\n}}\n')
+    return "\n".join(lines)
+
+
+def word(demand: Demand) -> str:
+    """`"alltoall"`, or `"alltoallv"` where a matrix says what is sent."""
+    return "alltoall" if demand.matrix is None else "alltoallv"
+
+
+def loads(text: str, source: str = "alltoall") -> tuple[Optimum, str, Fraction]:
+    """(what the file holds and proves, its topology's name, the proven bound in GB/s of algbw).
+
+    Everything is recomputed from the links; the rate is the one that the flows reach. Raises
+    ForestError where a claim does not hold.
+    """
+    from forestcoll.alltoall.model import AllToAllModel
+    from forestcoll.forest_file.reading import parse_model
+
+    model = parse_model(AllToAllModel, "all-to-all", text, source)
+    try:
+        best, proven = _read(model)
+        return best, model.topology.name, proven
+    except (ForestError, TopologyError) as e:
+        raise ForestError(f"{source}: {e}") from None
+
+
+def _read(model: AllToAllModel) -> tuple[Optimum, Fraction]:
+    from forestcoll.forest_file.reading import fraction, generators_of, graph_of
+
+    graph = graph_of(model.topology, model.ranks)
+    if len(graph.tail) != len(model.topology.links):
+        raise ForestError("topology.links: two links lead from one node to the same other")
+    ids = {name: v for v, name in enumerate(graph.names)}
+    demand = _demand(model, Demand(graph))
+    generators = [] if model.symmetry is None else generators_of(model.symmetry, ids)
+    for number, image in enumerate(generators):
+        orbits(demand, [image])
+        if not demand.keeps(image):
+            raise ForestError(f"symmetry.generators[{number}] does not keep what is sent")
+    folding = orbits(demand, generators)
+    steps = len(folding.sources) * len(graph.tail)
+    if steps > LENGTH_STEPS:
+        raise ForestError(f"{steps:,} links to look at, all sources together {LENGTH_STEPS.note}")
+    folding, flows = _flows(model, demand, folding)
+    stated = fraction(model.theta) / graph.unit
+    rate, _ = reached(demand, folding, flows, stated)
+    if rate != stated:
+        raise ForestError(f"states theta {model.theta}, the links let {rate * graph.unit} through")
+    lengths = tuple(model.bound.lengths)
+    if len(lengths) != len(graph.tail):
+        raise ForestError(f"bound: {len(lengths)} lengths for {len(graph.tail)} links")
+    best = Optimum(demand, folding, rate, flows, lengths)
+    proven = bound(demand, folding, lengths) * graph.unit * demand.scale
+    for what, said, found in (
+        ("algbw", model.algbw, best.algbw),
+        ("bound.algbw", model.bound.algbw, proven),
+    ):
+        if fraction(said) != found:
+            raise ForestError(f"states {what} {said}, recomputed it is {found}")
+    return best, proven
+
+
+def _demand(model: AllToAllModel, demand: Demand) -> Demand:
+    from forestcoll.alltoall.demand import check_matrix
+
+    graph = demand.graph
+    if (model.matrix is None) != (model.collective == "alltoall"):
+        raise ForestError(
+            f"matrix: {model.collective} goes {'without' if model.matrix else 'with'} one"
+        )
+    if model.matrix is not None:
+        if model.groups:
+            raise ForestError("groups: an alltoallv has none")
+        return Demand(graph, check_matrix(model.matrix, len(graph.ranks)))
+    if model.groups is None:
+        return demand
+    number = {graph.names[v]: i for i, v in enumerate(graph.ranks)}
+    listed = [name for group in model.groups for name in group]
+    if sorted(listed) != sorted(number) or any(len(group) < 2 for group in model.groups):
+        raise ForestError("groups: must hold every rank once, two in each at the least")
+    groups = tuple(tuple(number[name] for name in group) for group in model.groups)
+    return Demand(graph, None, groups, model.closed)
+
+
+def _flows(
+    model: AllToAllModel, demand: Demand, folding: Folding
+) -> tuple[Folding, tuple[Flow, ...]]:
+    """The flows in the order of the sources of the folding, which are those of the file."""
+    from dataclasses import replace
+
+    from forestcoll.forest_file.reading import fraction
+
+    graph = demand.graph
+    ids = {name: v for v, name in enumerate(graph.names)}
+    found: dict[int, tuple[int, Flow]] = {}
+    for number, given in enumerate(model.flows):
+        where = f"flows[{number}]"
+        if ids.get(given.source) not in graph.ranks:
+            raise ForestError(f"{where}.source: {given.source!r} is no rank")
+        if len(given.links) != len(given.amounts) or len(set(given.links)) != len(given.links):
+            raise ForestError(f"{where}: links must be different, with an amount each")
+        if max(given.links, default=0) >= len(graph.tail):
+            raise ForestError(f"{where}.links: there are {len(graph.tail)} links, from 0 on")
+        node = ids[given.source]
+        orbit = folding.node[node]
+        if orbit in found:
+            raise ForestError(f"{where}: another flow stands for {given.source!r} already")
+        amounts = (fraction(amount) / graph.unit for amount in given.amounts)
+        found[orbit] = node, dict(zip(given.links, amounts, strict=True))
+    for source in folding.sources:
+        if source not in found:
+            raise ForestError(f"flows: none stands for {graph.names[source]!r}")
+    chosen = tuple(found[source][0] for source in folding.sources)
+    flows = tuple(found[source][1] for source in folding.sources)
+    return replace(folding, sources=chosen), flows

@@ -1,0 +1,161 @@
+"""What was found for an all-to-all, as a table for people and as JSON for machines."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from forestcoll.alltoall.file import word
+from forestcoll.report import table as tables
+from forestcoll.report import words
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from forestcoll.alltoall.flows import Optimum
+
+LINKS_NAMED = 3
+"""Links of one kind that are named one by one."""
+KINDS_SHOWN = 4
+"""Kinds of limiting links that are told before "and 3 kinds more"."""
+
+
+def optimum_table(
+    best: Optimum, name: str, timings: Mapping[str, float], path: Path | None
+) -> RenderableType:
+    """The optimum, what limits it, and where the time went."""
+    demand = best.demand
+    rows = [("optimum", f"{word(demand)} on {name}, {_who(best)}")]
+    if demand.matrix is None:
+        rows.append(("algbw", f"{words.exact(best.algbw)} GB/s"))
+        rows.append(("busbw", f"{words.exact(_busbw(best))} GB/s"))
+        if not demand.groups:
+            rows.append(("each pair", f"{words.exact(best.theta)} GB/s"))
+    else:
+        total = sum(map(sum, demand.matrix)) - _kept(best)
+        rows.append(("least time", f"{_time(1 / best.theta)} for {words.size(total)}"))
+        rows.append(("algbw", f"{words.exact(best.algbw)} GB/s of the largest send buffer"))
+    limits = list(limiting(best))
+    shown = limits[:KINDS_SHOWN]
+    if len(limits) > KINDS_SHOWN:
+        shown.append(f"and {words.plural(len(limits) - KINDS_SHOWN, 'kind')} of links more")
+    rows += [("limits" if i == 0 else "", text) for i, text in enumerate(shown)]
+    rows.append(("proof", _proof(best)))
+    parts = [f"{what} {words.seconds(took)}" for what, took in timings.items() if took >= 0.005]
+    total_time = words.seconds(sum(timings.values()))
+    rows.append(("time", f"{total_time}: {', '.join(parts)}" if len(parts) > 1 else total_time))
+    if path is not None:
+        rows.append(("written", f"{path} ({words.size(path.stat().st_size)})"))
+    return tables.facts(rows)
+
+
+def optimum_summary(
+    best: Optimum, name: str, timings: Mapping[str, float], path: Path | None
+) -> dict[str, object]:
+    """The same for machines: fractions as strings, seconds as numbers."""
+    graph = best.demand.graph
+    return {
+        "topology": name,
+        "collective": word(best.demand),
+        "ranks": len(graph.ranks),
+        "groups": [len(group) for group in best.demand.groups],
+        "algbw": str(best.algbw),
+        "algbw_decimal": float(best.algbw),
+        "theta": str(best.theta),
+        "nanoseconds": None if best.demand.matrix is None else str(1 / best.theta),
+        "bound": str(best.algbw),
+        "bound_method": "lengths",
+        "limits": list(limiting(best)),
+        "sources": len(best.folding.sources),
+        "seconds": dict(timings),
+        "file": None if path is None else str(path),
+    }
+
+
+def limiting(best: Optimum) -> Iterator[str]:
+    """The links that limit it, a line for each kind: those with a length, the most share first.
+
+    `"every box*/gpu* -> fabric* (16 links of 25 GB/s)"`.
+    """
+    graph = best.demand.graph
+    looks = [re.sub(r"\d+", "*", name) for name in graph.names]
+    chosen: dict[tuple[str, str, int, int], list[int]] = defaultdict(list)
+    of_look: dict[tuple[str, str], int] = defaultdict(int)
+    for e, length in enumerate(best.lengths):
+        look = looks[graph.tail[e]], looks[graph.head[e]]
+        of_look[look] += 1
+        if length:
+            chosen[(*look, graph.capacity[e], length)].append(e)
+    weight = {key: key[2] * key[3] * len(links) for key, links in chosen.items()}
+    for key in sorted(chosen, key=lambda key: (-weight[key], key)):
+        links = chosen[key]
+        text = _links(best, links, whole=len(links) == of_look[key[:2]])
+        if len(chosen) > 1:
+            share = Fraction(100 * weight[key], sum(weight.values()))
+            text += f", {words.decimal(share, 1)} % of the weight"
+        yield text
+
+
+def _links(best: Optimum, links: list[int], whole: bool) -> str:
+    """`"fabric -> box0/gpu* (7 links of 25 GB/s)"`; `whole`: these are all that look like it."""
+    graph = best.demand.graph
+    tail = _pattern([graph.names[graph.tail[e]] for e in links])
+    head = _pattern([graph.names[graph.head[e]] for e in links])
+    each = f"{words.decimal(graph.bandwidth(links[0]))} GB/s"
+    if len(links) <= LINKS_NAMED and not whole:
+        named = [f"{graph.names[graph.tail[e]]} -> {graph.names[graph.head[e]]}" for e in links]
+        return f"{', '.join(named)} ({each}{' each' * (len(links) > 1)})"
+    return f"{'every ' * whole}{tail} -> {head} ({len(links)} links of {each})"
+
+
+def _pattern(names: list[str]) -> str:
+    """One text for names that differ in numbers alone: `*` where those differ."""
+    pieces = [re.split(r"(\d+)", name) for name in names]
+    return "".join(
+        column[0] if len(set(column)) == 1 else "*" for column in zip(*pieces, strict=True)
+    )
+
+
+def _who(best: Optimum) -> str:
+    demand = best.demand
+    if not demand.groups:
+        return words.plural(len(demand.graph.ranks), "rank")
+    sizes = sorted({len(group) for group in demand.groups})
+    each = str(sizes[0]) if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
+    return f"{words.plural(len(demand.groups), 'group')} of {each} ranks at once"
+
+
+def _busbw(best: Optimum) -> Fraction:
+    """algbw (N - 1) / N; of several groups that of the smallest."""
+    least = min(map(len, best.demand.groups), default=len(best.demand.graph.ranks))
+    return best.algbw * Fraction(least - 1, least)
+
+
+def _kept(best: Optimum) -> int:
+    """Bytes that stay where they are."""
+    return sum(row[i] for i, row in enumerate(best.demand.matrix or ()))
+
+
+def _time(nanoseconds: Fraction) -> str:
+    for unit, length in (("s", 10**9), ("ms", 10**6), ("us", 10**3)):
+        if nanoseconds >= length:
+            return f"{words.decimal(nanoseconds / length)} {unit}"
+    return f"{words.decimal(nanoseconds)} ns"
+
+
+def _proof(best: Optimum) -> str:
+    flows = words.plural(len(best.flows), "flow")
+    few = len(best.flows) < len(best.demand.graph.ranks)
+    alike = f" ({len(best.demand.graph.ranks)} by symmetry)" if few else ""
+    return f"reached by {flows}{alike}; link lengths {_values(best)} prove that nothing is faster"
+
+
+def _values(best: Optimum) -> str:
+    found = sorted(set(best.lengths))
+    if len(found) <= 3:
+        return " and ".join(map(str, found)) if len(found) < 3 else ", ".join(map(str, found))
+    return f"from {found[0]} to {found[-1]}"

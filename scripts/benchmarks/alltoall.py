@@ -1,0 +1,124 @@
+"""The optimum of all-to-all on catalogue fabrics: exact values, and how long each takes.
+
+    python scripts/benchmarks/alltoall.py [--most RANKS]
+
+Every value is solved, proven by flows and link lengths, and compared with the number in this file;
+exit 1 where one differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from forestcoll import catalog
+from forestcoll.alltoall.demand import uniform
+from forestcoll.alltoall.flows import solve
+from forestcoll.edit import edit
+
+
+@dataclass(frozen=True)
+class Case:
+    """A fabric, what is out, and its optimum in GB/s of algbw."""
+
+    name: str
+    settings: dict[str, object]
+    algbw: str
+    ranks: int
+    without: tuple[str, ...] = field(default=())
+
+    def __str__(self) -> str:
+        named = " ".join(f"{key}={value}" for key, value in self.settings.items())
+        out = f" without {', '.join(self.without)}" if self.without else ""
+        return f"{self.name} {named}{out}".replace("  ", " ").strip()
+
+
+def _nics(*boxes: int) -> tuple[str, ...]:
+    return tuple(f"box{b}/gpu0-fabric" for b in boxes)
+
+
+def _torus(x: int, y: int, z: int) -> dict[str, object]:
+    return {"x": x, "y": y, "z": z}
+
+
+def _tree(leaves: int, hosts: int, gpus: int) -> dict[str, object]:
+    shape = {"leaves": leaves, "hosts": hosts, "gpus": gpus, "spines": 8, "oversubscription": 2}
+    return dict(shape)
+
+
+CASES = (
+    Case("dgx1-v100", {}, "75", 8),
+    Case("dgx1-v100", {"boxes": 2}, "25/2", 16),
+    Case("dgx-a100", {}, "2400/7", 8),
+    Case("dgx-a100", {"boxes": 2}, "50", 16),
+    Case("dgx-a100", {"boxes": 8}, "200/7", 64),
+    Case("dgx-a100", {"boxes": 128}, "3200/127", 1024),
+    Case("dgx-a100", {"boxes": 2048}, "51200/2047", 16384),
+    Case("dgx-a100", {"boxes": 12500}, "312500/12499", 100000),
+    Case("dgx-a100", {"boxes": 2}, "175/4", 16, _nics(0)),
+    Case("dgx-a100", {"boxes": 128}, "2800/127", 1024, _nics(0)),
+    Case("dgx-a100", {"boxes": 128}, "2800/127", 1024, _nics(0, 1, 2)),
+    Case("dgx-a100", {"boxes": 128}, "25600/1023", 1024, ("box0/gpu0-box0/nvswitch",)),
+    Case("dgx-h100", {"boxes": 128}, "6400/127", 1024),
+    Case("mi250", {}, "75", 16),
+    Case("mi250", {"boxes": 2}, "32", 32),
+    Case("mi250", {"boxes": 8}, "128/7", 128),
+    Case("mi250", {"boxes": 64}, "1024/63", 1024),
+    Case("mi250", {"boxes": 8}, "120/7", 128, _nics(0)),
+    Case("mi250", {"boxes": 64}, "320/21", 1024, _nics(0)),
+    Case("mi300x", {}, "512", 8),
+    Case("mi300x", {"boxes": 2}, "100", 16),
+    Case("gb200-nvl72", {}, "64800/71", 72),
+    Case("gb200-nvl72", {"boxes": 8}, "400/7", 576),
+    Case("torus-3d", _torus(3, 3, 3), "150", 27),
+    Case("torus-3d", _torus(4, 4, 4), "100", 64),
+    Case("torus-3d", _torus(8, 8, 8), "50", 512),
+    Case("torus-3d", _torus(8, 8, 16), "25", 1024),
+    Case("torus-3d", _torus(3, 3, 3), "425/3", 27, ("gpu0-gpu1",)),
+    Case("torus-3d", _torus(4, 4, 4), "775/8", 64, ("gpu0-gpu1",)),
+    Case("hypercube", {"dimension": 6}, "100", 64),
+    Case("ring", {"gpus": 16}, "25", 16),
+    Case("fat-tree", _tree(32, 4, 8), "800/31", 1024),
+    Case("fat-tree", _tree(32, 32, 1), "800/31", 1024),
+    Case("fat-tree", _tree(32, 32, 1), "700/31", 1024, ("leaf0-spine0",)),
+    Case("rail", {"boxes": 128, "oversubscription": 2}, "6400/127", 1024),
+    Case("rail", {"boxes": 128, "spine": 0}, "6400/127", 1024),
+    Case("dragonfly", {"groups": 9, "routers": 4, "gpus": 2}, "3600/71", 72),
+    Case("dragonfly", {"groups": 33, "routers": 8, "gpus": 4}, "10560/211", 1056),
+)
+
+
+def main() -> int:
+    """A line a case: ranks, algbw, sources of the program, seconds of the processor."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--most", type=int, default=100_000, help="ranks of the largest case")
+    most = parser.parse_args().most
+    wrong = 0
+    print("| fabric | ranks | algbw GB/s | flows | load | optimum |\n|---|---|---|---|---|---|")
+    for case in CASES:
+        if case.ranks > most:
+            continue
+        began = time.process_time()
+        topology = catalog.load(case.name, case.settings)
+        if case.without:
+            topology = edit(topology, case.without, [])
+        demand = uniform(topology)
+        loaded = time.process_time()
+        best = solve(demand)
+        took = time.process_time() - loaded
+        right = best.algbw == Fraction(case.algbw) and len(demand.graph.ranks) == case.ranks
+        wrong += not right
+        found = str(best.algbw) if right else f"{best.algbw} INSTEAD OF {case.algbw}"
+        print(
+            f"| {case} | {case.ranks} | {found} | {len(best.flows)} | {loaded - began:.2f} s | "
+            f"{took:.2f} s |",
+            flush=True,
+        )
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

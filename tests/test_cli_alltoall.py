@@ -1,0 +1,131 @@
+"""All-to-all on the command line: the optimum, its file, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from forestcoll import cli
+
+Outcome = tuple[int, str, str]
+Run = Callable[..., Outcome]
+TWO = ("-t", "dgx-a100", "--set", "boxes=2")
+
+
+@pytest.fixture
+def call(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Run:
+    """Run the command line in an empty directory: (exit code, standard output, standard error)."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> Outcome:
+        code = cli.main(arguments)
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+def fine(outcome: Outcome) -> str:
+    code, out, err = outcome
+    assert (code, err) == (0, "")
+    return out
+
+
+def test_optimum_says_what_limits_it(call: Run) -> None:
+    out = fine(call("optimum", *TWO, "-c", "alltoall", "--without", "box0/gpu0-fabric"))
+    assert "175/4 (43.75) GB/s" in out
+    assert "(7 links of 25 GB/s)" in out
+    assert "fabric" in out
+    said = json.loads(fine(call("optimum", *TWO, "-c", "alltoall", "--json")))
+    assert said["algbw"] == said["bound"] == "50"
+    assert said["theta"] == "25/8"
+    assert len(said["limits"]) == 1
+
+
+def test_two_kinds_of_links_limit_it(call: Run) -> None:
+    slow = ("--scale", "gpu0->gpu1=1/2")
+    said = json.loads(fine(call("optimum", "-t", "ring", "-c", "alltoall", *slow, "--json")))
+    assert len(said["limits"]) > 1
+    assert all("% of the weight" in line for line in said["limits"])
+
+
+def test_file_is_proven_and_not_overwritten(call: Run, tmp_path: Path) -> None:
+    ask = ("optimum", *TWO, "-c", "alltoall", "-o", "out/")
+    assert "out/dgx-a100-2.alltoall.flows.json" in fine(call(*ask))
+    said = fine(call("verify", "out/dgx-a100-2.alltoall.flows.json"))
+    assert "1 flow (the images of which are those of all 16)" in said
+    assert "optimal: the bound (lengths of links, shortest ways recomputed) equals it" in said
+    figures = json.loads(fine(call("verify", "out/", "--json")))[0]["figures"]
+    assert (figures["algbw"], figures["optimal"], figures["catalogue"]) == ("50", True, True)
+    code, _, err = call(*ask)
+    assert code == 1
+    assert "exists already; --force overwrites it" in err
+    fine(call(*ask, "--force"))
+    before = (tmp_path / "out/dgx-a100-2.alltoall.flows.json").read_text()
+    assert fine(call("optimum", *TWO, "-c", "alltoall", "-o", "-")) == before
+
+
+def test_wrong_file(call: Run, tmp_path: Path) -> None:
+    fine(call("optimum", *TWO, "-c", "alltoall", "-o", "x.json"))
+    text = (tmp_path / "x.json").read_text().replace('"theta": "25/8"', '"theta": "25/4"')
+    (tmp_path / "x.json").write_text(text)
+    code, _, err = call("verify", "x.json")
+    assert code == 1
+    assert "x.json: the flow of box0/gpu0 leaves" in err
+    code, _, err = call("verify", "x.json", "--target", "rccl")
+    assert code == 1
+
+
+def test_groups_at_once(call: Run) -> None:
+    out = fine(call("optimum", *TWO, "-c", "alltoall", "--groups", "box*/gpu[0-3];box*/gpu[4-7]"))
+    assert "2 groups of 8 ranks at once" in out
+    assert "50 GB/s" in out
+
+
+def test_matrix(call: Run, tmp_path: Path) -> None:
+    rows = [" ".join("0" if i == j else "1000000" for j in range(8)) for i in range(8)]
+    (tmp_path / "m.txt").write_text("\n".join(rows))
+    ask = ("optimum", "-t", "dgx-a100", "-c", "alltoallv", "--matrix", "m.txt")
+    assert "23.333 us for 56000000 bytes" in fine(call(*ask))
+    assert json.loads(fine(call(*ask, "--json")))["nanoseconds"] == "70000/3"
+    fine(call(*ask, "-o", "v.json"))
+    assert "alltoallv on dgx-a100-1: 8 ranks" in fine(call("verify", "v.json"))
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "message"),
+    [
+        (["-c", "alltoallv"], 2, "-c alltoallv needs --matrix FILE"),
+        (["-c", "alltoall", "--matrix", "m"], 2, "--matrix is for -c alltoallv"),
+        (["-c", "allgather", "--matrix", "m"], 2, "are for alltoall and alltoallv"),
+        (["-c", "allgather", "-o", "m"], 2, "synthesize -c allgather' writes a forest"),
+        (["-c", "alltoall", "--root", "0"], 2, "--root is for broadcast and reduce"),
+        (["-c", "alltoall", "--shares", "1,2"], 2, "--shares is for"),
+        (["-c", "alltoall", "-o", "-", "--json"], 2, "both want standard output"),
+        (
+            ["-c", "alltoallv", "--matrix", "m", "--groups", "a;b"],
+            2,
+            "--groups go with -c alltoall",
+        ),
+        (["-c", "alltoallv", "--matrix", "none"], 1, "none: No such file"),
+        (["-c", "alltoallv", "--matrix", "bad"], 1, "line 1, entry 1: 'x' is no whole number"),
+        (["-c", "alltoallv", "--matrix", "small"], 1, "the matrix has 1 rows; there are 8 ranks"),
+        (["-c", "all2all"], 2, "did you mean 'alltoall'"),
+    ],
+)
+def test_what_is_refused(
+    call: Run, tmp_path: Path, options: list[str], code: int, message: str
+) -> None:
+    (tmp_path / "m").write_text("0 1\n1 0\n")
+    (tmp_path / "bad").write_text("x\n")
+    (tmp_path / "small").write_text("0\n")
+    found, out, err = call("optimum", "-t", "dgx-a100", *options)
+    assert found == code
+    assert message in err
+    assert out == ""
+    assert {path.name for path in tmp_path.iterdir()} == {"m", "bad", "small"}
