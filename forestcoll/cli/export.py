@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 @click.command(
     epilog=examples(
         "forestcoll export out/dgx-a100-2.allreduce.mscclpp.json --to chakra -o traces/",
+        "forestcoll export out/dgx-a100-2.allreduce.forest.json --to svg --tree 0 -o tree.svg",
         "forestcoll export schedules/mi250-1/allgather.forest.json --to goal --pieces 16 -o a.goal",
     )
 )
@@ -73,7 +74,7 @@ if TYPE_CHECKING:
     "--tree",
     type=click.IntRange(0),
     metavar="N",
-    help="Draw this tree of a forest alone (dot). Default: all links with their loads.",
+    help="Draw this tree of a forest alone (svg, dot). Default: all links with their loads.",
 )
 @click.option("--force", is_flag=True, help="Overwrite files.")
 def export(

@@ -6,6 +6,7 @@
     infragraph  topologies of ASTRA-sim and others
     perfetto    time lines of simulated runs
     dot         graphs for Graphviz
+    svg         drawings
     protobuf    the encoding of Chakra and Perfetto
 
 A format is a `Format` in `FORMATS`: nothing else knows which there are.
@@ -67,6 +68,7 @@ FORMATS: dict[str, Format] = {
         Format("infragraph", "InfraGraph", ("topology", "forest", "plan")),
         Format("perfetto", "Perfetto trace", ("plan", "forest"), binary=True),
         Format("dot", "Graphviz graph", ("topology", "forest", "plan")),
+        Format("svg", "SVG drawing", ("topology", "forest", "plan")),
     )
 }
 

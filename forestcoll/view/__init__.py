@@ -1,4 +1,10 @@
-"""Pictures of fabrics, trees and runs: positions of nodes, a drawing, a page to look around in."""
+"""Pictures of fabrics, trees and runs.
+
+subject   what is drawn, and what is known of it
+layout    where nodes are drawn: the one home of positions
+svg       a drawing
+lanes     rows of a time line
+"""
 
 from __future__ import annotations
 

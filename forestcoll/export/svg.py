@@ -1,0 +1,16 @@
+"""SVG: the drawing of view/svg.py as a file."""
+
+from __future__ import annotations
+
+from forestcoll.errors import UnsupportedError
+from forestcoll.export.settings import Settings
+from forestcoll.view import Subject
+from forestcoll.view.svg import draw
+
+
+def write(subject: Subject, settings: Settings) -> dict[str, bytes]:
+    """The one file."""
+    if settings.tree is not None and subject.forest is None:
+        raise UnsupportedError(f"{subject.name}: no forest is known, so no tree can be drawn")
+    text = draw(subject.graph(), forest=subject.forest, tree=settings.tree, title=subject.title)
+    return {f"{subject.title.replace(' on ', '.')}.svg": text.encode()}
