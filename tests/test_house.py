@@ -84,7 +84,7 @@ ALLOWED: dict[str, set[str]] = {
     "deploy": BASE | {"program", "sizes", "plans", "verify", "lint"},
     "view": FOREST | {"simulate"},
     "export": FOREST | {"simulate", "verify", "view"},
-    "baselines": FOREST,
+    "baselines": FOREST | {"solver"},
     "lab": FOREST | {"targets", "lower", "routes", "verify", "baselines", "torch"},
     "torch": BASE | {"program", "verify", "plans", "execute"},
     "doctor": BASE | {"catalog", "execute", "lab"},

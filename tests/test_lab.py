@@ -132,7 +132,7 @@ def test_theory_of_rings_and_gloo() -> None:
     """Twice (n - 1) / n of the data over the slowest link that the ring crosses."""
     graph = graph_of("rail", SETTINGS)
     assert comparing._gloo(graph).algbw == 50 * Fraction(4, 6)
-    ring = baselines.ring(graph)
+    ring = baselines.forests("ring", graph)[0]
     assert ring.algbw == 50 * Fraction(4, 6)
 
 

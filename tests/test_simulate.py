@@ -122,7 +122,7 @@ def test_ring_allreduce_in_one_slice(rule: simulate.Rule, latency: float) -> Non
     n, size = 4, 4_000_000
     links = tuple(Link(f"gpu{i}", f"gpu{(i + 1) % n}", 100, 0) for i in range(n))
     topology = Topology("ring", {f"gpu{i}": Node("gpu") for i in range(n)}, links)
-    forest = baselines.ring(CapacityGraph.from_topology(topology))
+    forest = baselines.forests("ring", CapacityGraph.from_topology(topology))[0]
     program = lower(forest, RCCL)
     options = Options(parts=1, latency=latency)
     found = simulate.run(program, topology, size, rule=rule, options=options)

@@ -1,165 +1,131 @@
-"""What everybody else does, as forests: rings, and allreduce over trees.
+"""What everybody else does, as forests: rings, trees, exchanges, hierarchies, other packings.
 
-A ring is two chains for each rank: one that adds up towards it, one that spreads its result. So
-whatever lowers, proves, runs or measures a forest does so with these, and its `algbw` is what the
-links allow them. They are no optimum, and say so: `bound` is None.
+Whatever lowers, proves, runs or measures a forest does so with these, and a baseline's `algbw` is
+what the links allow it. They are no optimum, and say so: `bound` is None.
+
+`BASELINES` has a record for each. A baseline may have several forests, such as rings in rank order
+and along rails: `forests` gives all that serve a machine, the first of the fastest first.
 """
 
 from __future__ import annotations
 
-from itertools import pairwise
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
 
-from forestcoll.baselines.order import Order, box_orders, cycles, rail_orders
-from forestcoll.baselines.paths import paths
-from forestcoll.errors import UnsupportedError
-from forestcoll.forest import Forest, Phase, Tree, in_order
+from forestcoll.baselines import binary, exchange, hierarchy, packing, rings
+from forestcoll.baselines.shapes import Problem
+from forestcoll.errors import UnsupportedError, did_you_mean
+from forestcoll.forest import Forest
 from forestcoll.graph import CapacityGraph
 from forestcoll.program import Collective
 
-__all__ = ["double_tree", "ring", "rings", "tree"]
+__all__ = ["BASELINES", "Baseline", "forests", "named"]
 
 
-RINGED = tuple(c for c in Collective if c.phases and not c.rooted)
-"""What rings are made for."""
+def _any(collective: Collective) -> bool:
+    return bool(collective.phases)
 
 
-def ring(
-    graph: CapacityGraph, name: str = "", collective: Collective = Collective.ALLREDUCE
-) -> Forest:
-    """One ring: box after box, along rails where that is faster; or along the links of a mesh.
+def _unrooted(collective: Collective) -> bool:
+    return bool(collective.phases) and not collective.rooted
 
-    Raises UnsupportedError where the links make no ring, and for a broadcast or reduce.
+
+def _whole(collective: Collective) -> bool:
+    """Whether one tree can carry all data."""
+    return bool(collective.phases) and not collective.dealt
+
+
+def _stored(collective: Collective) -> bool:
+    """Whether the results are everywhere: what a switch adds up, it stores at all ranks."""
+    return collective.phases[-1:] == ("broadcast",)
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """A way that others take. `words`: what it is; `serves`: what it is made for.
+
+    `in_switch`: its plans have a switch copy and add (`lower.nvls`), no trees over GPUs.
     """
-    made = [_rings(graph, name, orders[:1], collective) for orders in _orders(graph)]
-    return max(made, key=lambda forest: forest.plain_algbw)  # the first of the fastest
+
+    name: str
+    words: str
+    serves: Callable[[Collective], bool]
+    make: Callable[[Problem], Iterator[Forest]]
+    in_switch: bool = False
+
+    def forests(
+        self, graph: CapacityGraph, collective: Collective, root: int | None = None
+    ) -> list[Forest]:
+        """Its forests for a machine, the fastest first. `root`: a rank number, else rank 0.
+
+        Raises UnsupportedError with the reason where it does not serve the machine or collective.
+        """
+        if not self.serves(collective):
+            known = ", ".join(other for other in Collective if self.serves(other))
+            raise UnsupportedError(f"{self.name} is for {known}, not for {collective}")
+        found = list(self.make(Problem.of(graph, collective, root)))
+        return sorted(found, key=lambda forest: -forest.plain_algbw)  # stable: the first of equals
 
 
-def rings(
-    graph: CapacityGraph, name: str = "", collective: Collective = Collective.ALLREDUCE
-) -> Forest:
-    """Several rings that share the data: one for each GPU of a box to enter by.
+def _in_switch(problem: Problem) -> Iterator[Forest]:
+    from forestcoll.solver import multicast
 
-    In a mesh, rings are taken one after another along links that are still free, the widest first.
-    Otherwise as `ring`.
-    """
-    made = [_rings(graph, name, orders, collective) for orders in _orders(graph)]
-    return max(made, key=lambda forest: forest.plain_algbw)
-
-
-def double_tree(graph: CapacityGraph, name: str = "") -> Forest:
-    """Allreduce over two binary trees with half of the data each.
-
-    Whoever is inside one tree is a leaf of the other (Sanders, Speck, Traeff, 2009), as far as the
-    number of ranks allows. Box after box. Raises UnsupportedError where two ranks that should be
-    neighbours have no path over links and switches.
-    """
-    order, _ = box_orders(graph)[0]
-    n, way = len(order), paths(graph)
-    parents = _binary(n)
-    trees: list[Tree] = []
-    for turn in (0, 1):
-        # The second tree is the first one with everybody moved up by one place.
-        place = [order[(k + turn) % n] for k in range(n)]
-        edges = [(place[p], place[k]) for k, p in enumerate(parents) if p >= 0]
-        root = place[parents.index(-1)]
-        trees += [_tree(graph, root, phase, edges, way, 1) for phase in ("reduce", "broadcast")]
-    trees.sort(key=lambda tree: tree.phase != "reduce")
-    return Forest(name or "double-tree", graph, Collective.ALLREDUCE, 2, tuple(trees))
+    root = problem.root if problem.collective.rooted else None
+    made = multicast.forest(problem.graph, problem.collective, root, "in-switch")
+    hops = set() if made is None else {len(p) for tree in made.trees for p in tree.edges}
+    if made is None or hops != {3} or made.height != 1:
+        raise UnsupportedError("no switch between all GPUs copies and adds what it takes")
+    yield made
 
 
-def tree(graph: CapacityGraph, name: str = "") -> Forest:
-    """Allreduce up and down one tree of the fewest hops, from the rank that makes it lowest."""
-    way = paths(graph)
-    near: dict[int, list[int]] = {u: [] for u in graph.ranks}
-    for u, v in way:
-        if (v, u) in way:
-            near[u].append(v)
-    found = min((_spanning(root, near) for root in graph.ranks), key=lambda entry: entry[0])
-    _, root, edges = found
-    if len(edges) < len(graph.ranks) - 1:
-        raise UnsupportedError("the links that go both ways make no tree through all ranks")
-    phases: tuple[Phase, ...] = ("reduce", "broadcast")
-    trees = tuple(_tree(graph, root, phase, edges, way, 1) for phase in phases)
-    return Forest(name or "tree", graph, Collective.ALLREDUCE, 1, trees)
+def _double(problem: Problem) -> Iterator[Forest]:
+    """Over all ranks as they are numbered; and between boxes, as NCCL has it."""
+    if len({problem.graph.box(rank) for rank in problem.ranks}) < 2:
+        yield from binary.double(problem)
+        return
+    refused = None
+    try:
+        yield from binary.double(problem)
+    except UnsupportedError as error:
+        refused = error
+    try:
+        yield from hierarchy.hierarchical(problem, ("tree",))
+    except UnsupportedError:
+        if refused is not None:
+            raise refused from None
 
 
-def _spanning(root: int, near: dict[int, list[int]]) -> tuple[tuple[int, int], int, Edges]:
-    """((ranks not reached, height), root, edges) of the breadth-first tree."""
-    depth, edges = {root: 0}, []
-    for u in (queue := [root]):
-        for v in near[u]:
-            if v not in depth:
-                depth[v] = depth[u] + 1
-                edges.append((u, v))
-                queue.append(v)
-    return (len(near) - len(depth), max(depth.values())), root, edges
+_RECORDS = (
+    Baseline("ring", "one ring", _any, rings.lone),
+    Baseline("rings", "rings, one a NIC or as many as the mesh holds", _any, rings.several),
+    Baseline("tree", "the lowest single tree", _whole, binary.lowest),
+    Baseline("double-tree", "double binary trees", _whole, _double),
+    Baseline(
+        "halving-doubling", "recursive halving and doubling", _unrooted, exchange.halving_doubling
+    ),
+    Baseline("bruck", "Bruck's rounds", _unrooted, exchange.bruck),
+    Baseline("hierarchical", "inside boxes, between, inside", _any, hierarchy.hierarchical),
+    Baseline("direct", "everybody to everybody in one round", _any, exchange.direct),
+    Baseline("in-switch", "the switch copies and adds (NVLS)", _stored, _in_switch, True),
+    Baseline("blink", "trees packed from one root", _any, packing.blink),
+    Baseline("multitree", "trees grown greedily", _unrooted, packing.multitree),
+)
+BASELINES: Final[Mapping[str, Baseline]] = {record.name: record for record in _RECORDS}
 
 
-Edges = list[tuple[int, int]]
-Way = dict[tuple[int, int], tuple[int, ...]]
+def named(name: str) -> Baseline:
+    """The baseline of that name, or UnsupportedError with the nearest one."""
+    if name not in BASELINES:
+        raise UnsupportedError(f"unknown baseline {name!r}{did_you_mean(name, BASELINES)}")
+    return BASELINES[name]
 
 
-def _orders(graph: CapacityGraph) -> list[list[Order]]:
-    """Sets of rings: by boxes and by rails where anybody reaches anybody, else along links."""
-    way = paths(graph)
-    ranks = graph.ranks
-    if all((u, v) in way for u in ranks for v in ranks if u != v):
-        return [orders for orders in (box_orders(graph), rail_orders(graph)) if orders]
-    return [cycles(graph, way)]
-
-
-def _rings(graph: CapacityGraph, name: str, orders: list[Order], collective: Collective) -> Forest:
-    if collective not in RINGED:
-        raise UnsupportedError(f"rings are for {', '.join(RINGED)}, not for {collective}")
-    way, n = paths(graph), len(graph.ranks)
-    trees: list[Tree] = []
-    for order, share in orders:
-        for k in range(n):
-            turned = order[k:] + order[:k]
-            spread = list(pairwise(turned))
-            gather = list(zip(turned[1:], turned[2:] + turned[:1], strict=True))
-            if "broadcast" in collective.phases:
-                trees.append(_tree(graph, turned[0], "broadcast", spread, way, share))
-            gather = [(v, u) for u, v in gather]
-            if "reduce" in collective.phases:
-                trees.append(_tree(graph, turned[0], "reduce", gather, way, share))
-    trees.sort(key=lambda tree: tree.phase != "reduce")
-    total = n * sum(share for _, share in orders)
-    kind = "ring" if len(orders) == 1 else f"{len(orders)}-rings"
-    return Forest(name or kind, graph, collective, total, tuple(trees))
-
-
-def _tree(
-    graph: CapacityGraph, root: int, phase: Phase, edges: Edges, way: Way, weight: int
-) -> Tree:
-    """A tree of edges (nearer to the root, farther)."""
-    found = []
-    for near, far in edges:
-        pair = (near, far) if phase == "broadcast" else (far, near)
-        if pair not in way:
-            raise UnsupportedError(
-                f"{graph.names[pair[0]]} and {graph.names[pair[1]]} have no path over links and "
-                "switches alone: this baseline needs one"
-            )
-        found.append(way[pair])
-    return Tree(root, phase, weight, in_order(root, phase, found))
-
-
-def _binary(n: int) -> list[int]:
-    """Parents in a binary tree in which every second place is a leaf; -1: the root."""
-    parents = [-1] * n
-
-    def plant(low: int, high: int, parent: int) -> None:
-        """The places of [low, high); every second one is a leaf."""
-        if low >= high:
-            return
-        size = 1
-        while 2 * size <= high - low:
-            size *= 2
-        middle = low + size - 1 if high - low > 1 else low
-        parents[middle] = parent
-        plant(low, middle, middle)
-        plant(middle + 1, high, middle)
-
-    plant(0, n, -1)
-    return parents
+def forests(
+    name: str,
+    graph: CapacityGraph,
+    collective: Collective = Collective.ALLREDUCE,
+    root: int | None = None,
+) -> list[Forest]:
+    """The forests of the baseline of that name: see `Baseline.forests`."""
+    return named(name).forests(graph, collective, root)

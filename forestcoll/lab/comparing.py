@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import partial
 from itertools import pairwise
 
 from forestcoll import baselines
@@ -24,12 +23,7 @@ from forestcoll.verify.dataflow import dataflow, levels
 
 PLAN = "plan"
 GLOO = "gloo"
-RINGS: dict[str, Callable[..., Forest]] = {"ring": baselines.ring, "rings": baselines.rings}
-FORESTS: dict[str, Callable[[CapacityGraph], Forest]] = {
-    "tree": baselines.tree,
-    "double-tree": baselines.double_tree,
-}
-AGAINST = (*RINGS, *FORESTS, GLOO)
+AGAINST = ("ring", "rings", "tree", "double-tree", GLOO)
 """What a plan can be measured against."""
 
 LEAD = 2
@@ -183,9 +177,8 @@ def _entries(
         if other == GLOO:
             found.append(_gloo(graph))
             continue
-        make = FORESTS.get(other) or partial(RINGS[other], collective=collective)
         try:
-            theirs = make(graph)
+            theirs = baselines.forests(other, graph, collective)[0]
         except UnsupportedError as error:
             notes.append(f"no {other}: {error}")
             continue
@@ -196,7 +189,9 @@ def _entries(
 
 def _serves(name: str, collective: Collective) -> bool:
     """Whether what a plan is measured against can do the plan's collective."""
-    return collective.two_phases or (name in RINGS and collective in baselines.RINGED)
+    if name == GLOO:
+        return collective.two_phases
+    return not collective.rooted and baselines.named(name).serves(collective)
 
 
 def _check_paths(graph: CapacityGraph, forest: Forest) -> None:

@@ -1,0 +1,84 @@
+"""From edges to forests: the trees of every phase of a collective, over the shortest ways.
+
+Every baseline says how data spread from a root; sums come in the same way turned round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from forestcoll.baselines.paths import Ways, paths
+from forestcoll.errors import UnsupportedError
+from forestcoll.forest import Forest, Tree, in_order
+from forestcoll.graph import CapacityGraph
+from forestcoll.program import Collective, Phase
+
+Edges = Sequence[tuple[int, ...]]
+"""(nearer to the root, farther) of a tree's edges; ranks as nodes of the graph. Or the whole path
+between the two, where it is not to be the shortest way."""
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What a baseline is asked for. `root`: a rank number for broadcast and reduce, else -1."""
+
+    graph: CapacityGraph
+    collective: Collective
+    root: int
+    ways: Ways
+    links: Mapping[tuple[int, int], int]  # (node, node) -> units of capacity
+
+    @staticmethod
+    def of(graph: CapacityGraph, collective: Collective, root: int | None = None) -> Problem:
+        """The problem with the ways between its ranks; the root of a rooted one is 0 by default."""
+        rooted = collective.rooted
+        ends = zip(graph.tail, graph.head, strict=True)
+        links = dict(zip(ends, graph.capacity, strict=True))
+        return Problem(graph, collective, (root or 0) if rooted else -1, paths(graph), links)
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The nodes of the ranks."""
+        return self.graph.ranks
+
+    @property
+    def roots(self) -> tuple[int, ...]:
+        """The nodes at which trees may be rooted."""
+        return (self.ranks[self.root],) if self.collective.rooted else self.ranks
+
+    def forest(self, name: str, shapes: Iterable[tuple[int, int, Edges]]) -> Forest:
+        """The forest of trees (root, weight, edges), in all phases of the collective.
+
+        Raises UnsupportedError where two ranks of an edge have no way over links and switches.
+        """
+        shapes = list(shapes)
+        trees = [
+            self._tree(root, phase, weight, edges)
+            for phase in self.collective.phases
+            for root, weight, edges in shapes
+        ]
+        total = sum(weight for _, weight, _ in shapes)
+        return Forest(name, self.graph, self.collective, total, tuple(trees), None, self.root)
+
+    def _tree(self, root: int, phase: Phase, weight: int, edges: Edges) -> Tree:
+        turned = edges if phase == "broadcast" else [edge[::-1] for edge in edges]
+        return Tree(root, phase, weight, in_order(root, phase, [self._way(e) for e in turned]))
+
+    def _way(self, edge: tuple[int, ...]) -> tuple[int, ...]:
+        """The nodes from the first of the edge to its last."""
+        names = self.graph.names
+        if len(edge) > 2:
+            for u, v in pairwise(edge):
+                if (u, v) not in self.links:
+                    raise UnsupportedError(
+                        f"there is no link from {names[u]} to {names[v]}: this baseline uses links "
+                        "both ways"
+                    )
+            return edge
+        if edge not in self.ways:
+            raise UnsupportedError(
+                f"{names[edge[0]]} and {names[edge[1]]} have no path over links and switches "
+                "alone: this baseline needs one"
+            )
+        return self.ways[edge[0], edge[1]]
