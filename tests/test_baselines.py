@@ -1,26 +1,29 @@
-"""Rings and trees: right as any forest, and as fast as theory says."""
+"""Baselines: right as any forest, and as fast as theory says."""
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
 
 import forestcoll
 from forestcoll import baselines
+from forestcoll.edit import edit
 from forestcoll.errors import UnsupportedError
-from forestcoll.forest import Forest, check
+from forestcoll.forest import check
 from forestcoll.graph import CapacityGraph
 from forestcoll.lower import lower
 from forestcoll.program import Collective
-from forestcoll.targets import MSCCLPP
+from forestcoll.targets import MSCCLPP, RCCL, Target
 from forestcoll.verify import link_loads, verify
 
-ALL = (baselines.ring, baselines.rings, baselines.double_tree, baselines.tree)
 MACHINES = (
     ("dgx-a100", {"boxes": "2"}),
     ("dgx1-v100", {}),
     ("mi250", {}),
+    ("dgx-h100", {}),
     ("ring", {"gpus": "5"}),
     ("torus-2d", {}),
 )
@@ -30,31 +33,121 @@ def graph(name: str, given: dict[str, str]) -> CapacityGraph:
     return CapacityGraph.from_topology(forestcoll.load_topology(name, given))
 
 
-@pytest.mark.parametrize("make", ALL, ids=lambda make: make.__name__)
+REFUSED = {
+    "a single box": "the ranks are in one box: there is nothing to do between boxes",
+    "a mesh": "have no path over links and switches alone: this baseline needs one",
+    "odd": "5 ranks are no power of two, which halving and doubling needs",
+    "no switch": "no switch between all GPUs copies and adds what it takes",
+    "no such": "is for (allreduce|allgather)",
+}
+COLLECTIVES = (Collective.ALLREDUCE, Collective.ALLGATHER, Collective.REDUCE, Collective.BROADCAST)
+
+
+@pytest.mark.parametrize("name", baselines.BASELINES)
 @pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine[0])
-def test_baselines_are_right_and_no_better_than_the_optimum(machine, make) -> None:  # type: ignore[no-untyped-def]
-    on = graph(*machine)
-    if make is baselines.double_tree and machine[0] != "dgx-a100":
-        with pytest.raises(UnsupportedError, match="have no path over links and switches alone"):
-            make(on)
-        return
-    forest: Forest = make(on)
-    topology = forestcoll.load_topology(*machine)
-    assert 0 < check(forest) <= forestcoll.optimum(topology, "allreduce").algbw
-    program = lower(forest, MSCCLPP)
-    assert verify(program).ranks == forest.n
-    link_loads(program, forest)
+def test_baselines_are_right_and_no_better_than_the_optimum(
+    machine: tuple[str, dict[str, str]], name: str
+) -> None:
+    on, topology = graph(*machine), forestcoll.load_topology(*machine)
+    refusals: list[str] = []
+    for collective in COLLECTIVES:
+        best = forestcoll.optimum(topology, collective, fabric=False).algbw
+        try:
+            found = baselines.forests(name, on, collective)
+        except UnsupportedError as error:
+            refusals.append(str(error))
+            continue
+        for forest in found:
+            check(forest)
+            assert 0 < forest.plain_algbw <= best
+            assert forest.collective is collective
+    assert all(any(re.search(why, text) for why in REFUSED.values()) for text in refusals), refusals
+
+
+@pytest.mark.parametrize("name", baselines.BASELINES)
+@pytest.mark.parametrize("target", [MSCCLPP, RCCL], ids=lambda target: target.name)
+def test_baselines_are_programs_that_the_verifier_passes(name: str, target: Target) -> None:
+    machine = ("dgx-h100", {}) if baselines.named(name).in_switch else ("rail", {"gpus": "4"})
+    for collective in (Collective.ALLREDUCE, Collective.ALLGATHER):
+        if not baselines.named(name).serves(collective):
+            continue
+        forest = baselines.forests(name, graph(*machine), collective)[0]
+        program = lower(forest, target)
+        assert verify(program).ranks == forest.n
+        link_loads(program, forest)
+
+
+def fastest(name: str, machine: tuple[str, dict[str, str]], collective: Collective) -> Fraction:
+    return baselines.forests(name, graph(*machine), collective)[0].plain_algbw
+
+
+@pytest.mark.parametrize(
+    ("name", "machine", "algbw"),
+    [
+        ("rings", ("dgx-a100", {"boxes": "2"}), Fraction(640, 3)),  # 8 NICs, 15/16 of the data
+        ("rings", ("mi250", {}), Fraction(320)),  # 6 links into a package, 15/16 of the data
+        ("rings", ("mi250", {"boxes": "2"}), Fraction(8192, 31)),  # 16 NICs, 31/32 of the data
+        ("rings", ("dgx1-v100", {}), Fraction(1200, 7)),  # NCCL's six rings
+        ("ring", ("dgx-a100", {"boxes": "2"}), Fraction(80, 3)),
+        ("direct", ("dgx-a100", {"boxes": "2"}), Fraction(50)),  # half of it by each NIC
+        ("hierarchical", ("dgx-a100", {"boxes": "2"}), Fraction(2400, 7)),
+        ("halving-doubling", ("dgx-a100", {"boxes": "2"}), Fraction(2400, 7)),
+        ("bruck", ("dgx-a100", {}), Fraction(2400, 7)),
+        ("multitree", ("hypercube", {}), Fraction(400, 3)),
+        ("blink", ("hypercube", {}), Fraction(1200, 11)),
+    ],
+)
+def test_known_allgathers(name: str, machine: tuple[str, dict[str, str]], algbw: Fraction) -> None:
+    assert fastest(name, machine, Collective.ALLGATHER) == algbw
+
+
+def test_rings_of_two_meshes_enter_each_box_by_every_nic() -> None:
+    """Two MI250 boxes of 16 dies: the optimum is 354.13 GB/s, one ring 16.5."""
+    on = graph("mi250", {"boxes": "2"})
+    forest = baselines.forests("rings", on, Collective.ALLGATHER)[0]
+    ends = [
+        (path[0], path[-1])
+        for tree in forest.trees
+        for path in tree.edges
+        if on.box(path[0]) != on.box(path[-1])
+    ]
+    assert {a for a, _ in ends} == {b for _, b in ends} == set(on.ranks)
+    assert forest.trees_per_root == 16
+
+
+def test_rings_do_without_a_nic_that_failed() -> None:
+    for machine, wide in (("dgx-a100", 25), ("mi250", 16)):
+        topology = forestcoll.load_topology(machine, {"boxes": "2"})
+        broken = edit(topology, without=["box0/gpu3-fabric"])
+        on = CapacityGraph.from_topology(broken)
+        n = len(on.ranks)
+        nics = n // 2 - 1
+        forest = baselines.forests("rings", on, Collective.ALLGATHER)[0]
+        assert check(forest) == Fraction(nics * wide * n, n - 1)
+
+
+def test_halving_and_doubling_of_odd_ranks_fold_the_rest() -> None:
+    on = graph("dgx-a100", {})
+    on = replace(on, ranks=on.ranks[:6])
+    forest = baselines.forests("halving-doubling", on)[0]
+    assert check(forest) > 0
+    assert {tree.root for tree in forest.trees} == {on.ranks[k] for k in (0, 2, 4, 5)}
+
+
+def test_unknown_baseline() -> None:
+    with pytest.raises(UnsupportedError, match="unknown baseline 'rigns'; did you mean 'rings'"):
+        baselines.named("rigns")
 
 
 def test_one_ring_is_as_slow_as_its_slowest_link() -> None:
     """2 (N - 1) / N of the data over every link of the ring."""
-    forest = baselines.ring(graph("dgx-a100", {"boxes": "2"}))
+    forest = baselines.forests("ring", graph("dgx-a100", {"boxes": "2"}))[0]
     assert forest.algbw == Fraction(25 * 16, 30)
     assert forest.height == 15
 
 
 def test_several_rings_use_every_way_out_of_a_box() -> None:
-    forest = baselines.rings(graph("dgx-a100", {"boxes": "2"}))
+    forest = baselines.forests("rings", graph("dgx-a100", {"boxes": "2"}))[0]
     assert forest.algbw == Fraction(8 * 25 * 16, 30)
     links = zip(forest.graph.tail, forest.graph.head, forest.loads(), strict=True)
     names = forest.graph.names
@@ -82,7 +175,7 @@ def test_rings_keep_to_rails(
     on = CapacityGraph.from_topology(topology)
     best = forestcoll.optimum(topology, "allreduce").algbw
     n = boxes * gpus
-    lone, all_ = baselines.ring(on), baselines.rings(on)
+    lone, all_ = baselines.forests("ring", on)[0], baselines.forests("rings", on)[0]
     assert lone.algbw == Fraction(50 * n, 2 * (n - 1))  # a NIC is busy all the time
     assert all_.algbw == gpus * lone.algbw  # and so are all of them
     assert (best / lone.algbw, best / all_.algbw) == (one, several)
@@ -94,7 +187,7 @@ def test_rings_keep_to_rails(
 
 def test_every_ring_enters_a_box_by_another_nic() -> None:
     on = graph("rail", {"boxes": "3", "oversubscription": "2"})
-    forest = baselines.rings(on)
+    forest = baselines.forests("rings", on)[0]
     entered = set()
     for tree in forest.trees:
         for path in tree.edges if tree.phase == "broadcast" else ():
@@ -107,42 +200,44 @@ def test_every_ring_enters_a_box_by_another_nic() -> None:
 def test_rings_of_two_boxes_of_two_gpus_and_of_odd_ones() -> None:
     """Three boxes of two GPUs have no third rail: rings go in rank order, and are right."""
     for given in ({"boxes": "3", "gpus": "2"}, {"boxes": "2", "gpus": "2"}, {"gpus": "1"}):
-        forest = baselines.rings(graph("rail", given))
+        forest = baselines.forests("rings", graph("rail", given))[0]
         assert check(forest) == forest.algbw
 
 
-@pytest.mark.parametrize("make", [baselines.ring, baselines.rings])
+@pytest.mark.parametrize("name", ["ring", "rings"])
 @pytest.mark.parametrize("collective", [Collective.ALLGATHER, Collective.REDUCE_SCATTER])
-def test_rings_of_half_an_allreduce(make, collective: Collective) -> None:  # type: ignore[no-untyped-def]
+def test_rings_of_half_an_allreduce(name: str, collective: Collective) -> None:
     """Two DGX A100: 8 NICs of 25 GB/s move 15/16 of the data; the optimum is 346.67 GB/s."""
-    on = graph("dgx-a100", {"boxes": "2"})
-    forest = make(on, collective=collective)
-    nics = 1 if make is baselines.ring else 8
+    forest = baselines.forests(name, graph("dgx-a100", {"boxes": "2"}), collective)[0]
+    nics = 1 if name == "ring" else 8
     assert check(forest) == Fraction(nics * 25 * 16, 15)
-    assert round(float(baselines.rings(on, collective=collective).algbw), 2) == 213.33
     program = lower(forest, MSCCLPP)
     assert verify(program).ranks == 16
     link_loads(program, forest)
 
 
-def test_no_rings_for_broadcast() -> None:
-    with pytest.raises(
-        UnsupportedError, match="rings are for allgather, reduce-scatter, allreduce"
-    ):
-        baselines.ring(graph("ring", {"gpus": "4"}), collective=Collective.BROADCAST)
+def test_rings_of_a_broadcast_begin_at_its_root() -> None:
+    """Over each NIC an eighth of the data goes once round all."""
+    on = graph("dgx-a100", {"boxes": "2"})
+    forest = baselines.forests("rings", on, Collective.BROADCAST, 3)[0]
+    assert check(forest) == 8 * 25
+    assert {tree.root for tree in forest.trees} == {on.ranks[3]}
 
 
 def test_rings_of_a_mesh_share_its_links() -> None:
     """A ring of links carries one ring each way round."""
-    assert baselines.rings(graph("ring", {"gpus": "5"})).algbw == Fraction(2 * 50 * 5, 8)
-    one, several = (f(graph("mi250", {})) for f in (baselines.ring, baselines.rings))
-    assert several.algbw >= 2 * one.algbw
+    assert baselines.forests("rings", graph("ring", {"gpus": "5"}))[0].algbw == Fraction(
+        2 * 50 * 5, 8
+    )
+    on = graph("mi250", {})
+    one, several = (baselines.forests(name, on)[0] for name in ("ring", "rings"))
+    assert several.algbw == 6 * one.algbw
 
 
 def test_double_tree_lets_everybody_rest_in_one_tree() -> None:
     """Inside one tree and at the edge of the other: twice the data in and out of every rank."""
     on = graph("dgx2-v100", {})
-    forest = baselines.double_tree(on)
+    forest = baselines.forests("double-tree", on)[0]
     inside = [
         {path[0] for path in tree.edges} for tree in forest.trees if tree.phase == "broadcast"
     ]
@@ -153,7 +248,7 @@ def test_double_tree_lets_everybody_rest_in_one_tree() -> None:
 
 def test_no_ring() -> None:
     with pytest.raises(UnsupportedError, match="the links make no ring through all ranks"):
-        baselines.ring(_chain())
+        baselines.forests("ring", _chain())[0]
 
 
 def test_no_tree_of_two_way_links() -> None:
@@ -166,7 +261,7 @@ def test_no_tree_of_two_way_links() -> None:
         bandwidths={(0, 1): Fraction(1), (1, 2): Fraction(1), (2, 0): Fraction(1)},
     )
     with pytest.raises(UnsupportedError, match="make no tree through all ranks"):
-        baselines.tree(one_way)
+        baselines.forests("tree", one_way)[0]
 
 
 def _chain() -> CapacityGraph:

@@ -17,7 +17,6 @@ from forestcoll.baselines.shapes import Edges, Problem
 from forestcoll.errors import UnsupportedError
 from forestcoll.forest import Forest
 
-
 BETWEEN = ("ring", "tree", "direct")
 
 

@@ -97,9 +97,7 @@ def cut_open(rings: Sequence[Ring], rooms: Mapping[int, int]) -> list[tuple[int,
     for rank, room in rooms.items():
         for shift in (0, 1):  # a path begins here, or the one that begins next ends here
             here = [
-                cut
-                for (ring, place), cut in cuts.items()
-                if rings[ring][0][place - shift] == rank
+                cut for (ring, place), cut in cuts.items() if rings[ring][0][place - shift] == rank
             ]
             model.add(sum(here) <= room)
     model.maximize(sum(cuts.values()))

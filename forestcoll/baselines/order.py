@@ -171,6 +171,8 @@ def _along_links(graph: CapacityGraph, ways: Ways) -> list[Order]:
     mesh = all(len(path) == 2 for path in ways.values())
     found = pack_cycles(graph.ranks, links_inside(graph.ranks, ways, capacity)) if mesh else []
     return list(found) or cycles(graph, ways)
+
+
 def cycles(graph: CapacityGraph, ways: Ways) -> list[Order]:
     """Rings through all ranks along links that are still free, the widest first.
 

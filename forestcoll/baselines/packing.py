@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 
 from forestcoll import solver
 from forestcoll.baselines.shapes import Edges, Problem
@@ -88,7 +89,7 @@ def _step(
             edge = _edge(problem, near, free, known[root], set(reached[root]))
             if edge is not None:
                 path = problem.ways[edge]
-                for link in zip(path, path[1:], strict=False):
+                for link in pairwise(path):
                     free[link] -= 1
                 reached[root].append(edge[1])
                 edges[root].append(edge)
@@ -109,7 +110,7 @@ def _edge(
         for v in near[u]:
             if v not in reached:
                 path = problem.ways[u, v]
-                if all(free[link] > 0 for link in zip(path, path[1:], strict=False)):
+                if all(free[link] > 0 for link in pairwise(path)):
                     return u, v
     return None
 

@@ -28,10 +28,12 @@ def several(problem: Problem) -> Iterator[Forest]:
 
 
 def _forest(problem: Problem, orders: list[Order], name: str) -> Forest:
-    shapes = []
+    """All data go the same way round, sums as well as copies."""
+    spread, gather = [], []
     for root in problem.roots:
         for order, share in orders:
             place = order.index(root)
             turned = order[place:] + order[:place]
-            shapes.append((root, share, list(pairwise(turned))))
-    return problem.forest(name, shapes)
+            spread.append((root, share, list(pairwise(turned))))
+            gather.append((root, share, list(pairwise((root, *turned[:0:-1])))))
+    return problem.forest(name, spread, gather)

@@ -5,6 +5,7 @@ Every baseline says how data spread from a root; sums come in the same way turne
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -18,6 +19,10 @@ from forestcoll.program import Collective, Phase
 Edges = Sequence[tuple[int, ...]]
 """(nearer to the root, farther) of a tree's edges; ranks as nodes of the graph. Or the whole path
 between the two, where it is not to be the shortest way."""
+
+Shape = tuple[int, int, Edges]
+"""(root, weight, edges) of a tree."""
+
 
 @dataclass(frozen=True, slots=True)
 class Problem:
@@ -47,18 +52,24 @@ class Problem:
         """The nodes at which trees may be rooted."""
         return (self.ranks[self.root],) if self.collective.rooted else self.ranks
 
-    def forest(self, name: str, shapes: Iterable[tuple[int, int, Edges]]) -> Forest:
+    def forest(
+        self, name: str, shapes: Iterable[Shape], sums: Iterable[Shape] | None = None
+    ) -> Forest:
         """The forest of trees (root, weight, edges), in all phases of the collective.
+
+        `sums`: the trees that add up, of the same roots and weights; by default the same turned.
 
         Raises UnsupportedError where two ranks of an edge have no way over links and switches.
         """
         shapes = list(shapes)
+        ways = {"broadcast": shapes, "reduce": shapes if sums is None else list(sums)}
+        unit = math.gcd(*(weight for _, weight, _ in shapes))
         trees = [
-            self._tree(root, phase, weight, edges)
+            self._tree(root, phase, weight // unit, edges)
             for phase in self.collective.phases
-            for root, weight, edges in shapes
+            for root, weight, edges in ways[phase]
         ]
-        total = sum(weight for _, weight, _ in shapes)
+        total = sum(weight for _, weight, _ in shapes) // unit
         return Forest(name, self.graph, self.collective, total, tuple(trees), None, self.root)
 
     def _tree(self, root: int, phase: Phase, weight: int, edges: Edges) -> Tree:
