@@ -80,7 +80,7 @@ def test_bash_completes(tmp_path: Path) -> None:
     program = tmp_path / "forestcoll"
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m forestcoll "$@"\n')
     program.chmod(0o755)
-    page = (SOURCE / "README.md").read_text()
+    page = (SOURCE / "docs" / "tour.md").read_text()
     line = 'eval "$(_FORESTCOLL_COMPLETE=bash_source forestcoll)"'
     assert line in page
     script = (

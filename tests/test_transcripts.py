@@ -72,9 +72,10 @@ def test_quickstart_and_the_tour_do_not_meet() -> None:
     commands = transcripts.quickstart()
     assert len(commands) == 5
     folder = next(word for word in commands[0].split() if word.endswith(".out/"))
-    page = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert not any(folder in step.command for step in transcripts.steps(page))
-    assert ".venv/bin/activate" in page
+    for name in ("README.md", "docs/tour.md"):
+        page = (ROOT / name).read_text(encoding="utf-8")
+        assert not any(folder in step.command for step in transcripts.steps(page))
+        assert ".venv/bin/activate" in page
     assert ".venv/bin/activate" in (ROOT / "scripts" / "quickstart").read_text(encoding="utf-8")
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 REST = "..."
-SECONDS = 120
+SECONDS = 400
 
 
 @dataclass(frozen=True, slots=True)

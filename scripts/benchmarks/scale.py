@@ -27,33 +27,12 @@ from cases import CASES, Case
 from rows import Row, measured
 
 PAGE = measure.SOURCE / "docs" / "performance.md"
-README = measure.SOURCE / "README.md"
 PICTURE = measure.SOURCE / "docs" / "growth.svg"
 HEAD = (
     "| case | seconds | processor | must | aim | result | algbw GB/s | of optimal | height | k "
     "| a root | in all | memory |\n"
     "|---|---|---|---|---|---|---|---|---|---|---|---|---|"
 )
-
-
-SHORT = (
-    "| case | must | aim | seconds | result | algbw GB/s | height | k | memory |\n"
-    "|---|---|---|---|---|---|---|---|---|"
-)
-
-
-def short(row: Row) -> str:
-    """The row of README's table in markdown: what was asked, and what came out."""
-    goal = row.goal
-    if row.missed:
-        result = f"**FAIL**: {row.wrong or row.missed}"
-    elif goal.aim == (None, None):
-        result = "must" if goal.must != (None, None) else ""
-    else:
-        result = "aim" if row.aimed else "must"
-    cells = [row.what, _limits(goal.must), _limits(goal.aim), _seconds(row.wall), result]
-    cells += [row.algbw, _number(row.height), _number(row.trees_per_root), _memory(row.peak)]
-    return f"| {' | '.join(cells)} |"
 
 
 def line(row: Row) -> str:
@@ -166,7 +145,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--plot", action="store_true", help=f"growth too, plot in {PICTURE.name}")
     parser.add_argument("--plot-only", action="store_true", help="growth and plot, no table")
     parser.add_argument("--most", type=int, default=16_384, help="ranks up to which growth goes")
-    parser.add_argument("--write", action="store_true", help=f"into {PAGE.name} and {README.name}")
+    parser.add_argument("--write", action="store_true", help=f"into {PAGE.name}")
     return parser.parse_args()
 
 
@@ -194,13 +173,10 @@ def main() -> int:
         text = json.dumps({"machine": here} | figures, indent=1)
         chosen.json.write_text(text, encoding="utf-8")
     if chosen.write and rows:
-        lines = [f"{here}. {summary(rows)}.", "", HEAD, *map(line, rows)]
+        lines = [f"{date.today()}, {here}. {summary(rows)}.", "", HEAD, *map(line, rows)]
         write_between(PAGE, "table", "\n".join(lines))
-        lines = [SHORT, *map(short, rows), "", f"{date.today()}, {here}. {summary(rows)}."]
-        write_between(README, "table", "\n".join(lines))
     if chosen.write and points:
         write_between(PAGE, "growth", f"{here}.\n\n{growth.table(points)}")
-        write_between(README, "growth", growth.exponents(points))
     wrong = [f"{row.name}: {row.wrong}" for row in rows if row.wrong]
     for text in wrong:
         print(f"bench: {text}", file=sys.stderr)

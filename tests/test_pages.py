@@ -1,0 +1,114 @@
+"""The pages hold together: links lead somewhere, and pages of fields name all fields that exist."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from forestcoll.__main__ import main
+from forestcoll.cli import cli
+from forestcoll.compile.verdict import verify_text
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md"))]
+
+
+def anchors(page: Path) -> set[str]:
+    """What `#...` may name in a page: its headings as GitHub writes them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if target.startswith(("http://", "https://")):
+            continue
+        name, _, anchor = target.partition("#")
+        there = (page.parent / name).resolve() if name else page
+        assert there.exists(), (page.name, target)
+        if anchor:
+            assert anchor in anchors(there), (page.name, target)
+
+
+def test_the_index_names_every_page() -> None:
+    index = (DOCS / "README.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"\]\(([\w-]+\.md)\)", index))
+    assert named == {page.name for page in DOCS.glob("*.md")} - {"README.md"}
+
+
+def test_the_forest_of_the_page_is_right_and_every_field_explained() -> None:
+    page = (DOCS / "forest-file.md").read_text(encoding="utf-8")
+    example = re.search(r"```json\n(.*?)```", page, re.DOTALL)
+    assert example
+    assert "optimal" in " ".join(verify_text(example[1], "example").proven)
+    schema = json.loads((ROOT / "forestcoll" / "forest.schema.json").read_text())
+    fields = set(schema["properties"])
+    for model in schema["$defs"].values():
+        fields |= set(model.get("properties", ()))
+    missing = {f for f in fields if not re.search(rf'[`"\[ .]{f}[`"\]\[ ]', page)}
+    assert missing == set()
+
+
+JSON = {
+    "optimum": [
+        ["-t", "dgx-h100", "-c", "allreduce"],
+        ["-t", "dgx-a100", "-c", "allgather", "--groups", "box0/gpu[0-3];box0/gpu[4-7]"],
+    ],
+    "synthesize": [
+        ["-t", "ring", "-c", "allreduce", "-o", "{folder}/one"],
+        ["-t", "dgx-a100", "-c", "allgather", "--sizes", "1K:1M", "-o", "{folder}/set"],
+    ],
+    "front": [["-t", "ring", "--plans"]],
+    "degrade": [["-t", "dgx-a100", "-c", "allgather"]],
+    "time": [["schedules/dgx-a100-1/allreduce.mscclpp.json", "--size", "1M"]],
+    "verify": [["schedules/dgx-a100-1/allreduce.mscclpp.json"]],
+    "run": [["schedules/dgx-a100-1/allreduce.mscclpp.json", "--size", "1M"]],
+    "deploy": [
+        ["schedules/dgx-a100-1/allreduce.mscclpp.json", "--runtime=mscclpp", "-o", "{folder}/d"]
+    ],
+    "doctor": [[]],
+}
+OPEN = {"seconds", "environment", "index", "plans_by_target", "gpu_in", "gpu_out", "files"}
+"""Objects whose keys are data, or documented elsewhere."""
+
+
+def fields(value: object) -> Iterator[str]:
+    """The keys of all objects in a JSON value, but for objects whose keys are data."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield key
+            if key not in OPEN:
+                yield from fields(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from fields(inner)
+
+
+def section(page: str, command: str) -> str:
+    """What the page says of a command, and of all."""
+    parts = re.split(r"^## (.*)$", page, flags=re.MULTILINE)
+    by_heading = dict(zip(parts[1::2], parts[2::2], strict=True))
+    return by_heading["Shared fields"] + by_heading[command]
+
+
+@pytest.mark.parametrize("command", JSON)
+def test_every_json_field_stands_on_its_page(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    said = section((DOCS / "json.md").read_text(encoding="utf-8"), command)
+    formats = {"msccl-xml", "mscclpp-json", "forest", "msccl", "rccl", "mscclpp"}
+    for options in JSON[command]:
+        asked = [option.format(folder=tmp_path) for option in options]
+        done = CliRunner().invoke(cli, [command, *asked, "--json", "--quiet"])
+        assert done.exit_code == 0, done.output
+        printed = set(fields(json.loads(done.stdout))) - formats
+        assert {f for f in printed if f"`{f}`" not in said} == set()
