@@ -48,7 +48,7 @@ def test_the_forest_of_the_page_is_right_and_every_field_explained() -> None:
     page = (DOCS / "forest-file.md").read_text(encoding="utf-8")
     example = re.search(r"```json\n(.*?)```", page, re.DOTALL)
     assert example
-    assert "optimal" in " ".join(verify_text(example[1], "example").proven)
+    assert any("optimal" in line for line in verify_text(example[1], "example").lines)
     schema = json.loads((ROOT / "forestcoll" / "forest.schema.json").read_text())
     fields = set(schema["properties"])
     for model in schema["$defs"].values():
