@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from forestcoll.__main__ import main
 from forestcoll.cli import cli
 from forestcoll.compile.verdict import verify_text
 
