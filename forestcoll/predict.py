@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forestcoll.errors import ForestCollError, PlanError
+from forestcoll.plans import FORMATS
 
 if TYPE_CHECKING:
     from forestcoll.program import Program
@@ -79,7 +80,8 @@ def beside(program: Program, plan: Path) -> tuple[Prediction | None, str]:
 
 def forest_beside(plan: Path) -> Path | None:
     """The forest file that `synthesize` writes beside a plan file, if it is there."""
-    for suffix in (".msccl.xml", ".mscclpp.json", ".xml", ".json"):
+    suffixes = [form.suffix for form in FORMATS.values()]
+    for suffix in (*suffixes, *(Path(suffix).suffix for suffix in suffixes)):
         if plan.name.endswith(suffix):
             path = plan.with_name(plan.name.removesuffix(suffix) + FOREST)
             return path if path.is_file() else None

@@ -11,6 +11,11 @@ from typing import Literal, NamedTuple
 
 from forestcoll.program import FUSED, Program, Protocol, Style
 
+PlanFormat = Literal["msccl-xml", "mscclpp-json"]
+"""The formats of plans; what each is stands in `plans.FORMATS`."""
+TargetName = Literal["mscclpp", "msccl", "rccl", "any"]
+"""A runtime, or all that read a format."""
+
 
 class Messages(NamedTuple):
     """Bytes of data in a message of a fifo connection, by protocol.
@@ -40,7 +45,7 @@ class Target:
     """Limits of one runtime."""
 
     name: str
-    format: Literal["msccl-xml", "mscclpp-json"]
+    format: PlanFormat
     style: Style
     thread_blocks: int  # per rank
     steps: int  # per thread block (MSCCL++: pipeline and inner operations counted alike)
@@ -145,6 +150,8 @@ for it waits for ever (Azure/msccl-executor-nccl c6f6b36, ROCm/rccl 0cbce2a: COM
 NO_END = 2**35
 """Bytes beyond which nobody asks for: no buffer of a call is as large."""
 TARGETS = {t.name: t for t in (MSCCL, RCCL, MSCCLPP)}
+NARROWEST: dict[PlanFormat, Target] = {t.format: t for t in TARGETS.values()}
+"""The runtime of each format whose plans all its others run too."""
 
 
 def runtime_of(program: Program) -> Target:

@@ -47,8 +47,7 @@ ALLOWED: dict[str, set[str]] = {
     "simulate": FOREST | {"targets", "routes"},
     "lower": FOREST | {"targets", "kernel", "routes", "simulate"},
     "verify": FOREST | {"targets"},
-    "plans": FOREST | {"targets"},
-    "lint": FOREST | {"targets", "plans", "verify"},
+    "plans": FOREST | {"targets", "verify"},
     "execute": FOREST | {"targets", "plans"},
     "groups_file": FOREST | {"forest_file", "certificate", "solver"},
     "compile": FOREST
@@ -59,13 +58,12 @@ ALLOWED: dict[str, set[str]] = {
         "forest_file",
         "groups_file",
         "latency",
-        "lint",
         "lower",
         "plans",
     }
     | {"solver", "targets", "verify"},
-    "degrade": FOREST | {"compile", "edit", "solver"},
-    "predict": FOREST | {"compile", "forest_file", "lower", "targets"},
+    "degrade": FOREST | {"compile", "edit", "solver", "targets"},
+    "predict": FOREST | {"compile", "forest_file", "lower", "plans", "targets"},
     "report": FOREST
     | {
         "alltoall",
@@ -74,14 +72,15 @@ ALLOWED: dict[str, set[str]] = {
         "simulate",
         "compile",
         "lower",
-        "lint",
+        "plans",
+        "targets",
         "solver",
         "execute",
         "deploy",
         "lab",
         "degrade",
     },
-    "deploy": BASE | {"program", "sizes", "plans", "verify", "lint"},
+    "deploy": BASE | {"program", "sizes", "plans", "targets", "verify"},
     "view": FOREST | {"simulate"},
     "export": FOREST | {"simulate", "verify", "view"},
     "baselines": FOREST | {"solver"},
@@ -173,6 +172,41 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     assert circles == []
 
 
+def test_a_fact_has_one_definition() -> None:
+    """Collectives, operations, plan formats and targets: what the types list has its record."""
+    from typing import get_args
+
+    from forestcoll.plans import FORMATS
+    from forestcoll.program import OPERATIONS, Collective, Op
+    from forestcoll.program.collective import DEFINITIONS
+    from forestcoll.targets import NARROWEST, TARGETS, PlanFormat, TargetName
+
+    assert set(DEFINITIONS) == set(Collective)
+    assert set(OPERATIONS) == set(Op)
+    assert set(get_args(PlanFormat)) == set(FORMATS) == set(NARROWEST)
+    assert set(get_args(TargetName)) == {*TARGETS, "any"}
+
+
+def test_nobody_asks_which_collective_it_is_but_the_solver() -> None:
+    """`collective is Collective.ALLREDUCE` says in passing what a collective is: ask the record."""
+    named = {
+        f"Collective.{word}" for word in ("ALLGATHER", "REDUCE_SCATTER", "BROADCAST", "REDUCE")
+    }
+    named |= {"Collective.ALLREDUCE"}
+    for path in modules():
+        if piece(path) in {"program", "solver"}:
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            asked: list[ast.expr] = []
+            if isinstance(node, ast.Compare):
+                asked = [node.left, *node.comparators]
+            elif isinstance(node, ast.MatchValue):
+                asked = [node.value]
+            for part in (inner for one in asked for inner in ast.walk(one)):
+                found = isinstance(part, ast.Attribute) and ast.unparse(part) in named
+                assert not found, f"{path}:{node.lineno}: {ast.unparse(part)}"
+
+
 @pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(PACKAGE)))
 def test_only_the_command_line_prints_or_exits(path: Path) -> None:
     if piece(path) in TOP:
@@ -235,7 +269,8 @@ def test_a_forest_is_made_without_what_only_plans_and_readers_need(
     """Each of these would take a good part of the time of a small command."""
     unwanted = (
         "{'pydantic', 'networkx', 'ortools', 'rich', 'forestcoll.lower', 'forestcoll.verify', "
-        "'forestcoll.plans', 'forestcoll.lint', 'forestcoll.execute', 'forestcoll.solver.groups'}"
+        "'forestcoll.plans.msccl', 'forestcoll.plans.mscclpp', 'forestcoll.plans.lint', "
+        "'forestcoll.execute', 'forestcoll.solver.groups'}"
     )
     command = ["synthesize", "-t", "dgx-a100", "-c", "allgather", "--format", "forest", "--json"]
     command += more

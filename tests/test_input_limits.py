@@ -31,7 +31,7 @@ from forestcoll.errors import (
 )
 from forestcoll.graph import CapacityGraph
 from forestcoll.input_limits import SECONDS, Limit
-from forestcoll.lint import lint
+from forestcoll.plans.lint import lint
 from forestcoll.readers import nccl_xml
 from forestcoll.topology import compact, loads_topology
 from forestcoll.topology.numbers import decimal

@@ -21,8 +21,8 @@ from mutations import any_json, any_text, any_xml
 
 from forestcoll import cli, plans
 from forestcoll.errors import PlanError, UnsupportedError
-from forestcoll.lint import RULES, Report, Told, lint
-from forestcoll.lint.findings import LISTED, LISTED_OF_A_RULE, Findings, report
+from forestcoll.plans.findings import LISTED, LISTED_OF_A_RULE, Findings, report
+from forestcoll.plans.lint import RULES, Report, Told, lint
 from forestcoll.program import Buffer, Collective, Instruction, Op, Ref
 from forestcoll.verify import verify
 from forestcoll.verify.repeat import run_repeatedly
@@ -165,9 +165,9 @@ def test_every_rule_is_described() -> None:
 def test_every_rule_is_used_and_every_name_is_a_rule() -> None:
     """Names in the code are rules, and no rule is one that nothing can break."""
     words: set[str] = set()
-    for folder in ("lint", "verify"):
-        for path in (ROOT / "forestcoll" / folder).glob("*.py"):
-            if path.name == "rules.py":
+    for folder in ("plans", "verify"):
+        for path in (ROOT / "forestcoll" / folder).rglob("*.py"):
+            if path.name == "catalogue.py":
                 continue
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
                 if isinstance(node, ast.Constant) and isinstance(node.value, str):

@@ -14,7 +14,7 @@ import lint_mutations_xml
 import pytest
 
 from forestcoll.errors import PlanError
-from forestcoll.lint import RULES, Report, lint
+from forestcoll.plans.lint import RULES, Report, lint
 
 XML, JSON = lint_mutations_xml, lint_mutations_json
 

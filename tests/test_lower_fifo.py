@@ -20,10 +20,10 @@ from forestcoll.errors import PlanError
 from forestcoll.execute import cpu
 from forestcoll.forest import Forest
 from forestcoll.graph import CapacityGraph
-from forestcoll.lint import lint
 from forestcoll.lower import fused, lower, usage
 from forestcoll.lower.planes import parity_of, planes_of
-from forestcoll.plans import msccl_xml
+from forestcoll.plans import msccl
+from forestcoll.plans.lint import lint
 from forestcoll.program import Collective, Instruction, Op, Program, RankProgram, ThreadBlock
 from forestcoll.solver import solve
 from forestcoll.targets import DEFAULT_SMS, MSCCL, MSCCLPP, RCCL, SMS, Target, sms_of
@@ -264,7 +264,7 @@ def test_fused_plans_of_the_catalogue(name: str, boxes: int, collective: Collect
     made = solved(name, collective, 2, boxes=str(boxes))
     target = MSCCL.on(sms_of(name))
     program = proven(made, target, protocol="LL")
-    report = lint(msccl_xml.dumps(program, target), "plan", "msccl")
+    report = lint(msccl.dumps(program, target), "plan", "msccl")
     assert report.ok, report.findings
     assert cpu.run(program, 1 << 16, dtype="int32").wrong == 0
 
@@ -380,7 +380,7 @@ def test_too_many_instances_are_refused() -> None:
 @pytest.mark.parametrize("target", [MSCCL, RCCL], ids=lambda t: t.name)
 def test_protocols_are_written_as_asked(protocol: Any, target: Target) -> None:
     program = proven(of_shape(Collective.ALLREDUCE, 4, chain), target, protocol=protocol)
-    assert f'proto="{protocol}"' in msccl_xml.dumps(program, target)
+    assert f'proto="{protocol}"' in msccl.dumps(program, target)
 
 
 @pytest.mark.parametrize("collective", [Collective.BROADCAST, Collective.REDUCE], ids=str)

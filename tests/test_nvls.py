@@ -22,9 +22,9 @@ from forestcoll.compile import pipeline
 from forestcoll.errors import PlanError, UnsupportedError
 from forestcoll.execute import cpu
 from forestcoll.forest import Forest
-from forestcoll.lint import lint
 from forestcoll.lower import lower
 from forestcoll.lower.nvls import lower_nvls, most_algbw
+from forestcoll.plans.lint import lint
 from forestcoll.program import (
     FABRIC,
     Buffer,

@@ -474,7 +474,7 @@ def test_halves_without_packets_are_not_read_where_others_reach_them() -> None:
 
 
 def test_sizes_count_both_halves_and_both_words() -> None:
-    from forestcoll.plans.mscclpp_json import largest_size
+    from forestcoll.plans.mscclpp.write import largest_size
 
     program = pg.packet_chain()
     chunks = program.ranks[0].scratch_chunks

@@ -18,10 +18,10 @@ from mutations import spots
 
 from forestcoll import plans
 from forestcoll.errors import ForestCollError, PlanError
-from forestcoll.plans import msccl_xml, mscclpp_json
+from forestcoll.plans import msccl, mscclpp
 from forestcoll.program import Program
 
-TEXTS = [msccl_xml.dumps(p) for p in made.FIFO] + [mscclpp_json.dumps(p) for p in made.ONESIDED]
+TEXTS = [msccl.dumps(p) for p in made.FIFO] + [mscclpp.dumps(p) for p in made.ONESIDED]
 NASTY = ["", "0", "-1", "1", "31", "71", "72", "128", "32768", "2147483648", "1e9", "4294967296",
          "99999999999999999999", "9" * 400, "0x7fffffff", "010", "true", "null", "i", "x", "&", "é",
          "nan", " ", "a" * 300]  # fmt: skip
@@ -48,7 +48,7 @@ def again(program: Program | None) -> None:
     """What was read can be written, or is refused deliberately; written, it reads back equal."""
     if program is None:
         return
-    module = msccl_xml if program.style == "fifo" else mscclpp_json
+    module = msccl if program.style == "fifo" else mscclpp
     try:
         text = module.dumps(program)
     except ForestCollError:

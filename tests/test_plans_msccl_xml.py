@@ -14,7 +14,7 @@ from plan_programs import I, O, S
 from forestcoll import plans
 from forestcoll.errors import PlanError, UnsupportedError
 from forestcoll.input_limits import Limit
-from forestcoll.plans import msccl_xml
+from forestcoll.plans import msccl
 from forestcoll.program import (
     Collective,
     Instruction,
@@ -133,7 +133,7 @@ def check_safe_subset(text: str, program: Program) -> None:
 @pytest.mark.parametrize("program", made.FIFO, ids=lambda p: p.name)
 def test_written_and_read_back_is_equal(program: Program) -> None:
     for target in (None, MSCCL):
-        text = msccl_xml.dumps(program, target)
+        text = msccl.dumps(program, target)
         back = plans.loads(text, "t")
         assert back == program
         assert back.extra == {"format": "msccl-xml"}
@@ -143,21 +143,21 @@ def test_written_and_read_back_is_equal(program: Program) -> None:
 @RANDOM
 @given(made.fifo_programs())
 def test_random_programs_survive_and_stay_in_the_safe_subset(program: Program) -> None:
-    text = msccl_xml.dumps(program)
-    assert msccl_xml.loads(text, "t") == program
-    assert "notes" not in msccl_xml.loads(text, "t").extra
-    assert msccl_xml.dumps(msccl_xml.loads(text, "t")) == text
+    text = msccl.dumps(program)
+    assert msccl.loads(text, "t") == program
+    assert "notes" not in msccl.loads(text, "t").extra
+    assert msccl.dumps(msccl.loads(text, "t")) == text
     check_safe_subset(text, program)
 
 
 @settings(RANDOM, max_examples=20)
 @given(made.fifo_programs(fused=False))
 def test_lowered_programs_go_to_rccl(program: Program) -> None:
-    assert msccl_xml.loads(msccl_xml.dumps(program, RCCL), "t") == program
+    assert msccl.loads(msccl.dumps(program, RCCL), "t") == program
 
 
 def test_the_text_of_a_small_plan() -> None:
-    text = msccl_xml.dumps(made.star_reduce())
+    text = msccl.dumps(made.star_reduce())
     assert text.splitlines()[:10] == [
         '<algo name="star" proto="LL128" nchannels="1" nchunksperloop="2" ngpus="3" coll="reduce" '
         'inplace="0" outofplace="1" minBytes="1024" maxBytes="8589934592" redop="sum" root="0">',
@@ -187,9 +187,9 @@ def test_neighbouring_reduces_are_kept_apart_by_a_flag() -> None:
     first = Instruction(Op.REDUCE, (Ref(S, 0, 2), Ref(S, 2, 2)), (Ref(O, 0, 2),))
     second = Instruction(Op.REDUCE, (Ref(S, 4, 1),), (Ref(O, 0, 1),))
     program = local(first, second, second)
-    text = msccl_xml.dumps(program)
+    text = msccl.dumps(program)
     assert re.findall(r'type="re".*hasdep="(\d)"', text) == ["0", "1", "1", "0"]
-    assert msccl_xml.loads(text, "t") == program
+    assert msccl.loads(text, "t") == program
 
 
 def local(*steps: Instruction, chunks: int = 4, scratch: int = 8, **fields: Any) -> Program:
@@ -322,7 +322,7 @@ def test_dumps_refuses_what_the_loaders_would_break(
     program: Program, target: Any, message: str
 ) -> None:
     with pytest.raises(PlanError, match=message):
-        msccl_xml.dumps(program, target)
+        msccl.dumps(program, target)
 
 
 def test_dumps_refuses_more_thread_blocks_on_a_channel_than_the_loader_counts() -> None:
@@ -332,7 +332,7 @@ def test_dumps_refuses_more_thread_blocks_on_a_channel_than_the_loader_counts() 
     ranks += [RankProgram((get,), 4, 4, 0)] * (n - 1)
     program = Program("p", Collective.ALLREDUCE, "fifo", tuple(ranks), True, True)
     with pytest.raises(PlanError, match="block 32: channel 0 already serves 32 thread blocks"):
-        msccl_xml.dumps(program)
+        msccl.dumps(program)
 
 
 # Reading ------------------------------------------------------------------------------------------
@@ -367,7 +367,7 @@ def plan(*tbs: str, algo: str = ALGO, gpu: str = GPU) -> str:
 
 def steps_of(text: str) -> list[tuple[Op, list[int], tuple[tuple[int, int], ...]]]:
     """(op, source offsets, after) of all steps of rank 0."""
-    program = msccl_xml.loads(text, "t")
+    program = msccl.loads(text, "t")
     return [
         (s.op, [ref.offset for ref in s.src], s.after)
         for block in program.ranks[0].thread_blocks
@@ -379,7 +379,7 @@ def steps_of(text: str) -> list[tuple[Op, list[int], tuple[tuple[int, int], ...]
 def test_document_order_is_execution_order() -> None:
     text = plan(tb(step(s=1, srcoff=1), step(s=0, srcoff=2), step(s=0, srcoff=3)))
     assert [offsets for _, offsets, _ in steps_of(text)] == [[1], [2], [3]]
-    assert "runtimes go by position" in msccl_xml.loads(text, "t").extra["notes"]
+    assert "runtimes go by position" in msccl.loads(text, "t").extra["notes"]
 
 
 def test_nops_fold_into_the_next_step_and_count_as_steps() -> None:
@@ -429,7 +429,7 @@ def test_unused_sides_may_be_minus_one() -> None:
         ),
         algo=ALGO.replace('ngpus="1"', 'ngpus="2"'),
     )
-    block = msccl_xml.loads(text, "t").ranks[0].thread_blocks[0]
+    block = msccl.loads(text, "t").ranks[0].thread_blocks[0]
     assert block.steps == (
         Instruction(Op.SEND, (Ref(I, 0, 1),)),
         Instruction(Op.RECV, (), (Ref(O, 1, 1),)),
@@ -467,20 +467,20 @@ LENIENT = [
 
 @pytest.mark.parametrize(("text", "note"), LENIENT)
 def test_what_a_current_runtime_refuses_is_read_with_a_note(text: str, note: str) -> None:
-    program = msccl_xml.loads(text, "t")
+    program = msccl.loads(text, "t")
     assert re.search(note, program.extra["notes"])
     assert len(program.ranks[0].thread_blocks) >= 1
 
 
 def test_clean_files_have_no_notes() -> None:
-    assert msccl_xml.loads("<!-- a\tnote -->\n" + GOOD, "t").extra == {"format": "msccl-xml"}
-    program = msccl_xml.loads(GOOD.replace('cnt="1"', 'cnt="0x1"'), "t")
+    assert msccl.loads("<!-- a\tnote -->\n" + GOOD, "t").extra == {"format": "msccl-xml"}
+    program = msccl.loads(GOOD.replace('cnt="1"', 'cnt="0x1"'), "t")
     assert program.ranks[0].thread_blocks[0].steps == (COPY,)
 
 
 def test_numbers_of_the_first_msccl_serve_in_place_only() -> None:
     old = plan(tb(step()), algo=ALGO.replace(' outofplace="1"', ""))
-    assert (msccl_xml.loads(old, "t").in_place, msccl_xml.loads(old, "t").out_of_place) == (
+    assert (msccl.loads(old, "t").in_place, msccl.loads(old, "t").out_of_place) == (
         True,
         False,
     )
@@ -564,27 +564,27 @@ WRONG = [
 @pytest.mark.timeout(10)
 def test_wrong_files_are_refused_in_words(text: str, message: str) -> None:
     with pytest.raises(PlanError, match=message) as caught:
-        msccl_xml.loads(text, "t")
+        msccl.loads(text, "t")
     assert str(caught.value).startswith("t:")
 
 
 @pytest.mark.parametrize("word", ["alltoall", "gather", "custom"])
 def test_other_collectives_are_unsupported(word: str) -> None:
     with pytest.raises(UnsupportedError, match=f"coll='{word}' is not supported"):
-        msccl_xml.loads(GOOD.replace("allreduce", word), "t")
+        msccl.loads(GOOD.replace("allreduce", word), "t")
 
 
 def test_ra_is_unsupported() -> None:
     with pytest.raises(UnsupportedError, match="t:4: type 'ra'"):
-        msccl_xml.loads(plan(tb(step(type="ra"))), "t")
+        msccl.loads(plan(tb(step(type="ra"))), "t")
 
 
 @pytest.mark.parametrize("text", [plan(tb(*[step()] * 9)), plan(*[tb(b=b) for b in range(9)])])
 def test_the_sum_of_elements_is_bounded(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert msccl_xml.loads(text, "t").n == 1
-    monkeypatch.setattr("forestcoll.plans.msccl_scan.INSTRUCTIONS", Limit(8, "STEPS"))
+    assert msccl.loads(text, "t").n == 1
+    monkeypatch.setattr("forestcoll.plans.msccl.text.INSTRUCTIONS", Limit(8, "STEPS"))
     with pytest.raises(PlanError, match="more than 8 tbs and steps"):
-        msccl_xml.loads(text, "t")
+        msccl.loads(text, "t")
 
 
 def test_entities_do_not_expand() -> None:
@@ -592,4 +592,4 @@ def test_entities_do_not_expand() -> None:
         "x", "&y;"
     )
     with pytest.raises(PlanError, match="a document type is not allowed"):
-        msccl_xml.loads(bomb, "t")
+        msccl.loads(bomb, "t")

@@ -16,7 +16,7 @@ from plan_programs import I, O, S
 
 from forestcoll import plans
 from forestcoll.errors import PlanError, UnsupportedError
-from forestcoll.plans import mscclpp_json
+from forestcoll.plans import mscclpp
 from forestcoll.program import (
     OPERATIONS,
     Channel,
@@ -116,7 +116,7 @@ def check_plan(text: str, program: Program) -> None:
 @pytest.mark.parametrize("program", made.ONESIDED, ids=lambda p: p.name)
 def test_written_and_read_back_is_equal(program: Program) -> None:
     for target in (None, MSCCLPP):
-        text = mscclpp_json.dumps(program, target)
+        text = mscclpp.dumps(program, target)
         back = plans.loads(text, "t")
         assert back == program
         assert "notes" not in back.extra
@@ -126,15 +126,15 @@ def test_written_and_read_back_is_equal(program: Program) -> None:
 @RANDOM
 @given(made.onesided_programs())
 def test_random_programs_survive_and_resolve(program: Program) -> None:
-    text = mscclpp_json.dumps(program, MSCCLPP)
-    assert mscclpp_json.loads(text, "t") == program
-    assert mscclpp_json.dumps(mscclpp_json.loads(text, "t")) == text
+    text = mscclpp.dumps(program, MSCCLPP)
+    assert mscclpp.loads(text, "t") == program
+    assert mscclpp.dumps(mscclpp.loads(text, "t")) == text
     assert max(map(len, text.splitlines())) <= 100 or program.names
     check_plan(text, program)
 
 
 def test_the_text_of_a_plan() -> None:
-    lines = mscclpp_json.dumps(made.chain_broadcast()).splitlines()
+    lines = mscclpp.dumps(made.chain_broadcast()).splitlines()
     assert lines[1].startswith('  "name": "chain.broadcast.')
     assert lines[2:14] == [
         '  "collective": "broadcast",',
@@ -160,7 +160,7 @@ def test_the_text_of_a_plan() -> None:
 
 
 def test_parallel_channels_keep_their_numbers() -> None:
-    plan = json.loads(mscclpp_json.dumps(made.pair_allreduce()))
+    plan = json.loads(mscclpp.dumps(made.pair_allreduce()))
     gpu = plan["gpus"][0]
     assert gpu["channels"] == [{"channel_type": "memory", "connected_to": [1, 1]}]
     assert gpu["threadblocks"][0]["channels"] == [{"channel_type": "memory", "channel_ids": [1, 0]}]
@@ -170,14 +170,14 @@ def test_parallel_channels_keep_their_numbers() -> None:
 def test_one_source_is_repeated_for_every_destination() -> None:
     put = Instruction(Op.PUT, (Ref(I, 0, 1),), (Ref(O, 0, 1, 1), Ref(O, 1, 1, 1)))
     program = duo(put)
-    op = json.loads(mscclpp_json.dumps(program))["gpus"][0]["threadblocks"][0]["ops"][0]
+    op = json.loads(mscclpp.dumps(program))["gpus"][0]["threadblocks"][0]["ops"][0]
     assert op["src_buff"] == [{"type": "i", "index": 0, "size": 1}] * 2
-    assert mscclpp_json.loads(mscclpp_json.dumps(program), "t") == program
+    assert mscclpp.loads(mscclpp.dumps(program), "t") == program
 
 
 def test_names_differ_when_plans_differ() -> None:
     def name(program: Program, **more: Any) -> str:
-        return str(json.loads(mscclpp_json.dumps(program, **more))["name"])
+        return str(json.loads(mscclpp.dumps(program, **more))["name"])
 
     program = made.chain_broadcast()
     assert name(program) == name(program)
@@ -190,30 +190,30 @@ def test_names_differ_when_plans_differ() -> None:
 def test_in_place_is_chosen_and_both_flags_survive() -> None:
     both = made.chain_broadcast()
     for choice, written in ((None, True), (True, True), (False, False)):
-        text = mscclpp_json.dumps(both, in_place=choice)
+        text = mscclpp.dumps(both, in_place=choice)
         assert json.loads(text)["inplace"] is written
-        assert mscclpp_json.loads(text, "t") == both
+        assert mscclpp.loads(text, "t") == both
     gather = replace(duo(NOP), in_place=True, out_of_place=True)
-    assert json.loads(mscclpp_json.dumps(gather))["inplace"] is False
-    assert json.loads(mscclpp_json.dumps(gather, in_place=True))["inplace"] is True
+    assert json.loads(mscclpp.dumps(gather))["inplace"] is False
+    assert json.loads(mscclpp.dumps(gather, in_place=True))["inplace"] is True
     only = replace(gather, out_of_place=False)
-    assert json.loads(mscclpp_json.dumps(only))["inplace"] is True
+    assert json.loads(mscclpp.dumps(only))["inplace"] is True
     with pytest.raises(PlanError, match="not right for out-of-place calls"):
-        mscclpp_json.dumps(only, in_place=False)
+        mscclpp.dumps(only, in_place=False)
 
 
 def test_the_largest_size_is_what_the_device_can_count() -> None:
     program = duo(NOP, scratch=3)  # scratch holds 3 chunks, the data 2
-    assert mscclpp_json.largest_size(program) == (2**32 - 1) // 3 // 16 * 16 * 2
+    assert mscclpp.largest_size(program) == (2**32 - 1) // 3 // 16 * 16 * 2
     tight = duo(Pipeline((NOP,), 1, 1024))
-    assert mscclpp_json.largest_size(tight) == 65535 * 1024 * 2
-    text = mscclpp_json.dumps(tight)
+    assert mscclpp.largest_size(tight) == 65535 * 1024 * 2
+    text = mscclpp.dumps(tight)
     assert json.loads(text)["max_message_size"] == 65535 * 1024 * 2
-    assert mscclpp_json.loads(text, "t") == tight
+    assert mscclpp.loads(text, "t") == tight
     exact = replace(tight, max_bytes=65535 * 1024 * 2)
-    assert mscclpp_json.loads(mscclpp_json.dumps(exact), "t") == exact
+    assert mscclpp.loads(mscclpp.dumps(exact), "t") == exact
     with pytest.raises(PlanError, match="end this plan at 134215680 bytes; lower max_bytes"):
-        mscclpp_json.dumps(replace(tight, max_bytes=134215681))
+        mscclpp.dumps(replace(tight, max_bytes=134215681))
 
 
 NOP = Instruction(Op.NOP)
@@ -364,7 +364,7 @@ REFUSED = [
 @pytest.mark.parametrize(("program", "message"), REFUSED)
 def test_dumps_refuses_what_the_runtime_would_break(program: Program, message: str) -> None:
     with pytest.raises(PlanError, match=message):
-        mscclpp_json.dumps(program, MSCCLPP)
+        mscclpp.dumps(program, MSCCLPP)
 
 
 def test_dumps_refuses_a_put_over_a_channel_to_another_rank() -> None:
@@ -372,12 +372,12 @@ def test_dumps_refuses_a_put_over_a_channel_to_another_rank() -> None:
     block = ThreadBlock((put(Ref(O, 0, 1, 2), channels=(0,)),), channels=MEMORY[:1])
     rank = replace(program.ranks[0], thread_blocks=(block,))
     with pytest.raises(PlanError, match="put to rank 2 over a channel to rank 1"):
-        mscclpp_json.dumps(replace(program, ranks=(rank, *program.ranks[1:])))
+        mscclpp.dumps(replace(program, ranks=(rank, *program.ranks[1:])))
 
 
 def test_dumps_wants_the_right_target() -> None:
     with pytest.raises(PlanError, match="target msccl reads msccl-xml"):
-        mscclpp_json.dumps(made.chain_broadcast(), MSCCL)
+        mscclpp.dumps(made.chain_broadcast(), MSCCL)
 
 
 # Reading ------------------------------------------------------------------------------------------
@@ -387,7 +387,7 @@ Change = Callable[[dict[str, Any]], object]
 
 def changed(change: Change, program: Program | None = None) -> str:
     """The text of a plan after `change` of its document."""
-    plan = json.loads(mscclpp_json.dumps(program or made.pair_allreduce()))
+    plan = json.loads(mscclpp.dumps(program or made.pair_allreduce()))
     change(plan)
     return json.dumps(plan)
 
@@ -411,7 +411,7 @@ def test_a_foreign_plan_is_read_without_our_fields() -> None:
                 for op in block["ops"]:
                     op["reduce_op"] = "sum"
 
-    back = mscclpp_json.loads(changed(strip), "t")
+    back = mscclpp.loads(changed(strip), "t")
     want = made.pair_allreduce()
     assert back == replace(want, name=back.name)
     assert (back.in_place, back.out_of_place, back.max_bytes) == (True, False, 0)
@@ -436,7 +436,7 @@ NOTED: list[tuple[Change, str]] = [
 
 @pytest.mark.parametrize(("change", "note"), NOTED)
 def test_what_the_runtime_does_differently_is_noted(change: Change, note: str) -> None:
-    program = mscclpp_json.loads(changed(change), "t")
+    program = mscclpp.loads(changed(change), "t")
     assert re.search(note, program.extra["notes"])
 
 
@@ -447,7 +447,7 @@ def test_some_of_switches_is_unsupported_with_their_place(word: str) -> None:
         UnsupportedError,
         match=f"^t: rank 0, thread block 0, operation 2: '{word}' \\(.*not supported",
     ):
-        mscclpp_json.loads(text, "t")
+        mscclpp.loads(text, "t")
 
 
 UNSUPPORTED: list[tuple[Change, str]] = [
@@ -457,14 +457,14 @@ UNSUPPORTED: list[tuple[Change, str]] = [
 
 
 def test_halves_of_scratch_that_others_reach_are_not_supported() -> None:
-    text = mscclpp_json.dumps(programs.reduce_to_root())
+    text = mscclpp.dumps(programs.reduce_to_root())
     plan = json.loads(text) | {"use_double_scratch_buffer": True}
     with pytest.raises(UnsupportedError, match=r"use_double_scratch_buffer .* puts ignore"):
-        mscclpp_json.loads(json.dumps(plan), "t")
+        mscclpp.loads(json.dumps(plan), "t")
 
 
 def test_halves_of_scratch_that_nobody_reaches_are_noted() -> None:
-    found = mscclpp_json.loads(changed(lambda p: p.update(use_double_scratch_buffer=True)), "t")
+    found = mscclpp.loads(changed(lambda p: p.update(use_double_scratch_buffer=True)), "t")
     assert not found.double_scratch
     assert "use_double_scratch_buffer: it doubles scratch" in found.extra["notes"]
 
@@ -472,7 +472,7 @@ def test_halves_of_scratch_that_nobody_reaches_are_noted() -> None:
 @pytest.mark.parametrize(("change", "message"), UNSUPPORTED)
 def test_what_this_version_cannot_do_is_said(change: Change, message: str) -> None:
     with pytest.raises(UnsupportedError, match=message):
-        mscclpp_json.loads(changed(change), "t")
+        mscclpp.loads(changed(change), "t")
 
 
 def pipelined(p: dict[str, Any]) -> dict[str, Any]:
@@ -551,7 +551,7 @@ WRONG: list[tuple[Change, str]] = [
 @pytest.mark.timeout(10)
 def test_wrong_plans_are_refused_in_words(change: Change, message: str) -> None:
     with pytest.raises(PlanError, match=message) as caught:
-        mscclpp_json.loads(changed(change), "t")
+        mscclpp.loads(changed(change), "t")
     assert str(caught.value).startswith("t: ")
 
 
@@ -574,10 +574,10 @@ PIPELINES: list[tuple[Change, str]] = [
 @pytest.mark.parametrize(("change", "message"), PIPELINES)
 def test_wrong_pipelines_are_refused_in_words(change: Change, message: str) -> None:
     with pytest.raises(PlanError, match=message):
-        mscclpp_json.loads(changed(change, made.chain_broadcast()), "t")
+        mscclpp.loads(changed(change, made.chain_broadcast()), "t")
 
 
-GOOD = mscclpp_json.dumps(made.pair_allreduce())
+GOOD = mscclpp.dumps(made.pair_allreduce())
 TEXTS = [
     ("", "t:1: not well-formed JSON"),
     ("[]", "holds a list; a plan is an object"),
@@ -598,17 +598,17 @@ TEXTS = [
 @pytest.mark.timeout(20)
 def test_texts_that_are_no_plan_are_refused_quickly(text: str, message: str) -> None:
     with pytest.raises(PlanError, match=message):
-        mscclpp_json.loads(text, "t")
+        mscclpp.loads(text, "t")
 
 
 def test_a_get_between_chunks_is_noted() -> None:
     get = Instruction(Op.GET, (Ref(O, 0, 1, 1),), (Ref(O, 0, 1),))
     text = changed(lambda p: op_of(p)["dst_buff"][0].update(index=1), duo(get))
-    assert "the runtime swaps the two" in mscclpp_json.loads(text, "t").extra["notes"]
+    assert "the runtime swaps the two" in mscclpp.loads(text, "t").extra["notes"]
 
 
 def test_rooted_plans_of_others_start_at_rank_0() -> None:
     text = changed(lambda p: p.pop("forestcoll"), made.chain_broadcast())
-    program = mscclpp_json.loads(text, "t")
+    program = mscclpp.loads(text, "t")
     assert program.root == 0
     assert "rank 0 is assumed" in program.extra["notes"]

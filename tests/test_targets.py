@@ -13,9 +13,9 @@ from programs import do, inp, rank, scr, tb
 
 from forestcoll import cli
 from forestcoll.errors import PlanError
-from forestcoll.lint import lint
 from forestcoll.lower import lower
 from forestcoll.plans import dumps, read_plan
+from forestcoll.plans.lint import lint
 from forestcoll.program import Collective, Op, Program, Protocol
 from forestcoll.targets import MSCCL, RCCL, TARGETS, Target, message_slots, most_bytes, runtime_of
 from forestcoll.verify import verify

@@ -17,9 +17,9 @@ from forestcoll.compile import pipeline
 from forestcoll.errors import ExecutionError, PlanError
 from forestcoll.execute import cpu
 from forestcoll.forest import Phase
-from forestcoll.lint import lint
 from forestcoll.lower import lower
 from forestcoll.plans import dumps, read_plan
+from forestcoll.plans.lint import lint
 from forestcoll.program import Collective, Op, Program
 from forestcoll.targets import MSCCLPP
 from forestcoll.verify import verify

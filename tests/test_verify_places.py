@@ -11,8 +11,8 @@ import pytest
 
 from forestcoll.errors import PlanError
 from forestcoll.execute import cpu
-from forestcoll.lint import Told, lint
 from forestcoll.plans import dumps, read_plan
+from forestcoll.plans.lint import Told, lint
 from forestcoll.program import Program
 from forestcoll.verify import verify
 from forestcoll.verify.check import examine

@@ -32,8 +32,9 @@ if TYPE_CHECKING:
     from fractions import Fraction
     from typing import Literal
 
-    from forestcoll.compile.pipeline import Format, Place, TargetName
+    from forestcoll.compile.pipeline import Format, Place
     from forestcoll.program import Protocol
+    from forestcoll.targets import TargetName
 
 
 @click.command(

@@ -17,8 +17,9 @@ from forestcoll.errors import OutputError
 
 if TYPE_CHECKING:
     from forestcoll import degrade as losses
-    from forestcoll.compile.pipeline import Format, TargetName
+    from forestcoll.compile.pipeline import Format
     from forestcoll.forest import Forest
+    from forestcoll.targets import TargetName
 
 KINDS = ("link", "adapter", "gpu", "switch")
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing import Literal
 
     from forestcoll.cli.files import Destination
-    from forestcoll.compile.pipeline import TargetName
+    from forestcoll.targets import TargetName
 
 
 def optimum(problem: Problem, as_json: bool) -> None:

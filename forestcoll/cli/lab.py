@@ -129,14 +129,11 @@ def lab(
 def _read(plan: Path) -> tuple[Program, Forest | None]:
     """The plan, and the forest in the file beside it."""
     from forestcoll import forest_file, plans
-    from forestcoll.predict import FOREST
+    from forestcoll.predict import forest_beside
 
     program = plans.read_plan(plan)
-    for suffix in (".msccl.xml", ".mscclpp.json"):
-        beside = plan.with_name(plan.name.removesuffix(suffix) + FOREST)
-        if plan.name.endswith(suffix) and beside.is_file():
-            return program, forest_file.load(beside)
-    return program, None
+    beside = forest_beside(plan)
+    return program, None if beside is None else forest_file.load(beside)
 
 
 def _synthesize(topology: Topology) -> tuple[Program, Forest]:

@@ -18,7 +18,7 @@ from forestcoll.errors import ForestCollError
 
 if TYPE_CHECKING:
     from forestcoll.deploy.plans import Plan
-    from forestcoll.lint import Report, Told
+    from forestcoll.plans.lint import Report, Told
 
 Entry = dict[str, object]
 LISTED_CLASHES = 20
@@ -80,7 +80,7 @@ def verify(
     """
     from forestcoll.compile import verdict as verdicts
     from forestcoll.deploy.plans import offered
-    from forestcoll.lint import Told, lint
+    from forestcoll.plans.lint import Told, lint
     from forestcoll.program import Collective
 
     told = Told(None if collective is None else Collective(collective), root, place)
@@ -191,7 +191,7 @@ def _set(source: str, as_json: bool) -> Entry:
 
 def _forest(text: str, source: str, target: str | None, told: Told, as_json: bool) -> Entry:
     from forestcoll.compile import verdict as verdicts
-    from forestcoll.lint import Told
+    from forestcoll.plans.lint import Told
 
     verdict = verdicts.verify_text(text, source)
     if target is not None or told != Told():

@@ -21,7 +21,7 @@ from forestcoll.compile.wishes import Wishes, different_trees
 from forestcoll.errors import PlanError, UnsupportedError
 from forestcoll.program import Collective
 from forestcoll.sizes import Sizes
-from forestcoll.targets import Target
+from forestcoll.targets import PlanFormat, Target
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from forestcoll.solver import Optimum
     from forestcoll.solver.front import Front, Point
 
-PlanFormat = Literal["msccl-xml", "mscclpp-json"]
 
 ENOUGH = Fraction(99, 100)
 """Share of the optimum at which fewer trees a root count for more than the rest."""

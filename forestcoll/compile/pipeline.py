@@ -10,16 +10,26 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
-from forestcoll import arguments
+from forestcoll import arguments, plans
 from forestcoll.compile.budget import Budget
-from forestcoll.compile.choose import PlanFormat, Row
+from forestcoll.compile.choose import Row
 from forestcoll.compile.fabric import choose_by_percent, copies
 from forestcoll.compile.wishes import Wishes
 from forestcoll.errors import PlanError, UnsupportedError
 from forestcoll.program import Collective, Protocol
-from forestcoll.targets import DEFAULT_SMS, MSCCL, MSCCLPP, RCCL, TARGETS, Target, sms_of
+from forestcoll.targets import (
+    DEFAULT_SMS,
+    MSCCL,
+    MSCCLPP,
+    NARROWEST,
+    TARGETS,
+    PlanFormat,
+    Target,
+    TargetName,
+    sms_of,
+)
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -33,19 +43,17 @@ if TYPE_CHECKING:
     from forestcoll.topology import Topology
 
 Format = Literal["forest"] | PlanFormat
-TargetName = Literal["mscclpp", "msccl", "rccl", "any"]
 Place = Literal["in-place", "out-of-place"]
 Progress = Callable[[str, float], None]
 Shares = Sequence[int | str] | Mapping[str, int]
 
 PROTOCOLS: tuple[Protocol, ...] = ("Simple", "LL", "LL128")
 PLACES: tuple[Place, ...] = ("in-place", "out-of-place")
-TARGET_NAMES: tuple[TargetName, ...] = ("any", "mscclpp", "msccl", "rccl")
+TARGET_NAMES: tuple[TargetName, ...] = get_args(TargetName)
 
 FORMATS: dict[Format, str] = {
     "forest": ".forest.json",
-    "msccl-xml": ".msccl.xml",
-    "mscclpp-json": ".mscclpp.json",
+    **{name: form.suffix for name, form in plans.FORMATS.items()},
 }
 """Suffix of the file of each format."""
 
@@ -500,10 +508,8 @@ def targets_of(
     formats: Iterable[Format], target: TargetName, sms: int = DEFAULT_SMS
 ) -> dict[PlanFormat, Target]:
     """The target whose limits each plan format has to keep, on a GPU with `sms` multiprocessors."""
-    known: dict[PlanFormat, Target] = {
-        "msccl-xml": MSCCL if target == "msccl" else RCCL,
-        "mscclpp-json": MSCCLPP,
-    }
+    asked = None if target == "any" else TARGETS[target]
+    known = NARROWEST if asked is None else {**NARROWEST, asked.format: asked}
     return {form: known[form].on(sms) for form in formats if form != "forest"}
 
 

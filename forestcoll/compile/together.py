@@ -13,20 +13,20 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Literal
 
 from forestcoll.compile import pipeline
+from forestcoll.compile.pipeline import FORMATS
 from forestcoll.errors import PlanError, TopologyError, UnsupportedError
 from forestcoll.program import Collective
 from forestcoll.targets import sms_of
 
 if TYPE_CHECKING:
-    from forestcoll.compile.choose import PlanFormat
-    from forestcoll.compile.pipeline import Format, Progress, TargetName
+    from forestcoll.compile.pipeline import Format, Progress
     from forestcoll.graph import CapacityGraph, Relays
     from forestcoll.latency import Latencies
     from forestcoll.program import Program
     from forestcoll.solver.groups import Split
     from forestcoll.solver.groups_bound import Group
     from forestcoll.solver.groups_trees import Together
-    from forestcoll.targets import Target
+    from forestcoll.targets import PlanFormat, Target, TargetName
     from forestcoll.topology import Topology
 
 FEWER = (16, 12, 8, 6, 4, 3, 2, 1)
@@ -148,7 +148,7 @@ def synthesize(
     trees: int | Literal["auto"] = "auto",
     instances: int | Literal["auto"] = "auto",
     target: TargetName = "any",
-    formats: Iterable[Format] = ("forest", "msccl-xml", "mscclpp-json"),
+    formats: Iterable[Format] = tuple(FORMATS),
     progress: Progress | None = None,
 ) -> Schedules:
     """Forests of all groups that reach the same algbw at once, and the plans made from them.

@@ -11,10 +11,10 @@ from forestcoll.errors import ForestCollError, ForestError
 from forestcoll.topology.numbers import decimal
 
 if TYPE_CHECKING:
-    from forestcoll.compile.choose import PlanFormat
     from forestcoll.forest import Forest
     from forestcoll.graph import CapacityGraph
     from forestcoll.program import Program
+    from forestcoll.targets import PlanFormat
     from forestcoll.verify import Verified
 
 
@@ -26,7 +26,7 @@ MOST_NODES = 4096
 class Verdict:
     """What `verify_text` proved: one line a fact, and the figures for machines."""
 
-    kind: Literal["forest", "groups", "alltoall", "msccl-xml", "mscclpp-json"]
+    kind: Literal["forest", "groups", "alltoall"] | PlanFormat
     lines: list[str]
     figures: dict[str, object]
 

@@ -24,7 +24,8 @@ from forestcoll.errors import ForestCollError, InfeasibleError, PlanError, Unsup
 from forestcoll.topology import dumps_topology, slug
 
 if TYPE_CHECKING:
-    from forestcoll.compile.pipeline import Format, TargetName
+    from forestcoll.compile.pipeline import Format
+    from forestcoll.targets import TargetName
 
 FORMAT: Final = "forestcoll.bundle/1"
 INDEX: Final = "bundle.json"

@@ -9,15 +9,12 @@ from pathlib import Path
 
 from forestcoll import plans
 from forestcoll.errors import ForestCollError, PlanError
-from forestcoll.plans import mscclpp_json
+from forestcoll.plans import mscclpp
 from forestcoll.program import Buffer, Program
 from forestcoll.sizes import Sizes
 
 CHECKED_BYTES = 16 << 20
 """Size with which a deployment tries a plan, or the nearest one that the plan serves."""
-
-
-SUFFIXES: dict[plans.Format, str] = {"msccl-xml": ".msccl.xml", "mscclpp-json": ".mscclpp.json"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +37,7 @@ class Plan:
         """
         if self.format != "mscclpp-json":
             return self.program.max_bytes
-        largest = mscclpp_json.largest_size(self.program)
+        largest = mscclpp.largest_size(self.program)
         return min(self.program.max_bytes or largest, largest)
 
     @property
@@ -104,7 +101,7 @@ def _files(paths: Sequence[Path], format: plans.Format | None) -> list[Path]:
             files[path] = None
             continue
         inside: dict[str, Path] = {}
-        suffixes = [suffix for form, suffix in SUFFIXES.items() if format in (form, None)]
+        suffixes = [form.suffix for name, form in plans.FORMATS.items() if format in (name, None)]
         for file in plan_files(path, suffixes):
             suffix = next(s for s in (*suffixes, file.suffix) if file.name.endswith(s))
             inside.setdefault(file.name.removesuffix(suffix), file)
@@ -146,7 +143,7 @@ def offered(source: str, text: str, format: plans.Format, program: Program) -> P
 
 def _check(text: str, source: str, program: Program, target: str | None) -> None:
     """PlanError with the first thing that keeps the plan from being right, and from being used."""
-    from forestcoll.lint import lint
+    from forestcoll.plans.lint import lint
     from forestcoll.verify import verify
 
     if target is None:

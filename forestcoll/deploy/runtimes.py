@@ -25,6 +25,7 @@ from forestcoll.deploy.plans import (
     reads_input_remotely,
 )
 from forestcoll.errors import PlanError
+from forestcoll.targets import PlanFormat
 
 Runtime = Literal["mscclpp", "msccl", "rccl", "torch"]
 
@@ -206,7 +207,7 @@ def _torch(plans: tuple[Plan, ...], spread: Places) -> Deployment:
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    format: Literal["msccl-xml", "mscclpp-json"] | None
+    format: PlanFormat | None
     make: Callable[[tuple[Plan, ...], Places], Deployment]
     what: str
 

@@ -1,29 +1,92 @@
 """Plan files of real runtimes: `read_plan` and `loads` give a Program, `dumps` gives a file's text.
 
-    msccl_xml      MSCCL XML, read by msccl-executor-nccl and RCCL
-    mscclpp_json   MSCCL++ execution plans
+    msccl      MSCCL XML, read by msccl-executor-nccl and RCCL
+    mscclpp    MSCCL++ execution plans
+    rules      what both ask of a Program
+    lint       everything that is wrong with a plan for a runtime (catalogue: its rules, findings)
+    run        the symbolic run of a plan that lint looks at
 
-Writing and reading back gives an equal Program. Reading never crashes, hangs or runs away on
-anybody's bytes: it ends in a Program or in a ForestCollError.
+A format is a row of `FORMATS` and a package with `loads`, `dumps` and a module `lint`. Writing and
+reading back gives an equal Program. Reading never crashes, hangs or runs away on anybody's bytes:
+it ends in a Program or in a ForestCollError.
 """
 
 from __future__ import annotations
 
 import stat
+from dataclasses import dataclass
+from importlib import import_module
 from os import PathLike
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from forestcoll import arguments
 from forestcoll.errors import PlanError
 from forestcoll.input_limits import PLAN_BYTES
+from forestcoll.targets import PlanFormat
 
 if TYPE_CHECKING:
     from forestcoll.program import Program
     from forestcoll.targets import Target
 
-Format = Literal["msccl-xml", "mscclpp-json"]
+Format = PlanFormat
 
-__all__ = ["Format", "detect", "dumps", "loads", "read_plan"]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileFormat:
+    """What is to be known of a format without reading or writing it.
+
+    `sign`: the first character of its texts. `unit`: what the sizes that a plan serves are counted
+    in. `both_places`: whether one file serves calls in place and out of place.
+    """
+
+    title: str
+    home: str  # the package that reads and writes it
+    suffix: str  # of the files that we write
+    sign: str
+    begins: str
+    collective: str  # a pattern for the word of the collective
+    operations: tuple[str, ...]  # that the runtimes do with its plans
+    unit: Literal["elements", "bytes"]
+    both_places: bool
+    lookup: str  # which plan answers a call
+    odd_size: str  # what the runtime does with a size that the plan does not serve
+
+
+FORMATS: Final[dict[Format, FileFormat]] = {
+    "msccl-xml": FileFormat(
+        title="MSCCL XML",
+        home="forestcoll.plans.msccl",
+        suffix=".msccl.xml",
+        sign="<",
+        begins="<algo ...",
+        collective=r'<algo\b[^<>]*?\bcoll="([^"]*)"',
+        operations=("sum", "prod", "min", "max"),
+        unit="elements",
+        both_places=True,
+        lookup="the first file, by name, whose min_bytes and max_bytes hold the size and whose "
+        "multiple divides the number of elements; collective, number of ranks and in or out of "
+        "place count, root, type and topology do not. Where there is none the runtime uses its own "
+        "algorithm",
+        odd_size="uses its own algorithm",
+    ),
+    "mscclpp-json": FileFormat(
+        title="MSCCL++ JSON",
+        home="forestcoll.plans.mscclpp",
+        suffix=".mscclpp.json",
+        sign="{",
+        begins="{ ...",
+        collective=r'"collective"\s*:\s*"([^"]*)"',
+        operations=("sum",),
+        unit="bytes",
+        both_places=False,
+        lookup="a registered plan whose min_bytes and max_bytes hold the size; collective, number "
+        "of ranks, ranks a node and in or out of place count, operation, type and multiple do not: "
+        "the call fails where the size is not of the multiple, and always adds up",
+        odd_size="refuses the call",
+    ),
+}
+
+__all__ = ["FORMATS", "FileFormat", "Format", "detect", "dumps", "loads", "read_plan"]
 
 
 def read_plan(path: str | PathLike[str]) -> Program:
@@ -54,13 +117,8 @@ def loads(text: str, source: str, format: Format | None = None) -> Program:
     """The Program in a plan's text; `source` names it in errors, `format` is found if None."""
     if len(text) > PLAN_BYTES:
         raise PlanError(f"{source}: larger than {PLAN_BYTES // 2**20} MiB {PLAN_BYTES.note}")
-    if (format or detect(text, source)) == "msccl-xml":
-        from forestcoll.plans import msccl_xml
-
-        return msccl_xml.loads(text, source)
-    from forestcoll.plans import mscclpp_json
-
-    return mscclpp_json.loads(text, source)
+    program: Program = home_of(format or detect(text, source)).loads(text, source)
+    return program
 
 
 def dumps(
@@ -74,26 +132,24 @@ def dumps(
 
     `in_place`: the calls that MSCCL++ JSON is for, see there; MSCCL XML is for all that are right.
     """
-    if format == "msccl-xml":
-        from forestcoll.plans import msccl_xml
+    text: str = home_of(format).dumps(program, target, in_place=in_place)
+    return text
 
-        return msccl_xml.dumps(program, target)
-    from forestcoll.plans import mscclpp_json
 
-    return mscclpp_json.dumps(program, target, in_place=in_place)
+def home_of(format: Format, module: str = "") -> Any:
+    """The package of a format, or one of its modules."""
+    return import_module(FORMATS[format].home + module)
 
 
 def detect(text: str, source: str) -> Format:
     """The format of a plan's text, by its first sign; PlanError where it is neither."""
     # A plan starts with its first sign; only a file of other kind has much in front of it.
     first = text[:65536].lstrip("\ufeff \t\r\n")[:1]
-    if first == "<":
-        return "msccl-xml"
-    if first == "{":
-        return "mscclpp-json"
+    for name, form in FORMATS.items():
+        if first == form.sign:
+            return name
     if not first:
-        raise PlanError(f"{source}: the file is empty; a plan is MSCCL XML or MSCCL++ JSON")
-    raise PlanError(
-        f"{source}: starts with {first!r}, so it is neither MSCCL XML (<algo ...) nor MSCCL++ "
-        f"JSON ({{ ...)"
-    )
+        kinds = " or ".join(form.title for form in FORMATS.values())
+        raise PlanError(f"{source}: the file is empty; a plan is {kinds}")
+    kinds = " nor ".join(f"{form.title} ({form.begins})" for form in FORMATS.values())
+    raise PlanError(f"{source}: starts with {first!r}, so it is neither {kinds}")

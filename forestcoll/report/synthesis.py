@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from forestcoll.compile.choose import PlanFormat
     from forestcoll.compile.pipeline import Format, Synthesis
     from forestcoll.graph import CapacityGraph
     from forestcoll.solver import Optimum
+    from forestcoll.targets import PlanFormat
 
 ENOUGH = 0.005
 """Seconds below which a stage's time is not worth a word."""

@@ -25,9 +25,9 @@ from forestcoll.compile.choose import PlanFormat
 from forestcoll.errors import ForestCollError, PlanError, UnsupportedError
 from forestcoll.execute.cpu import run
 from forestcoll.forest import Forest
-from forestcoll.lint import lint
 from forestcoll.lower import serve
-from forestcoll.plans import mscclpp_json
+from forestcoll.plans import mscclpp
+from forestcoll.plans.lint import lint
 from forestcoll.program import Collective, Pipeline, Program, Protocol
 from forestcoll.targets import TARGETS, Target, sms_of
 from forestcoll.topology import Topology
@@ -135,9 +135,7 @@ def texts(program: Program, form: PlanFormat, target: Target) -> dict[str, str]:
     places = [place for place, right in offered.items() if right]
     if form == "msccl-xml":
         return dict.fromkeys(places, plans.dumps(program, form, target))
-    return {
-        place: mscclpp_json.dumps(program, target, in_place=place == "in-place") for place in places
-    }
+    return {place: mscclpp.dumps(program, target, in_place=place == "in-place") for place in places}
 
 
 def faults_of_file(program: Program, text: str, target: Target, forest: Forest) -> Iterator[str]:

@@ -15,7 +15,6 @@ from forestcoll.compile.plan_set.index import (
     FOREST_SUFFIX,
     FORESTS,
     INDEX,
-    SUFFIX,
     ForestFile,
     Index,
     PlanFile,
@@ -25,7 +24,8 @@ from forestcoll.compile.plan_set.index import (
 )
 from forestcoll.errors import ForestCollError, PlanError
 from forestcoll.input_limits import PLAN_BYTES
-from forestcoll.lint import Told, lint
+from forestcoll.plans import FORMATS
+from forestcoll.plans.lint import Told, lint
 from forestcoll.program import Collective
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def files_named(index: Path) -> dict[Path, str]:
 
 
 def _ends_well(file: str) -> bool:
-    return file.endswith((FOREST_SUFFIX, *SUFFIX.values()))
+    return file.endswith((FOREST_SUFFIX, *(form.suffix for form in FORMATS.values())))
 
 
 def _check_ranges(directory: Path, index: Index, runtime: Runtime) -> None:

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 from forestcoll.compile.plan_set.estimate import line_of
 from forestcoll.compile.plan_set.index import (
     INDEX,
-    LOOKUP,
-    OPERATIONS,
     TYPES,
     ForestFile,
     Index,
@@ -22,6 +20,7 @@ from forestcoll.compile.plan_set.index import (
 )
 from forestcoll.errors import ForestCollError, PlanError
 from forestcoll.lower import usage
+from forestcoll.plans import FORMATS
 from forestcoll.targets import TARGETS
 from forestcoll.verify import link_loads
 
@@ -89,10 +88,10 @@ def of_runtime(index: Index, collective: Collective, runtime: Runtime) -> Iterat
     known = [name for name, target in TARGETS.items() if target.format == runtime.format]
     yield f"one of {', '.join(known)}: the target", runtime.target, _one_of(runtime.target, known)
     yield "the directory", runtime.directory, runtime.format
-    able = OPERATIONS[runtime.format] if collective.reduces else ()
+    able = FORMATS[runtime.format].operations if collective.reduces else ()
     yield "the list of operations", runtime.operations, able
     yield "the list of types", runtime.types, TYPES
-    yield "the way plans are looked up", runtime.lookup, LOOKUP[runtime.format]
+    yield "the way plans are looked up", runtime.lookup, FORMATS[runtime.format].lookup
     first, last = runtime.plans[0], runtime.plans[-1]
     found = gaps(index.min_bytes, index.max_bytes, first.min_bytes, first.multiple, last.max_bytes)
     said = tuple((gap.min_bytes, gap.max_bytes) for gap in runtime.not_served)

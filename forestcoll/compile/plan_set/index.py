@@ -17,8 +17,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from forestcoll.compile.plan_set.make import Entry, Plans, PlanSet
 from forestcoll.errors import PlanError
 from forestcoll.lower import usage
+from forestcoll.plans import FORMATS
 from forestcoll.program import Collective, Protocol
 from forestcoll.sizes import BLOCK, Sizes
+from forestcoll.targets import PlanFormat
 
 if TYPE_CHECKING:
     from forestcoll.forest import Forest
@@ -26,21 +28,8 @@ if TYPE_CHECKING:
 INDEX = "index.json"
 FORMAT: Final = "forestcoll.plan-set/1"
 TYPES: Final = "all that the runtime has"
-OPERATIONS: Final = {
-    "msccl-xml": ("sum", "prod", "min", "max"),
-    "mscclpp-json": ("sum",),
-}
-LOOKUP: Final = {
-    "msccl-xml": "the first file, by name, whose min_bytes and max_bytes hold the size and whose "
-    "multiple divides the number of elements; collective, number of ranks and in or out of place "
-    "count, root, type and topology do not. Where there is none the runtime uses its own algorithm",
-    "mscclpp-json": "a registered plan whose min_bytes and max_bytes hold the size; collective, "
-    "number of ranks, ranks a node and in or out of place count, operation, type and multiple do "
-    "not: the call fails where the size is not of the multiple, and always adds up",
-}
 FORESTS = "forests"
 FOREST_SUFFIX = ".forest.json"
-SUFFIX: Final = {"msccl-xml": ".msccl.xml", "mscclpp-json": ".mscclpp.json"}
 
 
 class _Model(BaseModel):
@@ -98,7 +87,7 @@ class NotServed(_Model):
 class Runtime(_Model):
     """The plans of one format, in their own directory, sizes ascending."""
 
-    format: Literal["msccl-xml", "mscclpp-json"]
+    format: PlanFormat
     directory: str
     target: str
     in_place: bool
@@ -137,7 +126,7 @@ def files_of(made: PlanSet) -> dict[str, str]:
         listed = []
         for number, entry in enumerate(plans.entries):
             word = entry.program.protocol.lower()
-            file = f"{plans.format}/{stem}.{number:02d}.{word}{SUFFIX[plans.format]}"
+            file = f"{plans.format}/{stem}.{number:02d}.{word}{FORMATS[plans.format].suffix}"
             files[file] = entry.text
             forest = names[id(entry.candidate.forest)]
             listed.append(_plan(file, entry, forest, plans))
@@ -173,16 +162,17 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def multiple_of(format: str, chunks: int) -> Multiple:
+def multiple_of(format: PlanFormat, chunks: int) -> Multiple:
     """What the runtime's sizes have to be a multiple of, for a plan of so many chunks."""
-    if format == "msccl-xml":
-        return Multiple(unit="elements", count=chunks)
-    return Multiple(unit="bytes", count=chunks * BLOCK)
+    unit = FORMATS[format].unit
+    return Multiple(unit=unit, count=chunks * (1 if unit == "elements" else BLOCK))
 
 
-def place_of(format: str, text: str, entry_in_place: bool, entry_out: bool) -> tuple[bool, bool]:
+def place_of(
+    format: PlanFormat, text: str, entry_in_place: bool, entry_out: bool
+) -> tuple[bool, bool]:
     """Whether a plan's file serves calls in place, and out of place."""
-    if format == "msccl-xml":
+    if FORMATS[format].both_places:
         return entry_in_place, entry_out
     in_place = bool(json.loads(text)["inplace"])
     return in_place, not in_place
@@ -267,9 +257,9 @@ def _runtime(made: PlanSet, plans: Plans, listed: tuple[PlanFile, ...]) -> Runti
         target=plans.target.name,
         in_place=in_place,
         out_of_place=out_of_place,
-        operations=OPERATIONS[plans.format] if reduces else (),
+        operations=FORMATS[plans.format].operations if reduces else (),
         types=TYPES,
-        lookup=LOOKUP[plans.format],
+        lookup=FORMATS[plans.format].lookup,
         plans=listed,
         not_served=tuple(missing),
     )

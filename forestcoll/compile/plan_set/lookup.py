@@ -9,6 +9,7 @@ from pathlib import Path
 from forestcoll.compile.plan_set.check import read_index, read_same
 from forestcoll.compile.plan_set.index import INDEX, PlanFile, Runtime
 from forestcoll.errors import PlanError, did_you_mean
+from forestcoll.plans import FORMATS
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,5 +68,5 @@ def _odd_size(runtime: Runtime, plan: PlanFile, size: int, element: int) -> tupl
     unit = plan.multiple.count * (element if plan.multiple.unit == "elements" else 1)
     if size % unit == 0:
         return ()
-    what = "uses its own algorithm" if runtime.format == "msccl-xml" else "refuses the call"
+    what = FORMATS[runtime.format].odd_size
     return (f"{size} bytes are no multiple of {unit}: the runtime {what}, here they are padded",)

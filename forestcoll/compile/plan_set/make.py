@@ -20,17 +20,19 @@ from forestcoll.compile import pipeline
 from forestcoll.compile.budget import Budget
 from forestcoll.compile.plan_set.estimate import HOP, Line, Range, line_of, lowest_lines
 from forestcoll.errors import PlanError, UnsupportedError
+from forestcoll.plans import FORMATS
 from forestcoll.program import Collective, Program, Protocol
 from forestcoll.sizes import Sizes, is_power
 from forestcoll.targets import MSCCL, Target, sms_of
 
 if TYPE_CHECKING:
-    from forestcoll.compile.choose import Chooser, PlanFormat
-    from forestcoll.compile.pipeline import Place, Progress, TargetName
+    from forestcoll.compile.choose import Chooser
+    from forestcoll.compile.pipeline import Place, Progress
     from forestcoll.forest import Bound, Forest
     from forestcoll.graph import Relays
     from forestcoll.latency import Latencies
     from forestcoll.solver import Optimum
+    from forestcoll.targets import PlanFormat, TargetName
     from forestcoll.topology import Topology
 
 TREES: Final = (1, 2, 4, 8, 16, 32)
@@ -122,7 +124,7 @@ def make(
     sms: int | None = None,
     place: Place | None = None,
     target: TargetName = "any",
-    formats: Iterable[PlanFormat] = ("msccl-xml", "mscclpp-json"),
+    formats: Iterable[PlanFormat] = tuple(FORMATS),
     progress: Progress | None = None,
 ) -> PlanSet:
     """Plans for sizes from `low` to `high` bytes (nccl-tests' size), one for each range.
@@ -165,7 +167,7 @@ def make(
             maker.notes.append(f"the MSCCL XML is for msccl only; {error}")
         found.append(plans)
     if not found:
-        raise UnsupportedError("a plan set needs a plan format: msccl-xml or mscclpp-json")
+        raise UnsupportedError(f"a plan set needs a plan format: {' or '.join(FORMATS)}")
     named = None if root_rank is None else graph.names[graph.ranks[root_rank]]
     if named is not None:
         maker.notes.append(
@@ -384,9 +386,9 @@ def _check_served(program: Program, target: Target, low: int, high: int) -> None
 
 
 def _largest(program: Program) -> int:
-    from forestcoll.plans import mscclpp_json
+    from forestcoll.plans import mscclpp
 
-    return mscclpp_json.largest_size(program)
+    return mscclpp.largest_size(program)
 
 
 def _gbs(value: Fraction) -> str:

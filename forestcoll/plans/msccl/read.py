@@ -14,8 +14,8 @@ from typing import cast
 
 from forestcoll.errors import PlanError, UnsupportedError, did_you_mean
 from forestcoll.input_limits import RANKS
-from forestcoll.plans.fifo_rules import MAX_FUSED, MAX_OFFSET, check_structure
-from forestcoll.plans.msccl_scan import Algo, Block, Gpu, Step, Tag, scan
+from forestcoll.plans.msccl.rules import MAX_FUSED, MAX_OFFSET, check_structure
+from forestcoll.plans.msccl.text import Algo, Block, Gpu, Step, Tag, scan
 from forestcoll.plans.rules import (
     MAX_BYTES,
     OLD_WORDS,
@@ -69,7 +69,10 @@ class _Header:
 def loads(
     text: str, source: str, *, check: bool = True, collective: Collective | None = None
 ) -> Program:
-    """The Program of a plan; see msccl_xml.loads.
+    """The Program that the runtimes would run for this text; `source` names it in errors.
+
+    Lenient where the runtimes are, and with files of older tools; `Program.extra["notes"]` then
+    says, a line each, what a current runtime would refuse. PlanError with line numbers otherwise.
 
     Without `check` it may hold ranges and wiring that no runtime would survive; a linter says more
     about those. `collective` stands in for what the file says.

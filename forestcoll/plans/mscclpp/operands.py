@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from forestcoll.lint.findings import Findings
-from forestcoll.lint.json_scene import Scene, check_ids
-from forestcoll.plans.onesided_rules import MAX_IDS, MAX_REFS
+from forestcoll.plans.findings import Findings
+from forestcoll.plans.mscclpp.rules import MAX_IDS, MAX_REFS
+from forestcoll.plans.mscclpp.scene import Scene, check_ids
 from forestcoll.program import BY_JSON, DATA, FABRIC, OPERATIONS, SEMAPHORES, SYNCS, Operation
 
 DATA_WORDS: Mapping[str, tuple[Operation, Sequence[str]]] = {

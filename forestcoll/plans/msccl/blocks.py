@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from forestcoll.lint.findings import Findings
-from forestcoll.lint.xml_algo import CHANNELS, Head
-from forestcoll.lint.xml_text import Numbers, Tag
-from forestcoll.plans.fifo_rules import MAX_BLOCKS_PER_CHANNEL, MAX_CHILDREN, MAX_NODES
+from forestcoll.plans.findings import Findings
+from forestcoll.plans.msccl.algo import CHANNELS, Head
+from forestcoll.plans.msccl.rules import MAX_BLOCKS_PER_CHANNEL, MAX_CHILDREN, MAX_NODES
+from forestcoll.plans.msccl.tags import Numbers, Tag
 from forestcoll.program import BY_XML, RECEIVES, SENDS
 from forestcoll.targets import Target
 

@@ -12,11 +12,11 @@ from itertools import islice
 from typing import TYPE_CHECKING, Literal
 
 from forestcoll.errors import ForestCollError, PlanError, UnsupportedError
-from forestcoll.lint.findings import At, Findings
-from forestcoll.lint.json_stand_ins import stand_in
-from forestcoll.lint.rules import RULES
-from forestcoll.plans import Format
-from forestcoll.plans.onesided_rules import body_of
+from forestcoll.plans import FORMATS, Format, home_of
+from forestcoll.plans.catalogue import RULES
+from forestcoll.plans.findings import At, Findings
+from forestcoll.plans.mscclpp.rules import body_of
+from forestcoll.plans.mscclpp.stand_ins import stand_in
 from forestcoll.plans.rules import OTHER_COLLECTIVES, check_header
 from forestcoll.program import (
     PUTS,
@@ -141,11 +141,7 @@ def _without_flushes(program: Program) -> Program:
 
 def _collective(text: str, form: Format) -> str:
     """The word for the collective, wherever it stands; the rules have looked at it already."""
-    if form == "msccl-xml":
-        pattern = r'<algo\b[^<>]*?\bcoll="([^"]*)"'
-    else:
-        pattern = r'"collective"\s*:\s*"([^"]*)"'
-    found = re.search(pattern, text)
+    found = re.search(FORMATS[form].collective, text)
     return found[1] if found else ""
 
 
@@ -183,13 +179,9 @@ def _read(
 
 
 def _loads(text: str, source: str, form: Format, told: Told) -> Program:
-    if form == "msccl-xml":
-        from forestcoll.plans import msccl_reader
-
-        return msccl_reader.loads(text, source, check=False, collective=told.collective)
-    from forestcoll.plans import mscclpp_reader
-
-    return mscclpp_reader.loads(text, source, check=False, collective=told.collective)
+    reader = home_of(form, ".read")
+    program: Program = reader.loads(text, source, check=False, collective=told.collective)
+    return program
 
 
 # What the runtime refuses, but a run can look past: it says what the plan would do once cured.

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from xml.parsers import expat
 
 from forestcoll.input_limits import PLAN_DEPTH, PLAN_ELEMENTS
-from forestcoll.lint.findings import Findings
-from forestcoll.plans.msccl_scan import MAX_ATTRIBUTES, MAX_VALUE
-from forestcoll.plans.msccl_text import ENTITY, TOKEN, as_xml
+from forestcoll.plans.findings import Findings
+from forestcoll.plans.msccl.spelling import ENTITY, TOKEN, as_xml
+from forestcoll.plans.msccl.text import MAX_ATTRIBUTES, MAX_VALUE
 
 MAX_NAME = 254  # bytes of a tag's or an attribute's name, and of the first word of a comment
 CHILD = {"algo": "gpu", "gpu": "tb", "tb": "step"}

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from forestcoll.lint.findings import Findings
-from forestcoll.lint.xml_algo import check_buffers, read_buffers, read_gpus, read_head
-from forestcoll.lint.xml_blocks import (
+from forestcoll.plans.findings import Findings
+from forestcoll.plans.msccl.algo import check_buffers, read_buffers, read_gpus, read_head
+from forestcoll.plans.msccl.blocks import (
     Connections,
     check_channels,
     check_partners,
     check_spare_channels,
     read_blocks,
 )
-from forestcoll.lint.xml_steps import check_dependencies, read_lane
-from forestcoll.lint.xml_text import Numbers, scan
+from forestcoll.plans.msccl.steps import check_dependencies, read_lane
+from forestcoll.plans.msccl.tags import Numbers, scan
 from forestcoll.program import Collective
 from forestcoll.targets import Target
 
 
-def lint_xml(
-    text: str, target: Target, sms: int, collective: Collective | None, out: Findings
-) -> None:
+def lint(text: str, target: Target, sms: int, collective: Collective | None, out: Findings) -> None:
     """Note everything in the file that the runtime refuses, misreads or does not survive."""
     algo = scan(text, out)
     if algo is None:

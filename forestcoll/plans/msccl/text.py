@@ -2,7 +2,7 @@
 
 A hardened reading: expat without document types and entities, bounds on depth and number of
 elements, every number checked where it stands. Errors are PlanErrors that name source and line.
-Meaning is not looked at here; msccl_reader does that.
+Meaning is not looked at here; read.py does that.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from xml.parsers import expat
 
 from forestcoll.errors import PlanError, UnsupportedError, did_you_mean
 from forestcoll.input_limits import BLOCKS, INSTRUCTIONS, PLAN_DEPTH, RANKS
-from forestcoll.plans.msccl_text import as_xml
+from forestcoll.plans.msccl.spelling import as_xml
 from forestcoll.plans.rules import Notes
 from forestcoll.program import BY_XML, Buffer
 

@@ -11,9 +11,8 @@ from typing import Literal, cast
 
 from forestcoll.errors import PlanError, UnsupportedError, did_you_mean
 from forestcoll.input_limits import BLOCKS, CHUNKS, INSTRUCTIONS, RANKS
-from forestcoll.plans import mscclpp_header as header
-from forestcoll.plans.json_text import List, Object, parse
-from forestcoll.plans.onesided_rules import (
+from forestcoll.plans.mscclpp import header
+from forestcoll.plans.mscclpp.rules import (
     ALIGNMENT,
     MAX_INDEX,
     body_of,
@@ -21,6 +20,7 @@ from forestcoll.plans.onesided_rules import (
     check_structure,
     largest_size,
 )
+from forestcoll.plans.mscclpp.text import List, Object, parse
 from forestcoll.plans.rules import (
     MAX_BYTES,
     Notes,
@@ -81,7 +81,11 @@ class _Reader:
 def loads(
     text: str, source: str, *, check: bool = True, collective: Collective | None = None
 ) -> Program:
-    """The Program of a plan; see mscclpp_json.loads.
+    """The Program in an execution plan's text; `source` names it in errors.
+
+    Reads plans of the MSCCL++ DSL too. `Program.extra["notes"]` says, a line each, what the runtime
+    does differently from what the plan says. UnsupportedError for reused resources, packets through
+    switches, and two halves of scratch without packets; PlanError for what is wrong.
 
     Without `check` it may hold ranges and operations that no runtime would survive; a linter says
     more about those. `collective` stands in for what the file says.

@@ -11,9 +11,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from forestcoll.errors import PlanError
-from forestcoll.plans import msccl_reader
-from forestcoll.plans.fifo_rules import (
-    MAX_FUSED,
+from forestcoll.plans.msccl.rules import (
     check_limits,
     check_structure,
     flagged_steps,
@@ -37,24 +35,15 @@ MAX_NAME = 99  # bytes of the algo's name
 MAX_VALUE = 255  # bytes of any attribute value: the parsers' buffers, which they do not guard
 _NO_CHARS: Final = frozenset((0xFFFE, 0xFFFF))  # the two that XML 1.0 forbids beside controls
 
-__all__ = ["FORMAT_LIMITS", "MAX_FUSED", "dumps", "loads"]
 
-
-def loads(text: str, source: str) -> Program:
-    """The Program that the runtimes would run for this text; `source` names it in errors.
-
-    Lenient where the runtimes are, and with files of older tools; `Program.extra["notes"]` then
-    says, a line each, what a current runtime would refuse. PlanError with line numbers otherwise.
-    """
-    return msccl_reader.loads(text, source)
-
-
-def dumps(program: Program, target: Target | None = None) -> str:
+def dumps(program: Program, target: Target | None = None, *, in_place: bool | None = None) -> str:
     """The plan as XML text, ending in a newline; `loads` gives back an equal Program.
 
+    A plan serves all calls that the program is right for: `in_place` chooses nothing here.
     Raises PlanError, naming limit, figure, rank and thread block, for what the loaders would refuse
     or silently run as something else: on `target`, or on the widest parser where it is None.
     """
+    del in_place
     limits = FORMAT_LIMITS if target is None else target
     if limits.format != "msccl-xml":
         raise PlanError(f"target {limits.name} reads {limits.format}, not MSCCL XML")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from forestcoll.lint.findings import At
-from forestcoll.lint.json_text import Access
-from forestcoll.lint.json_values import Block, Plan, Rank
-from forestcoll.plans.onesided_rules import MAX_IDS
+from forestcoll.plans.findings import At
+from forestcoll.plans.mscclpp.fields import Access
+from forestcoll.plans.mscclpp.rules import MAX_IDS
+from forestcoll.plans.mscclpp.values import Block, Plan, Rank
 
 
 @dataclass(slots=True)

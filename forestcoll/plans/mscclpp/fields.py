@@ -9,7 +9,7 @@ import json
 from typing import Any
 
 from forestcoll.input_limits import PLAN_VALUES
-from forestcoll.lint.findings import At, Findings
+from forestcoll.plans.findings import At, Findings
 
 
 def parse(text: str, out: Findings) -> dict[str, Any] | None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from forestcoll.errors import UnsupportedError, did_you_mean
-from forestcoll.plans.json_text import Object
-from forestcoll.plans.onesided_rules import body_of
+from forestcoll.plans.mscclpp.rules import body_of
+from forestcoll.plans.mscclpp.text import Object
 from forestcoll.plans.rules import (
     MAX_BYTES,
     OLD_WORDS,

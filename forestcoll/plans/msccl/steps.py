@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from forestcoll.errors import did_you_mean
-from forestcoll.lint.findings import At, Findings
-from forestcoll.lint.xml_algo import Buffers
-from forestcoll.lint.xml_blocks import RECEIVING, SENDING, Block
-from forestcoll.lint.xml_text import Numbers, Tag
-from forestcoll.plans.fifo_rules import MAX_OFFSET
-from forestcoll.plans.msccl_scan import STEP_TYPES
+from forestcoll.plans.findings import At, Findings
+from forestcoll.plans.msccl.algo import Buffers
+from forestcoll.plans.msccl.blocks import RECEIVING, SENDING, Block
+from forestcoll.plans.msccl.rules import MAX_OFFSET
+from forestcoll.plans.msccl.tags import Numbers, Tag
+from forestcoll.plans.msccl.text import STEP_TYPES
 from forestcoll.program import BY_XML, FUSED, OPERATIONS
 from forestcoll.targets import Target
 

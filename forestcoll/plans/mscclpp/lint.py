@@ -6,11 +6,11 @@ from itertools import zip_longest
 from typing import Any
 
 from forestcoll.errors import PlanError, did_you_mean
-from forestcoll.lint.findings import At, Findings
-from forestcoll.lint.json_ops import lint_operations
-from forestcoll.lint.json_text import Access, parse
-from forestcoll.lint.json_values import Block, Plan, Rank
-from forestcoll.plans.onesided_rules import ALIGNMENT, MAX_REMOTE
+from forestcoll.plans.findings import At, Findings
+from forestcoll.plans.mscclpp.fields import Access, parse
+from forestcoll.plans.mscclpp.ops import lint_operations
+from forestcoll.plans.mscclpp.rules import ALIGNMENT, MAX_REMOTE
+from forestcoll.plans.mscclpp.values import Block, Plan, Rank
 from forestcoll.plans.rules import (
     OLD_WORDS,
     OTHER_COLLECTIVES,
@@ -23,9 +23,7 @@ NO_LIMIT = 2**64 - 1
 KINDS = ("memory", "port", "switch")
 
 
-def lint_json(
-    text: str, target: Target, sms: int, collective: Collective | None, out: Findings
-) -> None:
+def lint(text: str, target: Target, sms: int, collective: Collective | None, out: Findings) -> None:
     """Note everything in the file that the loader refuses, misreads or does not survive."""
     top = parse(text, out)
     if top is None:

@@ -9,9 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from forestcoll.errors import PlanError
-from forestcoll.plans.packet_rules import check_packet, check_protocol
+from forestcoll.plans.mscclpp.packets import check_packet, check_protocol
+from forestcoll.plans.mscclpp.switches import (
+    check_block,
+    check_groups,
+    check_number,
+    check_switched,
+)
 from forestcoll.plans.rules import check_equal_counts, check_ref, place
-from forestcoll.plans.switch_rules import check_block, check_groups, check_number, check_switched
 from forestcoll.program import (
     CHANNELLED,
     DATA,

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import cast
 
 from forestcoll.errors import PlanError, did_you_mean
-from forestcoll.lint.findings import Findings
-from forestcoll.lint.xml_text import Numbers, Tag
-from forestcoll.plans.fifo_rules import MAX_CHILDREN
+from forestcoll.plans.findings import Findings
+from forestcoll.plans.msccl.rules import MAX_CHILDREN
+from forestcoll.plans.msccl.tags import Numbers, Tag
 from forestcoll.plans.rules import MAX_BYTES, OLD_WORDS
 from forestcoll.program import BY_PLAN_WORD, Collective, Protocol
 from forestcoll.sizes import Sizes

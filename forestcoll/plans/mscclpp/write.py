@@ -15,8 +15,8 @@ from itertools import groupby
 from typing import Any, Final
 
 from forestcoll.errors import PlanError
-from forestcoll.plans import mscclpp_reader, switch_rules
-from forestcoll.plans.onesided_rules import (
+from forestcoll.plans.mscclpp import switches as switch_rules
+from forestcoll.plans.mscclpp.rules import (
     ALIGNMENT,
     check_limits,
     check_structure,
@@ -52,18 +52,6 @@ WIDTH = 100  # of a line; what does not fit is broken up
 
 _KINDS = ("memory", "port")
 _BUFFERS = (Buffer.INPUT, Buffer.OUTPUT, Buffer.SCRATCH)
-
-__all__ = ["FORMAT_LIMITS", "dumps", "largest_size", "loads"]
-
-
-def loads(text: str, source: str) -> Program:
-    """The Program in an execution plan's text; `source` names it in errors.
-
-    Reads plans of the MSCCL++ DSL too. `Program.extra["notes"]` says, a line each, what the runtime
-    does differently from what the plan says. UnsupportedError for reused resources, packets through
-    switches, and two halves of scratch without packets; PlanError for what is wrong.
-    """
-    return mscclpp_reader.loads(text, source)
 
 
 def dumps(program: Program, target: Target | None = None, *, in_place: bool | None = None) -> str:

@@ -1,4 +1,9 @@
-"""Lint a plan's text against a runtime: the rules of its format, then the symbolic run."""
+"""Lint a plan's text against a runtime: the rules of its format, then the symbolic run.
+
+The loaders of MSCCL XML and MSCCL++ JSON check next to nothing, so a plan may be refused, silently
+unused, hang, corrupt memory or add wrongly. The linter knows their rules (catalogue.py,
+docs/lint.md). It reads a file as the loader does, and goes on where a reader would stop.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +13,17 @@ from collections.abc import Callable
 from forestcoll import plans
 from forestcoll.errors import PlanError
 from forestcoll.input_limits import PLAN_BYTES
-from forestcoll.lint.findings import Findings, Report, report
-from forestcoll.lint.json_plan import lint_json
-from forestcoll.lint.run import Told, run_plan
-from forestcoll.lint.xml_plan import lint_xml
-from forestcoll.program import Collective
-from forestcoll.targets import TARGETS, Target, sms_of
+from forestcoll.plans.catalogue import RULES, Rule, Severity
+from forestcoll.plans.findings import Finding, Findings, Report, report
+from forestcoll.plans.run import Told, run_plan
+from forestcoll.program import FUSED, OPERATIONS, Collective
+from forestcoll.targets import NARROWEST, TARGETS, Target, sms_of
+
+__all__ = ["RULES", "Finding", "Report", "Rule", "Severity", "Told", "lint"]
 
 LAUNCHES = 2
 """That a plan is run for: the first shows what a launch does, the second what it leaves behind."""
-_FUSED = re.compile(r'\btype="(?:rcs|rrs|rrc|rrcs)"')
+_FUSED = re.compile(rf'\btype="(?:{"|".join(OPERATIONS[op].xml for op in FUSED)})"')
 _NAME = re.compile(r'(?:<algo\b[^<>]*?\bname=|"name"\s*:\s*)"([^"]*)"')
 Rules = Callable[[str, Target, int, Collective | None, Findings], None]
 
@@ -47,7 +53,7 @@ def lint(
         raise PlanError(f"{source}: is {form}; target {chosen.name} reads {chosen.format}")
     told = told or Told()
     out = Findings()
-    rules: Rules = lint_xml if form == "msccl-xml" else lint_json
+    rules: Rules = plans.home_of(form, ".lint").lint
     rules(text, chosen, sms or sms_of(_name(text)), told.collective, out)
     program, done = run_plan(text, source, chosen, told, launches, out)
     ran = launches if done is None else max(launches, done.launches)
@@ -61,12 +67,12 @@ def _name(text: str) -> str:
 
 
 def guess(text: str, form: plans.Format) -> str:
-    """The runtime that a plan is meant for: its format's; of the two for XML, RCCL if it fits.
+    """The runtime that a plan is meant for: the narrowest of its format that it fits.
 
-    What RCCL runs, msccl-executor-nccl runs too.
+    What that one runs, the others run too.
     """
-    if form == "mscclpp-json":
-        return "mscclpp"
-    gpus = text.split("<gpu ")[1:]
-    fits = all(gpu.count("<tb ") <= TARGETS["rccl"].thread_blocks for gpu in gpus)
-    return "rccl" if fits and not _FUSED.search(text) else "msccl"
+    chosen = NARROWEST[form]
+    wide = next((t.name for t in TARGETS.values() if t.format == form and t.fused), chosen.name)
+    ranks = text.split("<gpu ")[1:]
+    fits = all(rank.count("<tb ") <= chosen.thread_blocks for rank in ranks)
+    return chosen.name if fits and not _FUSED.search(text) else wide

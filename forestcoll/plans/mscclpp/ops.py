@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from forestcoll.errors import did_you_mean
-from forestcoll.lint.findings import At
-from forestcoll.lint.json_operands import (
+from forestcoll.plans.findings import At
+from forestcoll.plans.mscclpp.fields import Access, kind
+from forestcoll.plans.mscclpp.operands import (
     DATA_WORDS,
     GROUPS,
     SEMAPHORE_WORDS,
@@ -18,10 +19,9 @@ from forestcoll.lint.json_operands import (
     check_data,
     check_unused_data,
 )
-from forestcoll.lint.json_scene import Scene, check_ids
-from forestcoll.lint.json_text import Access, kind
-from forestcoll.lint.json_values import Block, Plan
-from forestcoll.plans.onesided_rules import ALIGNMENT, MAX_BARRIERS, MAX_SEMAPHORES
+from forestcoll.plans.mscclpp.rules import ALIGNMENT, MAX_BARRIERS, MAX_SEMAPHORES
+from forestcoll.plans.mscclpp.scene import Scene, check_ids
+from forestcoll.plans.mscclpp.values import Block, Plan
 from forestcoll.targets import Target
 
 NAMES = (*DATA_WORDS, *SYNC_WORDS, *SEMAPHORE_WORDS, "nop", "barrier", "pipeline")
