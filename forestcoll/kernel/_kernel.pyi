@@ -128,6 +128,7 @@ def rehang(
     grow: bool,
     moves: int,
     seed: int,
+    twin: Sequence[int] = ...,
 ) -> tuple[int, int, list[tuple[int, ...]], list[list[int]]]: ...
 def schedule(
     lanes: Sequence[int],

@@ -53,13 +53,14 @@ bool Hanging::crosses(int unit, int box, int resource) const {
   const Hook& hook = this->hook(unit, box);
   if (hook.way < 0) return false;
   const auto first = store_.begin() + hook.way + 1, last = first + store_[hook.way];
-  return hook.rank + boxed_.graph.arcs() == resource || std::find(first, last, resource) != last;
+  return hook.rank + boxed_.graph.arcs() == resource ||
+         std::any_of(first, last, [&](int arc) { return ledger_.of(arc) == resource; });
 }
 
 void Hanging::note_users(int unit, int box) {
   const Hook& hook = this->hook(unit, box);
   for (int i = 1; i <= store_[hook.way]; ++i)
-    users_[store_[hook.way + i]].emplace_back(unit, box);
+    users_[ledger_.of(store_[hook.way + i])].emplace_back(unit, box);
   users_[boxed_.graph.arcs() + hook.rank].emplace_back(unit, box);
 }
 

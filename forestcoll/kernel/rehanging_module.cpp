@@ -16,12 +16,19 @@ namespace forestcoll {
 
 namespace {
 
-BoxedGraph boxed_graph(Digraph graph, const Ints& box, const Ints& ranks, const Amounts& entries) {
+BoxedGraph boxed_graph(Digraph graph, const Ints& box, const Ints& ranks, const Amounts& entries,
+                       const Ints& twin) {
   const int nodes = graph.nodes;
   require(static_cast<int>(box.size()) == nodes, "box needs one entry a node");
   require(static_cast<int>(entries.size()) == nodes, "entries need one entry a node");
   require_nodes(ranks, nodes);
-  BoxedGraph boxed{std::move(graph), box, std::vector<char>(nodes, 0), entries, 0};
+  require(twin.empty() || static_cast<int>(twin.size()) == graph.arcs(),
+          "twins need one entry an arc, or none");
+  for (int e = 0; e < static_cast<int>(twin.size()); ++e)
+    require(twin[e] == -1 || (0 <= twin[e] && twin[e] < graph.arcs() && twin[e] != e &&
+                              twin[twin[e]] == e && graph.capacity[twin[e]] == graph.capacity[e]),
+            "arcs that share a capacity must be of one, and name each other");
+  BoxedGraph boxed{std::move(graph), box, std::vector<char>(nodes, 0), entries, twin, 0};
   for (int v : ranks) boxed.rank[v] = 1;
   for (int v = 0; v < nodes; ++v) {
     require(-1 <= box[v] && box[v] < nodes, "an unknown box is named");
@@ -53,8 +60,9 @@ nb::list path_tuples(const Digraph& graph, const std::vector<Ints>& ways) {
 std::tuple<Amount, long, nb::list, std::vector<Ints>> rehang_py(
     int nodes, const Ints& tail, const Ints& head, const Amounts& capacity, const Ints& box,
     const Ints& ranks, const Amounts& entries, const Ints& roots, int height, bool grow, long moves,
-    unsigned seed) {
-  const BoxedGraph boxed = boxed_graph(digraph(nodes, tail, head, capacity), box, ranks, entries);
+    unsigned seed, const Ints& twin) {
+  const BoxedGraph boxed =
+      boxed_graph(digraph(nodes, tail, head, capacity), box, ranks, entries, twin);
   require_nodes(roots, nodes);
   for (int root : roots) require(boxed.rank[root], "a root is no rank");
   Rehung found;
@@ -71,9 +79,11 @@ std::tuple<Amount, long, nb::list, std::vector<Ints>> rehang_py(
 void bind_rehanging(nb::module_& m) {
   m.def("rehang", &rehang_py, "nodes"_a, "tail"_a, "head"_a, "capacity"_a, "box"_a, "ranks"_a,
         "entries"_a, "roots"_a, "height"_a, "grow"_a, "moves"_a, "seed"_a,
+        "twin"_a = Ints{},
         "(overload, moves, paths, trees): where the overload is 0, no arc carries too much, and the "
         "tree of each unit of `roots` is a list of depth, path, depth, path ... by which its boxes "
-        "hang, from the root outwards. Below 0 some box is out of reach within the height.");
+        "hang, from the root outwards. Below 0 some box is out of reach within the height. `twin`: "
+        "per arc the one with which it shares its capacity, or -1.");
 }
 
 }  // namespace forestcoll

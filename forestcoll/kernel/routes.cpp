@@ -19,8 +19,11 @@ Ledger::Ledger(const BoxedGraph& boxed) : capacity_(boxed.graph.capacity) {
   load_.assign(capacity_.size(), 0);
   cost_.resize(capacity_.size());
   price_.assign(capacity_.size(), 0);
+  twin_ = boxed.twin;
+  twin_.resize(capacity_.size(), -1);
   place_.assign(capacity_.size(), -1);
-  for (int r = 0; r < resources(); ++r) reprice(r);
+  for (int r = 0; r < resources(); ++r)
+    if (of(r) == r) reprice(r);
 }
 
 void Ledger::list(int r) {
@@ -47,6 +50,7 @@ void Ledger::reprice(int r) {
     toll *= 1 + penalty_ * (1 + 4 * over / capacity);
   }
   cost_[r] = toll + 0.7 + 0.3 * filled * filled * filled * filled;
+  if (twin_[r] >= 0) cost_[twin_[r]] = cost_[r];
 }
 
 void Ledger::raise_prices() {
@@ -58,7 +62,7 @@ void Ledger::raise_prices() {
   if (penalty_ == kMostPenalty) return;
   penalty_ = std::min(kMostPenalty, penalty_ * kGrowth);
   for (int r = 0; r < resources(); ++r)
-    if (load_[r] >= capacity_[r]) reprice(r);
+    if (of(r) == r && load_[r] >= capacity_[r]) reprice(r);
 }
 
 Router::Router(const BoxedGraph& boxed, const Ledger& ledger)

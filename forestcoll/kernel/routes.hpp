@@ -1,6 +1,7 @@
 // Loads, prices and cheapest routes between boxes, for the search that re-hangs trees.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <utility>
 #include <vector>
@@ -16,27 +17,34 @@ struct BoxedGraph {
   std::vector<int> box;        // per node its box; -1: a switch between boxes
   std::vector<char> rank;      // per node
   std::vector<Amount> entries;  // per rank: how many trees may enter its box there; -1: any number
+  std::vector<int> twin;       // per arc the one with which it shares its capacity, or -1
   int boxes = 0;
 };
 
 // How full every resource is and what it costs to use it once more. Resources are the arcs and,
 // behind them, the nodes: a tree that enters a box at a rank takes one of that rank's entries.
+// Arcs that share their capacity are one resource, known by the lesser number.
 // The total overload is 0 exactly where no resource carries more than it may.
 class Ledger {
  public:
   explicit Ledger(const BoxedGraph& boxed);
 
+  int of(int resource) const {
+    return twin_[resource] < 0 ? resource : std::min(resource, twin_[resource]);
+  }
   void add(int resource) {
+    resource = of(resource);
     if (load_[resource] == capacity_[resource]) list(resource);
     if (load_[resource]++ >= capacity_[resource]) ++overload_;
     reprice(resource);
   }
   void remove(int resource) {
+    resource = of(resource);
     if (--load_[resource] >= capacity_[resource]) --overload_;
     if (load_[resource] == capacity_[resource]) unlist(resource);
     reprice(resource);
   }
-  bool over(int resource) const { return load_[resource] > capacity_[resource]; }
+  bool over(int resource) const { return load_[of(resource)] > capacity_[of(resource)]; }
   double cost(int resource) const { return cost_[resource]; }
   Amount overload() const { return overload_; }
   const std::vector<int>& overfull() const { return overfull_; }  // resources, in no order
@@ -50,7 +58,8 @@ class Ledger {
   void unlist(int resource);
 
   std::vector<Amount> capacity_, load_;
-  std::vector<double> price_, cost_;
+  std::vector<double> price_, cost_;  // what it costs stands at both arcs of a pair
+  std::vector<int> twin_;
   std::vector<int> overfull_, place_;  // place_: per resource where it stands in overfull_
   double penalty_ = 1;
   Amount overload_ = 0;

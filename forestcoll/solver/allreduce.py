@@ -14,6 +14,7 @@ from forestcoll.graph import CapacityGraph, is_symmetric
 from forestcoll.solver.bounds import allreduce_bound
 from forestcoll.solver.fixed import fixed_capacities
 from forestcoll.solver.joint import Joint, joint
+from forestcoll.solver.joint_boxes import joint_of_boxes
 from forestcoll.solver.joint_fixed import fixed_joint
 from forestcoll.solver.task import Task, analyse
 
@@ -66,6 +67,9 @@ def plan(graph: CapacityGraph) -> Plan:
     same = Plan(gather, scatter, None, allreduce_bound(graph))
     if same.bound.algbw == same.same_algbw:
         return same
+    boxed = joint_of_boxes(graph, same.bound)
+    if boxed is not None and boxed.algbw > same.same_algbw:
+        return Plan(gather, scatter, boxed, same.bound, _nearness(boxed))
     try:
         best = joint(graph)
     except UnsupportedError as reason:
@@ -86,6 +90,8 @@ def fixed(graph: CapacityGraph, trees: int) -> Joint | None:
     best = plan(graph).joint
     if best is None or trees < 1:
         return None
+    if best.trees:
+        return best if sum(best.supply) <= trees * len(graph.ranks) else None
     found = []
     with suppress(UnsupportedError):  # there are other ways
         found.append(fixed_joint(graph, trees, best))
@@ -100,6 +106,16 @@ def same_fixed(graph: CapacityGraph, trees: int) -> Fraction:
     """GB/s of reduce-scatter, then allgather, with `trees` trees a root each."""
     tasks = plan(graph).gather, plan(graph).scatter
     return 1 / sum((_alone(task, trees) for task in tasks), Fraction(0))
+
+
+def _nearness(boxed: Joint) -> str:
+    """What to know of a joint allreduce that is a little slower than its bound; else nothing."""
+    if boxed.algbw == boxed.bound.algbw:
+        return ""
+    return (
+        f"both phases over the same {sum(boxed.supply)} trees, which are low: for so many ranks no "
+        "more trees are sought to come nearer to the bound"
+    )
 
 
 def _alone(task: Task, trees: int) -> Fraction:

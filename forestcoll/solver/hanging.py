@@ -38,17 +38,21 @@ def hang(
     box: Sequence[int],
     entries: Sequence[int],
     grow: bool = False,
+    shared: bool = False,
 ) -> Hung | None:
     """How the boxes of every tree hang within `height` hops, or None where that is not found.
 
     `links`: (tail, head) -> how many trees it may carry. `supply[v]` trees are rooted at v.
-    `box`, `entries`: per node, as in `Boxes`.
+    `box`, `entries`: per node, as in `Boxes`. `shared`: a link and the one in the other direction,
+    which has to be there and as wide, carry as many trees together.
     """
     among, more = set(ranks), nodes
     tail: list[int] = []
     head: list[int] = []
     capacity: list[int] = []
+    first: dict[tuple[int, int], int] = {}  # the first of the arcs that stand for a link
     for (t, h), c in links.items():
+        first[t, h] = len(tail)
         if t in among and h in among:  # by way of a node that stands for the link
             tail += (t, more)
             head += (more, h)
@@ -58,12 +62,20 @@ def hang(
             tail.append(t)
             head.append(h)
             capacity.append(c)
+    twin: list[int] = []
+    if shared:
+        twin = [-1] * len(tail)
+        for (t, h), e in first.items():
+            last = first[h, t] + (t in among and h in among)
+            twin[e], twin[last] = last, e
     roots = [v for v in ranks for _ in range(supply[v])]
     moves = MOVES * (max(box[v] for v in ranks) + 1) * len(roots) + MOVES_MORE
     rest = [-1] * (more - nodes)
     links_given = (more, tail, head, capacity, [*box, *rest], ranks, [*entries, *rest])
     for seed in range(ATTEMPTS):
-        overload, _, paths, trees = _kernel.rehang(*links_given, roots, height, grow, moves, seed)
+        overload, _, paths, trees = _kernel.rehang(
+            *links_given, roots, height, grow, moves, seed, twin
+        )
         if overload == 0:
             if rest:
                 paths = [tuple([v for v in path if v < nodes]) for path in paths]

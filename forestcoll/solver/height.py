@@ -100,9 +100,9 @@ class _Facts:
         self.rooted = [sum(supply[v] for v in nodes) for nodes in self.boxes]
 
     def hops(self) -> int:
-        """The most hops that any rank is away from another at least."""
-        everyone = sum(1 << v for v in self.ranks)
-        reached = {v: 1 << v for v in self.ranks}
+        """The most hops that any rank is away from a root at least."""
+        everyone = sum(1 << v for v in self.ranks if self.supply[v])
+        reached = {v: everyone & 1 << v for v in self.ranks}
         into: dict[int, list[int]] = defaultdict(list)
         for t, h, _ in self.links:
             into[h].append(t)

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from forestcoll.errors import UnsupportedError
-from forestcoll.forest import Bound, Phase, Symmetry
+from forestcoll.forest import Bound, Phase, Symmetry, Tree
 from forestcoll.graph import CAPACITY_LIMIT, CapacityGraph, require_size
 from forestcoll.kernel import _kernel
 from forestcoll.solver import cutting, exact_lp
@@ -48,13 +48,15 @@ class Joint:
     """An exact optimum in whole units: `supply[v]` trees rooted at each node v in each phase.
 
     `carried[half][e]`: how many trees link e is given, broadcast trees and reduce trees apart;
-    balanced at every non-rank. `algbw` in GB/s.
+    balanced at every non-rank. `algbw` in GB/s. `trees`: broadcast trees that serve both phases,
+    where these are known; then `carried` is empty.
     """
 
     algbw: Fraction
     supply: tuple[int, ...]
     carried: Carried
     bound: Bound
+    trees: tuple[Tree, ...] = ()
 
     def times(self, factor: int) -> Joint:
         """The same with `factor` trees for each."""

@@ -83,16 +83,41 @@ def rehang(
     No link carries more than its `capacity`. Heights from `least` up to `most` hops are tried, one
     after the other; trees inside boxes may add to them.
     """
-    boxes = find_boxes(graph, capacity, supply)
+    return _search(find_boxes(graph, capacity, supply), capacity, least, most)
+
+
+def rehang_mirrored(
+    graph: CapacityGraph,
+    capacity: Sequence[int],
+    supply: Sequence[int],
+    least: int,
+    most: int,
+) -> list[Tree] | None:
+    """The same trees for both phases of an allreduce: no link carries more than its `capacity` of
+    them and of the same trees turned round together.
+
+    Between boxes a link shares what it has with the one in the other direction, as the search
+    needs it; inside boxes each phase has half.
+    """
+    room = dict(zip(zip(graph.tail, graph.head, strict=True), capacity, strict=True))
+    both = [min(c, room.get((h, t), 0)) for (t, h), c in room.items()]
+    boxes = find_boxes(graph, [c // 2 for c in both], supply)
+    return _search(boxes, both, least, most, shared=True)
+
+
+def _search(
+    boxes: Boxes, capacity: Sequence[int], least: int, most: int, shared: bool = False
+) -> list[Tree] | None:
+    """Trees of the least height that is found, `capacity` for the links between boxes."""
+    graph, supply = boxes.graph, boxes.supply
     if sum(supply) * boxes.count > MOST_EDGES:
         return None
     ends = zip(graph.tail, graph.head, strict=True)
     limits = zip(ends, capacity, boxes.inner, strict=True)
     links = {pair: c for pair, c, inner in limits if inner < 0 and c}
+    problem = (graph.n, links, graph.ranks, supply)
     for height in range(least, most + 1):
-        hung = hang(
-            graph.n, links, graph.ranks, supply, height, boxes.box, boxes.entries, boxes.torn
-        )
+        hung = hang(*problem, height, boxes.box, boxes.entries, boxes.torn, shared)
         if hung is not None:
             trees = _assemble(boxes, hung)
             if trees is not None:
@@ -155,6 +180,8 @@ def _choose_spreads(boxes: Boxes, hung: Hung) -> list[list[Spread]] | None:
         if spreads is None:
             return None
         for rank, some in spreads.items():
+            if not entries[rank]:
+                continue
             for entry, spread in _assign(rank, entries[rank], some, senders):
                 chosen[entry.unit][entry.place] = spread
     return chosen

@@ -154,6 +154,10 @@ def _allreduce(
 def _joint(graph: CapacityGraph, joint: Joint, report: _Stages) -> list[_Phase]:
     """The trees of both phases, each over its own part of the links."""
     total, algbw = sum(joint.supply), 2 * joint.algbw  # in half the time each, if they took turns
+    if joint.trees:
+        report("checking", 0.9)
+        phase = _Phase(list(joint.trees), total, algbw, joint.bound)
+        return [phase.reversed(), phase]
     low = pack_both(graph, joint)
     if low is not None:
         report("checking", 0.9)

@@ -1,0 +1,239 @@
+"""The joint optimum of allreduce on boxes, with trees: both phases over the same trees.
+
+Inside boxes links are wide, so what limits an allreduce of many boxes is what joins them: a linear
+program with one node for each box says how fast it can be, and how much each box should sum. Sums
+are worth most where the links are widest: a root sends its sums to all other boxes itself, so that
+trees are low. Then one forest is searched for that serves both phases, broadcast trees as they are
+and reduce trees turned round: links between boxes are shared with those in the other direction
+(`rehanging.rehang_mirrored`). Its loads prove what it reaches; the bound is another matter.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from forestcoll.errors import UnsupportedError
+from forestcoll.forest import Bound, Tree, scan
+from forestcoll.graph import CapacityGraph
+from forestcoll.solver import exact_lp
+from forestcoll.solver.automorphisms import symmetries
+from forestcoll.solver.boxes import Boxes, find_boxes
+from forestcoll.solver.height import least_height
+from forestcoll.solver.joint import Joint, Model
+from forestcoll.solver.rehanging import MOST_EDGES, rehang_mirrored, suits
+
+VARIABLES = 6_000
+"""Links, flows and boxes, alike ones counted once, up to which the program is solved here."""
+NEAR = Fraction(9995, 10_000)
+"""What whole numbers of trees have to leave of the rate; else the best number is taken."""
+SLOWER = tuple(1 + Fraction(p, 1000) for p in (5, 0, 2))
+"""Times that are tried, as multiples of the least: a little room makes low trees possible."""
+HIGHER = 3
+"""Heights above the lower bound that are tried."""
+LEAST = Fraction(97, 100)
+"""Of the bound: what is slower is left to the general program."""
+
+
+def joint_of_boxes(graph: CapacityGraph, bound: Bound) -> Joint | None:
+    """A joint allreduce with its trees, at `bound` or near it; None where none is found.
+
+    `bound`: of any allreduce on the graph; it becomes the result's.
+    """
+    if not suits(graph, None):
+        return None
+    boxes = find_boxes(graph, graph.capacity, [0] * graph.n)
+    machine = _Machine(graph, boxes)
+    shares = machine.shares()
+    if shares is None:
+        return None
+    rate, parts = shares
+    for units, supply in machine.supplies(rate, parts):
+        found = _search(graph, supply, units)
+        if found is None:
+            continue
+        algbw = found[0] * graph.unit
+        if algbw < LEAST * bound.algbw:
+            return None
+        return Joint(algbw, tuple(supply), ((), ()), bound, tuple(found[1]))
+    return None
+
+
+def _search(
+    graph: CapacityGraph, supply: Sequence[int], least_time: Fraction
+) -> tuple[Fraction, list[Tree]] | None:
+    """(trees per unit of time, the trees): the lowest that are found in little more than the least.
+
+    Units of time in which a link of capacity c carries c trees. Heights at which nothing is found
+    in the most time are left at once. Of one height between boxes the lowest trees count, then the
+    fastest: boxes that are tight inside may add hops.
+    """
+    total = sum(supply)
+    room = [c * least_time.numerator // least_time.denominator for c in graph.capacity]
+    least = least_height(graph, room, supply)
+    for height in range(least, least + HIGHER + 1):
+        found: list[tuple[int, Fraction, list[Tree]]] = []
+        for slower in SLOWER:
+            u = least_time * slower
+            capacity = [c * u.numerator // u.denominator for c in graph.capacity]
+            trees = rehang_mirrored(graph, capacity, supply, height, height)
+            if trees is not None:
+                found.append((scan(graph, trees)[1], u, trees))
+            if not found or (slower == 1 and trees is not None):
+                break
+        if found:
+            _, u, trees = min(found, key=lambda entry: entry[:2])
+            return total / u, trees
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Machine:
+    """A graph whose boxes are one node each."""
+
+    graph: CapacityGraph
+    boxes: Boxes
+
+    def contract(self) -> CapacityGraph:
+        """The graph of boxes: node b is box b, all of them are ranks; then come other switches."""
+        graph, box = self.graph, self.boxes.box
+        inner = {
+            v: number
+            for t, h, number in zip(graph.tail, graph.head, self.boxes.inner, strict=True)
+            if number >= 0
+            for v in (t, h)
+        }
+        at, more = [], self.boxes.count
+        for v in range(graph.n):
+            number = inner.get(v, box[v])
+            at.append(number if number >= 0 else more)
+            more += number < 0
+        links: dict[tuple[int, int], int] = defaultdict(int)
+        for t, h, c in zip(graph.tail, graph.head, graph.capacity, strict=True):
+            if at[t] != at[h]:
+                links[at[t], at[h]] += c
+        ranks = tuple(range(self.boxes.count))
+        no = (False,) * more
+        return CapacityGraph(
+            names=tuple(f"node{v}" for v in range(more)),
+            gpu=tuple(v < len(ranks) for v in range(more)),
+            multicast=no,
+            aggregation=no,
+            ranks=ranks,
+            tail=tuple(t for t, _ in links),
+            head=tuple(h for _, h in links),
+            capacity=tuple(links.values()),
+            unit=graph.unit,
+        )
+
+    def shares(self) -> tuple[Fraction, list[Fraction]] | None:
+        """(data per unit of time, per box the part of it that is summed there); None: too large.
+
+        Every box sends its sums to all others itself, where that costs nothing.
+        """
+        graph = self.contract()
+        found = symmetries(graph)
+        best: tuple[Fraction, list[Fraction]] | None = None
+        for direct in (True, False):
+            model = Model(graph, found, equal=False)
+            if model.size > VARIABLES:
+                return None
+            if direct:
+                model.program.rows += _direct_rows(model)
+            try:
+                solution = model.solve()
+            except UnsupportedError:
+                continue
+            if best is None or solution.value > best[0] / NEAR:
+                parts = [solution.primal[model.share[v]] / solution.value for v in graph.ranks]
+                best = solution.value, parts
+        return best
+
+    def supplies(
+        self, rate: Fraction, parts: Sequence[Fraction]
+    ) -> Iterator[tuple[Fraction, list[int]]]:
+        """(least time, trees per node): whole numbers of trees, near enough to these parts."""
+        count = len(self.graph.ranks)
+        most = min(2 * count, MOST_EDGES // self.boxes.count)
+        best: tuple[Fraction, Fraction, list[int]] | None = None
+        for total in range(3 * count // 4, most + 1):
+            units = _round_parts(parts, total)
+            time = max(total / rate, self._least_time(units, total))
+            if best is None or total / time > best[0]:
+                best = total / time, time, units
+                if best[0] >= NEAR * rate:
+                    break
+        if best is not None:
+            yield best[1], self._deal_out(best[2])
+
+    def _least_time(self, units: Sequence[int], total: int) -> Fraction:
+        """At least so long all boxes take to receive every tree and to send their own to all."""
+        room = [0] * self.boxes.count
+        for _, c, number in self._outside():
+            room[number] += c
+        others = self.boxes.count - 1
+        return max(
+            Fraction(total - own + own * others, c) for own, c in zip(units, room, strict=True) if c
+        )
+
+    def _outside(self) -> Iterator[tuple[int, int, int]]:
+        """(rank, capacity, its box) of every link that leads out of a box."""
+        graph, boxes = self.graph, self.boxes
+        links = zip(graph.tail, graph.head, graph.capacity, boxes.inner, strict=True)
+        for t, h, c, inner in links:
+            if inner < 0 and boxes.box[t] >= 0 and boxes.box[h] != boxes.box[t]:
+                yield t, c, boxes.box[t]
+
+    def _deal_out(self, units: Sequence[int]) -> list[int]:
+        """Per node its trees: those of a box to the ranks whose links out have most room."""
+        graph, box = self.graph, self.boxes.box
+        out: dict[int, int] = defaultdict(int)
+        for v, c, _ in self._outside():
+            out[v] += c
+        ways: dict[int, set[int]] = defaultdict(set)  # per rank where its data leaves the box
+        for t, h, inner in zip(graph.tail, graph.head, self.boxes.inner, strict=True):
+            if inner < 0 and t in out and graph.gpu[t]:
+                ways[t].add(t)
+            elif inner < 0 and h in out and box[t] == box[h]:
+                ways[t].add(h)
+        supply = [0] * graph.n
+        for members, own in zip(self.boxes.members, units, strict=True):
+            able = [v for v in members if ways[v]] or list(members)
+            taken: dict[int, Fraction] = defaultdict(Fraction)  # of each way
+            for _ in range(own):
+                v = min(able, key=lambda v: (_fullness(taken, ways[v], out), supply[v], v))
+                supply[v] += 1
+                for way in ways[v]:
+                    taken[way] += Fraction(1, len(ways[v]))
+        return supply
+
+
+def _fullness(taken: dict[int, Fraction], ways: set[int], out: dict[int, int]) -> Fraction:
+    used = sum((taken[way] for way in ways), Fraction(1))
+    return used / max(1, sum(out[way] for way in ways))
+
+
+def _round_parts(parts: Sequence[Fraction], total: int) -> list[int]:
+    """`total` units in whole numbers, as near to these parts as can be (largest remainders)."""
+    exact = [part * total for part in parts]
+    units = [int(amount) for amount in exact]
+    order = sorted(range(len(parts)), key=lambda i: (units[i] - exact[i], i))
+    for i in order[: total - sum(units)]:
+        units[i] += 1
+    return units
+
+
+def _direct_rows(model: Model) -> list[exact_lp.Row]:
+    """Per box: what leaves it in the broadcast holds what it sums, once for every other box."""
+    graph = model.graph
+    others = len(graph.ranks) - 1
+    rows: dict[int, dict[int, int]] = {v: {} for v in graph.ranks}
+    for e, t in enumerate(graph.tail):
+        if t in rows:
+            flow = model.flow[e]
+            rows[t][flow] = rows[t].get(flow, 0) + 1
+    for v, row in rows.items():
+        row[model.share[v]] = -others
+    return [exact_lp.Row(row) for row in {frozenset(r.items()): r for r in rows.values()}.values()]

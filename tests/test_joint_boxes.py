@@ -1,0 +1,166 @@
+"""Joint allreduce over the same low trees in both phases: fast, low, and within every link."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
+from itertools import pairwise
+
+import pytest
+from graphs import build, dgx_a100
+from irregular_fabrics import small
+from test_rehanging import validate
+
+from forestcoll import certificate, solver
+from forestcoll.forest import Tree
+from forestcoll.graph import CapacityGraph
+from forestcoll.kernel import _kernel
+from forestcoll.program import Collective
+from forestcoll.solver.allreduce import fixed, plan
+from forestcoll.solver.bounds import allreduce_bound
+from forestcoll.solver.boxes import find_boxes
+from forestcoll.solver.height import least_height
+from forestcoll.solver.joint import joint
+from forestcoll.solver.joint_boxes import _Machine, _round_parts, joint_of_boxes
+from forestcoll.solver.rehanging import rehang_mirrored
+
+
+def both_ways(graph: CapacityGraph, trees: Sequence[Tree]) -> Counter[tuple[int, int]]:
+    """How many trees cross each link, as they are and turned round together."""
+    loads: Counter[tuple[int, int]] = Counter()
+    for tree in trees:
+        for path in tree.edges:
+            loads.update(dict.fromkeys(pairwise(path), tree.weight))
+            loads.update(dict.fromkeys(pairwise(path[::-1]), tree.weight))
+    return loads
+
+
+def test_boxes_with_fewer_adapters_sum_less_and_nobody_waits_for_them() -> None:
+    """Reduce-scatter, then allgather is as slow as the slowest box; together they are not."""
+    graph = small("mixed-generations", seed=1)
+    bound = allreduce_bound(graph)
+    found = joint_of_boxes(graph, bound)
+    assert found is not None
+    same = solver.optimum(graph, Collective.ALLGATHER).algbw / 2
+    assert same < Fraction(3, 4) * bound.algbw
+    assert Fraction(99, 100) * bound.algbw <= found.algbw <= bound.algbw
+    supply = list(found.supply)
+    u = sum(supply) * graph.unit / found.algbw
+    capacity = [int(c * u) for c in graph.capacity]
+    assert validate(graph, capacity, supply, found.trees) <= 3
+    limits = dict(zip(zip(graph.tail, graph.head, strict=True), capacity, strict=True))
+    assert all(load <= limits[ends] for ends, load in both_ways(graph, found.trees).items())
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_forest_has_the_same_trees_in_both_phases(seed: int) -> None:
+    graph = small("mixed-generations", seed)
+    forest = solver.solve(graph, Collective.ALLREDUCE)
+    algbw, bound = certificate.check(forest)
+    chosen = plan(graph)
+    assert chosen.joint is not None
+    assert algbw == chosen.algbw == chosen.joint.algbw
+    assert bound is not None
+    assert algbw >= Fraction(99, 100) * bound
+    assert ("both phases over the same" in chosen.note) == (algbw < bound)
+    down = {tree for tree in forest.trees if tree.phase == "broadcast"}
+    up = {tree.turned() for tree in forest.trees if tree.phase == "reduce"}
+    assert up == down
+    few = sum(chosen.joint.supply) // len(graph.ranks)
+    assert fixed(graph, few + 1) == chosen.joint
+    assert fixed(graph, few) in (None, chosen.joint)
+
+
+def test_what_boxes_reach_is_the_joint_optimum() -> None:
+    """The program with a node for each box, against the one with all GPUs and links."""
+    links = [(f"box{b}/gpu{i}", f"box{b}/nvswitch", 400) for b in range(4) for i in range(4)]
+    links += [
+        (f"box{b}/gpu{i}", "fabric", 20)
+        for b in range(4)
+        for i in range(4)
+        if (b, i) not in ((0, 0), (1, 2))
+    ]
+    graph = build(links)
+    machine = _Machine(graph, find_boxes(graph, graph.capacity, [0] * graph.n))
+    found = machine.shares()
+    assert found is not None
+    assert found[0] * graph.unit == joint(graph).algbw
+    assert found[1][0] < found[1][2]
+    assert sum(found[1]) == 1
+    _, supply = next(machine.supplies(*found))
+    names = {graph.names[v] for v, units in enumerate(supply) if units}
+    assert not names & {"box0/gpu0", "box1/gpu2"}  # they have no way out of their own
+    assert sum(supply) >= 12
+
+
+@pytest.mark.parametrize("total", [1, 7, 100])
+def test_parts_are_rounded_to_whole_units(total: int) -> None:
+    parts = [Fraction(1, 2), Fraction(1, 3), Fraction(1, 6)]
+    units = _round_parts(parts, total)
+    assert sum(units) == total
+    assert all(abs(u - part * total) < 1 for u, part in zip(units, parts, strict=True))
+
+
+def test_small_and_switchless_fabrics_are_left_to_the_general_program() -> None:
+    for graph in (dgx_a100(2), small("torus")):
+        assert joint_of_boxes(graph, allreduce_bound(graph)) is None
+
+
+def test_a_link_that_lacks_its_way_back_serves_neither_phase() -> None:
+    graph = small("rails")
+    cut = next(
+        e
+        for e, (t, h) in enumerate(zip(graph.tail, graph.head, strict=True))
+        if graph.gpu[t] and graph.box(h) == ""
+    )
+    keep = [e for e in range(len(graph.tail)) if e != cut]
+    oneway = replace(
+        graph,
+        tail=tuple(graph.tail[e] for e in keep),
+        head=tuple(graph.head[e] for e in keep),
+        capacity=tuple(graph.capacity[e] for e in keep),
+    )
+    supply = [int(v in graph.ranks) for v in range(graph.n)]
+    supply[graph.tail[cut]] = 0
+    room = [4 * len(graph.ranks)] * len(keep)
+    trees = rehang_mirrored(oneway, room, supply, 2, 4)
+    assert trees is not None
+    back = (graph.head[cut], graph.tail[cut])
+    assert back not in both_ways(oneway, trees)
+
+
+def test_links_that_share_a_capacity_hold_no_more_together() -> None:
+    """Two ranks, a switch: a tree each way is two over each cable."""
+    asked = {
+        "nodes": 3, "tail": [0, 2, 1, 2], "head": [2, 1, 2, 0], "capacity": [1, 1, 1, 1],
+        "box": [0, 1, -1], "ranks": [0, 1], "entries": [-1] * 3, "roots": [0, 1], "height": 1,
+        "grow": False, "moves": 9, "seed": 0,
+    }  # fmt: skip
+    shared = {"twin": [3, 2, 1, 0]}
+    assert _kernel.rehang(**asked)[0] == 0  # type: ignore[arg-type]
+    assert _kernel.rehang(**(asked | shared))[0] == 2  # type: ignore[arg-type]
+    wide = asked | shared | {"capacity": [2] * 4}
+    assert _kernel.rehang(**wide)[0] == 0  # type: ignore[arg-type]
+    for wrong in ([3, 2, 1], [1, 0, 3, 4], [0, 1, 2, 3], [3, 2, 0, 1]):
+        with pytest.raises(ValueError, match=r"twins|share a capacity"):
+            _kernel.rehang(**(asked | {"twin": wrong}))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="share a capacity"):
+        _kernel.rehang(**(asked | shared | {"capacity": [1, 1, 1, 2]}))  # type: ignore[arg-type]
+
+
+def test_height_counts_from_roots_only() -> None:
+    """A GPU behind another one that has no data of its own is near enough to everybody."""
+    graph = build(
+        [
+            ("a/gpu0", "a/gpu1", 99),
+            ("b/gpu0", "b/gpu1", 99),
+            ("a/gpu1", "fabric", 9),
+            ("b/gpu1", "fabric", 9),
+        ]
+    )
+    every = [int(v in graph.ranks) for v in range(graph.n)]
+    ends = [int(graph.names[v].endswith("gpu1")) for v in range(graph.n)]
+    assert least_height(graph, graph.capacity, every) == 3
+    assert least_height(graph, graph.capacity, ends) == 2
