@@ -54,7 +54,7 @@ def test_boxes_with_fewer_adapters_sum_less_and_nobody_waits_for_them() -> None:
     assert all(load <= limits[ends] for ends, load in both_ways(graph, found.trees).items())
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [1, 2])
 def test_the_forest_has_the_same_trees_in_both_phases(seed: int) -> None:
     graph = small("mixed-generations", seed)
     forest = solver.solve(graph, Collective.ALLREDUCE)
