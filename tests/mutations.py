@@ -35,6 +35,7 @@ from forestcoll import catalog, cli, forest_file, plans
 from forestcoll.alltoall import file as alltoall_file
 from forestcoll.alltoall.demand import grouped, ragged, uniform
 from forestcoll.alltoall.flows import solve
+from forestcoll.alltoall.rounding import route
 from forestcoll.compile import pipeline, together
 from forestcoll.errors import ForestCollError
 from forestcoll.input_limits import MEMORY, SECONDS
@@ -252,7 +253,7 @@ def groups() -> dict[str, dict[str, str]]:
     return cases
 
 
-def flows() -> dict[str, dict[str, str]]:
+def alltoall() -> dict[str, dict[str, str]]:
     ring = catalog.load("ring", {"gpus": "4"})
     table = [[i + j for i in range(4)] for j in range(4)]
     cases = {
@@ -260,7 +261,10 @@ def flows() -> dict[str, dict[str, str]]:
         "ragged": (ragged(ring, table), "ring"),
         "groups": (grouped(ring, (["gpu0", "gpu1"], ["gpu2", "gpu3"])), "ring"),
     }
-    return _alone({n: alltoall_file.dumps(solve(d), t) for n, (d, t) in cases.items()}, ".json")
+    made = {n: alltoall_file.dumps(solve(d), t) for n, (d, t) in cases.items()}
+    two = uniform(catalog.load("dgx-a100", {"boxes": "2"}))
+    made["routes"] = alltoall_file.dumps(route(solve(two)), "boxes")
+    return _alone(made, ".json")
 
 
 def xml_plans() -> dict[str, dict[str, str]]:
@@ -312,7 +316,7 @@ FORMATS: dict[str, Format] = {
     "nccl-xml": Format(dumps, any_xml, ("topology", "check")),
     "forest": Format(forests, any_json, check=check_forest),
     "groups": Format(groups, any_json),
-    "flows": Format(flows, any_json),
+    "alltoall": Format(alltoall, any_json),
     "msccl-xml": Format(xml_plans, any_xml, check=check_plan),
     "mscclpp-json": Format(json_plans, any_json, check=check_plan),
     "plan-set": Format(sets, any_json, ("verify", "--json")),

@@ -11,6 +11,7 @@ import math
 import sys
 from collections import defaultdict
 from fractions import Fraction
+from itertools import pairwise
 from typing import Any
 
 
@@ -33,12 +34,43 @@ def judge(data: dict[str, Any]) -> tuple[Fraction, Fraction]:
         assert all(width[number[image[u], image[v]]] == width[number[u, v]] for u, v in links)
         assert all((image[v] in gpus) == (v in gpus) for v in image)
         assert all(sent.get((image[s], image[t])) == amount for (s, t), amount in sent.items())
+    theta = Fraction(data["theta"])
+    if "routes" in data:
+        judge_routes(data, dict(zip(links, width, strict=True)), theta)
+    else:
+        judge_flows(data, links, width, generators, sent)
+    lengths = dict(zip(links, data["bound"]["lengths"], strict=True))
+    assert all(isinstance(length, int) and length >= 0 for length in lengths.values())
+    least = sum(
+        (
+            sent[s, t] * far
+            for s in ranks
+            for t, far in dijkstra(data, lengths, s)
+            if (s, t) in sent
+        ),
+        0,
+    )
+    bound = sum(w * lengths[pair] for w, pair in zip(width, links, strict=True)) / least
+    assert theta <= bound
+    assert Fraction(data["algbw"]) == theta * scale
+    assert Fraction(data["bound"]["algbw"]) == bound * scale
+    return theta * scale, bound * scale
+
+
+def judge_flows(
+    data: dict[str, Any],
+    links: list[tuple[str, str]],
+    width: list[Fraction],
+    generators: list[dict[str, str]],
+    sent: dict[tuple[str, str], int],
+) -> None:
+    """Every rank gets theta times what it is sent, and the average over alike links fits them."""
+    ranks, theta = data["ranks"], Fraction(data["theta"])
     rank_orbit = orbits(ranks, [image.__getitem__ for image in generators])
     link_orbit = orbits(
         links,
         [lambda k, i=image: (i[k[0]], i[k[1]]) for image in generators],  # type: ignore[misc]
     )
-    theta = Fraction(data["theta"])
     load: dict[Any, Fraction] = defaultdict(Fraction)
     seen = set()
     for flow in data["flows"]:
@@ -61,22 +93,35 @@ def judge(data: dict[str, Any]) -> tuple[Fraction, Fraction]:
     for pair, bandwidth in zip(links, width, strict=True):
         room[link_orbit[pair]] += bandwidth
     assert all(load[orbit] <= room[orbit] for orbit in load)
-    lengths = dict(zip(links, data["bound"]["lengths"], strict=True))
-    assert all(isinstance(length, int) and length >= 0 for length in lengths.values())
-    least = sum(
-        (
-            sent[s, t] * far
-            for s in ranks
-            for t, far in dijkstra(data, lengths, s)
-            if (s, t) in sent
-        ),
-        0,
-    )
-    bound = sum(w * lengths[pair] for w, pair in zip(width, links, strict=True)) / least
-    assert theta <= bound
-    assert Fraction(data["algbw"]) == theta * scale
-    assert Fraction(data["bound"]["algbw"]) == bound * scale
-    return theta * scale, bound * scale
+
+
+def judge_routes(
+    data: dict[str, Any], width: dict[tuple[str, str], Fraction], theta: Fraction
+) -> None:
+    """All images of all paths, written out: every pair has its units, and theta follows."""
+    routes, ranks = data["routes"], data["ranks"]
+    nodes = [node["id"] for node in data["topology"]["nodes"]]
+    found = {tuple(nodes)}
+    queue = list(found)
+    for element in queue:  # the whole group, as the images of the nodes in their order
+        for image in routes.get("symmetry", {}).get("generators", []):
+            assert all(width[image.get(u, u), image.get(v, v)] == w for (u, v), w in width.items())
+            other = tuple(image.get(v, v) for v in element)
+            if other not in found:
+                found.add(other)
+                queue.append(other)
+    have: dict[tuple[str, str], int] = defaultdict(int)
+    load: dict[tuple[str, str], int] = defaultdict(int)
+    for element in queue:
+        to = dict(zip(nodes, element, strict=True))
+        for route in routes["paths"]:
+            path = [to[v] for v in route["path"]]
+            assert len(set(path)) == len(path)
+            have[path[0], path[-1]] += route["units"]
+            for hop in pairwise(path):
+                load[hop] += route["units"]
+    assert have == {(s, t): routes["units"] for s in ranks for t in ranks if s != t}
+    assert theta == routes["units"] / max(count / width[hop] for hop, count in load.items())
 
 
 def demands(data: dict[str, Any]) -> tuple[dict[tuple[str, str], int], int]:

@@ -81,6 +81,47 @@ def test_wrong_file(call: Run, tmp_path: Path) -> None:
     assert code == 1
 
 
+def test_routes(call: Run) -> None:
+    ask = ("synthesize", *TWO, "-c", "alltoall", "--without", "box0/gpu0-fabric")
+    out = fine(call(*ask, "-o", "out/"))
+    assert "99.38 %" in out
+    assert "285 paths; at most 3 hops from GPU to GPU" in out
+    said = fine(call("verify", "out/"))
+    assert "285 paths give every pair 5 units" in said
+    assert "bound 175/4 = 43.750 GB/s holds: at least 99.38 %" in said
+    told = json.loads(fine(call(*ask, "--units", "7", "-o", "seven.json", "--json")))
+    assert (told["algbw"], told["optimal"], told["units"]) == ("175/4", True, 7)
+    few = json.loads(fine(call(*ask, "--min-percent", "90", "-o", "few.json", "--json")))
+    assert few["units"] == 1
+    code, out, err = call(*ask, "--units", "7", "-o", "-")
+    assert code == 0
+    assert json.loads(out)["routes"]["units"] == 7
+    assert "of optimal" in err
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "message"),
+    [
+        (["-c", "alltoall", "--units", "2", "--min-percent", "99"], 2, "both say how many units"),
+        (["-c", "alltoall", "--trees", "2"], 2, "--trees is not for -c alltoall"),
+        (["-c", "alltoall", "--shares", "1,2"], 2, "--shares is for"),
+        (["-c", "alltoall", "--format", "forest"], 2, "is written as --format routes"),
+        (["-c", "alltoall", "--groups", "box0/gpu[0-3];box0/gpu[4-7]"], 1, "among all ranks"),
+        (["-c", "allgather", "--units", "2"], 2, "are for -c alltoall"),
+        (["-c", "allgather", "--format", "routes"], 2, "are for -c alltoall"),
+        (["-c", "alltoallv"], 2, "is not one of"),
+    ],
+)
+def test_routes_that_are_refused(
+    call: Run, tmp_path: Path, options: list[str], code: int, message: str
+) -> None:
+    found, out, err = call("synthesize", "-t", "dgx-a100", *options, "-o", "out/")
+    assert found == code
+    assert message in err
+    assert out == ""
+    assert not (tmp_path / "out").exists()
+
+
 def test_groups_at_once(call: Run) -> None:
     out = fine(call("optimum", *TWO, "-c", "alltoall", "--groups", "box*/gpu[0-3];box*/gpu[4-7]"))
     assert "2 groups of 8 ranks at once" in out

@@ -1,32 +1,38 @@
-"""All-to-all files: the topology, what is sent, the flows, and the proof; JSON, exact.
+"""All-to-all files: the topology, what is sent, flows or routes, and the proof; JSON, exact.
 
 Whoever has the file needs nothing else to check it. Flows: at every node, what comes in less what
 goes out is what its rank is sent. Where the file lists symmetries, one flow stands for those of all
 ranks that the symmetries make of its source, and links that are images of each other carry the
-average. Lengths: `lengths` says what they prove.
+average. Routes: `routes` says what is checked. Lengths: `lengths` says what they prove.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from forestcoll.alltoall.demand import Demand
+from forestcoll.alltoall.demand import Demand, check_matrix
 from forestcoll.alltoall.flows import Flow, Optimum, reached
 from forestcoll.alltoall.fold import Folding, orbits
 from forestcoll.alltoall.lengths import bound
+from forestcoll.alltoall.routes import Route, Routes, check
 from forestcoll.errors import ForestError, TopologyError
 from forestcoll.forest_file import topology_text
+from forestcoll.graph import CapacityGraph
 from forestcoll.input_limits import LENGTH_STEPS
+from forestcoll.symmetry import Image, symmetry_group
 
 if TYPE_CHECKING:
-    from forestcoll.alltoall.model import AllToAllModel
+    from forestcoll.alltoall.model import AllToAllModel, FlowModel, RoutesModel
 
 FORMAT = "forestcoll.alltoall/1"
 SCHEMA_PATH = Path(__file__).parents[1] / "alltoall.schema.json"
 SUFFIX = ".flows.json"
+ROUTES_SUFFIX = ".routes.json"
 
 
 def schema() -> dict[str, Any]:
@@ -41,8 +47,9 @@ def looks_like_one(text: str) -> bool:
     return text.lstrip()[:1] == "{" and f'"{FORMAT}"' in text[:4096]
 
 
-def dumps(best: Optimum, name: str) -> str:
-    """The optimum as canonical JSON: the same one gives the same bytes, a line a flow."""
+def dumps(found: Optimum | Routes, name: str) -> str:
+    """Flows or routes as canonical JSON: the same ones give the same bytes, a line each."""
+    best = found.optimum if isinstance(found, Routes) else found
     demand, graph = best.demand, best.demand.graph
     names = graph.names
     lines = ["{", f' "format": "{FORMAT}",', f' "collective": "{word(demand)}",']
@@ -53,26 +60,50 @@ def dumps(best: Optimum, name: str) -> str:
     if demand.groups:
         head["groups"] = [[names[graph.ranks[i]] for i in group] for group in demand.groups]
         head["closed"] = demand.closed
-    head |= {"algbw": str(best.algbw), "theta": str(best.theta)}
+    head |= {"algbw": str(found.algbw), "theta": str(found.algbw / demand.scale)}
     head["bound"] = {"algbw": str(best.algbw), "lengths": best.lengths}
     if best.folding.generators:
-        maps = [
-            {names[v]: names[to] for v, to in enumerate(image) if to != v}
-            for image in best.folding.generators
-        ]
-        head["symmetry"] = {"generators": maps}
+        head["symmetry"] = _generators(graph, best.folding.generators)
     lines += [f' "{key}": {json.dumps(value)},' for key, value in head.items()]
-    flows = [
-        {
-            "source": names[source],
+    if isinstance(found, Routes):
+        lines.append(_routes(found))
+    else:
+        rows = ",\n".join("  " + json.dumps(flow) for flow in _flows(found))
+        lines.append(f' "flows": [\n{rows}\n ]\n}}\n')
+    return "\n".join(lines)
+
+
+def _generators(graph: CapacityGraph, images: Iterable[Image]) -> dict[str, object]:
+    names = graph.names
+    return {
+        "generators": [
+            {names[v]: names[to] for v, to in enumerate(image) if to != v} for image in images
+        ]
+    }
+
+
+def _flows(best: Optimum) -> Iterator[dict[str, object]]:
+    graph = best.demand.graph
+    for source, flow in zip(best.folding.sources, best.flows, strict=True):
+        yield {
+            "source": graph.names[source],
             "links": list(flow),
             "amounts": [str(amount * graph.unit) for amount in flow.values()],
         }
-        for source, flow in zip(best.folding.sources, best.flows, strict=True)
+
+
+def _routes(found: Routes) -> str:
+    """The key `routes`, and the end of the file."""
+    graph = found.graph
+    head = f'  "units": {found.units},\n'
+    if found.group is not None:
+        head += f'  "symmetry": {json.dumps(_generators(graph, found.group.generators))},\n'
+    rows = [
+        {"path": [graph.names[v] for v in route.path], "units": route.units}
+        for route in found.routes
     ]
-    rows = ",\n".join("  " + json.dumps(flow) for flow in flows)
-    lines.append(f' "flows": [\n{rows}\n ]\n}}\n')
-    return "\n".join(lines)
+    listed = ",\n".join("   " + json.dumps(row) for row in rows)
+    return f' "routes": {{\n{head}  "paths": [\n{listed}\n  ]\n }}\n}}\n'
 
 
 def word(demand: Demand) -> str:
@@ -80,24 +111,23 @@ def word(demand: Demand) -> str:
     return "alltoall" if demand.matrix is None else "alltoallv"
 
 
-def loads(text: str, source: str = "alltoall") -> tuple[Optimum, str, Fraction]:
+def loads(text: str, source: str = "alltoall") -> tuple[Optimum | Routes, str, Fraction]:
     """(what the file holds and proves, its topology's name, the proven bound in GB/s of algbw).
 
-    Everything is recomputed from the links; the rate is the one that the flows reach. Raises
-    ForestError where a claim does not hold.
+    Everything is recomputed from the links. Raises ForestError where a claim does not hold.
     """
     from forestcoll.alltoall.model import AllToAllModel
     from forestcoll.forest_file.reading import parse_model
 
     model = parse_model(AllToAllModel, "all-to-all", text, source)
     try:
-        best, proven = _read(model)
-        return best, model.topology.name, proven
+        found, proven = _read(model)
+        return found, model.topology.name, proven
     except (ForestError, TopologyError) as e:
         raise ForestError(f"{source}: {e}") from None
 
 
-def _read(model: AllToAllModel) -> tuple[Optimum, Fraction]:
+def _read(model: AllToAllModel) -> tuple[Optimum | Routes, Fraction]:
     from forestcoll.forest_file.reading import fraction, generators_of, graph_of
 
     graph = graph_of(model.topology, model.ranks)
@@ -114,28 +144,53 @@ def _read(model: AllToAllModel) -> tuple[Optimum, Fraction]:
     steps = len(folding.sources) * len(graph.tail)
     if steps > LENGTH_STEPS:
         raise ForestError(f"{steps:,} links to look at, all sources together {LENGTH_STEPS.note}")
-    folding, flows = _flows(model, demand, folding)
-    stated = fraction(model.theta) / graph.unit
-    rate, _ = reached(demand, folding, flows, stated)
-    if rate != stated:
-        raise ForestError(f"states theta {model.theta}, the links let {rate * graph.unit} through")
     lengths = tuple(model.bound.lengths)
     if len(lengths) != len(graph.tail):
         raise ForestError(f"bound: {len(lengths)} lengths for {len(graph.tail)} links")
-    best = Optimum(demand, folding, rate, flows, lengths)
-    proven = bound(demand, folding, lengths) * graph.unit * demand.scale
-    for what, said, found in (
-        ("algbw", model.algbw, best.algbw),
+    rate = bound(demand, folding, lengths)
+    stated = fraction(model.theta) / graph.unit
+    found: Optimum | Routes
+    if (model.flows is None) == (model.routes is None):
+        raise ForestError("flows, routes: one of the two has to be there, and not both")
+    if model.routes is not None:
+        best = Optimum(demand, folding, rate, (), lengths)
+        found = _read_routes(model.routes, best)
+        check(found)
+    else:
+        folding, flows = _read_flows(model.flows or [], demand, folding)
+        fits, _ = reached(demand, folding, flows, stated)
+        if fits != stated:
+            raise ForestError(f"states theta {model.theta}, the links let {fits * graph.unit} by")
+        found = Optimum(demand, folding, stated, flows, lengths)
+    proven = rate * graph.unit * demand.scale
+    for what, said, recomputed in (
+        ("algbw", model.algbw, found.algbw),
+        ("theta", model.theta, found.algbw / demand.scale),
         ("bound.algbw", model.bound.algbw, proven),
     ):
-        if fraction(said) != found:
-            raise ForestError(f"states {what} {said}, recomputed it is {found}")
-    return best, proven
+        if fraction(said) != recomputed:
+            raise ForestError(f"states {what} {said}, recomputed it is {recomputed}")
+    return found, proven
+
+
+def _read_routes(model: RoutesModel, best: Optimum) -> Routes:
+    from forestcoll.forest_file.reading import generators_of
+
+    graph = best.demand.graph
+    ids = {name: v for v, name in enumerate(graph.names)}
+    group = None
+    if model.symmetry is not None:
+        group = symmetry_group(graph, generators_of(model.symmetry, ids))
+    routes = []
+    for number, given in enumerate(model.paths):
+        unknown = next((name for name in given.path if name not in ids), None)
+        if unknown is not None:
+            raise ForestError(f"routes.paths[{number}]: unknown node {unknown!r}")
+        routes.append(Route(tuple([ids[name] for name in given.path]), given.units))
+    return Routes(best, group, model.units, tuple(routes))
 
 
 def _demand(model: AllToAllModel, demand: Demand) -> Demand:
-    from forestcoll.alltoall.demand import check_matrix
-
     graph = demand.graph
     if (model.matrix is None) != (model.collective == "alltoall"):
         raise ForestError(
@@ -155,18 +210,16 @@ def _demand(model: AllToAllModel, demand: Demand) -> Demand:
     return Demand(graph, None, groups, model.closed)
 
 
-def _flows(
-    model: AllToAllModel, demand: Demand, folding: Folding
+def _read_flows(
+    given_flows: Sequence[FlowModel], demand: Demand, folding: Folding
 ) -> tuple[Folding, tuple[Flow, ...]]:
     """The flows in the order of the sources of the folding, which are those of the file."""
-    from dataclasses import replace
-
     from forestcoll.forest_file.reading import fraction
 
     graph = demand.graph
     ids = {name: v for v, name in enumerate(graph.names)}
     found: dict[int, tuple[int, Flow]] = {}
-    for number, given in enumerate(model.flows):
+    for number, given in enumerate(given_flows):
         where = f"flows[{number}]"
         if ids.get(given.source) not in graph.ranks:
             raise ForestError(f"{where}.source: {given.source!r} is no rank")

@@ -30,6 +30,24 @@ class FlowModel(_Model):
     amounts: list[Exact]
 
 
+class RouteModel(_Model):
+    """A path by the ids of its nodes, for `units` of what its first rank sends to its last."""
+
+    path: list[str]
+    units: Annotated[int, Field(ge=1, lt=2**62)] = 1
+
+
+class RoutesModel(_Model):
+    """`units` for every pair; every path stands for its images under `symmetry`.
+
+    Those symmetries commute and leave no rank in place; left out: all paths are listed.
+    """
+
+    units: Annotated[int, Field(ge=1, lt=2**62)]
+    symmetry: SymmetryModel | None = None
+    paths: list[RouteModel]
+
+
 class AllToAllModel(_Model):
     """An all-to-all file."""
 
@@ -44,4 +62,5 @@ class AllToAllModel(_Model):
     theta: Exact  # GB/s between two ranks; of several groups or a matrix: for a unit of demand
     bound: ProofModel
     symmetry: SymmetryModel | None = None  # a flow is that of each image of its source as well
-    flows: list[FlowModel]
+    flows: list[FlowModel] | None = None  # what reaches `algbw`: these, or else `routes`
+    routes: RoutesModel | None = None

@@ -1,18 +1,22 @@
-"""`optimum` of an all-to-all or all-to-all-v."""
+"""`optimum` and `synthesize` of an all-to-all; `optimum` of an all-to-all-v."""
 
 from __future__ import annotations
 
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from forestcoll.cli import files, writing
-from forestcoll.cli.options import ALLTOALL, Problem
-from forestcoll.cli.talk import draw, print_json, put, show_progress
+from forestcoll.cli.options import ALLTOALL, ROUTES, Problem
+from forestcoll.cli.talk import draw, print_json, put, report, show_progress
 
 if TYPE_CHECKING:
+    from fractions import Fraction
+
     from forestcoll.alltoall.demand import Demand
     from forestcoll.topology import Topology
 
@@ -32,7 +36,7 @@ def optimum(
 
     path = None
     if output is not None and output != "-":
-        path = path_of(output, f"{topology.name}.{problem.collective}")
+        path = path_of(output, f"{topology.name}.{problem.collective}", file.SUFFIX)
         writing.prepare([path], force)
     demand = demand_of(topology, problem, asked)
     loaded = time.perf_counter()
@@ -50,13 +54,80 @@ def optimum(
         draw(words.optimum_table(best, topology.name, timings, path))
 
 
-def path_of(output: str, stem: str) -> Path:
-    """The all-to-all file that `--output` means: one, or `stem` in a directory."""
-    from forestcoll.alltoall.file import SUFFIX
+TAKEN = frozenset(
+    (
+        *("topology", "pairs", "without", "scale", "collective", "ranks", "relays", "groups"),
+        *("units", "min_percent", "formats", "output", "force", "as_json"),
+    )
+)
+"""Options that `synthesize -c alltoall` takes."""
 
+
+def synthesize(
+    problem: Problem,
+    units: int | None,
+    min_percent: Fraction | None,
+    formats: tuple[str, ...],
+    output: str,
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Routes of an all-to-all, written to `output`."""
+    _refuse_others()
+    if units is not None and min_percent is not None:
+        raise click.UsageError("--units and --min-percent both say how many units: give one")
+    if any(form != ROUTES for form in formats):
+        raise click.UsageError(f"-c alltoall is written as --format {ROUTES}")
+    if as_json and output == "-":
+        raise click.UsageError("--json and '--output -' both want standard output")
+    began = time.perf_counter()
+    topology = problem.load()
+
+    from forestcoll.alltoall import file, flows, rounding
+    from forestcoll.report import alltoall as words
+
+    path = None
+    if output != "-":
+        path = path_of(output, f"{topology.name}.{problem.collective}", file.ROUTES_SUFFIX)
+        writing.prepare([path], force)
+    demand = demand_of(topology, problem, None)
+    times = [began, time.perf_counter()]
+    with show_progress("optimum") as progress:
+        best = flows.solve(demand)
+        times.append(time.perf_counter())
+        progress("routes", 0.5)
+        share = None if min_percent is None else min_percent / 100
+        found = rounding.route(best, units, share)
+        times.append(time.perf_counter())
+    text = file.dumps(found, topology.name)
+    if path is None:
+        put(text)
+    else:
+        writing.write_all({path: text}, force)
+    times.append(time.perf_counter())
+    took = [b - a for a, b in pairwise(times)]
+    timings = dict(zip(("load", "optimum", "routes", "write"), took, strict=True))
+    if as_json:
+        print_json(words.routes_summary(found, topology.name, timings, path))
+    else:
+        report(words.routes_table(found, topology.name, timings, path), err=path is None)
+
+
+def _refuse_others() -> None:
+    """A usage error for options that say something of trees or plans."""
+    context = click.get_current_context()
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        if given and name not in TAKEN:
+            raise click.UsageError(f"{parameter.opts[0]} is not for -c alltoall: leave it away")
+
+
+def path_of(output: str, stem: str, suffix: str) -> Path:
+    """The file that `--output` means: one, or `stem` with `suffix` in a directory."""
     path = Path(output)
     if output.endswith("/") or path.is_dir() or not path.suffix:
-        return path / f"{stem}{SUFFIX}"
+        return path / f"{stem}{suffix}"
     return path
 
 

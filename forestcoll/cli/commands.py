@@ -16,6 +16,7 @@ from forestcoll.cli.options import (
     COLLECTIVES,
     FORMATS,
     HOLDS,
+    ROUTES,
     TARGETS,
     Problem,
     SizesType,
@@ -43,12 +44,20 @@ if TYPE_CHECKING:
         "forestcoll synthesize -t H100-topology.xml -c allgather --target mscclpp -o out/",
         "forestcoll synthesize -t mi300x -c allreduce --target rccl --sizes 1K:8G -o plans/",
         "forestcoll synthesize -t dgx-h100 -c broadcast --root box0/gpu3 --format forest -o -",
+        "forestcoll synthesize -t torus-3d -c alltoall -o out/",
         "forestcoll synthesize -t dgx-a100 --set boxes=2 -c allreduce \\",
         "    --without box0/gpu3-fabric --min-percent 99 -o out/",
     )
 )
-@problem_options
+@functools.partial(problem_options, collectives=(*COLLECTIVES, "alltoall"))
 @choice_options
+@click.option(
+    "--units",
+    type=click.IntRange(1, 1024),
+    metavar="K",
+    help="alltoall: equal units of every pair, each on one path. Default: the fewest that reach "
+    "99 % of the optimum (--min-percent), at most 8.",
+)
 @plan_options
 @click.option(
     "--compact/--whole",
@@ -66,9 +75,10 @@ if TYPE_CHECKING:
 @click.option(
     "--format",
     "formats",
-    type=WordType(FORMATS),
+    type=WordType((*FORMATS, ROUTES)),
     multiple=True,
-    help="What to write (repeatable). Default: the forest and every plan that the target reads.",
+    help="What to write (repeatable). Default: the forest and every plan that the target reads; "
+    "of an alltoall its routes.",
 )
 @click.option(
     "--sizes",
@@ -94,6 +104,7 @@ def synthesize(
     exact: bool,
     max_height: int | None,
     budget: Budget,
+    units: int | None,
     compact: bool | None,
     instances: int | Literal["auto"],
     protocol: Protocol | None,
@@ -108,6 +119,11 @@ def synthesize(
     as_json: bool,
 ) -> None:
     """Compute a schedule; write its forest and its plans."""
+    if problem.collective in ALLTOALL:
+        alltoall.synthesize(problem, units, min_percent, formats, output, force, as_json)
+        return
+    if units is not None or ROUTES in formats:
+        raise click.UsageError("--units and --format routes are for -c alltoall")
     if nvls and target == "any":
         target = "mscclpp"  # no other knows switches that copy and add
     where = _destination(output, formats, target)

@@ -30,6 +30,8 @@ COLLECTIVES = tuple(c.value for c in Collective)
 ROOTED = tuple(c.value for c in Collective if c.rooted)
 ALLTOALL = ("alltoall", "alltoallv")
 """What sends something else to every rank: flows, no trees."""
+ROUTES = "routes"
+"""The format of an all-to-all's paths, as the forest is that of trees."""
 PARTED = tuple(c.value for c in Collective if c.weighable)
 """The collectives whose ranks may have parts of different size."""
 FORMATS = tuple(pipeline.FORMATS)

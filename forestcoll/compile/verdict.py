@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Literal
 
 from forestcoll import arguments
 from forestcoll.alltoall.file import looks_like_one
+from forestcoll.alltoall.routes import Routes
 from forestcoll.errors import ForestCollError, ForestError
 from forestcoll.topology.numbers import decimal
 
 if TYPE_CHECKING:
+    from forestcoll.alltoall.flows import Optimum
     from forestcoll.forest import Forest
     from forestcoll.graph import CapacityGraph
     from forestcoll.program import Program
@@ -178,27 +180,39 @@ def _verify_groups(text: str, source: str) -> Verdict:
     return Verdict("groups", lines, figures)
 
 
-def _verify_alltoall(text: str, source: str) -> Verdict:
-    from forestcoll.alltoall import file
-
-    best, name, bound = file.loads(text, source)
-    graph, demand = best.demand.graph, best.demand
-    ranks, count = len(graph.ranks), len(best.flows)
+def _how(found: Optimum | Routes) -> str:
+    """What brings every rank what it is sent."""
+    if isinstance(found, Routes):
+        units = "1 unit" if found.units == 1 else f"{found.units} units"
+        listed = f"{len(found.routes)} paths"
+        if found.group is not None:
+            listed += f", moved by {found.images} symmetries,"
+        return f"{listed} give every pair {units}"
+    count, ranks = len(found.flows), len(found.demand.graph.ranks)
     flows = "1 flow" if count == 1 else f"{count} flows"
     if count < ranks:
         flows += f" (the images of which are those of all {ranks})"
+    return f"{flows} bring every rank what it is sent and fit the links"
+
+
+def _verify_alltoall(text: str, source: str) -> Verdict:
+    from forestcoll.alltoall import file
+
+    found, name, bound = file.loads(text, source)
+    demand, graph = found.demand, found.demand.graph
+    ranks = len(graph.ranks)
     what = file.word(demand)
     where = f"{what} on {name}: {ranks} ranks"
     if demand.groups:
         where += f" in {len(demand.groups)} groups"
     lines = [
-        f"{where}; {flows} bring every rank what it is sent and fit the links",
-        f"algbw {best.algbw} = {decimal(best.algbw)} GB/s, recomputed from the links",
+        f"{where}; {_how(found)}",
+        f"algbw {found.algbw} = {decimal(found.algbw)} GB/s, recomputed from the links",
     ]
-    if bound == best.algbw:
+    if bound == found.algbw:
         lines.append("optimal: the bound (lengths of links, shortest ways recomputed) equals it")
     else:
-        percent = float(100 * best.algbw / bound)
+        percent = float(100 * found.algbw / bound)
         lines.append(f"bound {bound} = {decimal(bound)} GB/s holds: at least {percent:.2f} %")
     known = catalogued(graph, name)
     if known is False:
@@ -208,11 +222,14 @@ def _verify_alltoall(text: str, source: str) -> Verdict:
         "topology": name,
         "catalogue": known,
         "ranks": ranks,
-        "flows": count,
-        "algbw": str(best.algbw),
+        "algbw": str(found.algbw),
         "bound": str(bound),
-        "optimal": bound == best.algbw,
+        "optimal": bound == found.algbw,
     }
+    if isinstance(found, Routes):
+        figures |= {"paths": len(found.routes), "images": found.images, "units": found.units}
+    else:
+        figures["flows"] = len(found.flows)
     return Verdict("alltoall", lines, figures)
 
 

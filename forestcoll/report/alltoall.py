@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from forestcoll.alltoall.flows import Optimum
+    from forestcoll.alltoall.routes import Routes
 
 LINKS_NAMED = 3
 """Links of one kind that are named one by one."""
@@ -39,15 +40,9 @@ def optimum_table(
         total = sum(map(sum, demand.matrix)) - _kept(best)
         rows.append(("least time", f"{_time(1 / best.theta)} for {words.size(total)}"))
         rows.append(("algbw", f"{words.exact(best.algbw)} GB/s of the largest send buffer"))
-    limits = list(limiting(best))
-    shown = limits[:KINDS_SHOWN]
-    if len(limits) > KINDS_SHOWN:
-        shown.append(f"and {words.plural(len(limits) - KINDS_SHOWN, 'kind')} of links more")
-    rows += [("limits" if i == 0 else "", text) for i, text in enumerate(shown)]
+    rows += [("limits" if i == 0 else "", text) for i, text in enumerate(_limits(best))]
     rows.append(("proof", _proof(best)))
-    parts = [f"{what} {words.seconds(took)}" for what, took in timings.items() if took >= 0.005]
-    total_time = words.seconds(sum(timings.values()))
-    rows.append(("time", f"{total_time}: {', '.join(parts)}" if len(parts) > 1 else total_time))
+    rows.append(("time", _times(timings)))
     if path is not None:
         rows.append(("written", f"{path} ({words.size(path.stat().st_size)})"))
     return tables.facts(rows)
@@ -74,6 +69,73 @@ def optimum_summary(
         "seconds": dict(timings),
         "file": None if path is None else str(path),
     }
+
+
+def routes_table(
+    found: Routes, name: str, timings: Mapping[str, float], path: Path | None
+) -> RenderableType:
+    """The routes against their bound, what they are, and what was written."""
+    best, algbw = found.optimum, found.algbw
+    pairs = words.plural(found.units, "unit")
+    rows = [
+        ("routes", f"{word(found.demand)} on {name}, {_who(best)}"),
+        ("algbw", f"{words.exact(algbw)} GB/s"),
+        ("bound", f"{words.exact(best.algbw)} GB/s"),
+        ("of optimal", words.percent(algbw, best.algbw)),
+        ("each pair", f"{pairs}, {words.exact(algbw / best.demand.scale)} GB/s"),
+        ("paths", _paths(found)),
+    ]
+    rows += [("limits" if i == 0 else "", text) for i, text in enumerate(_limits(best))]
+    rows.append(("time", _times(timings)))
+    if path is not None:
+        rows.append(("written", f"{path} ({words.size(path.stat().st_size)})"))
+    return tables.facts(rows)
+
+
+def routes_summary(
+    found: Routes, name: str, timings: Mapping[str, float], path: Path | None
+) -> dict[str, object]:
+    """The same for machines: fractions as strings, seconds as numbers."""
+    algbw, bound = found.algbw, found.optimum.algbw
+    return {
+        "topology": name,
+        "collective": word(found.demand),
+        "ranks": len(found.graph.ranks),
+        "algbw": str(algbw),
+        "algbw_decimal": float(algbw),
+        "bound": str(bound),
+        "optimal": algbw == bound,
+        "units": found.units,
+        "paths": len(found.routes),
+        "images": found.images,
+        "hops": found.hops,
+        "limits": list(limiting(found.optimum)),
+        "seconds": dict(timings),
+        "file": None if path is None else str(path),
+    }
+
+
+def _paths(found: Routes) -> str:
+    count = words.plural(len(found.routes), "path")
+    if found.group is not None:
+        count += f", {len(found.routes) * found.images} with their images by "
+        count += words.plural(found.images, "symmetry").replace("symmetrys", "symmetries")
+    return f"{count}; at most {words.plural(found.hops, 'hop')} from GPU to GPU"
+
+
+def _limits(best: Optimum) -> list[str]:
+    """The links that limit it, those of few kinds."""
+    limits = list(limiting(best))
+    shown = limits[:KINDS_SHOWN]
+    if len(limits) > KINDS_SHOWN:
+        shown.append(f"and {words.plural(len(limits) - KINDS_SHOWN, 'kind')} of links more")
+    return shown
+
+
+def _times(timings: Mapping[str, float]) -> str:
+    parts = [f"{what} {words.seconds(took)}" for what, took in timings.items() if took >= 0.005]
+    total = words.seconds(sum(timings.values()))
+    return f"{total}: {', '.join(parts)}" if len(parts) > 1 else total
 
 
 def limiting(best: Optimum) -> Iterator[str]:

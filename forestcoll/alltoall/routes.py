@@ -1,0 +1,142 @@
+"""Routes: k equal units for every pair of ranks, each whole on one path.
+
+One source of each orbit of a free group is routed, and the group moves its paths: as every rank has
+exactly one image of a source under it, all pairs get their units, and the links of an orbit carry
+alike. So only orbits of links have a load:
+
+    load(O) = |group| * (crossings of O by the listed paths) / (links in O)
+
+and with k units a pair the rate of a pair is k over the largest load(O) / c(O). What whole units
+cost against the optimum is known as soon as the routes are: both numbers are exact.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import pairwise
+
+from forestcoll.alltoall.demand import Demand
+from forestcoll.alltoall.flows import Optimum
+from forestcoll.errors import ForestError
+from forestcoll.graph import CapacityGraph
+from forestcoll.symmetry import SymmetryGroup
+
+Path = tuple[int, ...]
+"""Nodes, from the source to the target."""
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """`units` of the pair (path[0], path[-1]) and of all its images."""
+
+    path: Path
+    units: int
+
+
+@dataclass(frozen=True, slots=True)
+class Routes:
+    """Paths for every pair: those listed, moved by `group` (None: all are listed).
+
+    `units`: how many every pair has. `optimum`: what bounds them.
+    """
+
+    optimum: Optimum
+    group: SymmetryGroup | None
+    units: int
+    routes: tuple[Route, ...]
+
+    def __repr__(self) -> str:
+        return f"<Routes: {len(self.routes)} paths, {self.units} units a pair, {self.algbw} GB/s>"
+
+    @property
+    def demand(self) -> Demand:
+        """What is sent."""
+        return self.optimum.demand
+
+    @property
+    def graph(self) -> CapacityGraph:
+        """On what."""
+        return self.optimum.demand.graph
+
+    @property
+    def images(self) -> int:
+        """How many images each path has."""
+        return 1 if self.group is None else self.group.size
+
+    @property
+    def algbw(self) -> Fraction:
+        """GB/s, from the loads."""
+        rate = rate_of(self.graph, loads(self.graph, self.group, self.routes), self.units)
+        return rate * self.graph.unit * len(self.graph.ranks)
+
+    @property
+    def hops(self) -> int:
+        """GPU to GPU hops of the longest path."""
+        gpu = self.graph.gpu
+        return max(sum(gpu[v] for v in route.path[1:]) for route in self.routes)
+
+
+def orbit_of(graph: CapacityGraph, group: SymmetryGroup | None) -> tuple[int, ...]:
+    """Per link the least one of its orbit."""
+    return tuple(range(len(graph.tail))) if group is None else group.link
+
+
+def loads(
+    graph: CapacityGraph, group: SymmetryGroup | None, routes: Sequence[Route]
+) -> dict[int, Fraction]:
+    """Units that each link of an orbit (its least link) carries; ForestError for a missing link."""
+    number = {pair: e for e, pair in enumerate(zip(graph.tail, graph.head, strict=True))}
+    orbit = orbit_of(graph, group)
+    crossed: dict[int, int] = defaultdict(int)
+    for route in routes:
+        for hop in pairwise(route.path):
+            if hop not in number:
+                u, v = hop
+                raise ForestError(f"routes: no link from {graph.names[u]} to {graph.names[v]}")
+            crossed[orbit[number[hop]]] += route.units
+    sizes = Counter(orbit)
+    images = 1 if group is None else group.size
+    return {o: Fraction(images * count, sizes[o]) for o, count in crossed.items()}
+
+
+def rate_of(graph: CapacityGraph, load: dict[int, Fraction], units: int) -> Fraction:
+    """Units of capacity that a pair gets when all links are within theirs."""
+    return units / max(amount / graph.capacity[o] for o, amount in load.items())
+
+
+def check(found: Routes) -> Fraction:
+    """The algbw in GB/s, once every pair is known to have all its units; else ForestError.
+
+    Only for an all-to-all among all ranks. A path may not visit a node twice.
+    """
+    graph, group = found.graph, found.group
+    if found.demand.matrix is not None or found.demand.groups:
+        raise ForestError("routes: only for an all-to-all among all ranks")
+    ranks = set(graph.ranks)
+    have: dict[tuple[int, int], int] = defaultdict(int)
+    for route in found.routes:
+        path = route.path
+        if len(path) < 2 or len(set(path)) < len(path) or not {path[0], path[-1]} <= ranks:
+            raise ForestError(
+                f"routes: {[graph.names[v] for v in path]} is no path from a rank to another"
+            )
+        if route.units < 1:
+            raise ForestError(f"routes: {route.units} units on a path")
+        have[path[0], path[-1]] += route.units
+    home = group.node if group is not None else tuple(range(graph.n))
+    sources = {source for source, _ in have}
+    if len({home[source] for source in sources}) < len(sources):
+        raise ForestError("routes: two listed sources are images of each other")
+    if {home[source] for source in sources} != {home[rank] for rank in ranks}:
+        raise ForestError("routes: some rank is the image of no listed source")
+    for source in sources:
+        for target in ranks - {source}:
+            if have.get((source, target)) != found.units:
+                raise ForestError(
+                    f"routes: {have.get((source, target), 0)} units from {graph.names[source]} to "
+                    f"{graph.names[target]}, not {found.units}"
+                )
+    return found.algbw

@@ -1,0 +1,234 @@
+"""Routes of all-to-all: whole units on paths, the group that moves them, and their files."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from graphs import build, dgx_a100, ring, torus
+from random_graphs import random_graph
+from stranger_alltoall import judge
+
+from forestcoll import catalog
+from forestcoll.alltoall import file
+from forestcoll.alltoall.demand import Demand, uniform
+from forestcoll.alltoall.flows import solve
+from forestcoll.alltoall.free import free_group
+from forestcoll.alltoall.repair import Load, Repair
+from forestcoll.alltoall.rounding import route
+from forestcoll.alltoall.routes import Route, Routes, check
+from forestcoll.edit import edit
+from forestcoll.errors import ForestError, UnsupportedError
+from forestcoll.graph import CapacityGraph
+
+TORUS = {"x": 3, "y": 3, "z": 3}
+
+
+def demand(name: str, settings: dict[str, object], *without: str) -> Demand:
+    topology = catalog.load(name, settings)
+    return uniform(edit(topology, without, []) if without else topology)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "units"),
+    [
+        ("mi250", {"boxes": 2}, 1),
+        ("mi250", {"boxes": 8}, 1),
+        ("dgx-a100", {"boxes": 2}, 1),
+        ("dgx-a100", {"boxes": 8}, 1),
+        ("dgx-a100", {"boxes": 128}, 1),
+        ("torus-3d", TORUS, 1),
+        ("torus-3d", {}, 1),
+        ("torus-3d", {"x": 8, "y": 8, "z": 8}, 1),
+        ("torus-3d", {"x": 8, "y": 8, "z": 16}, 1),
+        ("dragonfly", {"groups": 9, "routers": 4, "gpus": 2}, 1),
+        ("dgx1-v100", {}, 3),
+        ("mi250", {}, 3),
+    ],
+)
+def test_the_optimum_in_few_units(name: str, settings: dict[str, object], units: int) -> None:
+    found = route(solve(demand(name, settings)), units)
+    assert check(found) == found.optimum.algbw
+    if len(found.graph.ranks) <= 128:
+        text = file.dumps(found, name)
+        assert judge(json.loads(text)) == (found.algbw, found.algbw)
+        again = file.loads(text)[0]
+        assert isinstance(again, Routes)
+        assert (again.routes, again.units, again.group) == (found.routes, units, found.group)
+
+
+def test_a_nic_out() -> None:
+    """No group at all: every path is listed, and few units come near."""
+    best = solve(demand("dgx-a100", {"boxes": 2}, "box0/gpu0-fabric"))
+    shares = [route(best, k).algbw / best.algbw for k in (1, 2, 4)]
+    assert shares[0] >= Fraction(91, 100)
+    assert shares[1] >= Fraction(96, 100)
+    assert shares[2] >= Fraction(98, 100)
+    chosen = route(best)
+    assert chosen.algbw >= Fraction(99, 100) * best.algbw
+    assert chosen.group is None
+    assert judge(json.loads(file.dumps(chosen, "x"))) == (chosen.algbw, best.algbw)
+
+
+def test_fewest_units_that_reach_a_share() -> None:
+    best = solve(demand("mi250", {}))
+    assert route(best, min_share=Fraction(90, 100)).units == 1
+    assert route(best, min_share=Fraction(1)).units == 3
+    few = solve(demand("torus-3d", TORUS, "gpu0-gpu1"))
+    with pytest.raises(
+        UnsupportedError, match=r"8 units a pair reach 9.* % of the optimum, not 10"
+    ):
+        route(few, min_share=Fraction(1))
+
+
+def test_random_graphs() -> None:
+    """One-way links, switches, mixed: every pair has its units, and no rate beats the bound."""
+    for seed in range(40):
+        best = solve(Demand(random_graph(seed)))
+        found = route(best, 2)
+        assert check(found) <= best.algbw
+        reached, bound = judge(json.loads(file.dumps(found, "random")))
+        assert (reached, bound) == (found.algbw, best.algbw)
+
+
+# --- free groups ----------------------------------------------------------------------------------
+
+
+def shuffled(graph: CapacityGraph) -> CapacityGraph:
+    """The same graph with nodes and ranks in another order."""
+    dice = random.Random(1)
+    to = list(range(graph.n))
+    dice.shuffle(to)
+    back = sorted(range(graph.n), key=to.__getitem__)
+    ranks = [to[v] for v in graph.ranks]
+    dice.shuffle(ranks)
+    return replace(
+        graph,
+        names=tuple(graph.names[v] for v in back),
+        gpu=tuple(graph.gpu[v] for v in back),
+        multicast=tuple(graph.multicast[v] for v in back),
+        aggregation=tuple(graph.aggregation[v] for v in back),
+        ranks=tuple(ranks),
+        tail=tuple(to[v] for v in graph.tail),
+        head=tuple(to[v] for v in graph.head),
+    )
+
+
+@pytest.mark.parametrize(
+    ("graph", "size"),
+    [
+        (dgx_a100(2), 16),
+        (dgx_a100(8), 64),
+        (torus(3, 3, 3), 27),
+        (torus(4, 4, 4), 64),
+        (ring(5), 5),
+        (build([("a", "b", 1), ("b", "c", 2)]), 1),
+    ],
+)
+def test_free_groups_whatever_the_order(graph: CapacityGraph, size: int) -> None:
+    for given in (graph, shuffled(graph)):
+        group = free_group(Demand(given))
+        assert (1 if group is None else group.size) == size
+
+
+def test_a_group_keeps_what_is_sent() -> None:
+    table = tuple(tuple(0 if i == j else 1 + (i == 0) for j in range(4)) for i in range(4))
+    assert free_group(Demand(ring(4), table)) is None
+
+
+# --- repair ---------------------------------------------------------------------------------------
+
+
+def test_repair_empties_the_fullest_link() -> None:
+    """Two ways from a to b, all units on one."""
+    graph = build([("a", "left", 1), ("left", "b", 1), ("a", "right", 1), ("right", "b", 1)])
+    a, b, left = (graph.names.index(name) for name in ("a", "b", "left"))
+    number = {pair: e for e, pair in enumerate(zip(graph.tail, graph.head, strict=True))}
+
+    def orbits(path: tuple[int, ...]) -> list[int]:
+        return [number[u, v] for u, v in pairwise(path)]
+
+    routes = {(a, left, b): 4}
+    load = Load([1.0] * len(graph.tail), 2)
+    for e in orbits((a, left, b)):
+        load.count[e] = 4
+    Repair(graph, range(len(graph.tail)), orbits, routes, load).run()
+    assert sorted(routes.values()) == [2, 2]
+    assert load.worst() == 1
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+
+def test_groups_and_matrices_are_refused() -> None:
+    best = solve(Demand(ring(4), None, ((0, 1), (2, 3))))
+    with pytest.raises(UnsupportedError, match="for an all-to-all among all ranks"):
+        route(best)
+
+
+def test_too_many_sources_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    best = solve(demand("torus-3d", TORUS, "gpu0-gpu1"))
+    monkeypatch.setattr("forestcoll.alltoall.rounding.MOST_VARIABLES", 1000)
+    with pytest.raises(UnsupportedError, match=r"27 sources .* 4,320 variables, over 1,000"):
+        route(best)
+
+
+@pytest.fixture(scope="module")
+def good() -> dict[str, Any]:
+    """Two DGX A100 boxes: 15 paths, 16 symmetries."""
+    found: dict[str, Any] = json.loads(file.dumps(route(solve(Demand(dgx_a100(2)))), "boxes"))
+    return found
+
+
+Change = Callable[[dict[str, Any]], object]
+
+
+def _rates(data: dict[str, Any], times: int) -> None:
+    for key in ("algbw", "theta"):
+        data[key] = str(times * Fraction(data[key]))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda d: d["routes"]["paths"].pop(), "0 units from box0/gpu0 to"),
+        (lambda d: d["routes"]["paths"].append(d["routes"]["paths"][0]), "2 units from box0/gpu0"),
+        (lambda d: d["routes"]["paths"][0].update(units=2), "2 units from"),
+        (lambda d: d["routes"].update(units=2), "1 units from box0/gpu0 to .*, not 2"),
+        (lambda d: d["routes"]["paths"][0]["path"].pop(1), "no link from box0/gpu0 to"),
+        (lambda d: d["routes"]["paths"][0]["path"].insert(1, "x"), r"paths\[0\]: unknown node 'x'"),
+        (lambda d: d["routes"]["paths"][0].update(path=["box0/gpu0"]), "is no path from a rank"),
+        (lambda d: d["routes"].pop("symmetry"), "some rank is the image of no listed source"),
+        (lambda d: _rates(d, 2), "states algbw 100, recomputed it is 50"),
+        (lambda d: d.pop("routes"), "one of the two has to be there"),
+        (lambda d: d.update(flows=[]), "one of the two has to be there"),
+        (
+            lambda d: d["routes"]["symmetry"]["generators"].append(
+                {"box0/gpu1": "box0/gpu2", "box0/gpu2": "box0/gpu1"}
+            ),
+            "do not commute",
+        ),
+    ],
+)
+def test_files_that_claim_what_is_not_so(
+    good: dict[str, Any], change: Change, message: str
+) -> None:
+    data = json.loads(json.dumps(good))
+    change(data)
+    with pytest.raises(ForestError, match=f"x.json: .*{message}"):
+        file.loads(json.dumps(data), "x.json")
+
+
+def test_images_of_one_source_are_not_listed_twice() -> None:
+    found = route(solve(Demand(ring(4))), 1)
+    assert found.group is not None
+    to = found.group.generators[0]
+    images = tuple(Route(tuple(to[v] for v in r.path), 1) for r in found.routes)
+    with pytest.raises(ForestError, match="images of each other"):
+        check(replace(found, routes=found.routes + images))
