@@ -44,7 +44,7 @@ def missing(reason: str) -> None:
 
 def compile_(*arguments: str | Path) -> None:
     done = subprocess.run(
-        [compiler(), *map(str, arguments)], capture_output=True, text=True, timeout=280, check=False
+        [compiler(), *map(str, arguments)], capture_output=True, text=True, timeout=850, check=False
     )
     assert done.returncode == 0, done.stderr[-4000:]
 
@@ -118,7 +118,7 @@ def run_with(built: tuple[str, Path, Path], what: str) -> subprocess.CompletedPr
         command,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=850,
         check=False,
         env=os.environ
         | OPTIONS
@@ -131,6 +131,8 @@ def run_with(built: tuple[str, Path, Path], what: str) -> subprocess.CompletedPr
     )
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_a_selection_is_clean(built: tuple[str, Path, Path]) -> None:
     """Threads with both; processes too with AddressSanitizer (the other sees one process only)."""
     done = run_with(built, "right" if built[0] == "thread" else "right-processes")
