@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from forestcoll.catalog import load as load_topology
     from forestcoll.compile.budget import Budget
-    from forestcoll.compile.pipeline import Synthesis, front, optimum, synthesize
+    from forestcoll.compile.front import front
+    from forestcoll.compile.optimum import optimum
+    from forestcoll.compile.synthesize import Synthesis, synthesize
     from forestcoll.compile.verdict import verify_text
     from forestcoll.errors import ForestCollError
     from forestcoll.execute.cpu import run
@@ -25,10 +27,10 @@ __version__ = "0.1.0"
 __all__ = ["Budget", "Collective", "Forest", "ForestCollError", "Program", "Synthesis", "Topology",
            "front", "load_topology", "optimum", "read_plan", "run", "synthesize", "verify_text"]
 _HOMES = {"Budget": "compile.budget", "Collective": "program", "Forest": "forest",
-          "ForestCollError": "errors", "Program": "program", "Synthesis": "compile.pipeline",
-          "Topology": "topology", "front": "compile.pipeline", "load_topology": "catalog",
-          "optimum": "compile.pipeline", "read_plan": "plans", "run": "execute.cpu",
-          "synthesize": "compile.pipeline", "verify_text": "compile.verdict"}
+          "ForestCollError": "errors", "Program": "program", "Synthesis": "compile.synthesize",
+          "Topology": "topology", "front": "compile.front", "load_topology": "catalog",
+          "optimum": "compile.optimum", "read_plan": "plans", "run": "execute.cpu",
+          "synthesize": "compile.synthesize", "verify_text": "compile.verdict"}
 # fmt: on
 
 

@@ -51,14 +51,14 @@ def by_forest(program: Program, path: Path) -> Prediction:
 
 def by_topology(program: Program, topology: Topology) -> Prediction:
     """The best algbw that a topology allows all of its GPUs."""
-    from forestcoll.compile import pipeline
+    from forestcoll.compile.optimum import optimum
 
     if len(topology.gpus) != program.n:
         raise PlanError(
             f"{topology.name} has {len(topology.gpus)} GPUs; the plan is for {program.n} ranks"
         )
     root = program.root if program.root >= 0 else None
-    best = pipeline.optimum(topology, program.collective, root=root, fabric=program.in_switches)
+    best = optimum(topology, program.collective, root=root, fabric=program.in_switches)
     if program.in_switches and best.in_switches is not None:
         best = best.in_switches
     return Prediction(best.algbw, f"the optimum of {topology.name}")

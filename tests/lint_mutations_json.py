@@ -10,7 +10,7 @@ from typing import Any
 import programs
 
 from forestcoll import plans
-from forestcoll.compile import pipeline
+from forestcoll.compile.problem import capacity_graph
 from forestcoll.lower.nvls import lower_nvls
 from forestcoll.program import Collective, Program
 from forestcoll.solver import multicast
@@ -47,7 +47,7 @@ nodes:
 links:
   - {{src: "gpu{{0..{n - 1}}}", dst: switch, bandwidth: 100}}
 """)
-    forest = multicast.forest(pipeline.capacity_graph(topology), Collective.ALLREDUCE, None, "star")
+    forest = multicast.forest(capacity_graph(topology), Collective.ALLREDUCE, None, "star")
     assert forest is not None
     return lower_nvls(forest, replace(MSCCLPP, channels=channels), blocks=min(channels, 8))
 

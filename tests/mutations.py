@@ -36,7 +36,8 @@ from forestcoll.alltoall import file as alltoall_file
 from forestcoll.alltoall.demand import grouped, ragged, uniform
 from forestcoll.alltoall.flows import solve
 from forestcoll.alltoall.rounding import route
-from forestcoll.compile import pipeline, together
+from forestcoll.compile import together
+from forestcoll.compile.synthesize import synthesize
 from forestcoll.errors import ForestCollError
 from forestcoll.input_limits import MEMORY, SECONDS
 from forestcoll.lower import lower
@@ -230,7 +231,7 @@ def forests() -> dict[str, dict[str, str]]:
     }
     made: dict[str, str] = {}
     for name, (topology, collective, more) in cases.items():
-        result = pipeline.synthesize(topology, collective, formats=("forest",), **more)
+        result = synthesize(topology, collective, formats=("forest",), **more)
         made[name] = result.texts["forest"]
     return _alone(made, ".forest.json")
 

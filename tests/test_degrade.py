@@ -11,7 +11,7 @@ import pytest
 
 from forestcoll import catalog, solver
 from forestcoll.cli import main
-from forestcoll.compile import pipeline
+from forestcoll.compile.problem import capacity_graph, parse_root
 from forestcoll.degrade import KINDS, Problem, list_failures, report_losses
 from forestcoll.degrade.bundle import INDEX, NOTE, Request, folder_of, make_bundle
 from forestcoll.errors import ForestCollError, ForestError, InfeasibleError, UnsupportedError
@@ -80,7 +80,7 @@ def _brute(problem: Problem, failure_number: int) -> tuple[Fraction | None, Frac
     """(old, new) of one failure, from the edited topology alone."""
     graph = problem.graph()
     collective = problem.collective
-    root = pipeline.parse_root(graph, collective, problem.root)
+    root = parse_root(graph, collective, problem.root)
     forest = solver.solve(graph, collective, root)
     failure = list_failures(problem.topology)[failure_number]
     left = failure.applied(problem.topology).directed()
@@ -94,7 +94,7 @@ def _brute(problem: Problem, failure_number: int) -> tuple[Fraction | None, Frac
     try:
         after = problem.after(failure)
         rest = after.graph()
-        root = pipeline.parse_root(rest, collective, after.root)
+        root = parse_root(rest, collective, after.root)
         new = solver.optimum(rest, collective, root).algbw
     except (InfeasibleError, UnsupportedError):
         new = None
@@ -137,7 +137,7 @@ def test_a_group_looks_at_its_own_part_of_the_fabric() -> None:
 
 def test_a_forest_of_another_problem_is_refused() -> None:
     topology = catalog.load("dgx-a100", {"boxes": "2"})
-    graph = pipeline.capacity_graph(topology)
+    graph = capacity_graph(topology)
     forest = solver.solve(graph, Collective.ALLGATHER)
     with pytest.raises(ForestError, match="is of allgather, not of allreduce"):
         report_losses(Problem(topology, Collective.ALLREDUCE), forest=forest)

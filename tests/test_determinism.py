@@ -23,7 +23,9 @@ import pytest
 from random_problems import feasible, random_problem
 
 from forestcoll import catalog, forest_file, solver
-from forestcoll.compile import pipeline, together
+from forestcoll.compile import together
+from forestcoll.compile.front import front
+from forestcoll.compile.synthesize import synthesize
 from forestcoll.edit import edit, parse_scale
 
 ALL = ("forest", "msccl-xml", "mscclpp-json")
@@ -31,7 +33,7 @@ ALL = ("forest", "msccl-xml", "mscclpp-json")
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One call of `pipeline.synthesize`; `without` and `scale` as on the command line."""
+    """One call of `synthesize`; `without` and `scale` as on the command line."""
 
     topology: str
     collective: str
@@ -53,7 +55,7 @@ class Case:
             self.without,
             [*map(parse_scale, self.scale)],
         )
-        made = pipeline.synthesize(
+        made = synthesize(
             topology,
             self.collective,
             formats=self.formats,  # type: ignore[arg-type]
@@ -102,7 +104,7 @@ def groups() -> Iterator[tuple[str, str]]:
 
 def fronts() -> Iterator[tuple[str, str]]:
     for name in ("mi250", "dgx-a100"):
-        found = pipeline.front(catalog.load(name, boxes(2)), "allgather", plans=name == "dgx-a100")
+        found = front(catalog.load(name, boxes(2)), "allgather", plans=name == "dgx-a100")
         rows = [(row.point, row.height, row.different, sorted(row.needs)) for row in found.rows]
         yield f"front of {name}", repr(rows)
 
@@ -128,7 +130,7 @@ def everything() -> dict[str, str]:
 def written_elsewhere(seed: str, cores: int, times: int) -> list[dict[str, str]]:
     """`everything`, so often, from a process with this hash seed and so many cores."""
     environment = {**os.environ, "PYTHONHASHSEED": seed}
-    package, here = Path(pipeline.__file__).parents[1], Path(__file__).parent
+    package, here = Path(solver.__file__).parents[2], Path(__file__).parent
     environment["PYTHONPATH"] = os.pathsep.join([str(package), str(here)])
     done = subprocess.run(
         [sys.executable, __file__, str(cores), str(times)],

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from forestcoll import catalog, plans
-from forestcoll.compile import pipeline
+from forestcoll.compile.optimum import optimum
+from forestcoll.compile.synthesize import synthesize
 from forestcoll.compile.verdict import verify_text
 from forestcoll.errors import PlanError
 from forestcoll.execute import cpu
@@ -87,7 +88,7 @@ CASES = [
 def test_every_plan_proves_itself_and_runs(
     name: str, collective: Collective, dtype: str, op: str
 ) -> None:
-    made = pipeline.synthesize(topology(name), collective)
+    made = synthesize(topology(name), collective)
     forest = made.forest
     assert forest.bound is not None
     assert forest.algbw >= Fraction(99, 100) * made.optimum.algbw
@@ -128,7 +129,7 @@ def test_every_plan_proves_itself_and_runs(
 )
 def test_known_optima(name: str, algbw: str, k: int) -> None:
     """The published and hand-derived figures, exactly, with their trees a root."""
-    best = pipeline.optimum(topology(name), Collective.ALLGATHER)
+    best = optimum(topology(name), Collective.ALLGATHER)
     assert best.algbw == best.bound.algbw == Fraction(algbw)
     assert best.trees_per_root == k
 
@@ -136,7 +137,7 @@ def test_known_optima(name: str, algbw: str, k: int) -> None:
 @pytest.mark.parametrize(("k", "algbw"), [(1, "320"), (2, "1024/3"), (5, "8000/23"), (7, "350")])
 def test_known_fixed_trees(k: int, algbw: str) -> None:
     """Two MI250 boxes with k trees a root."""
-    made = pipeline.synthesize(topology("mi250 boxes=2"), "allgather", trees=k, formats=("forest",))
+    made = synthesize(topology("mi250 boxes=2"), "allgather", trees=k, formats=("forest",))
     assert made.forest.algbw == Fraction(algbw)
     assert made.forest.trees_per_root == k
 
@@ -144,7 +145,7 @@ def test_known_fixed_trees(k: int, algbw: str) -> None:
 def test_half_of_each_mi250_box() -> None:
     machine = topology("mi250 boxes=2")
     dies = [f"box{b}/gpu{d}" for b in range(2) for d in range(8)]
-    best = pipeline.optimum(machine, "allgather", ranks=dies)
+    best = optimum(machine, "allgather", ranks=dies)
     assert best.algbw == 208
     assert best.trees_per_root == 13
 
@@ -152,8 +153,8 @@ def test_half_of_each_mi250_box() -> None:
 def test_what_rccl_cannot_hold_is_written_for_msccl() -> None:
     """One NVSwitch domain of 72 GPUs: 72 thread blocks a rank, RCCL holds 64."""
     machine = topology("star gpus=70")
-    made = pipeline.synthesize(machine, "allgather", formats=("msccl-xml",))
+    made = synthesize(machine, "allgather", formats=("msccl-xml",))
     assert made.forest.algbw == made.optimum.algbw
     assert any("for msccl only" in note and "rccl holds 64" in note for note in made.notes)
     with pytest.raises(PlanError, match="rccl holds 64"):
-        pipeline.synthesize(machine, "allgather", formats=("msccl-xml",), target="rccl")
+        synthesize(machine, "allgather", formats=("msccl-xml",), target="rccl")

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from forestcoll import catalog, plans
-from forestcoll.compile import pipeline
+from forestcoll.compile.synthesize import Synthesis, synthesize
 from forestcoll.errors import PlanError
 from forestcoll.execute.cpu import run
 from forestcoll.program import Collective, Pipeline
@@ -69,7 +69,7 @@ CASES = [
 @pytest.fixture
 def _unproven(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plans as they are lowered: what is proven of them here need not be proven twice."""
-    monkeypatch.setattr(pipeline, "written", lambda *_: "")
+    monkeypatch.setattr("forestcoll.compile.synthesize.write_plan", lambda *_: "")
 
 
 @pytest.mark.usefixtures("_unproven")
@@ -77,7 +77,7 @@ def _unproven(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_plans_of_the_catalogue_run(
     name: str, settings: dict[str, str], collective: Collective
 ) -> None:
-    found = pipeline.synthesize(catalog.load(name, settings), collective)
+    found = synthesize(catalog.load(name, settings), collective)
     assert set(found.programs) == {"msccl-xml", "mscclpp-json"}
     for program in found.programs.values():
         link_loads(program, found.forest)
@@ -123,9 +123,9 @@ def test_every_kind_of_plan_is_right(name: str, collective: Collective) -> None:
 
 
 @cache
-def made(target: str) -> pipeline.Synthesis:
+def made(target: str) -> Synthesis:
     form = TARGETS[target].format
-    return pipeline.synthesize(
+    return synthesize(
         catalog.load("ring", {"gpus": "4"}), "allreduce", target=target, formats=(form,)
     )
 

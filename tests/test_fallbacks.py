@@ -26,7 +26,11 @@ from random_graphs import random_graph, starved_graph
 from random_problems import Problem, feasible, proven, random_problem, recount
 
 from forestcoll import catalog, certificate, solver
-from forestcoll.compile import pipeline, together
+from forestcoll.compile import together
+from forestcoll.compile.clock import Clock
+from forestcoll.compile.problem import Problem as Asked
+from forestcoll.compile.request import Request
+from forestcoll.compile.synthesize import make, synthesize
 from forestcoll.errors import PlanError, UnsupportedError
 from forestcoll.forest import Forest
 from forestcoll.graph import CapacityGraph
@@ -299,7 +303,7 @@ def test_compact_is_asked_for_and_cannot_be(monkeypatch: pytest.MonkeyPatch) -> 
     levels = Spy(monkeypatch, symmetry, "pack_by_hops")
     compact = Spy(monkeypatch, symmetry, "pack_compact")
     topology = catalog.load("mi250")
-    result = pipeline.synthesize(topology, "allgather", compact=True, formats=("forest",))
+    result = synthesize(topology, "allgather", compact=True, formats=("forest",))
     assert compact.refused >= 1
     assert levels.refused >= 1
     assert "no compact forest was found here: all trees are written" in result.notes
@@ -772,11 +776,9 @@ def test_the_optimum_has_too_many_trees_then_the_fewest_at_99_percent(
     topology = catalog.load("dgx-a100", {"boxes": "2"})
     graph = measured(CapacityGraph.from_topology(topology), 1)
     search = Spy(monkeypatch, front.Front, "reaching")  # type: ignore[arg-type]
-    monkeypatch.setattr(pipeline, "capacity_graph", lambda *_: graph)
-    formats = ("forest", "msccl-xml")
-    result = pipeline.synthesize(
-        topology, "allgather", target="rccl", formats=formats, min_percent=99
-    )
+    request = Request.of(target="rccl", formats=("forest", "msccl-xml"), min_percent=99)
+    problem = replace(Asked.of(topology, "allgather"), graph=graph)
+    result = make(problem, request, Clock())
     assert len(search.calls) >= 1
     best = solver.optimum(graph, ALLGATHER)
     assert best.trees_per_root > 1000
@@ -804,7 +806,7 @@ def test_a_plan_does_not_fit_the_narrowest_runtime_then_the_next(
 
     tried = Spy(monkeypatch, choose.Chooser, "choose")  # type: ignore[arg-type]
     topology = catalog.load("star", {"gpus": "65"})
-    result = pipeline.synthesize(topology, "allgather", formats=("forest", "msccl-xml"))
+    result = synthesize(topology, "allgather", formats=("forest", "msccl-xml"))
     assert [isinstance(came, PlanError) for came in tried.results] == [True, False]
     assert any("the MSCCL XML is for msccl only" in note for note in result.notes)
     optimal(result.forest.graph, forest=result.forest)

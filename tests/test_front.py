@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -17,9 +15,11 @@ from graphs import build, dgx_a100, mi250, ring, torus
 from random_graphs import judge, random_graph
 
 from forestcoll import certificate, cli
-from forestcoll.compile import pipeline
 from forestcoll.compile.budget import Budget
 from forestcoll.compile.choose import Choice, Chooser
+from forestcoll.compile.clock import Clock
+from forestcoll.compile.front import PLANS_QUICK
+from forestcoll.compile.problem import Problem
 from forestcoll.compile.wishes import Wishes, different_trees
 from forestcoll.errors import ForestCollError, PlanError, UnsupportedError
 from forestcoll.forest import Forest
@@ -63,14 +63,11 @@ def chosen(
     collective: Collective = ALLGATHER,
 ) -> Choice:
     """What the chooser takes, with the forest judged by the tests' own arithmetic."""
-
-    @contextmanager
-    def stage(_: str) -> Iterator[None]:
-        yield
-
     by_format = {target.format: target for target in targets}
     best = optimum(graph, collective)
-    choice = Chooser(graph, collective, None, "test", by_format, wishes, best, stage).choose()
+    choice = Chooser(
+        Problem(graph, collective, name="test"), by_format, wishes, best, Clock()
+    ).choose()
     assert judge(choice.forest) == certificate.check(choice.forest)[0]
     assert set(choice.programs) == set(by_format)
     return choice
@@ -321,7 +318,7 @@ def test_a_budget_of_thread_blocks_and_channels() -> None:
 
 
 def test_where_no_weights_are_good_enough_a_note_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("forestcoll.compile.powers.most_chunks", lambda n: n)
+    monkeypatch.setattr("forestcoll.compile.powers_of_two.most_chunks", lambda n: n)
     graph = torus(3, 2)
     choice = chosen(graph, Wishes(), MSCCLPP, collective=Collective.ALLREDUCE)
     assert not Sizes.of(choice.programs["mscclpp-json"]).powers
@@ -394,7 +391,7 @@ def test_front_shows_plans_where_that_is_quick(capsys: pytest.CaptureFixture[str
     assert "mscclpp" not in call(capsys, *small, "--no-plans")[1]
     assert "mscclpp" not in call(capsys, *small, "--rates")[1]
     assert "mscclpp" not in call(capsys, *small, "--shares", "1,2,3,4")[1]
-    assert "mscclpp" not in call(capsys, *large, f"gpus={pipeline.PLANS_QUICK + 1}")[1]
+    assert "mscclpp" not in call(capsys, *large, f"gpus={PLANS_QUICK + 1}")[1]
 
 
 def test_front_for_machines(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from forestcoll import catalog, plans
-from forestcoll.compile import pipeline
+from forestcoll.compile.formats import FORMATS
+from forestcoll.compile.synthesize import synthesize
 from forestcoll.compile.verdict import verify_text
 from forestcoll.program import Collective
 from forestcoll.sizes import Sizes
@@ -35,11 +36,11 @@ def test_synthesis_gives_the_stored_bytes(
     machine: str, collective: Collective, request: pytest.FixtureRequest
 ) -> None:
     name, settings = MACHINES[machine]
-    made = pipeline.synthesize(catalog.load(name, settings), collective)
+    made = synthesize(catalog.load(name, settings), collective)
     assert made.name == machine
     folder = SCHEDULES / machine
     for form, text in made.texts.items():
-        file = folder / f"{collective}{pipeline.FORMATS[form]}"
+        file = folder / f"{collective}{FORMATS[form]}"
         if request.config.getoption("--update-golden"):
             folder.mkdir(parents=True, exist_ok=True)
             file.write_text(text, encoding="utf-8")

@@ -19,7 +19,7 @@ Change = Callable[[dict[str, Any]], object]
 HALVES = (["box0/gpu[0-3]", "box1/gpu[0-3]"], ["box0/gpu[4-7]", "box1/gpu[4-7]"])
 
 
-def asked(collective: str = "allgather", **more: Any) -> together.Problem:
+def asked(collective: str = "allgather", **more: Any) -> together.GroupsProblem:
     topology = catalog.load("dgx-a100", {"boxes": "2"})
     return together.problem(topology, collective, HALVES, **more)
 

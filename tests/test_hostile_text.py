@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from forestcoll import catalog, cli
-from forestcoll.compile import pipeline
+from forestcoll.compile.synthesize import synthesize
 from forestcoll.report.escape import LONGEST, escape
 from forestcoll.report.progress import StageProgress
 
@@ -35,7 +35,7 @@ Call = Callable[..., tuple[int, str, str]]
 @pytest.fixture(scope="module")
 def forest() -> str:
     topology = catalog.load("ring", {"gpus": "4"})
-    return pipeline.synthesize(topology, "allgather", formats=("forest",)).texts["forest"]
+    return synthesize(topology, "allgather", formats=("forest",)).texts["forest"]
 
 
 @pytest.fixture
@@ -113,9 +113,7 @@ def test_plans_and_tables_show_no_character_that_hides(
     call: Call, tmp_path: Path, name: str
 ) -> None:
     plan = tmp_path / "x.mscclpp.json"
-    made = pipeline.synthesize(
-        catalog.load("ring", {"gpus": "4"}), "allgather", formats=("mscclpp-json",)
-    )
+    made = synthesize(catalog.load("ring", {"gpus": "4"}), "allgather", formats=("mscclpp-json",))
     text = made.texts["mscclpp-json"]
     assert "ring-4" in text
     plan.write_text(text.replace("ring-4", json.dumps(NAMES[name])[1:-1]))

@@ -20,7 +20,7 @@ import pytest
 from forestcoll import catalog, cli, input_limits
 from forestcoll.cli import guard
 from forestcoll.cli.numbers import PercentType
-from forestcoll.compile import pipeline
+from forestcoll.compile.synthesize import synthesize
 from forestcoll.compile.verdict import verify_text
 from forestcoll.errors import (
     ForestCollError,
@@ -228,7 +228,7 @@ def test_a_key_that_stands_twice_among_many_is_found_soon() -> None:
 
 def test_a_compact_forest_is_not_written_out_with_paths_without_end() -> None:
     topology = catalog.load("ring", {"gpus": "4"})
-    whole = pipeline.synthesize(topology, "allgather", compact=True, formats=("forest",)).forest
+    whole = synthesize(topology, "allgather", compact=True, formats=("forest",)).forest
     assert whole.group is not None
     one = whole.trees[0]
     path = one.edges[0]
@@ -245,7 +245,7 @@ def test_huge_numbers_have_words() -> None:
 
 def test_a_forest_of_huge_bandwidths_is_proven() -> None:
     """More than a float can hold."""
-    made = pipeline.synthesize(catalog.load("ring", {"gpus": "4"}), "allgather").texts["forest"]
+    made = synthesize(catalog.load("ring", {"gpus": "4"}), "allgather").texts["forest"]
     data = json.loads(made)
     for link in data["topology"]["links"]:
         link["bandwidth"] += "0" * 390

@@ -9,8 +9,9 @@ import pytest
 from hand_forests import instructions, of_shape, proven, star
 
 from forestcoll import catalog
-from forestcoll.compile import pipeline
 from forestcoll.compile.budget import Budget
+from forestcoll.compile.formats import Format
+from forestcoll.compile.synthesize import synthesize
 from forestcoll.errors import PlanError, UnsupportedError
 from forestcoll.forest import Forest
 from forestcoll.graph import CapacityGraph
@@ -95,10 +96,10 @@ def test_what_goes_through_ports_is_moved_by_others() -> None:
 
 def test_packets_stay_as_they_are_unless_asked() -> None:
     box = catalog.load("dgx-h100")
-    kinds: tuple[pipeline.Format, ...] = ("msccl-xml", "mscclpp-json")
-    made = pipeline.synthesize(box, "allgather", protocol="LL", formats=kinds)
+    kinds: tuple[Format, ...] = ("msccl-xml", "mscclpp-json")
+    made = synthesize(box, "allgather", protocol="LL", formats=kinds)
     assert [used.instances for used in made.needs.values()] == [1, 1]
-    asked = pipeline.synthesize(box, "allgather", protocol="LL", instances=2, formats=kinds)
+    asked = synthesize(box, "allgather", protocol="LL", instances=2, formats=kinds)
     assert [used.instances for used in asked.needs.values()] == [2, 2]
 
 
@@ -144,23 +145,23 @@ def test_chunks_that_divide_no_power_of_two_stay_fewer(monkeypatch: pytest.Monke
 
 def test_synthesis_fills_every_plan_within_the_budget() -> None:
     box = catalog.load("dgx-a100")
-    made = pipeline.synthesize(box, "allreduce")
+    made = synthesize(box, "allreduce")
     assert {form: used.instances for form, used in made.needs.items()} == {
         "msccl-xml": 2,
         "mscclpp-json": 16,
     }
     assert made.needs["msccl-xml"].thread_blocks <= RCCL.thread_blocks
     assert not any("thread blocks that" in note for note in made.notes)
-    tight = pipeline.synthesize(box, "allreduce", budget=Budget(blocks=14))
+    tight = synthesize(box, "allreduce", budget=Budget(blocks=14))
     assert [used.instances for used in tight.needs.values()] == [FINER, 32]  # 16: 8
     assert tight.notes == [
         "msccl-xml: 7 of the 9 thread blocks that 300 GB/s of a rank take (each moves some 24): "
         "no more than 7 of them have work at once",
     ]
-    fixed = pipeline.synthesize(box, "allreduce", instances=1)
+    fixed = synthesize(box, "allreduce", instances=1)
     assert [used.instances for used in fixed.needs.values()] == [1, 1]
     with pytest.raises(UnsupportedError, match=r"^instances .* must be at least 1"):
-        pipeline.synthesize(box, "allreduce", instances=0)
+        synthesize(box, "allreduce", instances=0)
 
 
 @pytest.mark.parametrize("collective", [Collective.ALLGATHER, Collective.REDUCE_SCATTER], ids=str)

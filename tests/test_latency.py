@@ -13,7 +13,9 @@ from graphs import dgx_a100
 from random_graphs import random_graph
 
 from forestcoll import catalog, solver
-from forestcoll.compile import pipeline, together
+from forestcoll.compile import together
+from forestcoll.compile.front import front
+from forestcoll.compile.synthesize import synthesize
 from forestcoll.errors import ForestError
 from forestcoll.forest import Forest, Tree, all_images
 from forestcoll.graph import CapacityGraph
@@ -86,21 +88,19 @@ def test_a_compact_forest_takes_as_long_as_all_its_trees() -> None:
 
 def test_parallel_links_count_as_the_slowest_of_them() -> None:
     topology = catalog.load("dgx-a100", {"boxes": "2"})
-    made = pipeline.synthesize(topology, "allreduce", formats=("forest",))
+    made = synthesize(topology, "allreduce", formats=("forest",))
     assert made.latency == 2 * (2 * Fraction("0.85") + 2 * Fraction("0.35"))
 
 
 def test_reports_say_it() -> None:
     topology = catalog.load("dgx-a100", {"boxes": "2"})
-    made = pipeline.synthesize(topology, "allgather", formats=("forest",))
+    made = synthesize(topology, "allgather", formats=("forest",))
     figures = report.summary(made, {}, {})
     assert (figures["height"], figures["latency_us"]) == (2, "12/5")
     assert json.loads(json.dumps(figures))["latency_us_decimal"] == 2.4
-    rows = pipeline.front(topology, "allgather").rows
+    rows = front(topology, "allgather").rows
     assert {row.latency for row in rows if row.height == 2} == {Fraction(12, 5)}
-    assert all(
-        row.latency is None for row in pipeline.front(topology, "allgather", forests=False).rows
-    )
+    assert all(row.latency is None for row in front(topology, "allgather", forests=False).rows)
     asked = together.problem(topology, "allgather", (("box*/gpu[0-3]",), ("box*/gpu[4-7]",)))
     both = together.synthesize(asked, formats=("forest",))
     assert groups_report.summary(asked, both, {}, [])["latency_us"] == ["12/5", "12/5"]

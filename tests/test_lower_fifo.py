@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forestcoll import catalog
-from forestcoll.compile import pipeline
 from forestcoll.compile.budget import Budget, Costs
+from forestcoll.compile.synthesize import synthesize
 from forestcoll.errors import PlanError
 from forestcoll.execute import cpu
 from forestcoll.forest import Forest
@@ -428,7 +428,7 @@ def test_a_wider_gpu_holds_more_instances() -> None:
 
 def notes_of(name: str, collective: str, budget: Budget, target: Any = "msccl") -> list[str]:
     form: Any = "mscclpp-json" if target == "mscclpp" else "msccl-xml"
-    made = pipeline.synthesize(
+    made = synthesize(
         catalog.load(name, {}), collective, budget=budget, target=target, formats=(form,)
     )
     return [note for note in made.notes if "GB/s:" in note]

@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 
 from forestcoll import catalog, simulate, solver
-from forestcoll.compile import pipeline
+from forestcoll.compile.problem import capacity_graph
 from forestcoll.lower import fill, layout, lower
 from forestcoll.lower.layout import from_next
 from forestcoll.lower.onesided import Spread
@@ -31,14 +31,14 @@ def test_every_spread_is_right(name: str, spread: Spread, collective: Collective
     topology = catalog.load(name.removesuffix("-2"), {} if name == "dgx1-v100" else boxes)
     root = 1 if collective.rooted else None
     trees = 1 if name == "dgx-a100-2" else "auto"
-    forest = solver.solve(pipeline.capacity_graph(topology), collective, root, trees)  # type: ignore[arg-type]
+    forest = solver.solve(capacity_graph(topology), collective, root, trees)  # type: ignore[arg-type]
     program = lower(forest, MSCCLPP, spread=spread)
     verify(program)
     link_loads(program, forest)
 
 
 def test_trees_are_cut_near_the_grain() -> None:
-    forest = solver.solve(pipeline.capacity_graph(catalog.load("mi250")), Collective.ALLGATHER)
+    forest = solver.solve(capacity_graph(catalog.load("mi250")), Collective.ALLGATHER)
     whole = layout(forest)
     assert {t.count for t in whole.trees} == {1, 2}
     cut = layout(forest, grain=1)
@@ -48,7 +48,7 @@ def test_trees_are_cut_near_the_grain() -> None:
 
 
 def test_ranks_behind_a_switch_begin_with_different_peers() -> None:
-    forest = solver.solve(pipeline.capacity_graph(catalog.load("dgx-a100")), Collective.ALLGATHER)
+    forest = solver.solve(capacity_graph(catalog.load("dgx-a100")), Collective.ALLGATHER)
     program = lower(forest, MSCCLPP)
     first = set()
     for rank in program.ranks:
@@ -73,7 +73,7 @@ def test_the_links_are_busy(name: str, collective: Collective, percent: int) -> 
     """Before, the first four reached 25, 39, 83 and 14 % of the forest's algbw, MI250 91 %."""
     topology = catalog.load(name)
     root = 0 if collective.rooted else None
-    forest = solver.solve(pipeline.capacity_graph(topology), collective, root)
+    forest = solver.solve(capacity_graph(topology), collective, root)
     program, _ = fill(forest, MSCCLPP, lower(forest, MSCCLPP))
     for rule in ("fair", "fifo"):
         found = simulate.run(program, topology, 10**9, rule=rule)  # type: ignore[arg-type]

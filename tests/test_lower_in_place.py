@@ -9,7 +9,9 @@ import pytest
 from hand_forests import chain, of_shape, star
 
 from forestcoll import catalog, cli
-from forestcoll.compile import pipeline
+from forestcoll.compile.formats import Place
+from forestcoll.compile.plan_text import serve_place
+from forestcoll.compile.synthesize import synthesize
 from forestcoll.errors import PlanError, UnsupportedError
 from forestcoll.execute import cpu
 from forestcoll.lower import lower, serve
@@ -61,7 +63,7 @@ def test_all_others_serve_both(collective: Collective, protocol: str) -> None:
 def test_msccl_xml_serves_both() -> None:
     program = lower(of_shape(Collective.ALLGATHER, 4, star, 2), MSCCL)
     assert (program.in_place, program.out_of_place) == (True, True)
-    assert pipeline.placed(program, "in-place") is program
+    assert serve_place(program, "in-place") is program
 
 
 def test_where_there_is_none_that_is_said() -> None:
@@ -80,11 +82,9 @@ def test_where_there_is_none_that_is_said() -> None:
 @pytest.mark.parametrize(
     ("place", "wanted"), [(None, False), ("out-of-place", False), ("in-place", True)]
 )
-def test_synthesize_makes_the_one_that_is_asked_for(
-    place: pipeline.Place | None, wanted: bool
-) -> None:
+def test_synthesize_makes_the_one_that_is_asked_for(place: Place | None, wanted: bool) -> None:
     topology = catalog.load("dgx-a100", {"boxes": "2"})
-    made = pipeline.synthesize(
+    made = synthesize(
         topology, "allgather", trees=1, place=place, formats=["mscclpp-json", "msccl-xml"]
     )
     program = made.programs["mscclpp-json"]
@@ -99,9 +99,7 @@ def test_synthesize_makes_the_one_that_is_asked_for(
 def test_a_plan_for_both_is_written_for_the_calls_that_are_asked_for() -> None:
     topology = catalog.load("dgx-a100", {})
     for place in ("in-place", "out-of-place"):
-        made = pipeline.synthesize(
-            topology, "allreduce", trees=1, place=place, formats=["mscclpp-json"]
-        )
+        made = synthesize(topology, "allreduce", trees=1, place=place, formats=["mscclpp-json"])
         program = made.programs["mscclpp-json"]
         assert (program.in_place, program.out_of_place) == (True, True)
         assert json.loads(made.texts["mscclpp-json"])["inplace"] == (place == "in-place")
@@ -110,7 +108,7 @@ def test_a_plan_for_both_is_written_for_the_calls_that_are_asked_for() -> None:
 def test_nvls_says_the_place_itself(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     topology = catalog.load("dgx-h100", {})
     with pytest.raises(UnsupportedError, match="nvls says the place already"):
-        pipeline.synthesize(
+        synthesize(
             topology, "allreduce", nvls="in-place", place="in-place", formats=["mscclpp-json"]
         )
     command = ["synthesize", "-t", "dgx-h100", "-c", "allreduce", "--nvls", "in-place"]

@@ -11,7 +11,8 @@ from graphs import build, dgx_a100
 from random_graphs import random_graph
 
 from forestcoll import catalog, certificate, solver
-from forestcoll.compile import pipeline
+from forestcoll.compile.optimum import optimum
+from forestcoll.compile.synthesize import synthesize
 from forestcoll.errors import InfeasibleError
 from forestcoll.forest import Tree
 from forestcoll.graph import CapacityGraph
@@ -182,12 +183,12 @@ def test_contraction_joins_paths_and_drops_what_is_not_used() -> None:
 
 def test_forests_alone_use_the_fabric_and_plans_do_not() -> None:
     topology = catalog.load("dgx-h100", {"boxes": "2"})
-    alone = pipeline.synthesize(topology, "allreduce", formats=["forest"])
+    alone = synthesize(topology, "allreduce", formats=["forest"])
     assert alone.forest.algbw == alone.optimum.algbw == 400
-    both = pipeline.synthesize(topology, "allreduce", formats=["forest", "msccl-xml"])
+    both = synthesize(topology, "allreduce", formats=["forest", "msccl-xml"])
     assert both.optimum.algbw == Fraction(800, 3)
-    best = pipeline.optimum(topology, "allreduce")
+    best = optimum(topology, "allreduce")
     assert best.in_switches is not None
     assert (best.algbw, best.in_switches.algbw) == (Fraction(800, 3), 400)
     single = catalog.load("dgx-h100", {"boxes": "1"})
-    assert len(pipeline.synthesize(single, "broadcast", formats=["forest"]).forest.trees) == 1
+    assert len(synthesize(single, "broadcast", formats=["forest"]).forest.trees) == 1

@@ -18,7 +18,10 @@ from programs import inp, out
 from rich.console import Console
 
 from forestcoll import catalog, cli, forest_file, plans, predict
-from forestcoll.compile import pipeline
+from forestcoll.compile.in_switches import nvls_algbw
+from forestcoll.compile.optimum import optimum
+from forestcoll.compile.problem import Problem, capacity_graph, parse_root
+from forestcoll.compile.synthesize import synthesize
 from forestcoll.errors import PlanError, UnsupportedError
 from forestcoll.execute import cpu
 from forestcoll.forest import Forest
@@ -53,8 +56,8 @@ def machine(name: str = "dgx-h100", boxes: int = 1) -> Topology:
 @cache
 def forest(collective: Collective, name: str = "dgx-h100", boxes: int = 1) -> Forest:
     topology = machine(name, boxes)
-    graph = pipeline.capacity_graph(topology)
-    root = pipeline.parse_root(graph, collective, None)
+    graph = capacity_graph(topology)
+    root = parse_root(graph, collective, None)
     found = multicast.forest(graph, collective, root, topology.name)
     assert found is not None
     return found
@@ -71,8 +74,8 @@ nodes:
 links:
   - {{src: "gpu{{0..{n - 1}}}", dst: switch, bandwidth: 100}}
 """
-    graph = pipeline.capacity_graph(loads_topology(text))
-    root = pipeline.parse_root(graph, collective, None)
+    graph = capacity_graph(loads_topology(text))
+    root = parse_root(graph, collective, None)
     found = multicast.forest(graph, collective, root, "star")
     assert found is not None
     return found
@@ -124,7 +127,7 @@ def test_faster_links_have_more_thread_blocks(
 ) -> None:
     """As many as MSCCL++'s own kernel takes, but at 72 GPUs, whose channels take five anyway."""
     topology = catalog.load(name, settings)
-    graph = pipeline.capacity_graph(topology)
+    graph = capacity_graph(topology)
     trees = multicast.forest(graph, Collective.ALLREDUCE, None, topology.name)
     assert trees is not None
     program = lower_nvls(trees, MSCCLPP)
@@ -389,7 +392,7 @@ def test_switches_work_slice_by_slice_in_pipelines() -> None:
 
 
 def test_the_pipeline_makes_plans_for_the_switch() -> None:
-    made = pipeline.synthesize(
+    made = synthesize(
         machine(),
         "allreduce",
         nvls="in-place",
@@ -400,7 +403,7 @@ def test_the_pipeline_makes_plans_for_the_switch() -> None:
     assert made.programs["mscclpp-json"].in_place
     assert any("sm_90" in note and "400.0 GB/s at most" in note for note in made.notes)
     assert not any("copy and add on the" in note for note in made.notes)
-    out_of_place = pipeline.synthesize(
+    out_of_place = synthesize(
         machine(), "allreduce", nvls="out-of-place", target="mscclpp", formats=("mscclpp-json",)
     )
     assert out_of_place.programs["mscclpp-json"].out_of_place
@@ -408,7 +411,7 @@ def test_the_pipeline_makes_plans_for_the_switch() -> None:
 
 def test_plans_without_the_switch_are_not_promised_its_speed() -> None:
     """450 GB/s is what the switch makes of an allreduce; GPUs take in 14/8 of the data for it."""
-    made = pipeline.synthesize(machine(), "allreduce", formats=("forest", "mscclpp-json"))
+    made = synthesize(machine(), "allreduce", formats=("forest", "mscclpp-json"))
     plain = Fraction(1800, 7)
     assert (made.forest.algbw, made.forest.plain_algbw, made.plain_bound.algbw) == (
         450,
@@ -421,7 +424,7 @@ def test_plans_without_the_switch_are_not_promised_its_speed() -> None:
     assert re.search(r"algbw +1800/7 \(257\.143\) GB/s *\n", text.getvalue())
     assert "1800/7 (257.143) GB/s; 450 GB/s where switches copy and add (NVLS)" in text.getvalue()
     assert "all 8 GPUs together: 3600 GB/s in, for 14 times the data" in text.getvalue()
-    alone = pipeline.synthesize(machine(), "allreduce", formats=("forest",))
+    alone = synthesize(machine(), "allreduce", formats=("forest",))
     assert any("but those of --nvls" in note for note in alone.notes)
 
 
@@ -437,11 +440,11 @@ def test_the_optimum_leads_with_what_plans_reach() -> None:
         ),
     ):
         topology = machine(boxes=boxes)
-        best = pipeline.optimum(topology, "allreduce")
+        best = optimum(topology, "allreduce")
         assert best.algbw == best.bound.algbw == plain
         assert best.in_switches is not None
         assert best.in_switches.algbw == switches
-        assert pipeline.optimum(topology, "allreduce", fabric=False).in_switches is None
+        assert optimum(topology, "allreduce", fabric=False).in_switches is None
         done = CliRunner().invoke(
             cli.cli, ["optimum", "-t", "dgx-h100", "--set", f"boxes={boxes}", "-c", "allreduce"]
         )
@@ -449,9 +452,9 @@ def test_the_optimum_leads_with_what_plans_reach() -> None:
         assert f"algbw {plain} " in lines
         assert f"switches {switches} GB/s where they copy and add (NVLS, SHARP); {nvls}" in lines
         assert lines.index("algbw") < lines.index("switches")
-    broadcast = pipeline.optimum("dgx-h100", "broadcast")  # no faster in the switch
+    broadcast = optimum("dgx-h100", "broadcast")  # no faster in the switch
     assert (broadcast.algbw, broadcast.in_switches) == (450, None)
-    assert pipeline.nvls_algbw(pipeline.capacity_graph(machine()), Collective.REDUCE, 0) is None
+    assert nvls_algbw(Problem.of(machine(), Collective.REDUCE, 0)) is None
 
 
 def test_predictions_know_who_copies_and_adds(tmp_path: Path) -> None:
@@ -467,12 +470,8 @@ def test_predictions_know_who_copies_and_adds(tmp_path: Path) -> None:
 
 def test_the_pipeline_says_where_there_is_none() -> None:
     with pytest.raises(PlanError, match=r"no switch between all GPUs copies and adds"):
-        pipeline.synthesize(
-            machine("dgx-a100"), "allreduce", nvls="in-place", formats=("mscclpp-json",)
-        )
+        synthesize(machine("dgx-a100"), "allreduce", nvls="in-place", formats=("mscclpp-json",))
     with pytest.raises(PlanError, match=r"MSCCL XML has no operations that copy and add"):
-        pipeline.synthesize(machine(), "allreduce", nvls="in-place")
+        synthesize(machine(), "allreduce", nvls="in-place")
     with pytest.raises(UnsupportedError, match=r"nvls goes without other wishes"):
-        pipeline.synthesize(
-            machine(), "allreduce", nvls="in-place", trees=2, formats=("mscclpp-json",)
-        )
+        synthesize(machine(), "allreduce", nvls="in-place", trees=2, formats=("mscclpp-json",))

@@ -18,7 +18,8 @@ from hypothesis import given, settings
 from programs import do, inp, otb, out, rank, scr
 
 from forestcoll import catalog, plans, solver
-from forestcoll.compile import pipeline
+from forestcoll.compile.problem import capacity_graph, parse_root
+from forestcoll.compile.synthesize import synthesize
 from forestcoll.errors import ExecutionError, PlanError, UnsupportedError
 from forestcoll.execute import cpu
 from forestcoll.forest import Forest
@@ -40,8 +41,8 @@ MACHINES: dict[str, tuple[str, dict[str, str]]] = {
 def forest(machine: str, collective: Collective, trees: int = 1) -> Forest:
     name, settings = MACHINES[machine]
     topology = catalog.load(name, settings)
-    graph = pipeline.capacity_graph(topology)
-    root = pipeline.parse_root(graph, collective, None)
+    graph = capacity_graph(topology)
+    root = parse_root(graph, collective, None)
     return solver.solve(graph, collective, root, trees, name=topology.name)
 
 
@@ -244,7 +245,7 @@ def test_a_proxy_may_still_read_what_its_rank_has_done_with() -> None:
 def chain_of_boxes() -> Forest:
     """A broadcast whose tree leaves a box that it has entered."""
     topology = catalog.load("dgx-h100", {"boxes": "4"})
-    graph = pipeline.capacity_graph(topology)
+    graph = capacity_graph(topology)
     return solver.solve(graph, Collective.BROADCAST, 0, 1, name=topology.name)
 
 
@@ -510,7 +511,7 @@ def test_stale_packets_are_not_taken(tmp_path: Path) -> None:
 def test_the_pipeline_takes_the_lowest_trees() -> None:
     topology = catalog.load("dgx-a100", {"boxes": "1"})
     for collective, height in (("allreduce", 1), ("broadcast", 2)):
-        made = pipeline.synthesize(
+        made = synthesize(
             topology, collective, protocol="LL", target="mscclpp", formats=("mscclpp-json",)
         )
         assert made.forest.height == height

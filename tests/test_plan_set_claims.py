@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from forestcoll import catalog, cli, forest_file
-from forestcoll.compile import pipeline, plan_set, verdict
+from forestcoll.compile import plan_set, verdict
 from forestcoll.compile.plan_set.index import digest, files_of
+from forestcoll.compile.synthesize import synthesize
 from forestcoll.errors import ForestCollError
 
 K = 1 << 10
@@ -186,7 +187,7 @@ def test_plans_of_another_root(broadcast: Path, tmp_path: Path) -> None:
 def test_the_catalogue_knows_its_graphs(
     name: str, settings: dict[str, str], scale: str, known: bool
 ) -> None:
-    made = pipeline.synthesize(catalog.load(name, settings), "allgather", formats=("forest",))
+    made = synthesize(catalog.load(name, settings), "allgather", formats=("forest",))
     found = verdict.verify_text(made.texts["forest"], "it")
     assert found.figures["catalogue"] is known
     note = f"note: the topology is named {made.forest.name}, but its nodes or links differ from the"
@@ -195,7 +196,7 @@ def test_the_catalogue_knows_its_graphs(
 
 def test_ranks_of_a_catalogued_machine() -> None:
     topology = catalog.load("dgx-a100", {})
-    made = pipeline.synthesize(topology, "allgather", ranks=topology.gpus[:3], formats=("forest",))
+    made = synthesize(topology, "allgather", ranks=topology.gpus[:3], formats=("forest",))
     assert verdict.verify_text(made.texts["forest"], "it").figures["catalogue"] is True
 
 

@@ -21,7 +21,7 @@ from irregular_fabrics import families, small
 
 from forestcoll import catalog, certificate, solver
 from forestcoll.cli import cli
-from forestcoll.compile import pipeline
+from forestcoll.compile.synthesize import synthesize
 from forestcoll.forest import Tree
 from forestcoll.graph import CapacityGraph
 from forestcoll.kernel import _kernel
@@ -500,7 +500,7 @@ def test_an_independent_checker_agrees(name: str, tmp_path: Path) -> None:
     source = SHARED / "topologies-irregular" / f"{name}.yaml"
     if not source.exists():
         pytest.skip(f"{source.name} is not beside the project")
-    found = pipeline.synthesize(catalog.load(str(source), {}), "allgather", formats=("forest",))
+    found = synthesize(catalog.load(str(source), {}), "allgather", formats=("forest",))
     target = tmp_path / "forest.json"
     target.write_text(found.texts["forest"], encoding="utf-8")
     asked = [str(target), "--collective", "allgather", "--optimal"]

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from forestcoll import catalog
-from forestcoll.compile import pipeline
+from forestcoll.compile.synthesize import synthesize
 from forestcoll.forest import Bound
 from forestcoll.graph import CapacityGraph
 from forestcoll.program import Collective
@@ -226,7 +226,7 @@ def test_nccl_tests_marks_what_is_wrong_or_not_run() -> None:
 
 def test_plans_say_what_they_take() -> None:
     """Thread blocks, those that move data, scratch, and how the halves of an allreduce meet."""
-    made = pipeline.synthesize(catalog.load("dgx-a100", {"boxes": "2"}), "allreduce")
+    made = synthesize(catalog.load("dgx-a100", {"boxes": "2"}), "allreduce")
     stream = io.StringIO()
     table.write(synthesis.table(made, {}, {}), stream)
     text = " ".join(stream.getvalue().split())
@@ -237,7 +237,7 @@ def test_plans_say_what_they_take() -> None:
     words_ += f", {needs.instances} instances" if needs.instances > 1 else ""
     words_ += f", scratch {float(needs.scratch):.2f} of the input"
     assert f"{words_}; in place" in text
-    one_box = pipeline.synthesize(catalog.load("dgx-a100"), "allreduce", formats=("mscclpp-json",))
+    one_box = synthesize(catalog.load("dgx-a100"), "allreduce", formats=("mscclpp-json",))
     stream = io.StringIO()
     table.write(synthesis.table(one_box, {}, {}), stream)
     several = one_box.needs["mscclpp-json"].instances

@@ -9,7 +9,7 @@ import pytest
 from programs import do, inp, out, scr
 
 from forestcoll import baselines, catalog, simulate
-from forestcoll.compile.pipeline import synthesize
+from forestcoll.compile.synthesize import synthesize
 from forestcoll.errors import ArgumentError, PlanError, TopologyError, UnsupportedError
 from forestcoll.forest import Forest, Tree
 from forestcoll.graph import CapacityGraph

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from forestcoll import catalog, certificate, forest_file, solver
 from forestcoll.cli import cli
-from forestcoll.compile import pipeline
+from forestcoll.compile.synthesize import synthesize
 from forestcoll.compile.verdict import verify_text
 from forestcoll.errors import ForestError, UnsupportedError
 from forestcoll.forest import Forest, Tree, check
@@ -513,7 +513,7 @@ def test_what_no_scheme_reaches_is_left_to_the_solver() -> None:
     assert structures(graph)
     assert solve_compact(graph, Collective.ALLGATHER) is None
     topology = catalog.load("mi250")
-    result = pipeline.synthesize(topology, "allgather", compact=True, formats=("forest",))
+    result = synthesize(topology, "allgather", compact=True, formats=("forest",))
     assert result.forest.group is None
     assert result.forest.algbw == Fraction(2400, 7)
     assert "no compact forest was found here: all trees are written" in result.notes
@@ -719,14 +719,14 @@ def test_compact_is_for_forests_alone(tmp_path: Path) -> None:
     assert code == 2
     assert "--compact is for the forest alone: add --format forest" in output
     with pytest.raises(UnsupportedError, match="a plan needs every tree"):
-        pipeline.synthesize(catalog.load("dgx-a100"), "allgather", compact=True)
+        synthesize(catalog.load("dgx-a100"), "allgather", compact=True)
 
 
 def test_large_forests_are_compact_by_default() -> None:
     topology = catalog.load("dgx-a100", {"boxes": "257"})
     assert len(topology.gpus) > COMPACT_FROM
     for collective, algbw in (("allgather", "3213/16"), ("allreduce", "3213/32")):
-        result = pipeline.synthesize(topology, collective, formats=("forest",))
+        result = synthesize(topology, collective, formats=("forest",))
         assert result.forest.group is not None
         assert (
             result.forest.algbw

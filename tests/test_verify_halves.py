@@ -13,7 +13,7 @@ from hand_forests import chain, forest, of_shape, star
 from programs import do, inp, otb, out, rank, scr
 
 from forestcoll import catalog, solver
-from forestcoll.compile import pipeline
+from forestcoll.compile.problem import capacity_graph, parse_root
 from forestcoll.errors import ExecutionError, PlanError
 from forestcoll.execute import cpu
 from forestcoll.forest import Phase
@@ -70,8 +70,8 @@ def test_all_ranks_have_equal_scratch(machine: str, collective: Collective) -> N
     """And every launch is right: the first, the second in the other half, the third again."""
     name, settings = MACHINES[machine]
     topology = catalog.load(name, settings)
-    graph = pipeline.capacity_graph(topology)
-    root = pipeline.parse_root(graph, collective, None)
+    graph = capacity_graph(topology)
+    root = parse_root(graph, collective, None)
     trees = solver.solve(graph, collective, root, 1, name=topology.name)
     program = lower(trees, MSCCLPP, protocol="LL")
     assert len({r.scratch_chunks for r in program.ranks}) == 1

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from fractions import Fraction
     from typing import Literal
 
-    from forestcoll.compile.pipeline import Format, Place
+    from forestcoll.compile.formats import Format, Place
     from forestcoll.program import Protocol
     from forestcoll.targets import TargetName
 
@@ -169,12 +169,12 @@ def synthesize(
     paths = where.paths(f"{topology.name}.{problem.collective}")
     writing.prepare(paths.values(), force)
 
-    from forestcoll.compile import pipeline
+    from forestcoll.compile.synthesize import synthesize
     from forestcoll.report import synthesis
 
     loaded = time.perf_counter() - began
     with show_progress() as progress:
-        result = pipeline.synthesize(
+        result = synthesize(
             topology,
             problem.collective,
             root=problem.root,
@@ -250,21 +250,26 @@ def optimum(
         return
     topology = problem.load()
 
-    from forestcoll.compile import pipeline
+    from forestcoll.compile import problem as problems
+    from forestcoll.compile.in_switches import nvls_algbw
+    from forestcoll.compile.optimum import optimum_of
     from forestcoll.report import synthesis
 
     began = time.perf_counter()
-    collective = pipeline.parse_collective(problem.collective)
     with show_progress("optimum"):
-        graph = pipeline.capacity_graph(topology, problem.ranks, problem.relays, problem.shares)
-        root = pipeline.parse_root(graph, collective, problem.root)
-        best = pipeline.optimum_of(graph, collective, root)
-        switched = None
-        if best.in_switches is not None:
-            switched = pipeline.nvls_algbw(graph, collective, root)
+        asked = problems.Problem.of(
+            topology,
+            problem.collective,
+            problem.root,
+            problem.ranks,
+            problem.relays,
+            problem.shares,
+        )
+        best = optimum_of(asked)
+        switched = nvls_algbw(asked) if best.in_switches is not None else None
     took = time.perf_counter() - began
-    rank = -1 if root is None else root
-    shown = (topology.name, graph, collective, best, rank, took, switched)
+    rank = -1 if asked.root is None else asked.root
+    shown = (topology.name, asked.graph, asked.collective, best, rank, took, switched)
     if as_json:
         print_json(synthesis.optimum_summary(*shown))
     else:

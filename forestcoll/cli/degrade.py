@@ -17,7 +17,7 @@ from forestcoll.errors import OutputError
 
 if TYPE_CHECKING:
     from forestcoll import degrade as losses
-    from forestcoll.compile.pipeline import Format
+    from forestcoll.compile.formats import Format
     from forestcoll.forest import Forest
     from forestcoll.targets import TargetName
 
@@ -109,7 +109,7 @@ def degrade(
     picture = None if plot is None else _picture(plot, force)
 
     from forestcoll import degrade as losses
-    from forestcoll.compile.pipeline import parse_collective
+    from forestcoll.compile.problem import parse_collective
     from forestcoll.report import degrade as words
 
     topology = problem.load()

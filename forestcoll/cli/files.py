@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from forestcoll.compile.pipeline import FORMATS, Format
+from forestcoll.compile.formats import FORMATS, Format
 from forestcoll.errors import ForestCollError
 from forestcoll.input_limits import FILE_BYTES
 

@@ -42,11 +42,11 @@ def front(
         raise click.UsageError("there is no front of several groups: leave --groups away")
     topology = problem.load()
 
-    from forestcoll.compile import pipeline
+    from forestcoll.compile.front import front
     from forestcoll.report import front as report
 
     with show_progress("front") as progress:
-        found = pipeline.front(
+        found = front(
             topology,
             problem.collective,
             root=problem.root,

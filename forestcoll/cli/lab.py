@@ -137,10 +137,10 @@ def _read(plan: Path) -> tuple[Program, Forest | None]:
 
 
 def _synthesize(topology: Topology) -> tuple[Program, Forest]:
-    from forestcoll.compile import pipeline
+    from forestcoll.compile.synthesize import synthesize
 
     form: Literal["mscclpp-json"] = "mscclpp-json"
-    made = pipeline.synthesize(topology, "allreduce", target="mscclpp", formats=(form,))
+    made = synthesize(topology, "allreduce", target="mscclpp", formats=(form,))
     for text in made.notes:
         note(text)
     return made.programs[form], made.forest

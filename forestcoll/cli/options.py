@@ -22,7 +22,7 @@ from forestcoll.cli.completion import (
 )
 from forestcoll.cli.guard import guarded, size_of
 from forestcoll.cli.numbers import PercentType
-from forestcoll.compile import pipeline
+from forestcoll.compile import formats
 from forestcoll.compile.budget import Budget
 from forestcoll.program import Collective
 
@@ -34,7 +34,7 @@ ROUTES = "routes"
 """The format of an all-to-all's paths, as the forest is that of trees."""
 PARTED = tuple(c.value for c in Collective if c.weighable)
 """The collectives whose ranks may have parts of different size."""
-FORMATS = tuple(pipeline.FORMATS)
+FORMATS = tuple(formats.FORMATS)
 TARGETS = ("any", *targets.TARGETS)
 HOLDS = {name: target.format for name, target in targets.TARGETS.items()}
 """The plan format that each target reads."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from forestcoll.cli.files import Destination
     from forestcoll.cli.options import Problem
     from forestcoll.compile.budget import Budget
-    from forestcoll.compile.pipeline import Place
+    from forestcoll.compile.formats import Place
     from forestcoll.targets import TargetName
 
 

@@ -126,7 +126,7 @@ def _expanded(sources: tuple[str, ...], target: str | None) -> list[str]:
 
     Those are files that end as ours do; where there is none, as the format's do anywhere.
     """
-    from forestcoll.compile.pipeline import FORMATS
+    from forestcoll.compile.formats import FORMATS
     from forestcoll.compile.plan_set import INDEX
     from forestcoll.deploy.plans import plan_files
 

@@ -10,30 +10,26 @@ that the same call gives the same bytes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING, Literal
 
 from forestcoll.compile.budget import Costs
-from forestcoll.compile.fabric import copies
+from forestcoll.compile.clock import Clock
+from forestcoll.compile.problem import Problem
 from forestcoll.compile.wishes import Wishes, different_trees
 from forestcoll.errors import PlanError, UnsupportedError
-from forestcoll.program import Collective
 from forestcoll.sizes import Sizes
 from forestcoll.targets import PlanFormat, Target
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
     from forestcoll.forest import Forest
-    from forestcoll.graph import CapacityGraph
     from forestcoll.latency import Latencies
     from forestcoll.lower import Usage
     from forestcoll.program import Program
     from forestcoll.solver import Optimum
     from forestcoll.solver.front import Front, Point
-
 
 ENOUGH = Fraction(99, 100)
 """Share of the optimum at which fewer trees a root count for more than the rest."""
@@ -96,33 +92,27 @@ class _Found:
 class Chooser:
     """Makes forests and their programs until one suits.
 
-    `targets`: per format the target that its program must fit. `stage` times a stage by its name;
-    `report` is told how far it is.
+    `targets`: per format the target that its program must fit.
     """
 
     def __init__(
         self,
-        graph: CapacityGraph,
-        collective: Collective,
-        root: int | None,
-        name: str,
+        problem: Problem,
         targets: Mapping[PlanFormat, Target],
         wishes: Wishes,
         best: Optimum,
-        stage: Callable[[str], AbstractContextManager[None]],
-        report: Callable[[str, float], None] | None = None,
+        clock: Clock,
     ) -> None:
-        self.graph = graph
-        self.collective = collective
-        self.root = root
-        self.name = name
+        self.problem = problem
+        self.graph = problem.graph
+        self.collective = problem.collective
         self.targets = {form: wishes.budget.lowered(t) for form, t in targets.items()}
         self._roomy = tuple(targets.values())
         self._refused: list[Forest] = []  # where there is a budget: what it refused
         self.wishes = wishes
         self.best = best
-        self._stage = stage
-        self._report = report
+        self._stage = clock.stage
+        self._report = clock.report
         self._front: Front | None = None
         self._heights: dict[int, int] = {}  # trees a root -> height, of all that was made
         self._tried: dict[int, str] = {}  # trees a root -> why not
@@ -190,7 +180,7 @@ class Chooser:
             from forestcoll.solver.front import Front
 
             with self._stage("front"):
-                self._front = Front(self.graph, self.collective, self.root, self.best)
+                self._front = Front(self.graph, self.collective, self.problem.root, self.best)
         return self._front
 
     def forest(self, trees: int | Literal["auto"]) -> Forest:
@@ -200,13 +190,13 @@ class Chooser:
         with self._stage("solve"):
             found = None
             if self.wishes.compact:
-                found = solver.solve_compact(self.graph, self.collective, trees, self.name)
+                found = solver.solve_compact(self.graph, self.collective, trees, self.problem.name)
             return found or solver.solve(
                 self.graph,
                 self.collective,
-                self.root,
+                self.problem.root,
                 trees,
-                name=self.name,
+                name=self.problem.name,
                 progress=self._report,
                 enough=self._enough,
             )
@@ -353,7 +343,7 @@ class Chooser:
         wishes = self.wishes
         if not self.targets or wishes.exact:
             return forest
-        from forestcoll.compile.powers import round_forest
+        from forestcoll.compile.powers_of_two import round_forest
 
         algbw = forest.plain_algbw
         least = max(ENOUGH * algbw, min(algbw, ENOUGH * self.best.algbw))
@@ -414,7 +404,7 @@ class Chooser:
 
     def _sizes(self, found: _Found, programs: Mapping[PlanFormat, Program]) -> list[str]:
         """What rounding did, or why plans serve no powers of two."""
-        from forestcoll.compile.powers import why_odd, why_rounded
+        from forestcoll.compile.powers_of_two import why_odd, why_rounded
 
         odd = [p for p in programs.values() if not Sizes.of(p).powers]
         if found.forest is not found.solved:
@@ -425,7 +415,7 @@ class Chooser:
 
     def _share(self, forest: Forest) -> Fraction:
         """Of the optimum: for a forest alone that of switches that copy and add, if there are."""
-        if self.targets or not copies(self.graph):
+        if self.targets or not self.problem.switches_copy:
             return forest.plain_algbw / self.best.algbw
         return forest.algbw / self.best.bound.algbw
 

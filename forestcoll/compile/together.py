@@ -1,7 +1,7 @@
-"""The stages in a row for several groups at once: what `--groups` of the command line calls.
+"""Synthesize for several groups at once, on one machine: what `--groups` calls.
 
-As `pipeline` for one group: topology -> forests -> plans, each checked on the way. Every group gets
-a forest and plans of its own; one more file says what they share (`groups_file`).
+Every group gets a forest and plans of its own, each checked on the way; one more file says what
+they share (`groups_file`).
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING, Literal
 
-from forestcoll.compile import pipeline
-from forestcoll.compile.pipeline import FORMATS
+from forestcoll.compile.clock import Clock, Progress
+from forestcoll.compile.formats import FORMATS, Format, targets_of
+from forestcoll.compile.plan_text import write_plan
+from forestcoll.compile.problem import parse_collective
 from forestcoll.errors import PlanError, TopologyError, UnsupportedError
 from forestcoll.program import Collective
-from forestcoll.targets import sms_of
+from forestcoll.targets import PlanFormat, TargetName, sms_of
 
 if TYPE_CHECKING:
-    from forestcoll.compile.pipeline import Format, Progress
     from forestcoll.graph import CapacityGraph, Relays
     from forestcoll.latency import Latencies
     from forestcoll.program import Program
@@ -34,7 +35,7 @@ FEWER = (16, 12, 8, 6, 4, 3, 2, 1)
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class GroupsProblem:
     """Groups on a machine: `members[g]` are nodes of `machine`, `roots[g]` a rank number.
 
     `links`: microseconds over each link of the topology.
@@ -68,7 +69,7 @@ def problem(
     *,
     root: int | str | None = None,
     relays: Relays = "none",
-) -> Problem:
+) -> GroupsProblem:
     """The groups by node numbers. `groups`: ids or globs of each; `root`: a rank number in each.
 
     A GPU may be in several groups. Raises `TopologyError` (unknown ids, a group of one),
@@ -76,7 +77,7 @@ def problem(
     """
     from forestcoll.graph import CapacityGraph, select_ranks
 
-    known = pipeline.parse_collective(collective)
+    known = parse_collective(collective)
     if not groups:
         raise TopologyError("groups: none is given")
     machine = CapacityGraph.from_topology(topology, relays="all")
@@ -91,7 +92,9 @@ def problem(
             raise TopologyError(f"group {g} ('{','.join(patterns)}') is one rank; it needs two")
         members.append([number[name] for name in names])
     roots = [_root(known, root, g, len(own)) for g, own in enumerate(members)]
-    return Problem(topology.name, machine, members, roots, known, relays, topology.latencies())
+    return GroupsProblem(
+        topology.name, machine, members, roots, known, relays, topology.latencies()
+    )
 
 
 def _root(collective: Collective, root: int | str | None, g: int, size: int) -> int:
@@ -110,14 +113,14 @@ def _root(collective: Collective, root: int | str | None, g: int, size: int) -> 
     return int(text)
 
 
-def optimum(asked: Problem) -> Split:
+def optimum(asked: GroupsProblem) -> Split:
     """The largest algbw that all groups reach at once, its proof, and how the links are split."""
     from forestcoll.solver.groups import split
 
     return split(asked.machine, _views(asked), asked.collective)
 
 
-def alone(asked: Problem, common: Fraction) -> list[Fraction]:
+def alone(asked: GroupsProblem, common: Fraction) -> list[Fraction]:
     """The algbw (GB/s) that each group would have with all links to itself.
 
     `common`: what all reach at once, and so each alone, whatever is known of its optimum.
@@ -136,14 +139,14 @@ def alone(asked: Problem, common: Fraction) -> list[Fraction]:
     ]
 
 
-def _views(asked: Problem) -> list[Group]:
+def _views(asked: GroupsProblem) -> list[Group]:
     from forestcoll.solver.groups_view import view
 
     return view(asked.machine, asked.members, asked.roots, asked.relays)
 
 
 def synthesize(
-    asked: Problem,
+    asked: GroupsProblem,
     *,
     trees: int | Literal["auto"] = "auto",
     instances: int | Literal["auto"] = "auto",
@@ -154,20 +157,20 @@ def synthesize(
     """Forests of all groups that reach the same algbw at once, and the plans made from them.
 
     The algbw is the best there is, up to the sizes named in `solver.groups`; where plans of these
-    forests fit no target, the best of some with fewer trees a root. `instances` as of
-    `pipeline.synthesize`: "auto" as many as keep the links that a group has busy. Groups run at the
-    same time, so those of a GPU share its multiprocessors. Every forest is checked, all of them
-    together against the machine, every plan is read back and run symbolically.
+    forests fit no target, the best of some with fewer trees a root. `instances`: "auto" as many as
+    keep the links that a group has busy. Groups run at the same time, so those of a GPU share its
+    multiprocessors. Every forest is checked, all of them together against the machine, every plan
+    is read back and run symbolically.
 
-    Raises InfeasibleError, PlanError, UnsupportedError like `pipeline.synthesize`.
+    Raises InfeasibleError, PlanError, UnsupportedError like `synthesize` of one group.
     """
     from forestcoll import certificate, forest_file, groups_file
     from forestcoll.latency import latency
 
     formats = tuple(dict.fromkeys(formats))
     shared = max(Counter(node for own in asked.members for node in own).values())
-    targets = pipeline.targets_of(formats, target, sms_of(asked.name) // shared)
-    clock = pipeline.Clock(progress)
+    targets = targets_of(formats, target, sms_of(asked.name) // shared)
+    clock = Clock(progress)
     done, programs, notes = _chosen(asked, trees, instances, targets, clock)
     if instances == "auto":
         notes += _fill(done, programs, targets, clock)
@@ -178,14 +181,14 @@ def synthesize(
     files = []
     for g, forest in enumerate(done.forests):
         stem = f"{forest.name}.{asked.collective.value}"
-        files.append(f"{stem}{pipeline.FORMATS['forest']}")
+        files.append(f"{stem}{FORMATS['forest']}")
         for form in formats:
-            file = f"{stem}{pipeline.FORMATS[form]}"
+            file = f"{stem}{FORMATS[form]}"
             if form == "forest":
                 texts[file] = forest_file.dumps(forest)
             else:
                 program = programs[g][form]
-                texts[file] = pipeline.written(program, form, targets[form], forest, clock)
+                texts[file] = write_plan(program, form, targets[form], forest, clock)
     if "forest" in formats:
         whole = f"{asked.name}.{asked.collective.value}{groups_file.SUFFIX}"
         texts[whole] = groups_file.dumps(done, asked.name, files)
@@ -195,15 +198,15 @@ def synthesize(
     return Schedules(asked.name, done, texts, clock.seconds, notes, waited)
 
 
-Programs = list[dict["PlanFormat", "Program"]]
+Programs = list[dict[PlanFormat, "Program"]]
 
 
 def _chosen(
-    asked: Problem,
+    asked: GroupsProblem,
     trees: int | Literal["auto"],
     instances: int | Literal["auto"],
     targets: dict[PlanFormat, Target],
-    clock: pipeline.Clock,
+    clock: Clock,
 ) -> tuple[Together, Programs, list[str]]:
     """(forests, programs, notes): the best forests, or the best of fewer trees that fit."""
     from forestcoll.lower import lower
@@ -255,7 +258,7 @@ def _fill(
     done: Together,
     programs: Programs,
     targets: dict[PlanFormat, Target],
-    clock: pipeline.Clock,
+    clock: Clock,
 ) -> list[str]:
     """Gives each program the instances that keep its group's links busy; where they do not, why."""
     from forestcoll.lower import fill

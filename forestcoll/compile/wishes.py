@@ -21,7 +21,8 @@ class Wishes:
     `trees`: exactly so many a root. `min_percent`: the fewest trees a root that reach so many
     percent of the optimum (over 0 to 100). `exact`: the optimum itself, whatever sizes its plans
     serve. `max_height`: hops; the best algbw that has no more.
-    `compact`: forests are compact where one is found (it is never the reason for a choice).
+    `compact`: forests are compact where one is found (it is never the reason for a choice); None:
+    above `solver.COMPACT_FROM` ranks, with no plans.
     `instances`, `protocol`: of the plans, as in `lower`; "auto" takes as many as keep the links
     busy, as far as they fit (it is never the reason for a choice either). LL is for few bytes,
     where every hop counts and bandwidth does not: the lowest trees are taken where nothing else is
@@ -33,7 +34,7 @@ class Wishes:
     exact: bool = False
     max_height: int | None = None
     budget: Budget = field(default_factory=Budget)
-    compact: bool = field(default=False, compare=False)
+    compact: bool | None = field(default=False, compare=False)
     instances: int | Literal["auto"] = field(default="auto", compare=False)
     protocol: Protocol | None = field(default=None, compare=False)
 

@@ -17,14 +17,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from forestcoll.compile import pipeline
+from forestcoll.compile.formats import FORMATS
+from forestcoll.compile.synthesize import synthesize
 from forestcoll.degrade.failures import Failure
 from forestcoll.degrade.losses import Problem
 from forestcoll.errors import ForestCollError, InfeasibleError, PlanError, UnsupportedError
 from forestcoll.topology import dumps_topology, slug
 
 if TYPE_CHECKING:
-    from forestcoll.compile.pipeline import Format
+    from forestcoll.compile.formats import Format
     from forestcoll.targets import TargetName
 
 FORMAT: Final = "forestcoll.bundle/1"
@@ -90,7 +91,7 @@ def make(request: Request, failure: Failure) -> Made:
     """Forest and plans for what is left after `failure`; the reason where there can be none."""
     try:
         problem = request.problem.after(failure)
-        done = pipeline.synthesize(
+        done = synthesize(
             problem.topology,
             problem.collective,
             root=problem.root,
@@ -102,7 +103,7 @@ def make(request: Request, failure: Failure) -> Made:
     except (InfeasibleError, UnsupportedError, PlanError) as error:
         return Made({}, None, str(error))
     stem = f"{done.name}.{problem.collective}"
-    texts = {stem + pipeline.FORMATS[form]: text for form, text in done.texts.items()}
+    texts = {stem + FORMATS[form]: text for form, text in done.texts.items()}
     return Made(texts, str(done.forest.plain_algbw))
 
 

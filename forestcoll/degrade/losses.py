@@ -14,14 +14,14 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from forestcoll import solver
-from forestcoll.compile import pipeline
+from forestcoll.compile.problem import capacity_graph, parse_root
 from forestcoll.degrade.classes import classes
 from forestcoll.degrade.failures import KINDS, Failure, Kind, list_failures
 from forestcoll.errors import ForestError, InfeasibleError, UnsupportedError
 from forestcoll.program import Collective
 
 if TYPE_CHECKING:
-    from forestcoll.compile.pipeline import Progress
+    from forestcoll.compile.clock import Progress
     from forestcoll.forest import Forest
     from forestcoll.graph import CapacityGraph, Relays
     from forestcoll.topology import Topology
@@ -39,7 +39,7 @@ class Problem:
 
     def graph(self) -> CapacityGraph:
         """The graph that is solved."""
-        return pipeline.capacity_graph(self.topology, self.ranks, self.relays)
+        return capacity_graph(self.topology, self.ranks, self.relays)
 
     def after(self, failure: Failure) -> Problem:
         """The same collective on what is left; a GPU that is gone is no rank any more.
@@ -112,7 +112,7 @@ def report_losses(
     timings: dict[str, float] = {}
     began = time.perf_counter()
     graph = _plain(problem.graph())
-    root = pipeline.parse_root(graph, problem.collective, problem.root)
+    root = parse_root(graph, problem.collective, problem.root)
     if root is not None:
         problem = replace(problem, root=graph.names[graph.ranks[root]])
     say("optimum", 0.0)
@@ -209,7 +209,7 @@ def _of_optimum(
         try:
             after = problem.after(failures[member])
             graph = _plain(after.graph())
-            root = pipeline.parse_root(graph, after.collective, after.root)
+            root = parse_root(graph, after.collective, after.root)
             found[member] = solver.optimum(graph, after.collective, root).algbw, ""
         except (InfeasibleError, UnsupportedError) as error:
             found[member] = None, str(error)

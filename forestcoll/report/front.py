@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from forestcoll.compile.choose import Row
-    from forestcoll.compile.pipeline import FrontTable
+    from forestcoll.compile.front import FrontTable
 
 
 def table(front: FrontTable) -> RenderableType:

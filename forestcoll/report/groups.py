@@ -13,7 +13,7 @@ from forestcoll.report import words
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from forestcoll.compile.together import Problem, Schedules
+    from forestcoll.compile.together import GroupsProblem, Schedules
     from forestcoll.solver.groups import Split
 
 ROWS = 32
@@ -21,7 +21,7 @@ ROWS = 32
 
 
 def optimum_table(
-    asked: Problem, best: Split, alone: Sequence[Fraction], took: float
+    asked: GroupsProblem, best: Split, alone: Sequence[Fraction], took: float
 ) -> RenderableType:
     """The common algbw with its bound, and what each group would have alone."""
     rows = [*_head("optimum", asked, best.algbw, best.bound.algbw)]
@@ -33,7 +33,7 @@ def optimum_table(
 
 
 def optimum_summary(
-    asked: Problem, best: Split, alone: Sequence[Fraction], took: float
+    asked: GroupsProblem, best: Split, alone: Sequence[Fraction], took: float
 ) -> dict[str, object]:
     """The same for machines."""
     return {
@@ -45,7 +45,7 @@ def optimum_summary(
 
 
 def table(
-    asked: Problem, result: Schedules, timings: Mapping[str, float], paths: Sequence[Path]
+    asked: GroupsProblem, result: Schedules, timings: Mapping[str, float], paths: Sequence[Path]
 ) -> RenderableType:
     """The common algbw, each group's trees, where the time went, and what was written."""
     done = result.done
@@ -68,7 +68,7 @@ def table(
 
 
 def summary(
-    asked: Problem, result: Schedules, timings: Mapping[str, float], paths: Sequence[Path]
+    asked: GroupsProblem, result: Schedules, timings: Mapping[str, float], paths: Sequence[Path]
 ) -> dict[str, object]:
     """The same for machines: fractions as strings, seconds as numbers."""
     forests = result.done.forests
@@ -83,7 +83,9 @@ def summary(
     }
 
 
-def _head(what: str, asked: Problem, algbw: Fraction, bound: Fraction) -> list[tuple[str, str]]:
+def _head(
+    what: str, asked: GroupsProblem, algbw: Fraction, bound: Fraction
+) -> list[tuple[str, str]]:
     groups = words.plural(len(asked.members), "group")
     return [
         (what, f"{asked.collective} on {asked.name}, {groups} at once"),
@@ -93,7 +95,7 @@ def _head(what: str, asked: Problem, algbw: Fraction, bound: Fraction) -> list[t
     ]
 
 
-def _each(asked: Problem, texts: Sequence[str]) -> list[tuple[str, str]]:
+def _each(asked: GroupsProblem, texts: Sequence[str]) -> list[tuple[str, str]]:
     """A line a group: its ranks, then the text."""
     rows = []
     for g, (members, text) in enumerate(zip(asked.members, texts, strict=True)):
@@ -105,7 +107,7 @@ def _each(asked: Problem, texts: Sequence[str]) -> list[tuple[str, str]]:
     return rows
 
 
-def _facts(asked: Problem, algbw: Fraction, bound: Fraction) -> dict[str, object]:
+def _facts(asked: GroupsProblem, algbw: Fraction, bound: Fraction) -> dict[str, object]:
     names = asked.machine.names
     return {
         "topology": asked.name,

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from forestcoll.compile.pipeline import Format, Synthesis
+    from forestcoll.compile.formats import Format
+    from forestcoll.compile.synthesize import Synthesis
     from forestcoll.graph import CapacityGraph
     from forestcoll.solver import Optimum
     from forestcoll.targets import PlanFormat

@@ -20,8 +20,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from forestcoll import catalog, plans
-from forestcoll.compile import pipeline
 from forestcoll.compile.choose import PlanFormat
+from forestcoll.compile.formats import Place
+from forestcoll.compile.synthesize import Synthesis, synthesize
 from forestcoll.errors import ForestCollError, PlanError, UnsupportedError
 from forestcoll.execute.cpu import run
 from forestcoll.forest import Forest
@@ -40,7 +41,7 @@ MOST_RANKS = 72
 MORE: tuple[tuple[str, dict[str, str]], ...] = (("dgx-a100", {"boxes": "8"}),)
 """Beside defaults and two boxes."""
 CHOOSING = frozenset(("graph", "optimum", "front", "solve", "lower", "choose"))
-"""Stages of `pipeline.synthesize` in which a refusal says that no plan fits."""
+"""Stages of `synthesize` in which a refusal says that no plan fits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ class Kind:
 
     target: str
     protocol: Protocol | None = None
-    nvls: pipeline.Place | None = None
+    nvls: Place | None = None
 
     def __str__(self) -> str:
         return f"{self.target} {self.protocol or f'NVLS {self.nvls}'}"
@@ -100,12 +101,12 @@ def kinds_of(topology: Topology) -> tuple[Kind, ...]:
     return tuple(kind for kind in KINDS if copies or kind.nvls is None)
 
 
-def synthesized(topology: Topology, collective: Collective, kind: Kind) -> pipeline.Synthesis | str:
+def synthesized(topology: Topology, collective: Collective, kind: Kind) -> Synthesis | str:
     """What the command line would make, or why no plan fits; other errors are passed on."""
     form = TARGETS[kind.target].format
     stages: list[str] = []
     try:
-        return pipeline.synthesize(
+        return synthesize(
             topology,
             collective,
             target=kind.target,  # type: ignore[arg-type]  # a name of TARGETS

@@ -25,8 +25,8 @@ from fractions import Fraction
 import numpy as np
 
 from forestcoll import catalog
-from forestcoll.compile import pipeline
 from forestcoll.compile.choose import PlanFormat
+from forestcoll.compile.synthesize import synthesize
 from forestcoll.execute.cpu import RanksAs, run
 from forestcoll.execute.sizes import layout
 from forestcoll.program import Op, Program
@@ -54,7 +54,7 @@ def cases(machine: str, boxes: int, collectives: Sequence[str]) -> Iterator[Case
     """These collectives in both formats."""
     topology = catalog.load(machine, {"boxes": str(boxes)})
     for collective in collectives:
-        found = pipeline.synthesize(topology, collective)
+        found = synthesize(topology, collective)
         for name in FORMATS:
             yield Case(topology.name, collective, name, found.programs[name])
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from forestcoll import catalog
-from forestcoll.compile import pipeline
+from forestcoll.compile.synthesize import synthesize
 from forestcoll.edit import edit, parse_scale
 from forestcoll.errors import ForestCollError
 from forestcoll.graph import CapacityGraph
@@ -75,7 +75,7 @@ def measure(fabric: Fabric, seconds: float, rate: float) -> Report:
     known = catalog.load(fabric.topology, dict(fabric.settings))
     if fabric.scale:
         known = edit(known, (), [parse_scale(text) for text in fabric.scale])
-    made = pipeline.synthesize(known, "allreduce", target="mscclpp", formats=("mscclpp-json",))
+    made = synthesize(known, "allreduce", target="mscclpp", formats=("mscclpp-json",))
     return compare(
         CapacityGraph.from_topology(known),
         made.programs["mscclpp-json"],

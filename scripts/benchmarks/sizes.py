@@ -21,21 +21,23 @@ from pathlib import Path
 
 from catalogue import machines
 
-from forestcoll import catalog, solver
-from forestcoll.compile import pipeline
+from forestcoll import catalog
 from forestcoll.compile.choose import ENOUGH, Chooser
-from forestcoll.compile.powers import units_of
+from forestcoll.compile.clock import Clock
+from forestcoll.compile.formats import Format, targets_of
+from forestcoll.compile.powers_of_two import units_of
+from forestcoll.compile.problem import Problem
 from forestcoll.compile.wishes import Wishes
 from forestcoll.errors import PlanError, UnsupportedError
 from forestcoll.program import Collective
 from forestcoll.sizes import Sizes, is_power
-from forestcoll.targets import MSCCL, sms_of
+from forestcoll.targets import MSCCL, TargetName, sms_of
 from forestcoll.topology import Topology
 
 PAGE = Path(__file__).parents[2] / "docs" / "plan-sizes.md"
 MARKS = "<!-- tables: scripts/benchmarks/sizes.py --write -->", "<!-- end of tables -->"
 WANTED = (1 << 20, 16 << 20, 1 << 30)
-TARGETS: tuple[pipeline.TargetName, ...] = ("mscclpp", "msccl", "rccl", "any")
+TARGETS: tuple[TargetName, ...] = ("mscclpp", "msccl", "rccl", "any")
 UNEVEN: Sequence[tuple[str, Mapping[str, str]]] = (
     ("star", {"gpus": "9"}),
     ("dgx-a100", {"boxes": "3"}),
@@ -67,30 +69,23 @@ class Served:
         return not self.refused and not self.missed and self.share >= ENOUGH
 
 
-def serve(topology: Topology, collective: Collective, target: pipeline.TargetName) -> Served:
+def serve(topology: Topology, collective: Collective, target: TargetName) -> Served:
     """What `synthesize` would take; nothing is written or verified."""
-    graph = pipeline.capacity_graph(topology)
-    root = 0 if collective.rooted else None
-    best = solver.optimum(graph, collective, root)
-    formats: tuple[pipeline.Format, ...] = ("msccl-xml", "mscclpp-json")
+    problem = Problem.of(topology, collective)
+    best = problem.optimum()
+    formats: tuple[Format, ...] = ("msccl-xml", "mscclpp-json")
     if target != "any":
         formats = ("mscclpp-json",) if target == "mscclpp" else ("msccl-xml",)
-    targets = pipeline.targets_of(formats, target, sms_of(topology.name))
-    key = (topology.name, len(graph.ranks), collective, target)
-    problem = (graph, collective, root, topology.name)
+    targets = targets_of(formats, target, sms_of(topology.name))
+    key = (topology.name, len(problem.graph.ranks), collective, target)
     try:
         with contextlib.suppress(PlanError):
-            return _served(key, Chooser(*problem, targets, Wishes(), best, _stage))
+            return _served(key, Chooser(problem, targets, Wishes(), best, Clock()))
         if target == "any":  # as `synthesize` does: without RCCL
             targets["msccl-xml"] = MSCCL.on(sms_of(topology.name))
-        return _served(key, Chooser(*problem, targets, Wishes(), best, _stage))
+        return _served(key, Chooser(problem, targets, Wishes(), best, Clock()))
     except (PlanError, UnsupportedError) as error:
         return Served(*key, refused=str(error))
-
-
-@contextlib.contextmanager
-def _stage(_: str) -> Iterator[None]:
-    yield
 
 
 def _served(key: tuple[str, int, Collective, str], chooser: Chooser) -> Served:

@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from forestcoll import plans
-from forestcoll.compile import pipeline, verdict
+from forestcoll.compile import verdict
 from forestcoll.compile.plan_set import claims
 from forestcoll.compile.plan_set.index import (
     FOREST_SUFFIX,
@@ -22,6 +22,7 @@ from forestcoll.compile.plan_set.index import (
     digest,
     loads,
 )
+from forestcoll.compile.problem import parse_collective
 from forestcoll.errors import ForestCollError, PlanError
 from forestcoll.input_limits import PLAN_BYTES
 from forestcoll.plans import FORMATS
@@ -50,7 +51,7 @@ def check(directory: Path) -> Verdict:
     PlanError or ForestError, with the file.
     """
     index, where = read_index(directory), str(directory / INDEX)
-    collective = pipeline.parse_collective(index.collective)
+    collective = parse_collective(index.collective)
     lines = [f"{collective} on {index.topology}, {index.ranks} ranks: plans for each size"]
     claims.compare(where, claims.of_set(index))
     forests = {f.file: _check_forest(directory, index, collective, f) for f in index.forests}

@@ -16,18 +16,21 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final, Literal
 
-from forestcoll.compile import pipeline
 from forestcoll.compile.budget import Budget
+from forestcoll.compile.clock import Clock, Progress
+from forestcoll.compile.formats import Place, targets_of
+from forestcoll.compile.optimum import plain_bound
 from forestcoll.compile.plan_set.estimate import HOP, Line, Range, line_of, lowest_lines
+from forestcoll.compile.plan_text import serve_place, write_plan
+from forestcoll.compile.problem import Problem
 from forestcoll.errors import PlanError, UnsupportedError
 from forestcoll.plans import FORMATS
 from forestcoll.program import Collective, Program, Protocol
 from forestcoll.sizes import Sizes, is_power
-from forestcoll.targets import MSCCL, Target, sms_of
+from forestcoll.targets import MSCCL, PlanFormat, Target, TargetName, sms_of
 
 if TYPE_CHECKING:
     from forestcoll.compile.choose import Chooser
-    from forestcoll.compile.pipeline import Place, Progress
     from forestcoll.forest import Bound, Forest
     from forestcoll.graph import Relays
     from forestcoll.latency import Latencies
@@ -94,7 +97,7 @@ class PlanSet:
     low: int
     high: int
     optimum: Optimum
-    plain_bound: Bound  # see `pipeline.plain_bound`
+    plain_bound: Bound  # see `optimum.plain_bound`
     plans: tuple[Plans, ...]
     timings: dict[str, float]
     notes: list[str] = field(default_factory=list)
@@ -130,10 +133,9 @@ def make(
     """Plans for sizes from `low` to `high` bytes (nccl-tests' size), one for each range.
 
     Ranges do not overlap and leave no gap up to where the runtime ends. The other arguments are
-    those of `pipeline.synthesize`. Every plan is read back and proven like there.
+    those of `synthesize`. Every plan is read back and proven like there.
     Raises PlanError where no candidate fits a target, UnsupportedError for sizes out of order.
     """
-    from forestcoll import solver
     from forestcoll.compile.choose import Chooser
     from forestcoll.compile.wishes import Wishes
 
@@ -142,47 +144,44 @@ def make(
             f"sizes {low} to {high}: must be ascending, from 1 byte to {LARGEST >> 40}T"
         )
     sms = sms or sms_of(topology.name)
-    clock = pipeline.Clock(progress)
-    parsed = pipeline.parse_collective(collective)
+    clock = Clock(progress)
     with clock.stage("graph"):
-        graph = pipeline.capacity_graph(topology, ranks, relays)
-        root_rank = pipeline.parse_root(graph, parsed, root)
+        problem = Problem.of(topology, collective, root, ranks, relays)
     with clock.stage("optimum"):
-        best = solver.optimum(graph, parsed, root_rank)
+        best = problem.optimum()
     maker = _Maker(budget, instances, place, clock)
     wishes = Wishes(budget=budget)
-    problem = (graph, parsed, root_rank, topology.name)
-    chooser = Chooser(*problem, {}, wishes, best, clock.stage, clock.report)
-    targets = pipeline.targets_of(formats, target, sms)
+    chooser = Chooser(problem, {}, wishes, best, clock)
+    targets = targets_of(formats, target, sms)
     forests = maker.forests(chooser, tuple(targets.values()))
-    links = topology.latencies()
     found = []
     for form, limits in targets.items():
         try:
-            plans = maker.plans(form, limits, forests, links, low, high)
+            plans = maker.plans(form, limits, forests, problem.links, low, high)
         except PlanError as error:
             if target != "any" or form != "msccl-xml":
                 raise
-            plans = maker.plans(form, MSCCL.on(sms), forests, links, low, high)
+            plans = maker.plans(form, MSCCL.on(sms), forests, problem.links, low, high)
             maker.notes.append(f"the MSCCL XML is for msccl only; {error}")
         found.append(plans)
     if not found:
         raise UnsupportedError(f"a plan set needs a plan format: {' or '.join(FORMATS)}")
-    named = None if root_rank is None else graph.names[graph.ranks[root_rank]]
+    graph = problem.graph
+    named = None if problem.root is None else graph.names[graph.ranks[problem.root]]
     if named is not None:
         maker.notes.append(
-            f"no runtime looks at the root: a {parsed} with another root than {named} would be "
-            "given these plans too, and be wrong"
+            f"no runtime looks at the root: a {problem.collective} with another root than {named} "
+            "would be given these plans too, and be wrong"
         )
     return PlanSet(
         name=topology.name,
-        collective=parsed,
+        collective=problem.collective,
         root=named,
         sms=sms,
         low=low,
         high=high,
         optimum=best,
-        plain_bound=pipeline.plain_bound(graph, parsed, root_rank, best),
+        plain_bound=plain_bound(problem, best),
         plans=tuple(found),
         timings=clock.seconds,
         notes=list(dict.fromkeys(maker.notes)),
@@ -195,7 +194,7 @@ class _Maker:
         budget: Budget,
         instances: int | Literal["auto"],
         place: Place | None,
-        clock: pipeline.Clock,
+        clock: Clock,
     ) -> None:
         self.budget, self.place, self.clock = budget, place, clock
         self.auto = instances == "auto"
@@ -211,8 +210,9 @@ class _Maker:
         from forestcoll.solver.lowest import lowest
 
         with self.clock.stage("solve"):
+            problem = chooser.problem
             low = lowest(
-                chooser.graph, chooser.collective, chooser.root, chooser.best, chooser.name
+                problem.graph, problem.collective, problem.root, chooser.best, problem.name
             )
         found = [] if low is None else [low]
         exact = chooser.front.exact
@@ -286,7 +286,7 @@ class _Maker:
                 )
                 if self.auto:
                     program, note = fill(candidate.forest, target, program)
-                program = pipeline.placed(program, self._calls(program))
+                program = serve_place(program, self._calls(program))
         except PlanError as error:
             self._refused = str(error)
             return 0
@@ -320,7 +320,7 @@ class _Maker:
     def _rounded(self, forest: Forest, targets: Sequence[Target]) -> Forest | None:
         """The forest in few chunks that serve powers of two, where there is such a one."""
         from forestcoll.compile.choose import ENOUGH
-        from forestcoll.compile.powers import round_forest
+        from forestcoll.compile.powers_of_two import round_forest
 
         try:
             least = ENOUGH * forest.plain_algbw
@@ -364,7 +364,7 @@ class _Maker:
                 self.notes.append(self._short[place.index])
             _check_served(program, target, place.low, most)
             sized = replace(program, min_bytes=place.low, max_bytes=most)
-            text = pipeline.written(
+            text = write_plan(
                 sized, form, limits, candidate.forest, self.clock, self._calls(program)
             )
             entries.append(Entry(place.low, most, candidate, sized, text))

@@ -7,7 +7,8 @@ from fractions import Fraction
 import pytest
 
 from forestcoll import catalog
-from forestcoll.compile import pipeline
+from forestcoll.compile.optimum import optimum
+from forestcoll.compile.synthesize import synthesize
 from forestcoll.edit import edit, parse_scale
 from forestcoll.errors import UnsupportedError
 from forestcoll.program import Collective
@@ -29,7 +30,7 @@ def degraded(pair: Topology) -> Topology:
 
 @pytest.mark.parametrize("percent", [60, 67, 99, 100])
 def test_the_percentage_is_that_of_the_bound_in_the_file(pair: Topology, percent: int) -> None:
-    made = pipeline.synthesize(pair, "allreduce", min_percent=percent, formats=("forest",))
+    made = synthesize(pair, "allreduce", min_percent=percent, formats=("forest",))
     assert made.forest.bound is not None
     assert made.optimum.bound == made.forest.bound
     assert made.forest.algbw >= Fraction(percent, 100) * made.forest.bound.algbw
@@ -41,22 +42,22 @@ def test_what_cannot_be_met_is_refused(pair: Topology) -> None:
         UnsupportedError,
         match=r"^no forest with 99 % of 400 GB/s or more was found that suits: its height is 2",
     ):
-        pipeline.synthesize(pair, "allreduce", min_percent=99, max_height=1, formats=("forest",))
+        synthesize(pair, "allreduce", min_percent=99, max_height=1, formats=("forest",))
     some = [f"box{b}/gpu{g}" for b in range(2) for g in range(3)]
-    best = pipeline.optimum(pair, "broadcast", ranks=some, fabric=False)
+    best = optimum(pair, "broadcast", ranks=some, fabric=False)
     assert best.bound.algbw >= best.algbw
 
 
 def test_plans_have_their_percentage_of_what_gpus_reach(pair: Topology) -> None:
-    made = pipeline.synthesize(pair, "allreduce", min_percent=99, formats=("msccl-xml",))
+    made = synthesize(pair, "allreduce", min_percent=99, formats=("msccl-xml",))
     assert made.forest.plain_algbw >= Fraction(99, 100) * made.plain_bound.algbw
     assert not any("of any schedule" in note for note in made.notes)
 
 
 def test_a_degraded_pair_has_one_number_of_trees_and_spreads_its_sums(degraded: Topology) -> None:
-    best = pipeline.optimum(degraded, "allreduce", fabric=False)
+    best = optimum(degraded, "allreduce", fabric=False)
     assert best.algbw == 265
-    made = pipeline.synthesize(degraded, "allreduce", exact=True, formats=("msccl-xml",))
+    made = synthesize(degraded, "allreduce", exact=True, formats=("msccl-xml",))
     forest = made.forest
     assert forest.plain_algbw == 265
     graph = forest.graph

@@ -1,0 +1,45 @@
+"""The files that a schedule is written to, and the runtimes that plans are for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal, get_args
+
+from forestcoll import arguments, plans
+from forestcoll.errors import UnsupportedError
+from forestcoll.program import Protocol
+from forestcoll.targets import DEFAULT_SMS, NARROWEST, TARGETS, PlanFormat, Target, TargetName
+
+Format = Literal["forest"] | PlanFormat
+Place = Literal["in-place", "out-of-place"]
+
+PROTOCOLS: tuple[Protocol, ...] = ("Simple", "LL", "LL128")
+PLACES: tuple[Place, ...] = ("in-place", "out-of-place")
+TARGET_NAMES: tuple[TargetName, ...] = get_args(TargetName)
+
+FORMATS: dict[Format, str] = {
+    "forest": ".forest.json",
+    **{name: form.suffix for name, form in plans.FORMATS.items()},
+}
+"""Suffix of the file of each format."""
+
+
+def formats_of(formats: Format | Iterable[Format] | None, target: TargetName) -> tuple[Format, ...]:
+    """The formats that are asked for, or the forest and what the target reads."""
+    read = {TARGETS[name].format for name in TARGETS if target in ("any", name)}
+    if formats is None:
+        return tuple(form for form in FORMATS if form == "forest" or form in read)
+    asked = arguments.words("format", formats, FORMATS)
+    for form in asked:
+        if form != "forest" and form not in read:
+            raise UnsupportedError(f"target {target} reads {', '.join(read)}, not {form}")
+    return asked
+
+
+def targets_of(
+    formats: Iterable[Format], target: TargetName, sms: int = DEFAULT_SMS
+) -> dict[PlanFormat, Target]:
+    """The target whose limits each plan format has to keep, on a GPU with `sms` multiprocessors."""
+    asked = None if target == "any" else TARGETS[target]
+    known = NARROWEST if asked is None else {**NARROWEST, asked.format: asked}
+    return {form: known[form].on(sms) for form in formats if form != "forest"}

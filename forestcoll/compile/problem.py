@@ -1,0 +1,126 @@
+"""Problem: the collective that is asked for, on the graph that the solver is given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from forestcoll import arguments
+from forestcoll.errors import UnsupportedError, did_you_mean
+from forestcoll.program import Collective
+
+if TYPE_CHECKING:
+    from os import PathLike
+
+    from forestcoll.graph import CapacityGraph, Relays
+    from forestcoll.latency import Latencies
+    from forestcoll.solver import Optimum
+    from forestcoll.topology import Topology
+
+Shares = Sequence[int | str] | Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A collective over the ranks of a graph.
+
+    `root`: a rank number, None where the collective has none. `name`: of the expanded topology;
+    `links`: microseconds over each of its links.
+    """
+
+    graph: CapacityGraph
+    collective: Collective
+    root: int | None = None
+    name: str = ""
+    links: Latencies = field(default_factory=dict, repr=False)
+
+    @staticmethod
+    def of(
+        topology: Topology,
+        collective: Collective | str,
+        root: str | int | None = None,
+        ranks: str | Sequence[str] | None = None,
+        relays: Relays = "none",
+        shares: Shares | None = None,
+    ) -> Problem:
+        """The problem of a topology; UnsupportedError, TopologyError where there is none."""
+        collective = parse_collective(collective)
+        graph = capacity_graph(topology, ranks, relays, shares)
+        root_rank = parse_root(graph, collective, root)
+        return Problem(graph, collective, root_rank, topology.name, topology.latencies())
+
+    @property
+    def switches_copy(self) -> bool:
+        """Whether some switch copies or adds."""
+        return any(self.graph.multicast) or any(self.graph.aggregation)
+
+    @property
+    def plain(self) -> Problem:
+        """The same where GPUs alone copy and add: switches only pass on, as in most plans."""
+        if not self.switches_copy:
+            return self
+        no = (False,) * self.graph.n
+        return replace(self, graph=replace(self.graph, multicast=no, aggregation=no))
+
+    def optimum(self) -> Optimum:
+        """The best algbw of forests whose GPUs copy and add, and the bound of all schedules."""
+        from forestcoll import solver
+
+        return solver.optimum(self.graph, self.collective, self.root)
+
+
+def topology_of(given: Topology | str | PathLike[str]) -> Topology:
+    """A Topology as it is, a name of the catalogue, or a file."""
+    from forestcoll.catalog import topology_of as load
+
+    return load(given)
+
+
+def parse_collective(name: Collective | str) -> Collective:
+    """The collective of that name, or UnsupportedError with the nearest one."""
+    try:
+        return Collective(name)
+    except ValueError:
+        known = [c.value for c in Collective]
+        raise UnsupportedError(
+            f"unknown collective {str(name)!r}{did_you_mean(str(name), known)} "
+            f"(known: {', '.join(known)})"
+        ) from None
+
+
+def parse_root(graph: CapacityGraph, collective: Collective, root: str | int | None) -> int | None:
+    """The rank number of `root` (a node id or rank number; default 0), None if not rooted."""
+    if not collective.rooted:
+        if root is not None:
+            raise UnsupportedError(f"{collective} has no root: leave --root away")
+        return None
+    names = [graph.names[v] for v in graph.ranks]
+    if root is None:
+        return 0
+    if str(root) in names:
+        return names.index(str(root))
+    if not isinstance(root, str) or root.isdecimal():
+        number = int(root) if isinstance(root, str) else arguments.whole("root", root, 0)
+        if number < len(names):
+            return number
+        raise UnsupportedError(f"root {root}: the ranks are 0 to {len(names) - 1}")
+    raise UnsupportedError(f"root {root!r} is none of the ranks{did_you_mean(root, names)}")
+
+
+def capacity_graph(
+    topology: Topology,
+    ranks: str | Sequence[str] | None = None,
+    relays: Relays = "none",
+    shares: Shares | None = None,
+) -> CapacityGraph:
+    """What the solver is given. `shares`: the ranks' parts of the data where they differ.
+
+    One amount a rank, in rank order, or "id=amount" for all of them; globs work.
+    Raises `TopologyError`.
+    """
+    from forestcoll.graph import CapacityGraph
+    from forestcoll.solver.shares import with_shares
+
+    ranks, shares = arguments.ids("ranks", ranks), arguments.amounts("shares", shares)
+    return with_shares(CapacityGraph.from_topology(topology, ranks=ranks, relays=relays), shares)

@@ -1,0 +1,263 @@
+"""Synthesize: topology to forest to programs to plan files, each checked on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import TYPE_CHECKING, Literal
+
+from forestcoll.compile.budget import Budget
+from forestcoll.compile.choose import Choice, Chooser
+from forestcoll.compile.clock import Clock, Progress
+from forestcoll.compile.formats import Format, Place
+from forestcoll.compile.in_switches import (
+    choose_by_percent,
+    figures_of,
+    nvls_note,
+    prefer_switches,
+    require_forest,
+)
+from forestcoll.compile.notes import forest_notes, plan_notes
+from forestcoll.compile.optimum import plain_bound
+from forestcoll.compile.plan_text import serve_place, write_plan
+from forestcoll.compile.problem import Problem, Shares, topology_of
+from forestcoll.compile.request import Request
+from forestcoll.compile.wishes import Wishes
+from forestcoll.errors import PlanError
+from forestcoll.program import Collective, Protocol
+from forestcoll.targets import MSCCL, PlanFormat, TargetName
+
+if TYPE_CHECKING:
+    from os import PathLike
+
+    from forestcoll.forest import Bound, Forest
+    from forestcoll.graph import Relays
+    from forestcoll.lower import Usage
+    from forestcoll.program import Program
+    from forestcoll.solver import Optimum
+    from forestcoll.targets import Target
+    from forestcoll.topology import Topology
+
+
+@dataclass(frozen=True, slots=True)
+class Synthesis:
+    """What `synthesize` made. `texts[format]` is ready to be written to a file.
+
+    `optimum.trees_per_root` is the least that is known, be it that some links are rounded.
+    """
+
+    name: str  # of the expanded topology
+    forest: Forest
+    optimum: Optimum
+    programs: dict[PlanFormat, Program]
+    texts: dict[Format, str]
+    timings: dict[str, float]  # seconds a stage
+    latency: Fraction  # us: the forest's height in its links' latencies
+    notes: list[str] = field(default_factory=list)
+    needs: dict[PlanFormat, Usage] = field(default_factory=dict)  # what plans take of their targets
+
+    def __repr__(self) -> str:
+        forest = self.forest
+        return (
+            f"<Synthesis of {forest.collective} on {self.name}: {forest.algbw} GB/s of at most "
+            f"{self.optimum.bound.algbw}, {len(forest.trees) * forest.images} trees; "
+            f"{', '.join(self.texts) or 'nothing to write'}>"
+        )
+
+    @property
+    def least_height(self) -> int | None:
+        """Hops that no forest with as many trees, as fast, goes below; None: too large to tell."""
+        from forestcoll.solver.height import forest_bound
+
+        return forest_bound(self.forest)
+
+    @property
+    def plain_bound(self) -> Bound:
+        """What `forest.plain_algbw` cannot exceed."""
+        forest = self.forest
+        root = forest.root if forest.collective.rooted else None
+        return plain_bound(Problem(forest.graph, forest.collective, root), self.optimum)
+
+
+def synthesize(
+    topology: Topology | str | PathLike[str],
+    collective: Collective | str,
+    *,
+    root: str | int | None = None,
+    ranks: str | Sequence[str] | None = None,
+    relays: Relays = "none",
+    shares: Shares | None = None,
+    trees: int | Literal["auto"] = "auto",
+    min_percent: Fraction | int | float | str | None = None,
+    exact: bool = False,
+    max_height: int | None = None,
+    budget: Budget | Mapping[str, int] = Budget(),  # noqa: B008 (frozen)
+    compact: bool | None = None,
+    instances: int | Literal["auto"] = "auto",
+    protocol: Protocol | None = None,
+    sms: int | None = None,
+    nvls: Place | None = None,
+    place: Place | None = None,
+    target: TargetName = "any",
+    formats: Format | Iterable[Format] | None = None,
+    progress: Progress | None = None,
+) -> Synthesis:
+    """A forest and the plans made from it, in all `formats`; one forest serves them all.
+
+    `topology`: a Topology, a name of the catalogue, or a file. `root`: a node id or rank number;
+    `ranks`, `relays`, `shares`: see `problem.capacity_graph`; shares are for forests only.
+    The other arguments are those of a request: see `make`, `Request` and `Wishes`.
+    `formats`: by default the forest and every plan that `target` reads.
+
+    Raises InfeasibleError (the ranks cannot reach each other), PlanError (a target cannot hold it),
+    UnsupportedError (numbers too large, wishes that contradict each other or cannot be met).
+    """
+    clock = Clock(progress)
+    topology = topology_of(topology)
+    request = Request.of(
+        trees=trees,
+        min_percent=min_percent,
+        exact=exact,
+        max_height=max_height,
+        budget=budget,
+        compact=compact,
+        instances=instances,
+        protocol=protocol,
+        sms=sms,
+        nvls=nvls,
+        place=place,
+        target=target,
+        formats=formats,
+    )
+    with clock.stage("graph"):
+        problem = Problem.of(topology, collective, root, ranks, relays, shares)
+    return make(problem, request, clock)
+
+
+def make(problem: Problem, request: Request, clock: Clock) -> Synthesis:
+    """The forest that is asked for, and its plans.
+
+    Without a plan format the forest is the exact optimum; switches that copy and add do so where
+    that makes trees faster or lower (plans copy and add on the GPUs). With plan formats it is the
+    optimum without, where its plans fit the target ("any": all runtimes); else the fewest trees per
+    root that reach 99 % of it and fit; else the best that fits. Its shares are rounded so that
+    plans serve every power of two where that costs 1 % of algbw at most. Or the caller's wishes
+    say which one.
+    Every forest is checked against its graph and bound; every plan is read back, compared, and run
+    symbolically.
+    """
+    request.check(problem)
+    with clock.stage("optimum"):
+        best = problem.optimum()
+    if request.nvls is not None:
+        return _make_in_switch(problem, request, request.nvls, best, clock)
+    wishes = _settle_compact(problem, request)
+    if wishes.min_percent is not None and request.forest_alone and problem.switches_copy:
+        points = Chooser(problem, {}, wishes, best, clock).front
+        with clock.stage("solve"):
+            found = choose_by_percent(problem, wishes, best, lambda s: points.fewest(s).trees)
+        if not isinstance(found, Wishes):
+            return _finish(problem, found, figures_of(found, best), {}, {}, clock)
+        wishes = found
+    choice, targets, narrowed = _choose(problem, request, wishes, best, clock)
+    forest, best = choice.forest, replace(best, trees_per_root=choice.optimum_trees)
+    if request.forest_alone and wishes == Wishes() and not wishes.compact:
+        with clock.stage("solve"):
+            forest, best = prefer_switches(problem, forest, best)
+    programs = {form: serve_place(p, request.place) for form, p in choice.programs.items()}
+    done = _finish(problem, forest, best, programs, targets, clock, request)
+    return replace(done, notes=[*narrowed, *choice.notes, *done.notes, *plan_notes(programs)])
+
+
+def _settle_compact(problem: Problem, request: Request) -> Wishes:
+    """The wishes; forests alone are compact above `solver.COMPACT_FROM` ranks, if none is said."""
+    from forestcoll import solver
+
+    wishes = request.wishes
+    if wishes.compact is not None:
+        return wishes
+    large = len(problem.graph.ranks) > solver.COMPACT_FROM
+    return replace(wishes, compact=request.forest_alone and large)
+
+
+def _choose(
+    problem: Problem, request: Request, wishes: Wishes, best: Optimum, clock: Clock
+) -> tuple[Choice, dict[PlanFormat, Target], list[str]]:
+    """(choice, the targets that its programs fit, why one runtime less)."""
+    targets = request.targets(problem)
+    try:
+        return Chooser(problem, targets, wishes, best, clock).choose(), targets, []
+    except PlanError as error:
+        if request.target != "any" or "msccl-xml" not in targets:
+            raise
+        # One runtime less beats no plan: RCCL is the narrowest by far.
+        targets["msccl-xml"] = MSCCL.on(request.multiprocessors(problem))
+        choice = Chooser(problem, targets, wishes, best, clock).choose()
+        return choice, targets, [f"the MSCCL XML is for msccl only; {error}"]
+
+
+def _make_in_switch(
+    problem: Problem, request: Request, place: Place, best: Optimum, clock: Clock
+) -> Synthesis:
+    """Forest and plan that copy and add in a switch; PlanError where there is none to do it."""
+    from forestcoll.lower.nvls import lower_nvls
+
+    targets = request.targets(problem)
+    if "msccl-xml" in targets:
+        raise PlanError("MSCCL XML has no operations that copy and add in switches; MSCCL++ has")
+    with clock.stage("solve"):
+        forest = require_forest(problem)
+    with clock.stage("lower"):
+        programs = {
+            form: lower_nvls(forest, target, in_place=place == "in-place")
+            for form, target in targets.items()
+        }
+    wanted = replace(request, place=None)  # the program is for these calls already
+    done = _finish(problem, forest, figures_of(forest, best), programs, targets, clock, wanted)
+    return replace(done, notes=[*done.notes, nvls_note(forest)]) if programs else done
+
+
+def _finish(
+    problem: Problem,
+    forest: Forest,
+    best: Optimum,
+    programs: dict[PlanFormat, Program],
+    targets: Mapping[PlanFormat, Target],
+    clock: Clock,
+    request: Request = Request(),  # noqa: B008 (frozen)
+) -> Synthesis:
+    """The forest checked, it and its programs written, each plan verified."""
+    from forestcoll import certificate, forest_file
+    from forestcoll.latency import latency
+
+    with clock.stage("check"):
+        certificate.check(forest)
+    texts: dict[Format, str] = {}
+    for form in request.formats:
+        if form == "forest":
+            with clock.stage("write"):
+                texts[form] = forest_file.dumps(forest)
+        else:
+            program, target = programs[form], targets[form]
+            texts[form] = write_plan(program, form, target, forest, clock, request.place)
+    return Synthesis(
+        problem.name,
+        forest,
+        best,
+        programs,
+        texts,
+        clock.seconds,
+        latency(forest, problem.links),
+        forest_notes(forest, best, plain=not programs),
+        needs=_usages(programs),
+    )
+
+
+def _usages(programs: Mapping[PlanFormat, Program]) -> dict[PlanFormat, Usage]:
+    """What each program takes of its target. Forests alone need nothing of lowering."""
+    if not programs:
+        return {}
+    from forestcoll.lower import usage
+
+    return {form: usage(program) for form, program in programs.items()}
