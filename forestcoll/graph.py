@@ -213,6 +213,12 @@ class CapacityGraph:
         if found is not None:
             raise InfeasibleError(cut_in_words(found[0], ranks, order=names))
 
+    def explain_cut(self, cut: frozenset[int]) -> str:
+        """Which ranks cannot reach which, where no link leaves `cut`."""
+        names = self.names
+        inside = frozenset(names[v] for v in cut)
+        return cut_in_words(inside, [names[v] for v in self.ranks], order=names)
+
     def to_networkx(self) -> nx.DiGraph[Any]:
         """Nodes 0..n-1 (name, gpu, multicast, aggregation, rank or None), edges with `capacity`."""
         import networkx as nx

@@ -167,7 +167,7 @@ def test_the_table_names_the_worst_and_how_to_see_them(capsys: pytest.CaptureFix
         "--without",
         "'box0/gpu0<->fabric'",
     ]
-    assert "fabric: ranks cannot reach each other" in text
+    assert "cannot reach" in text
 
 
 def test_json_lists_every_failure(capsys: pytest.CaptureFixture[str]) -> None:

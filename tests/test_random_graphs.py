@@ -15,6 +15,7 @@ from pathlib import Path
 
 import networkx as nx
 import pytest
+import reference
 from graphs import build
 from random_graphs import KINDS, judge, random_graph, starved_graph
 from random_problems import (
@@ -34,7 +35,7 @@ from forestcoll.errors import InfeasibleError
 from forestcoll.forest import Bound, Forest
 from forestcoll.graph import CapacityGraph, is_balanced
 from forestcoll.program import Collective
-from forestcoll.solver import Optimum, multicast, optimum, reference, solve
+from forestcoll.solver import Optimum, multicast, optimum, solve
 from forestcoll.solver.balance import balance, check_dual
 from forestcoll.solver.bounds import check_parts
 

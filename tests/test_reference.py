@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import networkx as nx
 import pytest
+import reference
 from graphs import build, dgx_a100, mi250, ring, torus
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,7 +17,6 @@ from random_graphs import judge, random_graph
 from forestcoll.errors import InfeasibleError, UnsupportedError
 from forestcoll.graph import CapacityGraph
 from forestcoll.program import Collective
-from forestcoll.solver import reference
 
 NODES = 7
 

@@ -25,19 +25,9 @@ from forestcoll.forest import Bound
 from forestcoll.graph import CapacityGraph, is_balanced
 from forestcoll.program import Collective
 from forestcoll.solver import exact_lp
+from forestcoll.solver.cut import Cut, least_cut
 from forestcoll.solver.dual import check_joint
-from forestcoll.solver.reference import (
-    Links,
-    broadcast_cut,
-    links_of,
-    plain_cut,
-    push,
-    reachable,
-    residual_of,
-)
-from forestcoll.solver.shares import least_ratio
-
-Cut = frozenset[int]
+from forestcoll.solver.flows.max_flow import Links, links_of, push, reachable, residual_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +52,7 @@ def balance(graph: CapacityGraph, root: int | None = None) -> Balanced:
     could do better than balanced traffic, it is larger than the rate.
     Raises InfeasibleError when some rank cannot reach another.
     """
-    best, cut = _plain(graph, root)
+    best, cut = least_cut(graph, root)
     plain_bound = Bound(best * graph.unit * _shares(graph, root), "cut", (cut,))
     if is_balanced(graph):
         return Balanced(graph, best * graph.unit, plain_bound)
@@ -83,13 +73,6 @@ def balance(graph: CapacityGraph, root: int | None = None) -> Balanced:
         solution, _, _ = _optimum(graph, root, best, switches, cuts)
         bound = _certificate(graph, root, solution, switches, cuts)
     return Balanced(trimmed, rate, bound)
-
-
-def _plain(graph: CapacityGraph, root: int | None) -> tuple[Fraction, Cut]:
-    if root is None:
-        return least_ratio(graph) if graph.shares else plain_cut(graph)
-    units, cut = broadcast_cut(graph, root)
-    return Fraction(units), cut
 
 
 def _shares(graph: CapacityGraph, root: int | None) -> int:
@@ -216,8 +199,8 @@ def _violated(
 ) -> list[Cut]:
     """Cuts that leave less than `rate` asks for, at most one a rank; [] if there is none at all.
 
-    Flows are kept between sinks as in `reference.worst_cut`; what a rank could not receive whole is
-    handed back before the next one is tried.
+    Flows are kept between sinks: what has reached one is sent on to the next. What a rank could not
+    receive whole is handed back before the next one is tried.
     """
     p, q = rate.numerator, rate.denominator
     scaled = {pair: units * q for pair, units in links.items()}

@@ -32,7 +32,6 @@ from forestcoll.solver.groups_view import Flow, spanning
 from forestcoll.solver.height import forest_bound
 from forestcoll.solver.optimum import check_root
 from forestcoll.solver.packing import pack
-from forestcoll.solver.reference import shortcut
 from forestcoll.solver.task import Optimum, Task, analyse
 
 RANKS = 256
@@ -156,7 +155,7 @@ def contracted(trees: Iterable[Tree], graph: CapacityGraph) -> list[Tree]:
         for path in tree.edges:
             whole = into[path[0]] + path[1:] if path[0] in into else path
             if path[-1] in ranks:
-                paths.append(shortcut(whole))
+                paths.append(without_loops(whole))
             else:
                 into[path[-1]] = whole
         merged[tree.root, tuple(paths)] += tree.weight
@@ -218,3 +217,13 @@ def _packed(flow: Flow, graph: CapacityGraph, algbw: Fraction) -> _Half:
     done = packed(flow, algbw, "auto")
     forward = graph.reverse() if flow.phase == "reduce" else graph
     return _Half(contracted(done.trees, forward), done.total, algbw)
+
+
+def without_loops(path: Path) -> Path:
+    """The path without the loops it makes."""
+    out: list[int] = []
+    for v in path:
+        if v in out:
+            del out[out.index(v) :]
+        out.append(v)
+    return tuple(out)

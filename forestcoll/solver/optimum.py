@@ -8,9 +8,10 @@ from forestcoll.errors import UnsupportedError
 from forestcoll.graph import CapacityGraph
 from forestcoll.program import Collective
 from forestcoll.solver.allreduce import fixed, plan, same_fixed
+from forestcoll.solver.cut import ALIKE_FROM
 from forestcoll.solver.fixed import fixed_capacities
 from forestcoll.solver.symmetry import regular_allreduce
-from forestcoll.solver.task import ALIKE_FROM, Optimum, analyse
+from forestcoll.solver.task import Optimum, analyse
 
 
 def optimum(graph: CapacityGraph, collective: Collective, root: int | None = None) -> Optimum:

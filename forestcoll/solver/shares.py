@@ -1,8 +1,4 @@
-"""Ranks whose parts of the data differ (allgatherv, reduce-scatterv): reading them, and the cut.
-
-With parts a(v), one unit of time at rate x moves x a(v) of the data of rank v to everyone:
-
-    1 / x = max over node sets S, not holding all ranks, of a(S) / bandwidth leaving S
+"""Ranks whose parts of the data differ (allgatherv, reduce-scatterv): what callers may say of them.
 
 A part of 0 makes a rank that only receives; one that alone has a part makes a broadcast of it.
 """
@@ -12,11 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from fractions import Fraction
 
-from forestcoll.errors import TopologyError, UnsupportedError, did_you_mean
+from forestcoll.errors import TopologyError, did_you_mean
 from forestcoll.graph import CapacityGraph
-from forestcoll.kernel import _kernel
 from forestcoll.topology.globs import matcher
 
 LARGEST = 2**40
@@ -83,49 +77,3 @@ def _amount(value: int | str, entry: int | str) -> int:
     if int(text) > LARGEST:
         raise TopologyError(f"shares: {text} is more than {LARGEST}; divide all parts by something")
     return int(text)
-
-
-def least_ratio(graph: CapacityGraph) -> tuple[Fraction, frozenset[int]]:
-    """(capacity leaving S / parts in S, S) at its least, over the S that do not hold all ranks.
-
-    In units of capacity per unit of a part; 0 where a rank with a part cannot reach another rank.
-    Discrete Newton as for equal parts: x is possible when every rank can receive all parts, x times
-    over, at once; a rank that cannot yields a cut with a smaller ratio, the next x.
-    """
-    parts, total = graph.parts, sum(graph.parts)
-    if sum(graph.capacity) * total >= 2**62:
-        raise UnsupportedError(
-            f"the links add up to {sum(graph.capacity)} units and the parts to {total}: too many "
-            "for exact 64-bit flows (limit 2^62); give parts or bandwidths with fewer digits"
-        )
-    everything = frozenset(range(graph.n))
-    cuts = [everything - {v} for v, part in zip(graph.ranks, parts, strict=True) if part < total]
-    entering = [0] * graph.n
-    for head, capacity in zip(graph.head, graph.capacity, strict=True):
-        entering[head] += capacity
-    best, rate = min(
-        ((cut, Fraction(entering[min(everything - cut)], graph.held(cut))) for cut in cuts),
-        key=lambda pair: pair[1],
-    )
-    while rate > 0:
-        p, q = rate.numerator, rate.denominator
-        supply = [0] * graph.n
-        for v, part in zip(graph.ranks, parts, strict=True):
-            supply[v] = p * part
-        capacities = [c * q for c in graph.capacity]
-        violation = _kernel.violated(
-            graph.n, graph.tail, graph.head, capacities, supply, graph.ranks
-        )
-        if violation is None:
-            break
-        best = frozenset(violation[1])
-        rate = Fraction(_leaving(graph, best), graph.held(best))
-    return rate, best
-
-
-def _leaving(graph: CapacityGraph, nodes: frozenset[int]) -> int:
-    return sum(
-        c
-        for t, h, c in zip(graph.tail, graph.head, graph.capacity, strict=True)
-        if t in nodes and h not in nodes
-    )

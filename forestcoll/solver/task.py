@@ -7,16 +7,11 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 
-from forestcoll.errors import InfeasibleError
 from forestcoll.forest import Bound
 from forestcoll.graph import CapacityGraph, is_balanced, require_size
 from forestcoll.kernel import _kernel
 from forestcoll.solver.balance import balance
-from forestcoll.solver.shares import least_ratio
-from forestcoll.solver.structures import alike_ranks
-
-ALIKE_FROM = 1_024
-"""Above that many ranks, alike ones are looked for: one flow will do for all of them."""
+from forestcoll.solver.cut import least_cut
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,33 +140,6 @@ def _trimmed(task: Task) -> Task | None:
 
 def _plain_cut(graph: CapacityGraph, root: int | None) -> Task:
     """The least cut, taking every switch for one that may copy."""
-    links = (graph.n, graph.tail, graph.head, graph.capacity)
-    if root is None and graph.shares:
-        rate, cut = least_ratio(graph)
-    elif root is None:
-        if len(graph.ranks) > ALIKE_FROM:
-            sinks = alike_ranks(graph)
-            leaving, inside, nodes = _kernel.best_ratio_alike(*links, graph.ranks, sinks)
-        else:
-            leaving, inside, nodes = _kernel.best_ratio(*links, graph.ranks)
-        rate, cut = Fraction(leaving, inside), frozenset(nodes)
-    else:
-        leaving, nodes = _kernel.least_flow(*links, graph.ranks[root], graph.ranks)
-        rate, cut = Fraction(leaving), frozenset(nodes)
-    if rate == 0:
-        raise InfeasibleError(_separated(graph, cut))
+    rate, cut = least_cut(graph, root)
     roots = sum(graph.parts) if root is None else 1
     return Task(graph, graph, root, rate, Bound(rate * roots * graph.unit, "cut", (cut,)))
-
-
-def _separated(graph: CapacityGraph, cut: frozenset[int]) -> str:
-    inside = [graph.names[v] for v in graph.ranks if v in cut]
-    outside = [graph.names[v] for v in graph.ranks if v not in cut]
-    return (
-        f"ranks cannot reach each other: no link leads from {{{_some(inside)}}} "
-        f"to {{{_some(outside)}}}; add a link, or leave these ranks out"
-    )
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")

@@ -23,6 +23,7 @@ import time
 from dataclasses import dataclass
 from fractions import Fraction
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 from forestcoll import catalog, solver
@@ -30,7 +31,6 @@ from forestcoll.forest import check
 from forestcoll.graph import CapacityGraph
 from forestcoll.program import Collective
 from forestcoll.report import words
-from forestcoll.solver import reference
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +66,9 @@ def compiled(case: Case, repeat: int) -> tuple[float, str, int, int]:
 
 
 def _twin(case: Case, end: Connection) -> None:
+    sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
+    import reference
+
     graph = case.graph()
     start = time.process_time()
     forest = reference.forest(graph)

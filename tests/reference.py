@@ -1,7 +1,8 @@
-"""The whole solver once more, plain and slow: what the fast path is tested and timed against.
+"""Oracle: the whole solver once more, plain and slow, to test and time the package against.
 
-Nothing but dictionaries, integers and one max-flow. The three stages are those of the published
-method (Zhao et al., ForestColl, after Edmonds; Bang-Jensen, Frank and Jackson; Berczi and Frank):
+Nothing but dictionaries, integers and one max-flow of its own. The three stages are those of the
+published method (Zhao et al., ForestColl, after Edmonds; Bang-Jensen, Frank and Jackson; Berczi and
+Frank):
 
     optimum          the best rate a rank can send at, and the cut that proves it
     split_switches   logical links between ranks only, and the way back to real paths
@@ -42,44 +43,32 @@ def residual_of(links: Mapping[tuple[int, int], int], extra: Iterable[int] = ())
     return residual
 
 
-def reachable(residual: Residual, source: int, sink: int | None = None) -> dict[int, int]:
-    """Hops from `source` to every node it can still send to; stops once `sink` is among them."""
-    level = {source: 0}
+def ways(residual: Residual, source: int, sink: int | None = None) -> dict[int, int]:
+    """Per node that `source` can still send to, the node before it; stops at `sink`."""
+    before = {source: source}
     queue = deque([source])
-    while queue and sink not in level:
+    while queue and sink not in before:
         u = queue.popleft()
         for v, units in residual[u].items():
-            if units > 0 and v not in level:
-                level[v] = level[u] + 1
+            if units > 0 and v not in before:
+                before[v] = u
                 queue.append(v)
-    return level
+    return before
 
 
 def push(residual: Residual, source: int, sink: int, limit: int) -> int:
-    """Units sent from `source` to `sink`: the maximum, or `limit`. Dinic's algorithm, in place."""
+    """Units sent from `source` to `sink`: the maximum, or `limit`, over one shortest way a time."""
     sent = 0
-    while sent < limit and sink in (level := reachable(residual, source, sink)):
-        arcs = {u: list(residual[u]) for u in level}
-        path = [source]
-        while path and sent < limit:
-            u = path[-1]
-            if u == sink:
-                units = min(limit - sent, min(residual[a][b] for a, b in pairwise(path)))
-                for a, b in pairwise(path):
-                    residual[a][b] -= units
-                    residual[b][a] += units
-                sent += units
-                path = [source]
-                continue
-            todo, out, deeper = arcs[u], residual[u], level[u] + 1
-            while todo and not (out[todo[-1]] > 0 and level.get(todo[-1]) == deeper):
-                todo.pop()
-            if todo:
-                path.append(todo[-1])
-            else:
-                path.pop()
-                if path:
-                    arcs[path[-1]].pop()
+    while sent < limit and sink in (before := ways(residual, source, sink)):
+        path = [sink]
+        while path[-1] != source:
+            path.append(before[path[-1]])
+        links = list(pairwise(path[::-1]))
+        units = min(limit - sent, *(residual[u][v] for u, v in links))
+        for u, v in links:
+            residual[u][v] -= units
+            residual[v][u] += units
+        sent += units
     return sent
 
 
@@ -98,7 +87,7 @@ def worst_cut(
             continue
         units = push(residual, at, sink, need)
         if units < need:
-            return units, sink, frozenset(reachable(residual, at))
+            return units, sink, frozenset(ways(residual, at))
         at = sink
     return None
 

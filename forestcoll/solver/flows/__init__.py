@@ -1,0 +1,1 @@
+"""Concurrent flows: the linear programs of trees that share links, and their duals."""

@@ -1,0 +1,72 @@
+"""Max-flow in integers of any size: where capacities are too long for the kernel's 64 bits."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+
+from forestcoll.graph import CapacityGraph
+
+Links = dict[tuple[int, int], int]  # (tail, head) -> units
+Residual = dict[int, dict[int, int]]  # what may still be sent from node to node
+
+
+def links_of(graph: CapacityGraph) -> Links:
+    """The links of `graph` with their capacities (those of capacity 0 left out)."""
+    links: Links = defaultdict(int)
+    for u, v, units in zip(graph.tail, graph.head, graph.capacity, strict=True):
+        if units > 0:
+            links[u, v] += units
+    return dict(links)
+
+
+def residual_of(links: Mapping[tuple[int, int], int], extra: Iterable[int] = ()) -> Residual:
+    """What an empty flow leaves: all of `links`, and nothing backwards. `extra` are more nodes."""
+    residual: Residual = {v: {} for v in extra}
+    for (u, v), units in links.items():
+        out = residual.setdefault(u, {})
+        out[v] = out.get(v, 0) + units
+        residual.setdefault(v, {}).setdefault(u, 0)
+    return residual
+
+
+def reachable(residual: Residual, source: int, sink: int | None = None) -> dict[int, int]:
+    """Hops from `source` to every node it can still send to; stops once `sink` is among them."""
+    level = {source: 0}
+    queue = deque([source])
+    while queue and sink not in level:
+        u = queue.popleft()
+        for v, units in residual[u].items():
+            if units > 0 and v not in level:
+                level[v] = level[u] + 1
+                queue.append(v)
+    return level
+
+
+def push(residual: Residual, source: int, sink: int, limit: int) -> int:
+    """Units sent from `source` to `sink`: the maximum, or `limit`. Dinic's algorithm, in place."""
+    sent = 0
+    while sent < limit and sink in (level := reachable(residual, source, sink)):
+        arcs = {u: list(residual[u]) for u in level}
+        path = [source]
+        while path and sent < limit:
+            u = path[-1]
+            if u == sink:
+                units = min(limit - sent, min(residual[a][b] for a, b in pairwise(path)))
+                for a, b in pairwise(path):
+                    residual[a][b] -= units
+                    residual[b][a] += units
+                sent += units
+                path = [source]
+                continue
+            todo, out, deeper = arcs[u], residual[u], level[u] + 1
+            while todo and not (out[todo[-1]] > 0 and level.get(todo[-1]) == deeper):
+                todo.pop()
+            if todo:
+                path.append(todo[-1])
+            else:
+                path.pop()
+                if path:
+                    arcs[path[-1]].pop()
+    return sent
