@@ -7,8 +7,8 @@ from fractions import Fraction
 from forestcoll.errors import ForestError
 from forestcoll.forest import Bound, Forest
 from forestcoll.forest import check as check_trees
-from forestcoll.solver.balance import check_dual
-from forestcoll.solver.bounds import check_parts
+from forestcoll.solver.flows.balance import check_dual
+from forestcoll.solver.partitions import check_parts
 
 
 def check(forest: Forest) -> tuple[Fraction, Fraction | None]:

@@ -19,7 +19,7 @@ from forestcoll.kernel import _kernel
 from forestcoll.link_table import LinkTable, link_graph
 from forestcoll.program import Collective
 from forestcoll.program import Phase as Phase
-from forestcoll.symmetry import SymmetryGroup, symmetry_group
+from forestcoll.symmetry.group import SymmetryGroup, symmetry_group
 
 if TYPE_CHECKING:
     import networkx as nx

@@ -12,7 +12,7 @@ file holds the machine that they share, names them, and says what no common algb
     bound       {"algbw", "cuts": [{"group", "phase", "nodes", "weight"}, ...],
                  "potentials": [{"group", "phase", "node", "potential"}, ...],
                  "symmetries": [{"image": {id: id}, "groups": [number, ...], "turned"}, ...]};
-                 `solver.groups_proof` says what that proves, and why
+                 `solver.flows.dual` says what that proves, and why
 
 Numbers are exact, as strings.
 """
@@ -35,10 +35,10 @@ from forestcoll.forest_file.model import Exact, TopologyModel
 from forestcoll.forest_file.reading import check_cost, graph_of, parse_model
 from forestcoll.graph import Relays
 from forestcoll.program import Collective
-from forestcoll.solver.groups_bound import Group, GroupsBound, WeighedCut
-from forestcoll.solver.groups_proof import check_groups_bound
-from forestcoll.solver.groups_trees import Together, check_together
-from forestcoll.solver.groups_view import view
+from forestcoll.solver.flows.dual import check_groups_bound
+from forestcoll.solver.flows.group import Group, GroupsBound, WeighedCut
+from forestcoll.solver.flows.group_forests import Together, check_together
+from forestcoll.solver.flows.views import view
 from forestcoll.topology.numbers import common_denominator
 
 FORMAT = "forestcoll.groups/1"

@@ -25,10 +25,11 @@ from forestcoll.forest import Bound, Forest, Symmetry, Tree
 from forestcoll.graph import CapacityGraph
 from forestcoll.lower import lower
 from forestcoll.program import Collective
-from forestcoll.solver import allreduce, exact_lp, fixed_algbw, joint, optimum, solve
-from forestcoll.solver.automorphisms import symmetries
-from forestcoll.solver.dual import check_joint
-from forestcoll.solver.orbits import is_symmetry, orbits
+from forestcoll.solver import allreduce, fixed_algbw, optimum, solve
+from forestcoll.solver.flows import exact_lp, joint
+from forestcoll.solver.flows.joint_dual import check_joint
+from forestcoll.symmetry.automorphisms import symmetries
+from forestcoll.symmetry.orbits import is_symmetry, orbits
 from forestcoll.targets import MSCCLPP, RCCL, Target
 from forestcoll.verify import link_loads, verify
 

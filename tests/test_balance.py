@@ -15,8 +15,8 @@ from forestcoll.errors import ForestError, InfeasibleError
 from forestcoll.forest import Bound
 from forestcoll.graph import CapacityGraph, is_balanced
 from forestcoll.program import Collective
-from forestcoll.solver import exact_lp
-from forestcoll.solver.balance import Balanced, balance, check_dual
+from forestcoll.solver.flows import exact_lp
+from forestcoll.solver.flows.balance import Balanced, balance, check_dual
 
 
 def all_cuts(graph: CapacityGraph, root: int | None) -> Iterator[frozenset[int]]:

@@ -16,8 +16,8 @@ from forestcoll.errors import ForestError, InfeasibleError, UnsupportedError
 from forestcoll.forest import Bound
 from forestcoll.graph import CapacityGraph
 from forestcoll.program import Collective
-from forestcoll.solver import exact_lp
-from forestcoll.solver.bounds import allreduce_bound, check_parts
+from forestcoll.solver.flows import exact_lp
+from forestcoll.solver.partitions import allreduce_bound, check_parts
 
 
 def proven(graph: CapacityGraph) -> Bound:

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forestcoll.errors import UnsupportedError
-from forestcoll.solver import exact_lp
-from forestcoll.solver.exact_lp import Program, Row, Solution
+from forestcoll.solver.flows import exact_lp
+from forestcoll.solver.flows.exact_lp import Program, Row, Solution
 
 COLUMNS = 4
 

@@ -36,27 +36,11 @@ from forestcoll.forest import Forest
 from forestcoll.graph import CapacityGraph
 from forestcoll.kernel import _kernel
 from forestcoll.program import Collective
-from forestcoll.solver import (
-    allreduce,
-    automorphisms,
-    balance,
-    cutting,
-    exact_lp,
-    fixed,
-    front,
-    groups,
-    joint,
-    joint_fixed,
-    multicast,
-    packing,
-    parts,
-    phase,
-    rotated,
-    structures,
-    symmetry,
-    task,
-)
-from forestcoll.solver.groups_trees import Together
+from forestcoll.solver import allreduce, fixed_trees, front, multicast, packing, phase_packing, task
+from forestcoll.solver.compact import forests, rotation
+from forestcoll.solver.flows import balance, cutting_planes, exact_lp, groups, joint, joint_trees
+from forestcoll.solver.flows.group_forests import Together
+from forestcoll.symmetry import automorphisms, components, structures
 
 optimum = import_module("forestcoll.solver.optimum")  # the package has a function of that name
 ALLGATHER, ALLREDUCE = Collective.ALLGATHER, Collective.ALLREDUCE
@@ -208,7 +192,7 @@ def test_layers_fail_then_boxes_and_the_exact_rule_both(packers: Packers) -> Non
 def test_layers_fail_then_boxes_alone_where_ranks_are_many(
     packers: Packers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("forestcoll.solver.phase.suits", lambda graph, root: False)
+    monkeypatch.setattr("forestcoll.solver.phase_packing.suits", lambda graph, root: False)
     graph = mi250(6)
     assert len(graph.ranks) > packing.EXACT_TOO
     optimal(graph)
@@ -251,23 +235,23 @@ def topology_graph(name: str, **settings: int) -> CapacityGraph:
 def test_orbits_do_and_large_fabrics_are_packed_no_other_way(
     monkeypatch: pytest.MonkeyPatch, packers: Packers
 ) -> None:
-    monkeypatch.setattr(phase, "BOTH_WAYS", 8)
-    regular = Spy(monkeypatch, phase, "pack_compact")
-    general = Spy(monkeypatch, phase, "pack")
+    monkeypatch.setattr(phase_packing, "BOTH_WAYS", 8)
+    regular = Spy(monkeypatch, phase_packing, "pack_compact")
+    general = Spy(monkeypatch, phase_packing, "pack")
     optimal(topology_graph("fat-tree", leaves=4, hosts=2, gpus=4))
     assert (regular.given, general.given) == (1, 0)
 
 
 def test_orbits_do_and_small_fabrics_are_packed_both_ways(monkeypatch: pytest.MonkeyPatch) -> None:
-    regular = Spy(monkeypatch, phase, "pack_compact")
-    general = Spy(monkeypatch, phase, "pack")
+    regular = Spy(monkeypatch, phase_packing, "pack_compact")
+    general = Spy(monkeypatch, phase_packing, "pack")
     optimal(topology_graph("fat-tree", leaves=2, hosts=2, gpus=4))
     assert (regular.given, general.given) == (1, 1)
 
 
 def test_orbits_are_refused_then_the_general_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    regular = Spy(monkeypatch, phase, "pack_compact")
-    general = Spy(monkeypatch, phase, "pack")
+    regular = Spy(monkeypatch, phase_packing, "pack_compact")
+    general = Spy(monkeypatch, phase_packing, "pack")
     whole = topology_graph("fat-tree", leaves=2, hosts=2, gpus=4)
     optimal(without(whole, 0))
     assert (regular.refused, general.given) == (1, 1)
@@ -291,7 +275,7 @@ def test_no_symmetry_then_no_compact_forest_but_a_whole_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     graph = without(dgx_a100(4), 0)
-    tried = Spy(monkeypatch, symmetry, "pack_compact")
+    tried = Spy(monkeypatch, forests, "pack_compact")
     assert structures.structures(graph) == ()
     assert solver.solve_compact(graph, ALLGATHER) is None
     assert tried.calls == []
@@ -300,8 +284,8 @@ def test_no_symmetry_then_no_compact_forest_but_a_whole_one(
 
 def test_compact_is_asked_for_and_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
     """One MI250 box has a mirror, but no levels: the pipeline writes all trees and says so."""
-    levels = Spy(monkeypatch, symmetry, "pack_by_hops")
-    compact = Spy(monkeypatch, symmetry, "pack_compact")
+    levels = Spy(monkeypatch, forests, "pack_by_hops")
+    compact = Spy(monkeypatch, forests, "pack_compact")
     topology = catalog.load("mi250")
     result = synthesize(topology, "allgather", compact=True, formats=("forest",))
     assert compact.refused >= 1
@@ -329,7 +313,7 @@ def test_parts_are_not_folded_then_every_rank_of_a_part_stands_for_itself(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """No trees of one representative fill the links evenly: all ranks of a part are taken."""
-    folded = Spy(monkeypatch, rotated, "chosen")
+    folded = Spy(monkeypatch, rotation, "chosen")
     for name, settings in MACHINES:
         folded.forget()
         graph = topology_graph(name, **settings)
@@ -359,13 +343,13 @@ def uneven_boxes(seed: int) -> CapacityGraph:
 def test_ranks_cannot_send_alike_then_as_their_links_allow(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first division between parts fails, a looser one does."""
     attempts: list[tuple[int, int]] = []
-    routes = rotated._Scheme.routes
+    routes = rotation._Scheme.routes
 
-    def watched(scheme: rotated._Scheme, most_out: int, most_in: int) -> Any:
+    def watched(scheme: rotation._Scheme, most_out: int, most_in: int) -> Any:
         attempts.append((most_out, most_in))
         return routes(scheme, most_out, most_in)
 
-    monkeypatch.setattr(rotated._Scheme, "routes", watched)
+    monkeypatch.setattr(rotation._Scheme, "routes", watched)
     for seed in range(60):
         attempts.clear()
         graph = uneven_boxes(seed)
@@ -402,11 +386,11 @@ def rings(boxes: int) -> CapacityGraph:
 
 
 def test_parts_do_not_match_in_order_then_by_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    search = Spy(monkeypatch, parts, "_matched_by_search")
+    search = Spy(monkeypatch, components, "_matched_by_search")
     for seed in range(20):
         search.forget()
         graph = shuffled(rings(3), seed)
-        found = list(parts.find_parts(graph))
+        found = list(components.find_parts(graph))
         if search.given and found:
             assert len(found[0].members) == 3
             optimal(graph)
@@ -417,12 +401,12 @@ def test_parts_do_not_match_in_order_then_by_search(monkeypatch: pytest.MonkeyPa
 def test_the_search_for_matching_parts_ends_and_the_general_way_does(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(parts, "ALIGNMENTS", 0)
-    search = Spy(monkeypatch, parts, "_matched_by_search")
+    monkeypatch.setattr(components, "ALIGNMENTS", 0)
+    search = Spy(monkeypatch, components, "_matched_by_search")
     for seed in range(20):
         search.forget()
         graph = shuffled(rings(3), seed)
-        if not list(parts.find_parts(graph)):
+        if not list(components.find_parts(graph)):
             assert search.refused
             optimal(graph)
             return
@@ -562,12 +546,12 @@ class Unsure:
     """Makes `cutting` end with a basis that proves nothing."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(cutting._Loose, "basis", lambda _: ([], [], []))
+        monkeypatch.setattr(cutting_planes._Loose, "basis", lambda _: ([], [], []))
 
 
 def test_lazy_cuts_end_unproven_then_proposals_afresh(monkeypatch: pytest.MonkeyPatch) -> None:
     Unsure(monkeypatch)
-    afresh = Spy(monkeypatch, cutting, "_exact")
+    afresh = Spy(monkeypatch, cutting_planes, "_exact")
     assert optimal(star(80, *[10] * 8), ALLREDUCE).algbw == 10
     assert afresh.given >= 1
 
@@ -586,7 +570,7 @@ def test_no_joint_optimum_can_be_proven_then_the_same_trees(
     """Proven by its own bound, and the note says what is missing."""
     Unsure(monkeypatch)
     Liar(monkeypatch, 10**6)
-    monkeypatch.setattr(cutting, "SIMPLEX_ROWS", 0)
+    monkeypatch.setattr(cutting_planes, "SIMPLEX_ROWS", 0)
     failed = Spy(monkeypatch, allreduce, "joint")
     graph = star(80, *[10] * 8)
     best = solver.optimum(graph, ALLREDUCE)
@@ -696,7 +680,7 @@ def test_many_joint_trees_then_fewer_that_do(monkeypatch: pytest.MonkeyPatch) ->
 def test_few_joint_trees_are_not_whole_at_first_then_another_vertex_or_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    whole = Spy(monkeypatch, joint_fixed, "_whole")
+    whole = Spy(monkeypatch, joint_trees, "_whole")
     for seed in range(300):
         graph = random_graph(seed)
         plan = allreduce.plan(graph)
@@ -740,7 +724,7 @@ def test_a_large_fabric_that_is_not_regular_takes_the_general_way(
 def test_trimming_fails_at_the_least_time_then_a_little_more_does(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    trimmed = Spy(monkeypatch, fixed, "_trimmed")
+    trimmed = Spy(monkeypatch, fixed_trees, "_trimmed")
     for seed in range(600):
         graph = random_graph(seed, "asymmetric")
         for trees in (1, 2):
@@ -889,7 +873,7 @@ def test_loads_beyond_64_bits_are_counted_in_python() -> None:
 
 
 def test_torus_levels_do_where_symmetry_moves_ranks_freely(monkeypatch: pytest.MonkeyPatch) -> None:
-    levels = Spy(monkeypatch, symmetry, "pack_by_hops")
+    levels = Spy(monkeypatch, forests, "pack_by_hops")
     graph = topology_graph("torus-3d", x=4, y=4, z=4)
     forest = solver.solve_compact(graph, ALLGATHER)
     assert levels.given == 1

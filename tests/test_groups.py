@@ -17,12 +17,12 @@ from forestcoll.errors import ForestError, InfeasibleError, UnsupportedError
 from forestcoll.forest import Symmetry
 from forestcoll.graph import CapacityGraph
 from forestcoll.program import Collective
-from forestcoll.solver import groups as shared
-from forestcoll.solver.groups import split
-from forestcoll.solver.groups_bound import GroupsBound, phases
-from forestcoll.solver.groups_proof import check_groups_bound
-from forestcoll.solver.groups_trees import Together, fits, together
-from forestcoll.solver.groups_view import view
+from forestcoll.solver.flows import groups as shared
+from forestcoll.solver.flows.dual import check_groups_bound
+from forestcoll.solver.flows.group import GroupsBound, phases
+from forestcoll.solver.flows.group_forests import Together, fits, together
+from forestcoll.solver.flows.groups import split
+from forestcoll.solver.flows.views import view
 
 ALL = tuple(Collective)
 Groups = list[list[int]]

@@ -270,7 +270,7 @@ def test_a_forest_is_made_without_what_only_plans_and_readers_need(
     unwanted = (
         "{'pydantic', 'networkx', 'ortools', 'rich', 'forestcoll.lower', 'forestcoll.verify', "
         "'forestcoll.plans.msccl', 'forestcoll.plans.mscclpp', 'forestcoll.plans.lint', "
-        "'forestcoll.execute', 'forestcoll.solver.groups'}"
+        "'forestcoll.execute', 'forestcoll.solver.flows.groups'}"
     )
     command = ["synthesize", "-t", "dgx-a100", "-c", "allgather", "--format", "forest", "--json"]
     command += more

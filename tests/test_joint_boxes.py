@@ -19,12 +19,12 @@ from forestcoll.graph import CapacityGraph
 from forestcoll.kernel import _kernel
 from forestcoll.program import Collective
 from forestcoll.solver.allreduce import fixed, plan
-from forestcoll.solver.bounds import allreduce_bound
-from forestcoll.solver.boxes import find_boxes
-from forestcoll.solver.height import least_height
-from forestcoll.solver.joint import joint
-from forestcoll.solver.joint_boxes import _Machine, _round_parts, joint_of_boxes
-from forestcoll.solver.rehanging import rehang_mirrored
+from forestcoll.solver.flows.joint import joint
+from forestcoll.solver.flows.joint_boxes import _Machine, _round_parts, joint_of_boxes
+from forestcoll.solver.partitions import allreduce_bound
+from forestcoll.solver.shallow.boxes import find_boxes
+from forestcoll.solver.shallow.height import least_height
+from forestcoll.solver.shallow.rehanging import rehang_mirrored
 
 
 def both_ways(graph: CapacityGraph, trees: Sequence[Tree]) -> Counter[tuple[int, int]]:

@@ -17,8 +17,8 @@ from random_graphs import random_graph
 
 from forestcoll.graph import CapacityGraph, is_balanced
 from forestcoll.kernel import _kernel
-from forestcoll.solver.automorphisms import free_group
 from forestcoll.solver.task import Task, analyse
+from forestcoll.symmetry.automorphisms import free_group
 
 Packed = tuple[int, list[tuple[int, int, list[int]]]]
 Flat = tuple[int, tuple[int, ...], tuple[int, ...], list[int]]

@@ -24,7 +24,7 @@ from forestcoll.latency import Latencies, latency
 from forestcoll.program import Collective
 from forestcoll.report import groups as groups_report
 from forestcoll.report import synthesis as report
-from forestcoll.solver.symmetry import solve_compact
+from forestcoll.solver.compact.forests import solve_compact
 
 
 def written_out(forest: Forest, links: Latencies, hop: Fraction) -> Fraction:

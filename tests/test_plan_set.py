@@ -24,7 +24,7 @@ from forestcoll.forest import check as check_forest
 from forestcoll.graph import CapacityGraph
 from forestcoll.program import Collective
 from forestcoll.solver import optimum, solve
-from forestcoll.solver.lowest import lowest
+from forestcoll.solver.shallow.lowest import lowest
 
 K, G = 1 << 10, 1 << 30
 

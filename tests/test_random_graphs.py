@@ -36,8 +36,8 @@ from forestcoll.forest import Bound, Forest
 from forestcoll.graph import CapacityGraph, is_balanced
 from forestcoll.program import Collective
 from forestcoll.solver import Optimum, multicast, optimum, solve
-from forestcoll.solver.balance import balance, check_dual
-from forestcoll.solver.bounds import check_parts
+from forestcoll.solver.flows.balance import balance, check_dual
+from forestcoll.solver.partitions import check_parts
 
 SEEDS = 500
 BLOCK = 25

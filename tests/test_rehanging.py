@@ -27,13 +27,14 @@ from forestcoll.graph import CapacityGraph
 from forestcoll.kernel import _kernel
 from forestcoll.program import Collective
 from forestcoll.report import words
-from forestcoll.solver import multicast, rehanging
-from forestcoll.solver.boxes import find_boxes
+from forestcoll.solver import multicast
 from forestcoll.solver.front import Front
-from forestcoll.solver.height import forest_bound, least_height, least_with_copies
-from forestcoll.solver.inside import Interior
-from forestcoll.solver.rehanging import Wanted, pack_irregular, rehang, suits
-from forestcoll.solver.synthesis import SLACK
+from forestcoll.solver.shallow import rehanging
+from forestcoll.solver.shallow.boxes import find_boxes
+from forestcoll.solver.shallow.height import forest_bound, least_height, least_with_copies
+from forestcoll.solver.shallow.inside import Interior
+from forestcoll.solver.shallow.rehanging import Wanted, pack_irregular, rehang, suits
+from forestcoll.solver.solve import SLACK
 from forestcoll.solver.task import analyse
 from forestcoll.topology import dumps_topology
 
@@ -85,7 +86,7 @@ def test_solve_takes_them_and_proves_them(family: str, monkeypatch: pytest.Monke
 
     graph = small(family)
     best = solver.optimum(graph, Collective.ALLGATHER).algbw
-    monkeypatch.setattr("forestcoll.solver.phase.pack", refuse)
+    monkeypatch.setattr("forestcoll.solver.phase_packing.pack", refuse)
     for collective in (Collective.ALLGATHER, Collective.REDUCE_SCATTER):
         forest = solver.solve(graph, collective)
         assert certificate.check(forest)[0] == best
@@ -149,7 +150,7 @@ def test_nvswitches_that_copy_keep_nobody_from_low_trees(
     def refuse(*args: object) -> None:
         raise AssertionError("packed by the general packers")
 
-    monkeypatch.setattr("forestcoll.solver.phase.pack", refuse)
+    monkeypatch.setattr("forestcoll.solver.phase_packing.pack", refuse)
     monkeypatch.setattr("forestcoll.solver.multicast.pack", refuse)
     graph = copying(small("rails"), "*/nvswitch")
     forest = solver.solve(graph, collective)
@@ -164,8 +165,8 @@ def test_regular_fabrics_keep_their_quick_way(monkeypatch: pytest.MonkeyPatch) -
     def refuse(*args: object) -> None:
         raise AssertionError("searched")
 
-    monkeypatch.setattr("forestcoll.solver.phase.pack_irregular", refuse)
-    monkeypatch.setattr("forestcoll.solver.phase.BOTH_WAYS", 64)
+    monkeypatch.setattr("forestcoll.solver.phase_packing.pack_irregular", refuse)
+    monkeypatch.setattr("forestcoll.solver.phase_packing.BOTH_WAYS", 64)
     settings = {"leaves": "4", "hosts": "4", "spines": "4", "oversubscription": "2"}
     tree = CapacityGraph.from_topology(catalog.load("fat-tree", settings))
     for graph in (dgx_a100(9), tree):

@@ -19,7 +19,7 @@ from forestcoll.forest import Forest, Tree
 from forestcoll.graph import CapacityGraph
 from forestcoll.program import Collective
 from forestcoll.solver import optimum, solve
-from forestcoll.solver.fixed import fixed_capacities
+from forestcoll.solver.fixed_trees import fixed_capacities
 from forestcoll.solver.packing import check_loads
 from forestcoll.solver.task import analyse
 

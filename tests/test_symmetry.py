@@ -31,12 +31,17 @@ from forestcoll.kernel import _kernel
 from forestcoll.lower import lower
 from forestcoll.program import Collective
 from forestcoll.solver import COMPACT_FROM, solve, solve_compact
-from forestcoll.solver.folded import Pool, chosen, use_of
-from forestcoll.solver.parts import digit_rotations, find_parts, inner_generators, translations
-from forestcoll.solver.rotated import pack_parts
-from forestcoll.solver.structures import alike_ranks, structures
-from forestcoll.solver.symmetry import pack_compact
-from forestcoll.symmetry import symmetry_group
+from forestcoll.solver.compact.folding import Pool, chosen, use_of
+from forestcoll.solver.compact.forests import pack_compact
+from forestcoll.solver.compact.rotation import pack_parts
+from forestcoll.symmetry.components import (
+    digit_rotations,
+    find_parts,
+    inner_generators,
+    translations,
+)
+from forestcoll.symmetry.group import symmetry_group
+from forestcoll.symmetry.structures import alike_ranks, structures
 from forestcoll.targets import MSCCL
 from tests.graphs import build, dgx_a100
 

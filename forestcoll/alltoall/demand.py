@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from forestcoll.errors import InfeasibleError, TopologyError
 from forestcoll.graph import CapacityGraph, Relays, select_ranks
-from forestcoll.symmetry import Image
+from forestcoll.symmetry.group import Image
 from forestcoll.topology import Topology
 
 if TYPE_CHECKING:

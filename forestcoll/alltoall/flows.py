@@ -2,7 +2,7 @@
 
 Maximise theta over flows f_s >= 0, one commodity a source (a flow from s splits into paths that
 give every pair its part): inflow minus outflow at v is theta * d(s, v), and on a link all flows
-together stay within its capacity. Folded (`fold`), and solved exactly (`solver.exact_lp`). The dual
+together stay within its capacity. Folded (`fold`), and solved exactly (`exact_lp`). The dual
 of the capacity rows are the lengths of `lengths`.
 """
 

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 
 from forestcoll.alltoall.demand import Demand
 from forestcoll.graph import CapacityGraph
-from forestcoll.solver.automorphisms import symmetries
-from forestcoll.solver.structures import structures
-from forestcoll.symmetry import Image, kinds, link_images
+from forestcoll.symmetry.automorphisms import symmetries
+from forestcoll.symmetry.group import Image, kinds, link_images
+from forestcoll.symmetry.structures import structures
 
 if TYPE_CHECKING:
     import numpy as np

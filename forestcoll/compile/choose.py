@@ -149,7 +149,7 @@ class Chooser:
         `targets`: whose figures the rows have.
         """
         from forestcoll.latency import latency
-        from forestcoll.solver.height import forest_bound
+        from forestcoll.solver.shallow.height import forest_bound
 
         targets = tuple(targets)
         points = self.front.points()

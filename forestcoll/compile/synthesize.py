@@ -68,7 +68,7 @@ class Synthesis:
     @property
     def least_height(self) -> int | None:
         """Hops that no forest with as many trees, as fast, goes below; None: too large to tell."""
-        from forestcoll.solver.height import forest_bound
+        from forestcoll.solver.shallow.height import forest_bound
 
         return forest_bound(self.forest)
 

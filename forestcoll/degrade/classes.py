@@ -1,7 +1,7 @@
 """Classes of failures that a symmetry of the fabric maps onto each other.
 
 What is optimal after one failure of a class is as fast after every other, so one member is solved
-for all. The symmetries come from `solver.automorphisms`, each checked link by link; a failure that
+for all. The symmetries come from `symmetry.automorphisms`, each checked link by link; a failure that
 no symmetry moves is a class of its own, so a fabric without any is only slower.
 """
 
@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from forestcoll.degrade.failures import Failure
 from forestcoll.graph import CapacityGraph
-from forestcoll.solver.automorphisms import symmetries
-from forestcoll.solver.orbits import Union
+from forestcoll.symmetry.automorphisms import symmetries
+from forestcoll.symmetry.orbits import Union
 
 
 def classes(

@@ -32,7 +32,7 @@ from forestcoll.input_limits import (
     TREE_EDGES,
     TREES,
 )
-from forestcoll.symmetry import Image, SymmetryGroup, symmetry_group
+from forestcoll.symmetry.group import Image, SymmetryGroup, symmetry_group
 from forestcoll.topology.numbers import add, common_denominator
 
 M = TypeVar("M", bound=BaseModel)

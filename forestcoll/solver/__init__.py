@@ -1,8 +1,8 @@
 """Optimum, switch removal, tree packing: a CapacityGraph in, a proven Forest out."""
 
+from forestcoll.solver.compact.forests import COMPACT_FROM, solve_compact
 from forestcoll.solver.optimum import fixed_algbw, optimum
-from forestcoll.solver.symmetry import COMPACT_FROM, solve_compact
-from forestcoll.solver.synthesis import Progress, solve
+from forestcoll.solver.solve import Progress, solve
 from forestcoll.solver.task import Optimum
 
 __all__ = [

@@ -14,7 +14,7 @@ from fractions import Fraction
 from forestcoll.errors import InfeasibleError, UnsupportedError
 from forestcoll.graph import CapacityGraph
 from forestcoll.kernel import _kernel
-from forestcoll.solver.structures import alike_ranks
+from forestcoll.symmetry.structures import alike_ranks
 
 Cut = frozenset[int]
 

@@ -25,8 +25,8 @@ from functools import cached_property
 from forestcoll.graph import CapacityGraph, is_symmetric, require_size
 from forestcoll.kernel import _kernel
 from forestcoll.program import Collective
-from forestcoll.solver.dual import link_worth
-from forestcoll.solver.fixed import fixed_capacities
+from forestcoll.solver.fixed_trees import fixed_capacities
+from forestcoll.solver.flows.joint_dual import link_worth
 from forestcoll.solver.optimum import check_root, fixed_algbw, optimum
 from forestcoll.solver.rates import Rates, by_capacity
 from forestcoll.solver.task import Optimum, Task, analyse

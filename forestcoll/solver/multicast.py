@@ -24,14 +24,14 @@ from forestcoll.forest import Bound, Forest, Path, Tree, check
 from forestcoll.graph import CapacityGraph, require_size
 from forestcoll.program import Collective
 from forestcoll.solver.allreduce import plan
-from forestcoll.solver.groups_bound import Group
-from forestcoll.solver.groups_model import Model
-from forestcoll.solver.groups_orbits import found as symmetries_found
-from forestcoll.solver.groups_trees import packed
-from forestcoll.solver.groups_view import Flow, spanning
-from forestcoll.solver.height import forest_bound
+from forestcoll.solver.flows.group import Group
+from forestcoll.solver.flows.group_forests import packed
+from forestcoll.solver.flows.group_orbits import found as symmetries_found
+from forestcoll.solver.flows.model import Model
+from forestcoll.solver.flows.views import Flow, spanning
 from forestcoll.solver.optimum import check_root
 from forestcoll.solver.packing import pack
+from forestcoll.solver.shallow.height import forest_bound
 from forestcoll.solver.task import Optimum, Task, analyse
 
 RANKS = 256

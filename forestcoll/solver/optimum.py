@@ -8,9 +8,9 @@ from forestcoll.errors import UnsupportedError
 from forestcoll.graph import CapacityGraph
 from forestcoll.program import Collective
 from forestcoll.solver.allreduce import fixed, plan, same_fixed
+from forestcoll.solver.compact.forests import regular_allreduce
 from forestcoll.solver.cut import ALIKE_FROM
-from forestcoll.solver.fixed import fixed_capacities
-from forestcoll.solver.symmetry import regular_allreduce
+from forestcoll.solver.fixed_trees import fixed_capacities
 from forestcoll.solver.task import Optimum, analyse
 
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from forestcoll.forest import Path, Tree, scan
 from forestcoll.graph import CapacityGraph
 from forestcoll.kernel import _kernel
-from forestcoll.solver.automorphisms import free_group
 from forestcoll.solver.preference import preferred
-from forestcoll.symmetry import Image
+from forestcoll.symmetry.automorphisms import free_group
+from forestcoll.symmetry.group import Image
 
 EXACT_TOO = 64
 """Ranks up to which exact packing is tried as well where packing by boxes has succeeded."""

@@ -10,8 +10,8 @@ from functools import lru_cache
 from forestcoll.forest import Bound
 from forestcoll.graph import CapacityGraph, is_balanced, require_size
 from forestcoll.kernel import _kernel
-from forestcoll.solver.balance import balance
 from forestcoll.solver.cut import least_cut
+from forestcoll.solver.flows.balance import balance
 
 
 @dataclass(frozen=True, slots=True)

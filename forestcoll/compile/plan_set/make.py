@@ -207,7 +207,7 @@ class _Maker:
         """The lowest trees, some a root, the optimum, all rounded too; checked, none twice."""
         from forestcoll import certificate
         from forestcoll.compile.wishes import different_trees
-        from forestcoll.solver.lowest import lowest
+        from forestcoll.solver.shallow.lowest import lowest
 
         with self.clock.stage("solve"):
             problem = chooser.problem

@@ -33,8 +33,8 @@ from forestcoll.errors import ForestError
 from forestcoll.forest import Phase
 from forestcoll.graph import CapacityGraph
 from forestcoll.program import Collective
-from forestcoll.solver.groups_bound import Group, GroupsBound, Key, WeighedCut, phases
-from forestcoll.solver.groups_orbits import Orbits, orbits
+from forestcoll.solver.flows.group import Group, GroupsBound, Key, WeighedCut, phases
+from forestcoll.solver.flows.group_orbits import Orbits, orbits
 
 
 def check_groups_bound(

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from forestcoll.graph import CapacityGraph
-from forestcoll.solver.parts import Parts, find_parts, inner_generators, translations
-from forestcoll.symmetry import SymmetryGroup
+from forestcoll.symmetry.components import Parts, find_parts, inner_generators, translations
+from forestcoll.symmetry.group import SymmetryGroup
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,11 @@ from forestcoll.forest import Symmetry
 from forestcoll.graph import CAPACITY_LIMIT, CapacityGraph
 from forestcoll.kernel import _kernel
 from forestcoll.program import Collective
-from forestcoll.solver import cutting, exact_lp, groups_view
-from forestcoll.solver.balance import fill
-from forestcoll.solver.groups_bound import Group, GroupsBound, Key, WeighedCut, phases
-from forestcoll.solver.groups_orbits import orbits
-from forestcoll.solver.groups_view import Flow, scaled
+from forestcoll.solver.flows import cutting_planes, exact_lp, views
+from forestcoll.solver.flows.balance import fill
+from forestcoll.solver.flows.group import Group, GroupsBound, Key, WeighedCut, phases
+from forestcoll.solver.flows.group_orbits import orbits
+from forestcoll.solver.flows.views import Flow, scaled
 
 MISSED = 23
 """Rough searches leave out cuts that miss less than 1 / 2^MISSED of all data."""
@@ -59,7 +59,7 @@ class Model:
             for g, phase in self.keys
         ]
         if spanning:
-            self.graphs = [groups_view.spanning(graph) for graph in self.graphs]
+            self.graphs = [views.spanning(graph) for graph in self.graphs]
         self.orbits = orbits(machine, groups, collective, symmetries)
         self.program = exact_lp.Program([None], [1])
         self.flow = self._flow_variables()  # per flow and link
@@ -163,7 +163,9 @@ class Model:
         """The exact optimum and its dual."""
         if not self.pool:
             self.pool = self.rows(self._start())
-        return cutting.solve(self.program, self.pool, self.separate, max(self.machine.capacity))
+        return cutting_planes.solve(
+            self.program, self.pool, self.separate, max(self.machine.capacity)
+        )
 
     def _start(self) -> Iterable[Cut]:
         """Cuts around each rank and each box, from both sides."""
@@ -199,7 +201,7 @@ class Model:
                 out.append(dict(row))
         return out
 
-    def separate(self, values: cutting.Values, rough: bool) -> list[dict[int, int]]:
+    def separate(self, values: cutting_planes.Values, rough: bool) -> list[dict[int, int]]:
         """Rows of cuts that the values violate, at most one for each of `sinks`."""
         units, _ = self._whole(values)
         cuts = []
@@ -224,7 +226,7 @@ class Model:
                     cuts.append((f, side))
         return self.rows(cuts)
 
-    def _whole(self, values: cutting.Values) -> tuple[list[int], int]:
+    def _whole(self, values: cutting_planes.Values) -> tuple[list[int], int]:
         """(the values in units / common, common)."""
         common = math.lcm(*(value.denominator for value in values))
         return [int(value * common) for value in values], common

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from forestcoll.forest import Tree
 from forestcoll.graph import CapacityGraph
 from forestcoll.kernel import _kernel
-from forestcoll.symmetry import SymmetryGroup
+from forestcoll.symmetry.group import SymmetryGroup
 
 UNITS = 8_000_000
 """Tree edges of all representatives together, at most."""

@@ -14,10 +14,10 @@ from fractions import Fraction
 
 from forestcoll.forest import Path, Tree
 from forestcoll.graph import CapacityGraph
-from forestcoll.solver.boxes import Boxes, find_boxes
-from forestcoll.solver.hanging import Hung, hang
-from forestcoll.solver.height import least_height
-from forestcoll.solver.inside import Interior, Spread
+from forestcoll.solver.shallow.boxes import Boxes, find_boxes
+from forestcoll.solver.shallow.hanging import Hung, hang
+from forestcoll.solver.shallow.height import least_height
+from forestcoll.solver.shallow.inside import Interior, Spread
 from forestcoll.solver.task import Task
 
 MOST_EDGES = 4_000_000

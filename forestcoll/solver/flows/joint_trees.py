@@ -19,9 +19,9 @@ from fractions import Fraction
 
 from forestcoll.errors import UnsupportedError
 from forestcoll.graph import CapacityGraph
-from forestcoll.solver import exact_lp
-from forestcoll.solver.automorphisms import symmetries
-from forestcoll.solver.joint import Carried, Joint, Model, raised
+from forestcoll.solver.flows import exact_lp
+from forestcoll.solver.flows.joint import Carried, Joint, Model, raised
+from forestcoll.symmetry.automorphisms import symmetries
 
 STEPS = 60
 """Values of U that are tried at most until enough trees fit, and then until all are whole."""

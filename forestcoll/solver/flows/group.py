@@ -38,7 +38,7 @@ class WeighedCut:
 class GroupsBound:
     """Why no common algbw is above `algbw` (GB/s); potentials are (group, phase, node, p).
 
-    `solver.groups_proof` says what cuts, potentials and symmetries prove. The image of a symmetry
+    `solver.flows.dual` says what cuts, potentials and symmetries prove. The image of a symmetry
     counts the groups as nodes behind those of the machine.
     """
 

@@ -2,8 +2,8 @@
 
 If a group of symmetries moves ranks freely, a forest may be made of the images of a few trees. Then
 every link of an orbit carries the same, and the packing of a fabric with thousands of GPUs becomes
-a problem of a few orbits. Two schemes find such trees: `hops` for graphs without switches (tori,
-cubes, meshes), `rotated` for equal parts around switches (boxes, pods). Both give exactly what is
+a problem of a few orbits. Two schemes find such trees: `levels` for graphs without switches (tori,
+cubes, meshes), `rotation` for equal parts around switches (boxes, pods). Both give exactly what is
 asked or nothing; then the general solver takes over with the whole forest.
 """
 
@@ -18,13 +18,13 @@ from typing import Literal
 from forestcoll.forest import Bound, Forest, Tree, check, in_order
 from forestcoll.graph import CapacityGraph, is_symmetric
 from forestcoll.program import Collective
-from forestcoll.solver.bounds import check_parts
-from forestcoll.solver.fixed import whole
-from forestcoll.solver.hops import pack_by_hops
-from forestcoll.solver.rotated import pack_parts
-from forestcoll.solver.structures import structures
+from forestcoll.solver.compact.levels import pack_by_hops
+from forestcoll.solver.compact.rotation import pack_parts
+from forestcoll.solver.fixed_trees import whole
+from forestcoll.solver.partitions import check_parts
 from forestcoll.solver.task import Optimum, analyse
-from forestcoll.symmetry import SymmetryGroup
+from forestcoll.symmetry.group import SymmetryGroup
+from forestcoll.symmetry.structures import structures
 
 COMPACT_FROM = 2_048
 """Above that many ranks, compact forests are made where that is possible and nothing else asked."""

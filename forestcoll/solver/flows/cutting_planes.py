@@ -13,7 +13,7 @@ from fractions import Fraction
 from typing import Any
 
 from forestcoll.errors import UnsupportedError
-from forestcoll.solver import exact_lp
+from forestcoll.solver.flows import exact_lp
 
 Values = Sequence[Fraction]
 Separate = Callable[[Values, bool], list[dict[int, int]]]

@@ -13,14 +13,14 @@ from forestcoll.errors import ForestError, UnsupportedError
 from forestcoll.forest import Forest, Tree, check
 from forestcoll.graph import CapacityGraph, Relays, require_size
 from forestcoll.program import Collective
-from forestcoll.solver.bounds import allreduce_bound
-from forestcoll.solver.fixed import fixed_capacities
-from forestcoll.solver.groups import Split, split
-from forestcoll.solver.groups_bound import Group, GroupsBound, phases
-from forestcoll.solver.groups_view import Flow, view
+from forestcoll.solver.fixed_trees import fixed_capacities
+from forestcoll.solver.flows.group import Group, GroupsBound, phases
+from forestcoll.solver.flows.groups import Split, split
+from forestcoll.solver.flows.views import Flow, view
 from forestcoll.solver.optimum import optimum
 from forestcoll.solver.packing import check_loads
-from forestcoll.solver.phase import pack_part
+from forestcoll.solver.partitions import allreduce_bound
+from forestcoll.solver.phase_packing import pack_part
 from forestcoll.solver.task import Task, analyse
 
 TRIED = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)

@@ -14,11 +14,11 @@ import random
 from collections import defaultdict
 from functools import lru_cache
 
+from forestcoll.bound import Symmetry
 from forestcoll.errors import ForestError
-from forestcoll.forest import Symmetry
 from forestcoll.graph import CapacityGraph
-from forestcoll.solver.orbits import Union, is_symmetry
-from forestcoll.symmetry import SymmetryGroup, symmetry_group
+from forestcoll.symmetry.group import SymmetryGroup, symmetry_group
+from forestcoll.symmetry.orbits import Union, is_symmetry
 
 WORK = 8_000_000
 """Links that the search may look at in all, about: some seconds at most, whatever the graph."""

@@ -9,7 +9,7 @@ be right is what each orbit of links carries in all, so it does not matter which
 solution is used in.
 
 Where parts have a symmetry of their own, one root an orbit will do, as long as there are trees for
-it that, moved by the whole group, fill the links as evenly (`folded`); else all ranks of a part are
+it that, moved by the whole group, fill the links as evenly (`folding`); else all ranks of a part are
 representatives.
 """
 
@@ -24,10 +24,10 @@ from typing import TypeVar
 from forestcoll.forest import Path, Tree
 from forestcoll.graph import CapacityGraph, is_balanced
 from forestcoll.kernel import _kernel
-from forestcoll.solver.folded import Pool, Use, chosen, use_of
+from forestcoll.solver.compact.folding import Pool, Use, chosen, use_of
 from forestcoll.solver.packing import pack
-from forestcoll.solver.parts import Parts
-from forestcoll.symmetry import Image, SymmetryGroup, symmetry_group
+from forestcoll.symmetry.components import Parts
+from forestcoll.symmetry.group import Image, SymmetryGroup, symmetry_group
 
 EDGES = 6_000_000
 """Tree edges of all representatives together, at most."""

@@ -6,13 +6,13 @@ from fractions import Fraction
 
 from forestcoll.forest import Tree, all_images, scan
 from forestcoll.graph import CapacityGraph
-from forestcoll.solver.joint import Joint
+from forestcoll.solver.compact.forests import pack_compact
+from forestcoll.solver.flows.joint import Joint
 from forestcoll.solver.packing import pack, pack_quickly
 from forestcoll.solver.preference import preferred
-from forestcoll.solver.rehanging import Wanted, pack_irregular, suits
-from forestcoll.solver.structures import structures
-from forestcoll.solver.symmetry import pack_compact
+from forestcoll.solver.shallow.rehanging import Wanted, pack_irregular, suits
 from forestcoll.solver.task import Task
+from forestcoll.symmetry.structures import structures
 
 LITTLE = 1
 """Heights above the lower bound that are worth a search where links are dealt out beforehand, and

@@ -9,8 +9,8 @@ is a sub-capacity of its own; together they fit the links:
         sum over g of c(g, e) <= b(e)
 
 An allreduce has two such flows a group, one of broadcast and one of reduce trees, and the parts of
-the ranks are variables as well. Cuts are found by max-flow as they are missed (`cutting`); the dual
-proves the optimum (`groups_proof`). By Edmonds' theorem trees that take c exist.
+the ranks are variables as well. Cuts are found by max-flow as they are missed (`cutting_planes`); the dual
+proves the optimum (`dual`). By Edmonds' theorem trees that take c exist.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from fractions import Fraction
 from forestcoll.errors import InfeasibleError, UnsupportedError
 from forestcoll.graph import CapacityGraph
 from forestcoll.program import Collective
-from forestcoll.solver.groups_bound import Group, GroupsBound, phases
-from forestcoll.solver.groups_equal import equal_parts
-from forestcoll.solver.groups_model import Model
-from forestcoll.solver.groups_orbits import found
-from forestcoll.solver.groups_proof import check_groups_bound
-from forestcoll.solver.groups_view import Flow
+from forestcoll.solver.flows.dual import check_groups_bound
+from forestcoll.solver.flows.equal_split import equal_parts
+from forestcoll.solver.flows.group import Group, GroupsBound, phases
+from forestcoll.solver.flows.group_orbits import found
+from forestcoll.solver.flows.model import Model
+from forestcoll.solver.flows.views import Flow
 
 LINKS = 40_000
 """Links of all groups' flows up to which the optimum is exact."""

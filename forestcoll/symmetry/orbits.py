@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from forestcoll.bound import Symmetry
 from forestcoll.errors import ForestError
-from forestcoll.forest import Symmetry
 from forestcoll.graph import CapacityGraph
 
 HALVES = (0, 1)

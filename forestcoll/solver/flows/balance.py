@@ -24,9 +24,9 @@ from forestcoll.errors import ForestError
 from forestcoll.forest import Bound
 from forestcoll.graph import CapacityGraph, is_balanced
 from forestcoll.program import Collective
-from forestcoll.solver import exact_lp
 from forestcoll.solver.cut import Cut, least_cut
-from forestcoll.solver.dual import check_joint
+from forestcoll.solver.flows import exact_lp
+from forestcoll.solver.flows.joint_dual import check_joint
 from forestcoll.solver.flows.max_flow import Links, links_of, push, reachable, residual_of
 
 

@@ -12,12 +12,12 @@ from forestcoll.forest import Bound, Forest, Tree, check
 from forestcoll.graph import CapacityGraph
 from forestcoll.program import Collective
 from forestcoll.solver.allreduce import fixed, plan
-from forestcoll.solver.fixed import whole
-from forestcoll.solver.joint import Joint
+from forestcoll.solver.fixed_trees import whole
+from forestcoll.solver.flows.joint import Joint
 from forestcoll.solver.optimum import check_root
 from forestcoll.solver.packing import check_loads
-from forestcoll.solver.phase import pack_both, pack_part, pack_phase
-from forestcoll.solver.rehanging import suits
+from forestcoll.solver.phase_packing import pack_both, pack_part, pack_phase
+from forestcoll.solver.shallow.rehanging import suits
 from forestcoll.solver.task import Task, analyse
 
 BOTH_WAYS = 256

@@ -10,7 +10,7 @@ from fractions import Fraction
 from forestcoll.errors import UnsupportedError
 from forestcoll.forest import Phase
 from forestcoll.graph import CapacityGraph, Relays
-from forestcoll.solver.groups_bound import Group
+from forestcoll.solver.flows.group import Group
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from forestcoll.errors import ForestError
 from forestcoll.graph import CapacityGraph
 from forestcoll.kernel import _kernel
-from forestcoll.symmetry import Image, SymmetryGroup, kinds, symmetry_group
+from forestcoll.symmetry.group import Image, SymmetryGroup, kinds, symmetry_group
 
 CLASSES_TRIED = 8
 """Sets of switches that are tried as the outside, beside the obvious ones."""

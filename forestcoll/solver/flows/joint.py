@@ -23,11 +23,11 @@ from forestcoll.errors import UnsupportedError
 from forestcoll.forest import Bound, Phase, Symmetry, Tree
 from forestcoll.graph import CAPACITY_LIMIT, CapacityGraph, require_size
 from forestcoll.kernel import _kernel
-from forestcoll.solver import cutting, exact_lp
-from forestcoll.solver.automorphisms import symmetries
-from forestcoll.solver.balance import fill
-from forestcoll.solver.dual import check_joint
-from forestcoll.solver.orbits import HALVES, orbits
+from forestcoll.solver.flows import cutting_planes, exact_lp
+from forestcoll.solver.flows.balance import fill
+from forestcoll.solver.flows.joint_dual import check_joint
+from forestcoll.symmetry.automorphisms import symmetries
+from forestcoll.symmetry.orbits import HALVES, orbits
 
 PHASES: tuple[Phase, Phase] = ("broadcast", "reduce")
 MISSED = 23
@@ -305,7 +305,7 @@ class Model:
                 out.append(row)
         return out
 
-    def separate(self, values: cutting.Values, rough: bool) -> list[dict[int, int]]:
+    def separate(self, values: cutting_planes.Values, rough: bool) -> list[dict[int, int]]:
         """Rows of cuts that the values violate, at most one for each of `sinks`."""
         graph = self.graph
         common = math.lcm(*(value.denominator for value in values))
@@ -341,7 +341,7 @@ class Model:
         if not self.pool:
             self.start()
         scale = max(1, *(u for u in self.program.upper if u is not None))
-        return cutting.solve(self.program, self.pool, self.separate, scale)
+        return cutting_planes.solve(self.program, self.pool, self.separate, scale)
 
 
 def _numbered(representatives: Sequence[int], first: int) -> list[int]:

@@ -18,12 +18,12 @@ from fractions import Fraction
 from forestcoll.errors import UnsupportedError
 from forestcoll.forest import Bound, Tree, scan
 from forestcoll.graph import CapacityGraph
-from forestcoll.solver import exact_lp
-from forestcoll.solver.automorphisms import symmetries
-from forestcoll.solver.boxes import Boxes, find_boxes
-from forestcoll.solver.height import least_height
-from forestcoll.solver.joint import Joint, Model
-from forestcoll.solver.rehanging import MOST_EDGES, rehang_mirrored, suits
+from forestcoll.solver.flows import exact_lp
+from forestcoll.solver.flows.joint import Joint, Model
+from forestcoll.solver.shallow.boxes import Boxes, find_boxes
+from forestcoll.solver.shallow.height import least_height
+from forestcoll.solver.shallow.rehanging import MOST_EDGES, rehang_mirrored, suits
+from forestcoll.symmetry.automorphisms import symmetries
 
 VARIABLES = 6_000
 """Links, flows and boxes, alike ones counted once, up to which the program is solved here."""

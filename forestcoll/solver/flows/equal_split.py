@@ -10,9 +10,9 @@ from fractions import Fraction
 from forestcoll.forest import Phase
 from forestcoll.graph import CapacityGraph
 from forestcoll.program import Collective
-from forestcoll.solver.groups_bound import Group, GroupsBound, WeighedCut, phases
-from forestcoll.solver.groups_proof import check_groups_bound
-from forestcoll.solver.groups_view import Flow, scaled
+from forestcoll.solver.flows.dual import check_groups_bound
+from forestcoll.solver.flows.group import Group, GroupsBound, WeighedCut, phases
+from forestcoll.solver.flows.views import Flow, scaled
 from forestcoll.solver.optimum import optimum
 
 

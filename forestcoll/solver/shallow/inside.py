@@ -15,7 +15,7 @@ from itertools import pairwise
 from forestcoll.forest import Path
 from forestcoll.graph import CapacityGraph, is_balanced
 from forestcoll.kernel import _kernel
-from forestcoll.solver.hanging import search_trees
+from forestcoll.solver.shallow.hanging import search_trees
 
 TWO_HOPS = 2
 

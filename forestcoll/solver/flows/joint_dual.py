@@ -26,7 +26,7 @@ from fractions import Fraction
 from forestcoll.errors import ForestError
 from forestcoll.forest import Bound
 from forestcoll.graph import CapacityGraph
-from forestcoll.solver.orbits import HALVES, Orbits, orbits
+from forestcoll.symmetry.orbits import HALVES, Orbits, orbits
 
 Potentials = Sequence[tuple[int, Fraction]]
 

@@ -16,9 +16,9 @@ from forestcoll.errors import ForestError
 from forestcoll.forest import Phase, Symmetry
 from forestcoll.graph import CapacityGraph
 from forestcoll.program import Collective
-from forestcoll.solver.automorphisms import symmetries
-from forestcoll.solver.groups_bound import Group, Key, phases
-from forestcoll.solver.orbits import Union, is_symmetry
+from forestcoll.solver.flows.group import Group, Key, phases
+from forestcoll.symmetry.automorphisms import symmetries
+from forestcoll.symmetry.orbits import Union, is_symmetry
 
 
 @dataclass(frozen=True, slots=True)

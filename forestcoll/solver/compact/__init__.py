@@ -1,0 +1,1 @@
+"""Compact forests: a few trees and the symmetries whose images of them are all others."""
