@@ -6,7 +6,7 @@ send: Edmonds' theorem and the packing hold as they are, and the switch needs no
 it costs a tree nothing but one copy into the switch, and a tree that has no use for it drops it
 afterwards. Reduce trees are broadcast trees turned round; there the switch adds.
 
-An allreduce has both halves on the same links at once: a linear program (`groups_model`) of which
+An allreduce has both halves on the same links at once: a linear program (`flows.model`) of which
 the one group is all ranks. What beats nothing of this kind need not beat every schedule: the bound
 is the one that allows for copies and sums in whatever way.
 """
