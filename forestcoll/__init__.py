@@ -1,7 +1,6 @@
 """ForestColl: topology in, proven bandwidth-optimal collective schedule out.
 
-The public names below are imported when first used, so that `import forestcoll` is quick.
-"""
+Public names are imported when first used, so that `import forestcoll` is quick."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ ALLOWED: dict[str, set[str]] = {
     "difference": BASE | {"topology"},
     "edit": BASE | {"topology"},
     "graph": BASE | {"topology"},
-    "symmetry": GRAPH,
+    "symmetry": GRAPH | {"bound", "kernel"},
     "bound": BASE | {"program"},
     "link_table": GRAPH,
     "forest": GRAPH | {"bound", "program", "kernel", "link_table", "symmetry"},

@@ -59,11 +59,11 @@ def choose_by_percent(
 
 def prefer_switches(problem: Problem, forest: Forest, best: Optimum) -> tuple[Forest, Optimum]:
     """A forest that copies and adds in the switches where that is faster, lower or smaller."""
+    if not problem.switches_copy:
+        return forest, best
     from forestcoll.solver import multicast
 
-    if not problem.switches_copy or not multicast.may_beat(forest):
-        return forest, best
-    other = find_forest(problem)
+    other = find_forest(problem) if multicast.may_beat(forest) else None
     if other is None or other.bound is None:
         return forest, best
 
