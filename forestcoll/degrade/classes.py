@@ -1,7 +1,7 @@
 """Classes of failures that a symmetry of the fabric maps onto each other.
 
 What is optimal after one failure of a class is as fast after every other, so one member is solved
-for all. The symmetries come from `symmetry.automorphisms`, each checked link by link; a failure that
+for all. Symmetries come from `symmetry.automorphisms`, each checked link by link; a failure that
 no symmetry moves is a class of its own, so a fabric without any is only slower.
 """
 

@@ -9,8 +9,8 @@ be right is what each orbit of links carries in all, so it does not matter which
 solution is used in.
 
 Where parts have a symmetry of their own, one root an orbit will do, as long as there are trees for
-it that, moved by the whole group, fill the links as evenly (`folding`); else all ranks of a part are
-representatives.
+it that, moved by the whole group, fill the links as evenly (`folding`); else all ranks of a part
+are representatives.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ is a sub-capacity of its own; together they fit the links:
         sum over g of c(g, e) <= b(e)
 
 An allreduce has two such flows a group, one of broadcast and one of reduce trees, and the parts of
-the ranks are variables as well. Cuts are found by max-flow as they are missed (`cutting_planes`); the dual
-proves the optimum (`dual`). By Edmonds' theorem trees that take c exist.
+the ranks are variables as well. Cuts are found by max-flow as they are missed (`cutting_planes`);
+the dual proves the optimum (`dual`). By Edmonds' theorem trees that take c exist.
 """
 
 from __future__ import annotations
