@@ -20,7 +20,7 @@ from forestcoll.kernel import _kernel
 from forestcoll.program import Collective
 from forestcoll.solver.allreduce import fixed, plan
 from forestcoll.solver.flows.joint import joint
-from forestcoll.solver.flows.joint_boxes import _Machine, _round_parts, joint_of_boxes
+from forestcoll.solver.joint_boxes import _Machine, _round_parts, joint_of_boxes
 from forestcoll.solver.partitions import allreduce_bound
 from forestcoll.solver.shallow.boxes import find_boxes
 from forestcoll.solver.shallow.height import least_height

@@ -17,7 +17,7 @@ from forestcoll.alltoall.demand import Demand
 from forestcoll.alltoall.fold import Folding, Quotient, fold, quotient
 from forestcoll.alltoall.lengths import bound, distances, whole
 from forestcoll.errors import ForestError
-from forestcoll.solver import exact_lp
+from forestcoll.solver.flows import exact_lp
 
 Flow = dict[int, Fraction]
 """Per link that carries something, how much, in units of capacity."""

@@ -157,10 +157,10 @@ def synthesize(
     """Forests of all groups that reach the same algbw at once, and the plans made from them.
 
     The algbw is the best there is, up to the sizes named in `solver.flows.groups`; where plans of
-    these forests fit no target, the best of some with fewer trees a root. `instances`: "auto" as many
-    as keep the links that a group has busy. Groups run at the same time, so those of a GPU share its
-    multiprocessors. Every forest is checked, all of them together against the machine, every plan
-    is read back and run symbolically.
+    these forests fit no target, the best of some with fewer trees per root. `instances`: "auto" as
+    many as keep the links that a group has busy. Groups run at the same time, so those of a GPU
+    share its multiprocessors. Every forest is checked, all of them together against the machine,
+    every plan is read back and run symbolically.
 
     Raises InfeasibleError, PlanError, UnsupportedError like `synthesize` of one group.
     """

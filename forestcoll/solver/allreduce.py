@@ -13,8 +13,8 @@ from forestcoll.forest import Bound
 from forestcoll.graph import CapacityGraph, is_symmetric
 from forestcoll.solver.fixed_trees import fixed_capacities
 from forestcoll.solver.flows.joint import Joint, joint
-from forestcoll.solver.flows.joint_boxes import joint_of_boxes
 from forestcoll.solver.flows.joint_trees import fixed_joint
+from forestcoll.solver.joint_boxes import joint_of_boxes
 from forestcoll.solver.partitions import allreduce_bound
 from forestcoll.solver.task import Task, analyse
 

@@ -86,5 +86,5 @@ def least_ratio(graph: CapacityGraph) -> tuple[Fraction, frozenset[int]]:
         if violation is None:
             break
         best = frozenset(violation[1])
-        rate = Fraction(graph.leaving(best), graph.held(best))
+        rate = graph.leaving(best) / graph.unit / graph.held(best)
     return rate, best
