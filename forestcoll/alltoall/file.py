@@ -24,7 +24,7 @@ from forestcoll.errors import ForestError, TopologyError
 from forestcoll.forest_file import topology_text
 from forestcoll.graph import CapacityGraph
 from forestcoll.input_limits import LENGTH_STEPS
-from forestcoll.symmetry import Image, symmetry_group
+from forestcoll.symmetry.group import Image, symmetry_group
 
 if TYPE_CHECKING:
     from forestcoll.alltoall.model import AllToAllModel, FlowModel, RoutesModel

@@ -17,8 +17,8 @@ import numpy as np
 
 from forestcoll.alltoall.fold import find_generators
 from forestcoll.errors import ForestError
-from forestcoll.solver.structures import structures
-from forestcoll.symmetry import SymmetryGroup, symmetry_group
+from forestcoll.symmetry.group import SymmetryGroup, symmetry_group
+from forestcoll.symmetry.structures import structures
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -25,7 +25,7 @@ from forestcoll.alltoall.free import free_group
 from forestcoll.alltoall.repair import Load, Repair
 from forestcoll.alltoall.routes import Path, Route, Routes, check, orbit_of
 from forestcoll.errors import UnsupportedError
-from forestcoll.symmetry import SymmetryGroup
+from forestcoll.symmetry.group import SymmetryGroup
 
 MOST_UNITS = 8
 """Units a pair that are tried where none are asked for."""

@@ -22,7 +22,7 @@ from forestcoll.alltoall.demand import Demand
 from forestcoll.alltoall.flows import Optimum
 from forestcoll.errors import ForestError
 from forestcoll.graph import CapacityGraph
-from forestcoll.symmetry import SymmetryGroup
+from forestcoll.symmetry.group import SymmetryGroup
 
 Path = tuple[int, ...]
 """Nodes, from the source to the target."""
