@@ -2,7 +2,8 @@
 
 NCCL's or RCCL's own dump knows links, adapters and rates; hwloc knows PCIe, and NVLink where it was
 built with NVML; the matrices of nvidia-smi and rocm-smi know who is linked to whom. `ibnetdiscover`
-knows the network, not the machine: it is run to say what it would give.
+knows the network: where this machine is one of its hosts, machines like this one are put into all
+hosts that have such ports.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import importlib.util
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -19,10 +21,11 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
 
-from forestcoll import catalog, readers
+from forestcoll import catalog, compose, readers
 from forestcoll.errors import ForestCollError, TopologyError, did_you_mean
 from forestcoll.input_limits import TOPOLOGY_BYTES
-from forestcoll.readers.fabric import Fabric
+from forestcoll.readers.fabric import Fabric, list_some
+from forestcoll.readers.settings import Patterns
 from forestcoll.topology import Adapter, Topology
 
 SECONDS = 120
@@ -71,13 +74,19 @@ class Detection:
 
     steps: list[Step] = field(default_factory=list)
     topology: Topology | None = None
-    source: str = ""  # the tool that it is from
+    source: str = ""  # the tool, or tools, that it is from
+    advice: str = ""  # what is missing of the network, and what to run where
 
 
 def detect(
-    settings: Mapping[str, str], tell: Callable[[str], None] = lambda text: None
+    settings: Mapping[str, str],
+    tell: Callable[[str], None] = lambda text: None,
+    alone: bool = False,
 ) -> Detection:
-    """Runs every tool that is on the path. `settings` go to the reader that knows them."""
+    """Runs every tool that is on the path. `settings` go to the reader that knows them.
+
+    `alone`: this machine, even if the network and its other hosts can be told.
+    """
     known = {name for form in readers.FORMATS for name in readers.settings_of(form)}
     for name in settings:
         if name not in known:
@@ -96,7 +105,59 @@ def detect(
         assert isinstance(step.found, Topology)
         result.topology, result.source = _add_rates(step.found), step.tool
         break
+    if result.topology is not None and result.topology.adapters and not alone:
+        _add_network(result, result.topology)
     return result
+
+
+def _add_network(result: Detection, machine: Topology) -> None:
+    """The cluster out of the machine and the fabric that was seen, or advice on how to get it."""
+    fabric = next((s.found for s in result.steps if isinstance(s.found, Fabric)), None)
+    both = "'forestcoll topology import' takes what --keep FOLDER wrote of this machine and the "
+    if fabric is None:
+        if (ADAPTERS / machine.adapters[0].name).exists():
+            result.advice = (
+                "the InfiniBand network is not known: run 'ibnetdiscover > fabric.out' as root on "
+                f"any node of it; {both}file fabric.out together"
+            )
+        return
+    both += "fabric's file together"
+    name = socket.gethostname()
+    here = next((h for h in fabric.hosts if h.lower() in (name.lower(), _short(name))), None)
+    if here is None:
+        result.advice = (
+            f"ibnetdiscover sees no host called {name}, but {list_some(fabric.hosts)}: {both}, "
+            "with --hosts NAMES for those that are machines like this one"
+        )
+        return
+    alike = _find_alike(fabric, here)
+    try:
+        chosen = fabric.choose_hosts(Patterns("hosts", tuple(alike)))
+        joined = compose.join_fabric(machine, chosen, compose.parse_ports(()))
+    except TopologyError as error:
+        result.advice = f"machine and network do not fit together ({error}): {both}"
+        return
+    notes = [
+        f"{len(alike)} hosts have ports like this one ({here}) and are taken for machines like it "
+        "(--set hosts=NAMES chooses, --alone leaves the network away)"
+    ]
+    others = [host for host in fabric.hosts if host not in alike]
+    if others:
+        notes.append(f"{len(others)} hosts have other ports: {list_some(others)} are left out")
+    result.topology = replace(joined, name="this-cluster", notes=(*joined.notes, *notes))
+    result.source += " and ibnetdiscover"
+
+
+def _find_alike(fabric: Fabric, here: str) -> list[str]:
+    """Hosts that have no other ports than the host `here`, and more than half of its ports."""
+    names = {host: {port.name for port in ports} for host, ports in fabric.ports().items()}
+    own = names[here]
+    return [host for host, some in names.items() if some <= own and 2 * len(some) > len(own)]
+
+
+def _short(name: str) -> str:
+    """A host's name without its domain, in small letters."""
+    return name.split(".")[0].lower()
 
 
 def explain() -> TopologyError:

@@ -21,6 +21,10 @@ mlx5_0\tPIX\tSYS\t X \t
 """
 
 
+COPY = 'while IFS= read -r l || [ -n "$l" ]; do printf "%s\\n" "$l"; done'
+"""What `cat` does, where there is none on the path."""
+
+
 class Box:
     """A folder that is the whole PATH."""
 
@@ -37,8 +41,9 @@ class Box:
         """A program that prints `text` where the shell's `when` holds, and fails elsewhere."""
         file = self.bin / f"{name}.out"
         file.write_text(text)
-        lines = f'while IFS= read -r l || [ -n "$l" ]; do printf \'%s\\n\' "$l"; done < {file}'
-        self.put(name, f"if {when}; then {lines}; else echo wrong words: $* >&2; exit 3; fi")
+        self.put(
+            name, f"if {when}; then {COPY} < {file}; else echo wrong words: $* >&2; exit 3; fi"
+        )
 
 
 @pytest.fixture
@@ -48,6 +53,7 @@ def box(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Box:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(detecting, "ADAPTERS", tmp_path / "infiniband")
     monkeypatch.setattr(detecting, "_has_torch", lambda: False)
+    monkeypatch.setattr("socket.gethostname", lambda: "n2.cluster.example")
     return made
 
 
@@ -92,23 +98,69 @@ def test_nccls_dump_is_the_fullest(box: Box, capsys: pytest.CaptureFixture[str])
     box.put(
         "all_reduce_perf",
         '[ "$*" = "-b 8 -e 8 -n 1 -w 0 -g 2" ] || exit 4\n'
-        f'while IFS= read -r l || [ -n "$l" ]; do printf "%s\\n" "$l"; done < {file} '
-        '> "$NCCL_TOPO_DUMP_FILE"',
+        f'{COPY} < {file} > "$NCCL_TOPO_DUMP_FILE"',
     )
     box.answer("ibnetdiscover", FABRIC)
-    code, _, err = run(capsys, "-o", "this.yaml", "--keep", "dumps")
+    code, _, err = run(capsys, "-o", "this.yaml", "--keep", "dumps", "--alone")
     assert code == 0
+    assert load_topology("this.yaml").gpus == ("gpu0", "gpu1")
     assert "NCCL dump      2 GPUs, 2 links, 2 network ports" in err
     assert "nvidia-smi     fails: exit code 3, wrong words: topo -m" in err
     assert "ibnetdiscover  2 hosts, 1 switches, 4 cables" in err
     assert "note: taken from NCCL dump" in err
-    assert "'forestcoll topology compose' puts machines into its hosts" in err
     assert Path("dumps/nccl.xml").read_text().strip() == DUMP
     assert Path("dumps/ibnetdiscover.out").read_text() == FABRIC
     code, _, err = run(capsys, "-o", "that.yaml", "--keep", "dumps")
     assert code == 1
     assert "dumps/nccl.xml: exists already" in err
     assert not Path("that.yaml").exists()
+
+
+def cluster_box(box: Box, fabric: str = FABRIC) -> None:
+    """A node of two GPUs and two ports, on a fabric."""
+    file = box.bin / "dump"
+    file.write_text(DUMP)
+    box.put("all_reduce_perf", f'{COPY} < {file} > "$NCCL_TOPO_DUMP_FILE"')
+    box.answer("ibnetdiscover", fabric)
+
+
+LOGIN = '[5]\t"H-00c5"[1](c5) \t\t# "login mlx5_9" lid 15 4xHDR\n'
+HALF = '[6]\t"H-00c6"[1](c6) \t\t# "store mlx5_0" lid 16 4xHDR\n'
+
+
+def test_a_node_on_a_fabric_is_a_cluster(box: Box, capsys: pytest.CaptureFixture[str]) -> None:
+    cluster_box(box, FABRIC + LOGIN + HALF)
+    code, out, err = run(capsys, "-o", "all.yaml")
+    assert (code, out) == (0, "all.yaml: this-cluster: 4 GPUs, 3 switches, 76 links\n")
+    assert "note: taken from NCCL dump and ibnetdiscover" in err
+    found = load_topology("all.yaml")
+    assert found.gpus == ("n1/gpu0", "n1/gpu1", "n2/gpu0", "n2/gpu1")
+    assert found.directed()["n1/gpu1", "leaf"] == 25
+    assert "2 hosts have ports like this one (n2) and are taken for machines like it" in err
+    assert "2 hosts have other ports: login, store are left out" in err
+    code, out, err = run(capsys, "--set", "hosts=n2", "-o", "one.yaml")
+    assert (code, out) == (0, "one.yaml: this-cluster: 2 GPUs, 2 switches, 38 links\n")
+
+
+def test_what_to_run_where_the_network_is_not_told(
+    box: Box, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster_box(box)
+    monkeypatch.setattr("socket.gethostname", lambda: "elsewhere")
+    code, out, err = run(capsys, "-o", "a.yaml")
+    assert (code, out.split(": ")[1]) == (0, "this-machine")
+    assert "ibnetdiscover sees no host called elsewhere, but n1, n2" in " ".join(err.split())
+    monkeypatch.setattr("socket.gethostname", lambda: "N2")
+    box.answer("ibnetdiscover", FABRIC.replace("mlx5_1", "rocep1"))
+    code, out, err = run(capsys, "-o", "b.yaml")
+    assert (code, out.split(": ")[1]) == (0, "this-machine")
+    assert "machine and network do not fit together" in err
+    assert "which port of this-machine is that?" in " ".join(err.split())
+    box.put("ibnetdiscover", "echo 'must be root' >&2; exit 1")
+    assert "the InfiniBand network is not known" not in run(capsys, "-o", "c.yaml")[2]
+    Path("infiniband/mlx5_0").mkdir(parents=True)
+    err = " ".join(run(capsys, "-o", "d.yaml")[2].split())
+    assert "the InfiniBand network is not known: run 'ibnetdiscover > fabric.out' as root" in err
 
 
 def test_more_gpus_and_a_matrix_beat_hwloc_without_nvlink(

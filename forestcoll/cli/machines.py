@@ -224,12 +224,19 @@ def diff(
 @click.option(
     "--keep", type=FileType(), metavar="FOLDER", help="Keep what the tools wrote, a file each."
 )
+@click.option(
+    "--alone", is_flag=True, help="This machine, even if ibnetdiscover shows its cluster."
+)
 @output_options
-def detect(pairs: tuple[tuple[str, str], ...], keep: str | None, output: str, force: bool) -> None:
-    """The topology of this machine, from the tools that it has.
+def detect(
+    pairs: tuple[tuple[str, str], ...], keep: str | None, alone: bool, output: str, force: bool
+) -> None:
+    """The topology of this machine and its cluster, from the tools that it has.
 
     Runs, where they are on the path: an NCCL program that dumps the topology (nccl-tests or
-    PyTorch), lstopo, nvidia-smi, rocm-smi, ibnetdiscover. Without any, it says what to run where.
+    PyTorch), lstopo, nvidia-smi, rocm-smi, ibnetdiscover. Where ibnetdiscover (as root) shows this
+    machine as one of its hosts, hosts with the same ports are taken for machines like it, and the
+    cluster is what comes out. Without any tool, it says what to run where.
     """
     from forestcoll import detect as detecting
     from forestcoll.report import table
@@ -237,19 +244,15 @@ def detect(pairs: tuple[tuple[str, str], ...], keep: str | None, output: str, fo
     files = {step: Path(keep) / name for step, name in KEPT.items()} if keep else {}
     writing.prepare([*files.values(), *([Path(output)] if output != "-" else [])], force)
     with show_progress("detecting") as progress:
-        found = detecting.detect(settings_of(pairs), lambda name: progress(name, 0.0))
+        found = detecting.detect(settings_of(pairs), lambda name: progress(name, 0.0), alone)
     draw(table.facts([(step.tool, step.said) for step in found.steps]), err=True)
     kept = {files[s.tool]: s.text for s in found.steps if s.text and s.tool in files}
     if kept:
         writing.write_all(kept, force)
-    fabric = next((s for s in found.steps if s.tool == "ibnetdiscover" and s.found), None)
     _finish(detecting.need(found), "forestcoll topology detect", output, force)
     note(f"taken from {found.source}")
-    if fabric is not None:
-        note(
-            f"ibnetdiscover sees {fabric.said}: keep its output (--keep), and 'forestcoll topology "
-            "compose' puts machines into its hosts"
-        )
+    if found.advice:
+        note(found.advice)
 
 
 @topology.command(
