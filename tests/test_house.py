@@ -30,7 +30,7 @@ ALLOWED: dict[str, set[str]] = {
     "catalog": BASE | {"topology", "readers", "compose"},
     "assemble": BASE | {"topology", "readers", "compose", "catalog"},
     "calibrate": BASE | {"topology"},
-    "detect": BASE | {"topology", "readers", "catalog"},
+    "detect": BASE | {"topology", "readers", "compose", "catalog"},
     "difference": BASE | {"topology"},
     "edit": BASE | {"topology"},
     "graph": BASE | {"topology"},
