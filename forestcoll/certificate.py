@@ -7,7 +7,7 @@ from fractions import Fraction
 from forestcoll.errors import ForestError
 from forestcoll.forest import Bound, Forest
 from forestcoll.forest import check as check_trees
-from forestcoll.solver.flows.balance import check_dual
+from forestcoll.solver.flows.dual import check_dual
 from forestcoll.solver.partitions import check_parts
 
 

@@ -9,7 +9,7 @@ import sys
 import time
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -27,9 +27,11 @@ from forestcoll.lower import lower
 from forestcoll.program import Collective
 from forestcoll.solver import allreduce, fixed_algbw, optimum, solve
 from forestcoll.solver.flows import exact_lp, joint
-from forestcoll.solver.flows.joint_dual import check_joint
+from forestcoll.solver.flows.dual import check_dual
+from forestcoll.solver.flows.group import whole_group
+from forestcoll.solver.flows.group_orbits import Orbits, orbits
 from forestcoll.symmetry.automorphisms import symmetries
-from forestcoll.symmetry.orbits import is_symmetry, orbits
+from forestcoll.symmetry.orbits import is_symmetry
 from forestcoll.targets import MSCCLPP, RCCL, Target
 from forestcoll.verify import link_loads, verify
 
@@ -141,7 +143,7 @@ def test_64_uneven_ranks_take_seconds() -> None:
     assert plan.joint is not None
     assert plan.note == ""
     assert plan.algbw == plan.bound.algbw > plan.same_algbw
-    assert check_joint(graph, plan.joint.bound) == plan.algbw
+    assert check_dual(graph, plan.joint.bound, ALLREDUCE) == plan.algbw
 
 
 # ---------------------------------------------------------------------- the value, independently
@@ -260,6 +262,12 @@ def all_cuts(graph: CapacityGraph) -> Fraction:
 # ------------------------------------------------------------------------------- symmetries
 
 
+def orbits_of(graph: CapacityGraph, found: Sequence[Symmetry]) -> Orbits:
+    """What the symmetries make alike of an allreduce over all ranks."""
+    with_group = [replace(s, image=(*s.image, graph.n)) for s in found]
+    return orbits(graph, [whole_group(graph)], ALLREDUCE, with_group)
+
+
 @pytest.mark.parametrize(
     ("graph", "ranks", "links"),
     [
@@ -273,8 +281,8 @@ def all_cuts(graph: CapacityGraph) -> Fraction:
 )
 def test_symmetries_are_found(graph: CapacityGraph, ranks: int, links: int) -> None:
     found = symmetries(graph)
-    alike = orbits(graph, found)
-    assert len({alike.node[v] for v in graph.ranks}) == ranks
+    alike = orbits_of(graph, found)
+    assert len({alike.part[0][v] for v in graph.ranks}) == ranks
     assert len(set(alike.link)) == links
     assert all(is_symmetry(graph, symmetry) for symmetry in found)
     assert symmetries(graph) == found
@@ -283,8 +291,8 @@ def test_symmetries_are_found(graph: CapacityGraph, ranks: int, links: int) -> N
 def test_one_slow_link_breaks_what_it_breaks() -> None:
     graph = dgx_a100(2)
     slow = replace(graph, capacity=(graph.capacity[0] - 1, *graph.capacity[1:]))
-    alike = orbits(slow, symmetries(slow))
-    assert len({alike.node[v] for v in slow.ranks}) == 3  # the GPU, its box mates, the other box
+    alike = orbits_of(slow, symmetries(slow))
+    assert len({alike.part[0][v] for v in slow.ranks}) == 3  # the GPU, its box mates, the other box
     assert not any(symmetry.turned for symmetry in symmetries(slow))
     assert not any(is_symmetry(slow, s) for s in symmetries(graph) if s.image[0] != 0 or s.turned)
 
@@ -294,8 +302,8 @@ def test_graphs_that_look_alike_only_to_refinement() -> None:
     links = [(f"h{i}", f"h{(i + 1) % 6}", 1) for i in range(6)]
     links += [(f"{t}{i}", f"{t}{(i + 1) % 3}", 1) for t in "ab" for i in range(3)]
     graph = build(links)
-    alike = orbits(graph, symmetries(graph))
-    assert len({alike.node[v] for v in graph.ranks}) == 2
+    alike = orbits_of(graph, symmetries(graph))
+    assert len({alike.part[0][v] for v in graph.ranks}) == 2
 
 
 def test_symmetries_change_nothing_but_the_size(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -314,20 +322,20 @@ def test_symmetries_change_nothing_but_the_size(monkeypatch: pytest.MonkeyPatch)
 def certified(graph: CapacityGraph) -> Bound:
     bound = joint.joint(graph).bound
     assert bound.method == "linear-program"
-    assert check_joint(graph, bound) == bound.algbw
+    assert check_dual(graph, bound, ALLREDUCE) == bound.algbw
     return bound
 
 
 BROKEN: dict[str, tuple[Callable[[Bound], Bound], str]] = {
     "weight-negative": (
         lambda b: replace(b, weights=(-b.weights[0], *b.weights[1:])),
-        "cut 0 has the negative weight",
+        "cut 0 has a negative weight",
     ),
     "weight-lost": (lambda b: replace(b, weights=b.weights[1:]), "cuts but"),
     "phase-lost": (lambda b: replace(b, phases=b.phases[1:]), "phases"),
     "too-light": (
         lambda b: replace(b, weights=tuple(w / 2 for w in b.weights)),
-        "weigh 1/2, less than 1, so the bound leaves its share out",
+        "add up to 1/2, less than 1, so the bound leaves some data out",
     ),
     "cut-without-rank": (
         lambda b: replace(b, parts=(frozenset(), *b.parts[1:])),
@@ -371,7 +379,7 @@ def test_broken_certificates_are_refused(name: str) -> None:
     assert graph.names.index("fabric") == 8
     spoil, message = BROKEN[name]
     with pytest.raises(ForestError, match=message):
-        check_joint(graph, spoil(certified(graph)))
+        check_dual(graph, spoil(certified(graph)), ALLREDUCE)
 
 
 def test_no_certificate_proves_too_little() -> None:
@@ -401,7 +409,7 @@ def test_no_certificate_proves_too_little() -> None:
                 symmetries=rng.choice(((), given.symmetries)),
             )
             try:
-                proven = check_joint(graph, bound)
+                proven = check_dual(graph, bound, ALLREDUCE)
             except ForestError as error:
                 assert "less than 1" in str(error)  # noqa: PT017
                 continue
@@ -454,7 +462,7 @@ def test_switches_that_copy_and_add_raise_the_bound() -> None:
     graph = able(star(*[10] * 8))
     best = joint.joint(graph)
     assert best.algbw == Fraction(40, 7)
-    assert best.bound.algbw == check_joint(graph, best.bound) == 10
+    assert best.bound.algbw == check_dual(graph, best.bound, ALLREDUCE) == 10
     hub = 0
     leaves = [v for v in graph.ranks if v != hub]
     switch = graph.names.index("switch")
@@ -471,7 +479,7 @@ def test_a_switch_may_do_only_one_of_both(which: tuple[bool, bool]) -> None:
         best = joint.joint(graph)
         assert joint.joint(plain).algbw == best.algbw <= best.bound.algbw
         assert best.bound.algbw <= joint.joint(able(plain)).bound.algbw
-        assert check_joint(graph, best.bound) == best.bound.algbw
+        assert check_dual(graph, best.bound, ALLREDUCE) == best.bound.algbw
 
 
 def test_potentials_where_data_may_be_copied_or_added() -> None:
@@ -480,13 +488,13 @@ def test_potentials_where_data_may_be_copied_or_added() -> None:
     negative = replace(bound, potentials=((1, Fraction(-1)),))
     positive = replace(bound, potentials=((1, Fraction(1)),))
     assert plain.names[1] == "switch"
-    assert check_joint(plain, negative) >= bound.algbw
-    with pytest.raises(ForestError, match="negative potential -1 for switch, which may copy"):
-        check_joint(able(plain), negative)
-    assert check_joint(able(plain), positive) >= bound.algbw
+    assert check_dual(plain, negative, ALLREDUCE) >= bound.algbw
+    with pytest.raises(ForestError, match="negative potential for switch, which may copy"):
+        check_dual(able(plain), negative, ALLREDUCE)
+    assert check_dual(able(plain), positive, ALLREDUCE) >= bound.algbw
     added = replace(bound, potentials=(), reduce_potentials=((1, Fraction(-1)),))
-    with pytest.raises(ForestError, match="negative potential -1 for switch, which may add"):
-        check_joint(able(plain), added)
+    with pytest.raises(ForestError, match="negative potential for switch, which may add"):
+        check_dual(able(plain), added, ALLREDUCE)
 
 
 # ------------------------------------------------------------------------------ few trees

@@ -36,7 +36,8 @@ from forestcoll.forest import Bound, Forest
 from forestcoll.graph import CapacityGraph, is_balanced
 from forestcoll.program import Collective
 from forestcoll.solver import Optimum, multicast, optimum, solve
-from forestcoll.solver.flows.balance import balance, check_dual
+from forestcoll.solver.flows.balance import balance
+from forestcoll.solver.flows.dual import check_dual
 from forestcoll.solver.partitions import check_parts
 
 SEEDS = 500

@@ -16,7 +16,7 @@ found) tell for thousands of k at once that they cannot do it.
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -26,7 +26,7 @@ from forestcoll.graph import CapacityGraph, is_symmetric, require_size
 from forestcoll.kernel import _kernel
 from forestcoll.program import Collective
 from forestcoll.solver.fixed_trees import fixed_capacities
-from forestcoll.solver.flows.joint_dual import link_worth
+from forestcoll.solver.flows.dual import link_worth
 from forestcoll.solver.optimum import check_root, fixed_algbw, optimum
 from forestcoll.solver.rates import Rates, by_capacity
 from forestcoll.solver.task import Optimum, Task, analyse
@@ -300,7 +300,8 @@ class _Joint:
         self._graph = graph
         self.rates = Rates(graph, len(graph.ranks))
         if best.bound.method == "linear-program":
-            self.rates.add(len(graph.ranks), by_capacity(graph, link_worth(graph, best.bound)))
+            worth = link_worth(graph, best.bound, Collective.ALLREDUCE)
+            self.rates.add(len(graph.ranks), by_capacity(graph, worth))
 
     def algbw(self, trees: int) -> Fraction:
         """GB/s with `trees` trees a root on the average."""
@@ -309,16 +310,8 @@ class _Joint:
 
 def _worth(task: Task) -> list[Fraction]:
     """Per link what its dual pays for it: holds for whole trees on links as well."""
-    graph, bound = task.given, task.bound
-    potential = defaultdict(Fraction, bound.potentials)
-    worth = []
-    for t, h in zip(graph.tail, graph.head, strict=True):
-        z = potential[t] - potential[h]
-        for part, y in zip(bound.parts, bound.weights, strict=True):
-            if t in part and h not in part:
-                z += y
-        worth.append(max(Fraction(0), z))
-    return worth
+    alone = Collective.ALLGATHER if task.root is None else Collective.BROADCAST
+    return [z / task.roots for z in link_worth(task.given, task.bound, alone, task.root)]
 
 
 def _by_node(n: int, ends: Sequence[int]) -> list[list[int]]:

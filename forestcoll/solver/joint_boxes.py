@@ -19,7 +19,8 @@ from forestcoll.errors import UnsupportedError
 from forestcoll.forest import Bound, Tree, scan
 from forestcoll.graph import CapacityGraph
 from forestcoll.solver.flows import exact_lp
-from forestcoll.solver.flows.joint import Joint, Model
+from forestcoll.solver.flows.joint import Joint, joint_model, shares
+from forestcoll.solver.flows.model import Model
 from forestcoll.solver.shallow.boxes import Boxes, find_boxes
 from forestcoll.solver.shallow.height import least_height
 from forestcoll.solver.shallow.rehanging import MOST_EDGES, rehang_mirrored, suits
@@ -137,7 +138,7 @@ class _Machine:
         found = symmetries(graph)
         best: tuple[Fraction, list[Fraction]] | None = None
         for direct in (True, False):
-            model = Model(graph, found, equal=False)
+            model = joint_model(graph, found, equal=False)
             if model.size > VARIABLES:
                 return None
             if direct:
@@ -147,7 +148,8 @@ class _Machine:
             except UnsupportedError:
                 continue
             if best is None or solution.value > best[0] / NEAR:
-                parts = [solution.primal[model.share[v]] / solution.value for v in graph.ranks]
+                share = shares(model)
+                parts = [solution.primal[share[v]] / solution.value for v in graph.ranks]
                 best = solution.value, parts
         return best
 
@@ -227,13 +229,13 @@ def _round_parts(parts: Sequence[Fraction], total: int) -> list[int]:
 
 def _direct_rows(model: Model) -> list[exact_lp.Row]:
     """Per box: what leaves it in the broadcast holds what it sums, once for every other box."""
-    graph = model.graph
+    graph, share = model.machine, shares(model)
     others = len(graph.ranks) - 1
     rows: dict[int, dict[int, int]] = {v: {} for v in graph.ranks}
     for e, t in enumerate(graph.tail):
         if t in rows:
-            flow = model.flow[e]
+            flow = model.flow[0][e]
             rows[t][flow] = rows[t].get(flow, 0) + 1
     for v, row in rows.items():
-        row[model.share[v]] = -others
+        row[share[v]] = -others
     return [exact_lp.Row(row) for row in {frozenset(r.items()): r for r in rows.values()}.values()]

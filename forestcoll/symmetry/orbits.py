@@ -1,76 +1,40 @@
-"""Symmetries of a graph, checked before use, and the orbits that they make.
+"""Orbits: symmetries of a graph checked link by link, and the sets of what they make alike.
 
-An allreduce has two halves, broadcast (0) and reduce (1), that share the links. A symmetry maps
-nodes to nodes such that links map to links of the same capacity. One that turns links round, (u, v)
-to (image of v, image of u), also trades the halves: a reduce tree is a broadcast tree turned round.
-Averaging a schedule over all symmetries keeps what it reaches, so the links, flows (half, link) and
-ranks of one orbit may be taken to be alike.
+A symmetry maps nodes to nodes such that links map to links of the same capacity. One that turns
+links round, (u, v) to (image of v, image of u), makes reduce trees of broadcast trees.
 """
 
 from __future__ import annotations
-
-from collections.abc import Iterable
-from dataclasses import dataclass
 
 from forestcoll.bound import Symmetry
 from forestcoll.errors import ForestError
 from forestcoll.graph import CapacityGraph
 
-HALVES = (0, 1)
-"""Broadcast, reduce."""
-
-
-@dataclass(frozen=True, slots=True)
-class Orbits:
-    """The least member of each one's orbit: of nodes, links, and (half, link) or (half, node).
-
-    Flows are numbered half * links + link, sides half * nodes + node.
-    """
-
-    node: list[int]
-    link: list[int]
-    flow: list[int]
-    side: list[int]
-
-
-def orbits(graph: CapacityGraph, symmetries: Iterable[Symmetry]) -> Orbits:
-    """The orbits under the group that `symmetries` generate; ForestError where one is none.
-
-    Linear in the size of the graph, for each symmetry.
-    """
-    n, count = graph.n, len(graph.tail)
-    number = {pair: e for e, pair in enumerate(zip(graph.tail, graph.head, strict=True))}
-    nodes, links = Union(n), Union(count)
-    flows, sides = Union(2 * count), Union(2 * n)
-    for index, symmetry in enumerate(symmetries):
-        image = _link_images(graph, number, symmetry, f"bound: symmetry {index}")
-        for half in HALVES:
-            other = 1 - half if symmetry.turned else half
-            for v, to in enumerate(symmetry.image):
-                sides.join(half * n + v, other * n + to)
-            for e, to in enumerate(image):
-                flows.join(half * count + e, other * count + to)
-        for v, to in enumerate(symmetry.image):
-            nodes.join(v, to)
-        for e, to in enumerate(image):
-            links.join(e, to)
-    return Orbits(nodes.roots(), links.roots(), flows.roots(), sides.roots())
+Places = dict[tuple[int, int], int]  # (tail, head) -> number of the link
 
 
 def is_symmetry(graph: CapacityGraph, symmetry: Symmetry) -> bool:
     """Whether the map keeps ranks, links, capacities, and what switches can do."""
-    number = {pair: e for e, pair in enumerate(zip(graph.tail, graph.head, strict=True))}
     try:
-        _link_images(graph, number, symmetry, "")
+        link_images(graph, symmetry, "")
     except ForestError:
         return False
     return True
 
 
-def _link_images(
-    graph: CapacityGraph, number: dict[tuple[int, int], int], symmetry: Symmetry, where: str
+def number_links(graph: CapacityGraph) -> Places:
+    """The number of the link between each two nodes."""
+    return {pair: e for e, pair in enumerate(zip(graph.tail, graph.head, strict=True))}
+
+
+def link_images(
+    graph: CapacityGraph, symmetry: Symmetry, where: str, places: Places | None = None
 ) -> list[int]:
-    """The image of each link, or ForestError with what the map does not keep."""
+    """The image of each link, or ForestError with what the map does not keep.
+
+    `places`: `number_links` of the graph, where many maps are asked about.
+    """
+    number = number_links(graph) if places is None else places
     image, names, ranks = symmetry.image, graph.names, set(graph.ranks)
     if sorted(image) != list(range(graph.n)):
         raise ForestError(f"{where} is no permutation of the nodes")

@@ -16,17 +16,13 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from forestcoll.errors import ForestError
 from forestcoll.forest import Bound
 from forestcoll.graph import CapacityGraph, is_balanced
-from forestcoll.program import Collective
 from forestcoll.solver.cut import Cut, least_cut
 from forestcoll.solver.flows import exact_lp
-from forestcoll.solver.flows.joint_dual import check_joint
 from forestcoll.solver.flows.max_flow import Links, links_of, push, reachable, residual_of
 
 
@@ -245,75 +241,3 @@ def _certificate(
         weights=tuple(y for _, y in pairs),
         potentials=tuple((w, p) for w, p in zip(switches, solution.dual, strict=False) if p),
     )
-
-
-def check_dual(
-    graph: CapacityGraph, bound: Bound, collective: Collective, root: int | None = None
-) -> Fraction:
-    """The algbw (GB/s) that the certificate of a "linear-program" bound proves, recomputed exactly.
-
-    Trusts nothing in `bound` and ignores its `algbw`: compare. `root` is a rank number. Raises
-    ForestError with the reason where the certificate proves nothing.
-    """
-    if bound.method != "linear-program":
-        raise ForestError(f"bound: method {bound.method!r} is no linear-program certificate")
-    if collective is Collective.ALLREDUCE:
-        return check_joint(graph, bound)
-    if collective in (Collective.REDUCE_SCATTER, Collective.REDUCE):
-        graph = graph.reverse()
-    if collective.rooted and (root is None or not 0 <= root < len(graph.ranks)):
-        raise ForestError(f"bound: {collective.value} needs a root rank, got {root}")
-    start = root if collective.rooted else None
-    _check_cuts(graph, bound, start)
-    potential = _check_potentials(graph, bound.potentials)
-    total = Fraction(0)
-    for u, v, units in zip(graph.tail, graph.head, graph.capacity, strict=True):
-        pressure = potential.get(u, Fraction(0)) - potential.get(v, Fraction(0))
-        for part, y in zip(bound.parts, bound.weights, strict=True):
-            if u in part and v not in part:
-                pressure += y
-        total += units * max(Fraction(0), pressure)
-    return total * graph.unit * _shares(graph, start)
-
-
-def _check_cuts(graph: CapacityGraph, bound: Bound, root: int | None) -> None:
-    """The cuts are cuts and their weights add up, or ForestError."""
-    if len(bound.parts) != len(bound.weights):
-        raise ForestError(f"bound: {len(bound.parts)} cuts but {len(bound.weights)} weights")
-    whole = Fraction(0)
-    for number, (part, y) in enumerate(zip(bound.parts, bound.weights, strict=True)):
-        inside = sum(v in part for v in graph.ranks)
-        if any(not 0 <= v < graph.n for v in part):
-            raise ForestError(f"bound: cut {number} holds a node that does not exist")
-        if y < 0:
-            raise ForestError(f"bound: cut {number} has the negative weight {y}")
-        if inside == len(graph.ranks):
-            raise ForestError(f"bound: cut {number} holds all ranks, so it cuts nothing off")
-        if root is None and not graph.held(part):
-            raise ForestError(f"bound: cut {number} holds no rank, so no data has to leave it")
-        if root is not None and graph.ranks[root] not in part:
-            name = graph.names[graph.ranks[root]]
-            raise ForestError(f"bound: cut {number} does not hold the root {name}")
-        whole += y * _count(graph, part, root)
-    if whole != 1:
-        what = "weights * ranks in the cut" if root is None else "weights"
-        raise ForestError(f"bound: the {what} add up to {whole}, not 1")
-
-
-def _check_potentials(
-    graph: CapacityGraph, potentials: Sequence[tuple[int, Fraction]]
-) -> dict[int, Fraction]:
-    """The potentials by node, or ForestError: only nodes where in = out must hold have one."""
-    out: dict[int, Fraction] = {}
-    for w, p in potentials:
-        if not 0 <= w < graph.n:
-            raise ForestError(f"bound: a potential for node {w}, which does not exist")
-        name = graph.names[w]
-        if w in out:
-            raise ForestError(f"bound: two potentials for {name}")
-        if w in graph.ranks:
-            raise ForestError(f"bound: a potential for {name}, which is a rank")
-        if graph.multicast[w]:
-            raise ForestError(f"bound: a potential for {name}, which may copy in the fabric")
-        out[w] = p
-    return out

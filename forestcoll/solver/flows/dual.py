@@ -1,11 +1,11 @@
-"""What no schedule of several groups on the same links can beat, and how to see that.
+"""Dual of the concurrent flows: what no schedule beats, of one group or of several at once.
 
 Take any trees of all groups that reach the common algbw L, and let c(f, e) be what flow f (a group
 and a phase) loads on link e. Reduce trees are looked at turned round, as broadcast trees.
 
 * A cut S of flow f with weight y: what starts in S and is wanted outside leaves S, so
   y c(f, leaving S) >= y L share(S), where share(S) is the part of the group's data that starts in
-  S: ranks in S / ranks of the group; rooted: 1 where S holds the root.
+  S: ranks in S / ranks of the group (parts, where they differ); rooted: 1 where S holds the root.
 * A potential p of flow f at a node that is no rank of the group adds p (out - in): 0 where the node
   neither copies nor adds, >= 0 where it copies and p >= 0 (for reduce trees: where it adds).
 * The left sides add up to at most the sum of c(f, e) pressure(f, e), with pressure the weights of
@@ -27,14 +27,100 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 
 from forestcoll.errors import ForestError
-from forestcoll.forest import Phase
+from forestcoll.forest import Bound, Phase
 from forestcoll.graph import CapacityGraph
 from forestcoll.program import Collective
-from forestcoll.solver.flows.group import Group, GroupsBound, Key, WeighedCut, phases
+from forestcoll.solver.flows.group import (
+    Group,
+    GroupsBound,
+    WeighedCut,
+    flow_keys,
+    whole_group,
+)
 from forestcoll.solver.flows.group_orbits import Orbits, orbits
+
+
+def check_dual(
+    graph: CapacityGraph, bound: Bound, collective: Collective, root: int | None = None
+) -> Fraction:
+    """The algbw (GB/s) that a "linear-program" bound of one group proves, recomputed exactly.
+
+    Trusts nothing in `bound` and ignores its `algbw`: compare. `root` is a rank number. Raises
+    ForestError with the reason where the certificate proves nothing.
+    """
+    group, dual = as_group(graph, bound, collective, root)
+    total, weight, _ = _weigh(graph, [group], collective, dual)
+    if weight < 1:
+        raise ForestError(
+            f"bound: the weights of the cuts add up to {weight}, less than 1, so the bound leaves "
+            "some data out"
+        )
+    return total
+
+
+def link_worth(
+    graph: CapacityGraph, bound: Bound, collective: Collective, root: int | None = None
+) -> list[Fraction]:
+    """Per link what a GB/s of it is worth at most, z(e), in GB/s of algbw."""
+    group, dual = as_group(graph, bound, collective, root)
+    return _weigh(graph, [group], collective, dual)[2]
+
+
+def as_group(
+    graph: CapacityGraph, bound: Bound, collective: Collective, root: int | None
+) -> tuple[Group, GroupsBound]:
+    """A "linear-program" bound as that of one group, which is all ranks.
+
+    A Bound of one phase counts its weights and potentials per unit of rate (`Bound` says how); here
+    they are per algbw.
+    """
+    if bound.method != "linear-program":
+        raise ForestError(f"bound: method {bound.method!r} is no linear-program certificate")
+    if collective.rooted and (root is None or not 0 <= root < len(graph.ranks)):
+        raise ForestError(f"bound: {collective.value} needs a root rank, got {root}")
+    both = len(collective.phases) > 1
+    of = bound.phases if both else collective.phases * len(bound.parts)
+    if not len(bound.parts) == len(bound.weights) == len(of):
+        raise ForestError(
+            f"bound: {len(bound.parts)} cuts but {len(bound.weights)} weights"
+            + (f" and {len(of)} phases" if both else "")
+        )
+    scale = 1 if both or collective.rooted else sum(graph.parts)
+    first: Phase = "broadcast" if both else collective.phases[0]
+    pairs = [(first, w, p * scale) for w, p in bound.potentials]
+    pairs += [("reduce", w, p) for w, p in bound.reduce_potentials if both]
+    dual = GroupsBound(
+        bound.algbw,
+        tuple(
+            WeighedCut(0, phase, side, y * scale)
+            for phase, side, y in zip(of, bound.parts, bound.weights, strict=True)
+        ),
+        tuple((0, phase, w, p) for phase, w, p in pairs),
+        tuple(replace(s, image=(*s.image, graph.n)) for s in bound.symmetries),
+    )
+    return whole_group(graph, root), dual
+
+
+def as_bound(graph: CapacityGraph, dual: GroupsBound) -> Bound:
+    """The bound of an allreduce of one group, as forests state it."""
+    by_phase = {
+        phase: tuple((w, p) for _, of, w, p in dual.potentials if of == phase)
+        for phase in ("broadcast", "reduce")
+    }
+    return Bound(
+        algbw=dual.algbw,
+        method="linear-program",
+        parts=tuple(cut.side for cut in dual.cuts),
+        weights=tuple(cut.weight for cut in dual.cuts),
+        phases=tuple(cut.phase for cut in dual.cuts),
+        potentials=by_phase["broadcast"],
+        reduce_potentials=by_phase["reduce"],
+        symmetries=tuple(replace(s, image=s.image[: graph.n]) for s in dual.symmetries),
+    )
 
 
 def check_groups_bound(
@@ -45,20 +131,26 @@ def check_groups_bound(
     Trusts nothing in `bound` and ignores its `algbw`: compare. Raises ForestError with the reason
     where the certificate proves nothing.
     """
+    total, weight, _ = _weigh(machine, groups, collective, bound)
+    if not weight:
+        raise ForestError("bound: the weights of the cuts leave every group out")
+    return total / weight
+
+
+def _weigh(
+    machine: CapacityGraph, groups: Sequence[Group], collective: Collective, bound: GroupsBound
+) -> tuple[Fraction, Fraction, list[Fraction]]:
+    """(sum of b z in GB/s, sum of y share, z of each link), once all of it may be relied on."""
     for number, cut in enumerate(bound.cuts):
         _check_cut(groups, collective, cut, f"bound: cut {number}")
     _check_potentials(groups, bound)
     alike = orbits(machine, groups, collective, bound.symmetries)
-    weight = _weight(groups, collective, bound.cuts, alike)
-    if not weight:
-        raise ForestError("bound: the weights of the cuts leave every group out")
     highest: dict[int, Fraction] = defaultdict(Fraction)
     for link, pressure in _mean_pressures(groups, collective, bound, alike):
         highest[link] = max(highest[link], pressure)
-    total = Fraction(0)
-    for e, units in enumerate(machine.capacity):
-        total += units * highest[alike.link[e]]
-    return total * machine.unit / weight
+    worth = [highest[link] for link in alike.link]
+    total = sum((c * z for c, z in zip(machine.capacity, worth, strict=True) if z), Fraction(0))
+    return total * machine.unit, _weight(groups, collective, bound.cuts, alike), worth
 
 
 def _check_cut(
@@ -66,20 +158,20 @@ def _check_cut(
 ) -> None:
     if not 0 <= cut.group < len(groups):
         raise ForestError(f"{where} is of group {cut.group}, which does not exist")
-    graph = groups[cut.group].graph
+    graph, of = groups[cut.group].graph, _of(groups, cut.group)
     inside = [v for v in graph.ranks if v in cut.side]
     if any(not 0 <= v < graph.n for v in cut.side):
         raise ForestError(f"{where} holds a node that does not exist")
     if cut.weight < 0:
-        raise ForestError(f"{where} has the negative weight {cut.weight}")
+        raise ForestError(f"{where} has a negative weight")
     if len(inside) == len(graph.ranks):
-        raise ForestError(f"{where} holds all ranks of group {cut.group}, so it cuts nothing off")
+        raise ForestError(f"{where} holds all ranks{of}, so it cuts nothing off")
     if collective.rooted:
         root = graph.ranks[groups[cut.group].root]
         if root not in cut.side:
             raise ForestError(f"{where} does not hold the root {graph.names[root]}")
-    elif not inside:
-        raise ForestError(f"{where} holds no rank of group {cut.group}, so no data has to leave it")
+    elif not graph.held(cut.side):
+        raise ForestError(f"{where} holds no rank{of}, so no data has to leave it")
     _check_phase(collective, cut.phase, where)
 
 
@@ -89,24 +181,29 @@ def _check_phase(collective: Collective, phase: Phase, where: str) -> None:
         raise ForestError(f"{where} is of {phase} trees, of which {collective} has none")
 
 
+def _of(groups: Sequence[Group], number: int) -> str:
+    """Which group is meant, where there are several."""
+    return f" of group {number}" if len(groups) > 1 else ""
+
+
 def _check_potentials(groups: Sequence[Group], bound: GroupsBound) -> None:
     seen: set[tuple[int, Phase, int]] = set()
     for g, phase, w, p in bound.potentials:
         if not 0 <= g < len(groups):
             raise ForestError(f"bound: a potential of group {g}, which does not exist")
-        graph = groups[g].graph
+        graph, of = groups[g].graph, _of(groups, g)
         if not 0 <= w < graph.n:
             raise ForestError(f"bound: a potential for node {w}, which does not exist")
         name = graph.names[w]
         if (g, phase, w) in seen:
-            raise ForestError(f"bound: two potentials of group {g} for {name}")
+            raise ForestError(f"bound: two potentials{of} for {name}")
         if w in graph.ranks:
-            raise ForestError(f"bound: a potential of group {g} for {name}, which is its rank")
+            raise ForestError(f"bound: a potential{of} for {name}, which is a rank{of}")
         able = graph.multicast if phase == "broadcast" else graph.aggregation
         if able[w] and p < 0:
             does = "copy" if phase == "broadcast" else "add"
             raise ForestError(
-                f"bound: the negative potential {p} for {name}, which may {does} in the fabric"
+                f"bound: a negative potential{of} for {name}, which may {does} in the fabric"
             )
         seen.add((g, phase, w))
 
@@ -123,7 +220,14 @@ def _weight(
             if v in cut.side:
                 around[cut.group, v] += cut.weight
     if collective is not Collective.ALLREDUCE:
-        return sum((y / len(groups[g].graph.ranks) for (g, _), y in around.items()), Fraction(0))
+        return sum(
+            (
+                around[g, v] * part / sum(group.graph.parts)
+                for g, group in enumerate(groups)
+                for v, part in zip(group.graph.ranks, group.graph.parts, strict=True)
+            ),
+            Fraction(0),
+        )
     total: dict[int, Fraction] = defaultdict(Fraction)
     size: dict[int, int] = defaultdict(int)
     for g, group in enumerate(groups):
@@ -143,7 +247,7 @@ def _mean_pressures(
     """(orbit of links, mean pressure) of each orbit of flows."""
     given = [cut.weight for cut in bound.cuts] + [p for *_, p in bound.potentials]
     common = math.lcm(*(y.denominator for y in given))
-    keys: list[Key] = [(g, phase) for g in range(len(groups)) for phase in phases(collective)]
+    keys = flow_keys(groups, collective)
     sums: dict[int, int] = defaultdict(int)
     size: dict[int, int] = defaultdict(int)
     link: dict[int, int] = {}

@@ -11,7 +11,7 @@ from forestcoll.forest import Phase
 from forestcoll.graph import CapacityGraph
 from forestcoll.program import Collective
 from forestcoll.solver.flows.dual import check_groups_bound
-from forestcoll.solver.flows.group import Group, GroupsBound, WeighedCut, phases
+from forestcoll.solver.flows.group import Group, GroupsBound, WeighedCut
 from forestcoll.solver.flows.views import Flow, scaled
 from forestcoll.solver.optimum import optimum
 
@@ -49,7 +49,7 @@ class _Alone:
         self.root = root if collective.rooted else None
         self.best: dict[Phase, Fraction] = {}  # per phase, GB/s alone on all of the links
         self.sides: list[frozenset[int]] = []
-        for phase in phases(collective):
+        for phase in collective.phases:
             turned = graph if phase == "broadcast" else graph.reverse()
             alone = Collective.BROADCAST if collective.rooted else Collective.ALLGATHER
             found = optimum(turned, alone, self.root)
@@ -90,6 +90,6 @@ def _plain_bound(
             cuts.append(WeighedCut(g, "broadcast", side, Fraction(1)))
             cuts.append(WeighedCut(g, "reduce", rest, Fraction(1)))
         else:
-            cuts.append(WeighedCut(g, phases(collective)[0], side, Fraction(1)))
+            cuts.append(WeighedCut(g, collective.phases[0], side, Fraction(1)))
     loose = GroupsBound(Fraction(0), tuple(cuts))
     return replace(loose, algbw=check_groups_bound(machine, groups, collective, loose))

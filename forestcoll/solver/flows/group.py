@@ -1,7 +1,8 @@
-"""The values that problems of several groups are made of."""
+"""Groups of ranks on one machine, and the certificate that bounds what all reach at once."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -48,8 +49,11 @@ class GroupsBound:
     symmetries: tuple[Symmetry, ...] = ()
 
 
-def phases(collective: Collective) -> tuple[Phase, ...]:
-    """The phases whose trees a collective needs."""
-    if collective is Collective.ALLREDUCE:
-        return ("reduce", "broadcast")
-    return ("reduce",) if collective.reduces else ("broadcast",)
+def flow_keys(groups: Sequence[Group], collective: Collective) -> list[Key]:
+    """Every flow of the groups: one for each phase, broadcast trees before reduce trees."""
+    return [(g, phase) for g in range(len(groups)) for phase in sorted(collective.phases)]
+
+
+def whole_group(graph: CapacityGraph, root: int | None = None) -> Group:
+    """All ranks of a graph as one group."""
+    return Group(graph, tuple(range(len(graph.tail))), root or 0)

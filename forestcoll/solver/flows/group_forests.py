@@ -14,7 +14,7 @@ from forestcoll.forest import Forest, Tree, check
 from forestcoll.graph import CapacityGraph, Relays, require_size
 from forestcoll.program import Collective
 from forestcoll.solver.fixed_trees import fixed_capacities
-from forestcoll.solver.flows.group import Group, GroupsBound, phases
+from forestcoll.solver.flows.group import Group, GroupsBound
 from forestcoll.solver.flows.groups import Split, split
 from forestcoll.solver.flows.views import Flow, view
 from forestcoll.solver.optimum import optimum
@@ -230,7 +230,7 @@ def check_together(done: Together) -> None:
         given = tuple(forest.graph.names[v] for v in forest.graph.ranks)
         if given != expected:
             raise ForestError(f"{forest.name} is of other ranks than its group")
-        if {tree.phase for tree in forest.trees} != set(phases(done.collective)):
+        if {tree.phase for tree in forest.trees} != set(done.collective.phases):
             raise ForestError(f"{forest.name} is no {done.collective}")
 
 

@@ -1,4 +1,4 @@
-"""Symmetries of a machine with groups on it, and what they make alike.
+"""Orbits of flows: what symmetries of a machine with groups on it make alike.
 
 A symmetry of several groups maps the machine to itself, each group to a group (roots to roots). It
 is found and checked as a symmetry of a graph that has one node more for each group, linked to its
@@ -16,9 +16,9 @@ from forestcoll.errors import ForestError
 from forestcoll.forest import Phase, Symmetry
 from forestcoll.graph import CapacityGraph
 from forestcoll.program import Collective
-from forestcoll.solver.flows.group import Group, Key, phases
+from forestcoll.solver.flows.group import Group, flow_keys
 from forestcoll.symmetry.automorphisms import symmetries
-from forestcoll.symmetry.orbits import Union, is_symmetry
+from forestcoll.symmetry.orbits import Union, link_images, number_links
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +75,8 @@ def orbits(
     given: Iterable[Symmetry],
 ) -> Orbits:
     """What the symmetries make alike; ForestError where one is none."""
-    keys: list[Key] = [(g, phase) for g in range(len(groups)) for phase in phases(collective)]
+    keys = flow_keys(groups, collective)
     number = {key: f for f, key in enumerate(keys)}
-    place = {pair: e for e, pair in enumerate(zip(machine.tail, machine.head, strict=True))}
     local = [{e: i for i, e in enumerate(group.links)} for group in groups]
     base = [0]
     for g, _ in keys:
@@ -85,16 +84,17 @@ def orbits(
     n = machine.n
     links, flows = Union(len(machine.tail)), Union(base[-1])
     sides, parts = Union(len(keys) * n), Union(len(groups) * n)
-    whole = None
-    for index, symmetry in enumerate(given):
-        whole = whole or family(machine, groups, collective)
-        _check(whole, symmetry, collective, f"bound: symmetry {index}")
+    maps = tuple(given)
+    whole = family(machine, groups, collective) if maps else machine
+    places = number_links(whole)
+    for index, symmetry in enumerate(maps):
+        where = f"bound: symmetry {index}"
+        if symmetry.turned and not collective.two_phases:
+            raise ForestError(f"{where} turns links round, which {collective} does not allow")
         image = symmetry.image
-        moved = []
-        for e, (u, v) in enumerate(zip(machine.tail, machine.head, strict=True)):
-            pair = (image[v], image[u]) if symmetry.turned else (image[u], image[v])
-            moved.append(place[pair])
-            links.join(e, moved[-1])
+        moved = link_images(whole, symmetry, where, places)[: len(machine.tail)]
+        for e, to_link in enumerate(moved):
+            links.join(e, to_link)
         for f, (g, phase) in enumerate(keys):
             to_group = image[n + g] - n
             to = number[to_group, _other(phase) if symmetry.turned else phase]
@@ -110,13 +110,6 @@ def orbits(
         side=_rows(sides.roots(), n),
         part=_rows(parts.roots(), n),
     )
-
-
-def _check(whole: CapacityGraph, symmetry: Symmetry, collective: Collective, where: str) -> None:
-    if symmetry.turned and collective is not Collective.ALLREDUCE:
-        raise ForestError(f"{where} turns links round, which {collective} does not allow")
-    if len(symmetry.image) != whole.n or not is_symmetry(whole, symmetry):
-        raise ForestError(f"{where} does not map the machine and its groups to themselves")
 
 
 def _other(phase: Phase) -> Phase:

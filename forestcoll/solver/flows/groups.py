@@ -24,7 +24,7 @@ from forestcoll.graph import CapacityGraph
 from forestcoll.program import Collective
 from forestcoll.solver.flows.dual import check_groups_bound
 from forestcoll.solver.flows.equal_split import equal_parts
-from forestcoll.solver.flows.group import Group, GroupsBound, phases
+from forestcoll.solver.flows.group import Group, GroupsBound
 from forestcoll.solver.flows.group_orbits import found
 from forestcoll.solver.flows.model import Model
 from forestcoll.solver.flows.views import Flow
@@ -69,28 +69,23 @@ def split(machine: CapacityGraph, groups: Sequence[Group], collective: Collectiv
 
 
 def _exact(machine: CapacityGraph, groups: Sequence[Group], collective: Collective) -> Split:
-    links = sum(len(group.links) for group in groups) * len(phases(collective))
+    links = sum(len(group.links) for group in groups) * len(collective.phases)
     if links > LINKS:
         raise UnsupportedError(f"the groups have {links} links in all, the limit is {LINKS}")
     alike = found(machine, groups, collective)
     model = Model(machine, groups, collective, alike)
-    if len(model.program.upper) > VARIABLES:
+    if model.size > VARIABLES:
         raise UnsupportedError(
-            f"the groups have {len(model.program.upper)} links that no symmetry makes alike, the "
+            f"the groups have {model.size} links that no symmetry makes alike, the "
             f"limit is {VARIABLES}"
         )
     solution = model.solve()
-    bound = model.bound(solution)
-    if bound is None:  # the dual forbids what switches that copy or add could do
-        able = Model(machine, groups, collective, alike, able=True)
-        bound = able.bound(able.solve())
-    if bound is None:
-        raise RuntimeError("internal error: a dual that allows for copies is none")
+    bound = model.prove(solution)
     if collective is Collective.ALLREDUCE:
         level = Model(machine, groups, collective, alike, equal=True)
         level.pool = level.rows(model.cuts)
         other = level.solve()
-        if other.value == solution.value:  # equal parts make fewer trees
+        if level.algbw(other) == model.algbw(solution):  # equal parts make fewer trees
             model, solution = level, other
     algbw = model.algbw(solution)
     proven = check_groups_bound(machine, groups, collective, bound)

@@ -20,7 +20,15 @@ from fractions import Fraction
 from forestcoll.errors import UnsupportedError
 from forestcoll.graph import CapacityGraph
 from forestcoll.solver.flows import exact_lp
-from forestcoll.solver.flows.joint import Carried, Joint, Model, raised
+from forestcoll.solver.flows.joint import (
+    Carried,
+    Joint,
+    joint_model,
+    raise_carried,
+    read_units,
+    shares,
+)
+from forestcoll.solver.flows.model import Model
 from forestcoll.symmetry.automorphisms import symmetries
 
 STEPS = 60
@@ -51,7 +59,7 @@ def fixed_joint(graph: CapacityGraph, trees: int, best: Joint, exact: bool = Fal
                 if found is not None:
                     supply, carried = found
                     algbw = wanted / u * graph.unit
-                    return Joint(algbw, supply, raised(graph, carried, u), best.bound)
+                    return Joint(algbw, supply, raise_carried(graph, carried, u), best.bound)
         for _ in range(max(1, step - HURRY)):
             u = min(Fraction(math.floor(u * c) + 1, c) for c in set(graph.capacity))
     return None
@@ -61,12 +69,12 @@ def _models(graph: CapacityGraph) -> list[Model]:
     """Programs of the graph: the smallest, and one whose vertices are more likely to be whole."""
     found = symmetries(graph)
     mirror = tuple(s for s in found if s.turned and s.image == tuple(range(graph.n)))
-    models = [Model(graph, found, equal=False)]
+    models = [joint_model(graph, found, equal=False)]
     if models[0].size > VARIABLES:
         raise UnsupportedError(f"{models[0].size} links and flows are too many to be made whole")
     if mirror != found:
-        models.append(Model(graph, mirror, equal=False))
-    models.append(Model(graph, mirror, equal=True))
+        models.append(joint_model(graph, mirror, equal=False))
+    models.append(joint_model(graph, mirror, equal=True))
     return [model for model in models if model.size <= VARIABLES]
 
 
@@ -83,7 +91,7 @@ def _least_time(
         worth: dict[int, Fraction] = defaultdict(Fraction)  # capacity -> of all links that have it
         for j, y in zip(dict.fromkeys(model.link), solution.dual, strict=False):
             if y:
-                worth[model.graph.capacity[model.link.index(j)]] += y
+                worth[model.machine.capacity[model.link.index(j)]] += y
         u = max(u, wanted / sum((c * y for c, y in worth.items()), Fraction(0)))
         while sum((y * math.floor(u * c) for c, y in worth.items()), Fraction(0)) < wanted:
             u = min(Fraction(math.floor(u * c) + 1, c) for c in worth)
@@ -92,8 +100,9 @@ def _least_time(
 def _limit(model: Model, u: Fraction, most: int | None) -> None:
     """Rounds the links for time `u`; no root has more than `most` trees."""
     for e, j in enumerate(model.link):
-        model.program.upper[j] = math.floor(u * model.graph.capacity[e])
-    for j in model.share.values():
+        if j is not None:
+            model.program.upper[j] = math.floor(u * model.machine.capacity[e])
+    for j in shares(model).values():
         model.program.upper[j] = most
 
 
@@ -105,10 +114,8 @@ def _whole(
     solution = model.solve()
     if solution.value < wanted or any(z.denominator != 1 for z in solution.primal):
         return None
-    supply = [0] * model.graph.n
-    for v, j in model.share.items():
-        supply[v] = int(solution.primal[j])
+    whole, carried = read_units(model, solution, 1)
+    supply = list(whole)
     for _ in range(sum(supply) - wanted):  # fewer trees always fit
         supply[supply.index(max(supply))] -= 1
-    flow = tuple(int(solution.primal[j]) for j in model.flow)
-    return tuple(supply), (flow[: model.count], flow[model.count :])
+    return tuple(supply), carried

@@ -1,10 +1,16 @@
-"""The linear program of several groups (`groups` says what it is), solved with a proof."""
+"""Concurrent flows as a linear program: what trees of every group and phase take of each link.
+
+A flow is the trees of one phase of one group. The variables are what flows that share a link take
+of it together, what each flow takes of each link, how much starts at which rank, and the common
+algbw; one stands for all that symmetries make alike. Cuts come in as they are missed
+(`cutting_planes`); `groups` says what the program is, `dual` what its dual proves.
+"""
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
@@ -15,7 +21,7 @@ from forestcoll.kernel import _kernel
 from forestcoll.program import Collective
 from forestcoll.solver.flows import cutting_planes, exact_lp, views
 from forestcoll.solver.flows.balance import fill
-from forestcoll.solver.flows.group import Group, GroupsBound, Key, WeighedCut, phases
+from forestcoll.solver.flows.group import Group, GroupsBound, WeighedCut, flow_keys
 from forestcoll.solver.flows.group_orbits import orbits
 from forestcoll.solver.flows.views import Flow, scaled
 
@@ -26,12 +32,12 @@ Cut = tuple[int, frozenset[int]]  # flow, and the side that holds roots
 
 
 class Model:
-    """Variables: the common rate, links with several users, flows, parts of ranks.
+    """The program of some groups on a machine; `solve` gives its exact optimum.
 
-    One variable stands for all that the symmetries make alike. The first one, times `scale`, is the
-    common algbw in units of capacity, so that all rows are whole numbers. `equal`: the ranks of an
-    allreduce have equal parts. `able`: switches that copy (for reduce trees, add) may send more
-    than they receive: what no forest beats. `spanning`: trees span these switches, and use them.
+    `equal`: the ranks of an allreduce have equal parts; else these are variables. `able`: switches
+    that copy (for reduce trees, add) may send more than they receive: what no forest beats.
+    `spanning`: trees span these switches, and use them. An allreduce of one group maximises the sum
+    of its parts, all others a common rate, which times `scale` is the algbw in units of capacity.
     """
 
     def __init__(
@@ -48,12 +54,9 @@ class Model:
         self.groups = groups
         self.collective = collective
         self.symmetries = tuple(symmetries)
-        self.scale = math.lcm(*(len(group.graph.ranks) for group in groups))
-        self.free = collective is Collective.ALLREDUCE and not equal
+        self.equal = equal
         self.able = able
-        self.keys: list[Key] = [
-            (g, phase) for g in range(len(groups)) for phase in phases(collective)
-        ]
+        self.keys = flow_keys(groups, collective)
         self.graphs = [
             groups[g].graph if phase == "broadcast" else groups[g].graph.reverse()
             for g, phase in self.keys
@@ -61,83 +64,110 @@ class Model:
         if spanning:
             self.graphs = [views.spanning(graph) for graph in self.graphs]
         self.orbits = orbits(machine, groups, collective, symmetries)
-        self.program = exact_lp.Program([None], [1])
-        self.flow = self._flow_variables()  # per flow and link
-        self._link_rows()
-        # per group: rank -> (variable, a): a times the variable starts there
-        self.parts = self._parts()
-        self.switches = self._balance_rows()
-        self.sinks = self._sinks()
+        self.program = exact_lp.Program([], [])
+        self.link: list[int | None] = [None] * len(machine.tail)  # what bounds it; None: not used
+        self.flow: list[list[int]] = []  # per flow and link
+        self._add_links()
+        self.scale = 1
+        self.parts = self._add_parts()  # per group: rank -> (variable, a): a times it starts there
+        self.switches = self._add_balances()
+        self.sinks = self._choose_sinks()
         self.pool: list[dict[int, int]] = []
         self.cuts: list[Cut] = []
 
+    @property
+    def size(self) -> int:
+        """How many variables there are."""
+        return len(self.program.upper)
+
     # ------------------------------------------------------------------------------ rows
 
-    def _variable(self, upper: int | None) -> int:
+    def _add_variable(self, upper: int | None, cost: int = 0) -> int:
         self.program.upper.append(upper)
-        self.program.cost.append(0)
-        return len(self.program.upper) - 1
+        self.program.cost.append(cost)
+        return self.size - 1
 
-    def _flow_variables(self) -> list[list[int]]:
-        number: dict[int, int] = {}
-        for o in (o for flow in self.orbits.flow for o in flow):
-            if o not in number:
-                number[o] = self._variable(None)
-        return [[number[o] for o in flow] for flow in self.orbits.flow]
+    def _add_links(self) -> None:
+        """Links, flows, and rows by which what flows take of a link fits it.
 
-    def _link_rows(self) -> None:
-        """What flows take of a link fits it. One variable bounds those that share it."""
-        users: dict[int, list[int]] = defaultdict(list)
-        for (g, _), flow in zip(self.keys, self.flow, strict=True):
-            for e, j in zip(self.groups[g].links, flow, strict=True):
-                users[e].append(j)
+        What several flows take has a variable; what one takes is bounded itself.
+        """
+        users: dict[int, list[int]] = defaultdict(list)  # orbits of flows
+        for (g, _), flow in zip(self.keys, self.orbits.flow, strict=True):
+            for e, orbit in zip(self.groups[g].links, flow, strict=True):
+                users[e].append(orbit)
+        shared = [e for e in dict.fromkeys(self.orbits.link) if len(users.get(e, ())) > 1]
+        bounded = {e: self._add_variable(self.machine.capacity[e]) for e in shared}
+        flows = dict.fromkeys(orbit for flow in self.orbits.flow for orbit in flow)
+        number = {orbit: self._add_variable(None) for orbit in flows}
+        self.flow = [[number[orbit] for orbit in flow] for flow in self.orbits.flow]
         for e in dict.fromkeys(self.orbits.link):
-            variables = users.get(e, [])
-            if len(variables) == 1:
-                self.program.upper[variables[0]] = self.machine.capacity[e]
-            elif variables:
-                row = {self._variable(self.machine.capacity[e]): 1}
-                for j in variables:
-                    row[j] = row.get(j, 0) - 1
+            if e in bounded:
+                row = {bounded[e]: 1}
+                for orbit in users[e]:
+                    row[number[orbit]] = row.get(number[orbit], 0) - 1
                 self.program.rows.append(exact_lp.Row(row))
+            elif users.get(e):
+                bounded[e] = number[users[e][0]]
+                self.program.upper[bounded[e]] = self.machine.capacity[e]
+        self.link = [bounded.get(e) for e in self.orbits.link]
 
-    def _parts(self) -> list[dict[int, tuple[int, int]]]:
+    def _add_parts(self) -> list[dict[int, tuple[int, int]]]:
         """What starts at the ranks of each group."""
+        ranks = [group.graph.ranks for group in self.groups]
+        free = self.collective.two_phases and not self.equal
+        if self.collective.two_phases and len(self.groups) == 1:
+            alike = {v: self.orbits.part[0][v] if free else 0 for v in ranks[0]}
+            number = {o: self._add_variable(None) for o in dict.fromkeys(alike.values())}
+            for o in alike.values():
+                self.program.cost[number[o]] += 1
+            return [{v: (number[o], 1) for v, o in alike.items()}]
+        rate = self._add_variable(None, cost=1)
+        if self.collective.rooted:
+            return [{group.graph.ranks[group.root]: (rate, 1)} for group in self.groups]
+        if not free:
+            sums = [sum(group.graph.parts) for group in self.groups]
+            self.scale = math.lcm(*sums)
+            return [
+                {
+                    v: (rate, part * self.scale // whole)
+                    for v, part in zip(own, group.graph.parts, strict=True)
+                    if part
+                }
+                for own, group, whole in zip(ranks, self.groups, sums, strict=True)
+            ]
+        return self._add_free_parts(rate)
+
+    def _add_free_parts(self, rate: int) -> list[dict[int, tuple[int, int]]]:
+        """Parts that are variables, in each group as much in all."""
         number: dict[int, int] = {}
-        seen: set[int] = set()
         out = []
         for g, group in enumerate(self.groups):
-            ranks = group.graph.ranks
-            if self.collective.rooted:
-                out.append({ranks[group.root]: (0, self.scale)})
-                continue
-            if not self.free:
-                out.append(dict.fromkeys(ranks, (0, self.scale // len(ranks))))
-                continue
-            alike = {v: self.orbits.part[g][v] for v in ranks}
-            fresh = not set(alike.values()) <= seen
+            alike = {v: self.orbits.part[g][v] for v in group.graph.ranks}
+            fresh = not set(alike.values()) <= set(number)
             for o in alike.values():
                 if o not in number:
-                    number[o] = self._variable(None)
-            seen |= set(alike.values())
+                    number[o] = self._add_variable(None)
             parts = {v: (number[o], 1) for v, o in alike.items()}
             out.append(parts)
             if fresh:  # groups that are alike have the same row
-                row = {0: -self.scale}
+                row = {rate: -1}
                 for j, _ in parts.values():
                     row[j] = row.get(j, 0) + 1
                 self.program.rows.append(exact_lp.Row(row, equality=True))
         return out
 
-    def _balance_rows(self) -> list[tuple[int, int]]:
+    def _add_balances(self) -> list[tuple[int, int]]:
         """Adds out - in = 0 for every flow and node that is no rank; (flow, node) of each row."""
         found: list[tuple[int, int]] = []
         for f, graph in enumerate(self.graphs):
             ranks = set(graph.ranks)
-            rows: dict[int, dict[int, int]] = defaultdict(dict)
+            rows: dict[int, dict[int, int]] = {
+                v: {} for v in range(graph.n) if v not in ranks and self._stands(f, v)
+            }
             for j, u, v in zip(self.flow[f], graph.tail, graph.head, strict=True):
                 for w, sign in ((u, 1), (v, -1)):
-                    if w not in ranks and self._stands(f, w):
+                    if w in rows:
                         rows[w][j] = rows[w].get(j, 0) + sign
             for w, row in rows.items():
                 entries = {j: a for j, a in row.items() if a}
@@ -151,10 +181,11 @@ class Model:
         """Whether (flow, node) stands for all that are like it."""
         return self.orbits.side[f][v] == f * self.machine.n + v
 
-    def _sinks(self) -> list[list[int]]:
+    def _choose_sinks(self) -> list[list[int]]:
         """Per flow the ranks that stand for those like them."""
         return [
-            [v for v in graph.ranks if self._stands(f, v)] for f, graph in enumerate(self.graphs)
+            [v for v in sorted(graph.ranks) if self._stands(f, v)]
+            for f, graph in enumerate(self.graphs)
         ]
 
     # ------------------------------------------------------------------------------ cuts
@@ -162,23 +193,31 @@ class Model:
     def solve(self) -> exact_lp.Solution:
         """The exact optimum and its dual."""
         if not self.pool:
-            self.pool = self.rows(self._start())
-        return cutting_planes.solve(
-            self.program, self.pool, self.separate, max(self.machine.capacity)
-        )
+            self.start()
+        scale = max(1, *(u for u in self.program.upper if u is not None))
+        return cutting_planes.solve(self.program, self.pool, self.separate, scale)
 
-    def _start(self) -> Iterable[Cut]:
-        """Cuts around each rank and each box, from both sides."""
+    def start(self) -> None:
+        """Cuts to begin with: what leaves and what enters each rank and each box.
+
+        Of those whose nodes look alike one is enough.
+        """
+        self.pool = self.rows(self._likely_cuts())
+
+    def _likely_cuts(self) -> Iterator[Cut]:
         for f, graph in enumerate(self.graphs):
-            ranks = frozenset(graph.ranks)
-            everything = frozenset(range(graph.n))
+            ranks, everything = frozenset(graph.ranks), frozenset(range(graph.n))
+            g = self.keys[f][0]
+            roots, part = self.parts[g].keys(), self.orbits.part[g]
             boxes: dict[str, set[int]] = defaultdict(set)
             for v in range(graph.n):
                 boxes[graph.box(v)].add(v)
-            sides = [frozenset([v]) for v in self.sinks[f]]
-            sides += [frozenset(box) for box in boxes.values() if box & ranks]
-            for side in dict.fromkeys(sides + [everything - side for side in sides]):
-                if not ranks <= side and any(v in side for v in self.parts[self.keys[f][0]]):
+            looks: dict[tuple[int, ...], frozenset[int]] = {}
+            for nodes in (*({v} for v in graph.ranks), *boxes.values()):
+                looks.setdefault(tuple(sorted(part[v] for v in nodes)), frozenset(nodes))
+            sides = [*looks.values(), *(everything - side for side in looks.values())]
+            for side in dict.fromkeys(sides):
+                if side & roots and not ranks <= side:
                     yield f, side
 
     def rows(self, cuts: Iterable[Cut]) -> list[dict[int, int]]:
@@ -187,23 +226,21 @@ class Model:
         out = []
         for f, side in cuts:
             graph = self.graphs[f]
-            row: dict[int, int] = defaultdict(int)
-            for j, u, v in zip(self.flow[f], graph.tail, graph.head, strict=True):
-                if u in side and v not in side:
-                    row[j] += 1
+            arcs = zip(self.flow[f], graph.tail, graph.head, strict=True)
+            row = dict(Counter(j for j, u, v in arcs if u in side and v not in side))
             for v, (j, a) in self.parts[self.keys[f][0]].items():
                 if v in side:
-                    row[j] -= a
+                    row[j] = row.get(j, 0) - a
             key = frozenset(row.items())
             if key not in known:
                 known.add(key)
                 self.cuts.append((f, side))
-                out.append(dict(row))
+                out.append(row)
         return out
 
     def separate(self, values: cutting_planes.Values, rough: bool) -> list[dict[int, int]]:
         """Rows of cuts that the values violate, at most one for each of `sinks`."""
-        units, _ = self._whole(values)
+        units, _ = _whole(values)
         cuts = []
         for f, graph in enumerate(self.graphs):
             if not self.sinks[f]:
@@ -225,11 +262,6 @@ class Model:
                 if sum(supply[v] for v in side) - room > least:
                     cuts.append((f, side))
         return self.rows(cuts)
-
-    def _whole(self, values: cutting_planes.Values) -> tuple[list[int], int]:
-        """(the values in units / common, common)."""
-        common = math.lcm(*(value.denominator for value in values))
-        return [int(value * common) for value in values], common
 
     # --------------------------------------------------------------------------- answers
 
@@ -257,11 +289,22 @@ class Model:
             symmetries=self.symmetries,
         )
 
+    def prove(self, solution: exact_lp.Solution) -> GroupsBound:
+        """The dual, in which switches that copy or add are free to do so."""
+        bound = self.bound(solution)
+        if bound is None:
+            given = (self.machine, self.groups, self.collective, self.symmetries)
+            able = Model(*given, able=True)
+            bound = able.bound(able.solve())
+        if bound is None:
+            raise RuntimeError("internal error: a dual that allows for copies is none")
+        return bound
+
     def flows(self, solution: exact_lp.Solution) -> tuple[Flow, ...]:
         """The flows with all that they may take; room makes trees low and few."""
-        units, common = self._whole(solution.primal)
+        units, common = _whole(solution.primal)
         out = []
-        raised = zip(self.keys, self.graphs, self._raised(units, common), strict=True)
+        raised = zip(self.keys, self.graphs, self._raise(units, common), strict=True)
         for (g, phase), graph, capacity in raised:
             share = scaled(graph, capacity, self.machine.unit / common)
             supply = [Fraction(0)] * graph.n
@@ -270,7 +313,7 @@ class Model:
             out.append(Flow(g, phase, share, tuple(supply)))
         return tuple(out)
 
-    def _raised(self, units: Sequence[int], common: int) -> list[list[int]]:
+    def _raise(self, units: Sequence[int], common: int) -> list[list[int]]:
         """What each flow takes of its links, raised into what nobody takes, in units / `common`.
 
         What is left of a link is cut into equal parts for those that have it, and taken as far as
@@ -292,3 +335,9 @@ class Model:
             filled = fill(wide, dict(zip(pairs, flow, strict=True)))
             out.append([filled.get(pair, 0) for pair in pairs])
         return out
+
+
+def _whole(values: cutting_planes.Values) -> tuple[list[int], int]:
+    """(the values in units / common, common)."""
+    common = math.lcm(*(value.denominator for value in values))
+    return [int(value * common) for value in values], common
