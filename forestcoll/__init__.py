@@ -1,6 +1,4 @@
-"""ForestColl: topology in, proven bandwidth-optimal collective schedule out.
-
-Public names are imported when first used, so that `import forestcoll` is quick."""
+"""ForestColl: topology in, proven collective schedule out. Names are imported when first used."""
 
 from __future__ import annotations
 
@@ -9,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from forestcoll.catalog import load as load_topology
+    from forestcoll.comparison import compare
     from forestcoll.compile.budget import Budget
     from forestcoll.compile.front import front
     from forestcoll.compile.optimum import optimum
@@ -24,12 +23,14 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 # fmt: off
 __all__ = ["Budget", "Collective", "Forest", "ForestCollError", "Program", "Synthesis", "Topology",
-           "front", "load_topology", "optimum", "read_plan", "run", "synthesize", "verify_text"]
+           "compare", "front", "load_topology", "optimum", "read_plan", "run", "synthesize",
+           "verify_text"]
 _HOMES = {"Budget": "compile.budget", "Collective": "program", "Forest": "forest",
           "ForestCollError": "errors", "Program": "program", "Synthesis": "compile.synthesize",
-          "Topology": "topology", "front": "compile.front", "load_topology": "catalog",
-          "optimum": "compile.optimum", "read_plan": "plans", "run": "execute.cpu",
-          "synthesize": "compile.synthesize", "verify_text": "compile.verdict"}
+          "Topology": "topology", "compare": "comparison", "front": "compile.front",
+          "load_topology": "catalog", "optimum": "compile.optimum", "read_plan": "plans",
+          "run": "execute.cpu", "synthesize": "compile.synthesize",
+          "verify_text": "compile.verdict"}
 # fmt: on
 
 

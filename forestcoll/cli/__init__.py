@@ -14,6 +14,7 @@ import click
 
 import forestcoll
 from forestcoll.cli import commands, completion, hints, machines, signals, streams, talk
+from forestcoll.cli.compare import compare
 from forestcoll.cli.degrade import degrade
 from forestcoll.cli.deploy import deploy
 from forestcoll.cli.export import export
@@ -142,6 +143,7 @@ def cli() -> None:
 
 for command in commands.ALL:
     cli.add_command(command)
+cli.add_command(compare)
 cli.add_command(deploy)
 cli.add_command(front)
 cli.add_command(degrade)

@@ -57,19 +57,21 @@ def run(
     size: int,
     *,
     rule: Rule | None = None,
+    links: Topology | None = None,
     options: Options = DEFAULTS,
     timeline: bool = False,
 ) -> Timing:
     """How long the program takes for `size` bytes, as nccl-tests counts them.
 
     `topology`: where its ranks are, by their names, else in the order of the GPUs; or the forest
-    that it was made of, with no latencies but those of `options`. `rule`: of all links; None: of
-    each its own. Deterministic.
+    that it was made of, whose ways are those of its trees. `links`: where rules and latencies of
+    that forest's links come from; without, they are those of `options`. `rule`: of all links; None:
+    of each its own. Deterministic.
 
     Raises PlanError where ranks do not fit, or the program gets stuck.
     """
     size = whole("size", size, 1, MOST_BYTES)
-    found = fabric(program, topology, rule, options)
+    found = fabric(program, topology, rule, options, links)
     coder = Coder(found, options)
     first = program.ranks[0]
     chunk = Fraction(size, max(1, first.input_chunks, first.output_chunks))

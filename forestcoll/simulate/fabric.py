@@ -77,9 +77,15 @@ class Fabric:
 
 
 def fabric(
-    program: Program, topology: Topology | Forest, rule: Rule | None, options: Options
+    program: Program,
+    topology: Topology | Forest,
+    rule: Rule | None,
+    options: Options,
+    links: Topology | None = None,
 ) -> Fabric:
     """The fabric of a topology, or of the graph of a forest, whose ways are those of its trees.
+
+    `links`: says rules and latencies of a forest's links.
 
     Raises PlanError where its ranks are not the program's.
     """
@@ -89,7 +95,7 @@ def fabric(
             raise PlanError(
                 f"the plan is for {program.n} ranks, the forest of {forest.name} for {forest.n}"
             )
-        return Fabric(forest.graph, None, forest, rule, options)
+        return Fabric(forest.graph, links, forest, rule, options)
     return Fabric(graph_of(program, topology), topology, None, rule, options)
 
 

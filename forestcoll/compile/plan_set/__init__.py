@@ -13,10 +13,11 @@ from __future__ import annotations
 from forestcoll.compile.plan_set.check import Verdict, check, files_named
 from forestcoll.compile.plan_set.index import INDEX, files_of
 from forestcoll.compile.plan_set.lookup import Chosen, choose_plans
-from forestcoll.compile.plan_set.make import Entry, PlanSet, make
+from forestcoll.compile.plan_set.make import LARGEST, Entry, PlanSet, make
 
 __all__ = [
     "INDEX",
+    "LARGEST",
     "Chosen",
     "Entry",
     "PlanSet",

@@ -1,0 +1,178 @@
+"""The command `compare`: our plans beside baselines and anybody's plans, by size."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from forestcoll.cli import writing
+from forestcoll.cli.completion import FileType, TopologyType, WordType
+from forestcoll.cli.hints import examples
+from forestcoll.cli.options import COLLECTIVES, edit_options, json_option, load, set_option
+from forestcoll.cli.talk import draw, print_json, put, show_progress
+from forestcoll.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from forestcoll.comparison import Comparison
+
+RULES = ("fair", "fifo", "weighted")
+BASELINES = (
+    "ring",
+    "rings",
+    "tree",
+    "double-tree",
+    "halving-doubling",
+    "bruck",
+    "hierarchical",
+    "direct",
+    "in-switch",
+    "blink",
+    "multitree",
+)
+PLOTS = (".svg", ".png")
+
+
+@click.command(
+    epilog=examples(
+        "forestcoll compare -t dgx-a100 --set boxes=2 -c allgather --sizes 1M:1G",
+        "forestcoll compare -t mi250 -c allreduce --with mine.xml --plot compare.svg",
+        "forestcoll compare -t dgx-a100 --set boxes=2 --without box0/gpu3-fabric",
+    )
+)
+@click.option("--topology", "-t", type=TopologyType(), required=True, help="The machine.")
+@set_option
+@click.option(
+    "--collective",
+    "-c",
+    type=WordType(COLLECTIVES),
+    default="allreduce",
+    show_default=True,
+    help="What is done.",
+)
+@click.option("--root", metavar="ID|RANK", help="For broadcast and reduce. Default: rank 0.")
+@click.option(
+    "--sizes",
+    default="1K:4G",
+    show_default=True,
+    metavar="LOW:HIGH[:FACTOR]",
+    help="Sizes in bytes, by factors of 4; or a list: 64K,1M,1G.",
+)
+@click.option(
+    "--against",
+    type=WordType((*BASELINES, "none")),
+    multiple=True,
+    help="Baselines that take part (repeatable). Default: all.",
+)
+@click.option(
+    "--with",
+    "files",
+    type=FileType(),
+    multiple=True,
+    metavar="FILE",
+    help="A plan of either format, or a forest, of anybody's. Repeatable.",
+)
+@click.option(
+    "--on",
+    "other",
+    type=TopologyType(),
+    help="The machine as it is now: the plan for --topology runs on it beside a new one.",
+)
+@edit_options
+@click.option("--rule", type=WordType(RULES), multiple=True, help="Default: fair, and fifo.")
+@click.option(
+    "--signal",
+    type=click.FloatRange(0, 1e6),
+    metavar="US",
+    help="Microseconds of a hop besides its links'. Default: 0.6 of LL, 1.9 of LL128, 3.4 of "
+    "Simple.",
+)
+@click.option("--plot", metavar="FILE", help="A plot as well: FILE.svg or FILE.png.")
+@click.option("--dark", is_flag=True, help="The plot for dark pages.")
+@click.option("--csv", "as_csv", is_flag=True, help="The cells as CSV.")
+@click.option("--force", is_flag=True, help="Overwrite the file of --plot.")
+@json_option
+def compare(
+    topology: str,
+    pairs: tuple[tuple[str, str], ...],
+    collective: str,
+    root: str | None,
+    sizes: str,
+    against: tuple[str, ...],
+    files: tuple[str, ...],
+    other: str | None,
+    without: tuple[str, ...],
+    scale: tuple[str, ...],
+    rule: tuple[str, ...],
+    signal: float | None,
+    plot: str | None,
+    dark: bool,
+    as_csv: bool,
+    force: bool,
+    as_json: bool,
+) -> int:
+    """Compare our plans with rings, trees and other ways, by size.
+
+    All are simulated on the same links. --without and --scale break the machine: new plans for it
+    are compared with what the plan for the sound one does there.
+    """
+    if "none" in against and len(against) > 1:
+        raise click.UsageError("--against none goes alone")
+    if other and (without or scale):
+        raise click.UsageError("--on names the broken machine: leave --without and --scale away")
+    if as_csv and as_json:
+        raise click.UsageError("--csv or --json, not both")
+    target = _plot_path(plot, force)
+    sound = load(topology, pairs)
+    broken = None
+    if without or scale:
+        broken = load(topology, pairs, without, scale)
+    elif other:
+        broken = load(other, ())
+
+    from forestcoll import comparison as comparing
+    from forestcoll.report import comparison
+
+    with show_progress("making plans") as progress:
+        found = comparing.compare(
+            sound,
+            collective,
+            sizes=sizes,
+            root=root,
+            against=() if "none" in against else against or None,
+            files=files,
+            broken=broken,
+            rules=rule or comparing.DEFAULT_RULES,  # type: ignore[arg-type]
+            signal=signal,
+            progress=progress,
+        )
+    if as_json:
+        print_json(found.summary())
+    elif as_csv:
+        put(found.to_csv())
+    else:
+        draw(comparison.table(found))
+    if target is not None:
+        _write_plot(found, target, dark, force)
+    return 0
+
+
+def _plot_path(plot: str | None, force: bool) -> Path | None:
+    if plot is None:
+        return None
+    path = Path(plot)
+    if path.suffix.lower() not in PLOTS:
+        raise UnsupportedError(f"{plot}: a plot is a file of {' or '.join(PLOTS)}")
+    writing.prepare([path], force)
+    return path
+
+
+def _write_plot(found: Comparison, path: Path, dark: bool, force: bool) -> None:
+    import io
+
+    stream = io.BytesIO()
+    form = path.suffix.lower().removeprefix(".")
+    plain = {"Date": None} if form == "svg" else None  # the same file every time
+    found.plot(dark=dark).savefig(stream, format=form, dpi=150, metadata=plain)
+    writing.write_all({path: stream.getvalue()}, force)

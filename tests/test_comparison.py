@@ -1,0 +1,269 @@
+"""Comparisons: who takes part, who is fastest where, what a broken fabric does to a plan."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+import forestcoll
+from forestcoll import baselines, comparison
+from forestcoll.comparison import Comparison, compare, parse_sizes
+from forestcoll.edit import edit
+from forestcoll.errors import PlanError, UnsupportedError
+from forestcoll.graph import CapacityGraph
+from forestcoll.program import Collective
+
+RING = ("ring", {"gpus": "4"})
+
+
+@cache
+def small() -> Comparison:
+    topology = forestcoll.load_topology(*RING)
+    return compare(topology, "allgather", sizes="1K,1M,64M", against=("rings", "tree", "multitree"))
+
+
+def test_every_cell_is_there_and_within_the_bound() -> None:
+    found = small()
+    assert [e.name for e in found.entrants] == ["forestcoll", "rings", "tree", "multitree"]
+    assert [e.name for e in found.present] == ["forestcoll", "rings", "multitree"]
+    assert len(found.cells) == 3 * 3 * 2
+    for cell in found.cells:
+        assert 0 < cell.percent <= 100
+        assert cell.algbw == pytest.approx(cell.size / cell.time / 1000)
+        assert cell.busbw == pytest.approx(cell.algbw * 3 / 4)
+        assert cell.busiest
+    assert "tree is for allreduce, broadcast, reduce, not for allgather" in found.entrants[2].why
+
+
+def test_much_data_reaches_what_theory_says() -> None:
+    """Three quarters of the data over each of two links of 50 GB/s."""
+    found = small()
+    best = found.cell("forestcoll", 2**26, "fair")
+    assert best is not None
+    assert found.bound == pytest.approx(133.3333333)
+    assert best.percent > 95
+
+
+def test_speed_up_is_against_the_best_baseline() -> None:
+    found = small()
+    for rule in found.rules:
+        for size in found.sizes:
+            best = found.best_baseline(size, rule)
+            mine, speedup = found.cell("forestcoll", size, rule), found.speedup(size, rule)
+            assert best is not None
+            assert mine is not None
+            assert best.time == min(
+                c.time for c in found.cells if (c.size, c.rule) == (size, rule) and c is not mine
+            )
+            assert speedup == best.time / mine.time
+            assert found.speedup(size, rule, best.name) == 1
+
+
+def cell(name: str, size: int, time: float) -> comparison.Cell:
+    return comparison.Cell(name, "fair", size, time, size / time / 1000, 1.0, 1.0, "")
+
+
+def made(*cells: comparison.Cell) -> Comparison:
+    names = dict.fromkeys(c.name for c in cells)
+    kinds = {"forestcoll": "ours"}
+    return Comparison(
+        "machine",
+        Collective.ALLREDUCE,
+        8,
+        small().bound,
+        tuple(dict.fromkeys(c.size for c in cells)),
+        ("fair",),
+        tuple(comparison.Entrant(n, kinds.get(n, "baseline"), "") for n in names),  # type: ignore[arg-type]
+        cells,
+    )
+
+
+def test_crossovers_lie_where_the_lines_cross() -> None:
+    """10 us and 20 us at 1000 bytes, 40 us and 30 us at 3000: both take 25 us at 2000."""
+    found = made(
+        cell("forestcoll", 1000, 20.0),
+        cell("ring", 1000, 10.0),
+        cell("forestcoll", 3000, 30.0),
+        cell("ring", 3000, 40.0),
+    )
+    leads = [(lead.name, lead.low, lead.high) for lead in found.leads("fair")]
+    assert leads == [("ring", 1000, 2000), ("forestcoll", 2000, 3000)]
+
+
+def test_of_equals_ours_leads() -> None:
+    found = made(cell("forestcoll", 1000, 10.0), cell("ring", 1000, 10.0))
+    assert [lead.name for lead in found.leads("fair")] == ["forestcoll"]
+
+
+def test_rows_csv_and_json_say_the_same() -> None:
+    found = small()
+    rows = list(csv.DictReader(io.StringIO(found.to_csv())))
+    summary = json.loads(json.dumps(found.summary()))
+    assert len(rows) == len(summary["rows"]) == len(found.cells)
+    for row, other in zip(rows, summary["rows"], strict=True):
+        assert float(row["time_us"]) == other["time_us"]
+        assert row["schedule"] == other["schedule"]
+    assert summary["schedules"][2]["refused"].startswith("tree is for")
+    assert {row["links"] for row in summary["fastest"]} == {"fair", "fifo"}
+
+
+def test_pandas_table() -> None:
+    pytest.importorskip("pandas")
+    table = small().to_pandas()
+    assert list(table.columns[:4]) == ["schedule", "kind", "links", "size"]
+    assert len(table) == len(small().cells)
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width", [6.0, 12.0])
+def test_labels_of_a_plot_do_not_overlap(dark: bool, width: float) -> None:
+    pytest.importorskip("matplotlib")
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    figure = small().plot(dark=dark, width=width)
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    renderer = canvas.get_renderer()
+    whole = figure.bbox
+    for axes in figure.axes:
+        assert axes.get_title(loc="left").startswith("Links ")
+        labels = [t for t in axes.get_xticklabels() if t.get_text() and t.get_visible()]
+        boxes = [t.get_window_extent(renderer) for t in labels]
+        assert not any(a.overlaps(b) for a, b in pairwise(boxes))
+    assert figure.axes[2].get_xlabel() == "size (bytes)"
+    assert figure.axes[0].get_ylabel() == "algbw (GB/s)"
+    legend = figure.legends[0].get_window_extent(renderer)
+    assert legend.x0 >= whole.x0
+    assert legend.x1 <= whole.x1
+    assert not any(legend.overlaps(a.get_tightbbox(renderer)) for a in figure.axes)
+
+
+def test_the_old_plan_on_a_broken_fabric() -> None:
+    """A ring of five that has lost a link: what took it goes the other way round."""
+    topology = forestcoll.load_topology("ring", {"gpus": "5"})
+    broken = edit(topology, without=["gpu0-gpu1"])
+    found = compare(topology, "allgather", sizes="64M", against=("tree",), broken=broken)
+    old, new = (found.cell(name, 2**26, "fair") for name in ("old plan", "forestcoll"))
+    assert old is not None
+    assert new is not None
+    assert new.time < old.time
+    assert found.name == broken.name
+    assert [e.kind for e in found.entrants] == ["ours", "old", "baseline"]
+
+
+def test_an_old_plan_cannot_run_without_its_ranks() -> None:
+    topology = forestcoll.load_topology("dgx-a100")
+    broken = edit(topology, without=["box0/gpu3"])
+    found = compare(topology, "allgather", sizes="1M", against=(), broken=broken)
+    assert found.entrants[1].why == "the fabric has lost ranks that the plan has"
+    assert found.cell("old plan", 2**20, "fair") is None
+
+
+def test_anybodys_plan_has_its_own_column(tmp_path: Path) -> None:
+    """A ring in MSCCL's published dialect, as its tools write it: no names, no sizes."""
+    path = tmp_path / "theirs.xml"
+    path.write_text(published_ring(4))
+    topology = forestcoll.load_topology(*RING)
+    found = compare(topology, "allgather", sizes="64M", against=("ring",), files=[path])
+    mine, ring = (found.cell(name, 2**26, "fair") for name in ("theirs.xml", "ring"))
+    assert mine is not None
+    assert ring is not None
+    assert found.entrants[-1].kind == "file"
+    assert mine.time == pytest.approx(ring.time, rel=0.2)
+
+
+def published_ring(n: int) -> str:
+    """allgather in place over one ring, by hand: step k hands on what came in step k - 1."""
+    gpus = []
+    for r in range(n):
+        after, before = (r + 1) % n, (r - 1) % n
+        steps = []
+        for k in range(n - 1):
+            out, into = (r - k) % n, (r - k - 1) % n
+            if k == 0:
+                steps.append(
+                    f'<step s="0" type="s" srcbuf="i" srcoff="0" dstbuf="o" dstoff="{out}" '
+                    'cnt="1" depid="-1" deps="-1" hasdep="0"/>'
+                )
+            kind = "rcs" if k < n - 2 else "r"
+            steps.append(
+                f'<step s="{k + 1}" type="{kind}" srcbuf="o" srcoff="{into}" dstbuf="o" '
+                f'dstoff="{into}" cnt="1" depid="-1" deps="-1" hasdep="0"/>'
+            )
+        copy = (
+            f'<tb id="1" send="-1" recv="-1" chan="0"><step s="0" type="cpy" srcbuf="i" srcoff="0" '
+            f'dstbuf="o" dstoff="{r}" cnt="1" depid="-1" deps="-1" hasdep="0"/></tb>'
+        )
+        gpus.append(
+            f'<gpu id="{r}" i_chunks="1" o_chunks="{n}" s_chunks="0">'
+            f'<tb id="0" send="{after}" recv="{before}" chan="0">{"".join(steps)}</tb>{copy}</gpu>'
+        )
+    return (
+        f'<algo name="ring" proto="Simple" nchannels="1" nchunksperloop="{n}" ngpus="{n}" '
+        f'coll="allgather" inplace="0" outofplace="1">{"".join(gpus)}</algo>'
+    )
+
+
+def test_files_for_something_else(tmp_path: Path) -> None:
+    path = tmp_path / "theirs.xml"
+    path.write_text(published_ring(3))
+    topology = forestcoll.load_topology(*RING)
+    with pytest.raises(PlanError, match="is for allgather on 3 ranks; compared is allgather on 4"):
+        compare(topology, "allgather", sizes="1M", against=(), files=[path])
+    with pytest.raises(UnsupportedError, match="No such file"):
+        compare(topology, "allgather", sizes="1M", against=(), files=[tmp_path / "none.xml"])
+
+
+def test_many_ranks_are_compared_by_their_trees_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("forestcoll.comparison.play.RANKS", 8)
+    topology = forestcoll.load_topology("rail", {"boxes": "3", "gpus": "3", "rails": "3"})
+    found = compare(topology, "allgather", sizes="1G", against=("ring", "hierarchical"))
+    assert "more than 8 ranks: trees are compared alone, without plans" in found.notes
+    best, ring = (found.cell(name, 2**30, "fair") for name in ("forestcoll", "ring"))
+    assert best is not None
+    assert ring is not None
+    assert best.plan == "trees alone"
+    assert best.time < ring.time
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes"),
+    [
+        ("1K:64K", (1 << 10, 1 << 12, 1 << 14, 1 << 16)),
+        ("1K:4K:2", (1 << 10, 1 << 11, 1 << 12)),
+        ("1000:5000", (1000, 4000, 5000)),
+        ("64k, 1MiB", (1 << 16, 1 << 20)),
+        ("1G", (1 << 30,)),
+    ],
+)
+def test_sizes(text: str, sizes: tuple[int, ...]) -> None:
+    assert parse_sizes(text) == sizes
+
+
+@pytest.mark.parametrize("text", ["", "0", "4K:1K", "1K:4K:1", "1K:2K:3K:4K", "many", "1K:4K:x"])
+def test_sizes_that_are_none(text: str) -> None:
+    with pytest.raises(UnsupportedError, match="sizes "):
+        parse_sizes(text)
+
+
+def test_the_command_knows_all_baselines() -> None:
+    from forestcoll.cli.compare import BASELINES
+
+    assert tuple(baselines.BASELINES) == BASELINES
+
+
+def test_two_boxes_reach_the_known_ratio() -> None:
+    """Two DGX A100: 346.67 GB/s against 213.33 of rings; two MI250 boxes: 354.13 at most."""
+    topology = forestcoll.load_topology("dgx-a100", {"boxes": 2})
+    graph = CapacityGraph.from_topology(topology)
+    rings = baselines.forests("rings", graph, Collective.ALLGATHER)[0].algbw
+    best = forestcoll.optimum(topology, "allgather").algbw
+    assert (round(float(best), 2), round(float(rings), 2)) == (346.67, 213.33)
+    mi250 = forestcoll.load_topology("mi250", {"boxes": 2})
+    assert round(float(forestcoll.optimum(mi250, "allgather").algbw), 2) == 354.13
