@@ -36,7 +36,7 @@ def restated(code: str, printed: list[str]) -> str:
     )
 
 
-@pytest.mark.parametrize("page", ["docs/python.md", "docs/tour.md", "README.md"])
+@pytest.mark.parametrize("page", ["docs/python.md", "docs/tour.md", "docs/compare.md", "README.md"])
 def test_python_page(
     page: str,
     tmp_path: Path,

@@ -68,6 +68,7 @@ JSON = {
     "front": [["-t", "ring", "--plans"]],
     "degrade": [["-t", "dgx-a100", "-c", "allgather"]],
     "time": [["schedules/dgx-a100-1/allreduce.mscclpp.json", "--size", "1M"]],
+    "compare": [["-t", "ring", "--sizes", "1M", "--against", "rings"]],
     "verify": [["schedules/dgx-a100-1/allreduce.mscclpp.json"]],
     "run": [["schedules/dgx-a100-1/allreduce.mscclpp.json", "--size", "1M"]],
     "deploy": [
