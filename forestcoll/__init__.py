@@ -1,4 +1,4 @@
-"""ForestColl: topology in, proven collective schedule out. Names are imported when first used."""
+"""ForestColl: topology in, proven schedule out. Names are imported when they are first used."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ __all__ = ["Budget", "Collective", "Forest", "ForestCollError", "Program", "Synt
 _HOMES = {"Budget": "compile.budget", "Collective": "program", "Forest": "forest",
           "ForestCollError": "errors", "Program": "program", "Synthesis": "compile.synthesize",
           "Topology": "topology", "compare": "comparison", "front": "compile.front",
-          "load_topology": "catalog", "optimum": "compile.optimum", "read_plan": "plans",
-          "run": "execute.cpu", "synthesize": "compile.synthesize",
+          "load_topology": "catalog", "run": "execute.cpu", "optimum": "compile.optimum",
+          "read_plan": "plans", "synthesize": "compile.synthesize",
           "verify_text": "compile.verdict"}
 # fmt: on
 

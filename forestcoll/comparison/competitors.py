@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forestcoll.baselines import Baseline
-from forestcoll.compile import pipeline, plan_set
+from forestcoll.compile import plan_set
 from forestcoll.compile.plan_set.estimate import HOP, Line, line_of
+from forestcoll.compile.synthesize import synthesize
 from forestcoll.errors import ForestCollError, PlanError, UnsupportedError
 from forestcoll.forest import Forest, check
 from forestcoll.graph import CapacityGraph
@@ -22,7 +23,7 @@ from forestcoll.topology import Topology
 from forestcoll.verify import verify
 
 if TYPE_CHECKING:
-    from forestcoll.compile.pipeline import Progress
+    from forestcoll.compile.clock import Progress
     from forestcoll.latency import Latencies
 
 FORESTS = 3
@@ -80,7 +81,7 @@ class Ours:
             for entry in plans.entries
         ]
         try:
-            inside = pipeline.synthesize(
+            inside = synthesize(
                 topology, collective, root=root, nvls="in-place", formats="mscclpp-json"
             )
         except ForestCollError:
@@ -225,7 +226,7 @@ def _check_same(path: Path, own: tuple[Collective, int], wanted: tuple[Collectiv
 
 def alone(topology: Topology, collective: Collective, root: int | None) -> Fixed:
     """Our forest without a plan: for more ranks than plans are made for in a comparison."""
-    made = pipeline.synthesize(topology, collective, root=root, formats="forest", compact=False)
+    made = synthesize(topology, collective, root=root, formats="forest", compact=False)
     return Fixed((Plan("trees alone", None, made.forest),))
 
 

@@ -12,8 +12,9 @@ from typing import Protocol as Shape
 from forestcoll import baselines, simulate
 from forestcoll.comparison import competitors
 from forestcoll.comparison.outcome import OURS, Cell, Comparison, Entrant, Kind, sizes_between
-from forestcoll.compile import pipeline
+from forestcoll.compile.optimum import optimum
 from forestcoll.compile.plan_set.estimate import HOP
+from forestcoll.compile.problem import parse_collective, parse_root
 from forestcoll.errors import ForestCollError, UnsupportedError
 from forestcoll.graph import CapacityGraph
 from forestcoll.program import Collective
@@ -91,20 +92,20 @@ def compare(
     from forestcoll.catalog import topology_of
 
     sound = topology_of(topology)
-    kind = pipeline.parse_collective(collective)
+    kind = parse_collective(collective)
     if not kind.phases:
         raise UnsupportedError(f"{kind} is carried by no trees: compare has nothing for it")
     sized = parse_sizes(sizes) if isinstance(sizes, str) else tuple(sizes)
     here = sound if broken is None else broken
     graph = CapacityGraph.from_topology(here)
-    rank = pipeline.parse_root(graph, kind, root)
+    rank = parse_root(graph, kind, root)
     maker = _Maker(here, sound, graph, kind, rank, sized, progress)
     maker.add_ours(broken is not None)
     for name in baselines.BASELINES if against is None else against:
         maker.add_baseline(baselines.named(name))
     for path in files:
         maker.add_file(Path(path))
-    bound = pipeline.optimum(here, kind, root=root)
+    bound = optimum(here, kind, root=root)
     best = max(bound.algbw, bound.in_switches.algbw if bound.in_switches else Fraction(0))
     cells = _play(maker, here, best, sized, rules, signal, progress)
     return Comparison(
