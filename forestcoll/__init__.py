@@ -25,12 +25,11 @@ __version__ = "0.1.0"
 __all__ = ["Budget", "Collective", "Forest", "ForestCollError", "Program", "Synthesis", "Topology",
            "compare", "front", "load_topology", "optimum", "read_plan", "run", "synthesize",
            "verify_text"]
-_HOMES = {"Budget": "compile.budget", "Collective": "program", "Forest": "forest",
-          "ForestCollError": "errors", "Program": "program", "Synthesis": "compile.synthesize",
-          "Topology": "topology", "compare": "comparison", "front": "compile.front",
-          "load_topology": "catalog", "run": "execute.cpu", "optimum": "compile.optimum",
-          "read_plan": "plans", "synthesize": "compile.synthesize",
-          "verify_text": "compile.verdict"}
+_HOMES = {"synthesize": "compile.synthesize", "Synthesis": "compile.synthesize", "Forest": "forest",
+          "verify_text": "compile.verdict", "optimum": "compile.optimum", "front": "compile.front",
+          "ForestCollError": "errors", "Budget": "compile.budget", "load_topology": "catalog",
+          "Collective": "program", "compare": "comparison", "Topology": "topology",
+          "Program": "program", "run": "execute.cpu", "read_plan": "plans"}
 # fmt: on
 
 
