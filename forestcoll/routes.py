@@ -71,6 +71,8 @@ def routes(graph: CapacityGraph, forest: Forest | None = None) -> Routes:
         if (j, i) not in ways and all(step in links for step in pairwise(back)):
             ways[j, i] = back
     for i, source in enumerate(graph.ranks):
+        if all((i, j) in ways for j in range(len(graph.ranks)) if j != i):
+            continue
         shortest = _shortest(graph, source)
         for j, target in enumerate(graph.ranks):
             if i != j and (i, j) not in ways:

@@ -23,6 +23,7 @@ from forestcoll.cli.lab import lab
 from forestcoll.cli.measure import measure
 from forestcoll.cli.run import run
 from forestcoll.cli.timing import time
+from forestcoll.cli.view import view
 from forestcoll.errors import ForestCollError
 
 
@@ -151,6 +152,7 @@ cli.add_command(run)
 cli.add_command(measure)
 cli.add_command(time)
 cli.add_command(lab)
+cli.add_command(view)
 cli.add_command(export)
 cli.add_command(machines.topology)  # with what that module adds to it
 

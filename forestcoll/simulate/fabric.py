@@ -114,9 +114,11 @@ def graph_of(program: Program, topology: Topology) -> CapacityGraph:
 
 def rule_of(graph: CapacityGraph, tail: int, head: int) -> Rule:
     """What a link does where nothing is said: messages queue at what leaves a box, else share."""
-    boxes = {graph.box(tail), graph.box(head)}
+    one, other = graph.box(tail), graph.box(head)
+    if one == other:
+        return "fair"
     inside = {graph.box(rank) for rank in graph.ranks} - {""}
-    return "fifo" if len(boxes) > 1 and boxes & inside else "fair"
+    return "fifo" if {one, other} & inside else "fair"
 
 
 def _rules(graph: CapacityGraph, topology: Topology | None, rule: Rule | None) -> list[int]:

@@ -120,7 +120,7 @@ def _place_boxes(
             width = across * (inside.width + GAP)
             height = rows * (inside.height + GAP) + above
             cost = abs(math.log(width / height / ASPECT)) + ragged
-            cost += 0.02 * (across * rows - len(boxes))
+            cost += 0.5 * (across * rows - len(boxes)) / across
             cost += 0.15 * math.sqrt(rows - 1) * bool(above)  # links cross boxes
             if best is None or cost < best[0] - 1e-9:
                 best = cost, columns, across

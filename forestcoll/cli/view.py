@@ -1,0 +1,85 @@
+"""The command `view`: a page that shows a fabric, its trees, its loads and a simulated run."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from forestcoll.cli import writing
+from forestcoll.cli.completion import FileType
+from forestcoll.cli.hints import examples
+from forestcoll.cli.options import SizeType
+from forestcoll.cli.subject import load_subject, subject_options
+from forestcoll.cli.talk import put, report, show_progress
+from forestcoll.errors import OutputError
+
+
+@click.command(
+    epilog=examples(
+        "forestcoll view out/dgx-a100-2.allreduce.mscclpp.json -o view.html",
+        "forestcoll view out/dgx-a100-2.allreduce.msccl.xml -t dgx-a100 --set boxes=2 -o view.html",
+        "forestcoll view fat-tree --set leaves=4 -o fabric.html",
+    )
+)
+@subject_options
+@click.option(
+    "--output",
+    "-o",
+    type=FileType(),
+    default="-",
+    metavar="FILE.html|-",
+    help="Default: standard output, where that is no terminal.",
+)
+@click.option(
+    "--size",
+    type=SizeType(),
+    default="64M",
+    show_default=True,
+    help="Bytes of the simulated run, as nccl-tests counts them.",
+)
+@click.option(
+    "--tree",
+    "trees",
+    type=click.IntRange(0),
+    multiple=True,
+    metavar="N",
+    help="A tree of the forest that is in the page. Repeatable. Default: all, as far as they fit.",
+)
+@click.option("--force", is_flag=True, help="Overwrite the file.")
+def view(
+    file: str,
+    topology: str | None,
+    pairs: tuple[tuple[str, str], ...],
+    output: str,
+    size: int,
+    trees: tuple[int, ...],
+    force: bool,
+) -> None:
+    """Make a page that shows a plan, a forest or a topology.
+
+    One HTML file that asks for nothing else: the fabric, trees to step through, link loads, the
+    limiting cut, and the time line of a simulated run to play. docs/view.md has the keys.
+    """
+    from forestcoll.report import table, words
+    from forestcoll.view.data import collect
+    from forestcoll.view.page import page
+
+    if output == "-" and sys.stdout.isatty():
+        raise OutputError("a page is nothing for a terminal; name a file with --output")
+    if output != "-":
+        writing.prepare([Path(output)], force)
+    with show_progress(f"reading {file}"):
+        subject = load_subject(file, topology, pairs)
+    with show_progress("drawing"):
+        forest = subject.forest
+        limit = ""
+        if forest is not None and forest.bound is not None:
+            limit = words.bottleneck(forest.graph, forest.collective, forest.bound)
+        text = page(subject.title, collect(subject, size, limit, trees))
+    if output == "-":
+        put(text)
+        return
+    writing.write_all({Path(output): text}, force)
+    report(table.facts([("written", f"{output} ({words.size(len(text.encode()))})")]))

@@ -1,0 +1,437 @@
+"use strict";
+/* The fabric: boxes, nodes, links by how busy they are, trees, the limiting cut, what moves now.
+
+   What stays the same while trees and the run go on is drawn once, into a picture of its own. */
+
+const NODE = 0.3; // half the side of a GPU, in units of the layout
+const STROKES = 256; // lines in one path: long paths take longer than their lines
+const CROWD = 2000; // lines beyond which pixels are set one by one, which is quicker
+
+class Fabric {
+  constructor(canvas, data, app) {
+    this.surface = new Surface(canvas);
+    this.data = data;
+    this.app = app;
+    this.camera = new Camera();
+    this.base = document.createElement("canvas");
+    this.stale = true;
+    this.pairLinks();
+    this.measureWidths();
+    listenToPointer(canvas, {
+      zoom: (factor, x, y) => { this.camera.zoom(factor, x, y); this.refresh(); },
+      move: (dx, dy) => { this.camera.move(dx, dy); this.refresh(); },
+      hover: (x, y, event) => app.hover(this.hit(x, y), event),
+      press: (x, y) => app.select(this.hit(x, y)),
+      leave: () => app.hover(null),
+    });
+  }
+
+  /* Two directions of a link are one line; pairs[k] = [u, v, link u to v or -1, link v to u or -1]. */
+  pairLinks() {
+    const { tail, head, nodes } = this.data;
+    const known = new Map();
+    this.pairs = [];
+    this.pairOf = new Uint32Array(tail.length);
+    for (let e = 0; e < tail.length; e++) {
+      const [low, high] = tail[e] < head[e] ? [tail[e], head[e]] : [head[e], tail[e]];
+      const key = low * nodes.length + high;
+      let k = known.get(key);
+      if (k === undefined) {
+        k = this.pairs.length;
+        known.set(key, k);
+        this.pairs.push([low, high, -1, -1]);
+      }
+      this.pairs[k][tail[e] === low ? 2 : 3] = e;
+      this.pairOf[e] = k;
+    }
+  }
+
+  /* Per pair its line's width class 0 to 3, by bandwidth, and how busy its busier direction is. */
+  measureWidths() {
+    const { classes, linkClass } = this.data;
+    const rates = classes.map((figures) => toNumber(figures[0]));
+    const percents = classes.map((figures) => (figures.length > 2 ? toNumber(figures[2]) : -1));
+    const widest = Math.max(...rates);
+    this.pairWidth = new Uint8Array(this.pairs.length);
+    this.pairHeat = new Int8Array(this.pairs.length);
+    this.pairs.forEach(([, , there, back], k) => {
+      const links = [there, back].filter((e) => e >= 0);
+      const rate = Math.max(...links.map((e) => rates[linkClass[e]]));
+      const percent = Math.max(...links.map((e) => this.percent(e, percents)));
+      this.pairWidth[k] = Math.min(3, Math.floor(4 * Math.sqrt(rate / widest)));
+      this.pairHeat[k] = percent < 0 ? -1 : heatClass(percent);
+    });
+    this.heated = this.pairHeat.some((heat) => heat >= 0);
+  }
+
+  percent(link, percents) {
+    const stated = percents[this.data.linkClass[link]];
+    return stated < 0 && this.data.linkUse ? this.data.linkUse[link] : stated;
+  }
+
+  fit() {
+    const [width, height] = this.data.size;
+    this.surface.resized();
+    this.camera.fit(width, height, this.surface.width, this.surface.height, 12);
+    this.refresh();
+  }
+
+  refresh() {
+    this.stale = true;
+    this.app.redraw();
+  }
+
+  at(node) {
+    const { camera, data } = this;
+    return [data.x[node] * camera.scale + camera.x, data.y[node] * camera.scale + camera.y];
+  }
+
+  /* What is at a place: {kind: "node" | "pair", index}, or null. */
+  hit(px, py) {
+    const { camera, data } = this;
+    const reach = Math.max(NODE, 6 / camera.scale);
+    const [x, y] = [(px - camera.x) / camera.scale, (py - camera.y) / camera.scale];
+    for (let v = 0; v < data.nodes.length; v++) {
+      const wide = data.gpu[v] ? reach : reach * 1.7;
+      if (Math.abs(data.x[v] - x) < wide && Math.abs(data.y[v] - y) < reach) {
+        return { kind: "node", index: v };
+      }
+    }
+    let [best, distance] = [-1, (6 / camera.scale) ** 2];
+    this.pairs.forEach(([u, v], k) => {
+      const d = squaredDistance(x, y, data.x[u], data.y[u], data.x[v], data.y[v]);
+      if (d < distance) [best, distance] = [k, d];
+    });
+    return best < 0 ? null : { kind: "pair", index: best };
+  }
+
+  draw() {
+    if (this.surface.resized() || this.stale) this.drawBase();
+    const { context, ratio } = this.surface;
+    context.setTransform(1, 0, 0, 1, 0, 0);
+    context.drawImage(this.base, 0, 0);
+    context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    const { state } = this.app;
+    const marked = [state.selected, state.hovered].filter(Boolean);
+    if (state.playing || state.now > 0) this.drawActive(context);
+    for (const thing of marked) this.markLinks(context, thing);
+    if (state.now > 0 || marked.length) this.drawNodes(context);
+    for (const thing of marked) if (thing.kind === "node") this.markNode(context, thing.index);
+  }
+
+  drawBase() {
+    const { surface, base } = this;
+    base.width = surface.canvas.width;
+    base.height = surface.canvas.height;
+    const context = base.getContext("2d", { alpha: false, willReadFrequently: this.pairs.length > CROWD });
+    context.setTransform(surface.ratio, 0, 0, surface.ratio, 0, 0);
+    context.fillStyle = this.app.palette.page;
+    context.fillRect(0, 0, surface.width, surface.height);
+    this.drawBoxes(context);
+    this.drawLinks(context);
+    const { state } = this.app;
+    if (state.cut >= 0) this.drawCut(context, state.cut);
+    if (state.allTrees) this.drawAllTrees(context);
+    else if (state.tree >= 0) this.drawTree(context, state.tree);
+    this.drawNodes(context);
+    this.stale = false;
+  }
+
+  drawBoxes(context) {
+    const { camera, app, data } = this;
+    context.strokeStyle = app.palette.boxLine;
+    context.lineWidth = 1;
+    context.font = "12px system-ui, sans-serif";
+    context.textAlign = "left";
+    context.textBaseline = "alphabetic";
+    for (const [name, left, top, right, bottom] of data.boxes) {
+      const [x, y] = [left * camera.scale + camera.x, top * camera.scale + camera.y];
+      const [w, h] = [(right - left) * camera.scale, (bottom - top) * camera.scale];
+      context.fillStyle = app.palette.box;
+      context.fillRect(x, y, w, h);
+      context.strokeRect(x, y, w, h);
+      if (camera.scale >= 18 && context.measureText(name).width < w - 8) {
+        context.fillStyle = app.palette.muted;
+        context.fillText(name, x + 5, y + h - 5);
+      }
+    }
+  }
+
+  /* Lines of one colour and width together. */
+  drawLinks(context) {
+    const { app, pairs } = this;
+    const heat = app.state.heat && this.heated;
+    const groups = new Map();
+    for (let k = 0; k < pairs.length; k++) {
+      const key = (heat ? this.pairHeat[k] + 1 : 0) * 4 + this.pairWidth[k];
+      if (!groups.has(key)) groups.set(key, []);
+      groups.get(key).push(k);
+    }
+    const thin = Math.min(1, Math.max(0.35, this.camera.scale / 34));
+    for (const key of [...groups.keys()].sort((a, b) => a - b)) {
+      const level = Math.floor(key / 4) - 1;
+      const busy = app.state.tree >= 0 || app.state.allTrees;
+      context.strokeStyle = busy ? app.palette.faint : level >= 0 ? HEAT[level] : app.palette.link;
+      context.lineWidth = (1 + (key % 4) * 0.8) * thin;
+      this.strokePairs(context, groups.get(key));
+    }
+  }
+
+  strokePairs(context, members) {
+    if (members.length > CROWD) {
+      const ends = members.map((k) => [this.pairs[k][0], this.pairs[k][1]]);
+      setLines(context, this.surface.ratio, [[context.strokeStyle, ends]], (v) => this.at(v));
+      return;
+    }
+    const { width, height } = this.surface;
+    let count = 0;
+    context.beginPath();
+    for (const k of members) {
+      const [x, y] = this.at(this.pairs[k][0]);
+      const [p, q] = this.at(this.pairs[k][1]);
+      if ((x < 0 && p < 0) || (y < 0 && q < 0)) continue;
+      if ((x > width && p > width) || (y > height && q > height)) continue;
+      context.moveTo(x, y);
+      context.lineTo(p, q);
+      if (++count % STROKES === 0) {
+        context.stroke();
+        context.beginPath();
+      }
+    }
+    context.stroke();
+  }
+
+  drawNodes(context) {
+    const { camera, data, app } = this;
+    const { scale } = camera;
+    const named = scale >= 26;
+    context.lineWidth = scale >= 14 ? 1 : 0.5;
+    context.textAlign = "center";
+    context.textBaseline = "middle";
+    const root = app.state.tree >= 0 ? data.trees[app.state.tree][1] : -1;
+    for (let v = 0; v < data.nodes.length; v++) {
+      const [x, y] = this.at(v);
+      if (x < -40 || y < -40 || x > this.surface.width + 40 || y > this.surface.height + 40) continue;
+      const gpu = data.gpu[v] === 1;
+      context.fillStyle = gpu ? app.palette.gpu : app.palette.switch;
+      context.strokeStyle = gpu ? app.palette.gpuLine : app.palette.switchLine;
+      if (v === root) context.lineWidth = 3;
+      const half = Math.max(1.5, Math.min(NODE * scale, 20));
+      const wide = gpu ? half : Math.min(half * 1.9, 30);
+      context.beginPath();
+      if (gpu) context.rect(x - wide, y - half * 0.85, 2 * wide, 1.7 * half);
+      else context.ellipse(x, y, wide, half * 0.8, 0, 0, 2 * Math.PI);
+      context.fill();
+      context.stroke();
+      if (v === root) context.lineWidth = scale >= 14 ? 1 : 0.5;
+      if (!named) continue;
+      const label = gpu ? (data.rank[v] < 0 ? "-" : String(data.rank[v])) : shortName(data.nodes[v]);
+      const size = Math.min(13, gpu ? half * (label.length > 3 ? 0.75 : 1.1) : (3.2 * wide) / Math.max(6, label.length));
+      if (size < 7) continue;
+      context.fillStyle = app.palette.text;
+      context.font = `${size}px system-ui, sans-serif`;
+      context.fillText(label, x, y + 0.5);
+    }
+  }
+
+  /* One tree, hop by hop, each link once and in the direction of the data. */
+  drawTree(context, tree) {
+    const { app } = this;
+    const drawn = new Set();
+    const most = app.state.hops;
+    const colours = DEPTH[app.theme];
+    context.lineWidth = Math.max(1.2, Math.min(2.6, this.camera.scale / 14));
+    for (const [path, hop] of app.trees.edges(tree)) {
+      if (hop > most) continue;
+      context.strokeStyle = context.fillStyle = colours[(hop - 1) % colours.length];
+      for (let i = 0; i + 1 < path.length; i++) {
+        const key = path[i] * this.data.nodes.length + path[i + 1];
+        if (drawn.has(key)) continue;
+        drawn.add(key);
+        this.drawArrow(context, path[i], path[i + 1]);
+      }
+    }
+  }
+
+  drawArrow(context, u, v) {
+    const [x, y] = this.at(u);
+    const [p, q] = this.at(v);
+    const length = Math.hypot(p - x, q - y);
+    if (length < 2) return;
+    const [dx, dy] = [(p - x) / length, (q - y) / length];
+    const half = Math.min(NODE * this.camera.scale, 20);
+    const cut = Math.min(half, length / 3);
+    const bend = Math.min(0.07 * length, 26);
+    const [mx, my] = [(x + p) / 2 - dy * bend, (y + q) / 2 + dx * bend];
+    const [ex, ey] = [p - dx * cut, q - dy * cut];
+    context.beginPath();
+    context.moveTo(x + dx * cut, y + dy * cut);
+    context.quadraticCurveTo(mx, my, ex, ey);
+    context.stroke();
+    const tip = Math.min(8, half * 0.8);
+    if (tip < 2) return;
+    const turn = Math.atan2(ey - my, ex - mx);
+    context.beginPath();
+    context.moveTo(ex, ey);
+    context.lineTo(ex - tip * Math.cos(turn - 0.45), ey - tip * Math.sin(turn - 0.45));
+    context.lineTo(ex - tip * Math.cos(turn + 0.45), ey - tip * Math.sin(turn + 0.45));
+    context.fill();
+  }
+
+  /* All trees: each in a colour of its own, straight from rank to rank. */
+  drawAllTrees(context) {
+    const { app, data } = this;
+    const edges = data.pathSizes.length;
+    if (edges > CROWD) {
+      const groups = data.trees.map((_, k) => [treeColour(k, app.theme === "dark"), this.treeEnds(k)]);
+      setLines(context, this.surface.ratio, groups, (v) => this.at(v));
+      return;
+    }
+    context.lineWidth = 1;
+    context.globalAlpha = 0.8;
+    for (let k = 0; k < data.trees.length; k++) {
+      context.strokeStyle = treeColour(k, app.theme === "dark");
+      context.beginPath();
+      for (const [u, v] of this.treeEnds(k)) {
+        const [x, y] = this.at(u);
+        const [p, q] = this.at(v);
+        context.moveTo(x, y);
+        context.lineTo(p, q);
+      }
+      context.stroke();
+    }
+    context.globalAlpha = 1;
+  }
+
+  /* The ranks at the ends of each edge of a tree. */
+  treeEnds(k) {
+    const { trees, data } = this.app;
+    const ends = [];
+    for (let e = trees.first[k]; e < trees.first[k + 1]; e++) {
+      ends.push([data.pathNodes[trees.path[e]], data.pathNodes[trees.path[e + 1] - 1]]);
+    }
+    return ends;
+  }
+
+  /* The nodes on one side of the cut, and the links that cross it. */
+  drawCut(context, cut) {
+    const inside = this.app.cuts[cut];
+    const { palette } = this.app;
+    context.fillStyle = palette.cutFill;
+    for (const v of inside) {
+      const [x, y] = this.at(v);
+      const half = 0.47 * this.camera.scale;
+      context.fillRect(x - half, y - half, 2 * half, 2 * half);
+    }
+    context.strokeStyle = palette.cut;
+    context.lineWidth = Math.max(1, Math.min(2.5, this.camera.scale / 14));
+    context.setLineDash([5, 4]);
+    const crossing = [];
+    this.pairs.forEach(([u, v], k) => { if (inside.has(u) !== inside.has(v)) crossing.push(k); });
+    this.strokePairs(context, crossing);
+    context.setLineDash([]);
+  }
+
+  /* The links that carry something at the moment of the play head. */
+  drawActive(context) {
+    const links = this.app.run ? this.app.run.activeLinks(this.app.state.now) : [];
+    context.strokeStyle = this.app.palette.active;
+    context.lineWidth = Math.max(1.4, Math.min(3.4, this.camera.scale / 11));
+    this.strokePairs(context, [...new Set([...links].map((e) => this.pairOf[e]))]);
+  }
+
+  markLinks(context, thing) {
+    context.strokeStyle = this.app.palette.select;
+    context.lineWidth = 2.5;
+    if (thing.kind === "pair") this.strokePairs(context, [thing.index]);
+    if (thing.kind === "class") {
+      const members = new Set();
+      this.data.linkClass.forEach((c, e) => { if (c === thing.index) members.add(this.pairOf[e]); });
+      this.strokePairs(context, [...members]);
+    }
+    if (thing.kind === "bar") {
+      this.strokePairs(context, this.app.run.linksOf(thing.index).map((e) => this.pairOf[e]));
+    }
+  }
+
+  markNode(context, v) {
+    const [x, y] = this.at(v);
+    const half = Math.max(4, Math.min(NODE * this.camera.scale, 20) + 3);
+    const wide = this.data.gpu[v] ? half : half * 1.6;
+    context.strokeStyle = this.app.palette.select;
+    context.lineWidth = 2.5;
+    context.strokeRect(x - wide, y - half, 2 * wide, 2 * half);
+  }
+}
+
+function squaredDistance(x, y, ax, ay, bx, by) {
+  const [dx, dy] = [bx - ax, by - ay];
+  const share = ((x - ax) * dx + (y - ay) * dy) / (dx * dx + dy * dy || 1);
+  const along = Math.max(0, Math.min(1, share));
+  return (x - ax - along * dx) ** 2 + (y - ay - along * dy) ** 2;
+}
+
+/* Many lines, pixel by pixel: the more lines cross a pixel, the less is seen of what lies below.
+
+   `groups`: [colour, [[node, node], ...]]; where lines of several meet, the last group is seen. */
+function setLines(context, ratio, groups, place) {
+  const { width, height } = context.canvas;
+  const counts = new Uint8Array(width * height);
+  const owner = groups.length > 1 ? new Uint16Array(width * height) : null;
+  groups.forEach(([, ends], group) => {
+    for (const [u, v] of ends) {
+      const line = clip(...place(u).map((at) => at * ratio), ...place(v).map((at) => at * ratio), width, height);
+      if (!line) continue;
+      let [x, y] = line;
+      const steps = Math.max(1, Math.ceil(Math.max(Math.abs(line[2] - x), Math.abs(line[3] - y))));
+      const [dx, dy] = [(line[2] - x) / steps, (line[3] - y) / steps];
+      for (let i = 0; i < steps; i++, x += dx, y += dy) {
+        const at = (y | 0) * width + (x | 0);
+        if (counts[at] < 255) counts[at]++;
+        if (owner) owner[at] = group;
+      }
+    }
+  });
+  const colours = groups.map(([colour]) => channels(colour));
+  const image = context.getImageData(0, 0, width, height);
+  const pixels = image.data;
+  for (let at = 0; at < counts.length; at++) {
+    if (!counts[at]) continue;
+    const share = 1 - 0.6 ** counts[at];
+    const colour = colours[owner ? owner[at] : 0];
+    for (let c = 0; c < 3; c++) pixels[4 * at + c] += (colour[c] - pixels[4 * at + c]) * share;
+  }
+  context.putImageData(image, 0, 0);
+}
+
+/* The part of a line that lies in [0, width) x [0, height), or null (Liang and Barsky's way). */
+function clip(x, y, p, q, width, height) {
+  let [from, to] = [0, 1];
+  const [dx, dy] = [p - x, q - y];
+  for (const [step, room] of [[-dx, x], [dx, width - 1 - x], [-dy, y], [dy, height - 1 - y]]) {
+    if (step === 0 && room < 0) return null;
+    if (step < 0) from = Math.max(from, room / step);
+    if (step > 0) to = Math.min(to, room / step);
+  }
+  return from > to ? null : [x + from * dx, y + from * dy, x + to * dx, y + to * dy];
+}
+
+const KNOWN_CHANNELS = new Map();
+
+/* Red, green and blue of any colour of CSS. */
+function channels(colour) {
+  if (!KNOWN_CHANNELS.has(colour)) {
+    channels.canvas ||= document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+    channels.canvas.fillStyle = colour;
+    channels.canvas.fillRect(0, 0, 1, 1);
+    KNOWN_CHANNELS.set(colour, channels.canvas.getImageData(0, 0, 1, 1).data.slice(0, 3));
+  }
+  return KNOWN_CHANNELS.get(colour);
+}
+
+/* At most eight letters of what stands behind the last "/", the number among them. */
+function shortName(name) {
+  const last = name.slice(name.lastIndexOf("/") + 1);
+  const digits = last.match(/\d*$/)[0];
+  return last.length <= 8 ? last : last.slice(0, Math.max(1, 8 - digits.length)) + digits;
+}

@@ -1,0 +1,337 @@
+"use strict";
+/* The page as a whole: what is shown now, keys and buttons, and when it is drawn. */
+
+const SECONDS = 12; // that a run takes to play, at speed 1
+
+/* The trees: edges of one as [path, hop]. */
+class Trees {
+  constructor(data) {
+    this.data = data;
+    this.first = starts(data.treeEdges);
+    this.path = starts(data.pathSizes);
+    this.known = new Map();
+  }
+
+  edges(tree) {
+    if (this.known.has(tree)) return this.known.get(tree);
+    const [, root, phase] = this.data.trees[tree];
+    const down = phase === "broadcast";
+    const found = [];
+    for (let e = this.first[tree]; e < this.first[tree + 1]; e++) {
+      found.push([this.data.pathNodes.subarray(this.path[e], this.path[e + 1]), 0]);
+    }
+    const hops = new Map([[root, 0]]);
+    for (const edge of down ? found : [...found].reverse()) {
+      const [path] = edge;
+      const [parent, child] = down ? [path[0], path[path.length - 1]] : [path[path.length - 1], path[0]];
+      edge[1] = hops.get(parent) + 1;
+      hops.set(child, edge[1]);
+    }
+    this.known.set(tree, found);
+    return found;
+  }
+
+  height(tree) {
+    return this.edges(tree).reduce((most, [, hop]) => Math.max(most, hop), 0);
+  }
+}
+
+class App {
+  constructor(data) {
+    this.data = data;
+    this.state = {
+      tree: -1, allTrees: false, hops: Infinity, heat: true, cut: -1, playing: false, now: 0,
+      speed: 1, selected: null, hovered: null,
+    };
+    this.trees = data.trees ? new Trees(data) : null;
+    this.cuts = this.readCuts();
+    this.run = data.run ? new Run(data) : null;
+    this.selectedWays = null;
+    this.waiting = false;
+    this.setTheme(matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
+    this.fabric = new Fabric(byId("fabric"), data, this);
+    this.timeline = this.run ? new Timeline(byId("time"), this.run, this) : null;
+    byId("time-frame").classList.toggle("empty", !this.run);
+    byId("no-run").textContent = data.whyNoRun;
+    this.panel = new Panel(data, this);
+    this.wire();
+    this.fit();
+    this.tell();
+  }
+
+  readCuts() {
+    const { cutSizes, cutNodes } = this.data;
+    const first = cutSizes ? starts(cutSizes) : [0];
+    return Array.from(cutSizes || [], (_, k) => new Set(cutNodes.subarray(first[k], first[k + 1])));
+  }
+
+  get palette() {
+    return PALETTES[this.theme];
+  }
+
+  setTheme(theme) {
+    this.theme = theme;
+    document.documentElement.dataset.theme = theme;
+    byId("theme").textContent = theme === "dark" ? "light" : "dark";
+  }
+
+  fit() {
+    this.fabric.fit();
+    if (this.timeline) this.timeline.fit();
+  }
+
+  /* Once in the next frame, however often it is asked for. */
+  redraw() {
+    if (this.waiting) return;
+    this.waiting = true;
+    requestAnimationFrame((time) => {
+      this.waiting = false;
+      this.step(time);
+      this.draw();
+    });
+  }
+
+  draw() {
+    const before = performance.now();
+    this.fabric.draw();
+    if (this.timeline) this.timeline.draw();
+    this.drawTime = performance.now() - before;
+  }
+
+  step(time) {
+    if (!this.state.playing) return;
+    const passed = this.last === undefined ? 0 : time - this.last;
+    this.last = time;
+    this.state.now += (passed / 1000 / SECONDS) * this.run.time * this.state.speed;
+    if (this.state.now >= this.run.time) {
+      this.state.now = this.run.time;
+      this.play(false);
+    } else this.redraw();
+  }
+
+  play(wanted) {
+    if (!this.run) return;
+    if (wanted && this.state.now >= this.run.time) this.state.now = 0;
+    this.state.playing = wanted;
+    this.last = undefined;
+    this.tell();
+  }
+
+  goTo(time) {
+    if (!this.run) return;
+    this.state.now = Math.max(0, Math.min(this.run.time, time));
+    this.tell();
+  }
+
+  hover(thing, event) {
+    const before = this.state.hovered;
+    this.state.hovered = thing;
+    const tip = byId("tip");
+    tip.hidden = !thing;
+    if (thing && event) {
+      tip.textContent = this.panel.describe(thing).map((row) => row.join(" ")).join("\n");
+      const [w, h] = [tip.offsetWidth, tip.offsetHeight];
+      tip.style.left = `${Math.max(4, Math.min(event.clientX + 14, innerWidth - w - 4))}px`;
+      const below = event.clientY + 16;
+      tip.style.top = `${Math.max(4, below + h > innerHeight ? event.clientY - h - 10 : below)}px`;
+    }
+    if (JSON.stringify(before) === JSON.stringify(thing)) return;
+    this.panel.show(thing || this.state.selected);
+    this.redraw();
+  }
+
+  select(thing, reveal = false) {
+    this.state.selected = thing;
+    const links = this.linksOf(thing);
+    this.selectedWays = this.run && links.size ? this.run.waysOver(links) : null;
+    if (this.timeline) this.timeline.stale = true;
+    if (reveal && thing && thing.kind === "bar") this.timeline.show(thing.index);
+    this.panel.show(thing);
+    this.redraw();
+  }
+
+  linksOf(thing) {
+    const links = new Set();
+    if (thing && thing.kind === "pair") {
+      this.fabric.pairs[thing.index].slice(2).forEach((e) => { if (e >= 0) links.add(e); });
+    }
+    const { linkClass, tail, head } = this.data;
+    for (let e = 0; e < linkClass.length && thing; e++) {
+      if (thing.kind === "class" && linkClass[e] === thing.index) links.add(e);
+      if (thing.kind === "node" && (tail[e] === thing.index || head[e] === thing.index)) links.add(e);
+    }
+    return links;
+  }
+
+  showTree(tree) {
+    if (!this.trees) return;
+    const count = this.data.trees.length;
+    Object.assign(this.state, { tree: ((tree % count) + count) % count, allTrees: false, hops: Infinity });
+    this.fabric.stale = true;
+    this.tell();
+  }
+
+  showAllTrees() {
+    if (!this.trees) return;
+    Object.assign(this.state, { tree: -1, allTrees: !this.state.allTrees });
+    this.fabric.stale = true;
+    this.tell();
+  }
+
+  changeHops(by) {
+    if (this.state.tree < 0) return;
+    const height = this.trees.height(this.state.tree);
+    this.state.hops = Math.max(1, Math.min(height, Math.min(this.state.hops, height) + by));
+    this.fabric.stale = true;
+    this.tell();
+  }
+
+  nextCut() {
+    if (!this.cuts.length) return;
+    this.state.cut = this.state.cut + 1 < this.cuts.length ? this.state.cut + 1 : -1;
+    this.fabric.stale = true;
+    this.tell();
+  }
+
+  clear() {
+    Object.assign(this.state, { tree: -1, allTrees: false, cut: -1, selected: null });
+    this.selectedWays = null;
+    this.fabric.stale = true;
+    if (this.timeline) this.timeline.stale = true;
+    this.tell();
+  }
+
+  /* Buttons and texts as the state is. */
+  tell() {
+    const { state, data } = this;
+    const press = (name, wanted) => byId(name).setAttribute("aria-pressed", String(wanted));
+    press("tree-all", state.allTrees);
+    press("heat", state.heat);
+    press("cut", state.cut >= 0);
+    press("play", state.playing);
+    byId("play").textContent = state.playing ? "stop" : "play";
+    byId("tree-controls").hidden = !this.trees;
+    byId("run-controls").hidden = !this.run;
+    byId("cut").hidden = !this.cuts.length;
+    byId("heat").hidden = !this.fabric.heated;
+    byId("tree-name").textContent = this.treeName();
+    const facts = [...data.facts];
+    if (data.treesNote) facts.push(["in the page", data.treesNote]);
+    if (state.tree >= 0) {
+      const [number, root, phase, share] = data.trees[state.tree];
+      facts.unshift(["tree", `${number}: ${phase}, root ${data.nodes[root]}, ${exact(share)} of the data`]);
+    }
+    fill(byId("facts"), facts);
+    this.panel.legend();
+    this.panel.show(state.hovered || state.selected);
+    this.redraw();
+  }
+
+  treeName() {
+    const { state, data } = this;
+    if (!this.trees) return "";
+    if (state.allTrees) return `all ${data.trees.length} trees`;
+    if (state.tree < 0) return "no tree";
+    const hops = Number.isFinite(state.hops) ? `, to hop ${state.hops}` : "";
+    return `tree ${state.tree + 1} of ${data.trees.length}${hops}`;
+  }
+
+  wire() {
+    const on = (name, act) => byId(name).addEventListener("click", act);
+    on("tree-before", () => this.press("["));
+    on("tree-after", () => this.press("]"));
+    on("tree-all", () => this.press("a"));
+    on("hop-less", () => this.press(","));
+    on("hop-more", () => this.press("."));
+    on("heat", () => this.press("h"));
+    on("cut", () => this.press("c"));
+    on("fit", () => this.press("f"));
+    on("play", () => this.press(" "));
+    on("theme", () => this.press("d"));
+    on("help", () => this.press("?"));
+    byId("speed").addEventListener("change", (event) => { this.state.speed = Number(event.target.value); });
+    byId("fabric").addEventListener("keydown", (event) => this.moveFabric(event));
+    byId("time").addEventListener("keydown", (event) => this.moveTimeline(event));
+    document.addEventListener("keydown", (event) => {
+      const typing = event.target instanceof HTMLInputElement || event.target instanceof HTMLSelectElement;
+      if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
+      if (event.key === " " && event.target instanceof HTMLButtonElement) return;
+      if (this.press(event.key)) event.preventDefault();
+    });
+    new ResizeObserver(() => this.fit()).observe(byId("pictures"));
+  }
+
+  press(key) {
+    const { state } = this;
+    const acts = {
+      "[": () => this.showTree(state.tree < 0 ? -1 : state.tree - 1),
+      "]": () => this.showTree(state.tree + 1),
+      a: () => this.showAllTrees(),
+      ",": () => this.changeHops(-1),
+      ".": () => this.changeHops(1),
+      h: () => { state.heat = !state.heat; this.fabric.stale = true; this.tell(); },
+      c: () => this.nextCut(),
+      f: () => this.fit(),
+      d: () => {
+        this.setTheme(this.theme === "dark" ? "light" : "dark");
+        this.fabric.stale = true;
+        if (this.timeline) this.timeline.stale = true;
+        this.tell();
+      },
+      " ": () => this.play(!state.playing),
+      Home: () => this.goTo(0),
+      End: () => this.run && this.goTo(this.run.time),
+      "/": () => byId("search").focus(),
+      "?": () => byId("keys").showModal(),
+      Escape: () => this.clear(),
+    };
+    if (!acts[key]) return false;
+    acts[key]();
+    return true;
+  }
+
+  moveFabric(event) {
+    const steps = { ArrowLeft: [60, 0], ArrowRight: [-60, 0], ArrowUp: [0, 60], ArrowDown: [0, -60] };
+    const { camera, surface } = this.fabric;
+    if (steps[event.key]) camera.move(...steps[event.key]);
+    else if (event.key === "+" || event.key === "=") camera.zoom(1.25, surface.width / 2, surface.height / 2);
+    else if (event.key === "-") camera.zoom(0.8, surface.width / 2, surface.height / 2);
+    else return;
+    event.preventDefault();
+    this.fabric.refresh();
+  }
+
+  moveTimeline(event) {
+    const { timeline, run, state } = this;
+    if (!timeline) return;
+    const middle = GUTTER + (timeline.surface.width - GUTTER) / 2;
+    const bar = state.selected && state.selected.kind === "bar" ? state.selected.index : -1;
+    const count = run.start.length;
+    const row = bar < 0 ? 0 : run.row[bar];
+    const acts = {
+      "+": () => timeline.zoomTime(1.25, middle),
+      "=": () => timeline.zoomTime(1.25, middle),
+      "-": () => timeline.zoomTime(0.8, middle),
+      "}": () => timeline.zoomRows(1.25, AXIS),
+      "{": () => timeline.zoomRows(0.8, AXIS),
+      ArrowRight: () => this.select({ kind: "bar", index: Math.min(count - 1, bar + 1) }, true),
+      ArrowLeft: () => this.select({ kind: "bar", index: Math.max(0, bar - 1) }, true),
+      ArrowDown: () => this.select({ kind: "bar", index: run.first[Math.min(timeline.rows - 1, row + 1)] }, true),
+      ArrowUp: () => this.select({ kind: "bar", index: run.first[Math.max(0, row - 1)] }, true),
+    };
+    if (!acts[event.key] || !count) return;
+    acts[event.key]();
+    event.preventDefault();
+    event.stopPropagation();
+  }
+}
+
+loadData(byId("data").textContent).then((data) => {
+  byId("data").remove();
+  window.forestcoll = new App(data);
+  window.forestcoll.fit();
+  window.forestcoll.draw();
+  document.documentElement.dataset.ready = "yes";
+}, (error) => {
+  byId("no-run").textContent = `This page cannot be shown: ${error.message}. It needs a browser of 2023 or later.`;
+});

@@ -1,0 +1,220 @@
+"use strict";
+/* What stands beside the pictures: figures, search, colours, classes of links. Texts only: no HTML. */
+
+const MOST_FOUND = 12;
+const MOST_CLASSES = 40;
+
+class Panel {
+  constructor(data, app) {
+    this.data = data;
+    this.app = app;
+    this.rank = new Map();
+    data.rank.forEach((rank, v) => { if (rank >= 0) this.rank.set(rank, v); });
+    fill(byId("facts"), data.facts);
+    this.listClasses();
+    const search = byId("search");
+    search.addEventListener("input", () => this.search(search.value));
+    search.addEventListener("keydown", (event) => {
+      const first = byId("found").querySelector("button");
+      if (event.key === "Enter" && first) first.click();
+      if (event.key === "ArrowDown" && first) first.focus();
+      if (event.key === "Escape") { search.value = ""; this.search(""); byId("fabric").focus(); }
+      event.stopPropagation();
+    });
+    byId("found").addEventListener("keydown", (event) => {
+      const next = { ArrowDown: "nextSibling", ArrowUp: "previousSibling" }[event.key];
+      const item = next && document.activeElement.parentElement[next];
+      if (next) (item ? item.firstChild : search).focus();
+      if (next) { event.preventDefault(); event.stopPropagation(); }
+    });
+  }
+
+  /* Names and figures of a thing: [[name, value], ...]. */
+  describe(thing) {
+    if (!thing) return [];
+    if (thing.kind === "node") return this.describeNode(thing.index);
+    if (thing.kind === "bar") return this.describeBar(thing.index);
+    if (thing.kind === "class") return this.describeClass(thing.index);
+    const [, , there, back] = this.app.fabric.pairs[thing.index];
+    return [there, back].filter((e) => e >= 0).flatMap((e) => this.describeLink(e));
+  }
+
+  describeLink(e) {
+    const { nodes, tail, head, classes, linkClass } = this.data;
+    const [bandwidth, load, percent] = classes[linkClass[e]];
+    const rows = [["link", `${nodes[tail[e]]} -> ${nodes[head[e]]}`], ["bandwidth", `${exact(bandwidth)} GB/s`]];
+    if (load !== undefined) {
+      rows.push(["load", `${exact(load)} of the data`], ["busy", `${exact(percent)} % of the time`]);
+    }
+    if (this.data.linkBytes) {
+      const share = Number(this.data.linkUse[e].toPrecision(4));
+      rows.push(["simulated", `${showBytes(this.data.linkBytes[e])}, busy ${share} % of the time`]);
+    }
+    return rows;
+  }
+
+  describeNode(v) {
+    const { nodes, gpu, rank, tail, head, classes, linkClass } = this.data;
+    const rates = [0, 0];
+    let links = 0;
+    for (let e = 0; e < tail.length; e++) {
+      if (tail[e] !== v && head[e] !== v) continue;
+      links++;
+      rates[tail[e] === v ? 0 : 1] += toNumber(classes[linkClass[e]][0]);
+    }
+    const kind = gpu[v] ? (rank[v] < 0 ? "GPU, no rank" : `GPU, rank ${rank[v]}`) : "switch";
+    const [out, into] = rates.map((rate) => Number(rate.toPrecision(6)));
+    return [["node", nodes[v]], ["is", kind], ["links", `${links}: ${out} GB/s out, ${into} GB/s in`]];
+  }
+
+  describeBar(k) {
+    const { run, data } = this.app;
+    const row = run.row[k];
+    const rows = [
+      ["rank", `${data.rowRank[row]}, ${run.names[row]}`],
+      ["does", `${run.words[data.what[k]]}, step ${data.step[k]}`],
+      ["from", `${showTime(run.start[k])} to ${showTime(run.end[k])}`],
+    ];
+    const links = run.linksOf(k);
+    if (links.length) {
+      const ends = [data.tail[links[0]], data.head[links[links.length - 1]]];
+      const amount = run.amounts[data.amount[k]];
+      const rate = amount / (run.end[k] - run.start[k] || 1) / 1000;
+      rows.push(["moves", `${showBytes(amount)}, ${Number(rate.toPrecision(4))} GB/s`]);
+      rows.push(["over", `${data.nodes[ends[0]]} -> ${data.nodes[ends[1]]}, ${links.length} links`]);
+    }
+    return rows;
+  }
+
+  describeClass(index) {
+    const count = this.data.linkClass.reduce((sum, c) => sum + (c === index), 0);
+    const [bandwidth, load, percent] = this.data.classes[index];
+    const rows = [["links", `${count} of the same figures`], ["bandwidth", `${exact(bandwidth)} GB/s`]];
+    if (load !== undefined) rows.push(["load", `${exact(load)} of the data`], ["busy", `${exact(percent)} % of the time`]);
+    return rows;
+  }
+
+  show(thing) {
+    const rows = this.describe(thing);
+    const cut = this.app.state.cut;
+    if (!rows.length && cut >= 0) {
+      rows.push(["limit", this.data.limit], [this.data.cuts[cut].name, this.data.cuts[cut].text]);
+    }
+    fill(byId("details"), rows.length ? rows : [["", "nothing: point at a link, a node or a bar"]]);
+  }
+
+  /* All words must be in the name: "gpu3 fabric" finds the link between the two. */
+  search(text) {
+    const words = text.toLowerCase().split(/[\s,]+|->/).filter(Boolean);
+    const list = byId("found");
+    list.replaceChildren();
+    if (!words.length) return;
+    const add = (name, thing) => {
+      const button = document.createElement("button");
+      button.textContent = name;
+      button.addEventListener("click", () => this.app.select(thing, true));
+      list.append(document.createElement("li"));
+      list.lastChild.append(button);
+      return list.children.length >= MOST_FOUND;
+    };
+    const rank = /^(rank\s*)?(\d+)$/.exec(text.trim().toLowerCase());
+    if (rank && this.rank.has(Number(rank[2]))) {
+      const v = this.rank.get(Number(rank[2]));
+      add(`rank ${rank[2]}: ${this.data.nodes[v]}`, { kind: "node", index: v });
+    }
+    const matches = (name, word) => name.toLowerCase().includes(word);
+    if (words.length === 1) {
+      const whole = (v) => this.data.nodes[v].toLowerCase() === words[0] || this.data.nodes[v].toLowerCase().endsWith(`/${words[0]}`);
+      const found = [...this.data.nodes.keys()].filter((v) => matches(this.data.nodes[v], words[0]));
+      found.sort((a, b) => whole(b) - whole(a) || a - b);
+      for (const v of found) if (add(this.data.nodes[v], { kind: "node", index: v })) return;
+    }
+    const { pairs } = this.app.fabric;
+    for (let k = 0; k < pairs.length; k++) {
+      const [a, b] = [this.data.nodes[pairs[k][0]], this.data.nodes[pairs[k][1]]];
+      const [one, two = one] = words;
+      const fits = (matches(a, one) && matches(b, two)) || (matches(b, one) && matches(a, two));
+      if (fits && words.length > 1 && add(`${a} - ${b}`, { kind: "pair", index: k })) return;
+    }
+    if (!list.children.length) fillList(list, ["nothing is called so"]);
+  }
+
+  /* A row for all links of the same figures. */
+  listClasses() {
+    const counts = new Uint32Array(this.data.classes.length);
+    for (const c of this.data.linkClass) counts[c]++;
+    const order = [...counts.keys()].sort((a, b) => this.busy(b) - this.busy(a) || counts[b] - counts[a]);
+    const body = byId("classes").tBodies[0];
+    const heads = byId("classes").tHead.rows[0];
+    while (heads.cells.length > this.data.classes[0].length + 1) heads.deleteCell(-1);
+    for (const index of order.slice(0, MOST_CLASSES)) {
+      const [bandwidth, load, percent] = this.data.classes[index];
+      const button = document.createElement("button");
+      button.textContent = `${counts[index]} links`;
+      button.addEventListener("click", () => this.app.select({ kind: "class", index }));
+      const row = body.insertRow();
+      row.insertCell().append(button);
+      for (const [text, unit] of [[bandwidth, ""], [load, ""], [percent, " %"]]) {
+        if (text !== undefined) row.insertCell().textContent = Number(toNumber(text).toPrecision(4)) + unit;
+      }
+    }
+    if (order.length > MOST_CLASSES) {
+      body.insertRow().insertCell().textContent = `and ${order.length - MOST_CLASSES} more`;
+    }
+  }
+
+  busy(index) {
+    const percent = this.data.classes[index][2];
+    return percent === undefined ? 0 : toNumber(percent);
+  }
+
+  /* Colours that are in use now. */
+  legend() {
+    const { palette, state, data, theme, run } = this.app;
+    const rows = [["GPU and its rank", palette.gpu], ["switch", palette.switch]];
+    if (state.allTrees) rows.push(["a colour for each tree", `linear-gradient(90deg,${[0, 1, 2, 3].map((k) => treeColour(k, theme === "dark")).join()})`, true]);
+    else if (state.tree >= 0) {
+      const most = Math.min(this.app.trees.height(state.tree), DEPTH[theme].length);
+      for (let hop = 1; hop <= most; hop++) rows.push([`hop ${hop}`, DEPTH[theme][hop - 1]]);
+    } else if (state.heat && this.app.fabric.heated) {
+      const what = data.classes[0].length > 2 ? "of the time busy" : "of the simulated time busy";
+      rows.push([`0 to 100 % ${what}`, `linear-gradient(90deg,${HEAT.join()})`, true]);
+    }
+    if (state.cut >= 0) rows.push(["one side of the limit, and its links", palette.cut, true]);
+    if (run) {
+      rows.push(["transfer", palette.move], ["local work", palette.local]);
+      rows.push(["moving now", palette.active], ["selected", palette.select]);
+    }
+    const list = byId("legend");
+    list.replaceChildren();
+    for (const [name, colour, wide] of rows) {
+      const item = document.createElement("li");
+      const mark = document.createElement("i");
+      mark.style.background = colour;
+      item.className = wide ? "wide" : "";
+      item.append(mark, name);
+      list.append(item);
+    }
+  }
+}
+
+function byId(name) {
+  return document.getElementById(name);
+}
+
+function fill(list, rows) {
+  list.replaceChildren();
+  for (const [name, value] of rows) {
+    list.append(document.createElement("dt"), document.createElement("dd"));
+    list.children[list.children.length - 2].textContent = name;
+    list.lastChild.textContent = value;
+  }
+}
+
+function fillList(list, texts) {
+  list.replaceChildren(...texts.map((text) => {
+    const item = document.createElement("li");
+    item.textContent = text;
+    return item;
+  }));
+}
