@@ -228,7 +228,7 @@ def test_chakra_has_a_send_for_every_move_of_every_plan(
 
 
 def test_every_collective_has_its_chakra_type() -> None:
-    assert set(CALLS) == set(Collective)
+    assert set(Collective) <= set(CALLS)
 
 
 def test_what_astra_sim_needs_beside_the_schedule() -> None:

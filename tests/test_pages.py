@@ -69,7 +69,10 @@ JSON = {
     "degrade": [["-t", "dgx-a100", "-c", "allgather"]],
     "time": [["schedules/dgx-a100-1/allreduce.mscclpp.json", "--size", "1M"]],
     "compare": [["-t", "ring", "--sizes", "1M", "--against", "rings"]],
-    "verify": [["schedules/dgx-a100-1/allreduce.mscclpp.json"]],
+    "verify": [
+        ["schedules/dgx-a100-1/allreduce.mscclpp.json"],
+        ["schedules/dgx-a100-1/allreduce.forest.json", "--links"],
+    ],
     "run": [["schedules/dgx-a100-1/allreduce.mscclpp.json", "--size", "1M"]],
     "deploy": [
         ["schedules/dgx-a100-1/allreduce.mscclpp.json", "--runtime=mscclpp", "-o", "{folder}/d"]

@@ -11,11 +11,12 @@ import click
 
 from forestcoll.cli import files
 from forestcoll.cli.completion import TopologyType
-from forestcoll.cli.guard import guarded
+from forestcoll.cli.guard import guarded, size_of
 from forestcoll.cli.options import load, set_option
 from forestcoll.errors import ForestCollError
 
 if TYPE_CHECKING:
+    from forestcoll.forest import Forest
     from forestcoll.program import Program
     from forestcoll.topology import Topology
     from forestcoll.view import Subject
@@ -82,8 +83,35 @@ def _plan(program: Program, source: str, topology: Topology | None) -> Subject:
     from forestcoll.cli.timing import forest_beside
     from forestcoll.view import Subject
 
-    beside = predict.forest_beside(Path(source)) is not None
-    forest = forest_beside(program, source) if topology is None and beside else None
+    beside = predict.forest_beside(Path(source))
+    forest = None
+    if beside is not None and topology is not None:
+        forest = _fitting(program, topology, beside)
+    elif beside is not None:
+        forest = forest_beside(program, source)
     where = topology or forest
     name = where.name if where is not None else Path(source).name.partition(".")[0] or "plan"
     return Subject(name, "plan", topology, forest, program)
+
+
+def _fitting(program: Program, topology: Topology, beside: Path) -> Forest | None:
+    """The forest beside a plan, where it is the plan's and has the links of the topology."""
+    from forestcoll import forest_file
+    from forestcoll.simulate.fabric import graph_of
+
+    with guarded(str(beside), size_of(beside)):
+        forest = forest_file.load(beside)
+    if (forest.collective, forest.root, forest.n) != (
+        program.collective,
+        program.root,
+        program.n,
+    ):
+        return None
+    ours, theirs = (
+        {
+            (graph.names[t], graph.names[h]): graph.bandwidth(e)
+            for e, (t, h) in enumerate(zip(graph.tail, graph.head, strict=True))
+        }
+        for graph in (forest.graph, graph_of(program, topology))
+    )
+    return forest if ours == theirs else None

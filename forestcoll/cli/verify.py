@@ -61,6 +61,9 @@ LISTED_CLASHES = 20
     metavar="N",
     help="SMs of the GPU: thread blocks that run at once. Default: by the plan's name, else 108.",
 )
+@click.option(
+    "--links", is_flag=True, help="With --json: bandwidth, load and use of every link of a forest."
+)
 @json_option
 def verify(
     sources: tuple[str, ...],
@@ -69,6 +72,7 @@ def verify(
     root: int | None,
     place: Literal["in", "out", "both"] | None,
     sms: int | None,
+    links: bool,
     as_json: bool,
 ) -> int:
     """Prove forests and plans right, or list what is wrong.
@@ -83,6 +87,8 @@ def verify(
     from forestcoll.plans.lint import Told, lint
     from forestcoll.program import Collective
 
+    if links and not as_json:
+        raise click.UsageError("--links is for --json")
     told = Told(None if collective is None else Collective(collective), root, place)
     results: list[Entry] = []
     together: list[Plan] = []
@@ -101,7 +107,7 @@ def verify(
                     if target is not None and report.program is not None:
                         together.append(offered(source, text, HOLDS[target], report.program))
                 else:
-                    entry = _forest(text, source, target, told, as_json)
+                    entry = _forest(text, source, target, told, as_json, links)
         except ForestCollError as error:
             message = str(error) if source in str(error) else f"{source}: {error}"
             entry = {"file": source, "ok": False, "error": message}
@@ -189,17 +195,28 @@ def _set(source: str, as_json: bool) -> Entry:
     return {"file": source, "ok": True, "kind": "plan-set", "proven": lines, "figures": figures}
 
 
-def _forest(text: str, source: str, target: str | None, told: Told, as_json: bool) -> Entry:
+def _forest(
+    text: str, source: str, target: str | None, told: Told, as_json: bool, links: bool
+) -> Entry:
     from forestcoll.compile import verdict as verdicts
     from forestcoll.plans.lint import Told
 
-    verdict = verdicts.verify_text(text, source)
+    forest = None
+    if verdicts.looks_like_forest(text):
+        forest, verdict = verdicts.verify_forest(text, source)
+    else:
+        verdict = verdicts.verify_text(text, source)
     if target is not None or told != Told():
         raise ForestCollError(f"{source}: a forest; --target and the like are for plans")
     if not as_json:
         _say(source, verdict.lines)
     entry: Entry = {"file": source, "ok": True, "kind": verdict.kind}
-    return {**entry, "proven": list(verdict.lines), "figures": dict(verdict.figures)}
+    figures = dict(verdict.figures)
+    if links and forest is not None:
+        figures["links"] = [
+            {name: str(value) for name, value in row._asdict().items()} for row in forest.links
+        ]
+    return {**entry, "proven": list(verdict.lines), "figures": figures}
 
 
 def _plan(report: Report, as_json: bool) -> Entry:

@@ -41,7 +41,7 @@ def verify_text(text: str, source: str) -> Verdict:
     """
     text = arguments.text("text", text)
     arguments.path("source", source)
-    if _looks_like_forest(text):
+    if looks_like_forest(text):
         return verify_forest(text, source)[1]
     if _looks_like_groups(text):
         return _verify_groups(text, source)
@@ -52,11 +52,12 @@ def verify_text(text: str, source: str) -> Verdict:
 
 def is_plan(text: str) -> bool:
     """Whether a text is to be taken for a plan: neither forest, groups nor all-to-all file."""
-    others = (_looks_like_forest, _looks_like_groups, looks_like_one)
+    others = (looks_like_forest, _looks_like_groups, looks_like_one)
     return not any(look(text) for look in others)
 
 
-def _looks_like_forest(text: str) -> bool:
+def looks_like_forest(text: str) -> bool:
+    """Whether a text is to be taken for a forest file."""
     return text.lstrip()[:1] == "{" and '"forestcoll.forest/' in text[:4096]
 
 

@@ -19,20 +19,20 @@ from collections.abc import Iterable
 from forestcoll.export.actions import Action, Kind, actions, sum_time
 from forestcoll.export.protobuf import data, number, text, varint
 from forestcoll.export.settings import Settings
-from forestcoll.program import Collective
 from forestcoll.view import Subject
 
 SCHEMA = "0.0.4"
 COMP, SEND, RECV, COLL = 4, 5, 6, 7
 """NodeType."""
 CALLS = {
-    Collective.ALLREDUCE: (0, "all-reduce"),
-    Collective.REDUCE: (1, None),
-    Collective.ALLGATHER: (2, "all-gather"),
-    Collective.BROADCAST: (5, None),
-    Collective.REDUCE_SCATTER: (7, "reduce-scatter"),
+    "allreduce": (0, "all-reduce"),
+    "reduce": (1, None),
+    "allgather": (2, "all-gather"),
+    "broadcast": (5, None),
+    "alltoall": (6, "all-to-all"),
+    "reduce-scatter": (7, "reduce-scatter"),
 }
-"""CollectiveCommType, and what ASTRA-sim's settings call it; None: it takes no schedule for it."""
+"""CollectiveCommType, and what ASTRA-sim's settings call those that take a schedule; else None."""
 INT32, INT64, BOOL, STRING = 7, 9, 27, 29
 """Fields of AttributeProto."""
 
@@ -59,7 +59,11 @@ def write(subject: Subject, settings: Settings) -> dict[str, bytes]:
 
 
 def _system(name: str, stem: str) -> bytes:
-    every = {f"{other}-implementation": ["ring"] for _, other in CALLS.values() if other}
+    every = {
+        f"{other}-implementation": ["direct" if other == "all-to-all" else "ring"]
+        for _, other in CALLS.values()
+        if other
+    }
     made = {
         "scheduling-policy": "FIFO",
         "endpoint-delay": 0,
@@ -67,7 +71,6 @@ def _system(name: str, stem: str) -> bytes:
         "preferred-dataset-splits": 1,
         "local-mem-bw": 50,
         **every,
-        "all-to-all-implementation": ["direct"],
         f"{name}-implementation-custom": [stem],
     }
     return (json.dumps(made, indent=2) + "\n").encode()

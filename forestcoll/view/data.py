@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from forestcoll.arguments import whole
 from forestcoll.bound import Bound
 from forestcoll.forest import Forest, Tree
 from forestcoll.graph import CapacityGraph
@@ -179,13 +180,12 @@ def _put_cuts(block: Block, graph: CapacityGraph, bound: Bound | None, limit: st
     if bound is not None and bound.method == "cut":
         parts = [min((side, everything - side), key=lambda v: _gpus(graph, v)) for side in parts]
     block.meta["limit"] = limit
+    several = bound is not None and len(bound.parts) > 1
     block.meta["cuts"] = [
         {
-            "name": f"part {number} of {len(bound.parts)}"
-            if len(parts) > 1 and bound
-            else "a side",
-            "text": f"{_gpus(graph, part)} of {sum(graph.gpu)} GPUs, {len(part)} of {graph.n} nodes: "
-            f"{float(graph.leaving(everything - part)):.6g} GB/s in, "
+            "name": f"part {number} of {len(bound.parts)}" if bound and several else "one side",
+            "text": f"{_gpus(graph, part)} of {sum(graph.gpu)} GPUs, {len(part)} of {graph.n} "
+            f"nodes: {float(graph.leaving(everything - part)):.6g} GB/s in, "
             f"{float(graph.leaving(part)):.6g} GB/s out",
         }
         for number, part in enumerate(parts, 1)
@@ -206,7 +206,7 @@ def _put_trees(block: Block, forest: Forest, wanted: Sequence[int]) -> None:
     chosen: list[tuple[int, Tree]] = []
     room = MOST_PATH_NODES
     for number in numbers:
-        tree = forest.trees[number]
+        tree = forest.trees[whole("tree", number, 0, len(forest.trees) - 1)]
         room -= sum(map(len, tree.edges))
         if room < 0 and chosen:
             break

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from forestcoll.errors import UnsupportedError
@@ -10,6 +10,7 @@ from forestcoll.forest import Forest
 from forestcoll.graph import CapacityGraph
 from forestcoll.program import Program
 from forestcoll.simulate import Options, Timing, run, run_forest
+from forestcoll.simulate.fabric import graph_of
 from forestcoll.topology import Topology
 
 Kind = Literal["plan", "forest", "topology"]
@@ -36,7 +37,10 @@ class Subject:
         return self.name if self.forest is None else f"{self.forest.collective} on {self.name}"
 
     def graph(self) -> CapacityGraph:
-        """The links: the forest's where there is one. UnsupportedError where none are known."""
+        """The links: the forest's where there is one. UnsupportedError where none are known.
+
+        Links of simulated runs have its numbers.
+        """
         if self.forest is not None:
             return self.forest.graph
         if self.topology is None:
@@ -44,6 +48,8 @@ class Subject:
                 f"{self.name}: a plan does not say which links there are, and no forest file lies "
                 "beside it; give the topology with --topology NAME or FILE"
             )
+        if self.program is not None:
+            return graph_of(self.program, self.topology)
         return CapacityGraph.from_topology(self.topology)
 
     def simulate(self, size: int, *, options: Options | None = None, pieces: int = 1) -> Timing:
@@ -57,7 +63,8 @@ class Subject:
             if where is None:
                 self.graph()
             assert where is not None
-            return run(self.program, where, size, options=options, timeline=True)
+            timing = run(self.program, where, size, options=options, timeline=True)
+            return _renumber(timing, self.graph())
         if self.forest is None:
             raise UnsupportedError(f"{self.name}: a topology does nothing that could be simulated")
         return run_forest(
@@ -68,3 +75,20 @@ class Subject:
             pieces=pieces,
             timeline=True,
         )
+
+
+def _renumber(timing: Timing, graph: CapacityGraph) -> Timing:
+    """The same run with its links in the order of a graph that has the same ones."""
+    names = graph.names
+    order = {
+        (names[t], names[h]): e for e, (t, h) in enumerate(zip(graph.tail, graph.head, strict=True))
+    }
+    place = [order[use.src, use.dst] for use in timing.links]
+    if place == list(range(len(place))):
+        return timing
+    by_place = dict(zip(place, timing.links, strict=True))
+    links = tuple(by_place[e] for e in range(len(place)))
+    spans = tuple(
+        replace(span, links=tuple(place[link] for link in span.links)) for span in timing.timeline
+    )
+    return replace(timing, links=links, timeline=spans)

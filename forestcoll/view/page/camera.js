@@ -32,7 +32,7 @@ class Camera {
 class Surface {
   constructor(canvas) {
     this.canvas = canvas;
-    this.context = canvas.getContext("2d", { alpha: false });
+    this.context = canvas.getContext("2d", { alpha: false, willReadFrequently: true });
     this.width = 0;
     this.height = 0;
   }

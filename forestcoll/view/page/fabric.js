@@ -123,7 +123,7 @@ class Fabric {
     const { surface, base } = this;
     base.width = surface.canvas.width;
     base.height = surface.canvas.height;
-    const context = base.getContext("2d", { alpha: false, willReadFrequently: this.pairs.length > CROWD });
+    const context = base.getContext("2d", { alpha: false, willReadFrequently: true });
     context.setTransform(surface.ratio, 0, 0, surface.ratio, 0, 0);
     context.fillStyle = this.app.palette.page;
     context.fillRect(0, 0, surface.width, surface.height);
@@ -179,8 +179,11 @@ class Fabric {
 
   strokePairs(context, members) {
     if (members.length > CROWD) {
-      const ends = members.map((k) => [this.pairs[k][0], this.pairs[k][1]]);
-      setLines(context, this.surface.ratio, [[context.strokeStyle, ends]], (v) => this.at(v));
+      const ends = new Uint32Array(2 * members.length);
+      for (let i = 0; i < members.length; i++) {
+        [ends[2 * i], ends[2 * i + 1]] = this.pairs[members[i]];
+      }
+      this.setLines(context, [[context.strokeStyle, ends]]);
       return;
     }
     const { width, height } = this.surface;
@@ -199,6 +202,12 @@ class Fabric {
       }
     }
     context.stroke();
+  }
+
+  setLines(context, groups) {
+    const { camera, data, surface } = this;
+    const places = (values, from) => Float64Array.from(values, (at) => (at * camera.scale + from) * surface.ratio);
+    setLines(context, places(data.x, camera.x), places(data.y, camera.y), groups);
   }
 
   drawNodes(context) {
@@ -284,7 +293,7 @@ class Fabric {
     const edges = data.pathSizes.length;
     if (edges > CROWD) {
       const groups = data.trees.map((_, k) => [treeColour(k, app.theme === "dark"), this.treeEnds(k)]);
-      setLines(context, this.surface.ratio, groups, (v) => this.at(v));
+      this.setLines(context, groups);
       return;
     }
     context.lineWidth = 1;
@@ -292,9 +301,10 @@ class Fabric {
     for (let k = 0; k < data.trees.length; k++) {
       context.strokeStyle = treeColour(k, app.theme === "dark");
       context.beginPath();
-      for (const [u, v] of this.treeEnds(k)) {
-        const [x, y] = this.at(u);
-        const [p, q] = this.at(v);
+      const ends = this.treeEnds(k);
+      for (let i = 0; i < ends.length; i += 2) {
+        const [x, y] = this.at(ends[i]);
+        const [p, q] = this.at(ends[i + 1]);
         context.moveTo(x, y);
         context.lineTo(p, q);
       }
@@ -303,12 +313,12 @@ class Fabric {
     context.globalAlpha = 1;
   }
 
-  /* The ranks at the ends of each edge of a tree. */
+  /* The ranks at the two ends of each edge of a tree. */
   treeEnds(k) {
     const { trees, data } = this.app;
     const ends = [];
     for (let e = trees.first[k]; e < trees.first[k + 1]; e++) {
-      ends.push([data.pathNodes[trees.path[e]], data.pathNodes[trees.path[e + 1] - 1]]);
+      ends.push(data.pathNodes[trees.path[e]], data.pathNodes[trees.path[e + 1] - 1]);
     }
     return ends;
   }
@@ -373,47 +383,55 @@ function squaredDistance(x, y, ax, ay, bx, by) {
 
 /* Many lines, pixel by pixel: the more lines cross a pixel, the less is seen of what lies below.
 
-   `groups`: [colour, [[node, node], ...]]; where lines of several meet, the last group is seen. */
-function setLines(context, ratio, groups, place) {
+   `px`, `py`: places of the nodes in pixels; `groups`: [colour, [node, node, node, node, ...]], two
+   nodes a line. Where lines of several groups meet, the last group is seen. */
+function setLines(context, px, py, groups) {
   const { width, height } = context.canvas;
   const counts = new Uint8Array(width * height);
   const owner = groups.length > 1 ? new Uint16Array(width * height) : null;
-  groups.forEach(([, ends], group) => {
-    for (const [u, v] of ends) {
-      const line = clip(...place(u).map((at) => at * ratio), ...place(v).map((at) => at * ratio), width, height);
-      if (!line) continue;
-      let [x, y] = line;
-      const steps = Math.max(1, Math.ceil(Math.max(Math.abs(line[2] - x), Math.abs(line[3] - y))));
-      const [dx, dy] = [(line[2] - x) / steps, (line[3] - y) / steps];
-      for (let i = 0; i < steps; i++, x += dx, y += dy) {
-        const at = (y | 0) * width + (x | 0);
-        if (counts[at] < 255) counts[at]++;
-        if (owner) owner[at] = group;
-      }
+  for (let group = 0; group < groups.length; group++) {
+    const ends = groups[group][1];
+    for (let k = 0; k < ends.length; k += 2) {
+      setLine(px[ends[k]], py[ends[k]], px[ends[k + 1]], py[ends[k + 1]], width, height, counts, owner, group);
     }
-  });
+  }
   const colours = groups.map(([colour]) => channels(colour));
+  const shares = Float32Array.from({ length: 256 }, (_, count) => 1 - 0.6 ** count);
   const image = context.getImageData(0, 0, width, height);
   const pixels = image.data;
   for (let at = 0; at < counts.length; at++) {
-    if (!counts[at]) continue;
-    const share = 1 - 0.6 ** counts[at];
+    if (counts[at] === 0) continue;
+    const share = shares[counts[at]];
     const colour = colours[owner ? owner[at] : 0];
-    for (let c = 0; c < 3; c++) pixels[4 * at + c] += (colour[c] - pixels[4 * at + c]) * share;
+    const first = 4 * at;
+    pixels[first] += (colour[0] - pixels[first]) * share;
+    pixels[first + 1] += (colour[1] - pixels[first + 1]) * share;
+    pixels[first + 2] += (colour[2] - pixels[first + 2]) * share;
   }
   context.putImageData(image, 0, 0);
 }
 
-/* The part of a line that lies in [0, width) x [0, height), or null (Liang and Barsky's way). */
-function clip(x, y, p, q, width, height) {
-  let [from, to] = [0, 1];
-  const [dx, dy] = [p - x, q - y];
-  for (const [step, room] of [[-dx, x], [dx, width - 1 - x], [-dy, y], [dy, height - 1 - y]]) {
-    if (step === 0 && room < 0) return null;
-    if (step < 0) from = Math.max(from, room / step);
-    if (step > 0) to = Math.min(to, room / step);
+/* Counts the pixels of one line, as far as it lies in the picture (clipped in Liang and Barsky's way). */
+function setLine(x, y, p, q, width, height, counts, owner, group) {
+  const [right, bottom] = [width - 1, height - 1];
+  if (x < 0 || y < 0 || p < 0 || q < 0 || x > right || y > bottom || p > right || q > bottom) {
+    let [from, to] = [0, 1];
+    const [dx, dy] = [p - x, q - y];
+    for (const [step, room] of [[-dx, x], [dx, right - x], [-dy, y], [dy, bottom - y]]) {
+      if (step === 0 && room < 0) return;
+      if (step < 0) from = Math.max(from, room / step);
+      if (step > 0) to = Math.min(to, room / step);
+    }
+    if (from >= to) return;
+    [x, y, p, q] = [x + from * dx, y + from * dy, x + to * dx, y + to * dy];
   }
-  return from > to ? null : [x + from * dx, y + from * dy, x + to * dx, y + to * dy];
+  const steps = Math.max(1, Math.ceil(Math.max(Math.abs(p - x), Math.abs(q - y))));
+  const [dx, dy] = [(p - x) / steps, (q - y) / steps];
+  for (let i = 0; i < steps; i++, x += dx, y += dy) {
+    const at = (y | 0) * width + (x | 0);
+    if (counts[at] < 255) counts[at]++;
+    if (owner !== null) owner[at] = group;
+  }
 }
 
 const KNOWN_CHANNELS = new Map();

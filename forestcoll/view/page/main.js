@@ -254,7 +254,7 @@ class App {
     byId("time").addEventListener("keydown", (event) => this.moveTimeline(event));
     document.addEventListener("keydown", (event) => {
       const typing = event.target instanceof HTMLInputElement || event.target instanceof HTMLSelectElement;
-      if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
+      if (typing || byId("keys").open || event.ctrlKey || event.metaKey || event.altKey) return;
       if (event.key === " " && event.target instanceof HTMLButtonElement) return;
       if (this.press(event.key)) event.preventDefault();
     });

@@ -1,0 +1,62 @@
+"""Pages as pictures: docs/view-*.webp. Needs playwright, and Chromium or its place in
+FORESTCOLL_CHROMIUM_PATH.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from playwright.sync_api import sync_playwright
+
+from forestcoll import cli
+
+ROOT = Path(__file__).parents[2]
+SCHEDULES = ROOT / "schedules"
+LARGE = ["synthesize", "-t", "dgx-a100", "--set", "boxes=16", "-c", "allgather", "--quiet"]
+PICTURES = {
+    "view-dgx-a100": ([SCHEDULES / "dgx-a100-2" / "allgather.mscclpp.json"], "]", "light"),
+    "view-mi250": ([SCHEDULES / "mi250-1" / "allreduce.msccl.xml"], "c", "light"),
+    "view-a100-16": (["large.forest.json"], "]", "dark"),
+}
+"""Name -> FILE of `forestcoll view`, keys that are pressed, light or dark."""
+
+
+def run(*arguments: object) -> None:
+    """A command of the program; ends the script where it fails."""
+    if cli.main([str(word) for word in arguments]) != 0:
+        sys.exit(1)
+
+
+def main() -> None:
+    """Take all pictures."""
+    chromium = os.environ.get("FORESTCOLL_CHROMIUM_PATH") or shutil.which("chromium")
+    with tempfile.TemporaryDirectory() as name, sync_playwright() as play:
+        folder = Path(name)
+        browser = play.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        run(*LARGE, "--format", "forest", "-o", folder / "large.forest.json")
+        for picture, (words, keys, scheme) in PICTURES.items():
+            html = folder / f"{picture}.html"
+            run("view", "--quiet", *(folder / word for word in words), "-o", html)
+            page = browser.new_page(
+                viewport={"width": 1180, "height": 760},
+                color_scheme=scheme,  # type: ignore[arg-type]
+            )
+            page.goto(html.as_uri())
+            page.wait_for_selector("html[data-ready]")
+            for key in keys:
+                page.keyboard.press(key)
+            page.wait_for_timeout(300)
+            session = page.context.new_cdp_session(page)
+            taken = session.send("Page.captureScreenshot", {"format": "webp", "quality": 82})
+            out = ROOT / "docs" / f"{picture}.webp"
+            out.write_bytes(base64.b64decode(taken["data"]))
+            print(f"{out.relative_to(ROOT)}: {out.stat().st_size} bytes")
+
+
+if __name__ == "__main__":
+    main()

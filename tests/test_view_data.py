@@ -1,0 +1,199 @@
+"""What a page holds, read back without a browser; what the command refuses."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import zlib
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from forestcoll import catalog, cli, forest_file, plans
+from forestcoll.view import Subject
+from forestcoll.view.data import TICKS, collect
+from forestcoll.view.lanes import assign_rows, rates
+from forestcoll.view.page import SCRIPTS, page
+
+SCHEDULES = Path(__file__).parents[1] / "schedules"
+
+
+def unpack(data: bytes) -> dict[str, Any]:
+    raw = zlib.decompress(data)
+    length = int.from_bytes(raw[:4], "little")
+    found = json.loads(raw[4 : 4 + length])
+    for name, (kind, count, offset) in found["arrays"].items():
+        size = int(kind[1])
+        start = 4 + length + offset
+        planes = np.frombuffer(raw, np.uint8, count * size, start).reshape(size, count)
+        found[name] = np.ascontiguousarray(planes.T).view(f"<{kind}").reshape(-1)
+    return found
+
+
+def starts(sizes: np.ndarray[Any, Any]) -> list[int]:
+    return [0, *np.cumsum(sizes, dtype=np.int64).tolist()]
+
+
+def subject_of(plan: str) -> Subject:
+    path = SCHEDULES / plan
+    forest = forest_file.load(path.with_name(path.name.partition(".")[0] + ".forest.json"))
+    program = None if path.name.endswith(".forest.json") else plans.read_plan(path)
+    return Subject(forest.name, "plan" if program else "forest", None, forest, program)
+
+
+def test_loads_are_exact_and_trees_are_whole() -> None:
+    subject = subject_of("mi250-1/allreduce.mscclpp.json")
+    forest = subject.forest
+    assert forest is not None
+    data = unpack(collect(subject, 2**20, "the limit"))
+    graph = forest.graph
+    assert data["nodes"] == list(graph.names)
+    assert (data["tail"] == graph.tail).all()
+    assert (data["head"] == graph.head).all()
+    for number, row in zip(data["linkClass"], forest.links, strict=True):
+        exact = [str(row.bandwidth), str(row.load), str(row.percent)]
+        assert data["classes"][number] == exact
+    edges, paths = starts(data["treeEdges"]), starts(data["pathSizes"])
+    for k, tree in enumerate(forest.trees):
+        assert data["trees"][k] == [k, tree.root, tree.phase, str(forest.share(tree))]
+        found = [
+            tuple(data["pathNodes"][paths[e] : paths[e + 1]]) for e in range(edges[k], edges[k + 1])
+        ]
+        assert found == list(tree.edges)
+    assert ["limited by", "the limit"] in data["facts"]
+    bound = forest.bound
+    assert bound is not None
+    cuts = starts(data["cutSizes"])
+    sides = [set(data["cutNodes"][a:b].tolist()) for a, b in pairwise(cuts)]
+    assert sides == [set(part) for part in bound.parts[: len(sides)]]
+
+
+@pytest.mark.parametrize(
+    "name", ["dgx-a100-2/allgather.mscclpp.json", "dgx1-v100-1/allreduce.forest.json"]
+)
+def test_bars_are_the_simulated_run(name: str) -> None:
+    subject = subject_of(name)
+    data = unpack(collect(subject, 2**24, ""))
+    pieces = len(data["gap"]) // len(subject.simulate(2**24).timeline)
+    timing = subject.simulate(2**24, pieces=pieces)
+    assert data["run"]["time"] == timing.time
+    spans = [span for _, span in assign_rows(timing)]
+    assert len(spans) == len(data["gap"]) == len(data["way"])
+    rows, ways = starts(data["rowBars"]), starts(data["waySizes"])
+    tick = timing.time / TICKS
+    for row, (first, end) in enumerate(pairwise(rows)):
+        at = 0
+        for k in range(first, end):
+            span, start = spans[k], at + int(data["gap"][k])
+            at = start + int(data["length"][k])
+            assert start * tick == pytest.approx(span.start, abs=2 * tick)
+            assert at * tick == pytest.approx(span.end, abs=2 * tick)
+            assert data["rowRank"][row] == span.rank
+            assert data["run"]["words"][data["what"][k]] == span.what
+            assert data["run"]["amounts"][data["amount"][k]] == span.bytes
+            way = data["way"][k]
+            assert tuple(data["wayLinks"][ways[way] : ways[way + 1]]) == span.links
+    for use, sent, busy in zip(timing.links, data["linkBytes"], data["linkUse"], strict=True):
+        assert sent == pytest.approx(use.bytes, rel=1e-6)
+        assert busy == pytest.approx(100 * use.utilisation, rel=1e-6)
+
+
+def test_a_plan_on_a_topology_keeps_its_forest_where_the_links_are_the_same(
+    capsysbinary: pytest.CaptureFixture[bytes], tmp_path: Path
+) -> None:
+    plan = str(SCHEDULES / "dgx-a100-2" / "allgather.mscclpp.json")
+
+    def view(*arguments: str) -> dict[str, Any]:
+        assert cli.main(["view", plan, "--size", "1M", *arguments]) == 0
+        text = capsysbinary.readouterr().out.decode()
+        block = re.search(r'id="data">([^<]*)<', text)
+        assert block is not None
+        return unpack(base64.b64decode(block[1]))
+
+    bare, slow = view(), view("-t", "dgx-a100", "--set", "boxes=2")
+    assert slow["trees"] == bare["trees"]
+    assert slow["run"]["time"] > bare["run"]["time"]  # latencies
+    assert (slow["linkBytes"] == bare["linkBytes"]).all()
+    ends = slow["tail"][slow["wayLinks"]], slow["head"][slow["wayLinks"]]
+    first = starts(slow["waySizes"])
+    for begin, end in pairwise(first):
+        assert (ends[1][begin : end - 1] == ends[0][begin + 1 : end]).all()  # a way hangs together
+    other = view("-t", "dgx-h100", "--set", "boxes=2")
+    assert "trees" not in other
+
+
+def test_rates_add_up_to_the_bytes() -> None:
+    timing = subject_of("dgx-a100-2/allgather.mscclpp.json").simulate(2**22)
+    for use, steps in zip(timing.links, rates(timing.timeline, len(timing.links)), strict=True):
+        moved = sum((b[0] - a[0]) * a[1] * 1000 for a, b in pairwise(steps))
+        assert moved == pytest.approx(use.bytes)
+        assert steps[-1][1] == 0
+
+
+def test_a_topology_has_neither_loads_nor_time() -> None:
+    topology = catalog.load("rail", {"boxes": "2"})
+    data = unpack(collect(Subject(topology.name, "topology", topology), 1, ""))
+    assert sorted(data["classes"]) == [["100"], ["450"], ["50"]]
+    assert "trees" not in data
+    assert "run" not in data
+    assert data["whyNoRun"] == "A topology does nothing in time."
+
+
+def test_chosen_trees_alone_are_in_the_page() -> None:
+    data = unpack(collect(subject_of("mi250-1/allgather.forest.json"), 2**20, "", [7, 3]))
+    assert [tree[0] for tree in data["trees"]] == [7, 3]
+    assert data["treesNote"] == "2 of 44 trees are in this page (--tree N)"
+
+
+def test_a_page_asks_for_nothing_and_escapes_what_others_wrote() -> None:
+    text = page("<b>&\"'", b"data")
+    assert "&lt;b&gt;&amp;" in text
+    assert "<b>" not in text
+    assert "default-src 'none'" in text
+    assert base64.b64encode(b"data").decode() in text
+    assert not re.search(r"(?:src|href)\s*=|url\(|@import|fetch\(|XMLHttpRequest|import\(", text)
+    assert not re.search(r"innerHTML|insertAdjacentHTML|document\.write|eval\(", text)
+    assert "https:" not in text
+    folder = Path(__file__).parents[1] / "forestcoll" / "view" / "page"
+    assert {path.name for path in folder.glob("*.js")} == set(SCRIPTS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["{plan}", "-t", "ring", "--set", "gpus=3"], 1, "the plan is for 8 ranks; ring-3 has 3"),
+        (["{plan}", "--tree", "99"], 1, "tree must be at least 0 and at most 7, not 99"),
+        (["{alone}"], 1, "give the topology with --topology NAME or FILE"),
+        (["no-such-fabric"], 1, "no file and no topology of the catalogue"),
+        (["{plan}", "-o", "{plan}"], 1, "exists already; --force overwrites it"),
+        (["{plan}", "--size", "0"], 2, "out of range"),
+    ],
+)
+def test_what_is_wrong(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, arguments: list[str], code: int, words: str
+) -> None:
+    plan = SCHEDULES / "mi300x-1" / "allgather.msccl.xml"
+    alone = tmp_path / "alone.xml"
+    alone.write_bytes(plan.read_bytes())
+    asked = [word.format(plan=plan, alone=alone) for word in arguments]
+    assert cli.main(["view", *asked]) == code
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert words in captured.err
+    assert len(captured.err.splitlines()) == 1
+
+
+def test_links_of_a_forest_in_json(capsys: pytest.CaptureFixture[str]) -> None:
+    path = SCHEDULES / "mi250-1" / "allgather.forest.json"
+    assert cli.main(["verify", str(path), "--json", "--links"]) == 0
+    (entry,) = json.loads(capsys.readouterr().out)
+    links = forest_file.load(path).links
+    assert entry["figures"]["links"] == [
+        {name: str(value) for name, value in row._asdict().items()} for row in links
+    ]
+    assert cli.main(["verify", str(path), "--links"]) == 2
+    assert "--links is for --json" in capsys.readouterr().err
