@@ -20,8 +20,7 @@ from typing import Any
 import numpy as np
 
 from forestcoll.arguments import whole
-from forestcoll.bound import Bound
-from forestcoll.forest import Forest, Tree
+from forestcoll.forest import Bound, Forest, Tree
 from forestcoll.graph import CapacityGraph
 from forestcoll.simulate import Timing
 from forestcoll.topology import show
