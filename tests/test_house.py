@@ -81,12 +81,14 @@ ALLOWED: dict[str, set[str]] = {
         "lab",
         "degrade",
         "comparison",
+        "explain",
         "view",
     },
     "deploy": BASE | {"program", "sizes", "plans", "targets", "verify"},
     "view": FOREST | {"simulate"},
     "export": FOREST | {"simulate", "verify", "view"},
     "baselines": FOREST | {"solver"},
+    "explain": FOREST | {"bound", "compile", "solver"},
     "comparison": FOREST
     | {"baselines", "catalog", "compile", "display", "forest_file", "lower", "plans", "latency"}
     | {"predict", "simulate", "targets", "verify"},

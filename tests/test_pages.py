@@ -59,6 +59,7 @@ def test_the_forest_of_the_page_is_right_and_every_field_explained() -> None:
 JSON = {
     "optimum": [
         ["-t", "dgx-h100", "-c", "allreduce"],
+        ["-t", "dgx-a100", "-c", "allgather", "--explain"],
         ["-t", "dgx-a100", "-c", "allgather", "--groups", "box0/gpu[0-3];box0/gpu[4-7]"],
     ],
     "synthesize": [

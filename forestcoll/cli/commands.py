@@ -210,6 +210,7 @@ def synthesize(
 @click.command(
     epilog=examples(
         "forestcoll optimum -t dgx-a100 --set boxes=2 -c allgather",
+        "forestcoll optimum -t dgx-a100 --set boxes=2 -c allgather --explain",
         "forestcoll optimum -t my-machine.yaml -c broadcast --root box0/gpu3 --json",
         "forestcoll optimum -t dgx-a100 --set boxes=2 -c allgather --ranks 'box*/gpu[0-3]'",
         "forestcoll optimum -t dgx-a100 --set boxes=2 -c allgather --groups 'box0/*;box1/*'",
@@ -232,11 +233,23 @@ def synthesize(
     help="alltoall, alltoallv: write the flows and their proof, for 'forestcoll verify'.",
 )
 @click.option("--force", is_flag=True, help="Overwrite the file.")
+@click.option(
+    "--explain",
+    is_flag=True,
+    help="The links of the bottleneck, cuts within 5 % of it, what more links would give.",
+)
 @json_option
 def optimum(
-    problem: Problem, matrix: str | None, output: str | None, force: bool, as_json: bool
+    problem: Problem,
+    matrix: str | None,
+    output: str | None,
+    force: bool,
+    explain: bool,
+    as_json: bool,
 ) -> None:
     """The best possible algbw and what limits it, without any tree."""
+    if explain and (problem.collective in ALLTOALL or problem.groups):
+        raise click.UsageError("--explain is for one group and collectives over trees")
     if problem.collective in ALLTOALL:
         alltoall.optimum(problem, matrix, output, force, as_json)
         return
@@ -250,13 +263,14 @@ def optimum(
         return
     topology = problem.load()
 
+    from forestcoll import explain as explaining
     from forestcoll.compile import problem as problems
     from forestcoll.compile.in_switches import nvls_algbw
     from forestcoll.compile.optimum import optimum_of
-    from forestcoll.report import synthesis
+    from forestcoll.report import explanation, synthesis
 
     began = time.perf_counter()
-    with show_progress("optimum"):
+    with show_progress("optimum") as progress:
         asked = problems.Problem.of(
             topology,
             problem.collective,
@@ -267,13 +281,17 @@ def optimum(
         )
         best = optimum_of(asked)
         switched = nvls_algbw(asked) if best.in_switches is not None else None
+        why = explaining.explain(asked, progress) if explain else None
     took = time.perf_counter() - began
     rank = -1 if asked.root is None else asked.root
     shown = (topology.name, asked.graph, asked.collective, best, rank, took, switched)
     if as_json:
-        print_json(synthesis.optimum_summary(*shown))
-    else:
-        draw(synthesis.optimum_table(*shown))
+        more = {} if why is None else {"explanation": explanation.summary(why)}
+        print_json({**synthesis.optimum_summary(*shown), **more})
+        return
+    draw(synthesis.optimum_table(*shown))
+    if why is not None:
+        draw(explanation.table(why))
 
 
 @click.command(epilog=examples("forestcoll doctor", "forestcoll doctor --json"))

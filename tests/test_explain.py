@@ -1,0 +1,115 @@
+"""Why an optimum is what it is: every figure again by the solver, and in words."""
+
+from __future__ import annotations
+
+import json
+from fractions import Fraction
+
+import pytest
+
+import forestcoll
+from forestcoll.cli import main
+from forestcoll.compile.problem import Problem
+from forestcoll.explain import NEAR, Explanation, explain, scaled, value
+
+MACHINES = [
+    ("dgx-a100", {"boxes": "2"}, "allgather"),
+    ("dgx-a100", {"boxes": "2"}, "allreduce"),
+    ("mi250", {"boxes": "2"}, "allgather"),
+    ("rail", {"boxes": "3", "oversubscription": "2"}, "reduce-scatter"),
+    ("ring", {"gpus": "5"}, "allreduce"),
+    ("dgx-a100", {"boxes": "2"}, "broadcast"),
+]
+
+
+def explained(name: str, given: dict[str, str], collective: str) -> Explanation:
+    return explain(Problem.of(forestcoll.load_topology(name, given), collective))
+
+
+@pytest.mark.parametrize(("name", "given", "collective"), MACHINES)
+def test_raised_links_give_what_the_solver_says(
+    name: str, given: dict[str, str], collective: str
+) -> None:
+    """At `until` the optimum is `algbw`; before, the bottleneck still holds; beyond, no more."""
+    found = explained(name, given, collective)
+    best = found.bound.algbw
+    assert found.raised
+    for raised in found.raised:
+        if raised.then is None or raised.until is None:
+            assert scaled(found.problem, raised.links, Fraction(2)).optimum().algbw > best
+            continue
+        at = scaled(found.problem, raised.links, raised.until)
+        assert at.optimum().bound.algbw == raised.algbw
+        assert value(at, raised.then) == raised.algbw
+        if raised.until > 1:
+            assert raised.algbw > best
+            assert value(at, found.bound) == raised.algbw
+            half = (1 + raised.until) / 2
+            before = scaled(found.problem, raised.links, half)
+            assert before.optimum().bound.algbw == value(before, found.bound)
+            beyond = scaled(found.problem, raised.links, 2 * raised.until)
+            there = value(beyond, found.bound)
+            assert there is not None
+            assert beyond.optimum().bound.algbw < there
+
+
+@pytest.mark.parametrize(("name", "given", "collective"), MACHINES)
+def test_near_cuts_are_within_five_percent(
+    name: str, given: dict[str, str], collective: str
+) -> None:
+    found = explained(name, given, collective)
+    for other in found.near:
+        assert found.bound.algbw <= other.algbw <= NEAR * found.bound.algbw
+        assert value(found.problem, other) == other.algbw
+        assert other.parts != found.bound.parts
+
+
+def test_a_second_nic_is_doubled_in_every_box() -> None:
+    found = explained("dgx-a100", {"boxes": "2"}, "allreduce")
+    assert found.one_more is not None
+    graph = found.problem.graph
+    names = [(graph.names[graph.tail[e]], graph.names[graph.head[e]]) for e in found.one_more.links]
+    assert len(names) == 4
+    assert all("fabric" in pair for pair in names)
+    assert found.one_more.algbw == 175
+    assert explained("dgx-a100", {}, "allreduce").one_more is None
+
+
+def test_words(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["optimum", "-t", "dgx-a100", "--set", "boxes=2", "-c", "allgather", "--explain"]
+    assert main(command) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "bottleneck every GPU's ingress: 325 GB/s" in out
+    assert "crossed by 1 link of 300 GB/s between box0/gpu0 and box0/nvswitch" in out
+    assert (
+        "400 GB/s at 1.167 times their bandwidth (15.4 % more), then it is every box (8 GPUs): "
+        "200 GB/s"
+    ) in out
+    assert "16 links of 25 GB/s between box0/gpu0-7, box1/gpu0-7 and fabric: every GB/s" in out
+    assert "one more NIC a box, like 2 links of 25 GB/s between box0/gpu0, box1/gpu0" in out
+    assert main([*command, "--json"]) == 0
+    why = json.loads(capsys.readouterr().out)["explanation"]
+    assert [raised["algbw"] for raised in why["raise"]][:1] == ["400"]
+    assert why["one_more_nic"]["algbw"] == "1040/3"
+
+
+def test_uplinks_of_one_box_that_is_short_of_them(capsys: pytest.CaptureFixture[str]) -> None:
+    """One box with half of its uplinks' bandwidth: the cut is round it alone."""
+    scale = ["--scale", "box1/gpu*-fabric=1/4"]
+    machine = ["-t", "dgx-a100", "--set", "boxes=2", "-c", "allgather"]
+    assert main(["optimum", *machine, *scale, "--explain"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "8 links of 6.25 GB/s between box1/gpu0-7 and fabric" in out
+
+
+def test_near_cuts_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    machine = ["-t", "rail", "--set", "boxes=4", "--set", "oversubscription=2"]
+    assert main(["optimum", *machine, "-c", "allgather", "--explain"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "nearly every box (8 GPUs): 400 GB/s in (533.333 GB/s, 3.3 % above)" in out
+
+
+def test_groups_are_not_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["optimum", "-t", "dgx-a100", "-c", "allgather", "--explain"]
+    assert main([*command, "--groups", "box0/gpu[0-3];box0/gpu[4-7]"]) == 2
+    assert "--explain is for one group and collectives over trees" in capsys.readouterr().err
