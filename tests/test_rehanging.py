@@ -12,6 +12,7 @@ from fnmatch import fnmatch
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
+from types import ModuleType
 
 import networkx as nx
 import pytest
@@ -21,7 +22,9 @@ from irregular_fabrics import families, small
 
 from forestcoll import catalog, certificate, solver
 from forestcoll.cli import cli
+from forestcoll.compile.choose import NEARLY
 from forestcoll.compile.synthesize import synthesize
+from forestcoll.edit import Scale, edit
 from forestcoll.forest import Tree
 from forestcoll.graph import CapacityGraph
 from forestcoll.kernel import _kernel
@@ -36,7 +39,7 @@ from forestcoll.solver.shallow.inside import Interior
 from forestcoll.solver.shallow.rehanging import Wanted, pack_irregular, rehang, suits
 from forestcoll.solver.solve import SLACK
 from forestcoll.solver.task import analyse
-from forestcoll.topology import dumps_topology
+from forestcoll.topology import Topology, dumps_topology
 
 SWITCHED = [name for name in families().FAMILIES if name not in ("torus", "nvl72", "tight-clos")]
 
@@ -485,6 +488,53 @@ def test_where_less_is_enough_some_room_is_left() -> None:
         else:
             assert reached == exact.algbw
         assert forest.height <= 3
+
+
+def slower_cable(made: ModuleType) -> Topology:
+    """A fabric whose optimum takes hundreds of trees per root: one cable at 97 %."""
+    topology = made.make("rails", 1, *made.FAMILIES["rails"].small)
+    link = next(link for link in topology.links if "leaf" in link.dst and "leaf" not in link.src)
+    return edit(topology, (), (Scale(f"{link.src}<->{link.dst}", Fraction(97, 100)),))
+
+
+@pytest.mark.parametrize("collective", ["allgather", "reduce-scatter"])
+def test_an_optimum_of_too_many_trees_is_not_waited_for(
+    collective: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wait(*args: object) -> list[Tree]:
+        raise TimeoutError
+
+    topology = slower_cable(families())
+    for module in ("shallow.rehanging.MOST_EDGES", "phase_packing.PATIENT"):
+        monkeypatch.setattr(f"forestcoll.solver.{module}", 100_000 if "EDGES" in module else 64)
+    monkeypatch.setattr("forestcoll.solver.phase_packing.pack", wait)
+    made = synthesize(topology, collective, formats="forest")
+    best = made.optimum
+    assert best.trees_per_root > 100
+    assert best.algbw * NEARLY <= made.forest.algbw < best.algbw
+    certificate.check(made.forest)
+    assert made.forest.height <= 3
+    (note,) = [n for n in made.notes if "of the optimum, which takes" in n]
+    assert note.endswith("a root (and minutes: --exact)")
+    with pytest.raises(TimeoutError):
+        synthesize(topology, collective, formats="forest", exact=True)
+
+
+def test_twice_the_trees_are_tried_before_less_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = small("rails")
+    task = analyse(graph, None)
+    k = task.trees_per_root
+    asked: list[int] = []
+
+    def refuse_first(wanted: Wanted, *more: int) -> list[Tree] | None:
+        asked.append(max(wanted.supply))
+        return pack_irregular(wanted, *more) if len(asked) > 1 else None
+
+    monkeypatch.setattr("forestcoll.solver.phase_packing.pack_irregular", refuse_first)
+    forest = solver.solve(graph, Collective.ALLGATHER)
+    assert asked == [k, 2 * k]
+    assert forest.trees_per_root == 2 * k
+    assert certificate.check(forest)[0] == task.algbw
 
 
 SHARED = Path(__file__).parents[2] / "shared"

@@ -396,8 +396,9 @@ def choice_options(command: F) -> F:
         click.option(
             "--exact",
             is_flag=True,
-            help="The optimum as it is, though its plans serve no power of two. Default: shares "
-            "rounded so that they do, where that costs 1 % at most.",
+            help="The optimum as it is, though its plans serve no power of two, or a large forest "
+            "takes minutes. Default: shares rounded so that plans do, where that costs 1 % at "
+            "most; forests at 99.9 % of the optimum where more is not found quickly.",
         ),
         click.option(
             "--max-height",

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from itertools import islice
 from typing import TYPE_CHECKING, Literal
 
 from forestcoll.compile.budget import Costs
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 ENOUGH = Fraction(99, 100)
 """Share of the optimum at which fewer trees a root count for more than the rest."""
+NEARLY = Fraction(999, 1000)
+"""The same where the optimum itself would take minutes."""
 SMALL = 16
 """Every k up to here is a candidate, also one that a smaller k beats: its trees may be lower."""
 FEW = 6
@@ -132,6 +135,9 @@ class Chooser:
             programs, short = self._filled(forest, self._lowered(forest))
             notes = [*self._written_out(forest), *short]
             return Choice(forest, programs, self._exact().trees, notes)
+        quick = self._quick()
+        if quick is not None:
+            return self._explained(quick)
         lowest = self.wishes.protocol == "LL" and self.wishes.min_percent is None
         for points, powers in [(self._low(), False)] if lowest else self._candidates():
             found = self._first(points, powers)
@@ -183,8 +189,13 @@ class Chooser:
                 self._front = Front(self.graph, self.collective, self.problem.root, self.best)
         return self._front
 
-    def forest(self, trees: int | Literal["auto"]) -> Forest:
-        """The forest with that many trees a root ("auto": the optimum in whole units)."""
+    def forest(
+        self, trees: int | Literal["auto"], enough: Fraction | None = None, patient: bool = True
+    ) -> Forest:
+        """The forest with that many trees a root ("auto": the optimum in whole units).
+
+        `enough`, `patient`: see `solver.solve`.
+        """
         from forestcoll import solver
 
         with self._stage("solve"):
@@ -198,7 +209,8 @@ class Chooser:
                 trees,
                 name=self.problem.name,
                 progress=self._report,
-                enough=self._enough,
+                enough=enough or self._enough,
+                patient=patient,
             )
 
     @property
@@ -245,6 +257,32 @@ class Chooser:
         if self.best.trees_per_root == 1 or self.wishes.compact:
             return Point(self.best.trees_per_root, self.best.algbw, Fraction(1), exact=True)
         return self.front.exact
+
+    def _quick(self) -> _Found | None:
+        """For a forest alone without wishes: the optimum, or next to it, if that takes no minutes.
+
+        Where the optimum's trees are too many to be searched, or are not found, some capacity is
+        left unused; then fewer trees are tried.
+        """
+        from forestcoll.solver.phase_packing import SlowError
+
+        if self.targets or self.wishes != Wishes() or self.wishes.compact:
+            return None
+        exact = self._exact()
+        try:
+            solved = self.forest("auto" if exact.exact else exact.trees, patient=False)
+            return _Found(exact, solved, solved, {})
+        except SlowError:
+            self._tried[exact.trees] = "and minutes: --exact"
+        near = NEARLY * self.best.algbw
+        for point in (exact, *islice(self.front.reaching(NEARLY), FEW)):
+            try:
+                solved = self.forest(point.trees, near, patient=False)
+            except SlowError:
+                continue
+            return _Found(point, solved, solved, {})
+        self._tried.clear()
+        return None
 
     def _candidates(self) -> Iterator[tuple[Iterable[Point], bool]]:
         """What to try: list after list, each in its order, until something suits.

@@ -70,7 +70,7 @@ class Request:
         nvls = None if nvls is None else arguments.word("nvls", nvls, PLACES)
         target = arguments.word("target", target, TARGET_NAMES)
         files = formats_of(formats, target)
-        exact = arguments.truth("exact", exact) and files != ("forest",)  # which is exact anyway
+        exact = arguments.truth("exact", exact)
         wishes = Wishes(trees, percent, exact, max_height, budget, compact, instances, protocol)
         return Request(files, wishes, target, sms, nvls, place)
 

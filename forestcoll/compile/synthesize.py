@@ -138,7 +138,8 @@ def synthesize(
 def make(problem: Problem, request: Request, clock: Clock) -> Synthesis:
     """The forest that is asked for, and its plans.
 
-    Without a plan format the forest is the exact optimum; switches that copy and add do so where
+    Without a plan format the forest is the exact optimum, or at 99.9 % of it where that would take
+    minutes on many ranks and is not asked for (`exact`); switches that copy and add do so where
     that makes trees faster or lower (plans copy and add on the GPUs). With plan formats it is the
     optimum without, where its plans fit the target ("any": all runtimes); else the fewest trees per
     root that reach 99 % of it and fit; else the best that fits. Its shares are rounded so that
@@ -162,7 +163,8 @@ def make(problem: Problem, request: Request, clock: Clock) -> Synthesis:
         wishes = found
     choice, targets, narrowed = _choose(problem, request, wishes, best, clock)
     forest, best = choice.forest, replace(best, trees_per_root=choice.optimum_trees)
-    if request.forest_alone and wishes == Wishes() and not wishes.compact:
+    free = replace(wishes, exact=False) == Wishes()  # a forest alone is the optimum anyway
+    if request.forest_alone and free and not wishes.compact:
         with clock.stage("solve"):
             forest, best = prefer_switches(problem, forest, best)
     programs = {form: serve_place(p, request.place) for form, p in choice.programs.items()}

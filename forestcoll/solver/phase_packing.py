@@ -23,15 +23,45 @@ BOTH_WAYS = 256
 """Ranks up to which a fabric that can be packed by orbits is packed in general, too."""
 
 
+PATIENT = 128
+"""Ranks up to which the general packers take seconds where nothing else works."""
+
+
+class SlowError(Exception):
+    """Only packers that take minutes, and make tall trees, are left."""
+
+
 def pack_phase(
-    task: Task, k: int, links: CapacityGraph, capacity: list[int], algbw: Fraction
-) -> list[Tree]:
-    """Broadcast trees of `task`, `k` per root, that reach `algbw` GB/s over the links.
+    task: Task,
+    k: int,
+    links: CapacityGraph,
+    capacity: list[int],
+    algbw: Fraction,
+    patient: bool = True,
+) -> tuple[int, list[Tree]]:
+    """(trees per root, broadcast trees of `task`): `k` or twice as many, at `algbw` GB/s or more.
 
     `links`, `capacity`: how many trees each link carries, balanced at every switch. Regular fabrics
     with several tiers of switches are packed by orbits: removing those switches is slow and makes
-    tall trees. Irregular ones are searched for low trees; others are packed in general.
+    tall trees. Irregular ones are searched for low trees; others are packed in general. Raises
+    SlowError instead of that where many ranks make it slow, unless `patient`.
     """
+    found = _pack_quickly(task, k, links, capacity, algbw)
+    if found is not None:
+        return k, found
+    if suits(task.given, task.root):
+        found = pack_irregular(Wanted.of(task, 2 * k, algbw))  # with more room for whole numbers
+        if found is not None:
+            return 2 * k, found
+        if not patient and len(links.ranks) > PATIENT:
+            raise SlowError
+    return k, pack(links, capacity, task.supply(k))
+
+
+def _pack_quickly(
+    task: Task, k: int, links: CapacityGraph, capacity: list[int], algbw: Fraction
+) -> list[Tree] | None:
+    """The trees by what suits the fabric; None where only the general packers are left."""
     supply = task.supply(k)
     ranks = set(links.ranks)
     ends = zip(links.tail, links.head, strict=True)
@@ -42,7 +72,7 @@ def pack_phase(
         if packed is not None:
             regular, height = all_images(links, *packed), scan(links, packed[0])[1]
     if not suits(task.given, task.root):
-        return _pack_both_ways(links, capacity, supply, regular)
+        return None if regular is None else _pack_both_ways(links, capacity, supply, regular)
     quick = regular
     if not tiers:
         height, quick = pack_quickly(links, capacity, supply) or (0, None)
@@ -58,7 +88,7 @@ def pack_phase(
         return quick
     low = pack_irregular(wanted)
     found = [trees for trees in (low, quick) if trees is not None]
-    return preferred(links, found) if found else pack(links, capacity, supply)
+    return preferred(links, found) if found else None
 
 
 def pack_part(graph: CapacityGraph, capacity: list[int], supply: list[int]) -> list[Tree]:
@@ -100,11 +130,9 @@ def _pack_both_ways(
     links: CapacityGraph,
     capacity: list[int],
     supply: list[int],
-    regular: list[Tree] | None,
+    regular: list[Tree],
 ) -> list[Tree]:
-    """In general, and by orbits where that was possible: the better of both on small fabrics."""
-    if regular is None:
-        return pack(links, capacity, supply)
+    """By orbits, and in general where that is quick: the better of both on small fabrics."""
     if len(links.ranks) > BOTH_WAYS:
         return regular
     return preferred(links, [pack(links, capacity, supply), regular])

@@ -38,11 +38,13 @@ def solve(
     name: str = "",
     progress: Progress | None = None,
     enough: Fraction | None = None,
+    patient: bool = True,
 ) -> Forest:
     """A forest for `collective`, optimal with trees="auto", else the best with `trees` a root.
 
     `enough`: GB/s from which on lower trees count for more than the last parts of a percent, where
-    a number of trees is given; not for allreduce.
+    a number of trees is given; not for allreduce. Unless `patient`, SlowError is raised where it
+    would take minutes.
     `root` is a rank number, for broadcast and reduce. `name` is the topology's. The forest carries
     its upper bound. Raises InfeasibleError (ranks cannot reach each other; names the cut) and
     UnsupportedError (numbers too large, root or number of trees out of range).
@@ -50,10 +52,11 @@ def solve(
     root = check_root(graph, collective, root)
     report = _Stages(progress, phases=2 if collective is Collective.ALLREDUCE else 1)
     if collective is Collective.ALLREDUCE:
-        phases, bound = _allreduce(graph, trees, report)
+        phases, bound = _allreduce(graph, trees, report, patient)
     else:
         reverse = collective.reduces
-        phase = _Phase.solved(graph.reverse() if reverse else graph, root, trees, report, enough)
+        forward = graph.reverse() if reverse else graph
+        phase = _Phase.solved(forward, root, trees, report, enough, patient)
         phases, bound = [phase.reversed() if reverse else phase], phase.bound
     report("checking", 1.0)
     forest = Forest(
@@ -99,10 +102,11 @@ class _Phase:
         trees: int | Literal["auto"],
         report: _Stages,
         enough: Fraction | None,
+        patient: bool,
     ) -> _Phase:
         """Broadcast trees on `graph`."""
         report("optimum", 0.0)
-        return cls.packed(analyse(graph, root), trees, report, enough)
+        return cls.packed(analyse(graph, root), trees, report, patient, enough)
 
     @classmethod
     def packed(
@@ -110,6 +114,7 @@ class _Phase:
         task: Task,
         trees: int | Literal["auto"],
         report: _Stages,
+        patient: bool,
         enough: Fraction | None = None,
     ) -> _Phase:
         """The trees of a task whose optimum is known."""
@@ -117,7 +122,7 @@ class _Phase:
         if enough is not None and trees != "auto" and suits(task.given, task.root):
             algbw = min(algbw, max(enough, algbw * SLACK))
         report("packing", 0.2)
-        packed = pack_phase(task, k, links, capacity, algbw)
+        k, packed = pack_phase(task, k, links, capacity, algbw, patient)
         report.done += 1
         return cls(packed, k * task.roots, algbw, task.bound)
 
@@ -133,7 +138,7 @@ class _Phase:
 
 
 def _allreduce(
-    graph: CapacityGraph, trees: int | Literal["auto"], report: _Stages
+    graph: CapacityGraph, trees: int | Literal["auto"], report: _Stages, patient: bool
 ) -> tuple[list[_Phase], Bound]:
     """Reduce to all roots, then broadcast from them, with the same share of each root in both."""
     report("optimum", 0.0)
@@ -141,12 +146,12 @@ def _allreduce(
     joint = chosen.joint if trees == "auto" else fixed(graph, trees)
     if joint is not None:
         return _joint(graph, joint, report), chosen.bound
-    gather = _Phase.packed(chosen.gather, trees, report)
+    gather = _Phase.packed(chosen.gather, trees, report, patient)
     if chosen.scatter is chosen.gather:
         report.done += 1
         scatter = gather
     else:
-        scatter = _Phase.packed(chosen.scatter, trees, report)
+        scatter = _Phase.packed(chosen.scatter, trees, report, patient)
     total = math.lcm(gather.total, scatter.total)
     return [scatter.reversed().scaled(total), gather.scaled(total)], chosen.bound
 
