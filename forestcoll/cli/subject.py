@@ -48,8 +48,7 @@ def load_subject(source: str, topology: str | None, pairs: tuple[tuple[str, str]
     if source != "-" and not Path(source).is_file():
         return _topology(source, topology, pairs)
     text = files.read_text(source)
-    if '"forestcoll.groups/' in text[:4096]:
-        raise ForestCollError(f"{source}: several forests at once; name one of the files in it")
+    _refuse_others(text, source)
     if pairs and not topology and (_is_plan(text) or not verdict.is_plan(text)):
         raise click.UsageError("--set is for a --topology, or for a topology as FILE")
     if not verdict.is_plan(text):
@@ -64,6 +63,17 @@ def load_subject(source: str, topology: str | None, pairs: tuple[tuple[str, str]
     return _plan(program, source, load(topology, pairs) if topology else None)
 
 
+def _refuse_others(text: str, source: str) -> None:
+    """ForestCollError for a file of ours that is neither forest nor topology."""
+    if '"forestcoll.groups/' in text[:4096]:
+        raise ForestCollError(f"{source}: several forests at once; name one of the files in it")
+    form = re.search(r'"format":\s*"forestcoll\.(\w+)/', text[:4096])
+    if form is not None and form[1] not in ("forest", "topology"):
+        raise ForestCollError(
+            f"{source}: a file of format forestcoll.{form[1]}; give a plan, a forest or a topology"
+        )
+
+
 def _is_plan(text: str) -> bool:
     head = text[:SAMPLE].lstrip("\ufeff \t\r\n")
     return re.search(r"<algo\b", head) is not None or (head[:1] == "{" and '"gpus"' in text)
@@ -72,9 +82,9 @@ def _is_plan(text: str) -> bool:
 def _topology(source: str, topology: str | None, pairs: tuple[tuple[str, str], ...]) -> Subject:
     from forestcoll.view import Subject
 
+    found = load(source, () if topology else pairs)
     if topology is not None:
         raise click.UsageError(f"'{source}' is a topology itself: leave --topology away")
-    found = load(source, pairs)
     return Subject(found.name, "topology", found)
 
 

@@ -34,8 +34,6 @@ MOST_BARS = 60_000
 """Of the time line in a page."""
 AIMED_BARS = 33_000
 MOST_PIECES = 8
-LARGE = 256
-"""GPUs beyond which a page has one tree of each orbit, and no time line of a forest alone."""
 MOST_CUTS = 12
 TICKS = 2**24
 """Steps of the clock, from the start to the end of the run."""
