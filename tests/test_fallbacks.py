@@ -36,9 +36,26 @@ from forestcoll.forest import Forest
 from forestcoll.graph import CapacityGraph
 from forestcoll.kernel import _kernel
 from forestcoll.program import Collective
-from forestcoll.solver import allreduce, fixed_trees, front, multicast, packing, phase_packing, task
+from forestcoll.solver import (
+    allreduce,
+    cut,
+    fixed_trees,
+    front,
+    multicast,
+    packing,
+    phase_packing,
+    task,
+)
 from forestcoll.solver.compact import forests, rotation
-from forestcoll.solver.flows import balance, cutting_planes, exact_lp, groups, joint, joint_trees
+from forestcoll.solver.flows import (
+    balance,
+    cutting_planes,
+    exact_lp,
+    groups,
+    joint,
+    joint_trees,
+    model,
+)
 from forestcoll.solver.flows.group_forests import Together
 from forestcoll.symmetry import automorphisms, components, structures
 
@@ -414,7 +431,7 @@ def test_the_search_for_matching_parts_ends_and_the_general_way_does(
 
 
 def test_many_ranks_are_alike_and_one_flow_does_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(task, "ALIKE_FROM", 8)
+    monkeypatch.setattr(cut, "ALIKE_FROM", 8)
     alike = Spy(monkeypatch, _kernel, "best_ratio_alike")
     every = Spy(monkeypatch, _kernel, "best_ratio")
     assert optimal(dgx_a100(4)).algbw == Fraction(800, 3)
@@ -423,7 +440,7 @@ def test_many_ranks_are_alike_and_one_flow_does_for_them(monkeypatch: pytest.Mon
 
 
 def test_many_ranks_and_none_alike_then_a_flow_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(task, "ALIKE_FROM", 8)
+    monkeypatch.setattr(cut, "ALIKE_FROM", 8)
     alike = Spy(monkeypatch, _kernel, "best_ratio_alike")
     graph = without(dgx_a100(4), 0)
     optimal(graph)
@@ -451,7 +468,7 @@ def starved(count: int = 300) -> Iterator[Problem]:
 
 def test_trimming_fails_then_the_program_that_balances(monkeypatch: pytest.MonkeyPatch) -> None:
     trim = Spy(monkeypatch, _kernel, "trim")
-    program = Spy(monkeypatch, balance, "_optimum")
+    program = Spy(monkeypatch, balance, "Model")
     first(starved(), lambda: trim.refused > 0 and program.given > 0, (trim, program))
 
 
@@ -460,7 +477,7 @@ def test_trimming_fails_and_what_fills_the_links_does_without_a_program(
 ) -> None:
     trim = Spy(monkeypatch, _kernel, "trim")
     balanced = Spy(monkeypatch, task, "balance")
-    program = Spy(monkeypatch, balance, "_optimum")
+    program = Spy(monkeypatch, balance, "Model")
     _, forest = first(
         (p for p in problems(2000, "unbalanced") if p.graph.n <= 24),
         lambda: trim.refused > 0 and balanced.given > 0 and not program.calls,
@@ -472,7 +489,7 @@ def test_trimming_fails_and_what_fills_the_links_does_without_a_program(
 
 def test_a_copying_switch_is_left_out_of_the_dual(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its potential would forbid copies: the program is solved again for a bound that has none."""
-    program = Spy(monkeypatch, balance, "_optimum")
+    program = Spy(monkeypatch, balance.Model, "bound")  # type: ignore[arg-type]
     for seed in range(200):
         graph = starved_graph(seed)
         able = tuple(not gpu for gpu in graph.gpu)
@@ -519,17 +536,22 @@ def needs_a_program() -> tuple[CapacityGraph, Fraction]:
 
 def test_a_proposal_cannot_be_proven_then_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     graph, algbw = needs_a_program()
+    Unsure(monkeypatch)
     liar = Liar(monkeypatch, 1)
     proofs = Spy(monkeypatch, exact_lp, "prove")
     slow = Spy(monkeypatch, exact_lp, "simplex")
     assert optimal(graph).algbw == algbw
     assert liar.told == 1
-    assert (proofs.refused, len(slow.calls)) == (1, 0)
+    assert (proofs.refused >= 2, len(slow.calls)) == (
+        True,
+        0,
+    )  # the lazy rounds' basis, and the lie
     assert proofs.given >= 1
 
 
 def test_no_proposal_can_be_proven_then_the_exact_simplex(monkeypatch: pytest.MonkeyPatch) -> None:
     graph, algbw = needs_a_program()
+    Unsure(monkeypatch)
     Liar(monkeypatch, 10**6)
     proofs = Spy(monkeypatch, exact_lp, "prove")
     slow = Spy(monkeypatch, exact_lp, "simplex")
@@ -621,11 +643,11 @@ def test_orbits_of_the_joint_program_are_not_found_then_the_whole_one(
     monkeypatch.setattr(automorphisms, "WORK", 0)
     graph = mi250(2, dies=8)
     assert [s for s in automorphisms.symmetries(graph) if not s.turned] == []
-    whole = joint.Model(graph, automorphisms.symmetries(graph), equal=False).size
+    whole = joint.joint_model(graph, automorphisms.symmetries(graph), equal=False).size
     assert optimal(graph, ALLREDUCE).algbw == 128
     monkeypatch.undo()
     automorphisms.symmetries.cache_clear()
-    assert whole > 2 * joint.Model(graph, automorphisms.symmetries(graph), equal=False).size
+    assert whole > 2 * joint.joint_model(graph, automorphisms.symmetries(graph), equal=False).size
 
 
 def test_the_joint_program_is_too_large_then_the_same_trees(
@@ -641,14 +663,14 @@ def test_the_joint_program_is_too_large_then_the_same_trees(
 
 def test_the_dual_forbids_copies_then_one_that_allows_them(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[bool] = []
-    model = joint.Model
+    kind = model.Model
 
-    class Watched(model):  # type: ignore[misc, valid-type]
+    class Watched(kind):  # type: ignore[misc, valid-type]
         def __init__(self, *given: Any, **named: Any) -> None:
             made.append(bool(named.get("able", False)))
             super().__init__(*given, **named)
 
-    monkeypatch.setattr(joint, "Model", Watched)
+    monkeypatch.setattr(model, "Model", Watched)
     for seed in range(200):
         graph = random_graph(seed)
         able = tuple(not gpu for gpu in graph.gpu)
@@ -814,9 +836,9 @@ def test_equal_parts_are_slower_in_the_fabric_then_parts_that_differ(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     flags: list[bool] = []
-    model = multicast.Model
+    kind = multicast.Model
 
-    class Watched(model):  # type: ignore[misc, valid-type]
+    class Watched(kind):  # type: ignore[misc, valid-type]
         def __init__(self, *given: Any, **named: Any) -> None:
             flags.append(named["equal"])
             super().__init__(*given, **named)

@@ -19,7 +19,7 @@ from forestcoll.graph import CapacityGraph
 from forestcoll.program import Collective
 from forestcoll.solver.flows import groups as shared
 from forestcoll.solver.flows.dual import check_groups_bound
-from forestcoll.solver.flows.group import GroupsBound, phases
+from forestcoll.solver.flows.group import GroupsBound
 from forestcoll.solver.flows.group_forests import Together, fits, together
 from forestcoll.solver.flows.groups import split
 from forestcoll.solver.flows.views import view
@@ -72,7 +72,7 @@ def oracle(
                 lp.Add(start[v] == (rate if v == ranks[0] else 0))
             elif collective is not Collective.ALLREDUCE:
                 lp.Add(len(ranks) * start[v] == rate)
-        for phase in phases(collective):
+        for phase in collective.phases:
             arcs = list(zip(group.graph.tail, group.graph.head, strict=True))
             load = [lp.NumVar(0, inf, "") for _ in arcs]
             for e, pair in enumerate(arcs):

@@ -205,7 +205,8 @@ def _allreduce(graph: CapacityGraph, name: str) -> Forest | None:
         if not algbw:  # a switch that trees should span is out of reach
             break
         if made is None or algbw > made.algbw:
-            halves = [_packed(flow, graph, algbw) for flow in model.flows(solution)]
+            out, back = model.flows(solution)
+            halves = [_packed(flow, graph, algbw) for flow in (back, out)]  # reduce trees first
             made = _checked(graph, Collective.ALLREDUCE, halves, algbw, bound, name) or made
         if made is not None and made.algbw == bound.algbw:
             break

@@ -82,15 +82,15 @@ def as_group(
         raise ForestError(f"bound: method {bound.method!r} is no linear-program certificate")
     if collective.rooted and (root is None or not 0 <= root < len(graph.ranks)):
         raise ForestError(f"bound: {collective.value} needs a root rank, got {root}")
-    both = len(collective.phases) > 1
+    both = collective.two_phases
     of = bound.phases if both else collective.phases * len(bound.parts)
     if not len(bound.parts) == len(bound.weights) == len(of):
         raise ForestError(
             f"bound: {len(bound.parts)} cuts but {len(bound.weights)} weights"
             + (f" and {len(of)} phases" if both else "")
         )
-    scale = 1 if both or collective.rooted else sum(graph.parts)
-    first: Phase = "broadcast" if both else collective.phases[0]
+    scale = _scale(graph, collective)
+    first = sorted(collective.phases)[0]
     pairs = [(first, w, p * scale) for w, p in bound.potentials]
     pairs += [("reduce", w, p) for w, p in bound.reduce_potentials if both]
     dual = GroupsBound(
@@ -105,22 +105,26 @@ def as_group(
     return whole_group(graph, root), dual
 
 
-def as_bound(graph: CapacityGraph, dual: GroupsBound) -> Bound:
-    """The bound of an allreduce of one group, as forests state it."""
-    by_phase = {
-        phase: tuple((w, p) for _, of, w, p in dual.potentials if of == phase)
-        for phase in ("broadcast", "reduce")
-    }
+def as_bound(graph: CapacityGraph, dual: GroupsBound, collective: Collective) -> Bound:
+    """The bound of one group, which is all ranks, as forests state it: `as_group` turned round."""
+    both = collective.two_phases
+    scale = _scale(graph, collective)
+    first = sorted(collective.phases)[0]
     return Bound(
         algbw=dual.algbw,
         method="linear-program",
         parts=tuple(cut.side for cut in dual.cuts),
-        weights=tuple(cut.weight for cut in dual.cuts),
-        phases=tuple(cut.phase for cut in dual.cuts),
-        potentials=by_phase["broadcast"],
-        reduce_potentials=by_phase["reduce"],
+        weights=tuple(cut.weight / scale for cut in dual.cuts),
+        phases=tuple(cut.phase for cut in dual.cuts if both),
+        potentials=tuple((w, p / scale) for _, of, w, p in dual.potentials if of == first),
+        reduce_potentials=tuple((w, p) for _, of, w, p in dual.potentials if of != first),
         symmetries=tuple(replace(s, image=s.image[: graph.n]) for s in dual.symmetries),
     )
+
+
+def _scale(graph: CapacityGraph, collective: Collective) -> int:
+    """algbw / the rate that weights and potentials of a Bound are counted by."""
+    return 1 if collective.two_phases or collective.rooted else sum(graph.parts)
 
 
 def check_groups_bound(

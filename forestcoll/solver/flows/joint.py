@@ -23,9 +23,9 @@ from forestcoll.forest import Bound, Symmetry, Tree
 from forestcoll.graph import CapacityGraph, require_size
 from forestcoll.program import Collective
 from forestcoll.solver.flows import exact_lp
-from forestcoll.solver.flows.balance import fill
 from forestcoll.solver.flows.dual import as_bound, check_dual
 from forestcoll.solver.flows.group import whole_group
+from forestcoll.solver.flows.max_flow import fill
 from forestcoll.solver.flows.model import Model
 from forestcoll.symmetry.automorphisms import symmetries
 
@@ -129,7 +129,7 @@ def _alternatives(model: Model, value: Fraction) -> Iterator[Model]:
 def _bound(model: Model, solution: exact_lp.Solution) -> Bound:
     """The dual, in which switches that copy or add are free to do so."""
     graph = model.machine
-    bound = as_bound(graph, model.prove(solution))
+    bound = as_bound(graph, model.prove(solution), Collective.ALLREDUCE)
     proven = check_dual(graph, bound, Collective.ALLREDUCE)
     if proven != bound.algbw:
         raise RuntimeError(f"internal error: the dual proves {proven}, not {bound.algbw}")

@@ -1,9 +1,9 @@
-"""Max-flow in integers of any size: where capacities are too long for the kernel's 64 bits."""
+"""Max-flow in integers of any size, and sub-capacities raised by it as far as in = out allows."""
 
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
 from forestcoll.graph import CapacityGraph
@@ -19,6 +19,21 @@ def links_of(graph: CapacityGraph) -> Links:
         if units > 0:
             links[u, v] += units
     return dict(links)
+
+
+def short_side(
+    graph: CapacityGraph, carried: Sequence[int], supply: Sequence[int], sink: int
+) -> frozenset[int] | None:
+    """A node set that `carried` cannot bring `supply` out of, on its way to `sink`; else None."""
+    links: Links = defaultdict(int)
+    for u, v, units in zip(graph.tail, graph.head, carried, strict=True):
+        links[u, v] += units
+    links.update({(-1, v): units for v, units in enumerate(supply) if units})
+    residual = residual_of(links, range(-1, graph.n))
+    total = sum(supply)
+    if push(residual, -1, sink, total) == total:
+        return None
+    return frozenset(reachable(residual, -1)) - {-1}
 
 
 def residual_of(links: Mapping[tuple[int, int], int], extra: Iterable[int] = ()) -> Residual:
@@ -70,3 +85,36 @@ def push(residual: Residual, source: int, sink: int, limit: int) -> int:
                 if path:
                     arcs[path[-1]].pop()
     return sent
+
+
+def fill(graph: CapacityGraph, used: Links, common: int = 1) -> Links:
+    """`used` (in = out at non-ranks), made as large as in = out allows; all in units / `common`.
+
+    Links between ranks are taken whole; the rest is a maximum flow through the switches from all
+    ranks to all ranks in what `used` leaves. Spare capacity gives the trees room.
+    """
+    ranks, source, sink = set(graph.ranks), -1, -2
+    links = {pair: units * common for pair, units in links_of(graph).items()}
+    spare: Links = {}
+    for (u, v), units in links.items():
+        if u in ranks and v in ranks:
+            continue
+        # a rank that sends is one node, the same rank as a receiver is the common sink
+        pair = (u, sink if v in ranks else v)
+        spare[pair] = spare.get(pair, 0) + units - used.get((u, v), 0)
+    total = sum(links.values())
+    network = dict(spare)
+    network.update({(source, r): total for r in ranks})
+    residual = residual_of(network, (source, sink))
+    push(residual, source, sink, total)
+    out: Links = {}
+    for (u, v), units in links.items():
+        if u in ranks and v in ranks:
+            out[u, v] = units
+            continue
+        pair = (u, sink if v in ranks else v)
+        room = units - used.get((u, v), 0)
+        taken = max(0, min(room, spare[pair] - residual[pair[0]][pair[1]]))
+        spare[pair] -= taken
+        out[u, v] = used.get((u, v), 0) + taken
+    return out

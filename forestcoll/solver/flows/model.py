@@ -20,9 +20,9 @@ from forestcoll.graph import CAPACITY_LIMIT, CapacityGraph
 from forestcoll.kernel import _kernel
 from forestcoll.program import Collective
 from forestcoll.solver.flows import cutting_planes, exact_lp, views
-from forestcoll.solver.flows.balance import fill
 from forestcoll.solver.flows.group import Group, GroupsBound, WeighedCut, flow_keys
 from forestcoll.solver.flows.group_orbits import orbits
+from forestcoll.solver.flows.max_flow import fill, short_side
 from forestcoll.solver.flows.views import Flow, scaled
 
 MISSED = 23
@@ -36,8 +36,10 @@ class Model:
 
     `equal`: the ranks of an allreduce have equal parts; else these are variables. `able`: switches
     that copy (for reduce trees, add) may send more than they receive: what no forest beats.
-    `spanning`: trees span these switches, and use them. An allreduce of one group maximises the sum
-    of its parts, all others a common rate, which times `scale` is the algbw in units of capacity.
+    `spanning`: trees span these switches, and use them. `any_size`: numbers that are too long for
+    the kernel's flows are no reason to give up, but slow.
+    An allreduce of one group maximises the sum of its parts, all others a common rate, which times
+    `scale` is the algbw in units of capacity.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class Model:
         equal: bool = False,
         able: bool = False,
         spanning: bool = False,
+        any_size: bool = False,
     ) -> None:
         self.machine = machine
         self.groups = groups
@@ -56,6 +59,7 @@ class Model:
         self.symmetries = tuple(symmetries)
         self.equal = equal
         self.able = able
+        self.any_size = any_size
         self.keys = flow_keys(groups, collective)
         self.graphs = [
             groups[g].graph if phase == "broadcast" else groups[g].graph.reverse()
@@ -249,14 +253,14 @@ class Model:
             for v, (j, a) in self.parts[self.keys[f][0]].items():
                 supply[v] = units[j] * a
             carried = [units[j] for j in self.flow[f]]
-            if 2 * (sum(carried) + sum(supply)) >= CAPACITY_LIMIT:
+            long = 2 * (sum(carried) + sum(supply)) >= CAPACITY_LIMIT
+            if long and not self.any_size:
                 raise UnsupportedError("the optimum's fractions are too long for 64-bit flows")
             least = sum(supply) >> MISSED if rough else 0
             for sink in self.sinks[f]:
-                found = _kernel.violated(graph.n, graph.tail, graph.head, carried, supply, [sink])
-                if found is None:
+                side = _find_short_side(graph, carried, supply, sink, long)
+                if side is None:
                     continue
-                side = frozenset(found[1])
                 arcs = zip(graph.tail, graph.head, carried, strict=True)
                 room = sum(c for u, v, c in arcs if u in side and v not in side)
                 if sum(supply[v] for v in side) - room > least:
@@ -294,7 +298,7 @@ class Model:
         bound = self.bound(solution)
         if bound is None:
             given = (self.machine, self.groups, self.collective, self.symmetries)
-            able = Model(*given, able=True)
+            able = Model(*given, able=True, any_size=self.any_size)
             bound = able.bound(able.solve())
         if bound is None:
             raise RuntimeError("internal error: a dual that allows for copies is none")
@@ -335,6 +339,16 @@ class Model:
             filled = fill(wide, dict(zip(pairs, flow, strict=True)))
             out.append([filled.get(pair, 0) for pair in pairs])
         return out
+
+
+def _find_short_side(
+    graph: CapacityGraph, carried: list[int], supply: list[int], sink: int, long: bool
+) -> frozenset[int] | None:
+    """A node set that what is carried does not bring all supply out of, on its way to `sink`."""
+    if long:
+        return short_side(graph, carried, supply, sink)
+    found = _kernel.violated(graph.n, graph.tail, graph.head, carried, supply, [sink])
+    return None if found is None else frozenset(found[1])
 
 
 def _whole(values: cutting_planes.Values) -> tuple[list[int], int]:
