@@ -1,8 +1,8 @@
 """How long a plan should take on the machine that it is for: what a measured time is held against.
 
-Data over the forest's algbw: links at their nominal bandwidth, nothing else, copies and sums on the
-GPUs unless the plan has switches do them. A schedule of that
-forest reaches it for large sizes; latency, which rules small ones, is not in it.
+The plan is simulated there: its messages, slots and thread blocks on links at their nominal
+bandwidth (`simulate`). Beside that stands what the links alone allow, for copies and sums on the
+GPUs unless the plan has switches do them.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from forestcoll import simulate
 from forestcoll.errors import ForestCollError, PlanError
 from forestcoll.plans import FORMATS
 
 if TYPE_CHECKING:
+    from forestcoll.forest import Forest
     from forestcoll.program import Program
     from forestcoll.topology import Topology
 
@@ -24,14 +26,30 @@ FOREST = ".forest.json"
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """An algbw in GB/s of 10^9 bytes, and where it comes from."""
+    """Of a program on the links of a topology, or of a forest, which states no latencies.
 
+    `algbw`: GB/s of 10^9 bytes that the links allow, and where that comes from.
+    """
+
+    program: Program
+    where: Topology | Forest
     algbw: Fraction
     source: str
 
+    @property
+    def simulated(self) -> bool:
+        """Whether times are simulated: of more ranks the links alone speak."""
+        return self.program.n <= simulate.RANKS
+
     def microseconds(self, size: int) -> float:
-        """For nccl-tests' size in bytes."""
-        return float(size / self.algbw / 1000)
+        """For nccl-tests' size in bytes; transfers meet as each link's own rule says."""
+        if not self.simulated:
+            return float(size / self.algbw / 1000)
+        return simulate.run(self.program, self.where, size).time
+
+    def band(self, size: int) -> simulate.Band | None:
+        """Under both rules of links; None for more ranks than are simulated."""
+        return simulate.band(self.program, self.where, size) if self.simulated else None
 
 
 def by_forest(program: Program, path: Path) -> Prediction:
@@ -46,7 +64,8 @@ def by_forest(program: Program, path: Path) -> Prediction:
             f"{path}: a forest for {forest.collective} over {forest.n} ranks, not for the plan's "
             f"{program.collective} over {program.n}" + _root(program)
         )
-    return Prediction(most_algbw(forest) if program.in_switches else forest.plain_algbw, path.name)
+    algbw = most_algbw(forest) if program.in_switches else forest.plain_algbw
+    return Prediction(program, forest, algbw, path.name)
 
 
 def by_topology(program: Program, topology: Topology) -> Prediction:
@@ -61,7 +80,7 @@ def by_topology(program: Program, topology: Topology) -> Prediction:
     best = optimum(topology, program.collective, root=root, fabric=program.in_switches)
     if program.in_switches and best.in_switches is not None:
         best = best.in_switches
-    return Prediction(best.algbw, f"the optimum of {topology.name}")
+    return Prediction(program, topology, best.algbw, f"the optimum of {topology.name}")
 
 
 def beside(program: Program, plan: Path) -> tuple[Prediction | None, str]:

@@ -62,9 +62,9 @@ ALLOWED: dict[str, set[str]] = {
         "lower",
         "plans",
     }
-    | {"solver", "targets", "verify"},
+    | {"simulate", "solver", "targets", "verify"},
     "degrade": FOREST | {"compile", "edit", "solver", "targets"},
-    "predict": FOREST | {"compile", "forest_file", "lower", "plans", "targets"},
+    "predict": FOREST | {"compile", "forest_file", "lower", "plans", "simulate", "targets"},
     "report": FOREST
     | {
         "alltoall",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from forestcoll.execute.result import RunResult
     from forestcoll.predict import Prediction
     from forestcoll.program import Program
+    from forestcoll.simulate import Band
 
 Engine = Callable[..., "RunResult"]
 """Runs a plan at one size, in bytes; dtype, op, iterations, warmup and check by name."""
@@ -133,8 +134,9 @@ MOST_SIZES = 1000
     "--topology",
     "-t",
     type=TopologyType(),
-    help="What the plan is for: adds its best algbw and, but for --engine cpu, the percentage of "
-    "it that is reached. Default: by the forest file beside the plan, if there is one.",
+    help="What the plan is for: adds its best algbw, what the plan reaches there in simulated time "
+    "and, but for --engine cpu, the percentage of that. Default: by the forest file beside the "
+    "plan, if there is one.",
 )
 @set_option
 @click.option(
@@ -189,7 +191,7 @@ def run(plan: str, as_json: bool, csv: str | None, force: bool, **options: Any) 
     if csv is not None:
         writing.write_all({Path(csv): nccl_tests.csv(results)}, force)
     if as_json:
-        found = [nccl_tests.summary(job.program, job.results, job.source) for job in jobs]
+        found = [nccl_tests.summary(j.program, j.results, j.source, j.band) for j in jobs]
         of_set = [{"plan": job.plan, **each} for job, each in zip(jobs, found, strict=True)]
         print_json(of_set if jobs[0].of_set else found[0])
     else:
@@ -197,7 +199,7 @@ def run(plan: str, as_json: bool, csv: str | None, force: bool, **options: Any) 
     return int(wrong)
 
 
-@dataclass(slots=True)
+@dataclass
 class _Job:
     """A plan, the sizes that it runs, and what came of them so far."""
 
@@ -216,6 +218,19 @@ class _Job:
 
         found = self.prediction
         return f"{words.exact(found.algbw)} GB/s, {found.source}" if found else ""
+
+    @cached_property
+    def band(self) -> Band | None:
+        """What the plan reaches in simulated time, with the largest size that has run."""
+        if self.prediction is None or not self.results:
+            return None
+        size = max(row.size for result in self.results for row in result.rows)
+        try:
+            with show_progress(f"simulating {self.plan}"):
+                return self.prediction.band(size)
+        except ForestCollError as error:
+            note(f"no simulated time: {error}")
+            return None
 
 
 def _check_options(options: dict[str, Any]) -> None:
@@ -262,7 +277,7 @@ def _print_tables(jobs: list[_Job]) -> None:
 
     done = [job for job in jobs if job.results]
     names = [f"# {escape(job.plan)}\n" if job.of_set else "" for job in done]
-    tables = [nccl_tests.table(j.program, j.results, j.source) for j in done]
+    tables = [nccl_tests.table(j.program, j.results, j.source, j.band) for j in done]
     put("\n".join(name + table for name, table in zip(names, tables, strict=True)))
 
 
@@ -272,6 +287,7 @@ def _measure(job: _Job, options: dict[str, Any]) -> None:
 
     # What links of a machine reach is no measure of this processor's memory.
     reachable = None if options["engine"] == "cpu" else job.prediction
+    predicted = cache(reachable.microseconds) if reachable else None
     engines = {"cpu": _cpu_engine, "gpu": _gpu_engine, "torch": _torch_engine}
     with engines[options["engine"]](job.program, options) as engine:
         for size in job.sizes:
@@ -286,7 +302,7 @@ def _measure(job: _Job, options: dict[str, Any]) -> None:
                     warmup=options["warmup"],
                     check=bool(options["check"]),
                 )
-            job.results.append(result.predicted(reachable.microseconds) if reachable else result)
+            job.results.append(result.predicted(predicted) if predicted else result)
 
 
 @contextmanager

@@ -2,7 +2,8 @@
 
 More trees a root are faster only until a runtime cannot hold them. Without wishes the answer is the
 exact optimum where its plans fit; else the fewest trees a root that reach ENOUGH of it; else the
-best that fits. Where its chunks divide no power of two, the weights of its trees are rounded as
+best that fits. Where its plans are far slower in simulated time, another forest whose plans are
+faster (`rivals`). Where its chunks divide no power of two, the weights of its trees are rounded as
 long as ENOUGH is left, unless the exact optimum is asked for. Rates come from the front without any
 tree; trees are made only for what is tried, and how many are tried depends on the problem alone, so
 that the same call gives the same bytes.
@@ -10,7 +11,7 @@ that the same call gives the same bytes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import islice
@@ -25,10 +26,10 @@ from forestcoll.sizes import Sizes
 from forestcoll.targets import PlanFormat, Target
 
 if TYPE_CHECKING:
+    from forestcoll.compile.rivals import Judged
     from forestcoll.forest import Forest
-    from forestcoll.latency import Latencies
-    from forestcoll.lower import Usage
     from forestcoll.program import Program
+    from forestcoll.simulate import Band
     from forestcoll.solver import Optimum
     from forestcoll.solver.front import Front, Point
 
@@ -52,31 +53,18 @@ def _relays(forest: Forest) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """A point of the front; where its forest was made also that, and what its plans need.
-
-    `needs`: per target the largest figures of its plan, or why it has none.
-    """
-
-    point: Point
-    height: int | None = None  # hops
-    least_height: int | None = None  # no forest with as many trees, as fast, has fewer hops
-    latency: Fraction | None = None  # us of the links on the longest way
-    different: int | None = None  # trees of a root in one phase
-    needs: Mapping[str, Usage | str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
 class Choice:
     """The forest that was taken, the program of each format, and what there is to say about it.
 
-    `optimum_trees`: the fewest trees a root that are known to reach the optimum.
+    `optimum_trees`: the fewest trees a root that are known to reach the optimum. `bands`: what the
+    programs reach in simulated time, as far as that was looked at.
     """
 
     forest: Forest
     programs: dict[PlanFormat, Program]
     optimum_trees: int
     notes: list[str]
+    bands: Mapping[PlanFormat, Band] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +102,13 @@ class Chooser:
         self._refused: list[Forest] = []  # where there is a budget: what it refused
         self.wishes = wishes
         self.best = best
-        self._stage = clock.stage
+        self.stage = clock.stage
         self._report = clock.report
         self._front: Front | None = None
         self._heights: dict[int, int] = {}  # trees a root -> height, of all that was made
         self._tried: dict[int, str] = {}  # trees a root -> why not
         self._odd: dict[int, Forest] = {}  # trees a root -> what serves no powers of two that fit
+        self._made: dict[int, Forest] = {}  # trees a root -> what may be asked for again
         self._relaying = 0  # forests that no plan holds because GPUs that are no ranks relay
 
     def choose(self) -> Choice:
@@ -142,42 +131,8 @@ class Chooser:
         for points, powers in [(self._low(), False)] if lowest else self._candidates():
             found = self._first(points, powers)
             if found is not None:
-                return self._explained(found)
+                return self._explained(*self._fastest(found))
         raise self._failure()
-
-    def rows(
-        self, links: Latencies | None, everything: bool, targets: Iterable[Target]
-    ) -> Iterator[Row]:
-        """The front, k ascending; all of it or, where it is long, what is worth reading.
-
-        `links`: makes the forest of every row, and says how long it takes over links with these
-        latencies; without, rates are all there is, and quick.
-        `targets`: whose figures the rows have.
-        """
-        from forestcoll.latency import latency
-        from forestcoll.solver.shallow.height import forest_bound
-
-        targets = tuple(targets)
-        points = self.front.points()
-        for point in points if everything else _worth_reading(points):
-            if links is None:
-                yield Row(point)
-                continue
-            forest = self.forest("auto" if point.exact else point.trees)
-            needs = {t.name: self._need(forest, t) for t in targets}
-            waited = latency(forest, links)
-            height, least = forest.height, forest_bound(forest)
-            yield Row(point, height, least, waited, different_trees(forest), needs)
-
-    def _need(self, forest: Forest, target: Target) -> Usage | str:
-        from forestcoll.lower import hopeless, lower, usage
-
-        k, n = forest.trees_per_root, len(self.graph.ranks)
-        with self._stage("lower"):
-            try:
-                return hopeless(target, self.collective, n, k) or usage(lower(forest, target))
-            except PlanError as error:
-                return str(error)
 
     @property
     def front(self) -> Front:
@@ -185,7 +140,7 @@ class Chooser:
         if self._front is None:
             from forestcoll.solver.front import Front
 
-            with self._stage("front"):
+            with self.stage("front"):
                 self._front = Front(self.graph, self.collective, self.problem.root, self.best)
         return self._front
 
@@ -198,7 +153,7 @@ class Chooser:
         """
         from forestcoll import solver
 
-        with self._stage("solve"):
+        with self.stage("solve"):
             found = None
             if self.wishes.compact:
                 found = solver.solve_compact(self.graph, self.collective, trees, self.problem.name)
@@ -213,6 +168,10 @@ class Chooser:
                 patient=patient,
             )
 
+    def forest_of(self, point: Point) -> Forest:
+        """That of a point of the front."""
+        return self.forest("auto" if point.exact else point.trees)
+
     @property
     def _enough(self) -> Fraction | None:
         """GB/s that the caller is content with, where that is said."""
@@ -222,7 +181,7 @@ class Chooser:
         return least / 100 * self.best.algbw
 
     def _lowered(self, forest: Forest) -> dict[PlanFormat, Program]:
-        with self._stage("lower"):
+        with self.stage("lower"):
             return {form: self._plan(forest, t) for form, t in self.targets.items()}
 
     def _plan(self, forest: Forest, target: Target) -> Program:
@@ -241,7 +200,7 @@ class Chooser:
 
         found: dict[PlanFormat, Program] = {}
         notes = []
-        with self._stage("lower"):
+        with self.stage("lower"):
             for form, program in programs.items():
                 found[form], note = fill(forest, self.targets[form], program)
                 notes += [note] if note else []
@@ -317,7 +276,7 @@ class Chooser:
         points = [exact, *(self.front.point(k) for k in range(1, most + 1) if k != exact.trees)]
         found = []
         for point in points:
-            forest = self.forest("auto" if point.exact else point.trees)
+            forest = self.forest_of(point)
             found.append((forest.height, -forest.plain_algbw, point.trees, point))
             if forest.height == 1:
                 break
@@ -348,7 +307,7 @@ class Chooser:
         """
         solved = self._odd.pop(point.trees, None)
         tried = solved is not None  # in its rounded form
-        solved = solved or self.forest("auto" if point.exact else point.trees)
+        solved = solved or self._made.get(point.trees) or self.forest_of(point)
         self._heights[point.trees] = solved.height
         refusal = self.wishes.refusal(solved)
         if refusal is None:
@@ -387,7 +346,7 @@ class Chooser:
         least = max(ENOUGH * algbw, min(algbw, ENOUGH * self.best.algbw))
         if wishes.min_percent is not None:
             least = max(least, wishes.min_percent / 100 * self.best.algbw)
-        with self._stage("round"):
+        with self.stage("round"):
             limits = tuple(self.targets.values())
             return round_forest(forest, least, limits, wishes.parts, wishes.protocol)
 
@@ -417,11 +376,50 @@ class Chooser:
         kind = PlanError if self.targets else UnsupportedError
         return kind(f"no forest {what}was found that suits; {_words(trees)}: {reason}")
 
-    def _explained(self, found: _Found) -> Choice:
+    def _judged(self, found: _Found) -> Judged:
+        from forestcoll.compile.rivals import judge
+
+        programs, short = self._filled(found.forest, found.programs)
+        with self.stage("simulate"):
+            return judge(found.forest, programs, short, self.best.algbw, self.problem.links)
+
+    def _fastest(self, first: _Found) -> tuple[_Found, Judged]:
+        """The first choice; or one whose plans are faster where none is wished for."""
+        from forestcoll.compile import rivals
+
+        judged = self._judged(first)
+        if self.wishes != Wishes() or judged.share >= rivals.SURE:
+            return first, judged
+        point, n = first.point, len(self.graph.ranks)
+        others = rivals.points(self.front, self._exact(), self.collective, n, judged.share)
+        self._made = {p.trees: self.forest_of(p) for p in others if p.trees != point.trees}
+        forests = [(p, self._made[p.trees]) for p in others if p.trees in self._made]
+        with self.stage("simulate"):
+            tried = rivals.promising(forests, self.best.algbw, judged.share, self.problem.links)
+        powers = all(Sizes.of(program).powers for program in first.programs.values())
+        found, best = first, judged
+        for rival in tried[: rivals.LOWERED]:
+            if best.share >= rivals.SURE:
+                break
+            other = self._fitting(rival, powers)
+            if other is None:
+                continue
+            theirs = self._judged(other)
+            if theirs.share > (rivals.GAIN if found is first else 1) * best.share:
+                found, best = other, theirs
+        if found is not first:
+            best.notes.append(
+                f"{_words(found.point.trees)} for speed: simulated at {best.size // 10**6} MB, "
+                f"plans of them reach {best.least:.1f} GB/s, of {_words(point.trees)} "
+                f"{judged.least:.1f} (--trees {point.trees})"
+            )
+        return found, best
+
+    def _explained(self, found: _Found, judged: Judged) -> Choice:
         """The choice with notes: why not the optimum, and which sizes a plan serves."""
         point, forest = found.point, found.forest
-        programs, short = self._filled(forest, found.programs)
-        notes = [*self._written_out(forest), *short]
+        programs = judged.programs
+        notes = [*self._written_out(forest), *judged.notes]
         exact = self._exact()
         if found.solved.plain_algbw < self.best.algbw:
             why = self._tried.get(exact.trees)
@@ -438,7 +436,7 @@ class Chooser:
         )
         if cost:
             notes.append(cost)
-        return Choice(forest, programs, exact.trees, notes)
+        return Choice(forest, programs, exact.trees, notes, judged.bands)
 
     def _sizes(self, found: _Found, programs: Mapping[PlanFormat, Program]) -> list[str]:
         """What rounding did, or why plans serve no powers of two."""
@@ -461,19 +459,6 @@ class Chooser:
         if not self.wishes.compact or forest.group is not None:
             return []
         return ["no compact forest was found here: all trees are written"]
-
-
-def _worth_reading(points: Sequence[Point]) -> list[Point]:
-    """The first that reach GOALS, the ends, and what comes a good part nearer to the optimum."""
-    from forestcoll.solver.front import GOALS
-
-    kept: list[Point] = []
-    for point in points:
-        before = kept[-1].share if kept else Fraction(0)
-        goal = any(before < g <= point.share for g in GOALS)
-        if goal or point in (points[0], points[-1]) or 4 * (1 - point.share) <= 3 * (1 - before):
-            kept.append(point)
-    return kept
 
 
 def _percent(share: Fraction) -> str:

@@ -2,26 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from forestcoll.compile.choose import Chooser, Row
+from forestcoll.compile.choose import Chooser
 from forestcoll.compile.clock import Clock, Progress
 from forestcoll.compile.problem import Problem, Shares, topology_of
-from forestcoll.compile.wishes import Wishes
-from forestcoll.targets import TARGETS
+from forestcoll.compile.wishes import Wishes, different_trees
+from forestcoll.errors import PlanError
+from forestcoll.targets import TARGETS, Target
 
 if TYPE_CHECKING:
     from os import PathLike
 
+    from forestcoll.forest import Forest
     from forestcoll.graph import CapacityGraph, Relays
+    from forestcoll.latency import Latencies
+    from forestcoll.lower import Usage
     from forestcoll.program import Collective
+    from forestcoll.simulate import Band
     from forestcoll.solver import Optimum
+    from forestcoll.solver.front import Point
     from forestcoll.topology import Topology
 
 PLANS_QUICK = 64
 """Ranks up to which `front` makes the plans of every row in seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A point of the front; where its forest was made also that, and what its plans need.
+
+    `needs`: per target the largest figures of its plan, or why it has none. `band`: what the trees
+    alone reach in simulated time, where that is quick.
+    """
+
+    point: Point
+    height: int | None = None  # hops
+    least_height: int | None = None  # no forest with as many trees, as fast, has fewer hops
+    latency: Fraction | None = None  # us of the links on the longest way
+    different: int | None = None  # trees of a root in one phase
+    needs: Mapping[str, Usage | str] = field(default_factory=dict)
+    band: Band | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +99,58 @@ def front(
     chooser = Chooser(problem, {}, Wishes(), best, clock)
     shown = TARGETS.values() if plans else ()
     links = problem.links if forests or plans else None
-    rows = tuple(chooser.rows(links, everything, shown))
+    rows = tuple(_rows(chooser, links, everything, shown))
     left_out = len(chooser.front.points()) - len(rows)
     return FrontTable(problem.name, graph, problem.collective, best, rows, left_out, clock.seconds)
+
+
+def _rows(
+    chooser: Chooser, links: Latencies | None, everything: bool, targets: Iterable[Target]
+) -> Iterator[Row]:
+    """The front, k ascending; all of it or, where it is long, what is worth reading.
+
+    `links`: makes the forest of every row, and says how long it takes over links with these
+    latencies; without, rates are all there is, and quick.
+    `targets`: whose figures the rows have.
+    """
+    from forestcoll.latency import latency
+    from forestcoll.simulate import simulated_band
+    from forestcoll.solver.shallow.height import forest_bound
+
+    targets = tuple(targets)
+    points = chooser.front.points()
+    for point in points if everything else _worth_reading(points):
+        if links is None:
+            yield Row(point)
+            continue
+        forest = chooser.forest_of(point)
+        needs = {t.name: _need(chooser, forest, t) for t in targets}
+        waited = latency(forest, links)
+        height, least = forest.height, forest_bound(forest)
+        with chooser.stage("simulate"):
+            band = simulated_band(forest, links)
+        yield Row(point, height, least, waited, different_trees(forest), needs, band)
+
+
+def _need(chooser: Chooser, forest: Forest, target: Target) -> Usage | str:
+    from forestcoll.lower import hopeless, lower, usage
+
+    k, n = forest.trees_per_root, len(chooser.graph.ranks)
+    with chooser.stage("lower"):
+        try:
+            return hopeless(target, chooser.collective, n, k) or usage(lower(forest, target))
+        except PlanError as error:
+            return str(error)
+
+
+def _worth_reading(points: Sequence[Point]) -> list[Point]:
+    """The first that reach GOALS, the ends, and what comes a good part nearer to the optimum."""
+    from forestcoll.solver.front import GOALS
+
+    kept: list[Point] = []
+    for point in points:
+        before = kept[-1].share if kept else Fraction(0)
+        goal = any(before < g <= point.share for g in GOALS)
+        if goal or point in (points[0], points[-1]) or 4 * (1 - point.share) <= 3 * (1 - before):
+            kept.append(point)
+    return kept

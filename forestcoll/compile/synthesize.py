@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from forestcoll.graph import Relays
     from forestcoll.lower import Usage
     from forestcoll.program import Program
+    from forestcoll.simulate import Band
     from forestcoll.solver import Optimum
     from forestcoll.targets import Target
     from forestcoll.topology import Topology
@@ -56,6 +57,8 @@ class Synthesis:
     latency: Fraction  # us: the forest's height in its links' latencies
     notes: list[str] = field(default_factory=list)
     needs: dict[PlanFormat, Usage] = field(default_factory=dict)  # what plans take of their targets
+    bands: dict[Format, Band] = field(default_factory=dict)
+    """What plans, or the trees alone where there are none, reach in simulated time."""
 
     def __repr__(self) -> str:
         forest = self.forest
@@ -71,6 +74,18 @@ class Synthesis:
         from forestcoll.solver.shallow.height import forest_bound
 
         return forest_bound(self.forest)
+
+    @property
+    def plan_algbw(self) -> Fraction:
+        """GB/s that the plans' operations leave, or would leave if there are none.
+
+        Less than the forest's algbw where that counts copies and sums in switches.
+        """
+        if any(program.in_switches for program in self.programs.values()):
+            from forestcoll.lower.nvls import most_algbw
+
+            return most_algbw(self.forest)
+        return self.forest.plain_algbw
 
     @property
     def plain_bound(self) -> Bound:
@@ -168,7 +183,8 @@ def make(problem: Problem, request: Request, clock: Clock) -> Synthesis:
         with clock.stage("solve"):
             forest, best = prefer_switches(problem, forest, best)
     programs = {form: serve_place(p, request.place) for form, p in choice.programs.items()}
-    done = _finish(problem, forest, best, programs, targets, clock, request)
+    known = {f: b for f, b in choice.bands.items() if programs[f] is choice.programs[f]}
+    done = _finish(problem, forest, best, programs, targets, clock, request, known)
     return replace(done, notes=[*narrowed, *choice.notes, *done.notes, *plan_notes(programs)])
 
 
@@ -228,8 +244,12 @@ def _finish(
     targets: Mapping[PlanFormat, Target],
     clock: Clock,
     request: Request = Request(),  # noqa: B008 (frozen)
+    known: Mapping[PlanFormat, Band] | None = None,
 ) -> Synthesis:
-    """The forest checked, it and its programs written, each plan verified."""
+    """The forest checked, it and its programs written, each plan verified and simulated.
+
+    `known`: what has been simulated.
+    """
     from forestcoll import certificate, forest_file
     from forestcoll.latency import latency
 
@@ -253,7 +273,31 @@ def _finish(
         latency(forest, problem.links),
         forest_notes(forest, best, plain=not programs),
         needs=_usages(programs),
+        bands=_bands(problem, forest, programs, known or {}, clock),
     )
+
+
+def _bands(
+    problem: Problem,
+    forest: Forest,
+    programs: Mapping[PlanFormat, Program],
+    known: Mapping[PlanFormat, Band],
+    clock: Clock,
+) -> dict[Format, Band]:
+    """What programs reach in simulated time, or the forest alone; nothing where that is long."""
+    from forestcoll import simulate
+
+    with clock.stage("simulate"):
+        if not programs:
+            alone = simulate.simulated_band(forest, problem.links)
+            return {} if alone is None else {"forest": alone}
+        found: dict[Format, Band] = {}
+        for form, program in programs.items() if forest.n <= simulate.RANKS else ():
+            band = known.get(form)
+            if band is None or band.size != simulate.SIZE:
+                band = simulate.band(program, forest, links=problem.links)
+            found[form] = band
+        return found
 
 
 def _usages(programs: Mapping[PlanFormat, Program]) -> dict[PlanFormat, Usage]:

@@ -10,15 +10,14 @@ from forestcoll.report import words
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from forestcoll.compile.choose import Row
-    from forestcoll.compile.front import FrontTable
+    from forestcoll.compile.front import FrontTable, Row
 
 
 def table(front: FrontTable) -> RenderableType:
     """A line a point, and under it what plans need or why there is none."""
     from rich.console import Group
 
-    heads = ["trees a root", "algbw", "of optimal", "height", "latency", "different"]
+    heads = ["trees a root", "algbw", "of optimal", "simulated", "height", "latency", "different"]
     plans = list(front.rows[0].needs)
     rows = []
     for row in front.rows:
@@ -26,11 +25,14 @@ def table(front: FrontTable) -> RenderableType:
             str(row.point.trees),
             words.decimal(row.point.algbw),
             words.percent(row.point.algbw, front.optimum.algbw),
+            _simulated(row),
             _height(row, len(front.graph.ranks)),
             "" if row.latency is None else words.microseconds(row.latency),
             "" if row.different is None else str(row.different),
         ]
         rows.append([*line, *(_need(row, target) for target in plans)])
+    if all(row.band is None for row in front.rows):
+        heads, rows = heads[:3] + heads[4:], [row[:3] + row[4:] for row in rows]
     if front.rows[0].height is None:
         heads, rows = heads[:3], [row[:3] for row in rows]
     title = f"{front.collective} on {front.name}, {words.plural(len(front.graph.ranks), 'rank')}"
@@ -39,11 +41,22 @@ def table(front: FrontTable) -> RenderableType:
         ("optimum", f"{words.exact(front.optimum.algbw)} GB/s"),
         ("time", words.seconds(sum(front.timings.values()))),
     ]
+    if any(row.band is not None for row in front.rows):
+        facts.append(
+            ("simulated", "GB/s of the trees alone at 1 GB, fair links and links in order")
+        )
     if front.left_out:
         facts.append(("left out", f"{words.plural(front.left_out, 'point')} between; --all"))
     if plans:
         facts.append(("plans", "thread blocks a rank / channels / steps a thread block"))
     return Group(tables.facts(facts), "", tables.columns([*heads, *plans], rows, range(len(heads))))
+
+
+def _simulated(row: Row) -> str:
+    """Least and most GB/s of the trees alone over links in order and links that share."""
+    if row.band is None:
+        return ""
+    return " - ".join(f"{rate:.1f}" for rate in sorted((row.band.fifo_algbw, row.band.fair_algbw)))
 
 
 def _height(row: Row, ranks: int) -> str:
@@ -80,6 +93,7 @@ def _point(row: Row) -> dict[str, object]:
     if row.height is not None:
         found |= {"height": row.height, "height_bound": row.least_height}
         found |= {"different_trees_per_root": row.different}
+        found |= {"simulated": None if row.band is None else row.band.summary()}
     if row.latency is not None:
         found |= {"latency_us": str(row.latency), "latency_us_decimal": float(row.latency)}
     if row.needs:

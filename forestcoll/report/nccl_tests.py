@@ -7,11 +7,13 @@ import io
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from forestcoll.report import words
 from forestcoll.report.escape import escape
 
 if TYPE_CHECKING:
     from forestcoll.execute.result import Row, RunResult
     from forestcoll.program import Program
+    from forestcoll.simulate import Band
 
 MODES = ("out-of-place", "in-place")
 DETAILS = 5
@@ -25,12 +27,18 @@ _COLUMNS = (
 )
 
 
-def table(program: Program, results: Sequence[RunResult], predicted: str = "") -> str:
+def table(
+    program: Program,
+    results: Sequence[RunResult],
+    predicted: str = "",
+    band: Band | None = None,
+) -> str:
     """Head, one line a size, and the closing averages; wrong elements are listed below.
 
-    `predicted`: the bandwidth of the machine that the plan is for, and where it comes from. Where
-    rows have a percentage of it, those come last, so that who reads nccl-tests' columns by number
-    finds them in their places.
+    `predicted`: what the links of the machine allow that the plan is for, and where that comes
+    from; `band`: what the plan reaches there in simulated time. Where rows have a percentage of
+    their simulated time, those come last, so that who reads nccl-tests' columns by number finds
+    them in their places.
     """
     rows = [row for result in results for row in result.rows]
     shared = any(row.predicted_us is not None for row in rows)
@@ -54,6 +62,8 @@ def table(program: Program, results: Sequence[RunResult], predicted: str = "") -
     if predicted:
         elsewhere = "" if shared else " (on its machine; the times are this processor's)"
         lines.append(f"# Predicted algbw      : {predicted}{elsewhere}")
+    if band is not None:
+        lines.append(f"# Simulated algbw      : {words.band(band)}")
     lines.extend(f"# wrong: {text}" for text in _details(results))
     return "".join(f"{escape(line.rstrip())}\n" for line in lines)
 
@@ -70,7 +80,10 @@ def csv(results: Sequence[RunResult]) -> str:
 
 
 def summary(
-    program: Program, results: Sequence[RunResult], predicted: str = ""
+    program: Program,
+    results: Sequence[RunResult],
+    predicted: str = "",
+    band: Band | None = None,
 ) -> dict[str, object]:
     """The same for machines."""
     return {
@@ -96,6 +109,7 @@ def summary(
             for row in result.rows
         ],
         "predicted": predicted or None,
+        "simulated": None if band is None else band.summary(),
         "wrong": _details(results),
         "notes": list(dict.fromkeys(note for result in results for note in result.notes)),
     }

@@ -38,9 +38,9 @@ def table(
         bounded, bound = words.plain_bound(most, bound.algbw), result.plain_bound
     rows = [
         ("schedule", f"{_title(forest.collective, result.name, forest.graph, forest.root)}"),
-        ("algbw", f"{words.exact(algbw)} GB/s"),
+        ("algbw", _algbw(result, algbw)),
         ("bound", bounded),
-        ("of optimal", words.percent(algbw, most)),
+        ("of optimal", _share(result, algbw, most)),
         ("trees", _trees(result)),
         ("height", words.height(forest, result.latency, result.least_height)),
         ("bottleneck", words.bottleneck(forest.graph, forest.collective, bound)),
@@ -48,8 +48,12 @@ def table(
     for form, program in result.programs.items():
         rows.append((form, f"{_needs(result, form)}; {_modes(program)}"))
         rows.append(("", f"serves {words.served(Sizes.of(program))}"))
+        if form in result.bands:
+            rows.append(("", f"simulated {words.band(result.bands[form])}"))
         if halves := program.extra.get("halves"):
             rows.append(("", halves))
+    if "forest" in result.bands:
+        rows.append(("simulated", f"{words.rates(result.bands['forest'])}, the trees alone"))
     rows.append(("time", _times(timings)))
     for path in paths.values():
         rows.append(("written", f"{path} ({words.size(path.stat().st_size)})"))
@@ -86,6 +90,8 @@ def summary(
         "cut": [[forest.graph.names[v] for v in sorted(part)] for part in bound.parts],
         "seconds": dict(timings),
         "plans": {form: _figures(result, form) for form in result.needs},
+        "simulated": result.bands["forest"].summary() if "forest" in result.bands else None,
+        "plan_algbw": str(result.plan_algbw),
         "files": {form: str(path) for form, path in paths.items()},
         "notes": list(result.notes),
     }
@@ -175,6 +181,23 @@ def _root(graph: CapacityGraph, root: int) -> str | None:
     return graph.names[graph.ranks[root]] if 0 <= root < len(graph.ranks) else None
 
 
+def _algbw(result: Synthesis, algbw: Fraction) -> str:
+    """Of the forest; and of plans where those cannot have all that switches give."""
+    text, plan = f"{words.exact(algbw)} GB/s", result.plan_algbw
+    if algbw == result.forest.plain_algbw:
+        return text
+    whose = "of the plan" if result.programs else "of plans that copy and add on the GPUs"
+    return f"{text} in the switches; {words.exact(plan)} GB/s {whose}"
+
+
+def _share(result: Synthesis, algbw: Fraction, most: Fraction) -> str:
+    """Of the bound; and what plans reach of it when they are simulated."""
+    text = words.percent(algbw, most)
+    if not result.programs or not result.bands:
+        return text
+    return f"{text}, {words.shares(result.bands.values(), most)}"
+
+
 def _trees(result: Synthesis) -> str:
     forest, best = result.forest, result.optimum
     per_root = forest.trees_per_root
@@ -211,6 +234,7 @@ def _figures(result: Synthesis, form: PlanFormat) -> dict[str, object]:
         "instances": needs.instances,
         "multiple_bytes": Sizes.of(result.programs[form]).multiple(),
         "powers_of_two": Sizes.of(result.programs[form]).powers,
+        "simulated": result.bands[form].summary() if form in result.bands else None,
     }
 
 

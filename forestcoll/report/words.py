@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -14,6 +15,7 @@ from forestcoll.sizes import is_power
 if TYPE_CHECKING:
     from forestcoll.forest import Bound, Forest
     from forestcoll.graph import CapacityGraph
+    from forestcoll.simulate import Band
     from forestcoll.sizes import Sizes
 
 BOUNDED_FROM = 64
@@ -80,6 +82,37 @@ def seconds(value: float) -> str:
 def microseconds(value: Fraction) -> str:
     """`"3.4 us"`."""
     return f"{decimal(value, 2)} us"
+
+
+def amount(count: int) -> str:
+    """`"1 GB"`, `"64 MB"`: whole decimal units where they come out whole, else as `size`."""
+    for unit, zeros in (("GB", 9), ("MB", 6), ("KB", 3)):
+        if count and count % 10**zeros == 0:
+            return f"{count // 10**zeros} {unit}"
+    return size(count)
+
+
+def band(found: Band) -> str:
+    """`"168.1 GB/s in order, 170.9 fair, at 1 GB; fill 64 us"`."""
+    fill = f"{found.fill:.0f}" if found.fill >= 10 else f"{found.fill:.2g}"
+    return f"{rates(found)}; fill {fill} us"
+
+
+def rates(found: Band) -> str:
+    """`"168.1 GB/s in order, 170.9 fair, at 1 GB"`."""
+    return (
+        f"{found.fifo_algbw:.1f} GB/s in order, {found.fair_algbw:.1f} fair, "
+        f"at {amount(found.size)}"
+    )
+
+
+def shares(bands: Iterable[Band], algbw: Fraction) -> str:
+    """`"simulated 95.1 to 99.3 %"`: the least and the most of plans under both rules of links."""
+    reached = [rate for found in bands for rate in (found.fifo_algbw, found.fair_algbw)]
+    texts = [f"{math.floor(1000 * rate / float(algbw)) / 10:.1f}" for rate in reached]
+    texts.sort(key=float)
+    least, most = texts[0], texts[-1]
+    return f"simulated {least} %" if least == most else f"simulated {least} to {most} %"
 
 
 def height(forest: Forest, latency: Fraction, least: int | None = None) -> str:

@@ -19,105 +19,27 @@ the topology says, congestion control.
 
 from __future__ import annotations
 
-from fractions import Fraction
-
-from forestcoll.arguments import whole
-from forestcoll.forest import Forest
-from forestcoll.program import Collective, Program
-from forestcoll.simulate.code import Coder, Played
-from forestcoll.simulate.fabric import Fabric, fabric
-from forestcoll.simulate.fifo import FifoCoder
-from forestcoll.simulate.onesided import OnesidedCoder
+from forestcoll.simulate.band import RANKS, SIZE, Band, band, forest_band, simulated_band
 from forestcoll.simulate.options import RULES, Options, Rule, Switching
+from forestcoll.simulate.plays import DEFAULTS, PIECES, run, run_forest
 from forestcoll.simulate.timing import LinkUse, Span, Timing
-from forestcoll.simulate.trees import write_trees
-from forestcoll.topology import Topology
 
 __all__ = [
+    "DEFAULTS",
+    "PIECES",
+    "RANKS",
     "RULES",
+    "SIZE",
+    "Band",
     "LinkUse",
     "Options",
     "Rule",
     "Span",
     "Switching",
     "Timing",
+    "band",
+    "forest_band",
     "run",
     "run_forest",
+    "simulated_band",
 ]
-
-MOST_BYTES = 2**50
-PIECES = 64
-"""Pieces of each tree of a forest alone."""
-DEFAULTS = Options()
-
-
-def run(
-    program: Program,
-    topology: Topology | Forest,
-    size: int,
-    *,
-    rule: Rule | None = None,
-    links: Topology | None = None,
-    options: Options = DEFAULTS,
-    timeline: bool = False,
-) -> Timing:
-    """How long the program takes for `size` bytes, as nccl-tests counts them.
-
-    `topology`: where its ranks are, by their names, else in the order of the GPUs; or the forest
-    that it was made of, whose ways are those of its trees. `links`: where rules and latencies of
-    that forest's links come from; without, they are those of `options`. `rule`: of all links; None:
-    of each its own. Deterministic.
-
-    Raises PlanError where ranks do not fit, or the program gets stuck.
-    """
-    size = whole("size", size, 1, MOST_BYTES)
-    found = fabric(program, topology, rule, options, links)
-    coder = Coder(found, options)
-    first = program.ranks[0]
-    chunk = Fraction(size, max(1, first.input_chunks, first.output_chunks))
-    writer = FifoCoder if program.style == "fifo" else OnesidedCoder
-    writer(program, chunk, coder).write()
-    played = coder.play(timeline=timeline)
-    return _timing(played, found, size, rule, program.collective, program.n)
-
-
-def run_forest(
-    forest: Forest,
-    size: int,
-    *,
-    topology: Topology | None = None,
-    rule: Rule | None = None,
-    options: Options = DEFAULTS,
-    pieces: int = PIECES,
-    timeline: bool = False,
-) -> Timing:
-    """The same for a forest alone: a flow for each edge, every tree in so many `pieces`.
-
-    `topology`: where rules and latencies come from.
-    """
-    size, pieces = whole("size", size, 1, MOST_BYTES), whole("pieces", pieces, 1, 2**20)
-    forest = forest.expanded()
-    found = Fabric(forest.graph, topology, forest, rule, options)
-    coder = Coder(found, options)
-    write_trees(forest, coder, size, pieces)
-    played = coder.play(timeline=timeline)
-    return _timing(played, found, size, rule, forest.collective, forest.n)
-
-
-def _timing(
-    played: Played, found: Fabric, size: int, rule: Rule | None, collective: Collective, n: int
-) -> Timing:
-    algbw = size / played.time / 1000 if played.time else float("inf")
-    names, graph = found.graph.names, found.graph
-    links = tuple(
-        LinkUse(names[t], names[h], rate, moved, moved / (rate * 1000 * played.time or 1))
-        for t, h, rate, moved in zip(
-            graph.tail, graph.head, found.bandwidth, played.bytes, strict=True
-        )
-    )
-    spans = tuple(
-        Span(t.rank, t.block, o.step, start, end, o.op.value, o.peer, t.proxy, crossed, moved)
-        for t, o, start, end, crossed, moved in played.spans
-    )
-    busbw = algbw * float(collective.bus_factor(n))
-    return Timing(rule, size, played.time, algbw, busbw, played.transfers, links, spans)

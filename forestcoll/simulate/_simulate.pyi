@@ -1,15 +1,14 @@
 from collections.abc import Sequence
 
-import numpy as np
-from numpy.typing import NDArray
+from typing_extensions import Buffer
 
 def simulate(
     capacity: Sequence[float],
     rules: Sequence[int],
     routes: Sequence[tuple[float, Sequence[Sequence[int]]]],
-    operations: NDArray[np.int32],
-    sizes: NDArray[np.float64],
-    segments: NDArray[np.int32],
+    operations: Buffer,
+    sizes: Buffer,
+    segments: Buffer,
     counters: Sequence[int],
     threads: int,
     cut_through: bool,

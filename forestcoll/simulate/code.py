@@ -7,16 +7,20 @@ operation does.
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
-
-import numpy as np
+from itertools import accumulate, chain
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from forestcoll.errors import PlanError
 from forestcoll.program import Op
 from forestcoll.simulate import _simulate
 from forestcoll.simulate.fabric import Fabric, Way
 from forestcoll.simulate.options import RULES, Options
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 TAKE, REACH, POST, MOVE, FETCH, START, JOIN, DELAY = range(8)
 
@@ -188,33 +192,35 @@ class Coder:
     def play(self, *, timeline: bool = False) -> Played:
         """Runs all threads. PlanError where some wait for ever."""
         threads = [thread for thread in self.threads if thread.operations]
+        if not threads:
+            return Played(0.0, [0.0] * len(self.fabric.bandwidth), [], 0)
         operations, sizes, segments = _tables(threads)
         routes = [(way.latency, [list(links) for links in way.stages]) for way in self._routes]
         time, moved, _, spans, stuck, transfers = _simulate.simulate(
             [1000 * rate for rate in self.fabric.bandwidth],
             self._rules(),
             routes,
-            operations,
-            sizes,
-            segments,
+            _table("i", operations),
+            _table("d", sizes),
+            _table("i", segments),
             self._counters,
             len(threads),
             self.options.switching == "cut-through",
             self.options.seed,
             timeline,
         )
-        starts = np.cumsum([0, *(len(thread.operations) for thread in threads)])
+        starts = [0, *accumulate(len(thread.operations) for thread in threads)]
         if stuck:
             raise _deadlock([(threads[t], threads[t].origins[o - starts[t]]) for t, o, _ in stuck])
-        rounds = np.zeros(len(operations), dtype=np.int32)
-        for _, first, end, times in segments:
-            rounds[first:end] = times
+        rounds = [0] * len(operations)
+        for _, first, after, times in segments:
+            rounds[first:after] = [times] * (after - first)
         crossed = [tuple(link for links in way.stages for link in links) for way in self._routes]
         found = []
         for t, o, number, start, end in spans:
             kind, route = operations[o][:2]
             moves = kind in (MOVE, FETCH, START)
-            amount = float(sizes[o, int(number == rounds[o] - 1)]) if moves else 0.0
+            amount = sizes[o][int(number == rounds[o] - 1)] if moves else 0.0
             origin = threads[t].origins[o - starts[t]]
             found.append((threads[t], origin, start, end, crossed[route] if moves else (), amount))
         return Played(time, moved, found, transfers)
@@ -222,7 +228,11 @@ class Coder:
 
 def _tables(
     threads: list[Thread],
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+) -> tuple[
+    list[tuple[int, int, int, int, int]],
+    list[tuple[float, float, float]],
+    list[tuple[int, int, int, int]],
+]:
     operations: list[tuple[int, int, int, int, int]] = []
     sizes: list[tuple[float, float, float]] = []
     segments: list[tuple[int, int, int, int]] = []
@@ -233,11 +243,13 @@ def _tables(
             segments.append((number, first + start, first + end, rounds))
         operations += thread.operations
         sizes += thread.sizes
-    return (
-        np.array(operations, dtype=np.int32).reshape(-1, 5),
-        np.array(sizes, dtype=np.float64).reshape(-1, 3),
-        np.array(segments, dtype=np.int32).reshape(-1, 4),
-    )
+    return operations, sizes, segments
+
+
+def _table(code: Literal["i", "d"], rows: Sequence[Sequence[float]]) -> Buffer:
+    """The rows as the engine reads them: 32-bit integers, or doubles."""
+    cells = memoryview(array(code, chain.from_iterable(rows))).cast("B")
+    return cells.cast(code, shape=(len(rows), len(rows[0])))
 
 
 def _deadlock(stuck: list[tuple[Thread, Origin]]) -> PlanError:

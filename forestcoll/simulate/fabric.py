@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from itertools import pairwise
 
 from forestcoll.errors import PlanError, TopologyError
@@ -13,6 +15,8 @@ from forestcoll.routes import Pair, Path, Routes, routes
 from forestcoll.simulate.options import RULES, Options, Rule
 from forestcoll.topology import Topology
 
+Latencies = Mapping[tuple[str, str], Fraction]
+"""(from, to) -> microseconds over a link, as `Topology.latencies` gives them."""
 Stages = tuple[tuple[int, ...], ...]
 """Links that are crossed one stage after the other; those of a stage at once."""
 
@@ -35,12 +39,13 @@ class Fabric:
         forest: Forest | None,
         rule: Rule | None,
         options: Options,
+        latencies: Latencies | None = None,
     ) -> None:
         self.graph = graph
         self.number = {ends: e for e, ends in enumerate(zip(graph.tail, graph.head, strict=True))}
         self.bandwidth = [float(graph.bandwidth(e)) for e in range(len(graph.tail))]  # GB/s
         self.rules = _rules(graph, topology, rule)
-        self.latencies = _latencies(graph, topology, options)
+        self.latencies = _latencies(graph, latencies, topology, options)
         self._signal = options.signal
         self._routes: Routes = routes(graph, forest)
         self._ways: dict[Path, Way] = {}
@@ -81,11 +86,11 @@ def fabric(
     topology: Topology | Forest,
     rule: Rule | None,
     options: Options,
-    links: Topology | None = None,
+    links: Topology | Latencies | None = None,
 ) -> Fabric:
     """The fabric of a topology, or of the graph of a forest, whose ways are those of its trees.
 
-    `links`: says rules and latencies of a forest's links.
+    `links`: says rules and latencies of a forest's links, which states none; or the latencies.
 
     Raises PlanError where its ranks are not the program's.
     """
@@ -95,7 +100,8 @@ def fabric(
             raise PlanError(
                 f"the plan is for {program.n} ranks, the forest of {forest.name} for {forest.n}"
             )
-        return Fabric(forest.graph, links, forest, rule, options)
+        stated, latencies = (links, None) if isinstance(links, Topology) else (None, links)
+        return Fabric(forest.graph, stated, forest, rule, options, latencies)
     return Fabric(graph_of(program, topology), topology, None, rule, options)
 
 
@@ -134,8 +140,11 @@ def _rules(graph: CapacityGraph, topology: Topology | None, rule: Rule | None) -
     ]
 
 
-def _latencies(graph: CapacityGraph, topology: Topology | None, options: Options) -> list[float]:
-    if options.latency is not None or topology is None:
+def _latencies(
+    graph: CapacityGraph, known: Latencies | None, topology: Topology | None, options: Options
+) -> list[float]:
+    stated = known or (topology.latencies() if topology is not None else None)
+    if options.latency is not None or stated is None:
         return [options.latency or 0.0] * len(graph.tail)
-    stated, names = topology.latencies(), graph.names
+    names = graph.names
     return [float(stated[names[t], names[h]]) for t, h in zip(graph.tail, graph.head, strict=True)]

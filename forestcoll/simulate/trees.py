@@ -4,36 +4,48 @@ What the trees allow without thread blocks, slots and order within a rank. A ran
 when it has it: in a reduce tree from all its children; the root of an allreduce when the reduce
 trees that carry any of it have brought it. In switches that copy or add, edges of a tree that share
 a link share its load.
+
+The pieces of an edge go one after the other. But where links serve in order, those of a broadcast
+come to them as soon as their rank has them: what is there from the start first, the first piece of
+each tree before the second of any. Sums are not sent so: what a rank has from the start would keep
+others waiting for what it adds up.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
+from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
 
 from forestcoll.forest import Forest, Tree
 from forestcoll.program import Op
-from forestcoll.simulate.code import MOVE, Coder, Origin, Size
+from forestcoll.simulate.code import MOVE, START, Coder, Origin, Size
+from forestcoll.simulate.options import RULES
 
+FIFO = RULES.index("fifo")
+TREES = -2
+"""The block of a thread that sends for all trees of a rank."""
 Range = tuple[Fraction, Fraction]  # of a root's share
 
 
 def write_trees(forest: Forest, coder: Coder, size: int, pieces: int) -> None:
     """Adds a thread for every edge to the coder: `size` bytes in all, each tree's in pieces."""
     ranges = _ranges(forest)
+    posts = _Posts(coder, pieces)
     sums: dict[int, list[tuple[Range, int]]] = defaultdict(list)  # root: what has arrived there
     for number, tree in enumerate(forest.trees):
         if tree.phase == "reduce":
-            counter = _write_tree(forest, coder, number, size, pieces, [])
+            counter = _write_tree(forest, coder, number, size, pieces, [], posts)
             sums[tree.root].append((ranges[number], counter))
     for number, tree in enumerate(forest.trees):
         if tree.phase == "broadcast":
             own = ranges[number]
             gates = [_gate(own, other, c, pieces) for other, c in sums[tree.root]]
             found = [(c, needs) for c, needs in gates if any(needs)]
-            _write_tree(forest, coder, number, size, pieces, found)
+            _write_tree(forest, coder, number, size, pieces, found, posts)
+    posts.write()
 
 
 def _ranges(forest: Forest) -> list[Range]:
@@ -65,36 +77,87 @@ def _write_tree(
     size: int,
     pieces: int,
     gates: list[tuple[int, list[int]]],
+    posts: _Posts,
 ) -> int:
     """The threads of a tree's edges; the counter of pieces that the root of a reduce tree has."""
     tree = forest.trees[number]
     piece = float(size * forest.share(tree) / pieces)
     inward: dict[int, list[int]] = defaultdict(list)  # node: counters of the edges that lead there
     children: dict[int, int] = defaultdict(int)
+    heights = _heights(tree)
     for path, links in zip(tree.edges, _links(forest, coder, tree), strict=True):
         arrived = coder.counter()
-        thread = coder.thread(forest.graph.ranks.index(path[0]), number)
-        thread.origin = Origin(number, Op.SEND, forest.graph.ranks.index(path[-1]))
+        rank = forest.graph.ranks.index(path[0])
+        origin = Origin(number, Op.SEND, forest.graph.ranks.index(path[-1]))
         way = coder.fabric.way(path)
         stages = tuple((link,) for link in links) or way.stages[:0]
         route = coder.route(type(way)(stages, way.latency))
+        in_order = all(coder.fabric.rules[link] == FIFO for link in links)
+        kind = START if in_order and tree.phase == "broadcast" else MOVE
         waits = [*inward[path[0]]]
-        at_root = tree.phase == "broadcast" and path[0] == tree.root
-        if at_root and gates:
-            for p in range(pieces):
-                for counter, needs in gates:
-                    thread.reach(counter, needs[p], 0)
-                thread.transfer(MOVE, route, Size(piece, piece), 0.0, arrived)
+        gated = gates if tree.phase == "broadcast" and path[0] == tree.root else []
+        if kind == START and not waits and not gated:
+            posts.add(rank, _Post(heights[path[-1]], origin, route, piece, arrived))
         else:
-            thread.loop(pieces)
-            for counter in waits:
-                thread.reach(counter, 1, 1)
-            thread.transfer(MOVE, route, Size(piece, piece), 0.0, arrived)
+            thread = coder.thread(rank, number)
+            thread.origin = origin
+            thread.loop(1 if gated else pieces)
+            for p in range(pieces if gated else 1):
+                for counter, needs in gated:
+                    thread.reach(counter, needs[p], 0)
+                for counter in waits:
+                    thread.reach(counter, 1, 1)
+                thread.transfer(kind, route, Size(piece, piece), 0.0, arrived)
         inward[path[-1]].append(arrived)
         children[path[-1]] += 1
     if tree.phase == "broadcast":
         return -1
     return _all_of(forest, coder, tree, number, inward[tree.root], pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class _Post:
+    """The pieces of an edge that are there from the start; `height`: hops that follow it."""
+
+    height: int
+    origin: Origin
+    route: int
+    piece: float
+    arrived: int
+
+
+class _Posts:
+    """Per rank what it sends from the start over links that serve in order."""
+
+    def __init__(self, coder: Coder, pieces: int) -> None:
+        self._coder, self._pieces = coder, pieces
+        self._of: dict[int, list[_Post]] = defaultdict(list)
+
+    def add(self, rank: int, post: _Post) -> None:
+        """One more edge."""
+        self._of[rank].append(post)
+
+    def write(self) -> None:
+        """A thread for each rank: piece after piece, of all trees, the highest trees first."""
+        for rank, posts in self._of.items():
+            thread = self._coder.thread(rank, TREES)
+            thread.loop(self._pieces)
+            for post in sorted(posts, key=lambda post: -post.height):
+                thread.origin = post.origin
+                size = Size(post.piece, post.piece)
+                thread.transfer(START, post.route, size, 0.0, post.arrived)
+
+
+def _heights(tree: Tree) -> dict[int, int]:
+    """Per node the hops that data still go from there."""
+    after: dict[int, list[int]] = defaultdict(list)
+    for path in tree.edges:
+        after[path[0]].append(path[-1])
+    found: dict[int, int] = {}
+    order = [path[-1] for path in tree.edges]
+    for node in [*reversed(order), tree.edges[0][0]] if tree.edges else []:
+        found[node] = max((1 + found.get(child, 0) for child in after[node]), default=0)
+    return found
 
 
 def _all_of(

@@ -1,0 +1,115 @@
+"""Other forests than the one that links and limits speak for, where its plans are slow.
+
+The optimum of the links may be the wrong forest for plans: dozens of unequal trees a root become
+thread blocks that wait for each other, and of two optima from one root the one of fewer trees is a
+chain of many hops. So plans are simulated, and where they stay far behind the optimum a few other
+forests are made too; their trees are simulated first, and only the most promising are lowered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import TYPE_CHECKING, Final
+
+from forestcoll import simulate
+from forestcoll.forest import Forest
+from forestcoll.program import Collective
+
+if TYPE_CHECKING:
+    from forestcoll.latency import Latencies
+    from forestcoll.program import Program
+    from forestcoll.simulate import Band
+    from forestcoll.solver.front import Front, Point
+    from forestcoll.targets import PlanFormat
+
+SURE: Final = 0.9
+"""Share of the optimum from which on no other forest is looked for."""
+GAIN: Final = 1.03
+"""How many times as fast as the first choice another forest's plans have to be."""
+TREES: Final = (1, 2, 4, 8, 16)
+"""Trees a root of forests that are looked at."""
+LOWERED: Final = 2
+"""Forests whose plans are made at most."""
+PIECES: Final = 16
+"""Pieces of each tree where forests are compared: few, for what a plan makes of them is rougher."""
+
+
+def size_of(collective: Collective) -> int:
+    """Bytes for which forests are compared: with a root a share is passed on many times."""
+    return 64 * 10**6 if collective.rooted else simulate.SIZE
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A forest's plans as they are written, with their bands.
+
+    `share`: what they reach of the optimum under the worse of both rules, on an average of the
+    formats' times.
+    """
+
+    programs: dict[PlanFormat, Program]
+    notes: list[str]
+    bands: Mapping[PlanFormat, Band] = field(default_factory=dict)
+    share: float = 1.0
+
+    @property
+    def size(self) -> int:
+        """Bytes of the call that was simulated."""
+        return next(iter(self.bands.values())).size
+
+    @property
+    def least(self) -> float:
+        """GB/s of the slowest plan."""
+        return min(band.least for band in self.bands.values())
+
+
+def judge(
+    forest: Forest,
+    programs: dict[PlanFormat, Program],
+    notes: list[str],
+    best: Fraction,
+    links: Latencies | None,
+) -> Judged:
+    """The plans with what they reach of `best` GB/s. Not simulated beyond `simulate.RANKS`."""
+    if not programs or forest.n > simulate.RANKS:
+        return Judged(programs, notes)
+    size = size_of(forest.collective)
+    bands = {
+        form: simulate.band(program, forest, size, links=links)
+        for form, program in programs.items()
+    }
+    times = [1 / band.share(best) for band in bands.values()]
+    return Judged(programs, notes, bands, len(times) / sum(times))
+
+
+def points(front: Front, exact: Point, collective: Collective, n: int, share: float) -> list[Point]:
+    """Numbers of trees a root whose links allow more than GAIN times `share` of the optimum.
+
+    With a root, among them the optimum in more trees: in as many as there are other ranks each can
+    be a star behind a switch.
+    """
+    found = {k: front.point(k) for k in TREES}
+    if collective.rooted:
+        for k in (exact.trees * times for times in (2, 4, 8, n - 1)):
+            found[k] = front.point(k)
+    found.pop(exact.trees, None)
+    return [point for point in found.values() if float(point.share) > GAIN * share]
+
+
+def promising(
+    forests: Iterable[tuple[Point, Forest]], best: Fraction, share: float, links: Latencies | None
+) -> list[Point]:
+    """Those whose trees alone reach more than GAIN times `share` of `best` GB/s, the best first."""
+    found = []
+    for point, forest in forests:
+        size = size_of(forest.collective)
+        rules: tuple[simulate.Rule, ...] = ("fair", "fifo")
+        reached = min(
+            simulate.run_forest(forest, size, links=links, rule=rule, pieces=PIECES).algbw
+            for rule in rules
+        )
+        if reached / float(best) > GAIN * share:
+            found.append((-reached, forest.height, point.trees, point))
+    return [point for *_, point in sorted(found, key=lambda entry: entry[:3])]

@@ -1,0 +1,98 @@
+"""The forest whose plans are fastest in simulated time, where the first choice's are slow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+from forestcoll import catalog, simulate, solver
+from forestcoll.compile import rivals
+from forestcoll.compile.choose import Chooser
+from forestcoll.compile.clock import Clock
+from forestcoll.compile.problem import Problem
+from forestcoll.compile.rivals import Judged
+from forestcoll.compile.synthesize import synthesize
+from forestcoll.compile.wishes import Wishes
+from forestcoll.forest import Forest
+from forestcoll.graph import CapacityGraph
+from forestcoll.program import Collective, Program
+from forestcoll.simulate import Band
+from forestcoll.targets import TARGETS
+
+MB64 = 64 * 10**6
+
+
+def least(made: Any, size: int) -> float:
+    """Of the forest's algbw, what the slower plan reaches under the worse rule."""
+    return min(
+        simulate.run(program, made.forest, size, rule=rule).algbw / float(made.forest.plain_algbw)
+        for program in made.programs.values()
+        for rule in ("fair", "fifo")
+    )
+
+
+def test_a_broadcast_behind_a_switch_is_no_chain() -> None:
+    """Seven trees of two hops are as good a forest as a chain of seven, and fill sooner."""
+    topology = catalog.load("dgx-a100")
+    made = synthesize(topology, "broadcast", target="mscclpp")
+    chain = synthesize(topology, "broadcast", target="mscclpp", trees=1)
+    assert made.forest.plain_algbw == chain.forest.plain_algbw == 300
+    assert (made.forest.height, chain.forest.height) == (2, 7)
+    assert least(made, MB64) > 0.9 > least(chain, MB64)
+    assert any("for speed: simulated at 64 MB" in note for note in made.notes)
+
+
+@pytest.mark.parametrize("wish", [{"exact": True}, {"trees": 1}, {"min_percent": 100}])
+def test_wishes_mean_what_they_say(wish: Mapping[str, Any]) -> None:
+    made = synthesize(catalog.load("dgx-a100"), "broadcast", target="mscclpp", **wish)
+    assert made.forest.height == 7
+    assert not any("for speed" in note for note in made.notes)
+
+
+@pytest.mark.slow
+def test_two_boxes_of_dies_take_fewer_trees_a_root() -> None:
+    """166 trees a root reach the optimum of the links; two reach 96 % of it, and plans follow."""
+    made = synthesize(catalog.load("mi250", {"boxes": 2}), "reduce-scatter", target="mscclpp")
+    band = made.bands["mscclpp-json"]
+    assert made.forest.trees_per_root <= 4
+    assert band.least >= 315
+
+
+def chooser(shares: Mapping[int, float], monkeypatch: pytest.MonkeyPatch) -> Chooser:
+    """One whose forests of so many trees a root have plans that reach these shares."""
+
+    def judge(
+        forest: Forest, programs: dict[Any, Program], notes: list[str], best: Fraction, *_: object
+    ) -> Judged:
+        share = shares.get(forest.trees_per_root, 0.1)
+        time = 1e6 / (share * float(best))
+        return Judged(programs, notes, {"mscclpp-json": Band(10**9, time, time, 0.0)}, share)
+
+    monkeypatch.setattr(rivals, "judge", judge)
+
+    graph = CapacityGraph.from_topology(catalog.load("ring", {"gpus": 5}))
+    collective = Collective.BROADCAST
+    best = solver.optimum(graph, collective, 0)
+    targets: Any = {"mscclpp-json": TARGETS["mscclpp"]}
+    problem = Problem(graph, collective, 0, "ring")
+    return Chooser(problem, targets, Wishes(), best, Clock())
+
+
+def test_the_first_choice_stays_where_its_plans_are_near_the_optimum(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert chooser({2: 0.9, 4: 1.0}, monkeypatch).choose().forest.trees_per_root == 2
+
+
+def test_the_fastest_of_two_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = chooser({2: 0.5, 4: 0.6, 8: 0.7}, monkeypatch).choose()
+    assert found.forest.trees_per_root in (4, 8)
+    assert found.notes[0].endswith("(--trees 2)")
+
+
+def test_a_little_faster_is_not_worth_more_trees(monkeypatch: pytest.MonkeyPatch) -> None:
+    shares = dict.fromkeys(range(1, 65), 0.51) | {2: 0.5}
+    assert chooser(shares, monkeypatch).choose().forest.trees_per_root == 2
