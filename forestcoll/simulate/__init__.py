@@ -21,11 +21,12 @@ from __future__ import annotations
 
 from forestcoll.simulate.band import RANKS, SIZE, Band, band, forest_band, simulated_band
 from forestcoll.simulate.options import RULES, Options, Rule, Switching
-from forestcoll.simulate.plays import DEFAULTS, PIECES, run, run_forest
+from forestcoll.simulate.plays import DEFAULTS, MOST_BYTES, PIECES, run, run_forest
 from forestcoll.simulate.timing import LinkUse, Span, Timing
 
 __all__ = [
     "DEFAULTS",
+    "MOST_BYTES",
     "PIECES",
     "RANKS",
     "RULES",
