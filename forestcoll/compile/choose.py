@@ -126,7 +126,7 @@ class Chooser:
             return Choice(forest, programs, self._exact().trees, notes)
         quick = self._quick()
         if quick is not None:
-            return self._explained(quick)
+            return self._explained(quick, self._judged(quick))
         lowest = self.wishes.protocol == "LL" and self.wishes.min_percent is None
         for points, powers in [(self._low(), False)] if lowest else self._candidates():
             found = self._first(points, powers)
