@@ -389,7 +389,7 @@ def onesided_steps(
     if op is Op.BARRIER:
         return Instruction(op, ident=draw(st.integers(0, 15)), group=1)
     if op in (Op.ACQUIRE, Op.RELEASE):
-        ids = draw(st.lists(st.integers(0, semaphores - 1), min_size=1, max_size=3))
+        ids = draw(st.lists(st.integers(0, semaphores - 1), min_size=1, max_size=3, unique=True))
         return Instruction(op, semaphores=tuple(ids))
     if op is Op.COPY:
         return Instruction(op, (draw(local),), (draw(local),))
@@ -422,7 +422,7 @@ def same_kind(draw: st.DrawFn, channels: tuple[Channel, ...], most: int) -> tupl
     """Some channels of a thread block, all of one kind."""
     kind = draw(st.sampled_from([c.kind for c in channels]))
     own = [k for k, c in enumerate(channels) if c.kind == kind]
-    return tuple(draw(st.lists(st.sampled_from(own), min_size=1, max_size=most)))
+    return tuple(draw(st.lists(st.sampled_from(own), min_size=1, max_size=most, unique=True)))
 
 
 @st.composite
@@ -434,7 +434,7 @@ def puts(
     usable = tuple(c for c in channels if op is Op.PUT or c.kind == "port")
     if usable and (op is not Op.PUT or draw(st.booleans())):
         ids = draw(same_kind(usable, 3))
-        picked = tuple(channels.index(usable[k]) for k in ids)
+        picked = tuple(dict.fromkeys(channels.index(usable[k]) for k in ids))
         peers = [channels[k].peer for k in picked]
     else:
         picked = ()

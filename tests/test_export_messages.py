@@ -21,9 +21,9 @@ from forestcoll.export.actions import actions
 from forestcoll.export.chakra import CALLS
 from forestcoll.export.settings import Settings
 from forestcoll.program import Collective
+from forestcoll.program.chunks import count_chunks
 from forestcoll.verify.check import rank_loads
 from forestcoll.verify.dataflow import dataflow
-from forestcoll.verify.layout import sizes_of
 from forestcoll.view import Subject
 
 SCHEDULES = Path(__file__).parents[1] / "schedules"
@@ -220,7 +220,7 @@ def test_chakra_has_a_send_for_every_move_of_every_plan(
     ranks = schedule(files, f"{subject.name}.{program.collective}")
     assert len(ranks) == program.n
     assert play(ranks) == len(flow.moves()) > 0
-    loads = rank_loads(program, sizes_of(program))
+    loads = rank_loads(program, count_chunks(program))
     assert {pair: Fraction(size, SIZE) for pair, size in sent(ranks).items()} == loads
     assert sum(act.kind == "sum" for own in ranks for act in own) == sum(
         len(value.made_from) == 2 for value in flow.values

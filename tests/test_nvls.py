@@ -241,32 +241,32 @@ BAD: list[tuple[Program, str, str]] = [
     (
         edit_block(pg.fabric_allgather(), switches=(Switch((1, 2), Buffer.OUTPUT),)),
         r"switch 0 has the group \[1, 2\]; it must be this rank and others",
-        r"a switch of ranks \[1, 2\]; its group is this rank and others",
+        r"switch 0 has the group \[1, 2\]",
     ),
     (
         edit_block(pg.fabric_allgather(), switches=(Switch((0, 7), Buffer.OUTPUT),)),
         r"switch 0 has the group \[0, 7\] of 3 ranks",
-        r"a switch of ranks \[0, 7\]; ranks are 0 to 2",
+        r"switch 0 has the group \[0, 7\] of 3 ranks",
     ),
     (
         edit_block(pg.fabric_allgather(), switches=(Switch((0, 1), Buffer.OUTPUT),)),
         r"of ranks 0, 1, but rank 1 has no such switch",
-        r"which rank 1 has not: the runtime would wait",
+        "a switch to the output of ranks 0, 1, but rank 1 has no such switch",
     ),
     (
         pg.edit(pg.fabric_allgather(), 0, 0, 3, dst=(inp(0, 2),)),
         r"the input through a switch to the output",
-        r"the input buffer through a switch to the output one",
+        "the input through a switch to the output",
     ),
     (
         pg.edit(pg.fabric_allgather(), 0, 0, 3, switches=()),
         r"0 switches; it takes 1",
-        r"goes through 0 switches; it needs 1",
+        "0 switches; it takes 1",
     ),
     (
         pg.edit(pg.fabric_allgather(), 0, 0, 3, dst=(out(5, 2),)),
         r"2 chunks at offset 5 of rank",
-        r"chunks 5 to 6 of the output buffer of rank",
+        "2 chunks at offset 5 of rank 0's output, which has 6 chunks",
     ),
 ]
 
@@ -287,7 +287,7 @@ def test_the_engine_looks_before_it_runs(number: int) -> None:
 
 def test_more_ranks_than_the_engine_adds_at_once() -> None:
     program = pg.fabric_allgather(81, 1)
-    with pytest.raises(UnsupportedError, match=r"a switch of 81 ranks; this engine has 80"):
+    with pytest.raises(UnsupportedError, match=r"81 sources; this engine adds at most 80"):
         cpu.run(program, 81 * 4)
 
 
@@ -342,7 +342,7 @@ def test_ranks_may_list_a_switch_in_any_order() -> None:
     assert plans.loads(text, "t") == pg.fabric_allreduce()
     assert lint(text, "t", "mscclpp").ok
     plan["gpus"][1]["channels"][-1]["rank_groups"][0]["ranks"] = [2, 1, 1]
-    with pytest.raises(PlanError, match=r"rank 1.*a switch of ranks \[1, 1, 2\]; its group is"):
+    with pytest.raises(PlanError, match=r"switch 0 has the group \[1, 1, 2\]"):
         plans.loads(json.dumps(plan), "t")
 
 
@@ -371,7 +371,7 @@ def test_too_many_switches_are_not_written() -> None:
         )
         for rank in program.ranks
     )
-    with pytest.raises(PlanError, match=r"17 switches; the runtime holds 16 in a thread block"):
+    with pytest.raises(PlanError, match="17 switches"):
         plans.dumps(replace(program, ranks=ranks), "mscclpp-json")
 
 

@@ -357,7 +357,7 @@ BAD: list[tuple[Program, str]] = [
     ),
     (
         replace(pg.packet_reduce(), protocol="Simple"),
-        r"packets in a program of protocol Simple; LL has it",
+        r"packets in a program of protocol Simple",
     ),
     (
         pg.edit(pg.packet_chain("port"), 2, 0, 0, op=Op.COPY),
@@ -375,11 +375,11 @@ BAD: list[tuple[Program, str]] = [
     ),
     (
         pg.edit(pg.packet_reduce(), 1, 0, 2, channels=(0, 0)),
-        r"2 channels to 1 destinations at peers; it needs one each",
+        r"to ranks \[0\] over channels to ranks \[0, 0\]",
     ),
     (
         replace(pg.reading_allreduce(), double_scratch=True),
-        r"two halves of scratch, but no packets",
+        r"two halves of scratch are for packets",
     ),
 ]
 
@@ -419,30 +419,36 @@ REFUSED: list[tuple[Program, str]] = [
         ),
         r"rank 0: 9 scratch chunks; in two halves they must be a multiple of 8",
     ),
-    (replace(pg.packet_reduce(), protocol="Simple"), r"in a plan of protocol Simple"),
+    (
+        replace(pg.packet_reduce(), protocol="Simple"),
+        "packets in a program of protocol Simple",
+    ),
     (
         pg.edit(pg.packet_reduce(), 1, 0, 2, dst=(out(0, 1, 0),)),
-        r"packets of put_packets in the output buffer",
+        "packets in the output, not in scratch",
     ),
     (
         pg.edit(pg.packet_chain("port"), 2, 0, 1, op=Op.PUT_PACKETS, src=(inp(0),)),
-        r"put_packets over port channels: the runtime names the wrong memory there",
+        "needs memory channels",
     ),
     (
         pg.edit(pg.packet_chain("port"), 2, 0, 0, op=Op.COPY),
-        r"copy has plain data in scratch, which holds packets",
+        "plain data in scratch, which holds packets in a program of protocol LL",
     ),
     (
         pg.insert(
             pg.packet_reduce(), 0, 0, 2, Pipeline((do(Op.COPY_PACKETS, inp(0), scr(0)),), 1, 16)
         ),
-        r"copy_packets in a pipeline; the runtime would do all of it in every round",
+        "packets in a pipeline",
     ),
     (
         pg.edit(pg.packet_reduce(), 1, 0, 2, src=(inp(0), inp(0)), dst=(scr(0, 1, 0),)),
-        r"put_packets of 2 sources to 1 destinations",
+        "2 sources for 1 destinations",
     ),
-    (replace(pg.reading_allreduce(), double_scratch=True), r"two halves of scratch without"),
+    (
+        replace(pg.reading_allreduce(), double_scratch=True),
+        r"two halves of scratch are for packets",
+    ),
 ]
 
 

@@ -872,17 +872,22 @@ ONESIDED: list[Mutant] = [
         ["race: ", "thread block [01], step \\d+ \\(get\\)", r"\(reduce_to\)"],
     ),
     (
-        "a barrier for more than come",
+        "a barrier for more than there are",
+        lambda: pg.edit(pg.exchange_by_barrier(), 1, 1, 4, group=3),
+        [f"{R1} 1, step 4 \\(barrier\\): barrier 0 of 3 thread blocks; the rank has 2"],
+    ),
+    (
+        "a barrier for fewer than come",
         lambda: _all(
             pg.exchange_by_barrier(),
-            lambda p, r: _all_barriers(p, r, 3),
+            lambda p, r: _all_barriers(p, r, 1),
         ),
-        [f"{R0} 0, step 4 \\(barrier\\): barrier 0 is for 3 thread blocks, but 2 come"],
+        [f"{R0} 0, step 4 \\(barrier\\): barrier 0 is for 1 thread blocks, but 2 come"],
     ),
     (
         "a barrier that is not agreed on",
-        lambda: pg.edit(pg.exchange_by_barrier(), 1, 1, 4, group=3),
-        [f"{R1} 1, step 4 \\(barrier\\): barrier 0 of 3 thread blocks, but thread block 0"],
+        lambda: pg.edit(pg.exchange_by_barrier(), 1, 1, 4, group=1),
+        [f"{R1} 1, step 4 \\(barrier\\): barrier 0 of 1 thread blocks, but thread block 0"],
     ),
     (
         "a barrier passed less often by one",

@@ -29,10 +29,11 @@ from forestcoll.program import (
     Step,
     ThreadBlock,
 )
+from forestcoll.program.chunks import count_chunks
 from forestcoll.targets import MSCCLPP, RCCL, Target
 from forestcoll.verify import atoms, order, verify
 from forestcoll.verify.accesses import Accesses
-from forestcoll.verify.layout import Layout, sizes_of
+from forestcoll.verify.layout import Layout
 from forestcoll.verify.trace import flatten
 
 GOOD = pg.all_good()
@@ -217,7 +218,7 @@ def test_wide_mutants(mutant: tuple[str, Callable[[], Program], object]) -> None
 
 def atoms_of(p: Program) -> list[str]:
     """The first chunk of every atom, in words."""
-    layout = Layout(p, sizes_of(p), grain=1)
+    layout = Layout(p, count_chunks(p), grain=1)
     found = atoms.find_atoms(flatten(p, 2), layout, 2, 1)
     assert found.number == [
         a for a in range(len(found.starts) - 1) for _ in range(*found.starts[a : a + 2])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from forestcoll.errors import PlanError
 from forestcoll.input_limits import RANKS
-from forestcoll.program import BY_PLAN_WORD, Buffer, Op, Program, RankProgram, Ref
+from forestcoll.program import BY_PLAN_WORD, Program
 
 # Bounds for reading: far above every real plan, low enough that nonsense costs neither time nor
 # memory. They bound the sum of all instructions, not what one thread block may hold.
@@ -21,8 +21,6 @@ OLD_WORDS = {"reduce_scatter": "reducescatter", "reduce-scatter": "reducescatter
 OTHER_COLLECTIVES = frozenset(
     ("alltoall", "alltoallv", "gather", "scatter", "send", "recv", "sendrecv", "custom", "test")
 ) - set(BY_PLAN_WORD)
-
-BUFFER_WORDS = {Buffer.INPUT: "input", Buffer.OUTPUT: "output", Buffer.SCRATCH: "scratch"}
 
 
 class Notes:
@@ -55,13 +53,6 @@ def place(rank: int, block: int | None = None, step: int | None = None) -> str:
     if step is not None:
         words += f", step {step}"
     return words
-
-
-def chunks_of(rank: RankProgram, buffer: Buffer) -> int:
-    """Size of a buffer of a rank, in chunks."""
-    if buffer is Buffer.INPUT:
-        return rank.input_chunks
-    return rank.output_chunks if buffer is Buffer.OUTPUT else rank.scratch_chunks
 
 
 def check_header(program: Program) -> int:
@@ -112,27 +103,3 @@ def _check_chunks(program: Program) -> int:
         if rank.scratch_chunks < 0:
             raise PlanError(f"rank {r}: scratch chunks are {rank.scratch_chunks}, less than none")
     return total
-
-
-def check_ref(program: Program, rank: int, ref: Ref, at: tuple[int, int, int]) -> None:
-    """PlanError unless the chunks of `ref` exist in its buffer; `at` is for the message."""
-    owner = rank if ref.rank is None else ref.rank
-    if not 0 <= owner < program.n:
-        raise PlanError(f"{place(*at)}: there is no rank {owner}; ranks are 0 to {program.n - 1}")
-    size = chunks_of(program.ranks[owner], ref.buffer)
-    if ref.count < 1:
-        raise PlanError(f"{place(*at)}: {ref.count} chunks; a step moves at least one")
-    if ref.offset < 0 or ref.offset + ref.count > size:
-        raise PlanError(
-            f"{place(*at)}: chunks {ref.offset} to {ref.offset + ref.count - 1} of the "
-            f"{BUFFER_WORDS[ref.buffer]} buffer of rank {owner}, which holds {size}"
-        )
-
-
-def check_equal_counts(refs: tuple[Ref, ...], op: Op, at: tuple[int, int, int]) -> None:
-    """PlanError unless all references of one instruction cover the same number of chunks."""
-    if len({ref.count for ref in refs}) > 1:
-        counts = ", ".join(str(ref.count) for ref in refs)
-        raise PlanError(
-            f"{place(*at)}: {op} works on one number of chunks, but its operands have {counts}"
-        )

@@ -261,3 +261,9 @@ class Program:
                 for s, step in enumerate(block.steps):
                     for i in step.body if isinstance(step, Pipeline) else (step,):
                         yield r, b, s, i
+
+
+def where(rank: int, block: int, step: int, op: Op | None = None) -> str:
+    """`rank 0, thread block 1, step 2 (recv)`."""
+    at = f"rank {rank}, thread block {block}, step {step}"
+    return at if op is None else f"{at} ({op.value})"

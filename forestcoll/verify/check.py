@@ -9,29 +9,26 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from forestcoll.errors import PlanError
-from forestcoll.program import SENDS, Collective, Instruction, Program
+from forestcoll.program import PACKETS, SENDS, Collective, Instruction, Program
+from forestcoll.program.check import check
+from forestcoll.program.chunks import ChunkCounts, count_chunks
 from forestcoll.targets import Target
 from forestcoll.verify.atoms import find_atoms
 from forestcoll.verify.fifo import run_fifo, slots_of
-from forestcoll.verify.layout import Layout, Sizes, sizes_of
+from forestcoll.verify.halves import check_halves
+from forestcoll.verify.layout import Layout
 from forestcoll.verify.memory import Memory
 from forestcoll.verify.onesided import run_onesided
 from forestcoll.verify.order import unordered
 from forestcoll.verify.packets import (
     PacketReplay,
-    check_packet_use,
     has_packets,
     run_packets,
     without_causes,
 )
 from forestcoll.verify.places import explain_misplaced
 from forestcoll.verify.replay import Replay
-from forestcoll.verify.structure import (
-    check_frame,
-    check_instructions,
-    check_switches,
-    scale_of,
-)
+from forestcoll.verify.scale import scale_of
 from forestcoll.verify.trace import Trace, flatten
 from forestcoll.verify.wiring import check_wiring
 
@@ -112,11 +109,9 @@ def examine(
     for name, value in (("launches", launches), ("rounds", rounds), ("queue", queue)):
         if value is not None and value < 1:
             raise ValueError(f"{name} must be at least 1, not {value}")
-    check_frame(program)
-    sizes = sizes_of(program)
-    check_instructions(program, sizes)
-    check_switches(program)
-    packets = check_packet_use(program)
+    sizes = check(program)
+    check_halves(program)
+    packets = any(i.op in PACKETS for *_, i in program.instructions())
     launches = 1 if program.style == "fifo" else launches
     if program.double_scratch:  # the first that uses a half again is the third
         launches = max(launches, 3)
@@ -160,7 +155,7 @@ def examine(
 
 
 def _replay(
-    trace: Trace, memories: list[Memory], root: int, sizes: Sizes
+    trace: Trace, memories: list[Memory], root: int, sizes: ChunkCounts
 ) -> tuple[int, Iterator[PlanError]]:
     """The root, and what is wrong in each mode with the data or with their order."""
     replays: list[Replay] = []
@@ -192,7 +187,7 @@ def _replay(
     )
 
 
-def rank_loads(program: Program, sizes: Sizes) -> Loads:
+def rank_loads(program: Program, sizes: ChunkCounts) -> Loads:
     """(from rank, to rank) -> fraction of the total data handed straight from one to the other."""
     chunks: dict[tuple[int, int, int], int] = {}  # from, to, parts of a chunk -> how many
 
@@ -234,7 +229,7 @@ def link_loads(program: Program, forest: Forest) -> Loads:
             pair = number[path[0]], number[path[-1]]
             weights[pair] = weights.get(pair, 0) + tree.weight
     wanted = {pair: Fraction(weight, forest.total) for pair, weight in weights.items()}
-    loads = rank_loads(program, sizes_of(program))
+    loads = rank_loads(program, count_chunks(program))
     for pair in sorted(wanted.keys() | loads.keys()):
         plan, tree_load = loads.get(pair, Fraction(0)), wanted.get(pair, Fraction(0))
         if plan != tree_load:

@@ -11,16 +11,17 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass, replace
 
-from forestcoll.program import RECEIVES, Buffer, Collective, Program
+from forestcoll.program import PACKETS, RECEIVES, Buffer, Collective, Program
+from forestcoll.program.chunks import ChunkCounts, count_chunks
 from forestcoll.verify.atoms import find_atoms
 from forestcoll.verify.check import Verified, verify
 from forestcoll.verify.fifo import run_fifo
-from forestcoll.verify.layout import SHIFT, SLICE, Layout, Sizes, sizes_of
+from forestcoll.verify.layout import SHIFT, SLICE, Layout
 from forestcoll.verify.memory import Memory
 from forestcoll.verify.onesided import run_onesided
-from forestcoll.verify.packets import PacketReplay, check_packet_use, run_packets
+from forestcoll.verify.packets import PacketReplay, run_packets
 from forestcoll.verify.replay import Replay, Work
-from forestcoll.verify.structure import scale_of
+from forestcoll.verify.scale import scale_of
 from forestcoll.verify.trace import Trace, flatten
 
 _UNBOUNDED = 1 << 30
@@ -71,13 +72,13 @@ def dataflow(program: Program) -> Dataflow:
     Raises UnsupportedError where the program is larger than `verify` handles.
     """
     verified = verify(program)
-    sizes = sizes_of(program)
+    sizes = count_chunks(program)
     # One round stands for all rounds of a pipeline, and one launch for all: they do the same.
     scale = scale_of(program, sizes, rounds=1, launches=1)
     layout = Layout(program, sizes, grain=scale.grain)
     code = flatten(program, 1)
     atoms = find_atoms(code, layout, 1, _UNBOUNDED)
-    packets = check_packet_use(program)
+    packets = any(i.op in PACKETS for *_, i in program.instructions())
     if program.style == "fifo":
         trace = run_fifo(code, atoms, _UNBOUNDED, _UNBOUNDED)
     elif packets:
@@ -170,7 +171,9 @@ class _PacketRecorder(_Recorder, PacketReplay):
             self._move(rank, self._owner(atom), [self.values[atom]])
 
 
-def _needed(program: Program, sizes: Sizes, verified: Verified, recorder: _Recorder) -> Dataflow:
+def _needed(
+    program: Program, sizes: ChunkCounts, verified: Verified, recorder: _Recorder
+) -> Dataflow:
     """What the outputs are made from, directly or not, numbered anew."""
     memory, noted = recorder.memory, recorder.noted
     outputs: list[list[int]] = []

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from forestcoll.errors import PlanError
 from forestcoll.program import PACKETS, Instruction, Program, Ref
-from forestcoll.verify.structure import where
+from forestcoll.program.program import where
 
 RULE = "MPP-SCRATCH-UNEQUAL"
 CURE = "give all ranks the largest scratch_chunks"

@@ -7,8 +7,9 @@ from itertools import pairwise
 
 from forestcoll.errors import PlanError
 from forestcoll.program import Buffer
+from forestcoll.program.chunks import BUFFER_NAMES
 from forestcoll.verify.atoms import Atoms, Operands, Span
-from forestcoll.verify.layout import BUFFER_NAMES, Layout, contributors
+from forestcoll.verify.layout import Layout, contributors
 from forestcoll.verify.trace import Trace
 
 USER = (Buffer.INPUT, Buffer.OUTPUT)

@@ -26,77 +26,18 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from forestcoll.errors import PlanError
-from forestcoll.program import ADDS, PACKETS, Buffer, Instruction, Op, Pipeline, Program, Ref
+from forestcoll.program import ADDS, PACKETS, Buffer, Instruction, Op
 from forestcoll.verify.accesses import Accesses
 from forestcoll.verify.atoms import Atoms, Operands, Span
-from forestcoll.verify.halves import check_halves
 from forestcoll.verify.layout import Layout
 from forestcoll.verify.memory import Memory
 from forestcoll.verify.onesided import Block, Run
 from forestcoll.verify.order import unordered
 from forestcoll.verify.replay import Replay
-from forestcoll.verify.structure import where
 from forestcoll.verify.trace import SYNC, Blocked, Code, Line, Trace
 
 MOVES = PACKETS.keys() - ADDS
 Pair = tuple[int, int]
-
-
-def check_packet_use(program: Program) -> bool:
-    """Whether the program has packets; PlanError where they stand where no packets can be."""
-    onesided = program.style == "onesided"
-    found = False
-    for r, b, s, i in program.instructions():
-        shape = PACKETS.get(i.op)
-        if shape is None:
-            continue
-        found = True
-        at = where(r, b, s, i.op)
-        if program.protocol != "LL":
-            raise PlanError(f"{at}: packets in a program of protocol {program.protocol}; LL has it")
-        if isinstance(program.ranks[r].thread_blocks[b].steps[s], Pipeline):
-            raise PlanError(
-                f"{at}: packets in a pipeline; the runtime would do all of them every round"
-            )
-        for ref in (*i.src[shape.packet_src :], *i.dst[shape.packet_dst :]):
-            if ref.buffer is not Buffer.SCRATCH:
-                raise PlanError(f"{at}: packets in the {ref.buffer.name.lower()}, not in scratch")
-        block = program.ranks[r].thread_blocks[b]
-        # Over memory the kernel looks at no channel, so a plan need not name any.
-        if shape.remote and i.channels and len(i.channels) != len(i.dst) - shape.remote_dst:
-            raise PlanError(
-                f"{at}: {len(i.channels)} channels to {len(i.dst) - shape.remote_dst} destinations "
-                "at peers; it needs one each"
-            )
-        kinds = {block.channels[c].kind for c in i.channels}
-        if "port" in kinds and (i.op is not Op.FORWARD_PACKETS or len(kinds) > 1):
-            raise PlanError(
-                f"{at}: only forward_packets goes over port channels (all of one kind): the "
-                "runtime's put_packets there sends other memory than the plan says"
-            )
-    if program.double_scratch and not found:
-        raise PlanError("two halves of scratch, but no packets: plain puts ignore the halves")
-    if onesided and program.protocol == "LL":
-        _check_scratch(program)
-        check_halves(program)
-    return found
-
-
-def _check_scratch(program: Program) -> None:
-    """Plain data in scratch would lie across packets, and could be taken for some."""
-    for r, b, s, i in program.instructions():
-        shape = PACKETS.get(i.op)
-        src, dst = (i.src, i.dst) if shape is None else _plain(i)
-        if any(ref.buffer is Buffer.SCRATCH for ref in (*src, *dst)):
-            raise PlanError(
-                f"{where(r, b, s, i.op)}: plain data in scratch, which holds packets in a program "
-                "of protocol LL: at another size they would be taken for packets"
-            )
-
-
-def _plain(i: Instruction) -> tuple[tuple[Ref, ...], tuple[Ref, ...]]:
-    shape = PACKETS[i.op]
-    return i.src[: shape.packet_src], i.dst[: shape.packet_dst]
 
 
 # --- the run --------------------------------------------------------------------------------------

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 from forestcoll.errors import PlanError
 from forestcoll.program import Program, Ref
-from forestcoll.verify.layout import BUFFER_NAMES, Sizes
-from forestcoll.verify.structure import where
+from forestcoll.program.chunks import BUFFER_NAMES, ChunkCounts
+from forestcoll.program.program import where
 
 RULE = "MPP-PLACE"
 
 
 def explain_misplaced(
-    program: Program, sizes: Sizes, faults: Iterator[PlanError]
+    program: Program, sizes: ChunkCounts, faults: Iterator[PlanError]
 ) -> Iterator[PlanError]:
     """The faults of a run in place; where there are such operands, these in their place.
 
@@ -32,7 +32,7 @@ def explain_misplaced(
         yield from faults
 
 
-def _words(program: Program, sizes: Sizes, rank: int, ref: Ref) -> str:
+def _words(program: Program, sizes: ChunkCounts, rank: int, ref: Ref) -> str:
     assert program.shorter is not None
     short = BUFFER_NAMES[program.shorter]
     long = "output" if short == "input" else "input"

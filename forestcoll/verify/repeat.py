@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 
 from forestcoll.errors import PlanError
 from forestcoll.program import RECEIVES, SENDS, Instruction, Program
+from forestcoll.program.chunks import count_chunks
 from forestcoll.targets import Target
 from forestcoll.verify.fifo import slots_of
-from forestcoll.verify.layout import sizes_of
 from forestcoll.verify.trace import Blocked, Code, flatten, raise_deadlock
 
 
@@ -64,7 +64,7 @@ class _Run:
     def __init__(self, program: Program, launches: int, slices: int, target: Target | None) -> None:
         self.code: Code = flatten(program, 1)
         self.launches, self.slices = launches, slices
-        piece, self.queue = slots_of(program, sizes_of(program).total, target)
+        piece, self.queue = slots_of(program, count_chunks(program).total, target)
         self.queues: dict[tuple[int, int, int], _Queue] = {}
         self.blocks = [self._block(b, piece) for b in range(len(self.code.lines))]
         self.left = [0] * program.n  # thread blocks of a rank that are still in its launch

@@ -25,7 +25,7 @@ from forestcoll.program import (
     Program,
     ThreadBlock,
 )
-from forestcoll.verify.structure import where
+from forestcoll.program.program import where
 
 Connection = tuple[int, int, int]  # from rank, to rank, channel
 End = tuple[int, int, str, int]  # of a onesided channel: at rank, to peer, kind, index
@@ -76,17 +76,6 @@ def _check_connections(program: Program) -> Faults:
             if block.recv != -1:
                 key = (block.recv, r, block.channel)
                 yield from _claim(receivers, key, r, b, f"receives from rank {block.recv}")
-            for s, step in enumerate(block.steps):
-                if not isinstance(step, Instruction):
-                    continue  # structure.py refuses it
-                ways = (SENDS, block.send, "send"), (RECEIVES, block.recv, "recv")
-                for ops, peer, word in ways:
-                    if step.op in ops and peer == -1:
-                        yield PlanError(
-                            f"{where(r, b, s, step.op)}: its thread block has no {word} peer",
-                            rule="XML-DIRECTION",
-                            at=(r, b, s),
-                        )
     for connection in sorted(senders.keys() | receivers.keys()):
         sender, receiver = senders.get(connection), receivers.get(connection)
         yield from _check_messages(program, connection, sender, receiver)
@@ -254,7 +243,7 @@ def _check_channels(program: Program) -> Faults:
             for table, ops, verb in ((signals, SIGNALS, "signals"), (waits, WAITS, "waits on")):
                 for index, use in _uses(block, b, ops, "channels").items():
                     if not 0 <= index < len(own):
-                        continue  # structure.py refuses it
+                        continue  # the structure's check refuses it
                     end = own[index]
                     if end in table and table[end].block != b:
                         yield PlanError(
@@ -299,7 +288,7 @@ def _check_balance(ends: set[End], end: End, signal: Use | None, wait: Use | Non
 
 
 def _check_semaphores(program: Program, r: int) -> Faults:
-    if not program.ranks[r].semaphores:  # structure.py refuses whoever names one
+    if not program.ranks[r].semaphores:  # the structure's check refuses whoever names one
         return
     tables: list[dict[int, Use]] = [{}, {}]
     for b, block in enumerate(program.ranks[r].thread_blocks):

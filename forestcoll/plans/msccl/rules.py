@@ -9,19 +9,18 @@ from collections import Counter
 from itertools import pairwise
 
 from forestcoll.errors import PlanError
-from forestcoll.plans.rules import check_equal_counts, check_ref, place
+from forestcoll.plans.rules import place
 from forestcoll.program import (
     FUSED,
-    OPERATIONS,
     RECEIVES,
     SENDS,
     Instruction,
     Op,
-    Pipeline,
     Program,
     RankProgram,
     ThreadBlock,
 )
+from forestcoll.program.check import check
 from forestcoll.targets import Target
 
 MAX_FUSED = 16  # sources of one device step made of `re` (MSCCL_MAX_REDUCE_FUSION)
@@ -32,43 +31,25 @@ MAX_CHILDREN = 1024  # elements below one element
 
 
 def check_structure(program: Program) -> None:
-    """PlanError unless every step has operands in range, its connection, and steps to wait for."""
+    """PlanError unless the program is right in itself and MSCCL XML has words for all of it."""
     if program.style != "fifo":
         raise PlanError(
             f"MSCCL XML holds fifo programs; this one is {program.style} (MSCCL++ JSON holds those)"
         )
+    check(program)
     for r, rank in enumerate(program.ranks):
-        if rank.semaphores:
-            raise PlanError(f"rank {r}: semaphores belong to onesided programs, not to fifo ones")
-        _check_connections(program, r, rank)
+        _check_owners(r, rank)
         for b, block in enumerate(rank.thread_blocks):
             for s, step in enumerate(block.steps):
-                if isinstance(step, Pipeline):
-                    raise PlanError(
-                        f"{place(r, b, s)}: a pipeline is a onesided step; fifo programs repeat "
-                        f"their whole step list by themselves"
-                    )
-                _check_step(program, block, step, (r, b, s))
+                if isinstance(step, Instruction):
+                    _check_step(step, (r, b, s))
 
 
-def _check_connections(program: Program, r: int, rank: RankProgram) -> None:
+def _check_owners(r: int, rank: RankProgram) -> None:
     seen: dict[tuple[str, int, int], int] = {}
     for b, block in enumerate(rank.thread_blocks):
-        if block.channels:
-            raise PlanError(f"{place(r, b)}: a channel list belongs to onesided programs")
-        if block.channel < 0:
-            raise PlanError(f"{place(r, b)}: channel {block.channel}; channels start at 0")
         for direction, peer in (("recv", block.recv), ("send", block.send)):
-            if peer == -1:
-                continue
-            if not 0 <= peer < program.n:
-                raise PlanError(
-                    f"{place(r, b)}: {direction} peer {peer}; ranks are 0 to {program.n - 1}, "
-                    f"-1 is none"
-                )
-            if peer == r:
-                raise PlanError(f"{place(r, b)}: {direction} peer {peer} is the rank itself")
-            other = seen.setdefault((direction, peer, block.channel), b)
+            other = seen.setdefault((direction, peer, block.channel), b) if peer != -1 else b
             if other != b:
                 raise PlanError(
                     f"{place(r, b)}: thread block {other} already has the {direction} connection "
@@ -77,57 +58,22 @@ def _check_connections(program: Program, r: int, rank: RankProgram) -> None:
                 )
 
 
-def _check_step(
-    program: Program, block: ThreadBlock, step: Instruction, at: tuple[int, int, int]
-) -> None:
+def _check_step(step: Instruction, at: tuple[int, int, int]) -> None:
     if step.op is Op.NOP:
         raise PlanError(
             f"{place(*at)}: a nop by itself has no place in a plan; put what it waits for into "
             f"`after` of the next step"
         )
-    row = OPERATIONS[step.op]
-    if not row.xml:
-        raise PlanError(f"{place(*at)}: {step.op} is a onesided operation; MSCCL XML has none")
-    sources, destinations = row.src[0], row.dst[0]
-    most = MAX_FUSED if step.op is Op.REDUCE else sources
-    if not sources <= len(step.src) <= most or len(step.dst) != destinations:
+    most = MAX_FUSED if step.op is Op.REDUCE else 1
+    if max(len(step.src), len(step.dst)) > most:
         raise PlanError(
-            f"{place(*at)}: {step.op} needs {sources}{f' to {most}' if most > sources else ''} "
-            f"sources and {destinations} destinations; it has {len(step.src)} and {len(step.dst)}"
+            f"{place(*at)}: {step.op} has {len(step.src)} sources and {len(step.dst)} "
+            f"destinations; MSCCL XML has up to {most}"
         )
-    if row.receives and block.recv < 0:
-        raise PlanError(f"{place(*at)}: {step.op} receives, but the thread block has no recv peer")
-    if row.sends and block.send < 0:
-        raise PlanError(f"{place(*at)}: {step.op} sends, but the thread block has no send peer")
-    if step.channels or step.semaphores or step.ident or step.group or step.part != (0, 1):
-        raise PlanError(f"{place(*at)}: {step.op} has fields that only onesided programs use")
-    refs = step.src + step.dst
-    for ref in refs:
-        if ref.rank is not None:
-            raise PlanError(f"{place(*at)}: {step.op} names memory of rank {ref.rank}; fifo steps "
-                            f"reach other ranks by their connections only")  # fmt: skip
-        check_ref(program, at[0], ref, at)
-    check_equal_counts(refs, step.op, at)
     if len({ref.buffer for ref in step.src}) > 1:
         raise PlanError(
             f"{place(*at)}: the sources of one reduce lie in one buffer; make a reduce per buffer"
         )
-    _check_after(program.ranks[at[0]], step, at)
-
-
-def _check_after(rank: RankProgram, step: Instruction, at: tuple[int, int, int]) -> None:
-    for b, s in step.after:
-        if not 0 <= b < len(rank.thread_blocks):
-            raise PlanError(
-                f"{place(*at)}: waits for thread block {b}; the rank has {len(rank.thread_blocks)}"
-            )
-        if not 0 <= s < len(rank.thread_blocks[b].steps):
-            raise PlanError(
-                f"{place(*at)}: waits for step {s} of thread block {b}, which has "
-                f"{len(rank.thread_blocks[b].steps)} steps"
-            )
-        if b == at[1] and s >= at[2]:
-            raise PlanError(f"{place(*at)}: waits for step {s} of its own thread block: a deadlock")
 
 
 def lines_of(step: Instruction) -> int:

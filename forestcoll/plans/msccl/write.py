@@ -47,8 +47,8 @@ def dumps(program: Program, target: Target | None = None, *, in_place: bool | No
     limits = FORMAT_LIMITS if target is None else target
     if limits.format != "msccl-xml":
         raise PlanError(f"target {limits.name} reads {limits.format}, not MSCCL XML")
-    check_structure(program)
     total = check_header(program)
+    check_structure(program)
     check_limits(program, limits)
     lines = [_algo(program, total)]
     for r, rank in enumerate(program.ranks):

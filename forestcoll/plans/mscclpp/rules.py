@@ -9,30 +9,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from forestcoll.errors import PlanError
-from forestcoll.plans.mscclpp.packets import check_packet, check_protocol
-from forestcoll.plans.mscclpp.switches import (
-    check_block,
-    check_groups,
-    check_number,
-    check_switched,
-)
-from forestcoll.plans.rules import check_equal_counts, check_ref, place
+from forestcoll.plans.rules import place
 from forestcoll.program import (
-    CHANNELLED,
-    DATA,
     OPERATIONS,
     PACKETS,
     PUTS,
-    SEMAPHORES,
-    SYNCS,
+    SPREADS,
     Instruction,
     Op,
     Pipeline,
     Program,
     RankProgram,
     Step,
+    Switch,
     ThreadBlock,
 )
+from forestcoll.program.check import check
 from forestcoll.targets import Target
 
 MAX_REFS = 10  # sources, or destinations, of one operation
@@ -41,7 +33,15 @@ MAX_IDS = 8  # channels of one operation
 MAX_SEMAPHORES = 16  # semaphores of one operation
 MAX_BARRIERS = 16  # barrier ids of a rank
 MAX_INDEX = 1023  # parallel channels of one kind between two ranks
+MAX_SWITCHES = 16  # switch channels of a thread block
 ALIGNMENT = 16  # bytes; chunks and slices are multiples of it
+
+HALF_CHUNKS = 8
+"""Chunks of scratch come in eights where scratch has two halves.
+
+The runtime takes half of all bytes, whatever a chunk has: only so does the second half begin at a
+multiple of 16 bytes, which a packet's one store needs.
+"""
 
 At = tuple[int, int, int]
 
@@ -63,181 +63,62 @@ def kind_of(block: ThreadBlock, step: Instruction) -> str:
     return block.channels[step.channels[0]].kind if step.channels else "memory"
 
 
+def switches_of(rank: RankProgram) -> list[Switch]:
+    """The rank's switches, each once, in the order in which all ranks set theirs up."""
+    found = {switch for block in rank.thread_blocks for switch in block.switches}
+    return sorted(found, key=lambda switch: (switch.ranks, switch.buffer.value))
+
+
 def check_structure(program: Program) -> None:
-    """PlanError unless every operation has the operands, channels and semaphores that it needs."""
+    """PlanError unless the program is right in itself and MSCCL++ JSON has words for all of it."""
     if program.style != "onesided":
         raise PlanError(
             f"MSCCL++ JSON holds onesided programs; this one is {program.style} "
             f"(MSCCL XML holds those)"
         )
+    check(program)
     for r, rank in enumerate(program.ranks):
         for b, block in enumerate(rank.thread_blocks):
-            _check_block(program, r, b, block)
-            check_block(program, r, b, block)
-            for s, step in enumerate(block.steps):
-                if isinstance(step, Pipeline):
-                    _check_pipeline(step, (r, b, s))
-                for instruction in body_of(step):
-                    _check_operation(program, rank, block, instruction, (r, b, s))
+            for channel in block.channels:
+                if channel.index > MAX_INDEX:
+                    raise PlanError(
+                        f"{place(r, b)}: channel number {channel.index} to rank {channel.peer}; at "
+                        f"most {MAX_INDEX + 1} run side by side, counted from 0"
+                    )
+            for s, instruction in operations_of(block):
+                _check_operation(block, instruction, (r, b, s))
 
 
-def _check_block(program: Program, r: int, b: int, block: ThreadBlock) -> None:
-    if block.recv != -1 or block.send != -1 or block.channel:
-        raise PlanError(f"{place(r, b)}: recv, send and channel belong to fifo programs")
-    for channel in block.channels:
-        if not 0 <= channel.peer < program.n:
-            raise PlanError(
-                f"{place(r, b)}: a channel to rank {channel.peer}; ranks are 0 to {program.n - 1}"
-            )
-        if channel.peer == r:
-            raise PlanError(f"{place(r, b)}: a channel of rank {r} to itself")
-        if channel.kind not in ("memory", "port"):
-            raise PlanError(f"{place(r, b)}: a {channel.kind} channel; only memory and port exist")
-        if not 0 <= channel.index <= MAX_INDEX:
-            raise PlanError(
-                f"{place(r, b)}: channel number {channel.index} to rank {channel.peer}; at most "
-                f"{MAX_INDEX + 1} run side by side, counted from 0"
-            )
-
-
-def _check_pipeline(step: Pipeline, at: At) -> None:
-    if not step.body:
-        raise PlanError(f"{place(*at)}: a pipeline without operations")
-    if step.chunks < 1:
-        raise PlanError(
-            f"{place(*at)}: a pipeline over {step.chunks} chunks; it needs one at least"
-        )
-    if not 1 <= step.unit_bytes < 2**32:
-        raise PlanError(
-            f"{place(*at)}: a pipeline unit of {step.unit_bytes} bytes; it must be 1 to 2^32 - 1"
-        )
-    for instruction in step.body:
-        if instruction.op not in DATA:
-            continue
-        if instruction.op in PACKETS:
-            raise PlanError(
-                f"{place(*at)}: {instruction.op} in a pipeline; the runtime would do all of it in "
-                f"every round"
-            )
-        counts = {ref.count for ref in instruction.src + instruction.dst}
-        if counts != {step.chunks} or instruction.part != (0, 1):
-            raise PlanError(
-                f"{place(*at)}: {instruction.op} in a pipeline over {step.chunks} chunks covers "
-                f"{', '.join(map(str, sorted(counts)))} chunks, part {instruction.part}; it must "
-                f"cover exactly the pipeline's, or the runtime copies beyond them"
-            )
-
-
-def _check_operation(
-    program: Program, rank: RankProgram, block: ThreadBlock, step: Instruction, at: At
-) -> None:
-    if step.after:
-        raise PlanError(
-            f"{place(*at)}: `after` belongs to fifo programs; use semaphores or a barrier"
-        )
+def _check_operation(block: ThreadBlock, step: Instruction, at: At) -> None:
     if not OPERATIONS[step.op].json:
         raise PlanError(f"{place(*at)}: {step.op} is a fifo operation; MSCCL++ JSON has none")
-    _check_unused(step, at)
-    _check_channels(block, step, at)
-    if step.op in DATA:
-        _check_operands(program, step, at)
-        if step.op in PUTS:
-            _check_put(block, step, at)
-        check_packet(program, block, step, at)
-    check_switched(program, block, step, at)
-    for semaphore in step.semaphores:
-        if not 0 <= semaphore < len(rank.semaphores):
-            raise PlanError(
-                f"{place(*at)}: semaphore {semaphore}; the rank has {len(rank.semaphores)}"
-            )
-    if step.op is Op.BARRIER and (step.ident < 0 or not 1 <= step.group <= len(rank.thread_blocks)):
-        raise PlanError(
-            f"{place(*at)}: barrier {step.ident} of {step.group} thread blocks; the rank has "
-            f"{len(rank.thread_blocks)}"
-        )
-
-
-def _check_unused(step: Instruction, at: At) -> None:
-    """The runtime keeps groups of fields in the same bytes: an operation may only use its own."""
-    data, sync = step.op in DATA, step.op in SYNCS
-    for field, given, allowed in (
-        ("src and dst", step.src or step.dst, data),
-        ("channels", step.channels, (data and step.op in CHANNELLED) or sync),
-        ("semaphores", step.semaphores, step.op in SEMAPHORES),
-        ("ident and group", step.ident or step.group, step.op is Op.BARRIER),
-        ("part", step.part != (0, 1), data),
-    ):
-        if given and not allowed:
-            raise PlanError(f"{place(*at)}: {step.op} has no {field}")
-    if sync and not step.channels:
-        raise PlanError(f"{place(*at)}: {step.op} without a channel")
-    if step.op in SEMAPHORES and not step.semaphores:
-        raise PlanError(f"{place(*at)}: {step.op} without a semaphore")
-    index, size = step.part
-    if not 0 <= index < size < 2**31:
-        raise PlanError(f"{place(*at)}: part {index} of {size} does not exist")
-
-
-def _check_channels(block: ThreadBlock, step: Instruction, at: At) -> None:
-    for c in step.channels:
-        if not 0 <= c < len(block.channels):
-            raise PlanError(
-                f"{place(*at)}: channel {c}; the thread block has {len(block.channels)}"
-            )
-    kinds = {block.channels[c].kind for c in step.channels}
-    if len(kinds) > 1:
+    if len({block.channels[c].kind for c in step.channels}) > 1:
         raise PlanError(f"{place(*at)}: {step.op} mixes memory and port channels; make it two")
-    if step.op in DATA and "port" in kinds and "port" not in OPERATIONS[step.op].kinds:
-        raise PlanError(f"{place(*at)}: {step.op} works over memory channels only, not port ones")
-
-
-def _check_operands(program: Program, step: Instruction, at: At) -> None:
-    row = OPERATIONS[step.op]
     most = 1 if step.op is Op.COPY else MAX_REFS
-    for what, refs, (low, high), remote in (
-        ("sources", step.src, row.src, row.remote_src),
-        ("destinations", step.dst, row.dst, row.remote_dst),
-    ):
-        high = min(high, most)
-        if not low <= len(refs) <= high:
-            numbers = f"{low}" if low == high else f"{low} to {high}"
-            raise PlanError(f"{place(*at)}: {step.op} has {len(refs)} {what}; it needs {numbers}")
-        for k, ref in enumerate(refs):
-            if (ref.rank is not None) != (k >= remote):
-                side = "another rank's" if k >= remote else "local"
-                raise PlanError(f"{place(*at)}: {what}[{k}] of {step.op} must be {side} memory")
-            if ref.rank == at[0]:
-                raise PlanError(f"{place(*at)}: {what}[{k}] of {step.op} is remote, but on itself")
-            check_ref(program, at[0], ref, at)
-    check_equal_counts(step.src + step.dst, step.op, at)
-    if step.op is Op.GET and len(step.src) != len(step.dst):
-        raise PlanError(
-            f"{place(*at)}: get of {len(step.src)} sources to {len(step.dst)} destinations"
-        )
+    for what, refs in (("sources", step.src), ("destinations", step.dst)):
+        if len(refs) > most:
+            raise PlanError(f"{place(*at)}: {step.op} has {len(refs)} {what}; it needs 1 to {most}")
+    if step.op in SPREADS:
+        _check_sources(block, step, at)
+    if step.op in PUTS:
+        _check_put(block, step, at)
 
 
-def _check_put(block: ThreadBlock, step: Instruction, at: At) -> None:
-    if len(step.src) not in (1, len(step.dst)):
-        raise PlanError(
-            f"{place(*at)}: {step.op} of {len(step.src)} sources to {len(step.dst)} destinations; "
-            f"give one source for all, or one each"
-        )
+def _check_sources(block: ThreadBlock, step: Instruction, at: At) -> None:
     if len(step.src) > 1 and len(set(step.src)) == 1:
         raise PlanError(
             f"{place(*at)}: {step.op} names one source {len(step.src)} times; name it once, it "
             f"goes to every destination"
         )
-    port = kind_of(block, step) == "port"
-    if step.op is not Op.PUT and not port:
+    if kind_of(block, step) == "memory" and len({ref.buffer for ref in step.src}) > 1:
         raise PlanError(
-            f"{place(*at)}: {step.op} needs port channels: over memory channels the runtime "
-            f"would never signal; use put, nop, signal"
-        )
-    if not port and len({ref.buffer for ref in step.src}) > 1:
-        raise PlanError(
-            f"{place(*at)}: the sources of a put over memory channels lie in one buffer: the "
+            f"{place(*at)}: the sources of {step.op} over memory channels lie in one buffer: the "
             f"runtime takes the first one's for all"
         )
+
+
+def _check_put(block: ThreadBlock, step: Instruction, at: At) -> None:
+    port = kind_of(block, step) == "port"
     if (port or step.channels) and len(step.channels) != len(step.dst):
         raise PlanError(
             f"{place(*at)}: {step.op} to {len(step.dst)} destinations over "
@@ -251,10 +132,28 @@ def _check_put(block: ThreadBlock, step: Instruction, at: At) -> None:
             )
 
 
+def check_protocol(program: Program) -> None:
+    """PlanError where protocol, packets and halves of scratch do not go together."""
+    packets = any(i.op in PACKETS for *_, i in program.instructions())
+    if program.protocol not in ("Simple", "LL") or (program.protocol == "LL") != packets:
+        has = "has packet operations" if packets else "has no packet operations"
+        raise PlanError(
+            f"protocol {program.protocol}, but the program {has}: for MSCCL++ LL is just that "
+            f"there are some, and everything else is Simple"
+        )
+    if not program.double_scratch:
+        return
+    for r, rank in enumerate(program.ranks):
+        if rank.scratch_chunks % HALF_CHUNKS:
+            raise PlanError(
+                f"rank {r}: {rank.scratch_chunks} scratch chunks; in two halves they must be a "
+                f"multiple of {HALF_CHUNKS}, or the second half begins within a packet"
+            )
+
+
 def check_limits(program: Program, target: Target) -> None:
     """PlanError where the runtime would refuse the plan, or silently run another one."""
     check_protocol(program)
-    check_groups(program)
     for r, rank in enumerate(program.ranks):
         if not rank.thread_blocks:
             raise PlanError(
@@ -272,7 +171,6 @@ def check_limits(program: Program, target: Target) -> None:
                 )
         for b, block in enumerate(rank.thread_blocks):
             _check_block_limits(r, b, block, target)
-            check_number(r, b, block)
 
 
 def _check_block_limits(r: int, b: int, block: ThreadBlock, target: Target) -> None:
@@ -281,6 +179,11 @@ def _check_block_limits(r: int, b: int, block: ThreadBlock, target: Target) -> N
         raise PlanError(
             f"{place(r, b)}: {held} operations (pipelines and what is in them counted alike); "
             f"{target.name} holds {target.steps}: use fewer trees or more thread blocks"
+        )
+    if len(block.switches) > MAX_SWITCHES:
+        raise PlanError(
+            f"{place(r, b)}: {len(block.switches)} switches; {target.name} holds {MAX_SWITCHES} in "
+            "a thread block: use more thread blocks"
         )
     remote: dict[str, set[tuple[int | None, str]]] = {"memory": set(), "port": set()}
     for kind in ("memory", "port"):

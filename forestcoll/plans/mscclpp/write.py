@@ -15,7 +15,6 @@ from itertools import groupby
 from typing import Any, Final
 
 from forestcoll.errors import PlanError
-from forestcoll.plans.mscclpp import switches as switch_rules
 from forestcoll.plans.mscclpp.rules import (
     ALIGNMENT,
     check_limits,
@@ -23,6 +22,7 @@ from forestcoll.plans.mscclpp.rules import (
     kind_of,
     largest_size,
     operations_of,
+    switches_of,
 )
 from forestcoll.plans.rules import check_header
 from forestcoll.program import (
@@ -65,8 +65,8 @@ def dumps(program: Program, target: Target | None = None, *, in_place: bool | No
     limits = FORMAT_LIMITS if target is None else target
     if limits.format != "mscclpp-json":
         raise PlanError(f"target {limits.name} reads {limits.format}, not MSCCL++ JSON")
-    check_structure(program)
     check_header(program)
+    check_structure(program)
     check_limits(program, limits)
     _check_names(program)
     document = {
@@ -147,7 +147,7 @@ def _own(program: Program) -> dict[str, Any]:
 def _gpu(r: int, rank: RankProgram) -> dict[str, Any]:
     flat = _flat_channels(rank)
     buffers = _remote_buffers(rank)
-    switches = switch_rules.switches_of(rank)
+    switches = switches_of(rank)
     return {
         "id": r,
         "input_chunks": rank.input_chunks,

@@ -1,39 +1,50 @@
-"""Checks of a program that need no run: fields, operands, buffer ranges.
+"""The structure that a program must have, whatever reads, writes, runs or proves it.
 
-Everything here raises PlanError with rank, thread block and step, or UnsupportedError where a
-program is larger than this version handles.
+`check` looks at every field, operand, range, channel and count, and needs no run. PlanError names
+rank, thread block and step. Whether the program computes the right thing is for `verify`; what a
+plan format and its runtimes, or an engine, ask beyond it stands with them.
 """
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-
-from forestcoll.errors import PlanError, UnsupportedError
-from forestcoll.input_limits import CHECK_STEPS, LOCATIONS, SLICES
-from forestcoll.program import (
+from forestcoll.errors import PlanError
+from forestcoll.program.chunks import BUFFER_NAMES, ChunkCounts, count_chunks
+from forestcoll.program.ops import (
     CHANNELLED,
     OPERATIONS,
+    PACKETS,
     PUTS,
+    RECEIVES,
     SEMAPHORES,
+    SENDS,
     SIGNALS,
     STYLES,
     WAITS,
-    Instruction,
     Op,
+)
+from forestcoll.program.program import (
+    Buffer,
+    Instruction,
     Pipeline,
     Program,
+    RankProgram,
     Ref,
     Switch,
     ThreadBlock,
+    where,
 )
-from forestcoll.verify.layout import BUFFER_NAMES, Sizes
+
+LARGEST = 2**31 - 1
+"""Of all counts and numbers: runtimes and engines keep them in 32 bits."""
 
 
-def where(rank: int, block: int, step: int, op: Op | None = None) -> str:
-    """`rank 0, thread block 1, step 2 (recv)`."""
-    at = f"rank {rank}, thread block {block}, step {step}"
-    return at if op is None else f"{at} ({op.value})"
+def check(program: Program) -> ChunkCounts:
+    """The chunk counts of the program's buffers, once its structure is right."""
+    check_frame(program)
+    counts = count_chunks(program)
+    check_instructions(program, counts)
+    check_switches(program)
+    return counts
 
 
 def check_frame(program: Program) -> None:
@@ -43,6 +54,8 @@ def check_frame(program: Program) -> None:
         raise PlanError("the program has no ranks")
     if program.style not in ("fifo", "onesided"):
         raise PlanError(f"style '{program.style}' is neither fifo nor onesided")
+    if program.double_scratch and (program.style, program.protocol) != ("onesided", "LL"):
+        raise PlanError("two halves of scratch are for packets (onesided, protocol LL)")
     if not (program.in_place or program.out_of_place):
         raise PlanError("the program claims to work neither in place nor out of place")
     if program.collective.rooted and not -1 <= program.root < n:
@@ -57,13 +70,12 @@ def check_frame(program: Program) -> None:
         )
 
 
-def check_instructions(program: Program, sizes: Sizes) -> None:
+def check_instructions(program: Program, sizes: ChunkCounts) -> None:
     """Check every thread block, step and operand of the program."""
     fine: set[tuple[int, int, int]] = set()  # operations without operands, of which many are one
+    packets = False
     for r, rank in enumerate(program.ranks):
-        for index, value in enumerate(rank.semaphores):
-            if value < 0:
-                raise PlanError(f"rank {r}: semaphore {index} starts at {value}, below 0")
+        _check_rank(program, r, rank)
         for b, block in enumerate(rank.thread_blocks):
             _check_block(program, r, b, block)
             for s, step in enumerate(block.steps):
@@ -74,6 +86,7 @@ def check_instructions(program: Program, sizes: Sizes) -> None:
                 else:
                     body = (step,)
                 for i in body:
+                    packets = packets or i.op in PACKETS
                     if i.src or i.dst or i.after:
                         _check_instruction(program, sizes, r, b, s, i)
                         continue
@@ -81,6 +94,16 @@ def check_instructions(program: Program, sizes: Sizes) -> None:
                     if alike not in fine:
                         _check_instruction(program, sizes, r, b, s, i)
                         fine.add(alike)
+    if program.double_scratch and not packets:
+        raise PlanError("two halves of scratch, but no packets: plain puts ignore the halves")
+
+
+def _check_rank(program: Program, r: int, rank: RankProgram) -> None:
+    for index, value in enumerate(rank.semaphores):
+        if not 0 <= value <= LARGEST:
+            raise PlanError(f"rank {r}: semaphore {index} starts at {value}, not 0 to {LARGEST}")
+    if rank.semaphores and program.style == "fifo":
+        raise PlanError(f"rank {r}: semaphores in a fifo program")
 
 
 def check_switches(program: Program) -> None:
@@ -125,7 +148,7 @@ def _check_block(program: Program, r: int, b: int, block: ThreadBlock) -> None:
             if peer != -1 and (not 0 <= peer < n or peer == r):
                 raise PlanError(f"{at}: {way} rank {peer}; {_peers(r, n)}")
         return
-    if block.recv != -1 or block.send != -1:
+    if block.recv != -1 or block.send != -1 or block.channel:
         raise PlanError(f"{at}: a fifo connection in a onesided program; use channels")
     for i, c in enumerate(block.channels):
         if not 0 <= c.peer < n or c.peer == r:
@@ -146,12 +169,17 @@ def _check_pipeline(program: Program, r: int, b: int, s: int, loop: Pipeline) ->
         raise PlanError(f"{at}: a pipeline in a fifo program, whose whole list is repeated anyway")
     if not loop.body or any(isinstance(i, Pipeline) for i in loop.body):
         raise PlanError(f"{at}: a pipeline needs a body of plain instructions")
-    if loop.chunks < 1 or loop.unit_bytes < 1:
+    if not (1 <= loop.chunks <= LARGEST and 1 <= loop.unit_bytes <= 2**32):
         raise PlanError(
             f"{at}: a pipeline over {loop.chunks} chunks in units of {loop.unit_bytes} bytes; "
-            "both must be at least 1"
+            "both must be at least 1 and fit in 32 bits"
         )
     for i in loop.body:
+        if i.op in PACKETS:
+            raise PlanError(
+                f"{at} ({i.op.value}): packets in a pipeline; the runtime would do all of them "
+                "every round"
+            )
         for ref in (*i.src, *i.dst):
             if ref.count != loop.chunks:
                 raise PlanError(
@@ -163,22 +191,68 @@ def _check_pipeline(program: Program, r: int, b: int, s: int, loop: Pipeline) ->
 
 
 def _check_instruction(
-    program: Program, sizes: Sizes, r: int, b: int, s: int, i: Instruction
+    program: Program, counts: ChunkCounts, r: int, b: int, s: int, i: Instruction
 ) -> None:
     at = where(r, b, s, i.op)
     if i.op not in STYLES[program.style]:
         raise PlanError(f"{at}: no operation of {program.style} programs")
+    block = program.ranks[r].thread_blocks[b]
     _check_operands(at, i)
     _check_fields(program, r, at, i)
-    block = program.ranks[r].thread_blocks[b]
     _check_switched(block, at, i)
     for refs in block.operands(r, i):
         for ref in refs:
-            _check_range(sizes, r, at, ref)
+            _check_range(counts, r, at, ref)
     if program.style == "fifo":
+        _check_direction(block, at, (r, b, s), i)
         _check_after(program, r, b, s, at, i)
     else:
-        _check_remote(program.ranks[r].thread_blocks[b], at, i)
+        _check_remote(block, at, i)
+        _check_packets(program, block, at, i)
+
+
+def _check_direction(
+    block: ThreadBlock, at: str, place: tuple[int, int, int], i: Instruction
+) -> None:
+    for ops, peer, word in (SENDS, block.send, "send"), (RECEIVES, block.recv, "recv"):
+        if i.op in ops and peer == -1:
+            raise PlanError(
+                f"{at}: its thread block has no {word} peer", rule="XML-DIRECTION", at=place
+            )
+
+
+def _check_packets(program: Program, block: ThreadBlock, at: str, i: Instruction) -> None:
+    """Packets lie in scratch, nothing else does, and they go where the kernel sends them.
+
+    Plain data in scratch would lie across packets, and could be taken for some.
+    """
+    row = OPERATIONS[i.op]
+    plain = (*i.src[: row.packet_src], *i.dst[: row.packet_dst])
+    if program.protocol == "LL" and any(ref.buffer is Buffer.SCRATCH for ref in plain):
+        raise PlanError(
+            f"{at}: plain data in scratch, which holds packets in a program of protocol LL: at "
+            "another size they would be taken for packets"
+        )
+    if not row.packets:
+        return
+    if program.protocol != "LL":
+        raise PlanError(f"{at}: packets in a program of protocol {program.protocol}; LL has it")
+    for ref in (*i.src[row.packet_src :], *i.dst[row.packet_dst :]):
+        if ref.buffer is not Buffer.SCRATCH:
+            raise PlanError(f"{at}: packets in the {BUFFER_NAMES[ref.buffer]}, not in scratch")
+    peers = [ref.rank for ref in i.dst[row.remote_dst :]]
+    # Over memory the kernel looks at no channel, so a plan need not name any.
+    if row.remote and i.channels and [block.channels[c].peer for c in i.channels] != peers:
+        raise PlanError(
+            f"{at}: to ranks {peers} over channels to ranks "
+            f"{[block.channels[c].peer for c in i.channels]}; it needs one to each, in order"
+        )
+    kinds = {block.channels[c].kind for c in i.channels}
+    if "port" in kinds and (i.op is not Op.FORWARD_PACKETS or len(kinds) > 1):
+        raise PlanError(
+            f"{at}: only forward_packets goes over port channels (all of one kind): the runtime's "
+            "put_packets there sends other memory than the plan says"
+        )
 
 
 def _check_operands(at: str, i: Instruction) -> None:
@@ -228,7 +302,7 @@ def _check_fields(program: Program, r: int, at: str, i: Instruction) -> None:
         raise PlanError(f"{at}: only onesided data instructions can be done in parts")
     if i.channels and i.op not in CHANNELLED:
         raise PlanError(f"{at}: takes no channels")
-    if (i.op in SIGNALS or i.op in WAITS) and not i.channels:
+    if i.op in SIGNALS | WAITS and not i.channels:
         raise PlanError(f"{at}: names no channel")
     if bool(i.semaphores) != (i.op in SEMAPHORES):
         raise PlanError(f"{at}: {'takes no semaphores' if i.semaphores else 'names no semaphore'}")
@@ -238,11 +312,16 @@ def _check_fields(program: Program, r: int, at: str, i: Instruction) -> None:
             raise PlanError(f"{at}: semaphore {sem}; rank {r} has {known}")
     if len(set(i.semaphores)) != len(i.semaphores):
         raise PlanError(f"{at}: names a semaphore twice")
-    if i.op is Op.BARRIER and (i.group < 1 or i.ident < 0):
-        raise PlanError(f"{at}: barrier {i.ident} of {i.group} thread blocks")
+    if i.op is not Op.BARRIER and (i.ident or i.group):
+        raise PlanError(f"{at}: takes no barrier")
+    blocks = len(program.ranks[r].thread_blocks)
+    if i.op is Op.BARRIER and not (1 <= i.group <= blocks and 0 <= i.ident <= LARGEST):
+        raise PlanError(
+            f"{at}: barrier {i.ident} of {i.group} thread blocks; the rank has {blocks}"
+        )
 
 
-def _check_range(sizes: Sizes, r: int, at: str, ref: Ref) -> None:
+def _check_range(sizes: ChunkCounts, r: int, at: str, ref: Ref) -> None:
     owner = r
     if ref.rank is not None:
         owner = ref.rank
@@ -322,50 +401,3 @@ def _remote_operands(at: str, i: Instruction) -> tuple[Ref, ...]:
         if ref.rank is None:
             raise PlanError(f"{at}: a local operand where one at a peer is needed")
     return remote
-
-
-@dataclass(frozen=True, slots=True)
-class Scale:
-    """How finely a program is run: locations a chunk, rounds of each pipeline, instructions."""
-
-    grain: int
-    rounds: int
-    instructions: int
-
-
-def scale_of(program: Program, sizes: Sizes, *, rounds: int, launches: int) -> Scale:
-    """How finely the program has to be run; UnsupportedError where that is beyond the limits.
-
-    Keeps time and memory bounded whatever the program says.
-    """
-    grain, work, instructions = 1, 0, 0
-    for rank in program.ranks:
-        for block in rank.thread_blocks:
-            for step in block.steps:
-                loop = isinstance(step, Pipeline)
-                grain = math.lcm(grain, rounds) if loop else grain
-                times = rounds if loop else 1
-                body = step.body if isinstance(step, Pipeline) else (step,)
-                for i in body:
-                    instructions += 1
-                    work += times * (2 + len(i.channels))
-                    if i.src or i.dst:
-                        grain = min(math.lcm(grain, i.part[1]), SLICES + 1)
-                        work += sum([ref.count for ref in (*i.src, *i.dst)])
-    if grain > SLICES:
-        raise UnsupportedError(
-            f"the instructions' parts cut a chunk into more than {SLICES} slices {SLICES.note}"
-        )
-    locations = grain * sum(sizes.input + sizes.output + count for count in sizes.scratch)
-    if locations > LOCATIONS:
-        raise UnsupportedError(
-            f"the buffers hold {locations // grain} chunks in all; "
-            f"at most {LOCATIONS // grain} can be checked {LOCATIONS.note}"
-        )
-    work *= grain * launches
-    if work > CHECK_STEPS:
-        raise UnsupportedError(
-            f"the program takes {work} steps on chunks to check; at most {CHECK_STEPS} are done "
-            f"{CHECK_STEPS.note}"
-        )
-    return Scale(grain, rounds, instructions)
