@@ -492,7 +492,7 @@ def test_a_run_without_progress_is_given_up(monkeypatch: pytest.MonkeyPatch) -> 
 BROKEN: dict[str, tuple[Program, str]] = {
     "offset": (
         pg.edit(pg.chain_broadcast(), 1, 0, 1, dst=(out(2),)),
-        "rank 1, thread block 0, step 1 (recv): 1 chunks at offset 2 of rank 1's output, which has 2",
+        "rank 1, thread block 0, step 1 (recv): 1 chunks at offset 2 of rank 1's output",
     ),
     "negative offset": (
         pg.edit(pg.chain_broadcast(), 1, 0, 1, dst=(out(-1),)),
@@ -508,7 +508,7 @@ BROKEN: dict[str, tuple[Program, str]] = {
     ),
     "remote bounds": (
         pg.edit(pg.direct_allgather(), 0, 1, 3, dst=(out(3, 1, 1),)),
-        "rank 0, thread block 1, step 3 (put): 1 chunks at offset 3 of rank 1's output, which has 3",
+        "rank 0, thread block 1, step 3 (put): 1 chunks at offset 3 of rank 1's output",
     ),
     "no such rank": (pg.edit(pg.direct_allgather(), 0, 1, 3, dst=(out(0, 1, 9),)), "rank 9"),
     "remote where local": (
