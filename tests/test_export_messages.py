@@ -38,14 +38,18 @@ def chakra_types() -> tuple[Any, Any]:
 
     def message(name: str, *fields: tuple[str, int, int, bool, str]) -> None:
         made = file.message_type.add(name=name)
+        if name == "AttributeProto":
+            made.oneof_decl.add(name="value")
         for label, number, kind, repeated, of in fields:
-            made.field.add(
+            one = made.field.add(
                 name=label,
                 number=number,
                 type=kind,  # type: ignore[arg-type]
                 label=kinds.LABEL_REPEATED if repeated else kinds.LABEL_OPTIONAL,
                 type_name=of or None,
             )
+            if label.endswith("_val"):
+                one.oneof_index = 0
 
     u64, i64, i32 = kinds.TYPE_UINT64, kinds.TYPE_INT64, kinds.TYPE_INT32
     text, boolean, inner = kinds.TYPE_STRING, kinds.TYPE_BOOL, kinds.TYPE_MESSAGE
@@ -54,6 +58,7 @@ def chakra_types() -> tuple[Any, Any]:
         ("name", 1, text, False, ""),
         ("int32_val", 7, i32, False, ""),
         ("int64_val", 9, i64, False, ""),
+        ("uint64_val", 13, u64, False, ""),
         ("bool_val", 27, boolean, False, ""),
     )
     message(
@@ -79,6 +84,16 @@ def chakra_types() -> tuple[Any, Any]:
 
 
 METADATA, NODE = chakra_types()
+TYPES = {
+    "is_cpu_op": "bool_val",
+    "num_ops": "int64_val",
+    "tensor_size": "uint64_val",
+    "comm_type": "int64_val",
+    "comm_size": "int64_val",
+    **dict.fromkeys(("comm_src", "comm_dst", "comm_tag"), "int32_val"),
+    **dict.fromkeys(("msg_chunk_idx", "msg_chunk_cnt", "total_chunk_cnt"), "int64_val"),
+}
+"""Where MLCommons' feeder (src/feeder/et_feeder_node.cpp) looks for each attribute."""
 MESSAGE = r"(\w+): (send|recv) (\d+)b (?:to|from) (\d+) tag (\d+)"
 COMP, SEND, RECV, COLL = 4, 5, 6, 7
 
@@ -119,7 +134,8 @@ def read_chakra(data: bytes) -> tuple[list[Act], list[dict[str, int]]]:
         node = NODE.FromString(text)
         assert node.SerializeToString()  # nothing unknown was needed to read it
         assert node.id == number
-        attributes = {a.name: a.int32_val or a.int64_val or int(a.bool_val) for a in node.attr}
+        attributes = {a.name: int(getattr(a, TYPES[a.name])) for a in node.attr}
+        assert all(a.HasField(TYPES[a.name]) for a in node.attr)
         all_attributes.append(attributes)
         kind = {SEND: "send", RECV: "recv", COMP: "sum", COLL: "call"}[node.type]
         peer = attributes.get("comm_dst", attributes.get("comm_src", -1))

@@ -33,8 +33,8 @@ CALLS = {
     "reduce-scatter": (7, "reduce-scatter"),
 }
 """CollectiveCommType, and what ASTRA-sim's settings call those that take a schedule; else None."""
-INT32, INT64, BOOL, STRING = 7, 9, 27, 29
-"""Fields of AttributeProto."""
+INT32, INT64, UINT64, BOOL = 7, 9, 13, 27
+"""Fields of AttributeProto, by type: readers look for each attribute in one of them."""
 
 
 def write(subject: Subject, settings: Settings) -> dict[str, bytes]:
@@ -99,7 +99,7 @@ def _node(index: int, action: Action, total: int, settings: Settings) -> bytes:
         out += number(7, round(sum_time(action, settings) / 1000))
         out += _attribute("is_cpu_op", BOOL, 0)
         out += _attribute("num_ops", INT64, action.bytes)
-        return out + _attribute("tensor_size", INT64, action.bytes)
+        return out + _attribute("tensor_size", UINT64, action.bytes)
     out += _attribute("is_cpu_op", BOOL, 0)
     out += _attribute("comm_dst" if sent else "comm_src", INT32, action.peer)
     out += _attribute("comm_size", INT64, action.bytes)
