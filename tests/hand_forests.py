@@ -12,7 +12,7 @@ from forestcoll import plans
 from forestcoll.forest import Forest, Phase, Tree, check
 from forestcoll.graph import CapacityGraph
 from forestcoll.lower import lower, serve
-from forestcoll.program import Collective, Instruction, Program
+from forestcoll.program import BY_TREES, Collective, Instruction, Program
 from forestcoll.targets import Target
 from forestcoll.verify import link_loads, verify
 
@@ -114,7 +114,7 @@ def instructions(program: Program) -> Iterator[Instruction]:
 @st.composite
 def forests(draw: st.DrawFn) -> Forest:
     """Any trees, weights and cuts; for allreduce the two phases of a root are cut apart."""
-    collective = draw(st.sampled_from(list(Collective)))
+    collective = draw(st.sampled_from(list(BY_TREES)))
     n = draw(st.integers(2, 6))
 
     def some(root: int, phase: Phase, weight: int) -> Iterator[Tree]:

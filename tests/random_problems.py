@@ -22,7 +22,7 @@ from random_graphs import BUILDERS, KINDS, PRIMES, STEPS, Links
 
 from forestcoll.forest import Bound, Forest
 from forestcoll.graph import CapacityGraph
-from forestcoll.program import Collective
+from forestcoll.program import BY_TREES, Collective
 from forestcoll.solver.shares import with_shares
 from forestcoll.topology import Link, Node, Topology
 
@@ -45,7 +45,7 @@ class Problem:
 def random_problem(seed: int) -> Problem:
     """The problem of that seed; every rank can reach every other unless GPUs were left out."""
     rng = random.Random(seed)
-    collective = rng.choices(list(Collective), weights=(10, 4, 3, 3, 2))[0]
+    collective = rng.choices(list(BY_TREES), weights=(10, 4, 3, 3, 2))[0]
     most = ALLREDUCE_NODES if collective is Collective.ALLREDUCE else NODES
     nodes, kind = rng.randint(3, rng.choice((10, most, most))), rng.choice(KINDS)
     switches = 0 if kind == "direct" else rng.randint(1, max(1, nodes // 3))

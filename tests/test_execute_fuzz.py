@@ -15,7 +15,17 @@ from hypothesis import strategies as st
 
 from forestcoll.errors import ForestCollError, PlanError
 from forestcoll.execute.cpu import run
-from forestcoll.program import Buffer, Collective, Instruction, Op, Pipeline, Program, Ref, Step
+from forestcoll.program import (
+    BY_TREES,
+    Buffer,
+    Collective,
+    Instruction,
+    Op,
+    Pipeline,
+    Program,
+    Ref,
+    Step,
+)
 from forestcoll.verify import verify
 
 GOOD = pg.all_good()
@@ -96,7 +106,7 @@ def spoil(rng: random.Random, program: Program) -> Program:
     if kind < 0.06:
         return replace(program, root=rng.choice(NUMBERS))
     if kind < 0.08:
-        return replace(program, collective=rng.choice(list(Collective)))
+        return replace(program, collective=rng.choice(list(BY_TREES)))
     if not rank.thread_blocks:
         return program
     b = rng.randrange(len(rank.thread_blocks))

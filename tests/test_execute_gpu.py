@@ -28,11 +28,11 @@ from forestcoll.execute.gpu import team as teams
 from forestcoll.execute.gpu.messages import SLOT_BYTES, geometry, slot_of
 from forestcoll.execute.sizes import layout
 from forestcoll.execute.slots import longest_message
-from forestcoll.program import Collective, Op, Program
+from forestcoll.program import BY_TREES, Collective, Op, Program
 from tests.programs import all_good, drop, edit, out
 
 HERE = Path(__file__).parent / "fixtures" / "emulated_gpu"
-COLLECTIVES = tuple(c.value for c in Collective)
+COLLECTIVES = tuple(c.value for c in BY_TREES)
 FORMATS = ("msccl-xml", "mscclpp-json")
 
 

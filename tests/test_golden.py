@@ -14,7 +14,7 @@ from forestcoll import catalog, plans
 from forestcoll.compile.formats import FORMATS
 from forestcoll.compile.synthesize import synthesize
 from forestcoll.compile.verdict import verify_text
-from forestcoll.program import Collective
+from forestcoll.program import BY_TREES, Collective
 from forestcoll.sizes import Sizes
 
 SCHEDULES = Path(__file__).parents[1] / "schedules"
@@ -27,7 +27,7 @@ MACHINES: dict[str, tuple[str, dict[str, str]]] = {
     "mi250-1": ("mi250", {}),
     "mi300x-1": ("mi300x", {}),
 }
-CASES = [(machine, collective) for machine in MACHINES for collective in Collective]
+CASES = [(machine, collective) for machine in MACHINES for collective in BY_TREES]
 FORESTS = [SCHEDULES / machine / f"{collective}.forest.json" for machine, collective in CASES]
 
 

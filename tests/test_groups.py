@@ -16,7 +16,7 @@ from forestcoll import certificate, solver
 from forestcoll.errors import ForestError, InfeasibleError, UnsupportedError
 from forestcoll.forest import Symmetry
 from forestcoll.graph import CapacityGraph
-from forestcoll.program import Collective
+from forestcoll.program import BY_TREES, Collective
 from forestcoll.solver.flows import groups as shared
 from forestcoll.solver.flows.dual import check_groups_bound
 from forestcoll.solver.flows.group import GroupsBound
@@ -24,7 +24,7 @@ from forestcoll.solver.flows.group_forests import Together, fits, together
 from forestcoll.solver.flows.groups import split
 from forestcoll.solver.flows.views import view
 
-ALL = tuple(Collective)
+ALL = tuple(BY_TREES)
 Groups = list[list[int]]
 
 

@@ -42,7 +42,7 @@ ALLOWED: dict[str, set[str]] = {
     "latency": FOREST | {"kernel"},
     "forest_file": FOREST,
     "solver": FOREST | {"kernel"},
-    "alltoall": FOREST | {"forest_file", "solver"},
+    "alltoall": FOREST | {"forest_file", "lower", "plans", "solver", "targets", "verify"},
     "certificate": FOREST | {"forest_file", "solver"},
     "routes": FOREST,
     "simulate": FOREST | {"targets", "routes"},

@@ -24,13 +24,21 @@ from forestcoll.lower import fused, lower, usage
 from forestcoll.lower.planes import parity_of, planes_of
 from forestcoll.plans import msccl
 from forestcoll.plans.lint import lint
-from forestcoll.program import Collective, Instruction, Op, Program, RankProgram, ThreadBlock
+from forestcoll.program import (
+    BY_TREES,
+    Collective,
+    Instruction,
+    Op,
+    Program,
+    RankProgram,
+    ThreadBlock,
+)
 from forestcoll.solver import solve
 from forestcoll.targets import DEFAULT_SMS, MSCCL, MSCCLPP, RCCL, SMS, Target, sms_of
 from forestcoll.verify import verify
 
 FUSED = (Op.RECV_COPY_SEND, Op.RECV_REDUCE_SEND, Op.RECV_REDUCE_COPY_SEND)
-ALL = pytest.mark.parametrize("collective", list(Collective), ids=str)
+ALL = pytest.mark.parametrize("collective", list(BY_TREES), ids=str)
 
 
 def counted(program: Program) -> Counter[Op]:
@@ -48,7 +56,7 @@ def solved(name: str, collective: Collective, trees: Any = "auto", **settings: s
 
 def test_fifo_uses_what_every_parser_runs() -> None:
     allowed = {Op.SEND, Op.RECV, Op.COPY, Op.REDUCE}
-    for collective in Collective:
+    for collective in BY_TREES:
         program = lower(of_shape(collective, 4, star), RCCL)
         assert {i.op for i in instructions(program)} <= allowed
 
@@ -113,7 +121,7 @@ def test_a_wide_root_copies_before_it_sends() -> None:
 
 
 def test_rooted_fifo_plans_between_boxes_use_ll128() -> None:
-    for collective in Collective:
+    for collective in BY_TREES:
         inside = lower(of_shape(collective, 4, chain), RCCL)
         between = lower(of_shape(collective, 4, chain, boxes=2), RCCL)
         assert inside.protocol == "Simple"

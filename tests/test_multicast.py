@@ -16,10 +16,10 @@ from forestcoll.compile.synthesize import synthesize
 from forestcoll.errors import InfeasibleError
 from forestcoll.forest import Tree
 from forestcoll.graph import CapacityGraph
-from forestcoll.program import Collective
+from forestcoll.program import BY_TREES, Collective
 from forestcoll.solver import multicast
 
-ALL = tuple(Collective)
+ALL = tuple(BY_TREES)
 
 
 def h100(boxes: int) -> CapacityGraph:

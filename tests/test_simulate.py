@@ -15,7 +15,7 @@ from forestcoll.forest import Forest, Tree
 from forestcoll.graph import CapacityGraph
 from forestcoll.lower import lower
 from forestcoll.lower.nvls import lower_nvls, most_algbw
-from forestcoll.program import Collective, Op, Program, RankProgram, ThreadBlock
+from forestcoll.program import BY_TREES, Collective, Op, Program, RankProgram, ThreadBlock
 from forestcoll.simulate import Options
 from forestcoll.targets import MSCCL, MSCCLPP, RCCL
 from forestcoll.topology import Link, Node, Topology, dumps_topology, loads_topology
@@ -357,7 +357,7 @@ def test_nvls_reaches_what_the_switch_can_give() -> None:
 @pytest.mark.parametrize("target", [MSCCL, RCCL, MSCCLPP], ids=lambda t: t.name)
 def test_deterministic_and_no_faster_than_the_links(target: object) -> None:
     topology = catalog.load("torus-2d", {"x": "3", "y": "3"})
-    for collective in Collective:
+    for collective in BY_TREES:
         forest = synthesize(topology, collective, formats=["forest"], trees=1).forest
         program = lower(forest, target)  # type: ignore[arg-type]
         for rule in (None, *simulate.RULES):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from forestcoll.program import Collective
+from forestcoll.program import BY_TREES
 from forestcoll.report import words
 from forestcoll.sizes import Sizes, most_chunks
 
@@ -49,7 +49,7 @@ def test_multiples_and_words(sizes: Sizes, element: int, multiple: int, said: st
 
 
 def test_parts() -> None:
-    assert [c.parts(6) for c in Collective] == [6, 6, 1, 1, 1]
+    assert [c.parts(6) for c in BY_TREES] == [6, 6, 1, 1, 1]
 
 
 @pytest.mark.parametrize("n", [2, 3, 8, 16, 27, 64, 72, 1024])

@@ -12,7 +12,7 @@ from test_execute_gpu import library  # noqa: F401 (a fixture)
 from torch_ranks import run_ranks
 
 from forestcoll import load_topology, plans, synthesize
-from forestcoll.program import Collective, Op, Program
+from forestcoll.program import BY_TREES, Collective, Op, Program
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed (extra 'torch')")
 pytestmark = pytest.mark.skipif(
@@ -65,7 +65,7 @@ def four() -> dict[str, str]:
     topology = load_topology("dgx-a100")
     ranks = [f"box0/gpu{i}" for i in range(4)]
     found = {}
-    for collective in Collective:
+    for collective in BY_TREES:
         made = synthesize(topology, collective, ranks=ranks, root=2 if collective.rooted else None)
         found |= {f"{collective}.{form}": made.texts[form] for form in FORMATS}  # type: ignore[index]
     few = synthesize(topology, "allreduce", ranks=ranks, formats=("mscclpp-json",), protocol="LL")

@@ -18,7 +18,7 @@ from forestcoll.baselines.shapes import Problem
 from forestcoll.errors import UnsupportedError, did_you_mean
 from forestcoll.forest import Forest
 from forestcoll.graph import CapacityGraph
-from forestcoll.program import Collective
+from forestcoll.program import BY_TREES, Collective
 
 __all__ = ["BASELINES", "Baseline", "forests", "named"]
 
@@ -62,7 +62,7 @@ class Baseline:
         Raises UnsupportedError with the reason where it does not serve the machine or collective.
         """
         if not self.serves(collective):
-            known = ", ".join(other for other in Collective if self.serves(other))
+            known = ", ".join(other for other in BY_TREES if self.serves(other))
             raise UnsupportedError(f"{self.name} is for {known}, not for {collective}")
         found = list(self.make(Problem.of(graph, collective, root)))
         return sorted(found, key=lambda forest: -forest.plain_algbw)  # stable: the first of equals

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from itertools import pairwise
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from fractions import Fraction
 
     from forestcoll.alltoall.demand import Demand
+    from forestcoll.program import Protocol
+    from forestcoll.targets import TargetName
     from forestcoll.topology import Topology
 
 
@@ -57,7 +60,7 @@ def optimum(
 TAKEN = frozenset(
     (
         *("topology", "pairs", "without", "scale", "collective", "ranks", "relays", "groups"),
-        *("units", "min_percent", "formats", "output", "force", "as_json"),
+        *("units", "min_percent", "protocol", "target", "formats", "output", "force", "as_json"),
     )
 )
 """Options that `synthesize -c alltoall` takes."""
@@ -67,50 +70,96 @@ def synthesize(
     problem: Problem,
     units: int | None,
     min_percent: Fraction | None,
+    protocol: Protocol | None,
+    target: TargetName,
     formats: tuple[str, ...],
     output: str,
     force: bool,
     as_json: bool,
 ) -> None:
-    """Routes of an all-to-all, written to `output`."""
+    """Routes of an all-to-all and plans of them, written to `output`."""
     _refuse_others()
     if units is not None and min_percent is not None:
         raise click.UsageError("--units and --min-percent both say how many units: give one")
-    if any(form != ROUTES for form in formats):
-        raise click.UsageError(f"-c alltoall is written as --format {ROUTES}")
+    if "forest" in formats:
+        raise click.UsageError(f"no forest carries an alltoall: --format {ROUTES} has its paths")
     if as_json and output == "-":
         raise click.UsageError("--json and '--output -' both want standard output")
     began = time.perf_counter()
     topology = problem.load()
 
-    from forestcoll.alltoall import file, flows, rounding
+    from forestcoll.alltoall import file, flows, plans, rounding
+    from forestcoll.errors import PlanError
     from forestcoll.report import alltoall as words
 
-    path = None
-    if output != "-":
-        path = path_of(output, f"{topology.name}.{problem.collective}", file.ROUTES_SUFFIX)
-        writing.prepare([path], force)
+    limits = plans.targets_of(target, topology.name)
+    for form in formats:
+        if form != ROUTES and form not in limits:
+            raise click.UsageError(f"--target {target} reads {', '.join(limits)}, not {form}")
+    wanted = formats or (ROUTES, *limits)
+    paths = _paths(output, f"{topology.name}.{problem.collective}", wanted)
+    writing.prepare(paths.values(), force)
     demand = demand_of(topology, problem, None)
-    times = [began, time.perf_counter()]
+    times = {"load": time.perf_counter() - began}
+    texts: dict[str, str] = {}
+    made: list[plans.Plan] = []
+    notes = []
     with show_progress("optimum") as progress:
-        best = flows.solve(demand)
-        times.append(time.perf_counter())
-        progress("routes", 0.5)
-        share = None if min_percent is None else min_percent / 100
-        found = rounding.route(best, units, share)
-        times.append(time.perf_counter())
-    text = file.dumps(found, topology.name)
-    if path is None:
-        put(text)
-    else:
-        writing.write_all({path: text}, force)
-    times.append(time.perf_counter())
-    took = [b - a for a, b in pairwise(times)]
-    timings = dict(zip(("load", "optimum", "routes", "write"), took, strict=True))
+        with _timed(times, "optimum"):
+            best = flows.solve(demand)
+        progress("routes", 0.3)
+        with _timed(times, "routes"):
+            share = None if min_percent is None else min_percent / 100
+            found = rounding.route(best, units, share)
+        for form, limit in limits.items():
+            if form not in wanted:
+                continue
+            progress(form, 0.6)
+            with _timed(times, form):
+                try:
+                    made.append(plans.make(found, form, limit, topology.name, protocol))
+                    texts[form] = made[-1].text
+                except PlanError as error:
+                    if form in formats or (target != "any" and not formats):
+                        raise
+                    notes.append(f"no {form}: {error}")
+    if ROUTES in wanted:
+        texts[ROUTES] = file.dumps(found, topology.name)
+    if output == "-":
+        put(texts[wanted[0]])
+    paths = {form: path for form, path in paths.items() if form in texts}
+    writing.write_all({path: texts[form] for form, path in paths.items()}, force)
+    done = words.Made(found, topology.name, times, paths, tuple(made), tuple(notes))
     if as_json:
-        print_json(words.routes_summary(found, topology.name, timings, path))
+        print_json(words.routes_summary(done))
     else:
-        report(words.routes_table(found, topology.name, timings, path), err=path is None)
+        report(words.routes_table(done), err=output == "-")
+
+
+@contextmanager
+def _timed(times: dict[str, float], what: str) -> Iterator[None]:
+    began = time.perf_counter()
+    yield
+    times[what] = time.perf_counter() - began
+
+
+def _paths(output: str, stem: str, wanted: tuple[str, ...]) -> dict[str, Path]:
+    """Where each format goes: one file, or a directory of them; nowhere for standard output."""
+    from forestcoll.alltoall.file import ROUTES_SUFFIX
+    from forestcoll.plans import FORMATS
+
+    suffixes = {ROUTES: ROUTES_SUFFIX} | {form: about.suffix for form, about in FORMATS.items()}
+    path = Path(output)
+    if output == "-" or not (output.endswith("/") or path.is_dir() or not path.suffix):
+        told = next((form for form, end in suffixes.items() if output.endswith(end)), None)
+        if len(wanted) > 1 and told in wanted:
+            wanted = (told,)
+        if len(wanted) > 1:
+            raise click.UsageError(
+                f"--output '{output}' is one file: name one of {', '.join(wanted)} with --format"
+            )
+        return {} if output == "-" else {wanted[0]: path}
+    return {form: path / f"{stem}{suffixes[form]}" for form in wanted}
 
 
 def _refuse_others() -> None:

@@ -78,7 +78,7 @@ if TYPE_CHECKING:
     type=WordType((*FORMATS, ROUTES)),
     multiple=True,
     help="What to write (repeatable). Default: the forest and every plan that the target reads; "
-    "of an alltoall its routes.",
+    "of an alltoall its routes and plans.",
 )
 @click.option(
     "--sizes",
@@ -120,7 +120,9 @@ def synthesize(
 ) -> None:
     """Compute a schedule; write its forest and its plans."""
     if problem.collective in ALLTOALL:
-        alltoall.synthesize(problem, units, min_percent, formats, output, force, as_json)
+        alltoall.synthesize(
+            problem, units, min_percent, protocol, target, formats, output, force, as_json
+        )
         return
     if units is not None or ROUTES in formats:
         raise click.UsageError("--units and --format routes are for -c alltoall")

@@ -24,9 +24,9 @@ from forestcoll.cli.guard import guarded, size_of
 from forestcoll.cli.numbers import PercentType
 from forestcoll.compile import formats
 from forestcoll.compile.budget import Budget
-from forestcoll.program import Collective
+from forestcoll.program import BY_TREES, Collective
 
-COLLECTIVES = tuple(c.value for c in Collective)
+COLLECTIVES = tuple(c.value for c in BY_TREES)
 ROOTED = tuple(c.value for c in Collective if c.rooted)
 ALLTOALL = ("alltoall", "alltoallv")
 """What sends something else to every rank: flows, no trees."""

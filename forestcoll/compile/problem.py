@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from forestcoll import arguments
 from forestcoll.errors import UnsupportedError, did_you_mean
-from forestcoll.program import Collective
+from forestcoll.program import BY_TREES, Collective
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -79,10 +79,15 @@ def topology_of(given: Topology | str | PathLike[str]) -> Topology:
 
 def parse_collective(name: Collective | str) -> Collective:
     """The collective of that name, or UnsupportedError with the nearest one."""
+    known = [c.value for c in BY_TREES]
+    if name == Collective.ALLTOALL:
+        raise UnsupportedError(
+            "no trees carry an alltoall; 'forestcoll optimum' and 'forestcoll synthesize' take it "
+            "(docs/alltoall.md)"
+        )
     try:
         return Collective(name)
     except ValueError:
-        known = [c.value for c in Collective]
         raise UnsupportedError(
             f"unknown collective {str(name)!r}{did_you_mean(str(name), known)} "
             f"(known: {', '.join(known)})"

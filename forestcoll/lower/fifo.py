@@ -54,6 +54,17 @@ def lower_fifo(
     return _write(work, {m.connection: 1 for m in messages}, budget)
 
 
+def write_messages(
+    layout: Layout, messages: list[Message], scratch: list[int], budget: Budget
+) -> tuple[RankProgram, ...]:
+    """What every rank does for messages that are in an order as the head of this file asks.
+
+    `scratch`: chunks of it that the messages use, per rank. PlanError where a limit cannot be kept.
+    """
+    work = _Work(layout, messages, scratch, frozenset(), late=False)
+    return _write(work, {m.connection: 1 for m in messages}, budget)
+
+
 def _attempts(layout: Layout, target: Target) -> Iterator[tuple[int, Fraction | None, bool]]:
     """Chunks in a message, GB/s of links a thread block, whether phases and trees share none."""
     unit = 1

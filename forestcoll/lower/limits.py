@@ -64,10 +64,13 @@ class Budget:
     title: str  # what is lowered
     names: tuple[str, ...]  # of the ranks
     trees: int  # a root
+    way_out: str = ""  # where it is not trees that are lowered
 
     @property
     def hint(self) -> str:
         """What whoever meets a limit can do."""
+        if self.way_out:
+            return self.way_out
         fewer = "fewer trees (--trees 1) may fit, " if self.trees > 1 else ""
         return (
             f"{fewer}another runtime (--target) has other limits, "

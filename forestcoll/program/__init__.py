@@ -7,7 +7,7 @@ program     programs: ranks, thread blocks, instructions
 
 from __future__ import annotations
 
-from forestcoll.program.collective import BY_PLAN_WORD, EVERYONE, Collective, Phase
+from forestcoll.program.collective import BY_PLAN_WORD, BY_TREES, EVERYONE, Collective, Phase
 from forestcoll.program.ops import (
     ADDS,
     BY_JSON,
@@ -54,6 +54,7 @@ __all__ = [
     "ADDS",
     "BY_JSON",
     "BY_PLAN_WORD",
+    "BY_TREES",
     "BY_XML",
     "CHANNELLED",
     "DATA",

@@ -10,6 +10,7 @@ follows what each part of each output must hold (`Collective.origin`):
     allreduce       1       1        all inputs, added up
     broadcast       1       1        the root's input
     reduce          1       1        all inputs, added up, at the root; open elsewhere
+    alltoall        n       n        part r of rank p's input
 """
 
 from __future__ import annotations
@@ -77,6 +78,7 @@ class Collective(StrEnum):
     ALLREDUCE = "allreduce"
     BROADCAST = "broadcast"
     REDUCE = "reduce"
+    ALLTOALL = "alltoall"
 
     @property
     def definition(self) -> Definition:
@@ -122,6 +124,11 @@ class Collective(StrEnum):
     def output_is_part(self) -> bool:
         """Whether a rank's output is but its part of the data (reduce-scatter)."""
         return self.dealt and self.definition.outputs == "one"
+
+    @property
+    def transposes(self) -> bool:
+        """Whether parts change their place: part p of rank r's output is part r of rank p's."""
+        return self.definition.inputs == self.definition.outputs == "each"
 
     def parts(self, n: int) -> int:
         """Equal parts of the data of `n` ranks."""
@@ -223,7 +230,20 @@ DEFINITIONS: Final[dict[Collective, Definition]] = {
         torch=("reduce",),
         hooked=False,
     ),
+    Collective.ALLTOALL: Definition(
+        inputs="each",
+        outputs="each",
+        phases=(),
+        bus_factor=_once,
+        plan_word="alltoall",
+        perf="alltoall",
+        torch=("all_to_all_single",),
+        apart=True,
+        hooked=False,
+    ),
 }
 
+BY_TREES: Final = tuple(c for c in Collective if c.phases)
+"""The collectives that forests carry."""
 BY_PLAN_WORD: Final = {c.definition.plan_word: c for c in Collective}
 """The collectives by the word that plans of both formats have for them."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,11 +13,13 @@ from typing import TYPE_CHECKING
 from forestcoll.alltoall.file import word
 from forestcoll.report import table as tables
 from forestcoll.report import words
+from forestcoll.sizes import Sizes
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from forestcoll.alltoall.flows import Optimum
+    from forestcoll.alltoall.plans import Plan
     from forestcoll.alltoall.routes import Routes
 
 LINKS_NAMED = 3
@@ -71,14 +74,25 @@ def optimum_summary(
     }
 
 
-def routes_table(
-    found: Routes, name: str, timings: Mapping[str, float], path: Path | None
-) -> RenderableType:
-    """The routes against their bound, what they are, and what was written."""
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What `synthesize` made of an all-to-all, how long it took, and where it is."""
+
+    found: Routes
+    name: str
+    timings: Mapping[str, float]
+    paths: Mapping[str, Path]
+    plans: tuple[Plan, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def routes_table(made: Made) -> RenderableType:
+    """The routes against their bound, their plans, and what was written."""
+    found = made.found
     best, algbw = found.optimum, found.algbw
     pairs = words.plural(found.units, "unit")
     rows = [
-        ("routes", f"{word(found.demand)} on {name}, {_who(best)}"),
+        ("routes", f"{word(found.demand)} on {made.name}, {_who(best)}"),
         ("algbw", f"{words.exact(algbw)} GB/s"),
         ("bound", f"{words.exact(best.algbw)} GB/s"),
         ("of optimal", words.percent(algbw, best.algbw)),
@@ -86,19 +100,30 @@ def routes_table(
         ("paths", _paths(found)),
     ]
     rows += [("limits" if i == 0 else "", text) for i, text in enumerate(_limits(best))]
-    rows.append(("time", _times(timings)))
-    if path is not None:
+    for plan in made.plans:
+        needs = plan.needs
+        blocks = words.plural(needs.thread_blocks, "thread block")
+        rows.append(
+            (
+                plan.format,
+                f"{blocks} a rank at most, {words.plural(needs.steps, 'step')} in one, scratch "
+                f"{words.decimal(needs.scratch, 2)} of the input; out of place",
+            )
+        )
+        rows.append(("", f"serves {words.served(Sizes.of(plan.program))}"))
+    rows.append(("time", _times(made.timings)))
+    for path in made.paths.values():
         rows.append(("written", f"{path} ({words.size(path.stat().st_size)})"))
+    rows.extend(("note", note) for note in made.notes)
     return tables.facts(rows)
 
 
-def routes_summary(
-    found: Routes, name: str, timings: Mapping[str, float], path: Path | None
-) -> dict[str, object]:
+def routes_summary(made: Made) -> dict[str, object]:
     """The same for machines: fractions as strings, seconds as numbers."""
+    found = made.found
     algbw, bound = found.algbw, found.optimum.algbw
     return {
-        "topology": name,
+        "topology": made.name,
         "collective": word(found.demand),
         "ranks": len(found.graph.ranks),
         "algbw": str(algbw),
@@ -110,8 +135,18 @@ def routes_summary(
         "images": found.images,
         "hops": found.hops,
         "limits": list(limiting(found.optimum)),
-        "seconds": dict(timings),
-        "file": None if path is None else str(path),
+        "seconds": dict(made.timings),
+        "plans": {
+            plan.format: {
+                "thread_blocks": plan.needs.thread_blocks,
+                "steps": plan.needs.steps,
+                "channels": plan.needs.channels,
+                "scratch": str(plan.needs.scratch),
+            }
+            for plan in made.plans
+        },
+        "files": {form: str(path) for form, path in made.paths.items()},
+        "notes": list(made.notes),
     }
 
 

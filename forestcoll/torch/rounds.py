@@ -107,6 +107,7 @@ class _Planner:
         self.copies: list[list[int]] = [[] for _ in range(count)]
         self.lives: dict[int, _Life] = {}
         self.slots: list[Slot] = []
+        self.places: dict[int, int] = {}  # of the output's values: where they begin in it
 
     def plan(self) -> RankRounds:
         for k, value in enumerate(self.flow.values):
@@ -144,15 +145,18 @@ class _Planner:
         """Make values where the caller wants them, or copy them there as soon as it is free."""
         values = self.flow.values
         inputs = {values[k].start: x for k, x in self.lives.items() if not values[k].made_from}
+        end = 0
         for k in self.flow.outputs[self.rank]:
             life, value = self.lives[k], values[k]
+            self.places[k] = end if self.flow.collective.transposes else value.start
+            end += value.length
             if not value.made_from:
                 if not self.in_place:
                     self.copies[0].append(k)
                 continue
-            before = inputs.get(value.start) if self.in_place else None
+            before = inputs.get(self.places[k]) if self.in_place else None
             if before is None or before.dies <= life.born:
-                life.spot = Spot(Memory.OUTPUT, value.start, value.length)
+                life.spot = Spot(Memory.OUTPUT, self.places[k], value.length)
                 continue
             number = max(before.dies[0], life.born[0])
             self.copies[number].append(k)
@@ -189,7 +193,7 @@ class _Planner:
             first, second = map(self._spot, values[k].made_from)
             locals_.append(Local(self._spot(k), first, second, values[k].complete))
         for k in self.copies[number]:
-            target = Spot(Memory.OUTPUT, values[k].start, values[k].length)
+            target = Spot(Memory.OUTPUT, self.places[k], values[k].length)
             locals_.append(Local(target, self._spot(k)))
         return Round(
             tuple(Transfer(peer, self._spot(k)) for peer, k in self.sends[number]),

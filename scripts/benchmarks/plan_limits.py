@@ -23,7 +23,7 @@ from forestcoll.errors import PlanError
 from forestcoll.forest import Forest
 from forestcoll.graph import CapacityGraph
 from forestcoll.lower import Usage, filled, hopeless, lower, usage
-from forestcoll.program import Collective
+from forestcoll.program import BY_TREES, Collective
 from forestcoll.solver import solve
 from forestcoll.targets import MSCCL, MSCCLPP, RCCL, Target, sms_of
 
@@ -133,7 +133,7 @@ def tables(machines: list[str], most: int, seconds: float) -> tuple[list[str], l
     ends: list[str] = []
     for name in machines:
         own: list[tuple[int, str]] = []
-        for collective in Collective:
+        for collective in BY_TREES:
             sizes: dict[int, dict[str, Tried]] = {}
             for forest, target, found in grow(name, collective, most, seconds):
                 sizes.setdefault(forest.n, {})[target.name] = found

@@ -29,7 +29,7 @@ from forestcoll.compile.powers_of_two import units_of
 from forestcoll.compile.problem import Problem
 from forestcoll.compile.wishes import Wishes
 from forestcoll.errors import PlanError, UnsupportedError
-from forestcoll.program import Collective
+from forestcoll.program import BY_TREES, Collective
 from forestcoll.sizes import Sizes, is_power
 from forestcoll.targets import MSCCL, TargetName, sms_of
 from forestcoll.topology import Topology
@@ -110,7 +110,7 @@ def rows(only: Sequence[str], most: int) -> Iterator[Served]:
         if only and name not in only:
             continue
         topology = catalog.load(name, dict(settings))
-        for collective in Collective:
+        for collective in BY_TREES:
             for target in TARGETS:
                 yield serve(topology, collective, target)
 

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from forestcoll import forest_file, plans, simulate
-from forestcoll.program import Collective
+from forestcoll.program import BY_TREES
 
 ROOT = Path(__file__).parents[2]
 SIZES = (10**9, 64 * 10**6)
@@ -40,7 +40,7 @@ def table(root: Path = ROOT) -> str:
         "|---|---|---|---|---|---|",
     ]
     for folder in sorted(path for path in (root / "schedules").iterdir() if path.is_dir()):
-        for collective in Collective:
+        for collective in BY_TREES:
             cells = [
                 f"{min(percent(folder / f'{collective}{suffix}', size)):.1f}"
                 for suffix in SUFFIXES

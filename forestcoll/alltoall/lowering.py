@@ -1,0 +1,186 @@
+"""Routes -> Program: blocks, what lies where at relays, and the thread blocks of every rank.
+
+Rank s's block for t is chunks t k ... t k + k - 1 of its input and s k ... s k + k - 1 of t's
+output. What a relay hands on lies in its scratch until then: sorted by where it goes and where it
+came from, so that what goes on together lies together and is one message.
+
+A message's level is the number of hops before it. All messages are done in the order of levels, so
+a step waits only for what stands before it (`lower.fifo` has the argument).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from forestcoll.alltoall.routes import Routes
+from forestcoll.errors import PlanError
+from forestcoll.lower.fifo import write_messages
+from forestcoll.lower.layout import Layout
+from forestcoll.lower.limits import Budget, check_limits
+from forestcoll.lower.messages import Message, both, touch
+from forestcoll.program import Buffer, Collective, Program, Protocol, Ref
+from forestcoll.targets import Target, most_bytes, runtime_of
+
+WAY_OUT = (
+    "fewer units (--units 1) or part of the GPUs (--ranks) may fit, another runtime (--target) has "
+    "other limits; --format routes writes the paths without any"
+)
+MOST_PATHS = 65_536
+"""Paths of all pairs that are written out for a plan."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """`count` chunks of what rank `ranks[0]` sends rank `ranks[-1]`, from the first-th on."""
+
+    ranks: tuple[int, ...]
+    first: int
+    count: int
+
+
+def lower(found: Routes, target: Target, name: str, protocol: Protocol | None = None) -> Program:
+    """The program that carries the routes out, out of place, within the limits of `target`.
+
+    Raises PlanError where the target cannot hold it, naming rank, figure, limit and a way out, or
+    where a path leads through a GPU that is no rank.
+    """
+    graph = found.graph
+    names = tuple(graph.names[node] for node in graph.ranks)
+    budget = Budget(target, f"alltoall on {name}", names, 1, WAY_OUT)
+    n, k = len(names), found.units
+    if n * k > target.chunks:
+        raise budget.refuse("every rank", "chunks in a buffer", n * k, target.chunks)
+    chunks = Layout(Collective.ALLTOALL, n, n * k, tuple(range(0, n * k + 1, k)), ())
+    flows = list(write_out(found))
+    messages, scratch = messages_of(flows, n, k, target.count)
+    ranks = write_messages(chunks, messages, scratch, budget)
+    program = Program(
+        name=name,
+        collective=Collective.ALLTOALL,
+        style=target.style,
+        ranks=ranks,
+        in_place=False,
+        out_of_place=True,
+        protocol=protocol or "Simple",
+        names=names,
+    )
+    most = most_bytes(runtime_of(program), program.protocol, n * k)
+    program = replace(program, max_bytes=most)
+    check_limits(program, budget)
+    return program
+
+
+def write_out(found: Routes) -> Iterator[Flow]:
+    """Every pair's paths over ranks, units numbered in the order of the listed paths."""
+    graph = found.graph
+    if len(found.routes) * found.images > MOST_PATHS:
+        raise PlanError(
+            f"{len(found.routes) * found.images:,} paths are too many for a plan ({MOST_PATHS:,}); "
+            "--format routes writes the routes alone"
+        )
+    number = {node: rank for rank, node in enumerate(graph.ranks)}
+    identity = tuple(range(graph.n))
+    elements = [identity] if found.group is None else found.group.elements()
+    for element in elements:
+        used: dict[tuple[int, int], int] = defaultdict(int)
+        for route in found.routes:
+            nodes = [element[v] for v in route.path]
+            stranger = next((v for v in nodes if graph.gpu[v] and v not in number), None)
+            if stranger is not None:
+                raise PlanError(
+                    f"a path leads through {graph.names[stranger]}, which is no rank and runs no "
+                    "plan; leave --relays away"
+                )
+            ranks = tuple(number[v] for v in nodes if v in number)
+            pair = ranks[0], ranks[-1]
+            yield Flow(ranks, used[pair], route.units)
+            used[pair] += route.units
+
+
+def messages_of(
+    flows: Iterable[Flow], n: int, units: int, most: int
+) -> tuple[list[Message], list[int]]:
+    """All messages in their order, and the chunks of scratch that every rank needs.
+
+    `units`: chunks of a block; no message has more than `most`.
+    """
+    pieces = [piece for flow in flows for piece in _cut(flow, most)]
+    slots, scratch = _slots(pieces, n)
+    messages: list[Message] = []
+    for number, flow in enumerate(pieces):
+        source, target = flow.ranks[0], flow.ranks[-1]
+        refs = [Ref(Buffer.INPUT, target * units + flow.first, flow.count)]
+        refs += [Ref(Buffer.SCRATCH, slots[number, v], flow.count) for v in flow.ranks[1:-1]]
+        refs.append(Ref(Buffer.OUTPUT, source * units + flow.first, flow.count))
+        for level, (src, dst) in enumerate(pairwise(flow.ranks)):
+            turn = (target - source) % n  # not everybody sends to the same rank at once
+            messages.append(
+                Message(
+                    level=level,
+                    land="final",
+                    tree=turn,
+                    src=src,
+                    dst=dst,
+                    chunk=source * n * units + target * units + flow.first,
+                    count=flow.count,
+                    source=refs[level],
+                    total=refs[level + 1],
+                )
+            )
+    return sorted(_join(messages, most), key=lambda m: m.key), scratch
+
+
+def _cut(flow: Flow, most: int) -> Iterator[Flow]:
+    for first in range(0, flow.count, most):
+        count = min(most, flow.count - first)
+        yield Flow(flow.ranks, flow.first + first, count)
+
+
+def _slots(pieces: list[Flow], n: int) -> tuple[dict[tuple[int, int], int], list[int]]:
+    """Where each piece lies in the scratch of the ranks that hand it on, and what each needs."""
+    held: list[list[tuple[tuple[int, ...], int]]] = [[] for _ in range(n)]
+    for number, flow in enumerate(pieces):
+        for hop in range(1, len(flow.ranks) - 1):
+            before, here, *after = flow.ranks[hop - 1 :]
+            order = (after[0], before, hop, flow.ranks[-1], flow.ranks[0], flow.first)
+            held[here].append((order, number))
+    offsets: dict[tuple[int, int], int] = {}
+    sizes = []
+    for here, found in enumerate(held):
+        used = 0
+        for _, number in sorted(found):
+            offsets[number, here] = used
+            used += pieces[number].count
+        sizes.append(used)
+    return offsets, sizes
+
+
+def _join(messages: list[Message], most: int) -> Iterator[Message]:
+    """Messages of one connection and level that are neighbours at both ends as one."""
+    last: Message | None = None
+    for message in sorted(
+        messages, key=lambda m: (m.connection, m.level, m.source.buffer, m.source.offset)
+    ):
+        if (
+            last is not None
+            and (last.connection, last.level) == (message.connection, message.level)
+            and last.count + message.count <= most
+            and touch(last.source, message.source)
+            and touch(last.total, message.total)
+        ):
+            last = replace(
+                last,
+                tree=min(last.tree, message.tree),
+                count=last.count + message.count,
+                source=both(last.source, message.source),
+                total=both(last.total, message.total),
+            )
+            continue
+        if last is not None:
+            yield last
+        last = message
+    if last is not None:
+        yield last

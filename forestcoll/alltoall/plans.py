@@ -1,0 +1,68 @@
+"""Plans of routes: lowered for a runtime, written, read back, run symbolically, and counted."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import pairwise
+
+from forestcoll import plans
+from forestcoll.alltoall.lowering import lower, write_out
+from forestcoll.alltoall.routes import Routes
+from forestcoll.errors import PlanError
+from forestcoll.lower import Usage, usage
+from forestcoll.program import Program, Protocol
+from forestcoll.targets import NARROWEST, TARGETS, PlanFormat, Target, TargetName, sms_of
+from forestcoll.verify import verify
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A plan that was proven: its text, what it does, and how much of the runtime it takes."""
+
+    format: PlanFormat
+    text: str
+    program: Program
+    needs: Usage
+
+
+def targets_of(target: TargetName, topology: str) -> dict[PlanFormat, Target]:
+    """Per format that `target` reads, the runtime whose limits its plan keeps."""
+    chosen = NARROWEST if target == "any" else {TARGETS[target].format: TARGETS[target]}
+    return {form: limits.on(sms_of(topology)) for form, limits in chosen.items()}
+
+
+def make(
+    found: Routes,
+    form: PlanFormat,
+    target: Target,
+    name: str,
+    protocol: Protocol | None = None,
+) -> Plan:
+    """The plan in `form` within the limits of `target`, proven from its text.
+
+    Raises PlanError where the target cannot hold it, with the figure and a way out.
+    """
+    program = lower(found, target, name, protocol)
+    text = plans.dumps(program, form, target)
+    check(found, plans.loads(text, f"the plan of {name}", form))
+    return Plan(form, text, program, usage(program))
+
+
+def check(found: Routes, program: Program) -> None:
+    """PlanError unless the program delivers every block, over the routes and nothing else."""
+    proven = verify(program)
+    n, k = len(found.graph.ranks), found.units
+    wanted: dict[tuple[int, int], int] = defaultdict(int)
+    for flow in write_out(found):
+        for hop in pairwise(flow.ranks):
+            wanted[hop] += flow.count
+    shares = {pair: Fraction(count, n * k) for pair, count in wanted.items()}
+    carried = {pair: load for pair, load in proven.loads.items() if load}
+    if carried != shares:
+        pair = next(p for p in sorted(shares | carried) if shares.get(p) != carried.get(p))
+        raise PlanError(
+            f"the plan moves {carried.get(pair, 0)} of the data from rank {pair[0]} to rank "
+            f"{pair[1]}, the routes {shares.get(pair, 0)}"
+        )
