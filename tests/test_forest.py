@@ -120,6 +120,12 @@ def test_symmetry_expands_to_all_images() -> None:
     assert check(back) == 18
 
 
+def test_no_forest_carries_an_alltoall() -> None:
+    text = forest_file.dumps(chain_forest(star())).replace("allgather", "alltoall")
+    with pytest.raises(ForestError, match="collective: .*no trees carry an alltoall"):
+        forest_file.loads(text)
+
+
 def test_schema_file_is_the_model() -> None:
     stored = json.loads(forest_file.SCHEMA_PATH.read_text(encoding="utf-8"))
     assert stored == forest_file.schema()
