@@ -31,7 +31,7 @@ from pydantic import BaseModel, ConfigDict
 from forestcoll import certificate, forest_file
 from forestcoll.errors import ForestError, TopologyError, UnsupportedError
 from forestcoll.forest import Forest, Phase, Symmetry
-from forestcoll.forest_file.model import Exact, TopologyModel
+from forestcoll.forest_file.model import Carried, Exact, TopologyModel
 from forestcoll.forest_file.reading import check_cost, graph_of, parse_model
 from forestcoll.graph import Relays
 from forestcoll.program import Collective
@@ -88,7 +88,7 @@ class GroupsModel(_Model):
     """A groups file."""
 
     format: Literal["forestcoll.groups/1"]
-    collective: Collective
+    collective: Carried
     relays: Relays
     topology: TopologyModel
     groups: list[GroupModel]

@@ -83,17 +83,17 @@ def test_wrong_file(call: Run, tmp_path: Path) -> None:
 
 def test_routes(call: Run) -> None:
     ask = ("synthesize", *TWO, "-c", "alltoall", "--without", "box0/gpu0-fabric")
-    out = fine(call(*ask, "-o", "out/"))
+    out = fine(call(*ask, "-o", "out/", "--format", "routes"))
     assert "99.38 %" in out
-    assert "285 paths; at most 3 hops from GPU to GPU" in out
+    assert "paths; at most 2 hops from GPU to GPU" in out
     said = fine(call("verify", "out/"))
-    assert "285 paths give every pair 5 units" in said
+    assert "paths give every pair 5 units" in said
     assert "bound 175/4 = 43.750 GB/s holds: at least 99.38 %" in said
-    told = json.loads(fine(call(*ask, "--units", "7", "-o", "seven.json", "--json")))
+    told = json.loads(fine(call(*ask, "--units", "7", "-o", "seven/", "--json")))
     assert (told["algbw"], told["optimal"], told["units"]) == ("175/4", True, 7)
-    few = json.loads(fine(call(*ask, "--min-percent", "90", "-o", "few.json", "--json")))
+    few = json.loads(fine(call(*ask, "--min-percent", "90", "-o", "few/", "--json")))
     assert few["units"] == 1
-    code, out, err = call(*ask, "--units", "7", "-o", "-")
+    code, out, err = call(*ask, "--units", "7", "-o", "-", "--format", "routes")
     assert code == 0
     assert json.loads(out)["routes"]["units"] == 7
     assert "of optimal" in err
@@ -105,7 +105,9 @@ def test_routes(call: Run) -> None:
         (["-c", "alltoall", "--units", "2", "--min-percent", "99"], 2, "both say how many units"),
         (["-c", "alltoall", "--trees", "2"], 2, "--trees is not for -c alltoall"),
         (["-c", "alltoall", "--shares", "1,2"], 2, "--shares is for"),
-        (["-c", "alltoall", "--format", "forest"], 2, "is written as --format routes"),
+        (["-c", "alltoall", "--format", "forest"], 2, "no forest carries an alltoall"),
+        (["-c", "alltoall", "--target", "rccl", "--format", "mscclpp-json"], 2, "reads msccl-xml"),
+        (["-c", "alltoall", "--target", "mscclpp", "--protocol", "LL"], 1, "has Simple alone"),
         (["-c", "alltoall", "--groups", "box0/gpu[0-3];box0/gpu[4-7]"], 1, "among all ranks"),
         (["-c", "allgather", "--units", "2"], 2, "are for -c alltoall"),
         (["-c", "allgather", "--format", "routes"], 2, "are for -c alltoall"),
@@ -120,6 +122,44 @@ def test_routes_that_are_refused(
     assert message in err
     assert out == ""
     assert not (tmp_path / "out").exists()
+
+
+def test_plans(call: Run, tmp_path: Path) -> None:
+    """Routes and both formats; each is right, fits its runtimes, and moves real bytes."""
+    out = fine(call("synthesize", "-t", "mi250", "-c", "alltoall", "-o", "out/"))
+    assert "4 units" in out
+    assert "serves multiples of 256 bytes of float32: every power of two from 256 bytes on" in out
+    for target, end in (
+        ("rccl", ".msccl.xml"),
+        ("msccl", ".msccl.xml"),
+        ("mscclpp", ".mscclpp.json"),
+    ):
+        plan = f"out/mi250-1.alltoall{end}"
+        assert f"target {target}: fits" in fine(call("verify", "--target", target, plan))
+        code, said, _ = call("run", plan, "-b", "64K", "-e", "64K")
+        assert code == 0
+        assert "# Out of bounds values : 0 OK" in said
+    assert "MPP-UNHOOKED" in fine(call("verify", "out/mi250-1.alltoall.mscclpp.json"))
+    said = fine(
+        call("deploy", "out/mi250-1.alltoall.mscclpp.json", "--runtime", "mscclpp", "-o", "d/")
+    )
+    assert "alltoall is not hooked by the NCCL shim: call it through the Executor" in said
+
+
+def test_plans_that_do_not_fit(call: Run, tmp_path: Path) -> None:
+    """127 peers are too many for RCCL: said with the figure; the routes are there all the same."""
+    ask = ("synthesize", "-t", "dgx-a100", "--set", "boxes=16", "-c", "alltoall")
+    code, out, err = call(*ask, "-o", "out/")
+    assert (code, err) == (0, "")
+    assert "note        no msccl-xml: alltoall on dgx-a100-16: rank 0 (box0/gpu0) needs" in out
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "dgx-a100-16.alltoall.routes.json"
+    ]
+    code, _, err = call(*ask, "-o", "more/", "--target", "rccl")
+    assert code == 1
+    assert "rccl holds 64" in err
+    assert "--format routes writes the paths without any" in err
+    assert not (tmp_path / "more").exists()
 
 
 def test_groups_at_once(call: Run) -> None:

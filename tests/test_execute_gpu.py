@@ -21,6 +21,10 @@ import pytest
 from once import made_once
 
 from forestcoll import load_topology, synthesize
+from forestcoll.alltoall.demand import uniform
+from forestcoll.alltoall.flows import solve as solve_alltoall
+from forestcoll.alltoall.lowering import lower as lower_alltoall
+from forestcoll.alltoall.rounding import route
 from forestcoll.errors import ExecutionError, UnsupportedError
 from forestcoll.execute import cpu, gpu
 from forestcoll.execute.gpu import compiler as builds
@@ -29,6 +33,7 @@ from forestcoll.execute.gpu.messages import SLOT_BYTES, geometry, slot_of
 from forestcoll.execute.sizes import layout
 from forestcoll.execute.slots import longest_message
 from forestcoll.program import BY_TREES, Collective, Op, Program
+from forestcoll.targets import TARGETS
 from tests.programs import all_good, drop, edit, out
 
 HERE = Path(__file__).parent / "fixtures" / "emulated_gpu"
@@ -82,6 +87,15 @@ def programs() -> dict[tuple[str, str], Program]:
         for form in FORMATS:
             found[collective, form] = made.programs[form]  # type: ignore[index]
     return found
+
+
+@pytest.mark.parametrize("target", ["rccl", "mscclpp"])
+def test_alltoall_is_right(library: Path, kept: gpu.Processes, target: str) -> None:
+    """Over relays, several chunks a block: half of a DGX-1."""
+    asked = uniform(load_topology("dgx1-v100"), [f"box0/gpu{i}" for i in range(4)])
+    program = lower_alltoall(route(solve_alltoall(asked), 2), TARGETS[target], "half")
+    made = gpu.run(program, 30_000, built=library, processes=kept, devices=[0], timeout=30)
+    assert [(row.mode, row.wrong) for row in made.rows] == [("out-of-place", 0)]
 
 
 @pytest.mark.parametrize("form", FORMATS)

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from forestcoll.alltoall.onesided import write_onesided
 from forestcoll.alltoall.routes import Routes
 from forestcoll.errors import PlanError
 from forestcoll.lower.fifo import write_messages
@@ -56,7 +57,14 @@ def lower(found: Routes, target: Target, name: str, protocol: Protocol | None = 
     chunks = Layout(Collective.ALLTOALL, n, n * k, tuple(range(0, n * k + 1, k)), ())
     flows = list(write_out(found))
     messages, scratch = messages_of(flows, n, k, target.count)
-    ranks = write_messages(chunks, messages, scratch, budget)
+    fifo = target.style == "fifo"
+    if fifo:
+        ranks = write_messages(chunks, messages, scratch, budget)
+    else:
+        if protocol not in (None, "Simple"):
+            raise PlanError(f"protocol {protocol}: an alltoall for {target.name} has Simple alone")
+        boxes = tuple(graph.box(node) for node in graph.ranks)
+        ranks = write_onesided(chunks, messages, scratch, boxes, budget)
     program = Program(
         name=name,
         collective=Collective.ALLTOALL,
@@ -67,8 +75,9 @@ def lower(found: Routes, target: Target, name: str, protocol: Protocol | None = 
         protocol=protocol or "Simple",
         names=names,
     )
-    most = most_bytes(runtime_of(program), program.protocol, n * k)
-    program = replace(program, max_bytes=most)
+    if fifo:  # of the runtimes that can run it, the narrowest
+        most = most_bytes(runtime_of(program), program.protocol, n * k)
+        program = replace(program, max_bytes=most)
     check_limits(program, budget)
     return program
 

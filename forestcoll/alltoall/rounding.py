@@ -25,6 +25,7 @@ from forestcoll.alltoall.free import free_group
 from forestcoll.alltoall.repair import Load, Repair
 from forestcoll.alltoall.routes import Path, Route, Routes, check, orbit_of
 from forestcoll.errors import UnsupportedError
+from forestcoll.sizes import is_power
 from forestcoll.symmetry.group import SymmetryGroup
 
 MOST_UNITS = 8
@@ -35,17 +36,26 @@ MOST_VARIABLES = 400_000
 """Sources times links of the program; beyond, routes are out of reach."""
 NEAR = 1e-5
 """Floats this near to a whole number are meant to be it."""
+NARROW = 0.05
+"""Hops that the narrowest link counts as beyond its own: what breaks ties between ways."""
 PRICE_STEPS = 1000
 """Whole costs for a price of 1."""
 
 Flow = dict[int, float]
 
 
-def route(best: Optimum, units: int | None = None, min_share: Fraction | None = None) -> Routes:
+def route(
+    best: Optimum,
+    units: int | None = None,
+    min_share: Fraction | None = None,
+    powers: bool = False,
+) -> Routes:
     """Routes with `units` a pair, or with the fewest that reach `min_share` of the optimum.
 
-    By default that is 99 %, with MOST_UNITS at most: then the best found. Raises UnsupportedError
-    for matrices and groups, where the program is too large, and where `min_share` is not reached.
+    By default that is 99 %, with MOST_UNITS at most: then the best found. `powers`: where powers of
+    two (ranks and units) reach it, the fewest of those: plans then serve every power of two.
+    Raises UnsupportedError for matrices and groups, where the program is too large, and where
+    `min_share` is not reached.
     """
     if best.demand.matrix is not None or best.demand.groups:
         raise UnsupportedError(
@@ -57,7 +67,7 @@ def route(best: Optimum, units: int | None = None, min_share: Fraction | None = 
     flows = net.solve()
     found: Routes | None = None
     wanted = min_share or ENOUGH
-    for k in range(1, MOST_UNITS + 1) if units is None else (units,):
+    for k in _tried(len(best.demand.graph.ranks), powers) if units is None else (units,):
         made = net.round(flows, k)
         if found is None or made.algbw > found.algbw:
             found = made
@@ -71,6 +81,14 @@ def route(best: Optimum, units: int | None = None, min_share: Fraction | None = 
         )
     check(found)
     return found
+
+
+def _tried(ranks: int, powers: bool) -> list[int]:
+    """Numbers of units, the first choice first."""
+    every = list(range(1, MOST_UNITS + 1))
+    if powers and is_power(ranks):
+        every.sort(key=lambda k: not is_power(k))
+    return every
 
 
 class _Net:
@@ -103,7 +121,7 @@ class _Net:
     def solve(self) -> list[Flow]:
         """Per source, what each link carries at the optimum, one unit to every target.
 
-        Of all flows that reach it, those that cross the fewest links.
+        Of all flows that reach it, those that cross the fewest links, wide ones before narrow ones.
         """
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -114,6 +132,8 @@ class _Net:
         unit = (1 + NEAR / 100) / float(self.best.rate)
         rows = [solver.Constraint(-inf, room * unit) for room in self.room]
         links = list(enumerate(zip(graph.tail, graph.head, self.orbit, strict=True)))
+        least = min(graph.capacity)
+        cost = [1 + NARROW * least / c for c in graph.capacity]
         found: list[dict[int, Any]] = []
         for source in self.sources:
             wanted = [0.0] * graph.n
@@ -129,7 +149,7 @@ class _Net:
                 rows[orbit].SetCoefficient(x, 1)
                 balance[u].SetCoefficient(x, -1)
                 balance[v].SetCoefficient(x, 1)
-                solver.Objective().SetCoefficient(x, 1)
+                solver.Objective().SetCoefficient(x, cost[e])
             found.append(mine)
         solver.Objective().SetMinimization()
         if solver.Solve() != pywraplp.Solver.OPTIMAL:

@@ -110,7 +110,8 @@ def synthesize(
         progress("routes", 0.3)
         with _timed(times, "routes"):
             share = None if min_percent is None else min_percent / 100
-            found = rounding.route(best, units, share)
+            powers = share is None and wanted != (ROUTES,)
+            found = rounding.route(best, units, share, powers)
         for form, limit in limits.items():
             if form not in wanted:
                 continue
@@ -128,7 +129,8 @@ def synthesize(
     if output == "-":
         put(texts[wanted[0]])
     paths = {form: path for form, path in paths.items() if form in texts}
-    writing.write_all({path: texts[form] for form, path in paths.items()}, force)
+    if paths:
+        writing.write_all({path: texts[form] for form, path in paths.items()}, force)
     done = words.Made(found, topology.name, times, paths, tuple(made), tuple(notes))
     if as_json:
         print_json(words.routes_summary(done))

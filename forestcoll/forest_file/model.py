@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
 
 from forestcoll.forest import Phase
 from forestcoll.input_limits import FOREST_DIGITS
-from forestcoll.program import Collective
+from forestcoll.program import BY_TREES, Collective
 
 _WHOLE = f"[0-9]{{1,{FOREST_DIGITS}}}"
 Exact = Annotated[str, Field(pattern=f"^-?{_WHOLE}(/{_WHOLE})?$")]
@@ -68,11 +68,24 @@ class SymmetryModel(_Model):
     generators: list[dict[str, str]]
 
 
+def _carried(collective: Collective) -> Collective:
+    if collective not in BY_TREES:
+        raise ValueError(f"no trees carry an {collective}")
+    return collective
+
+
+Carried = Annotated[
+    Collective,
+    AfterValidator(_carried),
+    WithJsonSchema({"enum": [c.value for c in BY_TREES], "title": "Collective", "type": "string"}),
+]
+
+
 class ForestModel(_Model):
     """A forest file."""
 
     format: Literal["forestcoll.forest/1"]
-    collective: Collective
+    collective: Carried
     topology: TopologyModel
     ranks: list[str]
     shares: dict[str, Annotated[int, Field(ge=0, le=2**62)]] | None = None  # parts that differ

@@ -1,0 +1,200 @@
+"""Plans of all-to-all: proven, linted, within their runtimes' limits, and run with real bytes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from functools import cache
+
+import pytest
+from graphs import build, dgx_a100
+
+from forestcoll import catalog, plans
+from forestcoll.alltoall.demand import Demand, uniform
+from forestcoll.alltoall.flows import solve
+from forestcoll.alltoall.lowering import Flow, lower, messages_of, write_out
+from forestcoll.alltoall.plans import check, make, targets_of
+from forestcoll.alltoall.rounding import route
+from forestcoll.alltoall.routes import Routes
+from forestcoll.edit import edit
+from forestcoll.errors import PlanError
+from forestcoll.execute import cpu
+from forestcoll.plans.lint import lint
+from forestcoll.program import Buffer, Collective, Op
+from forestcoll.targets import MSCCL, MSCCLPP, RCCL, TARGETS
+
+FABRICS: dict[str, tuple[str, dict[str, object], str]] = {
+    "dgx1": ("dgx1-v100", {}, ""),
+    "dgx1-2": ("dgx1-v100", {"boxes": 2}, ""),
+    "dgx2": ("dgx2-v100", {}, ""),
+    "a100": ("dgx-a100", {}, ""),
+    "a100-2": ("dgx-a100", {"boxes": 2}, ""),
+    "a100-2-nic": ("dgx-a100", {"boxes": 2}, "box0/gpu0-fabric"),
+    "h100-2": ("dgx-h100", {"boxes": 2}, ""),
+    "mi250": ("mi250", {}, ""),
+    "mi250-2": ("mi250", {"boxes": 2}, ""),
+    "mi300x-2": ("mi300x", {"boxes": 2}, ""),
+    "torus": ("torus-3d", {"x": 3, "y": 3, "z": 3}, ""),
+    "ring": ("ring", {"gpus": 6}, ""),
+    "hypercube": ("hypercube", {"dimension": 4}, ""),
+    "dragonfly": ("dragonfly", {}, ""),
+}
+LARGE: dict[str, tuple[str, dict[str, object], str]] = {
+    "torus-4": ("torus-3d", {}, ""),
+    "a100-8": ("dgx-a100", {"boxes": 8}, ""),
+    "mi250-4": ("mi250", {"boxes": 4}, ""),
+    "hypercube-6": ("hypercube", {"dimension": 6}, ""),
+    "fat-tree": ("fat-tree", {"leaves": 4, "hosts": 2}, ""),
+    "rail": ("rail", {"boxes": 8}, ""),
+}
+
+
+@cache
+def routes(name: str) -> Routes:
+    topology, settings, without = (FABRICS | LARGE)[name]
+    found = catalog.load(topology, settings)
+    return route(solve(uniform(edit(found, (without,), []) if without else found)))
+
+
+def prove(name: str, target: str) -> None:
+    """The plan of a fabric for a runtime: right, linted without a warning, no element wrong."""
+    found, limits = routes(name), TARGETS[target]
+    plan = make(found, limits.format, limits, name)
+    report = lint(plan.text, "plan", target, sms=108)
+    assert report.ok
+    assert not [f for f in report.findings if f.severity == "warning"]
+    for size, dtype in ((1, "float32"), (100_000, "bfloat16")):
+        done = cpu.run(plan.program, size, dtype=dtype, iterations=2)
+        assert [(row.mode, row.wrong) for row in done.rows] == [("out-of-place", 0)]
+
+
+@pytest.mark.parametrize("target", ["rccl", "msccl", "mscclpp"])
+@pytest.mark.parametrize("name", FABRICS)
+def test_plans_are_right(name: str, target: str) -> None:
+    prove(name, target)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("target", ["rccl", "mscclpp"])
+@pytest.mark.parametrize("name", LARGE)
+def test_plans_of_64_ranks_are_right(name: str, target: str) -> None:
+    prove(name, target)
+
+
+def test_in_what_order_scratch_lies() -> None:
+    """What a relay sends on together lies together: one message where three units go on."""
+    flows = [Flow((s, 3, 4, t), 0, 1) for s in (0, 1, 2) for t in (5,)]
+    messages, scratch = messages_of(flows, 6, 1, 71)
+    assert scratch == [0, 0, 0, 3, 3, 0]
+    middle = [m for m in messages if (m.src, m.dst) == (3, 4)]
+    assert [(m.count, m.source.buffer, m.level) for m in middle] == [(3, Buffer.SCRATCH, 1)]
+    last = [m for m in messages if m.dst == 5]
+    assert [(m.count, m.total.buffer) for m in last] == [(3, Buffer.OUTPUT)]
+
+
+def test_no_message_is_longer_than_the_runtime_takes() -> None:
+    found = route(solve(Demand(dgx_a100(1))), 100)
+    program = lower(found, RCCL, "box")
+    counts = [ref.count for *_, i in program.instructions() for ref in (*i.src, *i.dst)]
+    assert max(counts) == RCCL.count
+    check(found, program)
+
+
+def test_every_pair_has_its_units() -> None:
+    found = routes("mi250")
+    have: dict[tuple[int, int], set[int]] = {}
+    for flow in write_out(found):
+        units = set(range(flow.first, flow.first + flow.count))
+        assert not units & have.setdefault((flow.ranks[0], flow.ranks[-1]), set())
+        have[flow.ranks[0], flow.ranks[-1]] |= units
+    assert len(have) == 16 * 15
+    assert all(units == set(range(found.units)) for units in have.values())
+
+
+def test_steps_spread_over_thread_blocks() -> None:
+    """More steps than a thread block holds become more thread blocks to the same peer."""
+    found = routes("mi250")
+    narrow = lower(found, MSCCLPP, "mi250")
+    wide = lower(found, replace(MSCCLPP, steps=36), "mi250")
+    blocks = [max(len(rank.thread_blocks) for rank in p.ranks) for p in (narrow, wide)]
+    assert blocks[1] > blocks[0]
+    check(found, wide)
+
+
+def test_protocols() -> None:
+    assert lower(routes("a100"), MSCCL, "box", "LL128").protocol == "LL128"
+    with pytest.raises(PlanError, match="has Simple alone"):
+        lower(routes("a100"), MSCCLPP, "box", "LL")
+
+
+def test_a_program_that_is_not_the_routes_is_found() -> None:
+    found = routes("a100")
+    other = route(solve(Demand(dgx_a100(1))), 2)
+    with pytest.raises(PlanError, match="of the data from rank 0 to rank"):
+        check(routes("ring"), lower(straight_ring(), RCCL, "ring"))
+    check(found, lower(other, RCCL, "box"))  # the same ways, in halves
+
+
+def straight_ring() -> Routes:
+    """The ring's routes, all clockwise."""
+    found = routes("ring")
+    graph = found.graph
+    order = [graph.names.index(f"gpu{i}") for i in range(6)]
+    paths = tuple(
+        replace(found.routes[0], path=tuple(order[: k + 1]), units=found.units) for k in range(1, 6)
+    )
+    return replace(found, routes=paths)
+
+
+def test_a_wrong_plan_is_found() -> None:
+    found = routes("a100")
+    program = lower(found, RCCL, "box")
+    first = program.ranks[0]
+    block = next(b for b, t in enumerate(first.thread_blocks) if t.send >= 0)
+    step = first.thread_blocks[block].steps[0]
+    wrong = replace(step, src=(replace(step.src[0], offset=0),))  # type: ignore[union-attr]
+    blocks = list(first.thread_blocks)
+    blocks[block] = replace(blocks[block], steps=(wrong,))
+    ranks = (replace(first, thread_blocks=tuple(blocks)), *program.ranks[1:])
+    with pytest.raises(PlanError):
+        check(found, replace(program, ranks=ranks))
+
+
+def test_relays_that_run_no_plan_are_refused() -> None:
+    graph = build([("a", "idle", 1), ("idle", "b", 1)], ranks=["a", "b"])
+    with pytest.raises(PlanError, match="through idle, which is no rank and runs no plan"):
+        lower(route(solve(Demand(graph))), RCCL, "relayed")
+
+
+def test_limits_are_refused_with_figures() -> None:
+    found = routes("a100-8")
+    with pytest.raises(PlanError, match=r"needs \d+ thread blocks, rccl holds 32; fewer units"):
+        lower(found, replace(RCCL, thread_blocks=32), "boxes")
+    with pytest.raises(PlanError, match="64 chunks in a buffer, rccl holds 63"):
+        lower(found, replace(RCCL, chunks=63), "boxes")
+
+
+def test_targets() -> None:
+    assert [limits.name for limits in targets_of("any", "mi250-1").values()] == ["rccl", "mscclpp"]
+    assert targets_of("msccl", "dgx-h100-1")["msccl-xml"].thread_blocks == 132
+
+
+def test_definition() -> None:
+    """Part p of rank r's output is part r of rank p's input; busbw = algbw (n - 1) / n."""
+    alltoall = Collective.ALLTOALL
+    assert alltoall.origin(2, -1, 5) == (5, 2)
+    assert alltoall.chunks(4, 12) == (12, 12)
+    assert alltoall.bus_factor(4) == Fraction(3, 4)
+    assert alltoall.transposes
+    assert not Collective.ALLREDUCE.transposes
+    assert not alltoall.phases
+
+
+def test_plans_are_read_back() -> None:
+    for target in (RCCL, MSCCLPP):
+        plan = make(routes("mi250"), target.format, target, "mi250")
+        again = plans.loads(plan.text, "plan")
+        assert again.collective is Collective.ALLTOALL
+        assert again.ranks == plan.program.ranks
+        assert any(i.op in (Op.SEND, Op.PUT) for *_, i in again.instructions())
