@@ -122,7 +122,7 @@ def test_symmetry_expands_to_all_images() -> None:
 
 def test_no_forest_carries_an_alltoall() -> None:
     text = forest_file.dumps(chain_forest(star())).replace("allgather", "alltoall")
-    with pytest.raises(ForestError, match="collective: .*no trees carry an alltoall"):
+    with pytest.raises(ForestError, match=r"collective: .*no trees carry an alltoall"):
         forest_file.loads(text)
 
 
