@@ -11,6 +11,7 @@ SCRIPTS = (
     "data.js",
     "palette.js",
     "camera.js",
+    "lines.js",
     "fabric.js",
     "timeline.js",
     "panel.js",
