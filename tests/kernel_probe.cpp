@@ -10,9 +10,9 @@
 #include <numeric>
 #include <string>
 
-#include "nesting.hpp"
+#include "box_packing.hpp"
 #include "packing.hpp"
-#include "splitting.hpp"
+#include "edge_splitting.hpp"
 
 namespace forestcoll {
 void poll_signals() {}

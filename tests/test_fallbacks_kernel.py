@@ -29,7 +29,7 @@ from forestcoll.kernel import _kernel
 from forestcoll.program import Collective
 
 KERNEL = Path(_kernel.__file__).parent
-if not (KERNEL / "splitting.cpp").exists():  # an installed package has no sources beside it
+if not (KERNEL / "edge_splitting.cpp").exists():  # an installed package has no sources beside it
     KERNEL = Path(__file__).parents[1] / "forestcoll" / "kernel"
 PROBE = Path(__file__).parent / "kernel_probe.cpp"
 ELSEWHERE = {"module", "scanning", "orbits", "expansion", "rehanging_module"}

@@ -11,15 +11,15 @@
 
 #include "arguments.hpp"
 #include "cuts.hpp"
-#include "expansion.hpp"
-#include "lowering.hpp"
-#include "nesting.hpp"
-#include "orbits.hpp"
+#include "tree_paths.hpp"
+#include "flattening.hpp"
+#include "box_packing.hpp"
+#include "regular.hpp"
 #include "packing.hpp"
 #include "parallel.hpp"
-#include "scanning.hpp"
-#include "searching.hpp"
-#include "splitting.hpp"
+#include "tree_scan.hpp"
+#include "local_search.hpp"
+#include "edge_splitting.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -349,7 +349,7 @@ std::tuple<int, int, std::optional<Amounts>> scan_trees_py(
 }
 }  // namespace
 
-void bind_scheduling(nb::module_& m);  // scheduling.cpp
+void bind_scheduling(nb::module_& m);  // list_scheduling.cpp
 
 }  // namespace forestcoll
 

@@ -174,14 +174,10 @@ class Entrance {
   std::vector<Row> rows_;
 };
 
-// Nodes up to which every arc of every batch is tried at every level: that makes lower trees.
-constexpr int kSmall = 0;
-
 class Packer {
  public:
   Packer(const Digraph& graph, const std::vector<Amount>& supply, unsigned seed)
-      : graph_(graph), left_(graph.capacity), into_(graph.nodes), random_(seed),
-        thorough_(graph.nodes <= kSmall) {
+      : graph_(graph), left_(graph.capacity), into_(graph.nodes), random_(seed) {
     for (int e = 0; e < graph.arcs(); ++e) into_[graph.head[e]].push_back(e);
     for (int r = 0; r < graph.nodes; ++r) {
       if (supply[r] == 0) continue;
@@ -206,7 +202,7 @@ class Packer {
       bool progress = false;
       for (int y : order) progress |= enter(y, level);
       // where whole crowds get stuck, one batch and one arc at a time still find a way
-      if (thorough_ || !progress)
+      if (!progress)
         for (int y : order) progress |= visit(y, level);
       if (!progress && level >= graph_.nodes) throw InternalError("a tree could not be completed");
     }
@@ -302,7 +298,6 @@ class Packer {
   std::vector<std::vector<int>> into_;  // arcs that enter each node
   std::vector<Growing> batches_;
   Random random_;
-  bool thorough_;
 };
 
 }  // namespace

@@ -3,8 +3,8 @@
 The list of a thread block is repeated for slice after slice, so its order is that of a steady flow.
 Where trees are done level by level, or root by root, links wait for the one tree that they are for;
 here each message has the place at which a greedy schedule of all of them on the links starts it
-(kernel/scheduling.cpp: nobody is interrupted, the longest chain of what follows goes first, ties by
-(receiver - sender) mod n, so that not everybody sends to the same rank).
+(kernel/list_scheduling.cpp: nobody is interrupted, the longest chain of what follows goes first,
+ties by (receiver - sender) mod n, so that not everybody sends to the same rank).
 
 * A message carries one unit of share (a chunk), or as few as the target's limits allow: whoever
   hands it on waits for no other.

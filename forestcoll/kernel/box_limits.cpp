@@ -1,4 +1,4 @@
-#include "tightening.hpp"
+#include "box_limits.hpp"
 
 #include <algorithm>
 #include <map>

@@ -1,11 +1,11 @@
-#include "outlines.hpp"
+#include "box_entries.hpp"
 
 #include <algorithm>
 #include <map>
 #include <optional>
 #include <utility>
 
-#include "lowering.hpp"
+#include "flattening.hpp"
 #include "packing.hpp"
 #include "parallel.hpp"
 #include "shares.hpp"

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "packing.hpp"
-#include "splitting.hpp"
+#include "edge_splitting.hpp"
 
 namespace forestcoll {
 

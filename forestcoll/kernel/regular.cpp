@@ -1,4 +1,4 @@
-#include "orbits.hpp"
+#include "regular.hpp"
 
 #include <algorithm>
 #include <numeric>

@@ -1,4 +1,4 @@
-#include "nesting.hpp"
+#include "box_packing.hpp"
 
 #include <algorithm>
 #include <map>
@@ -6,11 +6,11 @@
 #include <numeric>
 #include <tuple>
 
-#include "lowering.hpp"
-#include "outlines.hpp"
+#include "flattening.hpp"
+#include "box_entries.hpp"
 #include "parallel.hpp"
 #include "shares.hpp"
-#include "tightening.hpp"
+#include "box_limits.hpp"
 
 namespace forestcoll {
 namespace {

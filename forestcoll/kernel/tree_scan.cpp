@@ -1,4 +1,4 @@
-#include "scanning.hpp"
+#include "tree_scan.hpp"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "spread.hpp"
+#include "port_matching.hpp"
 
 #include <algorithm>
 

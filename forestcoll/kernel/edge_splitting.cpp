@@ -1,11 +1,11 @@
-#include "splitting.hpp"
+#include "edge_splitting.hpp"
 
 #include <algorithm>
 #include <deque>
 #include <unordered_map>
 
 #include "cuts.hpp"
-#include "spread.hpp"
+#include "port_matching.hpp"
 
 namespace forestcoll {
 namespace {

@@ -1,9 +1,9 @@
-#include "searching.hpp"
+#include "local_search.hpp"
 
 #include <algorithm>
 #include <map>
 
-#include "lowering.hpp"
+#include "flattening.hpp"
 #include "random.hpp"
 
 namespace forestcoll {

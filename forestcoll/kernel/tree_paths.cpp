@@ -1,4 +1,4 @@
-#include "expansion.hpp"
+#include "tree_paths.hpp"
 
 #include <algorithm>
 #include <map>

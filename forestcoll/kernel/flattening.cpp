@@ -1,4 +1,4 @@
-#include "lowering.hpp"
+#include "flattening.hpp"
 
 #include <algorithm>
 #include <cstdint>

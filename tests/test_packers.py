@@ -1,0 +1,161 @@
+"""Every packer on every fabric, by one validator: trees span, start where they should, and fit."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+import reference
+from graphs import build, dgx_a100, mi250, ring, torus
+
+from forestcoll import catalog
+from forestcoll.forest import Tree, all_images
+from forestcoll.graph import CapacityGraph
+from forestcoll.solver.compact.forests import pack_compact
+from forestcoll.solver.packing import pack, pack_quickly
+from forestcoll.solver.phase_packing import pack_part
+from forestcoll.solver.shallow.rehanging import Wanted, pack_irregular
+from forestcoll.solver.task import analyse
+
+Packer = Callable[[CapacityGraph, list[int], list[int]], Sequence[Tree] | None]
+
+
+def validate(
+    graph: CapacityGraph, trees: Sequence[Tree], capacity: list[int], supply: list[int]
+) -> None:
+    """Broadcast trees over real links, `supply[v]` from node v, at most `capacity[e]` over link e.
+
+    Shares no code with the package but the values.
+    """
+    room = dict(zip(zip(graph.tail, graph.head, strict=True), capacity, strict=True))
+    assert len(room) == len(capacity)
+    started: Counter[int] = Counter()
+    load: Counter[tuple[int, int]] = Counter()
+    for tree in trees:
+        assert tree.phase == "broadcast"
+        assert tree.weight > 0
+        started[tree.root] += tree.weight
+        reached = {tree.root}
+        for path in tree.edges:
+            assert path[0] in reached
+            assert path[-1] not in reached
+            reached.add(path[-1])
+            for link in pairwise(path):
+                load[link] += tree.weight
+        assert reached == set(graph.ranks)
+    assert [started[v] for v in range(graph.n)] == supply
+    for link, units in load.items():
+        assert units <= room[link], [graph.names[v] for v in link]
+
+
+def pack_by_oracle(graph: CapacityGraph, capacity: list[int], supply: list[int]) -> list[Tree]:
+    """The plain twin's stages: switches split off, trees packed, paths put back."""
+    links = dict(zip(zip(graph.tail, graph.head, strict=True), capacity, strict=True))
+    wanted = {v: units for v, units in enumerate(supply) if units}
+    ranks = set(graph.ranks)
+    switches = [v for v in range(graph.n) if v not in ranks]
+    routes = reference.split_switches(links, switches, wanted)
+    logical = {pair: sum(units for units, _ in parts) for pair, parts in routes.items()}
+    return [
+        Tree(nodes[0], "broadcast", units, paths)
+        for weight, nodes, edges in reference.pack(logical, graph.ranks, wanted)
+        for units, paths in reference._expand(routes, weight, edges)
+    ]
+
+
+def pack_by_symmetry(
+    graph: CapacityGraph, capacity: list[int], supply: list[int]
+) -> list[Tree] | None:
+    """A few trees and their images under a group."""
+    found = pack_compact(graph, max(supply), capacity)
+    return None if found is None else all_images(graph, *found)
+
+
+def pack_first(graph: CapacityGraph, capacity: list[int], supply: list[int]) -> list[Tree] | None:
+    """In layers, or box by box."""
+    found = pack_quickly(graph, capacity, supply)
+    return None if found is None else found[1]
+
+
+def pack_low(graph: CapacityGraph, capacity: list[int], supply: list[int]) -> list[Tree] | None:
+    """By re-hanging boxes."""
+    return pack_irregular(Wanted.on(graph, capacity, supply), 2)
+
+
+def named(name: str, **settings: int) -> CapacityGraph:
+    topology = catalog.load(name, {key: str(value) for key, value in settings.items()})
+    return CapacityGraph.from_topology(topology)
+
+
+def without_link(graph: CapacityGraph, one: str, other: str) -> CapacityGraph:
+    """`graph` less the links between two nodes."""
+    kept = [
+        e
+        for e, (u, v) in enumerate(zip(graph.tail, graph.head, strict=True))
+        if {graph.names[u], graph.names[v]} != {one, other}
+    ]
+    assert len(kept) == len(graph.tail) - 2
+    return replace(
+        graph,
+        tail=tuple(graph.tail[e] for e in kept),
+        head=tuple(graph.head[e] for e in kept),
+        capacity=tuple(graph.capacity[e] for e in kept),
+    )
+
+
+PACKERS: dict[str, Packer] = {
+    "any": pack,
+    "part": pack_part,
+    "first": pack_first,
+    "symmetry": pack_by_symmetry,
+    "low": pack_low,
+    "oracle": pack_by_oracle,
+}
+FABRICS: dict[str, Callable[[], CapacityGraph]] = {
+    "ring": lambda: ring(5),
+    "one-way ring": lambda: ring(4, both=False),
+    "torus": lambda: torus(4, 4),
+    "star": lambda: named("star", gpus=6),
+    "two A100 boxes": lambda: dgx_a100(2),
+    "two MI250 boxes": lambda: mi250(2, dies=4),
+    "fat tree": lambda: named("fat-tree", leaves=2, hosts=2, gpus=2),
+    "a link down": lambda: without_link(dgx_a100(3, gpus=4), "box0/gpu0", "fabric0"),
+    "uneven": lambda: build([("a", "b", 3), ("b", "c", 2), ("c", "a", 1), ("c", "d", 2)]),
+}
+
+
+REFUSED = {
+    "all": {
+        ("first", "uneven"),
+        ("symmetry", "torus"),
+        ("symmetry", "a link down"),
+        ("symmetry", "uneven"),
+    },
+    "one": {
+        ("first", "ring"),
+        ("first", "torus"),
+        ("first", "uneven"),
+        ("low", "torus"),
+        ("low", "star"),
+    },
+}
+"""What a packer gives back to the next one, by how many roots there are."""
+
+
+@pytest.mark.parametrize("fabric", FABRICS)
+@pytest.mark.parametrize("packer", PACKERS)
+@pytest.mark.parametrize("root", [None, 0], ids=["all roots", "one root"])
+def test_packed_trees_are_what_was_asked_for(packer: str, fabric: str, root: int | None) -> None:
+    graph = FABRICS[fabric]()
+    task = analyse(graph, root)
+    assert task.graph is graph  # balanced as it is
+    capacity, supply = task.capacities(), task.supply(task.trees_per_root)
+    if packer == "symmetry" and root is not None:
+        pytest.skip("symmetries bring a root to other roots")
+    trees = PACKERS[packer](graph, capacity, supply)
+    assert (trees is None) == ((packer, fabric) in REFUSED["all" if root is None else "one"])
+    if trees is not None:
+        validate(graph, trees, capacity, supply)
