@@ -106,7 +106,9 @@ def _simulate(subject: Subject, size: int) -> tuple[Timing | None, str]:
 def _facts(subject: Subject, timing: Timing | None, limit: str) -> list[list[str]]:
     graph, forest = subject.graph(), subject.forest
     switches = graph.n - sum(graph.gpu)
-    facts = [["fabric", f"{len(graph.ranks)} ranks, {switches} switches, {len(graph.tail)} links"]]
+    links = _count(len(graph.tail), "link")
+    nodes = f"{len(graph.ranks)} ranks, {_count(switches, 'switch', 'es')}"
+    facts = [["fabric", f"{nodes}, {links}"]]
     if forest is not None:
         algbw = forest.algbw
         facts.append(["algbw", f"{_number(algbw)} GB/s"])
@@ -116,12 +118,16 @@ def _facts(subject: Subject, timing: Timing | None, limit: str) -> list[list[str
             facts.append(["bound", f"{_number(bound)} GB/s ({share})"])
             facts.append(["limited by", limit])
         trees = len(forest.trees) * forest.images
-        facts.append(["trees", f"{trees}, {forest.height} hops high at most"])
+        facts.append(["trees", f"{trees}, {_count(forest.height, 'hop')} high at most"])
     if timing is not None:
         facts.append(
             ["simulated", f"{timing.size:,} bytes in {timing.time:.6g} us: {timing.algbw:.5g} GB/s"]
         )
     return facts
+
+
+def _count(number: int, noun: str, ending: str = "s") -> str:
+    return f"{number} {noun}{ending if number != 1 else ''}"
 
 
 def _number(value: Fraction) -> str:

@@ -22,8 +22,8 @@ const PALETTES = {
 const HEAT = ["#8797aa", "#a58f6b", "#d18a2c", "#d9622b", "#cf222e"];
 /* Hops of a tree. */
 const DEPTH = {
-  light: ["#0969da", "#1a7f64", "#8250df", "#bf3989", "#9a6700"],
-  dark: ["#58a6ff", "#3fb98f", "#b388f9", "#ee77b5", "#d4a72c"],
+  light: ["#0969da", "#9a6700", "#bf3989", "#57606a", "#8250df"],
+  dark: ["#58a6ff", "#d4a72c", "#ee77b5", "#9da7b1", "#b388f9"],
 };
 
 function heatClass(percent) {

@@ -81,7 +81,7 @@ class Panel {
       const amount = run.amounts[data.amount[k]];
       const rate = amount / (run.end[k] - run.start[k] || 1) / 1000;
       rows.push(["moves", `${showBytes(amount)}, ${Number(rate.toPrecision(4))} GB/s`]);
-      rows.push(["over", `${data.nodes[ends[0]]} -> ${data.nodes[ends[1]]}, ${links.length} links`]);
+      rows.push(["over", `${data.nodes[ends[0]]} -> ${data.nodes[ends[1]]}, ${links.length === 1 ? "1 link" : `${links.length} links`}`]);
     }
     return rows;
   }
@@ -150,7 +150,7 @@ class Panel {
     for (const index of order.slice(0, MOST_CLASSES)) {
       const [bandwidth, load, percent] = this.data.classes[index];
       const button = document.createElement("button");
-      button.textContent = `${counts[index]} links`;
+      button.textContent = counts[index] === 1 ? "1 link" : `${counts[index]} links`;
       button.addEventListener("click", () => this.app.select({ kind: "class", index }));
       const row = body.insertRow();
       row.insertCell().append(button);
