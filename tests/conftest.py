@@ -5,8 +5,10 @@ from __future__ import annotations
 import gc
 import os
 import signal
+from pathlib import Path
 
 import pytest
+from command_line import Outcome, Run
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell's background jobs ignore Ctrl-C, and so would all that the tests start and interrupt.
@@ -36,3 +38,20 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(200_000, 10, 10)
+
+
+@pytest.fixture
+def call(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Run:
+    """Run the command line in an empty directory: (exit code, standard output, standard error)."""
+    from forestcoll import cli
+
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> Outcome:
+        code = cli.main(arguments)
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from command_line import Outcome, Run
 
 import forestcoll
 from forestcoll import cli
@@ -189,25 +190,6 @@ PROBLEMS: dict[str, tuple[str, list[str]]] = {
         [],
     ),
 }
-
-
-Outcome = tuple[int, str, str]
-Run = Callable[..., Outcome]
-
-
-@pytest.fixture
-def call(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Run:
-    """Run the command line in an empty directory: (exit code, standard output, standard error)."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: str) -> Outcome:
-        code = cli.main(arguments)
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return run
 
 
 def refused(outcome: Outcome, code: int, words: list[str], *, listed: bool = False) -> None:

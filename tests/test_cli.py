@@ -10,19 +10,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import click
 import pytest
+from command_line import Run, fine
 
 import forestcoll
-from forestcoll import cli
 from forestcoll.cli import options
 from forestcoll.errors import PlanError
 
-Outcome = tuple[int, str, str]
-Run = Callable[..., Outcome]
 SOURCE = Path(forestcoll.__file__).parents[1]
 RING = ("-t", "ring", "--set", "gpus=4")
 
@@ -30,28 +27,6 @@ RING = ("-t", "ring", "--set", "gpus=4")
 def environment(**more: str) -> dict[str, str]:
     """The process's own, with this package in it from any directory."""
     return {**os.environ, "PYTHONPATH": str(SOURCE), **more}
-
-
-@pytest.fixture
-def call(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Run:
-    """Run the command line in an empty directory: (exit code, standard output, standard error)."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: str) -> Outcome:
-        code = cli.main(arguments)
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return run
-
-
-def fine(outcome: Outcome) -> str:
-    """Standard output of a command that must succeed and say nothing on standard error."""
-    code, out, err = outcome
-    assert (code, err) == (0, "")
-    return out
 
 
 def test_version_and_help(call: Run) -> None:

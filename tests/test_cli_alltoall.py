@@ -3,31 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from command_line import Outcome, Run
 
-from forestcoll import cli
-
-Outcome = tuple[int, str, str]
-Run = Callable[..., Outcome]
 TWO = ("-t", "dgx-a100", "--set", "boxes=2")
-
-
-@pytest.fixture
-def call(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Run:
-    """Run the command line in an empty directory: (exit code, standard output, standard error)."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: str) -> Outcome:
-        code = cli.main(arguments)
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return run
 
 
 def fine(outcome: Outcome) -> str:

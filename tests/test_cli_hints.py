@@ -4,33 +4,17 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
 import pytest
+from command_line import Run
 
 from forestcoll import cli
 from forestcoll.errors import did_you_mean
 
-Outcome = tuple[int, str, str]
-Run = Callable[..., Outcome]
 RING = ("-t", "ring", "--set", "gpus=4")
-
-
-@pytest.fixture
-def call(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Run:
-    """Run the command line in an empty directory: (exit code, standard output, standard error)."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: str) -> Outcome:
-        code = cli.main(arguments)
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return run
 
 
 @pytest.mark.parametrize(

@@ -3,39 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from command_line import Run, fine
 
-from forestcoll import certificate, cli, forest_file, plans
+from forestcoll import certificate, forest_file, plans
 from forestcoll.compile import together
 
-Outcome = tuple[int, str, str]
-Run = Callable[..., Outcome]
 TWO = ("-t", "dgx-a100", "--set", "boxes=2")
-
-
-@pytest.fixture
-def call(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Run:
-    """Run the command line in an empty directory: (exit code, standard output, standard error)."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: str) -> Outcome:
-        code = cli.main(arguments)
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return run
-
-
-def fine(outcome: Outcome) -> str:
-    """Standard output of a command that must succeed and say nothing on standard error."""
-    code, out, err = outcome
-    assert (code, err) == (0, "")
-    return out
 
 
 def test_without_and_scale_change_what_is_solved(call: Run) -> None:
