@@ -1,9 +1,11 @@
 """The table of irregular switch fabrics: five seeds of every family, the whole command each.
 
     python scripts/benchmarks/irregular_table.py [--only fat-tree,dragonfly] [--seeds 5] [--write]
+                                                 [--also FILE ...]
 
 Processor seconds of `synthesize -c allgather --format forest` in a fresh process, the forest
-checked and written; the largest of the seeds. `--write` puts the table between its marks in
+checked and written; the largest of the seeds. `--also` adds a row for each of these topology files,
+which must come in ALSO_SECONDS at ALSO_HEIGHT. `--write` puts the table between its marks in
 docs/performance.md. Exit 1 where a row misses what it must reach.
 """
 
@@ -30,6 +32,7 @@ HEAD = (
     "| fabric | GPUs | must: seconds, height | processor seconds | height | at least | "
     "of optimal | different trees of a root | result |\n|---|---|---|---|---|---|---|---|---|"
 )
+ALSO_SECONDS, ALSO_HEIGHT = 1.5, 3
 SLOWEST = 900
 """Seconds after which a command is stopped."""
 
@@ -84,11 +87,18 @@ def _range(values: Any) -> str:
 
 def measure(name: str, seeds: int, folder: Path) -> Outcome:
     """Runs the command for every seed of a family."""
-    family = FAMILIES[name]
-    outcome = Outcome(name, family, [], [], [])
+    sources = []
     for seed in range(seeds):
-        source, target = folder / f"{name}-{seed}.yaml", folder / "forest.json"
-        source.write_text(dumps_topology(make(name, seed)), encoding="utf-8")
+        sources.append(folder / f"{name}-{seed}.yaml")
+        sources[-1].write_text(dumps_topology(make(name, seed)), encoding="utf-8")
+    return measure_files(name, FAMILIES[name], sources, folder)
+
+
+def measure_files(name: str, family: Family, sources: Sequence[Path], folder: Path) -> Outcome:
+    """Runs the command on each of these files."""
+    outcome = Outcome(name, family, [], [], [])
+    target = folder / "forest.json"
+    for seed, source in enumerate(sources):
         words = ["-t", str(source), "-c", "allgather", "--format", "forest", "-o", str(target)]
         if family.percent is not None:
             words += ["--min-percent", f"{float(family.percent):g}"]
@@ -110,6 +120,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", default=",".join(FAMILIES))
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--write", action="store_true")
+    parser.add_argument("--also", nargs="*", type=Path, default=[], metavar="FILE")
     asked = parser.parse_args(words)
     unknown = set(asked.only.split(",")) - set(FAMILIES)
     if unknown:
@@ -119,6 +130,10 @@ def main(words: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as folder:
         for name in asked.only.split(","):
             outcomes.append(measure(name, asked.seeds, Path(folder)))
+            print(outcomes[-1].row(), flush=True)
+        for file in asked.also:
+            family = Family(f"`{file.stem}`", lambda *_: None, ALSO_HEIGHT, ALSO_SECONDS, ())
+            outcomes.append(measure_files(file.stem, family, [file], Path(folder)))
             print(outcomes[-1].row(), flush=True)
     if asked.write:
         rows = "\n".join([HEAD, *(outcome.row() for outcome in outcomes)])
