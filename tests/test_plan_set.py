@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable
 from fractions import Fraction
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from forestcoll.compile import plan_set
 from forestcoll.compile.budget import Budget
 from forestcoll.compile.plan_set.estimate import WORTH, Line, Range, line_of, lowest_lines
 from forestcoll.compile.plan_set.index import FORMAT, chunks_of, digest, files_of, loads
+from forestcoll.compile.plan_set.settle import settle
 from forestcoll.errors import ForestCollError, PlanError, UnsupportedError
 from forestcoll.execute import cpu
 from forestcoll.forest import check as check_forest
@@ -484,3 +486,47 @@ def test_plans_that_no_size_would_use_are_not_written(
     topology = catalog.load("ring", {"gpus": "4"})
     with pytest.raises(PlanError, match=message):
         plan_set.make(topology, "allreduce", low, high, formats=(format,))
+
+
+def test_borders_lie_where_simulated_times_cross() -> None:
+    """Plans that take 1 + size, 100 + size / 10 and 10,000 + size / 100."""
+
+    lines = ((1, 1.0), (100, 0.1), (10_000, 0.01))
+
+    def time(index: int, size: int) -> float:
+        fixed, each = lines[index]
+        return fixed + each * size
+
+    for guess in ((50, 80), (110, 110_000), (5_000, 5_000_000), (90, 10**6)):
+        ranges = [Range(1, guess[0], 0), Range(guess[0] + 1, guess[1], 1)]
+        ranges.append(Range(guess[1] + 1, 10**8, 2))
+        found = settle(ranges, time, (10**8,) * 3)
+        assert [r.index for r in found] == [0, 1, 2]
+        assert (found[0].low, found[-1].high) == (1, 10**8)
+        for before, after in pairwise(found):
+            assert before.high + 1 == after.low
+            crossing = 110 if before.index == 0 else 110_000
+            assert crossing / 4 <= after.low <= crossing * 4
+            assert time(after.index, after.low) < time(before.index, after.low)
+
+
+def test_a_plan_that_is_nowhere_faster_goes() -> None:
+
+    times = (1.0, 3.0, 2.0)
+    ranges = [Range(1, 99, 0), Range(100, 999, 1), Range(1000, 10_000, 2)]
+    found = settle(ranges, lambda index, size: times[index], (500, 10_000, 10_000))
+    assert found == [Range(1, 500, 0), Range(501, 10_000, 2)]  # the first serves no more
+    slow_first = settle(ranges, lambda index, size: 3.0 - index, (500, 10_000, 10_000))
+    assert slow_first == [Range(1, 10_000, 2)]
+
+
+def test_few_bytes_of_an_allreduce_go_up_and_down_one_low_tree() -> None:
+    """A die of the MI250's middle is three hops from all, others four or five."""
+    made = plan_set.make(
+        catalog.load("mi250", {}), "allreduce", 1 << 10, 1 << 14, formats=("msccl-xml",)
+    )
+    (entry,) = made.plans[0].entries
+    assert entry.candidate.forest.height == 3
+    assert {tree.root for tree in entry.candidate.forest.trees} < set(
+        entry.candidate.forest.graph.ranks
+    )

@@ -21,6 +21,7 @@ from forestcoll.compile.clock import Clock, Progress
 from forestcoll.compile.formats import Place, targets_of
 from forestcoll.compile.optimum import plain_bound
 from forestcoll.compile.plan_set.estimate import HOP, Line, Range, line_of, lowest_lines
+from forestcoll.compile.plan_set.settle import play, settle
 from forestcoll.compile.plan_text import serve_place, write_plan
 from forestcoll.compile.problem import Problem
 from forestcoll.errors import PlanError, UnsupportedError
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 
 TREES: Final = (1, 2, 4, 8, 16, 32)
 """Trees a root of the candidates, besides the optimum's."""
+SETTLED: Final = 16
+"""Ranks up to which borders between plans are set by simulation."""
 LARGEST = 2**50
 """Bytes that a set reaches up to at most."""
 LAST_MINIMUM = 2**31 - 1
@@ -149,7 +152,7 @@ def make(
         problem = Problem.of(topology, collective, root, ranks, relays)
     with clock.stage("optimum"):
         best = problem.optimum()
-    maker = _Maker(budget, instances, place, clock)
+    maker = _Maker(budget, instances, place, clock, topology)
     wishes = Wishes(budget=budget)
     chooser = Chooser(problem, {}, wishes, best, clock)
     targets = targets_of(formats, target, sms)
@@ -195,8 +198,9 @@ class _Maker:
         instances: int | Literal["auto"],
         place: Place | None,
         clock: Clock,
+        topology: Topology,
     ) -> None:
-        self.budget, self.place, self.clock = budget, place, clock
+        self.budget, self.place, self.clock, self.topology = budget, place, clock, topology
         self.auto = instances == "auto"
         self.instances = 1 if instances == "auto" else instances
         self.notes: list[str] = []
@@ -207,14 +211,15 @@ class _Maker:
         """The lowest trees, some a root, the optimum, all rounded too; checked, none twice."""
         from forestcoll import certificate
         from forestcoll.compile.wishes import different_trees
-        from forestcoll.solver.shallow.lowest import lowest
+        from forestcoll.solver.shallow.lowest import central, lowest
 
         with self.clock.stage("solve"):
             problem = chooser.problem
             low = lowest(
                 problem.graph, problem.collective, problem.root, chooser.best, problem.name
             )
-        found = [] if low is None else [low]
+            middle = None if low is None else central(low)
+        found = [forest for forest in (low, middle) if forest is not None]
         exact = chooser.front.exact
         best = Fraction(0)
         for trees in sorted({*TREES, exact.trees}):
@@ -265,9 +270,28 @@ class _Maker:
                 if place.index not in programs:
                     until[place.index] = self._try(candidates[place.index], limits, programs, place)
             if all(place.high <= until[place.index] for place in ranges):
-                chosen = [(r, candidates[r.index], programs[r.index]) for r in ranges]
-                end = min(high, until[ranges[-1].index])
+                settled = self._settle(ranges, candidates, programs, until)
+                chosen = [(r, candidates[r.index], programs[r.index]) for r in settled]
+                end = min(high, until[settled[-1].index])
                 return self._written(form, target, limits, chosen, end, high)
+
+    def _settle(
+        self,
+        ranges: list[Range],
+        candidates: Sequence[Candidate],
+        programs: dict[int, Program],
+        until: Sequence[int],
+    ) -> list[Range]:
+        """The ranges with their borders where simulated times cross."""
+        if len(ranges) < 2 or candidates[0].forest.n > SETTLED:
+            return ranges
+        with self.clock.stage("play"):
+
+            def time(index: int, size: int) -> float:
+                candidate = candidates[index]
+                return play(programs[index], candidate.forest, self.topology, size)
+
+            return settle(ranges, time, until)
 
     def _try(
         self, candidate: Candidate, target: Target, programs: dict[int, Program], place: Range

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
+from dataclasses import replace
 from fractions import Fraction
 
 from forestcoll.forest import Forest, Path, Phase, Tree
@@ -38,6 +39,23 @@ def lowest(
     return Forest(
         name, graph, collective, len(roots), tuple(trees), best.bound, -1 if root is None else root
     )
+
+
+def central(forest: Forest) -> Forest | None:
+    """Its trees of those roots alone that are nearest to all ranks; None: all are as near.
+
+    For an allreduce, which any root may serve: up and down one low tree takes the fewest hops.
+    """
+    if not forest.collective.two_phases:
+        return None
+    heights: dict[int, int] = defaultdict(int)
+    for tree in forest.trees:
+        heights[tree.root] += replace(forest, trees=(tree,)).height
+    least = min(heights.values())
+    kept = tuple(tree for tree in forest.trees if heights[tree.root] == least)
+    if len(kept) == len(forest.trees):
+        return None
+    return replace(forest, trees=kept, total=len({tree.root for tree in kept}))
 
 
 Ways = dict[int, dict[int, tuple[Fraction, Path]]]  # rank -> rank -> (GB/s, path through switches)
