@@ -16,6 +16,8 @@ from forestcoll.graph import CapacityGraph
 
 STEEPNESS = 30.0
 """Prices are exp(STEEPNESS * (load / room - 1))."""
+HOP = 0.02
+"""Price of a link whatever its load: no long way round for nothing."""
 TRIES = 2000
 """Units that are taken off and put on again at most."""
 FULL = 1e-9
@@ -122,7 +124,7 @@ class Repair:
 
     def _cheapest(self, source: int, target: int) -> Path:
         """The cheapest way at the present prices (Dijkstra)."""
-        prices = [self.load.price(o) for o in range(len(self.load.room))]
+        prices = [HOP + self.load.price(o) for o in range(len(self.load.room))]
         best, parent = {source: 0.0}, {source: source}
         heap, done = [(0.0, source)], set()
         while heap:

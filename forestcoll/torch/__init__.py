@@ -24,6 +24,11 @@ if not _torch.distributed.is_available():
     raise UnsupportedError("forestcoll.torch: this build of PyTorch lacks torch.distributed")
 
 from forestcoll.torch import gpu
+from forestcoll.torch.alltoall import (
+    all_to_all,
+    all_to_all_single,
+    all_to_all_single_autograd,
+)
 from forestcoll.torch.collectives import (
     all_gather_into_tensor,
     all_reduce,
@@ -42,6 +47,9 @@ __all__ = [
     "Work",
     "all_gather_into_tensor",
     "all_reduce",
+    "all_to_all",
+    "all_to_all_single",
+    "all_to_all_single_autograd",
     "broadcast",
     "comm_hook",
     "gpu",

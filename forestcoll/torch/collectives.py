@@ -112,6 +112,13 @@ def reduce(
     return _start(plan, Collective.REDUCE, tensor, output, group, async_op, op=op, root=root)
 
 
+def exchange(
+    plan: Plan, input: torch.Tensor, output: torch.Tensor, group: Any, async_op: bool
+) -> Work | None:
+    """An all-to-all of equal blocks; errors as in `all_reduce`."""
+    return _start(plan, Collective.ALLTOALL, input, output, group, async_op)
+
+
 def perform(
     plan: AnyPlan,
     input: torch.Tensor,
@@ -210,15 +217,35 @@ def _start(
     """Check what can be checked before anything is sent, then go."""
     ready, name = plan_of(plan), op_name(op)
     _check_alike(collective, ready.ranks, input_, output)
+    adds = name if collective.reduces else None
+    group = check_call(ready, collective, (input_, output), group, adds, root)
+    call = _Call(ready, name, group, dist.get_rank(group), input_, output)
+    work = submit(call, group, [output], wait=not async_op)
+    return work if async_op else None
+
+
+def check_call(
+    plan: Plan,
+    collective: Collective,
+    tensors: tuple[torch.Tensor, torch.Tensor],
+    group: Any,
+    op: str | None = None,
+    root: tuple[str, int] | None = None,
+) -> Any:
+    """The process group, once all is checked that can be before anything is sent.
+
+    `tensors`: input and output. `op`: what adds them up, if anything.
+    """
+    input_, output = tensors
     if not dist.is_initialized():
         raise ExecutionError("no process group: call torch.distributed.init_process_group first")
     group = dist.group.WORLD if group is None else group
     rank, size = dist.get_rank(group), dist.get_world_size(group)
     if rank < 0:
         raise ExecutionError("this process is not in the group")
-    _check_plan(ready, collective, size, group, root)
-    for tensor in (input_, output):
-        if why := unserved(tensor, name if collective.reduces else None, group):
+    _check_plan(plan, collective, size, group, root)
+    for tensor in tensors:
+        if why := unserved(tensor, op, group):
             raise UnsupportedError(why)
     if any(
         size > 1 and step == 0 for size, step in zip(output.shape, output.stride(), strict=True)
@@ -228,9 +255,7 @@ def _start(
         # Some backends need all ranks at their first call, and not every rank is in every step.
         dist.barrier(group=group)
         _met.add(group)
-    call = _Call(ready, name, group, rank, input_, output)
-    work = submit(call, group, [output], wait=not async_op)
-    return work if async_op else None
+    return group
 
 
 def _check_plan(

@@ -25,13 +25,15 @@ from torch.distributed import distributed_c10d as c10d
 from forestcoll import arguments
 from forestcoll.errors import ArgumentError, PlanError, UnsupportedError
 from forestcoll.program import Collective
-from forestcoll.torch import collectives
+from forestcoll.torch import alltoall, collectives
 from forestcoll.torch.plan import Plan, plan_of
 
 LOG = logging.getLogger("forestcoll.torch")
 
 SERVED = {name: collective for collective in Collective for name in collective.definition.torch}
 """Functions of `torch.distributed`, as far as the installed version has them."""
+SPLITS = ("output_split_sizes", "input_split_sizes")
+"""Arguments of its all-to-all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,10 +166,14 @@ class Installation:
         if not all(type(t) in (torch.Tensor, torch.nn.Parameter) for t in tensors):
             return None, "not a plain tensor"
         size = max(t.numel() * t.element_size() for t in tensors)
+        ragged = any(given.get(word) is not None for word in SPLITS)
         op = given["op"] if collective.reduces else None
         root = _root_of(given, self._group) if collective.rooted else None
         why = ""
         for ready in self._rules[collective]:
+            if ragged and (ready.min_bytes or ready.max_bytes):
+                why = "splits, and the rule asks for sizes, of which each rank has its own"
+                continue
             why = ready.refuses(size, tensors[0], op, root, self._group)
             if not why:
                 return ready.plan, ""
@@ -263,5 +269,15 @@ def _root_of(given: dict[str, Any], group: Any) -> int | None:
 
 def _call(collective: Collective, plan: Plan, given: dict[str, Any]) -> Any:
     tensors = _tensors(collective, given)
+    if collective is Collective.ALLTOALL:
+        return alltoall.all_to_all_single(
+            tensors[1],
+            tensors[0],
+            plan,
+            given[SPLITS[0]],
+            given[SPLITS[1]],
+            given["group"],
+            given["async_op"],
+        )
     op = given["op"] if collective.reduces else "sum"
     return collectives.perform(plan, tensors[0], tensors[-1], op, given["group"], given["async_op"])

@@ -71,6 +71,11 @@ class Plan:
         return self.flow.root
 
     @property
+    def levels(self) -> list[int]:
+        """Per value of the dataflow the round that makes it; -1: it is an input."""
+        return self._levels
+
+    @property
     def rounds(self) -> int:
         """Transfers that follow one another before the last piece is there."""
         return max(self._levels, default=-1) + 1

@@ -1,0 +1,244 @@
+"""forestcoll.torch's all-to-all over gloo: real processes, every element compared."""
+
+from __future__ import annotations
+
+import os
+import random
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch_ranks import run_ranks
+
+from forestcoll import catalog
+from forestcoll.alltoall.demand import uniform
+from forestcoll.alltoall.flows import solve
+from forestcoll.alltoall.plans import make
+from forestcoll.alltoall.rounding import route
+from forestcoll.errors import ExecutionError, PlanError, UnsupportedError
+from forestcoll.targets import MSCCLPP, RCCL
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed (extra 'torch')")
+pytestmark = pytest.mark.skipif(
+    not torch.distributed.is_gloo_available(), reason="this PyTorch has no gloo"
+)
+
+Plans = dict[str, Path]
+Splits = list[list[int]]
+
+
+@pytest.fixture(scope="session")
+def plans(tmp_path_factory: pytest.TempPathFactory) -> Plans:
+    """Plan files by name: a ring with relays, a DGX-1 in units of eighths, 16 dies of a MI250."""
+    folder = tmp_path_factory.mktemp("alltoall")
+    found = {}
+    for name, topology, settings, units, target in (
+        ("2", "ring", {"gpus": 2}, 1, RCCL),
+        ("5", "ring", {"gpus": 5}, 2, MSCCLPP),
+        ("8", "dgx1-v100", {}, 3, RCCL),
+        ("16", "mi250", {}, 4, MSCCLPP),
+    ):
+        made = route(solve(uniform(catalog.load(topology, settings))), units)
+        plan = make(made, target.format, target, f"{topology}-{name}")
+        found[name] = folder / name
+        found[name].write_text(plan.text)
+    return found
+
+
+def mark(source: int, target: int, count: int) -> Any:
+    """What a rank sends another: numbers that say whose they are."""
+    return source * 1_000_000 + target * 10_000 + torch.arange(count)
+
+
+def ragged(n: int, seed: int, most: int = 9) -> Splits:
+    """Rows that each rank sends to each, a third of them none."""
+    dice = random.Random(seed)
+    return [[dice.choice((0, dice.randint(1, most), most)) for _ in range(n)] for _ in range(n)]
+
+
+SIZES = ((7, "int64"), (64, "float32"), (1000, "float64"), (0, "int8"))
+
+
+def _equal(rank: int, n: int, path: Path) -> int:
+    import forestcoll.torch as ft
+
+    wrong = 0
+    for (part, dtype), async_op in product(SIZES, (False, True)):
+        kind = getattr(torch, dtype)
+        given = torch.cat([mark(rank, t, part) for t in range(n)]).to(kind)
+        output = torch.full_like(given, -1)
+        work = ft.all_to_all_single(output, given, path, async_op=async_op)
+        if async_op:
+            work.wait()
+        wanted = torch.cat([mark(s, rank, part) for s in range(n)]).to(kind)
+        same = given.clone()
+        ft.all_to_all_single(same, same, path)
+        wrong += int((output != wanted).sum()) + int((same != wanted).sum())
+    return wrong
+
+
+@pytest.mark.parametrize("n", [5, 8])
+def test_equal_blocks(plans: Plans, n: int) -> None:
+    """Out of place, in place, asynchronous."""
+    assert run_ranks(n, _equal, n, plans[str(n)]) == [0] * n
+
+
+def _ragged(rank: int, n: int, path: Path, tables: list[Splits], columns: int) -> int:
+    import forestcoll.torch as ft
+
+    wrong, works = 0, []
+    plan = ft.load_plan(path)
+    for number, table in enumerate(tables):
+        send, get = table[rank], [line[rank] for line in table]
+        given = torch.cat([mark(rank, t, c * columns) for t, c in enumerate(send)])
+        wanted = torch.cat([mark(s, rank, c * columns) for s, c in enumerate(get)])
+        given, wanted = given.view(-1, columns), wanted.view(-1, columns)
+        output = torch.full_like(wanted, -1)
+        work = ft.all_to_all_single(output, given, plan, get, send, async_op=number % 2 == 1)
+        works.append((work, output, wanted, given))
+    for work, output, wanted, _ in works:
+        if work is not None:
+            work.wait()
+        wrong += int((output != wanted).sum())
+    return wrong
+
+
+@pytest.mark.parametrize("n", [2, 8, 16])
+def test_ragged_blocks(plans: Plans, n: int) -> None:
+    """Odd sizes, empty blocks, ranks that send or get nothing; several calls under way."""
+    tables = [ragged(n, seed) for seed in range(4)]
+    tables.append([[0] * n for _ in range(n)])
+    tables.append([[7 if s == 0 else 0 for _ in range(n)] for s in range(n)])
+    tables.append([[11 if t == n - 1 else 0 for t in range(n)] for _ in range(n)])
+    assert run_ranks(n, _ragged, n, plans[str(n)], tables, 3) == [0] * n
+
+
+def _lists(rank: int, n: int, path: Path) -> int:
+    import forestcoll.torch as ft
+
+    table = ragged(n, 77)
+    given = [mark(rank, t, c).view(-1, 1) for t, c in enumerate(table[rank])]
+    output = [torch.full((line[rank],), -1) for line in table]
+    ft.all_to_all(output, given, path)
+    return sum(int((o != mark(s, rank, len(o))).sum()) for s, o in enumerate(output))
+
+
+def test_lists_of_tensors(plans: Plans) -> None:
+    assert run_ranks(8, _lists, 8, plans["8"]) == [0] * 8
+
+
+def _gradients(rank: int, n: int, path: Path) -> int:
+    """The sum of weight times output: the weights come back to where the elements came from."""
+    import forestcoll.torch as ft
+
+    table = ragged(n, 5)
+    send, get = table[rank], [line[rank] for line in table]
+    given = torch.ones(sum(send), 2, dtype=torch.float64, requires_grad=True)
+    output = ft.all_to_all_single_autograd(given, path, get, send)
+    weights = torch.cat([mark(rank, s, c * 2) for s, c in enumerate(get)]).view(-1, 2)
+    (output * weights).sum().backward()
+    wanted = torch.cat([mark(t, rank, c * 2) for t, c in enumerate(send)]).view(-1, 2)
+    wrong = int((given.grad != wanted).sum())
+    even = torch.arange(n * 3, dtype=torch.float64).requires_grad_()
+    (ft.all_to_all_single_autograd(even, path) * (rank + 1)).sum().backward()
+    return wrong + int((even.grad != torch.arange(1, n + 1).repeat_interleave(3)).sum())
+
+
+def test_gradients_flow_back(plans: Plans) -> None:
+    assert run_ranks(5, _gradients, 5, plans["5"]) == [0] * 5
+
+
+def _installed(rank: int, n: int, path: Path) -> tuple[int, dict[str, int], int]:
+    import torch.distributed as dist
+
+    import forestcoll.torch as ft
+
+    table = ragged(n, 9)
+    send, get = table[rank], [line[rank] for line in table]
+    with ft.install([path]) as installation:
+        output = torch.empty(sum(get), dtype=torch.int64)
+        given = torch.cat([mark(rank, t, c) for t, c in enumerate(send)])
+        dist.all_to_all_single(output, given, get, send)
+        wrong = int((output != torch.cat([mark(s, rank, c) for s, c in enumerate(get)])).sum())
+        even = torch.cat([mark(rank, t, 4) for t in range(n)])
+        found = torch.empty_like(even)
+        dist.all_to_all_single(found, even)
+        wrong += int((found != torch.cat([mark(s, rank, 4) for s in range(n)])).sum())
+        used = dict(installation.used)
+    with ft.install([ft.Rule(path, max_bytes=1 << 20)]) as installation:
+        dist.all_to_all_single(found, even)
+        small = sum(installation.used.values())
+        missed = installation._choose(
+            ft.load_plan(path).collective,
+            {"input": even, "output": found, "group": None, "output_split_sizes": [4] * n},
+        )
+        assert missed[0] is None
+        assert "splits, and the rule asks for sizes" in missed[1]
+    return wrong, used, small
+
+
+def test_installed_behind_torchs_own(plans: Plans) -> None:
+    for wrong, used, small in run_ranks(8, _installed, 8, plans["8"]):
+        assert wrong == 0
+        assert used == {"dgx1-v100-8": 2}
+        assert small == 1
+
+
+def _refusals(rank: int, n: int, path: Path) -> list[str]:
+    import forestcoll.torch as ft
+
+    said = []
+    four = torch.zeros(n * 2)
+
+    def attempt(kind: type[Exception], *arguments: Any, by: Any = ft.all_to_all_single) -> None:
+        try:
+            by(*arguments)
+        except kind as error:
+            said.append(str(error))
+
+    attempt(UnsupportedError, four, four, path, [1] * n, [2] * n)
+    attempt(UnsupportedError, four, four, path, [2] * (n - 1), [2] * n)
+    attempt(UnsupportedError, torch.zeros(n, 3), torch.zeros(n, 2), path, [1] * n, [1] * n)
+    attempt(UnsupportedError, torch.zeros(3), four, path)
+    attempt(UnsupportedError, [four], [four], path, by=ft.all_to_all)
+    # all know that two of them disagree, and nobody waits for the others
+    mine = [2] * n if rank else [3, 1, *[2] * (n - 2)]
+    attempt(UnsupportedError, four.clone(), four, path, [2] * n, mine)
+    attempt(PlanError, four, path, by=ft.all_reduce)
+    return said
+
+
+def test_what_is_refused(plans: Plans) -> None:
+    for said in run_ranks(5, _refusals, 5, plans["5"]):
+        assert len(said) == 7
+        assert "output_split_sizes: 5 sizes that add up to 5" in said[0]
+        assert "output_split_sizes: 4 sizes" in said[1]
+        assert "rows of the input are (2,), of the output (3,)" in said[2]
+        assert "the output needs 1 times the input" in said[3]
+        assert "1 output tensors; the plan has 5 ranks" in said[4]
+        assert "rank 0 sends rank 0 3 rows, which expects 2" in said[5]
+        assert "is a plan for alltoall, not for allreduce" in said[6]
+
+
+def _dies(rank: int, n: int, path: Path) -> str:
+    import forestcoll.torch as ft
+
+    plan = ft.load_plan(path)
+    table = ragged(n, 3)
+    send, get = table[rank], [line[rank] for line in table]
+    given, output = torch.zeros(sum(send)), torch.zeros(sum(get))
+    ft.all_to_all_single(output, given, plan, get, send)
+    if rank == 2:
+        os._exit(3)
+    try:
+        ft.all_to_all_single(output, given, plan, get, send)
+    except ExecutionError as error:
+        return str(error)
+    return ""
+
+
+def test_a_peer_that_dies(plans: Plans) -> None:
+    said = run_ranks(5, _dies, 5, plans["5"], answer_within=5.0, may_die=(2,))
+    assert any("failed" in text and "a peer died" in text for text in said if text)
+    assert all(text for r, text in enumerate(said) if r != 2)
