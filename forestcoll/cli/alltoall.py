@@ -19,9 +19,13 @@ if TYPE_CHECKING:
     from fractions import Fraction
 
     from forestcoll.alltoall.demand import Demand
+    from forestcoll.alltoall.usual import Usual
     from forestcoll.program import Protocol
     from forestcoll.targets import TargetName
     from forestcoll.topology import Topology
+
+COMPARED = 1024
+"""Ranks up to which the usual ways are counted beside the optimum."""
 
 
 def optimum(
@@ -34,7 +38,7 @@ def optimum(
     asked = demand_options(problem, matrix)
     topology = problem.load()
 
-    from forestcoll.alltoall import file, flows
+    from forestcoll.alltoall import file, flows, usual
     from forestcoll.report import alltoall as words
 
     path = None
@@ -45,16 +49,24 @@ def optimum(
     loaded = time.perf_counter()
     with show_progress("optimum"):
         best = flows.solve(demand)
-    timings = {"load": loaded - began, "solve": time.perf_counter() - loaded}
+        solved = time.perf_counter()
+        ways: dict[Usual, Fraction | None] = {}
+        if len(demand.graph.ranks) <= COMPARED:
+            ways = {way: usual.usual(demand, best.folding, way) for way in usual.WAYS}
+    timings = {
+        "load": loaded - began,
+        "solve": solved - loaded,
+        "compare": time.perf_counter() - solved,
+    }
     if output == "-":
         put(file.dumps(best, topology.name))
         return
     if path is not None:
         writing.write_all({path: file.dumps(best, topology.name)}, force)
     if as_json:
-        print_json(words.optimum_summary(best, topology.name, timings, path))
+        print_json(words.optimum_summary(best, topology.name, timings, path, ways))
     else:
-        draw(words.optimum_table(best, topology.name, timings, path))
+        draw(words.optimum_table(best, topology.name, timings, path, ways))
 
 
 TAKEN = frozenset(

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from forestcoll.alltoall.flows import Optimum
     from forestcoll.alltoall.plans import Plan
     from forestcoll.alltoall.routes import Routes
+    from forestcoll.alltoall.usual import Usual
 
 LINKS_NAMED = 3
 """Links of one kind that are named one by one."""
@@ -29,9 +30,13 @@ KINDS_SHOWN = 4
 
 
 def optimum_table(
-    best: Optimum, name: str, timings: Mapping[str, float], path: Path | None
+    best: Optimum,
+    name: str,
+    timings: Mapping[str, float],
+    path: Path | None,
+    others: Mapping[Usual, Fraction | None],
 ) -> RenderableType:
-    """The optimum, what limits it, and where the time went."""
+    """The optimum, what limits it, what usual ways reach, and where the time went."""
     demand = best.demand
     rows = [("optimum", f"{word(demand)} on {name}, {_who(best)}")]
     if demand.matrix is None:
@@ -45,6 +50,8 @@ def optimum_table(
         rows.append(("algbw", f"{words.exact(best.algbw)} GB/s of the largest send buffer"))
     rows += [("limits" if i == 0 else "", text) for i, text in enumerate(_limits(best))]
     rows.append(("proof", _proof(best)))
+    for way, algbw in others.items():
+        rows.append((way, _usual(way, algbw, best)))
     rows.append(("time", _times(timings)))
     if path is not None:
         rows.append(("written", f"{path} ({words.size(path.stat().st_size)})"))
@@ -52,7 +59,11 @@ def optimum_table(
 
 
 def optimum_summary(
-    best: Optimum, name: str, timings: Mapping[str, float], path: Path | None
+    best: Optimum,
+    name: str,
+    timings: Mapping[str, float],
+    path: Path | None,
+    others: Mapping[Usual, Fraction | None],
 ) -> dict[str, object]:
     """The same for machines: fractions as strings, seconds as numbers."""
     graph = best.demand.graph
@@ -69,6 +80,7 @@ def optimum_summary(
         "bound_method": "lengths",
         "limits": list(limiting(best)),
         "sources": len(best.folding.sources),
+        "usual": {way: None if algbw is None else str(algbw) for way, algbw in others.items()},
         "seconds": dict(timings),
         "file": None if path is None else str(path),
     }
@@ -215,6 +227,19 @@ def _pattern(names: list[str]) -> str:
     return "".join(
         column[0] if len(set(column)) == 1 else "*" for column in zip(*pieces, strict=True)
     )
+
+
+WORDS: dict[Usual, str] = {
+    "direct": "each block straight to its rank",
+    "shortest": "shortest ways, ranks passing on",
+}
+
+
+def _usual(way: Usual, algbw: Fraction | None, best: Optimum) -> str:
+    if algbw is None:
+        return f"impossible: {WORDS[way]}"
+    share = words.percent(algbw, best.algbw)
+    return f"{words.exact(algbw)} GB/s, {share} of it: {WORDS[way]} (ECMP)"
 
 
 def _who(best: Optimum) -> str:
