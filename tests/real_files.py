@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from forestcoll import readers
 
 FOLDER = Path(__file__).parents[2] / "shared" / "topologies-real"
 
@@ -15,3 +19,14 @@ def real(name: str) -> Path:
     if not path.exists():
         pytest.skip(f"{path} is not there")
     return path
+
+
+def read_as(
+    form: str,
+    text: str,
+    source: str,
+    settings: Mapping[str, str] | None = None,
+    machines: readers.Machines = readers.NO_MACHINES,
+) -> Any:
+    """What the reader of that format makes of a file: a Topology or a Fabric."""
+    return readers.read(text, source, settings or {}, machines, readers.find_format(form))

@@ -7,13 +7,12 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from real_files import real
+from real_files import read_as, real
 
 from forestcoll import assemble, catalog, compose
 from forestcoll.errors import TopologyError
 from forestcoll.graph import CapacityGraph
 from forestcoll.program import Collective
-from forestcoll.readers import ibnetdiscover
 from forestcoll.solver import optimum
 from forestcoll.topology import Adapter, Link, Node, Topology, check_connected, loads_topology
 
@@ -185,7 +184,7 @@ def join(of: Topology, *ports: str, text: str = FABRIC, use: str = "") -> Topolo
     from forestcoll.readers.settings import Values
 
     chosen = Values({"ports": use}, "f").patterns("ports") if use else None
-    fabric = ibnetdiscover.loads(text, "fabric.out")
+    fabric = read_as("ibnetdiscover", text, "fabric.out")
     return compose.join_fabric(of, fabric, compose.parse_ports(ports), chosen)
 
 

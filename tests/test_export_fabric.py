@@ -12,12 +12,12 @@ from pathlib import Path
 import networkx as nx
 import pytest
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as perfetto
+from real_files import read_as
 
 from forestcoll import catalog, cli, forest_file, plans
 from forestcoll.errors import UnsupportedError
 from forestcoll.export import FORMATS, export
 from forestcoll.export.settings import Settings
-from forestcoll.readers import infragraph
 from forestcoll.topology import Topology, loads_topology
 from forestcoll.view import Subject
 
@@ -59,7 +59,7 @@ def test_infragraph_is_read_back_as_the_same_fabric(name: str, settings: dict[st
     topology = catalog.load(name, settings)
     subject = Subject(topology.name, "topology", topology)
     (text,) = export(subject, "infragraph", Settings()).values()
-    back = infragraph.loads(text.decode(), "back.json")
+    back = read_as("infragraph", text.decode(), "back.json")
     assert len(back.gpus) == len(topology.gpus)
     assert nx.is_isomorphic(
         fabric(topology),

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from real_files import read_as
 
 from forestcoll import catalog, cli, input_limits
 from forestcoll.cli import guard
@@ -32,7 +33,6 @@ from forestcoll.errors import (
 from forestcoll.graph import CapacityGraph
 from forestcoll.input_limits import SECONDS, Limit
 from forestcoll.plans.lint import lint
-from forestcoll.readers import nccl_xml
 from forestcoll.topology import compact, loads_topology
 from forestcoll.topology.numbers import decimal
 
@@ -194,7 +194,8 @@ def test_a_dump_of_many_network_ports_is_read_soon() -> None:
         for i in range(4)
     )
     with ends_soon(5):
-        found = nccl_xml.loads(
+        found = read_as(
+            "nccl-xml",
             '<system version="1"><cpu numaid="0" affinity="ff" arch="x86_64" vendor="GenuineIntel" '
             f'familyid="6" modelid="85">{gpus}<nic>{ports}</nic></cpu></system>',
             "x",

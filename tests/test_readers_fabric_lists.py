@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from real_files import real
+from real_files import read_as, real
 
 from forestcoll import catalog, readers
 from forestcoll.errors import TopologyError
-from forestcoll.readers import links_csv, netq_json
 from forestcoll.readers.fabric import Fabric, Port
 from forestcoll.topology import Link, Topology, check_connected
 
@@ -22,7 +21,7 @@ NETQ = "fabric/netq-topologyGraph.json"
 
 
 def fabric(text: str, **settings: str) -> Fabric:
-    found = links_csv.loads(text, "links.csv", settings)
+    found = read_as("csv", text, "links.csv", settings)
     assert isinstance(found, Fabric)
     return found
 
@@ -98,7 +97,7 @@ def test_a_list_with_gpus_is_a_topology() -> None:
         "box0/gpu0,box0/nvswitch,450,1,0.35\nbox0/gpu1,box0/nvswitch,450,,\n"
         "box0/gpu0,box0/gpu1,20.6,4,\n"
     )
-    topology = links_csv.loads(text, "links.csv")
+    topology = read_as("csv", text, "links.csv")
     assert isinstance(topology, Topology)
     assert topology.gpus == ("box0/gpu0", "box0/gpu1")
     assert topology.links[0] == Link("box0/gpu0", "box0/nvswitch", Fraction(450), Fraction("0.35"))
@@ -146,7 +145,7 @@ def test_sonics_unit_and_its_list_of_devices(tmp_path: Path) -> None:
 )
 def test_bad_lists(text: str, message: str) -> None:
     with pytest.raises(TopologyError) as caught:
-        links_csv.loads(text, "links.csv", {"hosts": "a"})
+        read_as("csv", text, "links.csv", {"hosts": "a"})
     assert message in str(caught.value)
 
 
@@ -168,7 +167,7 @@ def graph() -> Any:
 
 
 def netq(value: Any) -> Fabric:
-    return netq_json.loads(json.dumps(value), "netq.json", {"rate": "50"})
+    return read_as("netq", json.dumps(value), "netq.json", {"rate": "50"})
 
 
 def test_a_small_graph() -> None:
@@ -207,4 +206,4 @@ def test_bad_graphs() -> None:
     bad(changed, "'links' is missing or no list")
     for text in ("[" * 100_000, "{", '[1e999, "compounded_'):
         with pytest.raises(TopologyError, match=r"netq\.json: "):
-            netq_json.loads(text, "netq.json", {"rate": "50"})
+            read_as("netq", text, "netq.json", {"rate": "50"})

@@ -5,11 +5,10 @@ from __future__ import annotations
 from fractions import Fraction
 
 import pytest
-from real_files import real
+from real_files import read_as, real
 
 from forestcoll import catalog, readers
 from forestcoll.errors import TopologyError
-from forestcoll.readers import hwloc_xml
 from forestcoll.topology import Topology, check_connected
 
 DGX2 = "hwloc/nvidiaDGX2.xml"
@@ -65,7 +64,7 @@ TWO_SOCKETS = machine(
 
 
 def load(text: str, **settings: str) -> Topology:
-    return hwloc_xml.loads(text, "machine.xml", settings, catalog.machine)
+    return read_as("hwloc-xml", text, "machine.xml", settings, catalog.machine)
 
 
 def test_the_dgx2() -> None:

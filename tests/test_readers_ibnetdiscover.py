@@ -7,11 +7,10 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from real_files import real
+from real_files import read_as, real
 
 from forestcoll import catalog, readers
 from forestcoll.errors import TopologyError
-from forestcoll.readers import ibnetdiscover
 from forestcoll.readers.fabric import Fabric, Port
 from forestcoll.topology import Link, Topology, check_connected
 
@@ -51,7 +50,7 @@ Ca\t1 "H-00c2"\t\t# "node1 mlx5_1"
 
 
 def read(text: str, **settings: str) -> Fabric:
-    return ibnetdiscover.loads(text, "fabric.out", settings)
+    return read_as("ibnetdiscover", text, "fabric.out", settings)
 
 
 def cables_between(topology: Topology, ones: set[str], twos: set[str]) -> Counter[tuple[str, str]]:

@@ -7,10 +7,10 @@ from fractions import Fraction
 
 import pytest
 import yaml
+from real_files import read_as
 
 from forestcoll import readers
 from forestcoll.errors import TopologyError
-from forestcoll.readers import infragraph
 from forestcoll.topology import Topology, check_connected
 
 TEXT = """\
@@ -67,7 +67,7 @@ RATES = "nvlink=450,serdes=none,ic=none"
 
 
 def load(text: str, rates: str = RATES) -> Topology:
-    return infragraph.loads(text, "infra.yaml", {"rates": rates} if rates else {})
+    return read_as("infragraph", text, "infra.yaml", {"rates": rates} if rates else {})
 
 
 def test_what_becomes_what() -> None:

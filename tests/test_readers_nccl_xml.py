@@ -10,11 +10,11 @@ import pytest
 import real_files
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from real_files import read_as
 
 from forestcoll import catalog
 from forestcoll.errors import ForestCollError, TopologyError
 from forestcoll.graph import CapacityGraph
-from forestcoll.readers import nccl_xml
 from forestcoll.topology import Topology, check_connected, dumps_topology, loads_topology
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -122,29 +122,29 @@ SUPPLEMENT = (
 
 def test_files_without_gpus_ask_for_the_machine() -> None:
     with pytest.raises(TopologyError) as caught:
-        nccl_xml.loads(SUPPLEMENT, "f")
+        read_as("nccl-xml", SUPPLEMENT, "f")
     message = str(caught.value)
     assert "no <gpu> in it. It has 24 PCI devices, of which 8 look like GPUs" in message
     assert "says nothing of NVLink" in message
     assert "none of Azure ND96 A100 v4, Azure ND96 H100 v5, AWS p5.48xlarge" in message
     assert "--machine dgx-h100" in message
     assert "NCCL_TOPO_DUMP_FILE" in message
-    topology = nccl_xml.loads(SUPPLEMENT, "f", {"machine": "dgx-h100"}, catalog.machine)
+    topology = read_as("nccl-xml", SUPPLEMENT, "f", {"machine": "dgx-h100"}, catalog.machine)
     assert topology.directed() == catalog.machine("dgx-h100").directed()
     # The rate of the ports is not in the file; the machine has eight too, of one rate.
     assert {adapter.bandwidth for adapter in topology.adapters} == {Fraction(50)}
     assert [adapter.near for adapter in topology.adapters] == [(f"gpu{i}",) for i in range(8)]
     with pytest.raises(TopologyError, match="8 GPUs, but machine 'mi250' has 16"):
-        nccl_xml.loads(SUPPLEMENT, "f", {"machine": "mi250"}, catalog.machine)
+        read_as("nccl-xml", SUPPLEMENT, "f", {"machine": "mi250"}, catalog.machine)
     with pytest.raises(TopologyError, match="called 'dgx-h10'; did you mean 'dgx-h100'"):
-        nccl_xml.loads(SUPPLEMENT, "f", {"machine": "dgx-h10"}, catalog.machine)
+        read_as("nccl-xml", SUPPLEMENT, "f", {"machine": "dgx-h10"}, catalog.machine)
     with pytest.raises(TopologyError, match="'rail' of the catalogue is a fabric, not a machine"):
-        nccl_xml.loads(SUPPLEMENT, "f", {"machine": "rail"}, catalog.machine)
+        read_as("nccl-xml", SUPPLEMENT, "f", {"machine": "rail"}, catalog.machine)
 
 
 def test_a_machine_stands_in_for_the_links_of_a_dump() -> None:
     text = system(*(gpu(i) for i in range(8)))
-    topology = nccl_xml.loads(text, "f", {"machine": "dgx-a100"}, catalog.machine)
+    topology = read_as("nccl-xml", text, "f", {"machine": "dgx-a100"}, catalog.machine)
     assert topology.directed() == catalog.machine("dgx-a100").directed()
 
 
@@ -159,10 +159,10 @@ def test_slips_in_settings_of_reader_and_network(tmp_path: Path) -> None:
 
 def test_every_switch_its_own() -> None:
     text = system(*(gpu(i, nvlink("0000:f0:00.0", 5), nvlink("0000:f1:00.0", 4)) for i in range(2)))
-    directed = nccl_xml.loads(text, "f", {"nvswitches": "each"}).directed()
+    directed = read_as("nccl-xml", text, "f", {"nvswitches": "each"}).directed()
     assert directed["gpu0", "nvswitch-0000-f0-00.0"] == 103
     assert directed["gpu0", "nvswitch-0000-f1-00.0"] == Fraction("82.4")
-    assert nccl_xml.loads(text, "f").directed()["gpu0", "nvswitch"] == Fraction("185.4")
+    assert read_as("nccl-xml", text, "f").directed()["gpu0", "nvswitch"] == Fraction("185.4")
 
 
 def test_the_oracle_machine_has_four_switches_with_18_links_a_gpu() -> None:
@@ -181,12 +181,12 @@ def test_bridges_of_one_bus_id_are_told_apart() -> None:
             for i in range(3)
         )
     )
-    nodes = nccl_xml.loads(text, "f").nodes
+    nodes = read_as("nccl-xml", text, "f").nodes
     assert list(nodes)[-3:] == ["pci-0:c5:0.0", "pci-0:c5:0.0#2", "pci-0:c5:0.0#3"]
 
 
 def test_pcie_is_taken_where_there_is_no_nvlink() -> None:
-    topology = nccl_xml.loads(PCIE_ONLY, "nccl-two-sockets.xml")
+    topology = read_as("nccl-xml", PCIE_ONLY, "nccl-two-sockets.xml")
     assert topology.name == "nccl-two-sockets"
     assert topology.gpus == ("gpu0", "gpu1", "gpu2")
     assert topology.directed() == both(
@@ -202,7 +202,7 @@ def test_pcie_is_taken_where_there_is_no_nvlink() -> None:
     check_connected(topology)
     assert topology.adapters[0].near == ("gpu2",)
     with pytest.raises(TopologyError, match="NVLink alone does not join all 3 GPUs"):
-        nccl_xml.loads(PCIE_ONLY, "f", {"pcie": "never"})
+        read_as("nccl-xml", PCIE_ONLY, "f", {"pcie": "never"})
 
 
 def both(links: dict[tuple[str, str], Fraction]) -> dict[tuple[str, str], Fraction]:
@@ -210,7 +210,7 @@ def both(links: dict[tuple[str, str], Fraction]) -> dict[tuple[str, str], Fracti
 
 
 def test_mesh_of_nvlinks() -> None:
-    topology = nccl_xml.loads(MESH, "dir/NCCL mesh.xml")
+    topology = read_as("nccl-xml", MESH, "dir/NCCL mesh.xml")
     assert topology.name == "nccl-mesh"
     # Rank order, not the order of the file; bus ids match whatever their padding and case.
     assert topology.gpus == ("gpu2", "gpu0", "gpu1")
@@ -232,13 +232,13 @@ def test_bandwidth_by_compute_capability() -> None:
         ("103", "40.1"),
     ):
         text = system(*(gpu(i, nvlink(count=2), sm=sm) for i in range(2)))
-        assert nccl_xml.loads(text, "f").directed()["gpu0", "nvswitch"] == 2 * Fraction(each)
+        assert read_as("nccl-xml", text, "f").directed()["gpu0", "nvswitch"] == 2 * Fraction(each)
 
 
 def test_switches_are_merged_and_strange_bus_ids_read() -> None:
     links = nvlink("0000:1c:00.0", 5) + nvlink("0000:1b:00.0", 4) + nvlink("fffffff:ff:ff.0", 9)
     text = system(gpu(0, links), gpu(1, links, bus="ffff:ff:01.0"))
-    topology = nccl_xml.loads(text, "vm.xml")
+    topology = read_as("nccl-xml", text, "vm.xml")
     assert list(topology.nodes) == ["gpu0", "gpu1", "nvswitch"]
     assert topology.directed()["gpu1", "nvswitch"] == Fraction("370.8")
 
@@ -250,12 +250,12 @@ def test_several_hosts_on_one_nvlink_domain() -> None:
         f'<cpu numaid="0" host_hash="0xa">{gpu(0, nvlink())}{gpu(1, nvlink())}</cpu>'
         f'<cpu numaid="0" host_hash="0xb">{other}</cpu></system>'
     )
-    topology = nccl_xml.loads(text, "f")
+    topology = read_as("nccl-xml", text, "f")
     assert topology.gpus == ("box0/gpu0", "box0/gpu1", "box1/gpu0")
     check_connected(topology)
     cut_off = text.replace(nvlink(), "")
     with pytest.raises(TopologyError, match="2 hosts in one dump, and NVLink does not join"):
-        nccl_xml.loads(cut_off, "f")
+        read_as("nccl-xml", cut_off, "f")
 
 
 def test_c2c_and_processors_with_nvlink() -> None:
@@ -263,7 +263,7 @@ def test_c2c_and_processors_with_nvlink() -> None:
         gpu(0, '<c2c bw="25000" count="14"/>'),
         gpu(1, nvlink(count=3, tclass="0x068001"), sm="70"),
     )
-    directed = nccl_xml.loads(text, "f").directed()
+    directed = read_as("nccl-xml", text, "f").directed()
     assert directed["gpu0", "cpu0"] == 48 + 350
     assert directed["gpu1", "cpu0"] == 48 + 60
 
@@ -283,7 +283,7 @@ def test_c2c_and_processors_with_nvlink() -> None:
 )
 def test_spellings_of_link_speed(speed: str, rate: Fraction) -> None:
     text = system(gpu(0), gpu(1)).replace("32.0 GT/s PCIe", speed)
-    assert nccl_xml.loads(text, "f").directed()["gpu0", "cpu0"] == rate
+    assert read_as("nccl-xml", text, "f").directed()["gpu0", "cpu0"] == rate
 
 
 BAD = [
@@ -328,7 +328,7 @@ BAD = [
 @pytest.mark.parametrize(("text", "message"), BAD, ids=range(len(BAD)))
 def test_bad_dumps_get_one_clear_message(text: str, message: str) -> None:
     with pytest.raises(TopologyError) as caught:
-        nccl_xml.loads(text, "f")
+        read_as("nccl-xml", text, "f")
     assert str(caught.value).startswith(message)
 
 
@@ -344,7 +344,7 @@ def test_bad_dumps_get_one_clear_message(text: str, message: str) -> None:
 )
 def test_wrong_settings(setting: dict[str, str], message: str) -> None:
     with pytest.raises(TopologyError, match=message):
-        nccl_xml.loads(MESH, "f", setting)
+        read_as("nccl-xml", MESH, "f", setting)
 
 
 def test_a_file_that_is_xml_is_read_as_a_dump(tmp_path: Path) -> None:
@@ -366,7 +366,7 @@ def test_mutated_dumps_never_crash(text: str, edits: list[tuple[int, int, str]],
     for at, length, new in edits:
         text = text[:at] + new + text[at + length :]
     try:
-        topology = nccl_xml.loads(text, "mutated", {"pcie": pcie})
+        topology = read_as("nccl-xml", text, "mutated", {"pcie": pcie})
     except ForestCollError as error:
         assert re.match("mutated", str(error))  # noqa: PT017, not raising is fine too
     else:

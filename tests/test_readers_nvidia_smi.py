@@ -6,11 +6,10 @@ from collections import Counter
 from fractions import Fraction
 
 import pytest
-from real_files import real
+from real_files import read_as, real
 
 from forestcoll import catalog, readers
 from forestcoll.errors import TopologyError
-from forestcoll.readers import nvidia_smi
 from forestcoll.topology import Topology, check_connected
 
 PAIRS = """\
@@ -33,7 +32,7 @@ NIC Legend:
 
 
 def load(text: str, **settings: str) -> Topology:
-    return nvidia_smi.loads(text, "topo.txt", settings, catalog.machine)
+    return read_as("nvidia-smi", text, "topo.txt", settings, catalog.machine)
 
 
 def matrix(*rows: str) -> str:

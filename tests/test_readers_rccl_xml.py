@@ -6,11 +6,10 @@ from collections import Counter
 from fractions import Fraction
 
 import pytest
-from real_files import real
+from real_files import read_as, real
 
 from forestcoll import catalog, readers
 from forestcoll.errors import TopologyError
-from forestcoll.readers import rccl_xml
 from forestcoll.topology import Topology, check_connected
 
 
@@ -96,13 +95,13 @@ def test_the_other_real_dumps(name: str, gpus: int, xgmi: int, rate: int, switch
 def test_bandwidth_by_architecture() -> None:
     for gcn, rate in (("gfx942", 48), ("gfx940", 48), ("910", 36), ("gfx90a:sramecc+", 36),
                       ("908", 24), ("906", 24)):  # fmt: skip
-        topology = rccl_xml.loads(system(gpu(0, 1, gcn=gcn), gpu(1, 0, gcn=gcn)), "f")
+        topology = read_as("rccl-xml", system(gpu(0, 1, gcn=gcn), gpu(1, 0, gcn=gcn)), "f")
         assert topology.directed() == {("gpu0", "gpu1"): rate, ("gpu1", "gpu0"): rate}
         assert f"xGMI counts {rate} GB/s a link" in topology.notes[0]
     unknown = system(gpu(0, 1, gcn="gfx999"), gpu(1, 0, gcn="gfx999"))
     with pytest.raises(TopologyError, match=r"gcn 'gfx999' has no xGMI that is known; give --set"):
-        rccl_xml.loads(unknown, "f")
-    assert rccl_xml.loads(unknown, "f", {"xgmi": "64"}).directed()["gpu0", "gpu1"] == 64
+        read_as("rccl-xml", unknown, "f")
+    assert read_as("rccl-xml", unknown, "f", {"xgmi": "64"}).directed()["gpu0", "gpu1"] == 64
 
 
 def test_recognised_by_content() -> None:
@@ -126,5 +125,5 @@ def test_recognised_by_content() -> None:
 )
 def test_bad_dumps(text: str, message: str) -> None:
     with pytest.raises(TopologyError) as caught:
-        rccl_xml.loads(text, "f")
+        read_as("rccl-xml", text, "f")
     assert str(caught.value).startswith(message)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from real_files import real
+from real_files import read_as, real
 
 from forestcoll import catalog
 from forestcoll.errors import TopologyError
-from forestcoll.readers import rocm_smi
 from forestcoll.topology import Topology, check_connected
 
 
@@ -41,7 +40,7 @@ TWO_PAIRS = tables([[0, 15, 72, 72], [15, 0, 72, 72], [72, 72, 0, 15], [72, 72, 
 
 
 def load(text: str, **settings: str) -> Topology:
-    return rocm_smi.loads(text, "topo.txt", settings, catalog.machine)
+    return read_as("rocm-smi", text, "topo.txt", settings, catalog.machine)
 
 
 def test_the_real_full_mesh() -> None:

@@ -11,17 +11,21 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
+from typing import Any
 
 from forestcoll.errors import TopologyError, did_you_mean
 from forestcoll.readers.fabric import Fabric
 from forestcoll.readers.inside import NO_MACHINES, Machines
+from forestcoll.readers.settings import check_settings
 from forestcoll.topology import Topology
 from forestcoll.topology.file import NO_SETTINGS
 
 __all__ = [
     "FORMATS",
+    "NO_MACHINES",
     "Fabric",
     "Format",
+    "Machines",
     "find_format",
     "format_of",
     "loads",
@@ -180,8 +184,12 @@ def find_format(name: str) -> Format:
 
 def settings_of(form: Format) -> tuple[str, ...]:
     """Names of the settings that the format's reader knows."""
-    module = import_module(f"forestcoll.readers.{form.module}")
-    return tuple(setting.name for setting in module.SETTINGS)
+    return tuple(setting.name for setting in _reader(form).SETTINGS)
+
+
+def _reader(form: Format) -> Any:
+    """The format's module: `loads(text, values[, machines])`, SETTINGS, and TITLE for errors."""
+    return import_module(f"forestcoll.readers.{form.module}")
 
 
 def read(
@@ -201,8 +209,9 @@ def read(
     if form is None:
         listed = ", ".join(f"{known.name} ({known.what})" for known in FORMATS if known.command)
         raise TopologyError(f"{source}: none of the formats that are read: {listed}")
-    reader = import_module(f"forestcoll.readers.{form.module}").loads
-    found = reader(text, source, settings, *([machines] if form.machine else []))
+    reader = _reader(form)
+    values = check_settings(settings, reader.SETTINGS, source, reader.TITLE)
+    found = reader.loads(text, values, *([machines] if form.machine else []))
     assert isinstance(found, Topology | Fabric)
     return found
 

@@ -9,20 +9,20 @@ is that of each device (`pci_link_speed`, GB/s). hwloc knows no rate of network 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import PurePath
 
 from forestcoll.errors import TopologyError
 from forestcoll.input_limits import MATRIX_OBJECTS
-from forestcoll.readers.inside import MACHINE, NO_MACHINES, Machines, put_inside
+from forestcoll.readers.inside import MACHINE, Machines, put_inside
 from forestcoll.readers.matrix import are_joined
 from forestcoll.readers.pcie import socket_rate
-from forestcoll.readers.settings import Setting, Values, check_settings
+from forestcoll.readers.settings import Setting, Values
 from forestcoll.readers.xml_tree import Element, parse
 from forestcoll.topology import Adapter, Link, Node, Topology, exact, slug
-from forestcoll.topology.file import NO_SETTINGS
 
+TITLE = "an hwloc file"
 SETTINGS = (
     Setting("pcie", "whether PCIe counts", ("auto", "always", "never")),
     Setting("nvswitches", "NVSwitches: one node, or each its own", ("merged", "each")),
@@ -37,14 +37,9 @@ _GPU_VENDORS = ("10de", "1002")
 _RDMA = re.compile(r"(mlx\d|bnxt_re|hfi1|irdma|efa|qedr)\S*")
 
 
-def loads(
-    text: str,
-    source: str,
-    settings: Mapping[str, str] = NO_SETTINGS,
-    machines: Machines = NO_MACHINES,
-) -> Topology:
+def loads(text: str, values: Values, machines: Machines) -> Topology:
     """The machine of the file. Raises `TopologyError` with line, reason and cure."""
-    values = check_settings(settings, SETTINGS, source, "an hwloc file")
+    source = values.source
     root = parse(text, source, doctype="topology")
     if root.tag != "topology":
         raise root.error(f"<{root.tag}> is not hwloc's XML; that starts with <topology>")

@@ -13,7 +13,7 @@ names it. Aggregation nodes are the switches' own engines and no hosts.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import PurePath
@@ -22,10 +22,10 @@ from forestcoll.errors import TopologyError
 from forestcoll.input_limits import DUMP_LINE
 from forestcoll.readers.fabric import HOSTS, Cable, Fabric, Port, list_some, make_ids
 from forestcoll.readers.rates import INFINIBAND_LANE
-from forestcoll.readers.settings import Setting, check_settings
+from forestcoll.readers.settings import Setting, Values
 from forestcoll.topology import read_text, slug
-from forestcoll.topology.file import NO_SETTINGS
 
+TITLE = "an ibnetdiscover dump"
 SETTINGS = (
     HOSTS,
     Setting("names", 'a node-name-map file: lines of 0xGUID "host adapter"'),
@@ -80,9 +80,9 @@ def recognise(text: str) -> bool:
     )
 
 
-def loads(text: str, source: str, settings: Mapping[str, str] = NO_SETTINGS) -> Fabric:
+def loads(text: str, values: Values) -> Fabric:
     """The fabric that `text` describes. Raises `TopologyError` with line, reason and cure."""
-    values = check_settings(settings, SETTINGS, source, "an ibnetdiscover dump")
+    source = values.source
     dump = _read(text, source)
     if values.given("names"):
         _rename(dump, values.text("names"))

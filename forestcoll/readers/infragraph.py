@@ -22,11 +22,11 @@ from forestcoll.errors import TopologyError, did_you_mean
 from forestcoll.input_limits import LINKS, NESTED_DEVICES, NODES
 from forestcoll.readers.fabric import list_some
 from forestcoll.readers.matrix import Groups
-from forestcoll.readers.settings import Setting, check_settings
+from forestcoll.readers.settings import Setting, Values
 from forestcoll.topology import Link, Node, Topology, exact, slug
-from forestcoll.topology.file import NO_SETTINGS
 from forestcoll.topology.source import Items, Source, Table, Value, parse
 
+TITLE = "an InfraGraph file"
 SETTINGS = (Setting("rates", "GB/s by link name: pcie=48,serdes=none"),)
 UNKNOWN = Fraction(-1)
 """Stands for a bandwidth that the file lacks, until an edge uses the link."""
@@ -50,9 +50,9 @@ class Device:
     size: int = 0  # components, those inside included, once known
 
 
-def loads(text: str, source: str, settings: Mapping[str, str] = NO_SETTINGS) -> Topology:
+def loads(text: str, values: Values) -> Topology:
     """The topology of the file. Raises `TopologyError` with line, reason and cure."""
-    values = check_settings(settings, SETTINGS, source, "an InfraGraph file")
+    source = values.source
     where = Source(source)
     table = parse(text, where)
     inner = table.items.get("infrastructure")

@@ -22,10 +22,10 @@ from pathlib import PurePath
 from forestcoll.errors import TopologyError
 from forestcoll.input_limits import DUMP_BYTES, LINKS, PARALLEL_LINKS
 from forestcoll.readers.fabric import HOSTS, Cable, Fabric, Port, list_some, make_ids
-from forestcoll.readers.settings import Setting, Values, check_settings
+from forestcoll.readers.settings import Setting, Values
 from forestcoll.topology import Link, Node, Topology, exact, read_text, slug
-from forestcoll.topology.file import NO_SETTINGS
 
+TITLE = "a CSV list of links"
 SETTINGS = (
     HOSTS,
     Setting("devices", "SONiC's list of devices: its servers are the hosts"),
@@ -65,9 +65,9 @@ class Row:
     latency: Fraction | None
 
 
-def loads(text: str, source: str, settings: Mapping[str, str] = NO_SETTINGS) -> Topology | Fabric:
+def loads(text: str, values: Values) -> Topology | Fabric:
     """What the list describes. Raises `TopologyError` with line, reason and cure."""
-    values = check_settings(settings, SETTINGS, source, "a CSV list of links")
+    source = values.source
     if len(text) > DUMP_BYTES:
         raise TopologyError(f"{source}: larger than {DUMP_BYTES // 2**20} MiB {DUMP_BYTES.note}")
     rows = list(_rows(text, source))

@@ -11,31 +11,19 @@ above an H100); "raised" takes the speed of the fastest device below, "stated" t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from fractions import Fraction
-from pathlib import Path
 
-from forestcoll.readers.inside import NO_MACHINES, Machines
+from forestcoll.readers.inside import Machines
 from forestcoll.readers.rates import NVLINK
+from forestcoll.readers.settings import Values
 from forestcoll.readers.system_xml import Dialect, load_system
 from forestcoll.readers.xml_tree import Element
-from forestcoll.topology import Topology, read_text
-from forestcoll.topology.file import NO_SETTINGS
+from forestcoll.topology import Topology
 
 
-def load(path: str | Path, settings: Mapping[str, str] = NO_SETTINGS) -> Topology:
-    """The machine of the dump at `path`. Raises as `loads`."""
-    return loads(read_text(path), str(path), settings)
-
-
-def loads(
-    text: str,
-    source: str,
-    settings: Mapping[str, str] = NO_SETTINGS,
-    machines: Machines = NO_MACHINES,
-) -> Topology:
+def loads(text: str, values: Values, machines: Machines) -> Topology:
     """The machine that the dump `text` describes. Raises as `system_xml.load_system`."""
-    return load_system(text, source, settings, NCCL, machines)
+    return load_system(text, values, NCCL, machines)
 
 
 def _rate(gpu: Element) -> tuple[Fraction, str]:
@@ -50,4 +38,5 @@ def _rate(gpu: Element) -> tuple[Fraction, str]:
 
 
 NCCL = Dialect("NCCL", "nvlink", "NVLink", _rate)
+TITLE = "an NCCL dump"
 SETTINGS = NCCL.settings

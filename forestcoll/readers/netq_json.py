@@ -7,7 +7,7 @@ no rates: `rate=GB/s` says what every cable carries.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import PurePath
 from typing import Any
@@ -15,16 +15,16 @@ from typing import Any
 from forestcoll.errors import TopologyError
 from forestcoll.input_limits import DUMP_BYTES
 from forestcoll.readers.fabric import HOSTS, Cable, Fabric, Port, make_ids
-from forestcoll.readers.settings import Setting, check_settings
+from forestcoll.readers.settings import Setting, Values
 from forestcoll.topology import slug
-from forestcoll.topology.file import NO_SETTINGS
 
+TITLE = "a NetQ graph"
 SETTINGS = (HOSTS, Setting("rate", "GB/s of every cable", rate=True))
 
 
-def loads(text: str, source: str, settings: Mapping[str, str] = NO_SETTINGS) -> Fabric:
+def loads(text: str, values: Values) -> Fabric:
     """The fabric of the graph. Raises `TopologyError` with reason and cure."""
-    values = check_settings(settings, SETTINGS, source, "a NetQ graph")
+    source = values.source
     if len(text) > DUMP_BYTES:
         raise TopologyError(f"{source}: larger than {DUMP_BYTES // 2**20} MiB {DUMP_BYTES.note}")
     try:

@@ -10,14 +10,14 @@ is `nvlink` GB/s else. `PIX` and `PXB` are PCIe switches, `PHB` and `NODE` a soc
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import PurePath
 
 from forestcoll.errors import TopologyError
 from forestcoll.input_limits import MATRIX_DEVICES
-from forestcoll.readers.inside import NO_MACHINES, Machines, put_inside
+from forestcoll.readers.inside import Machines, put_inside
 from forestcoll.readers.matrix import (
     PCIE_SETTINGS,
     Groups,
@@ -25,10 +25,10 @@ from forestcoll.readers.matrix import (
     strip_escapes,
 )
 from forestcoll.readers.rates import LINKS_OF, NVLINK, PCIE_OF
-from forestcoll.readers.settings import Setting, Values, check_settings
+from forestcoll.readers.settings import Setting, Values
 from forestcoll.topology import Adapter, Link, Node, Topology, slug
-from forestcoll.topology.file import NO_SETTINGS
 
+TITLE = "an nvidia-smi matrix"
 SETTINGS = (Setting("nvlink", "GB/s of one NVLink and direction", rate=True), *PCIE_SETTINGS)
 MOST_LINKS = 18
 """NVLinks that a GPU has at most (H100, B200)."""
@@ -67,14 +67,9 @@ class Matrix:
         return self.rows[two][self.place[one]]
 
 
-def loads(
-    text: str,
-    source: str,
-    settings: Mapping[str, str] = NO_SETTINGS,
-    machines: Machines = NO_MACHINES,
-) -> Topology:
+def loads(text: str, values: Values, machines: Machines) -> Topology:
     """The machine of the matrix. Raises `TopologyError` with reason and cure."""
-    values = check_settings(settings, SETTINGS, source, "an nvidia-smi matrix")
+    source = values.source
     matrix = _read(strip_escapes(text), source)
     nodes = {name.lower(): Node("gpu") for name in matrix.gpus}
     adapters = tuple(_adapters(matrix, values))

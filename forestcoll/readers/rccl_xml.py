@@ -7,25 +7,19 @@ MI200, 24 before. Peer copies may measure less, and data sheets state more: `--s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from fractions import Fraction
 
-from forestcoll.readers.inside import NO_MACHINES, Machines
+from forestcoll.readers.inside import Machines
 from forestcoll.readers.rates import XGMI
+from forestcoll.readers.settings import Values
 from forestcoll.readers.system_xml import Dialect, load_system
 from forestcoll.readers.xml_tree import Element
 from forestcoll.topology import Topology
-from forestcoll.topology.file import NO_SETTINGS
 
 
-def loads(
-    text: str,
-    source: str,
-    settings: Mapping[str, str] = NO_SETTINGS,
-    machines: Machines = NO_MACHINES,
-) -> Topology:
+def loads(text: str, values: Values, machines: Machines) -> Topology:
     """The machine that the dump `text` describes. Raises as `system_xml.load_system`."""
-    return load_system(text, source, settings, RCCL, machines)
+    return load_system(text, values, RCCL, machines)
 
 
 def _rate(gpu: Element) -> tuple[Fraction, str]:
@@ -39,4 +33,5 @@ def _rate(gpu: Element) -> tuple[Fraction, str]:
 
 
 RCCL = Dialect("RCCL", "xgmi", "xGMI", _rate)
+TITLE = "an RCCL dump"
 SETTINGS = RCCL.settings

@@ -8,19 +8,18 @@ links two GPUs share, and what one carries, is not in the file: one link a pair,
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from fractions import Fraction
 from pathlib import PurePath
 
 from forestcoll.errors import TopologyError
 from forestcoll.input_limits import MATRIX_DEVICES
-from forestcoll.readers.inside import NO_MACHINES, Machines, put_inside
+from forestcoll.readers.inside import Machines, put_inside
 from forestcoll.readers.matrix import PCIE_SETTINGS, add_pcie, strip_escapes
 from forestcoll.readers.rates import XGMI
-from forestcoll.readers.settings import Setting, Values, check_settings
+from forestcoll.readers.settings import Setting, Values
 from forestcoll.topology import Link, Node, Topology, slug
-from forestcoll.topology.file import NO_SETTINGS
 
+TITLE = "a rocm-smi table"
 SETTINGS = (
     Setting("xgmi", "GB/s of one xGMI link and direction", rate=True),
     *(setting for setting in PCIE_SETTINGS if setting.name != "port_rate"),
@@ -34,14 +33,9 @@ _NUMA = re.compile(r"GPU\[(\d{1,4})\]\s*:\s*\(Topology\) Numa Node:\s*(-?\d{1,4}
 Table = dict[tuple[str, str], str]
 
 
-def loads(
-    text: str,
-    source: str,
-    settings: Mapping[str, str] = NO_SETTINGS,
-    machines: Machines = NO_MACHINES,
-) -> Topology:
+def loads(text: str, values: Values, machines: Machines) -> Topology:
     """The machine of the tables. Raises `TopologyError` with reason and cure."""
-    values = check_settings(settings, SETTINGS, source, "a rocm-smi table")
+    source = values.source
     tables, gpus, numa = _read(strip_escapes(text), source)
     nodes = {name.lower(): Node("gpu") for name in gpus}
     name = slug(PurePath(source).stem)

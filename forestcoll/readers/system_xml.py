@@ -25,7 +25,7 @@ from pathlib import PurePath
 from forestcoll.errors import TopologyError
 from forestcoll.readers.inside import MACHINE, Machines, put_inside
 from forestcoll.readers.pcie import BRIDGE_TO_CPU, PcieTree
-from forestcoll.readers.settings import Setting, Values, check_settings
+from forestcoll.readers.settings import Setting, Values
 from forestcoll.readers.supplement import read_supplement
 from forestcoll.readers.xml_tree import Element, parse
 from forestcoll.topology import Adapter, Link, Node, Topology, find_cut, slug
@@ -73,21 +73,18 @@ class Gpu:
     id: str = ""
 
 
-def load_system(
-    text: str, source: str, settings: Mapping[str, str], dialect: Dialect, machines: Machines
-) -> Topology:
-    """The machine that the file `text` describes; `source` (a file name) names the topology.
+def load_system(text: str, values: Values, dialect: Dialect, machines: Machines) -> Topology:
+    """The machine that the file `text` describes; its name names the topology.
 
     Raises `TopologyError` where the file is malformed or lacks what a topology needs, with the line
     and what to do.
     """
-    values = check_settings(settings, dialect.settings, source, f"an {dialect.library} dump")
-    root = parse(text, source)
+    root = parse(text, values.source)
     if root.tag != "system":
         raise root.error(
             f"<{root.tag}> is not an {dialect.library} topology; that starts with <system>"
         )
-    return _Reader(root, source, values, dialect, machines).topology()
+    return _Reader(root, values.source, values, dialect, machines).topology()
 
 
 def bus_key(bus: str) -> int:
