@@ -26,7 +26,6 @@ from forestcoll.program import (
 )
 
 I, O, S = Buffer.INPUT, Buffer.OUTPUT, Buffer.SCRATCH  # noqa: E741
-SPLIT = (Collective.ALLGATHER, Collective.REDUCE_SCATTER)
 
 
 def ring_allgather(n: int = 3, **fields: Any) -> Program:
@@ -182,7 +181,6 @@ def headers(draw: st.DrawFn, n: int, style: str) -> tuple[dict[str, Any], int, i
     """(fields of a Program, input chunks, output chunks)."""
     collective = draw(st.sampled_from(list(BY_TREES)))
     base = draw(st.integers(1, 3))
-    share = {Collective.ALLGATHER: (base, n * base), Collective.REDUCE_SCATTER: (n * base, base)}
     places = draw(st.sampled_from([(True, True), (True, False), (False, True)]))
     names = st.text("ab&<\"'é>\t", max_size=6)
     low = draw(st.integers(0, 2**20))
@@ -201,7 +199,7 @@ def headers(draw: st.DrawFn, n: int, style: str) -> tuple[dict[str, Any], int, i
     }
     if style == "fifo":
         fields["protocol"] = draw(st.sampled_from(["Simple", "LL", "LL128"]))
-    return fields, *share.get(collective, (base, base))
+    return fields, base * collective.input_parts(n), base * collective.output_parts(n)
 
 
 def refs(sizes: dict[Buffer, int], count: int, rank: int | None = None) -> st.SearchStrategy[Ref]:

@@ -12,9 +12,10 @@ from forestcoll.cli import claims, files, plan_set
 from forestcoll.cli.completion import FileType, WordType
 from forestcoll.cli.guard import guarded, size_of
 from forestcoll.cli.hints import examples
-from forestcoll.cli.options import COLLECTIVES, HOLDS, json_option
+from forestcoll.cli.options import HOLDS, json_option
 from forestcoll.cli.talk import complain, print_json, quiet, say, show_progress
 from forestcoll.errors import ForestCollError
+from forestcoll.program import Collective
 
 if TYPE_CHECKING:
     from forestcoll.deploy.plans import Plan
@@ -41,7 +42,7 @@ LISTED_CLASHES = 20
 @click.option(
     "--collective",
     "-c",
-    type=WordType(COLLECTIVES),
+    type=WordType(tuple(Collective)),
     help="What a plan is meant to do, where it says otherwise or nothing known.",
 )
 @click.option(
@@ -85,7 +86,6 @@ def verify(
     from forestcoll.compile import verdict as verdicts
     from forestcoll.deploy.plans import offered
     from forestcoll.plans.lint import Told, lint
-    from forestcoll.program import Collective
 
     if links and not as_json:
         raise click.UsageError("--links is for --json")

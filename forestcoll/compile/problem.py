@@ -86,12 +86,15 @@ def parse_collective(name: Collective | str) -> Collective:
             "(docs/alltoall.md)"
         )
     try:
-        return Collective(name)
+        collective = Collective(name)
     except ValueError:
         raise UnsupportedError(
             f"unknown collective {str(name)!r}{did_you_mean(str(name), known)} "
             f"(known: {', '.join(known)})"
         ) from None
+    if not collective.phases:
+        raise UnsupportedError(f"{collective}: no trees carry it, so no forest is made for it")
+    return collective
 
 
 def parse_root(graph: CapacityGraph, collective: Collective, root: str | int | None) -> int | None:
