@@ -184,13 +184,16 @@ def test_a_fact_has_one_definition() -> None:
     """Collectives, operations, plan formats and targets: what the types list has its record."""
     from typing import get_args
 
+    from forestcoll.execute import _engine
     from forestcoll.plans import FORMATS
-    from forestcoll.program import OPERATIONS, Collective, Op
+    from forestcoll.program import OPERATIONS, REDUCTIONS, Collective, Op
     from forestcoll.program.collective import DEFINITIONS
     from forestcoll.targets import NARROWEST, TARGETS, PlanFormat, TargetName
 
     assert set(DEFINITIONS) == set(Collective)
     assert set(OPERATIONS) == set(Op)
+    assert {op.value for op in Op} == set(_engine.op_names()) - {"loop"}
+    assert tuple(_engine.reduction_names()) == REDUCTIONS
     assert set(get_args(PlanFormat)) == set(FORMATS) == set(NARROWEST)
     assert set(get_args(TargetName)) == {*TARGETS, "any"}
 

@@ -460,7 +460,7 @@ def test_what_cannot_be_done_is_said_before_anything_is_sent(plans: Plans) -> No
         "GPUs, or pass the group that it was made for",
         "PlanError: ring-4 is a plan for allgather, not for allreduce",
         "UnsupportedError: unknown operation 'sun'; did you mean 'sum'?",
-        "UnsupportedError: unknown operation 'band'; there are sum, avg, prod, min, max",
+        "UnsupportedError: unknown operation 'band'; there are sum, prod, min, max, avg",
         "UnsupportedError: torch.bool cannot be added up; view it as another type",
         "UnsupportedError: torch.float8_e4m3fn cannot be added up; view it as another type",
         "UnsupportedError: the tensor is on meta, and the group's backend moves only cpu and cuda",

@@ -118,3 +118,10 @@ def test_communicator(plan: Program) -> None:
         with pytest.raises(ForestCollError) as caught:
             ft.gpu.Communicator(*given)
         assert text in str(caught.value)
+
+
+def test_every_reduction_operator_has_a_row() -> None:
+    from forestcoll.program import REDUCTIONS
+    from forestcoll.torch.operators import OPERATORS
+
+    assert tuple(OPERATORS) == REDUCTIONS

@@ -24,7 +24,7 @@ from forestcoll.cli.guard import guarded, size_of
 from forestcoll.cli.numbers import PercentType
 from forestcoll.compile import formats
 from forestcoll.compile.budget import Budget
-from forestcoll.program import BY_TREES, Collective
+from forestcoll.program import BY_TREES, REDUCTIONS, Collective
 
 COLLECTIVES = tuple(c.value for c in BY_TREES)
 ROOTED = tuple(c.value for c in Collective if c.rooted)
@@ -40,7 +40,7 @@ HOLDS = {name: target.format for name, target in targets.TARGETS.items()}
 """The plan format that each target reads."""
 PROTOCOLS = ("Simple", "LL", "LL128")
 DTYPES = ("float16", "bfloat16", "float32", "float64", "int8", "uint8", "int32", "int64")
-OPS = ("sum", "prod", "min", "max", "avg")
+OPS = REDUCTIONS
 SIZE_LIMIT = 2**50
 MOST_INSTANCES = 1024
 

@@ -73,6 +73,11 @@ struct Lanes<BFloat16> {
   }
 };
 
+constexpr bool has_lanes(Reduction op) {
+  return op == Reduction::sum || op == Reduction::prod || op == Reduction::min ||
+         op == Reduction::max;
+}
+
 // In the order of operands that gives combine_elements' answer for NaNs and zeros.
 template <Reduction op>
 FC_AVX2 __m256 combine_lanes(__m256 x, __m256 y) {
@@ -86,7 +91,7 @@ struct Avx2 {
   template <Reduction op, class T>
   __attribute__((target("avx2,f16c"))) static void combine(byte* target, const byte* a,
                                                            const byte* b, std::int64_t bytes) {
-    if constexpr (std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>) {
+    if constexpr (has_lanes(op) && (std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>)) {
       constexpr std::int64_t step = 16;  // bytes of eight
       for (; bytes >= step; bytes -= step, target += step, a += step, b += step) {
         const __m256 x = Lanes<T>::load(reinterpret_cast<const T*>(a));
@@ -107,11 +112,11 @@ struct Avx2 {
 template <class Set, class T>
 Combine of_type(Reduction op) {
   switch (op) {
-    case Reduction::sum:
+#define FC_REDUCTION_CASE(name) \
+  case Reduction::name: return Set::template combine<Reduction::name, T>;
+    FC_REDUCTIONS(FC_REDUCTION_CASE)
+#undef FC_REDUCTION_CASE
     case Reduction::avg: return Set::template combine<Reduction::sum, T>;
-    case Reduction::prod: return Set::template combine<Reduction::prod, T>;
-    case Reduction::min: return Set::template combine<Reduction::min, T>;
-    case Reduction::max: return Set::template combine<Reduction::max, T>;
   }
   return nullptr;
 }

@@ -27,7 +27,12 @@ namespace forestcoll {
 
 // In the order of `type_names` in module.cpp.
 enum class Type : int { float32, float16, bfloat16, float64, int8, uint8, int32, int64 };
-enum class Reduction : int { sum, prod, min, max, avg };
+
+// The operations, but for `avg`: it is `sum` until the sums are complete.
+#define FC_REDUCTIONS(USE) USE(sum) USE(prod) USE(min) USE(max)
+#define FC_REDUCTION_MEMBER(name) name,
+enum class Reduction : int { FC_REDUCTIONS(FC_REDUCTION_MEMBER) avg };
+#undef FC_REDUCTION_MEMBER
 
 struct Half {
   std::uint16_t bits;

@@ -34,7 +34,9 @@ const std::vector<std::string> op_names = {
     "fabric_store", "fabric_reduce_store", "loop"};
 const std::vector<std::string> type_names = {"float32", "float16", "bfloat16", "float64",
                                              "int8",    "uint8",   "int32",    "int64"};
-const std::vector<std::string> reduction_names = {"sum", "prod", "min", "max", "avg"};
+#define FC_REDUCTION_NAME(name) #name,
+const std::vector<std::string> reduction_names = {FC_REDUCTIONS(FC_REDUCTION_NAME) "avg"};
+#undef FC_REDUCTION_NAME
 
 // Rows of integers become structures of the same integers.
 template <class Record, class Table>

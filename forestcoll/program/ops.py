@@ -14,6 +14,9 @@ from typing import Final, Literal
 MANY: Final = 2**30
 """As many operands as somebody likes; from the MANY-th on: none."""
 
+REDUCTIONS: Final = ("sum", "prod", "min", "max", "avg")
+"""What an operation that adds may do instead of adding."""
+
 Kind = Literal["memory", "port"]
 """Of channels."""
 

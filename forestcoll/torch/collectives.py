@@ -13,20 +13,14 @@ import torch.distributed as dist
 
 from forestcoll.errors import ExecutionError, PlanError, UnsupportedError, did_you_mean
 from forestcoll.program import Collective
-from forestcoll.torch.engine import ADDERS, Buffers, Run
+from forestcoll.torch.engine import Buffers, Run
+from forestcoll.torch.operators import OPERATORS
 from forestcoll.torch.plan import Plan, plan_of
 from forestcoll.torch.work import Work, submit
 
 AnyPlan = Plan | str | PathLike[str]
 
 _met: WeakSet[Any] = WeakSet()
-_TORCHS = {
-    "sum": dist.ReduceOp.SUM,
-    "avg": dist.ReduceOp.AVG,
-    "prod": dist.ReduceOp.PRODUCT,
-    "min": dist.ReduceOp.MIN,
-    "max": dist.ReduceOp.MAX,
-}
 
 
 def all_reduce(
@@ -140,9 +134,9 @@ def op_name(op: Any) -> str:
     if isinstance(op, str):
         name = op.lower()
     else:
-        name = next((n for n, torchs in _TORCHS.items() if op == torchs), _word(op))
-    if name not in ADDERS:
-        hint = did_you_mean(name, ADDERS) or f"; there are {', '.join(ADDERS)}"
+        name = next((n for n, known in OPERATORS.items() if op == known.torchs), _word(op))
+    if name not in OPERATORS:
+        hint = did_you_mean(name, OPERATORS) or f"; there are {', '.join(OPERATORS)}"
         raise UnsupportedError(f"unknown operation {name!r}{hint}")
     return name
 
@@ -170,7 +164,7 @@ def _adds(dtype: torch.dtype, op: str) -> bool:
     """Whether PyTorch has the operation for the type, tried where every build has its types."""
     one = torch.empty(1, dtype=dtype)
     try:
-        ADDERS[op](one, one, out=one)
+        OPERATORS[op].combine(one, one, out=one)
     except RuntimeError:  # NotImplementedError is one
         return False
     return True

@@ -7,7 +7,6 @@ from a rank to another, so that backends without tags match them right.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any, NamedTuple
@@ -17,20 +16,13 @@ import torch.distributed as dist
 
 from forestcoll.errors import ExecutionError
 from forestcoll.torch.cutting import Job, Message, Range, Step, Sum
+from forestcoll.torch.operators import OPERATORS
 from forestcoll.torch.plan import Plan
 
 BATCH = 256
 """Transfers in a batch: with more, backends have been seen to hang."""
 TAG = 0x46C011
 """Of our messages, where the backend has tags: other traffic of the group does not meet them."""
-
-ADDERS: dict[str, Callable[..., Any]] = {
-    "sum": torch.add,
-    "avg": torch.add,
-    "prod": torch.mul,
-    "min": torch.minimum,
-    "max": torch.maximum,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +82,7 @@ class Run:
         self.plan, self.job, self.op = plan, job, op
         self.group, self.rank = group, dist.get_rank(group)
         self.peers = [dist.get_global_rank(group, r) for r in range(plan.ranks)]
-        self.add = ADDERS[op]
+        self.add = OPERATORS[op].combine
         own = job.scratch + job.lead * job.packed
         self.own = _pool.take(max(own, 1), buffers.input)
         self.memories = (buffers.input, buffers.output, self.own)

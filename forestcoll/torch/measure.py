@@ -20,6 +20,7 @@ from forestcoll.execute.result import MODES, Mode, Row, RunResult
 from forestcoll.execute.sizes import layout
 from forestcoll.program import EVERYONE, Collective
 from forestcoll.torch import collectives
+from forestcoll.torch.operators import OPERATORS, plain_numbers
 from forestcoll.torch.plan import Plan
 
 SHOWN = 4
@@ -183,16 +184,9 @@ class _Case:
     def data(self, rank: int, first: int, count: int) -> torch.Tensor:
         """Elements first, first + 1, ... of a rank's input."""
         k = torch.arange(first, first + count, dtype=torch.int32, device=self.what.device)
-        match self.what.op if self.what.collective.reduces else "":
-            case "prod":
-                numbers = 1 + ((k + rank) % self.n == 0).to(torch.int32)
-            case "sum":
-                numbers = (k * 7 + rank * 2 + k // 5) % 3
-            case "avg":
-                most = 1 if self.n > 42 else 3  # so that a byte holds the sum
-                numbers = self.n * (1 + k // self.n % most) * ((k + rank) % self.n == 0)
-            case _:
-                numbers = (k * 7 + rank * 13 + k // 5) % 101
+        reduces = self.what.collective.reduces
+        make = OPERATORS[self.what.op].numbers if reduces else plain_numbers
+        numbers = make(k, rank, self.n)
         return numbers.to(self.input.dtype)
 
     def wanted(self, source: int, first: int, count: int) -> torch.Tensor:
@@ -202,15 +196,7 @@ class _Case:
         total = self.data(0, first, count)
         for rank in range(1, self.n):
             each = self.data(rank, first, count)
-            match self.what.op:
-                case "prod":
-                    total *= each
-                case "min":
-                    total = torch.minimum(total, each)
-                case "max":
-                    total = torch.maximum(total, each)
-                case _:
-                    total += each
+            OPERATORS[self.what.op].combine(total, each, out=total)
         return total // self.n if self.what.op == "avg" else total
 
     def compare(self) -> tuple[int, list[str]]:

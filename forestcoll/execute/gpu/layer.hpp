@@ -443,11 +443,11 @@ class Layer {
   template <class T, class Use>
   FC_DEVICE void dispatch_op(Use use) const {
     switch (static_cast<Reduction>(s_.op)) {
-      case Reduction::sum:
+#define FC_REDUCTION_CASE(name) \
+  case Reduction::name: return use(CombineVectors<Reduction::name, T>{});
+      FC_REDUCTIONS(FC_REDUCTION_CASE)
+#undef FC_REDUCTION_CASE
       case Reduction::avg: return use(CombineVectors<Reduction::sum, T>{});
-      case Reduction::prod: return use(CombineVectors<Reduction::prod, T>{});
-      case Reduction::min: return use(CombineVectors<Reduction::min, T>{});
-      case Reduction::max: return use(CombineVectors<Reduction::max, T>{});
     }
   }
 
