@@ -38,7 +38,7 @@ from forestcoll.program import Collective
 from forestcoll.solver.flows.dual import check_groups_bound
 from forestcoll.solver.flows.group import Group, GroupsBound, WeighedCut
 from forestcoll.solver.flows.group_forests import Together, check_together
-from forestcoll.solver.flows.views import view
+from forestcoll.solver.flows.views import view_groups
 from forestcoll.topology.numbers import common_denominator
 
 FORMAT = "forestcoll.groups/1"
@@ -214,7 +214,7 @@ def _together(model: GroupsModel, forests: Sequence[Forest]) -> Together:
     groups = [[node(name) for name in group.ranks] for group in model.groups]
     roots = [_root(model.collective, group, g) for g, group in enumerate(model.groups)]
     check_cost(machine, len(groups), 0, "groups")
-    views = view(machine, groups, roots, model.relays)
+    views = view_groups(machine, groups, roots, model.relays)
     _check_forests(model.collective, views, forests)
     cuts, potentials = model.bound.cuts, model.bound.potentials
     check_cost(machine, len(cuts), 2 * len(views) * len(model.bound.symmetries), "bound")

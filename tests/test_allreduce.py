@@ -29,8 +29,8 @@ from forestcoll.solver import allreduce, fixed_algbw, optimum, solve
 from forestcoll.solver.flows import exact_lp, joint
 from forestcoll.solver.flows.dual import check_dual
 from forestcoll.solver.flows.group import whole_group
-from forestcoll.solver.flows.group_orbits import Orbits, orbits
-from forestcoll.symmetry.automorphisms import symmetries
+from forestcoll.solver.flows.group_orbits import Orbits, find_orbits
+from forestcoll.symmetry.automorphisms import find_symmetries
 from forestcoll.symmetry.orbits import is_symmetry
 from forestcoll.targets import MSCCLPP, RCCL, Target
 from forestcoll.verify import link_loads, verify
@@ -43,7 +43,7 @@ CHECKER = Path(__file__).parents[2] / "shared" / "tools" / "check_forest.py"
 def _nothing_is_remembered() -> Iterator[None]:
     yield
     allreduce.plan.cache_clear()
-    allreduce.fixed.cache_clear()
+    allreduce.fix_joint.cache_clear()
 
 
 def star(*capacities: int) -> CapacityGraph:
@@ -265,7 +265,7 @@ def all_cuts(graph: CapacityGraph) -> Fraction:
 def orbits_of(graph: CapacityGraph, found: Sequence[Symmetry]) -> Orbits:
     """What the symmetries make alike of an allreduce over all ranks."""
     with_group = [replace(s, image=(*s.image, graph.n)) for s in found]
-    return orbits(graph, [whole_group(graph)], ALLREDUCE, with_group)
+    return find_orbits(graph, [whole_group(graph)], ALLREDUCE, with_group)
 
 
 @pytest.mark.parametrize(
@@ -280,21 +280,23 @@ def orbits_of(graph: CapacityGraph, found: Sequence[Symmetry]) -> Orbits:
     ids=["A100 boxes", "torus", "MI250 dies", "one-way ring", "uneven star"],
 )
 def test_symmetries_are_found(graph: CapacityGraph, ranks: int, links: int) -> None:
-    found = symmetries(graph)
+    found = find_symmetries(graph)
     alike = orbits_of(graph, found)
     assert len({alike.part[0][v] for v in graph.ranks}) == ranks
     assert len(set(alike.link)) == links
     assert all(is_symmetry(graph, symmetry) for symmetry in found)
-    assert symmetries(graph) == found
+    assert find_symmetries(graph) == found
 
 
 def test_one_slow_link_breaks_what_it_breaks() -> None:
     graph = dgx_a100(2)
     slow = replace(graph, capacity=(graph.capacity[0] - 1, *graph.capacity[1:]))
-    alike = orbits_of(slow, symmetries(slow))
+    alike = orbits_of(slow, find_symmetries(slow))
     assert len({alike.part[0][v] for v in slow.ranks}) == 3  # the GPU, its box mates, the other box
-    assert not any(symmetry.turned for symmetry in symmetries(slow))
-    assert not any(is_symmetry(slow, s) for s in symmetries(graph) if s.image[0] != 0 or s.turned)
+    assert not any(symmetry.turned for symmetry in find_symmetries(slow))
+    assert not any(
+        is_symmetry(slow, s) for s in find_symmetries(graph) if s.image[0] != 0 or s.turned
+    )
 
 
 def test_graphs_that_look_alike_only_to_refinement() -> None:
@@ -302,7 +304,7 @@ def test_graphs_that_look_alike_only_to_refinement() -> None:
     links = [(f"h{i}", f"h{(i + 1) % 6}", 1) for i in range(6)]
     links += [(f"{t}{i}", f"{t}{(i + 1) % 3}", 1) for t in "ab" for i in range(3)]
     graph = build(links)
-    alike = orbits_of(graph, symmetries(graph))
+    alike = orbits_of(graph, find_symmetries(graph))
     assert len({alike.part[0][v] for v in graph.ranks}) == 2
 
 
@@ -310,7 +312,7 @@ def test_symmetries_change_nothing_but_the_size(monkeypatch: pytest.MonkeyPatch)
     for graph in (mi250(1, dies=8), mi250(2, dies=8), star(8, 1, 1, 1), ring(5), dgx_a100(2)):
         short = joint.joint(graph)
         with monkeypatch.context() as patch:
-            patch.setattr(joint, "symmetries", lambda graph: ())
+            patch.setattr(joint, "find_symmetries", lambda graph: ())
             long = joint.joint(graph)
         assert short.algbw == long.algbw
         assert len(short.bound.parts) <= len(long.bound.parts)
@@ -528,7 +530,7 @@ def test_few_trees_are_never_worse_than_the_same_trees(kind: str) -> None:
         graph = random_graph(seed, kind)
         for k in (1, 2, 5):
             forest = solve(graph, ALLREDUCE, None, k)
-            same = allreduce.same_fixed(graph, k)
+            same = allreduce.fix_same(graph, k)
             assert fixed_algbw(graph, ALLREDUCE, None, k) >= same
             assert judge(forest) >= same
             assert forest.total == k * len(graph.ranks)

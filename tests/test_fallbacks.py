@@ -105,8 +105,8 @@ def no_memory() -> Iterator[None]:
     caches = (
         allreduce.plan,
         allreduce.fixed,
-        automorphisms.symmetries,
-        structures.structures,
+        automorphisms.find_symmetries,
+        structures.find_structures,
         task.analyse,
     )
     for cache in caches:
@@ -293,7 +293,7 @@ def test_no_symmetry_then_no_compact_forest_but_a_whole_one(
 ) -> None:
     graph = without(dgx_a100(4), 0)
     tried = Spy(monkeypatch, forests, "pack_compact")
-    assert structures.structures(graph) == ()
+    assert structures.find_structures(graph) == ()
     assert solver.solve_compact(graph, ALLGATHER) is None
     assert tried.calls == []
     assert optimal(graph).group is None
@@ -330,7 +330,7 @@ def test_parts_are_not_folded_then_every_rank_of_a_part_stands_for_itself(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """No trees of one representative fill the links evenly: all ranks of a part are taken."""
-    folded = Spy(monkeypatch, rotation, "chosen")
+    folded = Spy(monkeypatch, rotation, "choose_units")
     for name, settings in MACHINES:
         folded.forget()
         graph = topology_graph(name, **settings)
@@ -403,11 +403,11 @@ def rings(boxes: int) -> CapacityGraph:
 
 
 def test_parts_do_not_match_in_order_then_by_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    search = Spy(monkeypatch, components, "_matched_by_search")
+    search = Spy(monkeypatch, components, "_match_by_search")
     for seed in range(20):
         search.forget()
         graph = shuffled(rings(3), seed)
-        found = list(components.find_parts(graph))
+        found = list(components.find_components(graph))
         if search.given and found:
             assert len(found[0].members) == 3
             optimal(graph)
@@ -419,11 +419,11 @@ def test_the_search_for_matching_parts_ends_and_the_general_way_does(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(components, "ALIGNMENTS", 0)
-    search = Spy(monkeypatch, components, "_matched_by_search")
+    search = Spy(monkeypatch, components, "_match_by_search")
     for seed in range(20):
         search.forget()
         graph = shuffled(rings(3), seed)
-        if not list(components.find_parts(graph)):
+        if not list(components.find_components(graph)):
             assert search.refused
             optimal(graph)
             return
@@ -642,12 +642,14 @@ def test_orbits_of_the_joint_program_are_not_found_then_the_whole_one(
 ) -> None:
     monkeypatch.setattr(automorphisms, "WORK", 0)
     graph = mi250(2, dies=8)
-    assert [s for s in automorphisms.symmetries(graph) if not s.turned] == []
-    whole = joint.joint_model(graph, automorphisms.symmetries(graph), equal=False).size
+    assert [s for s in automorphisms.find_symmetries(graph) if not s.turned] == []
+    whole = joint.joint_model(graph, automorphisms.find_symmetries(graph), equal=False).size
     assert optimal(graph, ALLREDUCE).algbw == 128
     monkeypatch.undo()
-    automorphisms.symmetries.cache_clear()
-    assert whole > 2 * joint.joint_model(graph, automorphisms.symmetries(graph), equal=False).size
+    automorphisms.find_symmetries.cache_clear()
+    assert (
+        whole > 2 * joint.joint_model(graph, automorphisms.find_symmetries(graph), equal=False).size
+    )
 
 
 def test_the_joint_program_is_too_large_then_the_same_trees(
@@ -702,7 +704,7 @@ def test_many_joint_trees_then_fewer_that_do(monkeypatch: pytest.MonkeyPatch) ->
 def test_few_joint_trees_are_not_whole_at_first_then_another_vertex_or_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    whole = Spy(monkeypatch, joint_trees, "_whole")
+    whole = Spy(monkeypatch, joint_trees, "_solve_whole")
     for seed in range(300):
         graph = random_graph(seed)
         plan = allreduce.plan(graph)
@@ -746,7 +748,7 @@ def test_a_large_fabric_that_is_not_regular_takes_the_general_way(
 def test_trimming_fails_at_the_least_time_then_a_little_more_does(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    trimmed = Spy(monkeypatch, fixed_trees, "_trimmed")
+    trimmed = Spy(monkeypatch, fixed_trees, "_trim")
     for seed in range(600):
         graph = random_graph(seed, "asymmetric")
         for trees in (1, 2):
@@ -872,7 +874,7 @@ def test_groups_are_too_large_then_links_in_equal_parts(
 ) -> None:
     exact = halves()
     monkeypatch.setattr(groups, limit, 1)
-    equal = Spy(monkeypatch, groups, "equal_parts")
+    equal = Spy(monkeypatch, groups, "split_equally")
     coarse = halves()
     assert equal.given == 1
     assert coarse.algbw <= exact.algbw == exact.bound.algbw

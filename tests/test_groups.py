@@ -20,9 +20,9 @@ from forestcoll.program import BY_TREES, Collective
 from forestcoll.solver.flows import groups as shared
 from forestcoll.solver.flows.dual import check_groups_bound
 from forestcoll.solver.flows.group import GroupsBound
-from forestcoll.solver.flows.group_forests import Together, fits, together
+from forestcoll.solver.flows.group_forests import Together, fits, solve_together
 from forestcoll.solver.flows.groups import split
-from forestcoll.solver.flows.views import view
+from forestcoll.solver.flows.views import view_groups
 
 ALL = tuple(BY_TREES)
 Groups = list[list[int]]
@@ -63,7 +63,7 @@ def oracle(
     inf = lp.infinity()
     rate = lp.NumVar(0, inf, "rate")
     taken: dict[tuple[int, int], list[Any]] = {}
-    for group in view(machine, groups, [0] * len(groups), relays):  # type: ignore[arg-type]
+    for group in view_groups(machine, groups, [0] * len(groups), relays):  # type: ignore[arg-type]
         ranks = group.graph.ranks
         start = {v: lp.NumVar(0, inf, "") for v in ranks}
         lp.Add(sum(start.values()) == rate)
@@ -122,7 +122,7 @@ def test_random_graphs_agree_with_flows_written_out(block: int) -> None:
         groups, collective = cut_up(machine, rng), ALL[seed % 5]
         relays = rng.choice(("all", "idle", "all", "none"))
         try:
-            done = together(machine, groups, collective, relays=relays)  # type: ignore[arg-type]
+            done = solve_together(machine, groups, collective, relays=relays)  # type: ignore[arg-type]
         except InfeasibleError:
             assert relays != "all"
             continue
@@ -137,7 +137,7 @@ def test_random_graphs_agree_with_flows_written_out(block: int) -> None:
 @pytest.mark.parametrize("collective", ALL)
 def test_one_group_of_all_is_the_optimum(collective: Collective) -> None:
     for machine in (dgx_a100(2), mi250(1), ring(5, both=False)):
-        done = together(machine, [list(machine.ranks)], collective)
+        done = solve_together(machine, [list(machine.ranks)], collective)
         prove(done)
         root = 0 if collective.rooted else None
         assert done.algbw == solver.optimum(machine, collective, root).algbw
@@ -146,7 +146,7 @@ def test_one_group_of_all_is_the_optimum(collective: Collective) -> None:
 @pytest.mark.parametrize("collective", ALL)
 def test_boxes_do_not_hinder_each_other(collective: Collective) -> None:
     """The fabric helps: each GPU sends 300 over NVLink and 25 over the network at once."""
-    done = together(dgx_a100(2), boxes(dgx_a100(2)), collective)
+    done = solve_together(dgx_a100(2), boxes(dgx_a100(2)), collective)
     prove(done)
     alone = build(
         [(f"gpu{i}", "nvswitch", 300) for i in range(8)]
@@ -161,7 +161,9 @@ def test_groups_across_share_the_network() -> None:
     machine = dgx_a100(2)
     three = [f"box{b}/gpu{i}" for b in (0, 1) for i in range(3)]
     five = [f"box{b}/gpu{i}" for b in (0, 1) for i in range(3, 8)]
-    done = together(machine, [nodes(machine, *three), nodes(machine, *five)], Collective.ALLGATHER)
+    done = solve_together(
+        machine, [nodes(machine, *three), nodes(machine, *five)], Collective.ALLGATHER
+    )
     prove(done)
     assert done.algbw == 150  # half of the data of six GPUs enters a box through three adapters
 
@@ -170,8 +172,8 @@ def test_relays_all_use_the_others_links() -> None:
     machine = mi250(1)
     halves = [list(range(0, 16, 2)), list(range(1, 16, 2))]
     with pytest.raises(InfeasibleError, match="group 0"):
-        together(machine, halves, Collective.ALLGATHER)
-    done = together(machine, halves, Collective.ALLGATHER, relays="all")
+        solve_together(machine, halves, Collective.ALLGATHER)
+    done = solve_together(machine, halves, Collective.ALLGATHER, relays="all")
     prove(done)
     assert done.algbw == Fraction(1200, 7)
 
@@ -179,37 +181,37 @@ def test_relays_all_use_the_others_links() -> None:
 def test_idle_gpus_relay_and_busy_ones_do_not() -> None:
     machine = build([("a", "x", 4), ("x", "b", 4), ("b", "y", 4), ("y", "a", 4), ("c", "d", 1)])
     pairs = [nodes(machine, "a", "b"), nodes(machine, "c", "d")]
-    done = together(machine, pairs, Collective.BROADCAST, relays="idle")
+    done = solve_together(machine, pairs, Collective.BROADCAST, relays="idle")
     prove(done)
     assert done.algbw == 1
     used = set(done.forests[0].graph.names)
     assert {"a", "b"} < used <= {"a", "b", "x", "y"}
     busy = [*pairs, nodes(machine, "x", "y")]
     with pytest.raises(InfeasibleError, match="group 0"):
-        together(machine, busy, Collective.BROADCAST, relays="idle")
+        solve_together(machine, busy, Collective.BROADCAST, relays="idle")
 
 
 def test_roots_of_the_groups() -> None:
     machine = build([("a", "b", 9), ("d", "e", 5)])
     groups = [nodes(machine, "a", "b"), nodes(machine, "d", "e")]
-    done = together(machine, groups, Collective.BROADCAST, roots=[1, 0])
+    done = solve_together(machine, groups, Collective.BROADCAST, roots=[1, 0])
     assert [f.graph.names[f.trees[0].root] for f in done.forests] == ["b", "d"]
     assert done.algbw == 5
 
 
 def test_a_number_of_trees() -> None:
     machine = dgx_a100(2)
-    done = together(machine, boxes(machine), Collective.ALLGATHER, trees=1)
+    done = solve_together(machine, boxes(machine), Collective.ALLGATHER, trees=1)
     assert [forest.trees_per_root for forest in done.forests] == [1, 1]
     fits(done.machine, done.forests, done.algbw)
-    best = together(machine, boxes(machine), Collective.ALLGATHER)
+    best = solve_together(machine, boxes(machine), Collective.ALLGATHER)
     assert done.algbw <= best.algbw == done.bound.algbw
 
 
 def test_names_and_ranks_of_the_forests() -> None:
     machine = dgx_a100(1)
     groups = [nodes(machine, "box0/gpu3", "box0/gpu1"), nodes(machine, "box0/gpu0", "box0/gpu7")]
-    done = together(machine, groups, Collective.ALLREDUCE, name="dgx")
+    done = solve_together(machine, groups, Collective.ALLREDUCE, name="dgx")
     prove(done)
     assert [forest.name for forest in done.forests] == ["dgx-group0", "dgx-group1"]
     first = done.forests[0].graph
@@ -222,7 +224,7 @@ def test_names_and_ranks_of_the_forests() -> None:
 )
 def test_groups_that_are_refused(groups: Groups, message: str) -> None:
     with pytest.raises(UnsupportedError, match=message):
-        together(ring(4), groups, Collective.ALLGATHER)
+        solve_together(ring(4), groups, Collective.ALLGATHER)
 
 
 @pytest.mark.parametrize("collective", ALL)
@@ -231,14 +233,14 @@ def test_many_gpus_share_equally(collective: Collective, monkeypatch: pytest.Mon
     monkeypatch.setattr(shared, "LINKS", 15)
     machine = dgx_a100(2)
     rails = [nodes(machine, f"box0/gpu{i}", f"box1/gpu{i}") for i in range(8)]
-    done = together(machine, rails, collective)
+    done = solve_together(machine, rails, collective)
     prove(done, exact=False)
     # nothing is shared: the equal parts are whole links
     monkeypatch.setattr(shared, "LINKS", 40_000)
-    assert done.algbw == together(machine, rails, collective).algbw
+    assert done.algbw == solve_together(machine, rails, collective).algbw
     halves = [list(range(0, 16, 2)), list(range(1, 16, 2))]
     monkeypatch.setattr(shared, "LINKS", 15)
-    less = together(mi250(1), halves, collective, relays="all")
+    less = solve_together(mi250(1), halves, collective, relays="all")
     prove(less, exact=False)
     assert less.algbw == less.bound.algbw or "links in all, the limit is 15" in less.note
 
@@ -246,7 +248,7 @@ def test_many_gpus_share_equally(collective: Collective, monkeypatch: pytest.Mon
 def test_too_many_links_share_equally(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared, "VARIABLES", 10)
     halves = [list(range(0, 16, 2)), list(range(1, 16, 2))]
-    done = together(mi250(1), halves, Collective.ALLREDUCE, relays="all")
+    done = solve_together(mi250(1), halves, Collective.ALLREDUCE, relays="all")
     prove(done, exact=False)
     assert done.algbw < done.bound.algbw
     assert "the limit is 10" in done.note
@@ -255,7 +257,7 @@ def test_too_many_links_share_equally(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_machine_of_64_gpus() -> None:
     machine = dgx_a100(8)
     rails = [nodes(machine, *(f"box{b}/gpu{i}" for b in range(8))) for i in range(8)]
-    done = together(machine, rails, Collective.ALLGATHER)
+    done = solve_together(machine, rails, Collective.ALLGATHER)
     prove(done)
     assert done.algbw == Fraction(8 * 25, 7)
 
@@ -267,7 +269,7 @@ def test_switches_that_copy_keep_the_bound_honest() -> None:
     copying = replace(machine, multicast=tuple(name == "w" for name in machine.names))
     groups = [nodes(machine, "a", "b", "c")]
     for graph in (machine, copying):
-        done = together(graph, groups, Collective.BROADCAST)
+        done = solve_together(graph, groups, Collective.BROADCAST)
         prove(done, exact=False)
 
 
@@ -276,7 +278,7 @@ def test_switches_that_copy_keep_the_bound_honest() -> None:
 
 def solved() -> Together:
     machine = dgx_a100(2)
-    return together(machine, boxes(machine), Collective.ALLGATHER)
+    return solve_together(machine, boxes(machine), Collective.ALLGATHER)
 
 
 def judged(done: Together, bound: GroupsBound) -> Fraction:
@@ -355,7 +357,7 @@ def test_fits_notices_too_much() -> None:
 def test_splits_leave_nothing_out() -> None:
     machine = mi250(1)
     halves = [list(range(8)), list(range(8, 16))]
-    found = split(machine, view(machine, halves, [0, 0], "all"), Collective.ALLREDUCE)
+    found = split(machine, view_groups(machine, halves, [0, 0], "all"), Collective.ALLREDUCE)
     assert {(flow.group, flow.phase) for flow in found.flows} == {
         (g, phase) for g in (0, 1) for phase in ("broadcast", "reduce")
     }
@@ -376,7 +378,7 @@ def test_symmetries_make_large_problems_small() -> None:
     """64 GPUs with all links for every group; some 1,900 links are a few that differ."""
     machine = torus(4, 4, 4)
     planes = [[v for v in machine.ranks if machine.names[v].startswith(f"{i}.")] for i in range(4)]
-    done = together(machine, planes, Collective.ALLREDUCE, relays="all")
+    done = solve_together(machine, planes, Collective.ALLREDUCE, relays="all")
     prove(done)
     assert done.algbw == Fraction(320, 3)
     assert done.bound.symmetries
@@ -386,7 +388,7 @@ def test_symmetries_make_large_problems_small() -> None:
 def test_beyond_64_gpus() -> None:
     machine = dgx_a100(16)
     rails = [nodes(machine, *(f"box{b}/gpu{i}" for b in range(16))) for i in range(8)]
-    done = together(machine, rails, Collective.ALLREDUCE)
+    done = solve_together(machine, rails, Collective.ALLREDUCE)
     prove(done)
     assert done.algbw == Fraction(40, 3)
 
@@ -421,7 +423,7 @@ def test_symmetries_that_are_none() -> None:
 
 def test_rooted_groups_map_root_to_root() -> None:
     machine = dgx_a100(2)
-    done = together(machine, boxes(machine), Collective.BROADCAST)
+    done = solve_together(machine, boxes(machine), Collective.BROADCAST)
     n = machine.n + len(done.groups)
     moved = (1, 0, *range(2, n))  # gpu0 is the root, gpu1 is not
     with pytest.raises(ForestError, match="bound: symmetry 0 "):

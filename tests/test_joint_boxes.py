@@ -18,7 +18,7 @@ from forestcoll.forest import Tree
 from forestcoll.graph import CapacityGraph
 from forestcoll.kernel import _kernel
 from forestcoll.program import Collective
-from forestcoll.solver.allreduce import fixed, plan
+from forestcoll.solver.allreduce import fix_joint, plan
 from forestcoll.solver.flows.joint import joint
 from forestcoll.solver.joint_boxes import _Machine, _round_parts, joint_of_boxes
 from forestcoll.solver.partitions import allreduce_bound
@@ -69,8 +69,8 @@ def test_the_forest_has_the_same_trees_in_both_phases(seed: int) -> None:
     up = {tree.turned() for tree in forest.trees if tree.phase == "reduce"}
     assert up == down
     few = sum(chosen.joint.supply) // len(graph.ranks)
-    assert fixed(graph, few + 1) == chosen.joint
-    assert fixed(graph, few) in (None, chosen.joint)
+    assert fix_joint(graph, few + 1) == chosen.joint
+    assert fix_joint(graph, few) in (None, chosen.joint)
 
 
 def test_what_boxes_reach_is_the_joint_optimum() -> None:

@@ -18,7 +18,7 @@ from random_graphs import random_graph
 from forestcoll.graph import CapacityGraph, is_balanced
 from forestcoll.kernel import _kernel
 from forestcoll.solver.task import Task, analyse
-from forestcoll.symmetry.automorphisms import free_group
+from forestcoll.symmetry.automorphisms import find_free_group
 
 Packed = tuple[int, list[tuple[int, int, list[int]]]]
 Flat = tuple[int, tuple[int, ...], tuple[int, ...], list[int]]
@@ -193,7 +193,7 @@ def test_trees_of_an_mi250_box_are_as_low_as_can_be() -> None:
     graph = mi250(1)
     links, supply, _ = scaled(graph)
     logical = _kernel.remove_relays(*links, supply, graph.ranks, [-1] * graph.n, True)
-    group = free_group(graph)
+    group = find_free_group(graph)
     assert group is not None
     assert group.size == 4
     elements = list(group.elements())
@@ -226,7 +226,7 @@ def test_maps_that_do_not_keep_the_graph_count_for_nothing() -> None:
     lopsided = [3, 2, 1, 0, *range(4, 16)]  # most dies stay where they are
     for other in (turned, lopsided):
         assert wanted == _kernel.pack_lowest(logical, supply, graph.ranks, [alone, other], 8)
-    group = free_group(graph)
+    group = find_free_group(graph)
     assert group is not None
     uneven = [units + (v == 0) for v, units in enumerate(supply)]  # one tree more of die 0
     found = _kernel.pack_lowest(logical, uneven, graph.ranks, list(group.elements()), 8)

@@ -176,7 +176,7 @@ def test_contraction_joins_paths_and_drops_what_is_not_used() -> None:
     graph = build([(v, "w", 1) for v in "abc"] + [("c", "x", 1)], switches="wx")
     a, w, b, c, x = (graph.names.index(name) for name in "awbcx")
     tree = Tree(a, "broadcast", 2, ((a, w), (w, b), (w, c), (c, x)))
-    assert multicast.contracted([tree, tree], graph) == [
+    assert multicast.contract([tree, tree], graph) == [
         Tree(a, "broadcast", 4, ((a, w, b), (a, w, c)))
     ]
 

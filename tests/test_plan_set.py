@@ -26,7 +26,7 @@ from forestcoll.forest import check as check_forest
 from forestcoll.graph import CapacityGraph
 from forestcoll.program import BY_TREES, Collective
 from forestcoll.solver import optimum, solve
-from forestcoll.solver.shallow.lowest import lowest
+from forestcoll.solver.shallow.lowest import pack_lowest
 
 K, G = 1 << 10, 1 << 30
 
@@ -97,7 +97,7 @@ def test_the_latency_is_that_of_the_longest_way() -> None:
     topology = catalog.load("dgx-a100", {"boxes": "2"})
     graph = CapacityGraph.from_topology(topology)
     best = optimum(graph, Collective.ALLREDUCE, None)
-    star = lowest(graph, Collective.ALLREDUCE, None, best, "star")
+    star = pack_lowest(graph, Collective.ALLREDUCE, None, best, "star")
     assert star is not None
     line = line_of(star, "LL", topology.latencies())
     # both ways over the network: 2 x (0.85 + 0.85 of the links + 0.6 of the runtime)
@@ -112,7 +112,7 @@ def test_the_lowest_trees_are_the_lowest(name: str, height: int, collective: Col
     graph = CapacityGraph.from_topology(catalog.load(name, {}))
     root = 0 if collective.rooted else None
     best = optimum(graph, collective, root)
-    found = lowest(graph, collective, root, best, name)
+    found = pack_lowest(graph, collective, root, best, name)
     assert found is not None
     check_forest(found)
     assert found.height <= height + (0 if collective.rooted else 1)
@@ -125,7 +125,7 @@ def test_no_lowest_trees_where_only_strangers_lead_on() -> None:
     ranks = [topology.gpus[0], topology.gpus[2]]
     graph = CapacityGraph.from_topology(topology, ranks=ranks, relays="all")
     best = optimum(graph, Collective.ALLGATHER, None)
-    assert lowest(graph, Collective.ALLGATHER, None, best, "ring") is None
+    assert pack_lowest(graph, Collective.ALLGATHER, None, best, "ring") is None
 
 
 # --------------------------------------------------------------------------------------- sets

@@ -15,7 +15,7 @@ from forestcoll import catalog, solver
 from forestcoll.forest import Tree
 from forestcoll.graph import CapacityGraph
 from forestcoll.program import Collective
-from forestcoll.solver.preference import fan_out, preferred
+from forestcoll.solver.preference import fan_out, prefer
 
 
 def tree(*edges: tuple[int, ...], root: int = 0, weight: int = 1) -> Tree:
@@ -56,15 +56,15 @@ def test_a_path_is_as_fast_as_its_slowest_link() -> None:
 def test_height_goes_before_trees_before_copies() -> None:
     graph = pairs()
     low, few = [FLAT], [CHAIN]
-    assert preferred(graph, [few, low]) is low
+    assert prefer(graph, [few, low]) is low
     split = [VIA, SPREAD]
-    assert preferred(graph, [split, [VIA]]) == [VIA]
-    assert preferred(graph, [[VIA, SPREAD], [CHAIN]]) == split
+    assert prefer(graph, [split, [VIA]]) == [VIA]
+    assert prefer(graph, [[VIA, SPREAD], [CHAIN]]) == split
     deep = [tree((0, 2), (2, 3), (0, 1))]
     wide = [tree((0, 2), (0, 3), (2, 1))]
-    assert preferred(graph, [wide, deep]) is deep
+    assert prefer(graph, [wide, deep]) is deep
     first, second = [VIA], [SPREAD]
-    assert preferred(graph, [first, second]) is first
+    assert prefer(graph, [first, second]) is first
 
 
 def test_random_trees_agree_with_networkx() -> None:

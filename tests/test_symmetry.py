@@ -31,17 +31,17 @@ from forestcoll.kernel import _kernel
 from forestcoll.lower import lower
 from forestcoll.program import Collective
 from forestcoll.solver import COMPACT_FROM, solve, solve_compact
-from forestcoll.solver.compact.folding import Pool, chosen, use_of
+from forestcoll.solver.compact.folding import Pool, choose_units, use_of
 from forestcoll.solver.compact.forests import pack_compact
 from forestcoll.solver.compact.rotation import pack_parts
 from forestcoll.symmetry.components import (
     digit_rotations,
-    find_parts,
-    inner_generators,
-    translations,
+    find_components,
+    find_inner_symmetries,
+    find_translations,
 )
 from forestcoll.symmetry.group import symmetry_group
-from forestcoll.symmetry.structures import alike_ranks, structures
+from forestcoll.symmetry.structures import alike_ranks, find_structures
 from forestcoll.targets import MSCCL
 from tests.graphs import build, dgx_a100
 
@@ -290,9 +290,9 @@ def test_parts_are_found(
     name: str, settings_: dict[str, int], parts: int, orders: tuple[int, ...]
 ) -> None:
     graph = topology_graph(name, **settings_)
-    first = next(find_parts(graph))
+    first = next(find_components(graph))
     assert len(first.members) == parts
-    assert inner_generators(graph, first).orders == orders
+    assert find_inner_symmetries(graph, first).orders == orders
 
 
 @pytest.mark.parametrize(("name", "settings_", "parts", "orders"), FABRICS)
@@ -300,7 +300,7 @@ def test_parts_are_found_whatever_the_names_and_the_order(
     name: str, settings_: dict[str, int], parts: int, orders: tuple[int, ...]
 ) -> None:
     graph = shuffled(topology_graph(name, **settings_), 7)
-    first = next(find_parts(graph))
+    first = next(find_components(graph))
     assert len(first.members) == parts
     forest = solve_compact(graph, Collective.ALLGATHER)
     assert forest is not None
@@ -309,16 +309,16 @@ def test_parts_are_found_whatever_the_names_and_the_order(
 
 def test_a_failed_link_leaves_no_group() -> None:
     graph = dgx_a100(4)
-    assert structures(graph)
+    assert find_structures(graph)
     bad = replace(graph, **{f: getattr(graph, f)[2:] for f in ("tail", "head", "capacity")})
-    assert structures(bad) == ()
+    assert find_structures(bad) == ()
     assert solve_compact(bad, Collective.ALLGATHER) is None
     assert alike_ranks(bad) == list(bad.ranks)
 
 
 def test_one_way_rings_and_lone_graphs() -> None:
     ring = build([(f"gpu{i}", f"gpu{(i + 1) % 5}", 3) for i in range(5)], both=False)
-    group = translations(ring)
+    group = find_translations(ring)
     assert group is not None
     assert group.orders == (5,)
     forest = solve_compact(ring, Collective.ALLGATHER)
@@ -326,8 +326,8 @@ def test_one_way_rings_and_lone_graphs() -> None:
     assert (forest.algbw, forest.height) == (Fraction(15, 4), 4)
     assert solve_compact(ring, Collective.ALLREDUCE) is None  # its directions differ
     path = build([("gpu0", "gpu1", 3), ("gpu1", "gpu2", 5)])
-    assert translations(path) is None
-    assert structures(path) == ()
+    assert find_translations(path) is None
+    assert find_structures(path) == ()
 
 
 # ------------------------------------------------------------------------------ forests
@@ -421,7 +421,7 @@ def test_fixed_trees_are_compact_too() -> None:
 def test_solving_twice_gives_the_same_bytes() -> None:
     graph = topology_graph("mi250", boxes=4)
     first, second = (solve_compact(graph, Collective.ALLGATHER, name="x") for _ in range(2))
-    structures.cache_clear()
+    find_structures.cache_clear()
     third = solve_compact(shuffled(graph, 3), Collective.ALLGATHER, name="x")
     assert first is not None
     assert second is not None
@@ -506,7 +506,7 @@ def test_random_circulants_are_solved_exactly_or_not_at_all(
         if step % count
     ]
     graph = build(links, both=False, ranks=[f"gpu{i}" for i in range(count)])
-    assert translations(graph) is not None
+    assert find_translations(graph) is not None
     forest = solve_compact(graph, Collective.ALLGATHER)
     if forest is not None:
         best = solver.optimum(graph, Collective.ALLGATHER).algbw
@@ -515,7 +515,7 @@ def test_random_circulants_are_solved_exactly_or_not_at_all(
 
 def test_what_no_scheme_reaches_is_left_to_the_solver() -> None:
     graph = topology_graph("mi250")  # one box: levels do not do, though it has a mirror
-    assert structures(graph)
+    assert find_structures(graph)
     assert solve_compact(graph, Collective.ALLGATHER) is None
     topology = catalog.load("mi250")
     result = synthesize(topology, "allgather", compact=True, formats=("forest",))
@@ -532,8 +532,8 @@ def test_capacities_that_differ_within_an_orbit_are_refused() -> None:
 
 def test_links_that_are_too_thin_are_refused() -> None:
     graph = dgx_a100(3)
-    parts = next(find_parts(graph))
-    group = inner_generators(graph, parts)
+    parts = next(find_components(graph))
+    group = find_inner_symmetries(graph, parts)
     enough = [2 if graph.gpu[u] == graph.gpu[v] else 14 for u, v in _ends(graph)]
     thin = [1 if "fabric" in graph.names[u] + graph.names[v] else 14 for u, v in _ends(graph)]
     assert pack_parts(graph, parts, group, 1, thin) is None
@@ -550,10 +550,10 @@ def test_units_are_traded_until_links_fill_evenly() -> None:
     light, heavy = use_of([0, 0, 1]), use_of([0, 1, 1])
     assert light == ((0, 2), (1, 1))
     pools = [Pool([("light", light, 5), ("heavy", heavy, 1)], 4)]
-    assert chosen(pools, {0: 6, 1: 6}) == [[("light", 2), ("heavy", 2)]]
-    assert chosen(pools, {0: 8, 1: 4}) == [[("light", 4)]]
-    assert chosen(pools, {0: 6, 1: 5}) is None
-    assert chosen(pools, {1: 9}) is None
+    assert choose_units(pools, {0: 6, 1: 6}) == [[("light", 2), ("heavy", 2)]]
+    assert choose_units(pools, {0: 8, 1: 4}) == [[("light", 4)]]
+    assert choose_units(pools, {0: 6, 1: 5}) is None
+    assert choose_units(pools, {1: 9}) is None
 
 
 # ------------------------------------------------------------------------------ files

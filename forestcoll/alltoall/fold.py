@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 
 from forestcoll.alltoall.demand import Demand
 from forestcoll.graph import CapacityGraph
-from forestcoll.symmetry.automorphisms import symmetries
+from forestcoll.symmetry.automorphisms import find_symmetries
 from forestcoll.symmetry.group import Image, kinds, link_images
-from forestcoll.symmetry.structures import structures
+from forestcoll.symmetry.structures import find_structures
 
 if TYPE_CHECKING:
     import numpy as np
@@ -75,9 +75,9 @@ def fold(demand: Demand) -> Folding:
 
 def find_generators(graph: CapacityGraph) -> list[Image]:
     """Symmetries of the graph that keep links and kinds of nodes, none of them the identity."""
-    found = [image for s in structures(graph) for image in s.group.generators]
+    found = [image for s in find_structures(graph) for image in s.group.generators]
     if len(graph.tail) <= SEARCHED_LINKS:
-        found += [s.image for s in symmetries(graph) if not s.turned]
+        found += [s.image for s in find_symmetries(graph) if not s.turned]
     identity, kind = tuple(range(graph.n)), kinds(graph)
     return [
         image

@@ -18,7 +18,7 @@ import numpy as np
 from forestcoll.alltoall.fold import find_generators
 from forestcoll.errors import ForestError
 from forestcoll.symmetry.group import SymmetryGroup, symmetry_group
-from forestcoll.symmetry.structures import structures
+from forestcoll.symmetry.structures import find_structures
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -40,7 +40,7 @@ def free_group(demand: Demand) -> SymmetryGroup | None:
     """A large group that is free on the ranks and keeps what is sent; None where none is found."""
     graph = demand.graph
     best: SymmetryGroup | None = None
-    for structure in structures(graph):
+    for structure in find_structures(graph):
         group = structure.group
         if all(map(demand.keeps, group.generators)) and (best is None or group.size > best.size):
             best = group

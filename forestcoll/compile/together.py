@@ -140,9 +140,9 @@ def alone(asked: GroupsProblem, common: Fraction) -> list[Fraction]:
 
 
 def _views(asked: GroupsProblem) -> list[Group]:
-    from forestcoll.solver.flows.views import view
+    from forestcoll.solver.flows.views import view_groups
 
-    return view(asked.machine, asked.members, asked.roots, asked.relays)
+    return view_groups(asked.machine, asked.members, asked.roots, asked.relays)
 
 
 def synthesize(
@@ -171,7 +171,7 @@ def synthesize(
     shared = max(Counter(node for own in asked.members for node in own).values())
     targets = targets_of(formats, target, sms_of(asked.name) // shared)
     clock = Clock(progress)
-    done, programs, notes = _chosen(asked, trees, instances, targets, clock)
+    done, programs, notes = _choose(asked, trees, instances, targets, clock)
     if instances == "auto":
         notes += _fill(done, programs, targets, clock)
     with clock.stage("check"):
@@ -201,7 +201,7 @@ def synthesize(
 Programs = list[dict[PlanFormat, "Program"]]
 
 
-def _chosen(
+def _choose(
     asked: GroupsProblem,
     trees: int | Literal["auto"],
     instances: int | Literal["auto"],
@@ -210,7 +210,7 @@ def _chosen(
 ) -> tuple[Together, Programs, list[str]]:
     """(forests, programs, notes): the best forests, or the best of fewer trees that fit."""
     from forestcoll.lower import lower
-    from forestcoll.solver.flows.group_forests import forests
+    from forestcoll.solver.flows.group_forests import pack_forests
 
     with clock.stage("optimum"):
         shares = optimum(asked)
@@ -218,7 +218,7 @@ def _chosen(
 
     def made(k: int | Literal["auto"]) -> Together:
         with clock.stage("solve"):
-            return forests(
+            return pack_forests(
                 asked.machine, views, shares, asked.collective, asked.relays, k, asked.name
             )
 

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from forestcoll.degrade.failures import Failure
 from forestcoll.graph import CapacityGraph
-from forestcoll.symmetry.automorphisms import symmetries
-from forestcoll.symmetry.orbits import Union
+from forestcoll.symmetry.automorphisms import find_symmetries
+from forestcoll.symmetry.orbits import DisjointSets
 
 
 def classes(
@@ -33,10 +33,10 @@ def classes(
         )
         keys.append((None if failure.node is None else number.get(failure.node), arcs))
     place = {key: i for i, key in enumerate(keys)}
-    union = Union(len(failures))
+    union = DisjointSets(len(failures))
     for i, key in enumerate(keys):
         union.join(place[key], i)
-    for symmetry in symmetries(graph):
+    for symmetry in find_symmetries(graph):
         image = symmetry.image
         if symmetry.turned or (root is not None and image[graph.ranks[root]] != graph.ranks[root]):
             continue

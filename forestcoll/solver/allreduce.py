@@ -81,7 +81,7 @@ def plan(graph: CapacityGraph) -> Plan:
 
 
 @lru_cache(maxsize=64)
-def fixed(graph: CapacityGraph, trees: int) -> Joint | None:
+def fix_joint(graph: CapacityGraph, trees: int) -> Joint | None:
     """The joint allreduce with `trees` trees a root on the average.
 
     None where reduce-scatter and allgather with `trees` trees a root each are as good. Looked for
@@ -99,10 +99,10 @@ def fixed(graph: CapacityGraph, trees: int) -> Joint | None:
     if not rest:
         found.append(best.times(times))
     better = max((j for j in found if j is not None), key=lambda j: j.algbw, default=None)
-    return better if better is not None and better.algbw > same_fixed(graph, trees) else None
+    return better if better is not None and better.algbw > fix_same(graph, trees) else None
 
 
-def same_fixed(graph: CapacityGraph, trees: int) -> Fraction:
+def fix_same(graph: CapacityGraph, trees: int) -> Fraction:
     """GB/s of reduce-scatter, then allgather, with `trees` trees a root each."""
     tasks = plan(graph).gather, plan(graph).scatter
     return 1 / sum((_alone(task, trees) for task in tasks), Fraction(0))

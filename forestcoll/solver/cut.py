@@ -43,11 +43,11 @@ def least_cut(graph: CapacityGraph, root: int | None) -> tuple[Fraction, Cut]:
         leaving, nodes = _kernel.least_flow(*links, graph.ranks[root], graph.ranks)
         rate, cut = Fraction(leaving), frozenset(nodes)
     if rate == 0:
-        raise separated(graph, cut)
+        raise explain_separation(graph, cut)
     return rate, cut
 
 
-def separated(graph: CapacityGraph, cut: Cut) -> InfeasibleError:
+def explain_separation(graph: CapacityGraph, cut: Cut) -> InfeasibleError:
     """The error of a cut that no link leaves, though ranks are inside and outside."""
     return InfeasibleError(f"{graph.explain_cut(cut)}; add a link, or leave these ranks out")
 

@@ -35,14 +35,14 @@ def fixed_capacities(task: Task, trees: int) -> tuple[CapacityGraph, list[int], 
     while True:
         capacity = _floors(u, graph.capacity)
         require_size(capacity, 1)
-        violation = _violated(graph, capacity, supply)
+        violation = _find_violation(graph, capacity, supply)
         if violation is None:
             break
         u = _least_for(graph, violation, u, supply)
-    return _balanced(task, supply, u)
+    return _balance(task, supply, u)
 
 
-def _balanced(
+def _balance(
     task: Task, supply: list[int], u: Fraction
 ) -> tuple[CapacityGraph, list[int], Fraction]:
     """(links, trees that each carries, U) for a U near the least from `u` on that is found.
@@ -51,18 +51,18 @@ def _balanced(
     """
     given, graph = task.given, task.graph
     scale = graph.unit / given.unit
-    last = _unrounded(graph, u * scale) / scale
+    last = _least_unrounded(graph, u * scale) / scale
 
     def attempt(u: Fraction) -> tuple[CapacityGraph, list[int]] | None:
-        whole = _trimmed(given, _floors(u, given.capacity), supply)
+        whole = _trim(given, _floors(u, given.capacity), supply)
         if whole is not None:
             return given, whole
         if graph is given:
             return None
         capacity = _floors(u * scale, graph.capacity)
-        if _violated(graph, capacity, supply) is not None:
+        if _find_violation(graph, capacity, supply) is not None:
             return None
-        whole = _trimmed(graph, capacity, supply)
+        whole = _trim(graph, capacity, supply)
         return None if whole is None else (graph, whole)
 
     found, failed, step = attempt(u), u, Fraction(0)
@@ -84,7 +84,7 @@ def _balanced(
     return links, capacity, max(map(Fraction, capacity, links.capacity))
 
 
-def whole(
+def fit_trees(
     task: Task, trees: int | Literal["auto"]
 ) -> tuple[int, CapacityGraph, list[int], Fraction]:
     """(k, links, trees that each of them carries, algbw)."""
@@ -120,13 +120,13 @@ def _least_for(
     return u
 
 
-def _unrounded(graph: CapacityGraph, u: Fraction) -> Fraction:
+def _least_unrounded(graph: CapacityGraph, u: Fraction) -> Fraction:
     """The least U from `u` on at which every link of a balanced graph holds whole trees."""
     common = math.gcd(*graph.capacity)
     return Fraction(math.ceil(u * common), common)
 
 
-def _violated(
+def _find_violation(
     graph: CapacityGraph, capacity: list[int], supply: list[int]
 ) -> frozenset[int] | None:
     """A node set that fewer trees can leave than are rooted in it and wanted outside, or None."""
@@ -135,7 +135,7 @@ def _violated(
     return None if found is None else frozenset(found[1])
 
 
-def _trimmed(graph: CapacityGraph, capacity: list[int], supply: list[int]) -> list[int] | None:
+def _trim(graph: CapacityGraph, capacity: list[int], supply: list[int]) -> list[int] | None:
     """`capacity`, lowered until switches are balanced and no cut objects; None if no way is found.
 
     No cut objects to `capacity` itself.

@@ -24,7 +24,7 @@ from forestcoll.solver.flows.model import Model
 from forestcoll.solver.shallow.boxes import Boxes, find_boxes
 from forestcoll.solver.shallow.height import least_height
 from forestcoll.solver.shallow.rehanging import MOST_EDGES, rehang_mirrored, suits
-from forestcoll.symmetry.automorphisms import symmetries
+from forestcoll.symmetry.automorphisms import find_symmetries
 
 VARIABLES = 6_000
 """Links, flows and boxes, alike ones counted once, up to which the program is solved here."""
@@ -135,7 +135,7 @@ class _Machine:
         Every box sends its sums to all others itself, where that costs nothing.
         """
         graph = self.contract()
-        found = symmetries(graph)
+        found = find_symmetries(graph)
         best: tuple[Fraction, list[Fraction]] | None = None
         for direct in (True, False):
             model = joint_model(graph, found, equal=False)

@@ -25,10 +25,10 @@ from forestcoll.graph import CapacityGraph, require_size
 from forestcoll.program import Collective
 from forestcoll.solver.allreduce import plan
 from forestcoll.solver.flows.group import Group
-from forestcoll.solver.flows.group_forests import packed
-from forestcoll.solver.flows.group_orbits import found as symmetries_found
+from forestcoll.solver.flows.group_forests import pack_flow
+from forestcoll.solver.flows.group_orbits import find_group_symmetries as symmetries_found
 from forestcoll.solver.flows.model import Model
-from forestcoll.solver.flows.views import Flow, spanning
+from forestcoll.solver.flows.views import Flow, span_switches
 from forestcoll.solver.optimum import check_root
 from forestcoll.solver.packing import pack
 from forestcoll.solver.shallow.height import forest_bound
@@ -78,9 +78,9 @@ def usable(graph: CapacityGraph, collective: Collective) -> bool:
     """Whether some switch copies, or adds where that is what the collective needs."""
     if len(graph.ranks) > RANKS:
         return False
-    copies = spanning(graph) is not graph
+    copies = span_switches(graph) is not graph
     back = graph.reverse()
-    adds = spanning(back) is not back
+    adds = span_switches(back) is not back
     if collective is Collective.ALLREDUCE:
         return copies or adds
     return adds if collective.reduces else copies
@@ -106,9 +106,9 @@ def forest(
     k, capacity = task.trees_per_root, task.capacities()
     require_size(capacity, 1)
     trees = pack(task.graph, capacity, task.supply(k))
-    half = _Half(contracted(trees, forward), k * task.roots, task.algbw)
+    half = _Half(contract(trees, forward), k * task.roots, task.algbw)
     bound = analyse(forward, root).bound
-    return _checked(graph, collective, [half], task.algbw, bound, name, root)
+    return _check_forest(graph, collective, [half], task.algbw, bound, name, root)
 
 
 def _optimum(graph: CapacityGraph, collective: Collective, root: int | None) -> Optimum | None:
@@ -132,7 +132,7 @@ def _optimum(graph: CapacityGraph, collective: Collective, root: int | None) -> 
 
 def _task(graph: CapacityGraph, root: int | None) -> Task | None:
     """Broadcast trees that span the switches that copy, too; None where these are out of reach."""
-    wide = spanning(graph)
+    wide = span_switches(graph)
     if root is not None:
         wide = replace(wide, shares=())
     try:
@@ -142,7 +142,7 @@ def _task(graph: CapacityGraph, root: int | None) -> Task | None:
         return None
 
 
-def contracted(trees: Iterable[Tree], graph: CapacityGraph) -> list[Tree]:
+def contract(trees: Iterable[Tree], graph: CapacityGraph) -> list[Tree]:
     """The trees over the ranks of `graph` alone; paths run through the other vertices.
 
     Trees that become equal are one.
@@ -162,7 +162,7 @@ def contracted(trees: Iterable[Tree], graph: CapacityGraph) -> list[Tree]:
     return [Tree(root, "broadcast", weight, paths) for (root, paths), weight in merged.items()]
 
 
-def _checked(
+def _check_forest(
     graph: CapacityGraph,
     collective: Collective,
     halves: Sequence[_Half],
@@ -206,18 +206,18 @@ def _allreduce(graph: CapacityGraph, name: str) -> Forest | None:
             break
         if made is None or algbw > made.algbw:
             out, back = model.flows(solution)
-            halves = [_packed(flow, graph, algbw) for flow in (back, out)]  # reduce trees first
-            made = _checked(graph, Collective.ALLREDUCE, halves, algbw, bound, name) or made
+            halves = [_pack_half(flow, graph, algbw) for flow in (back, out)]  # reduce trees first
+            made = _check_forest(graph, Collective.ALLREDUCE, halves, algbw, bound, name) or made
         if made is not None and made.algbw == bound.algbw:
             break
     return made
 
 
-def _packed(flow: Flow, graph: CapacityGraph, algbw: Fraction) -> _Half:
+def _pack_half(flow: Flow, graph: CapacityGraph, algbw: Fraction) -> _Half:
     """The trees of a half, over the ranks alone."""
-    done = packed(flow, algbw, "auto")
+    done = pack_flow(flow, algbw, "auto")
     forward = graph.reverse() if flow.phase == "reduce" else graph
-    return _Half(contracted(done.trees, forward), done.total, algbw)
+    return _Half(contract(done.trees, forward), done.total, algbw)
 
 
 def without_loops(path: Path) -> Path:

@@ -7,7 +7,7 @@ from fractions import Fraction
 from forestcoll.errors import UnsupportedError
 from forestcoll.graph import CapacityGraph
 from forestcoll.program import Collective
-from forestcoll.solver.allreduce import fixed, plan, same_fixed
+from forestcoll.solver.allreduce import fix_joint, fix_same, plan
 from forestcoll.solver.compact.forests import regular_allreduce
 from forestcoll.solver.cut import ALIKE_FROM
 from forestcoll.solver.fixed_trees import fixed_capacities
@@ -51,8 +51,8 @@ def fixed_algbw(
 ) -> Fraction:
     """GB/s that a forest with `trees` trees a root reaches at least, without packing it."""
     if collective is Collective.ALLREDUCE:
-        joint = fixed(graph, trees)
-        return same_fixed(graph, trees) if joint is None else joint.algbw
+        joint = fix_joint(graph, trees)
+        return fix_same(graph, trees) if joint is None else joint.algbw
     task = analyse(graph.reverse() if collective.reduces else graph, root)
     links, _, u = fixed_capacities(task, trees)
     return task.roots * trees / u * links.unit

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from forestcoll.forest import Path, Tree, scan
 from forestcoll.graph import CapacityGraph
 from forestcoll.kernel import _kernel
-from forestcoll.solver.preference import preferred
-from forestcoll.symmetry.automorphisms import free_group
+from forestcoll.solver.preference import prefer
+from forestcoll.symmetry.automorphisms import find_free_group
 from forestcoll.symmetry.group import Image
 
 EXACT_TOO = 64
@@ -28,10 +28,10 @@ def pack(graph: CapacityGraph, capacity: list[int], supply: list[int]) -> list[T
     """
     group = _boxes(graph)
     ways: list[_kernel.Logical] = []
-    layered = _layered(graph, capacity, supply, group, ways)
+    layered = _pack_layered(graph, capacity, supply, group, ways)
     if layered is not None:
         return layered[1]
-    found = _nested(graph, supply, group, ways)
+    found = _pack_nested(graph, supply, group, ways)
     for logical in ways:
         if found and len(graph.ranks) > EXACT_TOO:
             break
@@ -54,10 +54,10 @@ def pack_quickly(
     """(height, trees) as `pack` makes them in layers or box by box: None where it cannot."""
     group = _boxes(graph)
     ways: list[_kernel.Logical] = []
-    layered = _layered(graph, capacity, supply, group, ways)
+    layered = _pack_layered(graph, capacity, supply, group, ways)
     if layered is not None:
         return layered
-    found = _nested(graph, supply, group, ways)
+    found = _pack_nested(graph, supply, group, ways)
     return (min(height for height, _, _ in found), _lowest(graph, found)) if found else None
 
 
@@ -65,7 +65,7 @@ Packed = tuple[int, list[tuple[int, int, list[int]]], _kernel.Logical]
 """Height, trees and what their paths are numbers of."""
 
 
-def _nested(
+def _pack_nested(
     graph: CapacityGraph, supply: list[int], group: list[int], ways: list[_kernel.Logical]
 ) -> list[Packed]:
     """What packing box by box makes of each of the ways."""
@@ -81,10 +81,10 @@ def _lowest(graph: CapacityGraph, found: list[Packed]) -> list[Tree]:
     """The lowest of these, as trees over real paths."""
     height = min(height for height, _, _ in found)
     lowest = [_over_paths(graph, logical, batches) for h, batches, logical in found if h == height]
-    return preferred(graph, lowest)
+    return prefer(graph, lowest)
 
 
-def _layered(
+def _pack_layered(
     graph: CapacityGraph,
     capacity: list[int],
     supply: list[int],
@@ -102,7 +102,7 @@ def _layered(
 
 def _elements(graph: CapacityGraph) -> list[Image]:
     """Symmetries under which trees may be alike; only the identity where there are switches."""
-    group = None if len(graph.ranks) < graph.n else free_group(graph)
+    group = None if len(graph.ranks) < graph.n else find_free_group(graph)
     return [tuple(range(graph.n))] if group is None else list(group.elements())
 
 
@@ -130,7 +130,7 @@ def _boxes(graph: CapacityGraph) -> list[int]:
     for nodes in members.values():
         left = nodes
         while left:
-            together = _reached(out, left[0]) & _reached(into, left[0])
+            together = _reach(out, left[0]) & _reach(into, left[0])
             for node in together:
                 group[node] = count
             count += 1
@@ -138,7 +138,7 @@ def _boxes(graph: CapacityGraph) -> list[int]:
     return group
 
 
-def _reached(near: Sequence[Sequence[int]], start: int) -> set[int]:
+def _reach(near: Sequence[Sequence[int]], start: int) -> set[int]:
     found = {start}
     queue = [start]
     for u in queue:

@@ -29,7 +29,7 @@ from forestcoll.errors import ForestError, UnsupportedError
 from forestcoll.forest import Bound
 from forestcoll.graph import CapacityGraph
 from forestcoll.program import Collective
-from forestcoll.solver.cut import separated
+from forestcoll.solver.cut import explain_separation
 
 Groups = frozenset[frozenset[int]]  # the ranks (nodes) of each part
 Labels = list[int]  # per node: which part holds it, or OUTSIDE
@@ -73,7 +73,7 @@ def _least_cut(graph: CapacityGraph) -> tuple[int, frozenset[int]]:
     back, beyond = _kernel.least_flow(graph.n, *links[::-1], list(graph.capacity), first, others)
     cut = frozenset(inside) if out <= back else frozenset(range(graph.n)) - frozenset(beyond)
     if min(out, back) == 0:
-        raise separated(graph, cut)
+        raise explain_separation(graph, cut)
     return min(out, back), cut
 
 

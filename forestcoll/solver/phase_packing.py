@@ -9,10 +9,10 @@ from forestcoll.graph import CapacityGraph
 from forestcoll.solver.compact.forests import pack_compact
 from forestcoll.solver.flows.joint import Joint
 from forestcoll.solver.packing import pack, pack_quickly
-from forestcoll.solver.preference import preferred
+from forestcoll.solver.preference import prefer
 from forestcoll.solver.shallow.rehanging import Wanted, pack_irregular, suits
 from forestcoll.solver.task import Task
-from forestcoll.symmetry.structures import structures
+from forestcoll.symmetry.structures import find_structures
 
 LITTLE = 1
 """Heights above the lower bound that are worth a search where links are dealt out beforehand, and
@@ -76,7 +76,7 @@ def _pack_quickly(
     quick = regular
     if not tiers:
         height, quick = pack_quickly(links, capacity, supply) or (0, None)
-        if quick is not None and structures(links):
+        if quick is not None and find_structures(links):
             return quick
     small = regular is not None and len(ranks) <= BOTH_WAYS
     if quick is not None and not small:
@@ -88,7 +88,7 @@ def _pack_quickly(
         return quick
     low = pack_irregular(wanted)
     found = [trees for trees in (low, quick) if trees is not None]
-    return preferred(links, found) if found else None
+    return prefer(links, found) if found else None
 
 
 def pack_part(graph: CapacityGraph, capacity: list[int], supply: list[int]) -> list[Tree]:
@@ -135,4 +135,4 @@ def _pack_both_ways(
     """By orbits, and in general where that is quick: the better of both on small fabrics."""
     if len(links.ranks) > BOTH_WAYS:
         return regular
-    return preferred(links, [pack(links, capacity, supply), regular])
+    return prefer(links, [pack(links, capacity, supply), regular])

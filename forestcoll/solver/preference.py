@@ -10,7 +10,7 @@ from forestcoll.forest import Path, Tree, scan
 from forestcoll.graph import CapacityGraph
 
 
-def preferred(graph: CapacityGraph, ways: Sequence[list[Tree]]) -> list[Tree]:
+def prefer(graph: CapacityGraph, ways: Sequence[list[Tree]]) -> list[Tree]:
     """The lowest of these; of several the one with the fewest trees, then the least `fan_out`.
 
     The first of those that are alike in all. Broadcast trees, each list of them a whole forest.

@@ -28,7 +28,7 @@ def with_shares(graph: CapacityGraph, shares: Sequence[int | str] | None) -> Cap
     if not shares:
         return replace(graph, shares=())
     if any(isinstance(entry, str) and "=" in entry for entry in shares):
-        parts = _named(graph, shares)
+        parts = _read_named(graph, shares)
     else:
         parts = [_amount(entry, entry) for entry in shares]
         if len(parts) != len(graph.ranks):
@@ -43,7 +43,7 @@ def with_shares(graph: CapacityGraph, shares: Sequence[int | str] | None) -> Cap
     return replace(graph, shares=() if max(parts) == min(parts) else tuple(parts))
 
 
-def _named(graph: CapacityGraph, entries: Sequence[int | str]) -> list[int]:
+def _read_named(graph: CapacityGraph, entries: Sequence[int | str]) -> list[int]:
     """The parts of all ranks that `id=amount` entries give."""
     names = [graph.names[v] for v in graph.ranks]
     found: dict[str, int] = {}

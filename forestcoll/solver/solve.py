@@ -11,8 +11,8 @@ from typing import Literal
 from forestcoll.forest import Bound, Forest, Tree, check
 from forestcoll.graph import CapacityGraph
 from forestcoll.program import Collective
-from forestcoll.solver.allreduce import fixed, plan
-from forestcoll.solver.fixed_trees import whole
+from forestcoll.solver.allreduce import fix_joint, plan
+from forestcoll.solver.fixed_trees import fit_trees
 from forestcoll.solver.flows.joint import Joint
 from forestcoll.solver.optimum import check_root
 from forestcoll.solver.packing import check_loads
@@ -118,7 +118,7 @@ class _Phase:
         enough: Fraction | None = None,
     ) -> _Phase:
         """The trees of a task whose optimum is known."""
-        k, links, capacity, algbw = whole(task, trees)
+        k, links, capacity, algbw = fit_trees(task, trees)
         if enough is not None and trees != "auto" and suits(task.given, task.root):
             algbw = min(algbw, max(enough, algbw * SLACK))
         report("packing", 0.2)
@@ -143,7 +143,7 @@ def _allreduce(
     """Reduce to all roots, then broadcast from them, with the same share of each root in both."""
     report("optimum", 0.0)
     chosen = plan(graph)
-    joint = chosen.joint if trees == "auto" else fixed(graph, trees)
+    joint = chosen.joint if trees == "auto" else fix_joint(graph, trees)
     if joint is not None:
         return _joint(graph, joint, report), chosen.bound
     gather = _Phase.packed(chosen.gather, trees, report, patient)

@@ -102,14 +102,14 @@ def analyse(graph: CapacityGraph, root: int | None) -> Task:
     task = _plain_cut(graph, root)
     if is_balanced(graph):
         return task
-    trimmed = _trimmed(task)
+    trimmed = _trim(task)
     if trimmed is not None:
         return trimmed
     balanced = balance(graph, root)
     return Task(balanced.graph, graph, root, balanced.rate / balanced.graph.unit, balanced.bound)
 
 
-def _trimmed(task: Task) -> Task | None:
+def _trim(task: Task) -> Task | None:
     """The same rate on a balanced part of the links, or None where that is not found.
 
     What a switch receives or sends too much is taken away link by link, as far as every rank still

@@ -18,7 +18,7 @@ from forestcoll.bound import Symmetry
 from forestcoll.errors import ForestError
 from forestcoll.graph import CapacityGraph
 from forestcoll.symmetry.group import SymmetryGroup, symmetry_group
-from forestcoll.symmetry.orbits import Union, is_symmetry
+from forestcoll.symmetry.orbits import DisjointSets, is_symmetry
 
 WORK = 8_000_000
 """Links that the search may look at in all, about: some seconds at most, whatever the graph."""
@@ -29,7 +29,7 @@ Labelled = list[list[tuple[int, int]]]  # per node: (neighbour, label of directi
 
 
 @lru_cache(maxsize=4)
-def symmetries(graph: CapacityGraph) -> tuple[Symmetry, ...]:
+def find_symmetries(graph: CapacityGraph) -> tuple[Symmetry, ...]:
     """Generators of symmetries that were found and checked; the same graph gives the same ones.
 
     Among those that turn links round, one is enough: the others follow from it.
@@ -40,13 +40,13 @@ def symmetries(graph: CapacityGraph) -> tuple[Symmetry, ...]:
     return tuple(found + ([turned] if turned else []))
 
 
-def free_group(graph: CapacityGraph) -> SymmetryGroup | None:
+def find_free_group(graph: CapacityGraph) -> SymmetryGroup | None:
     """A group of symmetries that commute and leave no rank in place, or None if none was found.
 
     Made of `symmetries`, each where it goes with those before it.
     """
     group = None
-    for symmetry in symmetries(graph):
+    for symmetry in find_symmetries(graph):
         if symmetry.turned:
             continue
         known = () if group is None else group.generators
@@ -75,7 +75,7 @@ class _Search:
         """Generators that keep the direction of links."""
         graph = self.graph
         start = self.start(turned=False)
-        nodes, links = Union(graph.n), Union(len(graph.tail))
+        nodes, links = DisjointSets(graph.n), DisjointSets(len(graph.tail))
         number = {pair: e for e, pair in enumerate(zip(graph.tail, graph.head, strict=True))}
         found: list[Symmetry] = []
         idle = 0

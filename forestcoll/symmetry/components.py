@@ -28,7 +28,7 @@ INNER_NODES = 4_096
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class Components:
     """`members[b][i]` is node i of part b: all parts in the same order, ranks of part 0 by number.
 
     `rotation` maps `members[b][i]` to `members[b + 1][i]`, the last part to the first, and keeps
@@ -52,11 +52,11 @@ class Parts:
         return tuple(out)
 
 
-def find_parts(graph: CapacityGraph) -> Iterator[Parts]:
+def find_components(graph: CapacityGraph) -> Iterator[Components]:
     """Ways to see the graph as equal parts, the fewest parts first."""
     ranks = set(graph.ranks)
     links = (graph.n, graph.tail, graph.head)
-    colours = _refined(graph, ())
+    colours = _refine(graph, ())
     seen: set[tuple[int, ...]] = set()
     found = []
     for candidate in _outsides(graph, colours):
@@ -69,12 +69,12 @@ def find_parts(graph: CapacityGraph) -> Iterator[Parts]:
             seen.add(whole)
             found.append((len(with_ranks), whole, labels))
     for _, outside, labels in sorted(found, key=lambda f: (f[0], f[1])):
-        parts = _aligned(graph, outside, labels)
+        parts = _align(graph, outside, labels)
         if parts is not None:
             yield parts
 
 
-def inner_generators(graph: CapacityGraph, parts: Parts) -> SymmetryGroup:
+def find_inner_symmetries(graph: CapacityGraph, parts: Components) -> SymmetryGroup:
     """The rotation of the parts, and what moves the ranks of every part freely and alike.
 
     Tried are rotations of digits of a rank's number in its part (all, halves, every other, ...),
@@ -91,7 +91,7 @@ def inner_generators(graph: CapacityGraph, parts: Parts) -> SymmetryGroup:
             break
         if group.node[ranks[image[0]]] == group.node[ranks[0]]:
             continue
-        whole = _extended(near, {ranks[i]: ranks[to] for i, to in enumerate(image)})
+        whole = _extend(near, {ranks[i]: ranks[to] for i, to in enumerate(image)})
         if whole is None:
             continue
         try:
@@ -101,7 +101,7 @@ def inner_generators(graph: CapacityGraph, parts: Parts) -> SymmetryGroup:
     return group
 
 
-def translations(graph: CapacityGraph) -> SymmetryGroup | None:
+def find_translations(graph: CapacityGraph) -> SymmetryGroup | None:
     """What moves the ranks of a graph without switches freely: tori, cubes, meshes, rings.
 
     Ranks are taken to be numbered in order of their coordinates, as in `inner_generators`. None
@@ -118,7 +118,7 @@ def translations(graph: CapacityGraph) -> SymmetryGroup | None:
     for size, step in _digits(count):
 
         def to(v: int, size: int = size, step: int = step) -> int:
-            return graph.ranks[_turned(number[v], size, step)]
+            return graph.ranks[_turn_digit(number[v], size, step)]
 
         first = graph.ranks[0]
         if group is not None and group.node[to(first)] == group.node[first]:
@@ -142,7 +142,7 @@ def digit_rotations(count: int) -> Iterator[Image]:
     largest sizes come first. Digits of size 2 turn bits over.
     """
     for size, step in _digits(count):
-        yield tuple(_turned(v, size, step) for v in range(count))
+        yield tuple(_turn_digit(v, size, step) for v in range(count))
 
 
 def _digits(count: int) -> list[tuple[int, int]]:
@@ -152,7 +152,7 @@ def _digits(count: int) -> list[tuple[int, int]]:
     return sorted(digits, key=lambda digit: (-digit[0], digit[1]))
 
 
-def _turned(v: int, size: int, step: int) -> int:
+def _turn_digit(v: int, size: int, step: int) -> int:
     """`v` with 1 added to its digit."""
     return v - step * (size - 1) if v // step % size == size - 1 else v + step
 
@@ -169,7 +169,7 @@ def _outsides(graph: CapacityGraph, colours: Sequence[int]) -> Iterator[list[int
     yield relays
 
 
-def _refined(graph: CapacityGraph, special: Sequence[int]) -> list[int]:
+def _refine(graph: CapacityGraph, special: Sequence[int]) -> list[int]:
     """Colours by which nodes differ; `special` nodes have one of their own from the start."""
     colour = kinds(graph)
     fresh = max(colour) + 1
@@ -178,25 +178,27 @@ def _refined(graph: CapacityGraph, special: Sequence[int]) -> list[int]:
     return _kernel.refine_colours(graph.n, graph.tail, graph.head, graph.capacity, colour)
 
 
-def _aligned(graph: CapacityGraph, outside: tuple[int, ...], labels: Sequence[int]) -> Parts | None:
+def _align(
+    graph: CapacityGraph, outside: tuple[int, ...], labels: Sequence[int]
+) -> Components | None:
     """The parts with their nodes in matching order, or None where they are not alike."""
-    in_order = _matched(graph, labels, _refined(graph, outside))
+    in_order = _match(graph, labels, _refine(graph, outside))
     if in_order is None:
         return None
-    found = _rotated(graph, outside, in_order)
+    found = _rotate(graph, outside, in_order)
     if found is not None:
         return found
     matched = [in_order[0]]
     budget = [ALIGNMENTS]
     for part in in_order[1:]:
-        match = _matched_by_search(graph, outside, in_order[0], part, budget)
+        match = _match_by_search(graph, outside, in_order[0], part, budget)
         if match is None:
             return None
         matched.append(match)
-    return _rotated(graph, outside, matched)
+    return _rotate(graph, outside, matched)
 
 
-def _matched(
+def _match(
     graph: CapacityGraph, labels: Sequence[int], colours: Sequence[int]
 ) -> list[list[int]] | None:
     """The nodes of each part in an order in which their colours match; None where parts differ.
@@ -226,9 +228,9 @@ def _matched(
     return found
 
 
-def _rotated(
+def _rotate(
     graph: CapacityGraph, outside: tuple[int, ...], members: Sequence[Sequence[int]]
-) -> Parts | None:
+) -> Components | None:
     image = list(range(graph.n))
     for part, following in zip(members, [*members[1:], members[0]], strict=True):
         for v, to in zip(part, following, strict=True):
@@ -237,10 +239,10 @@ def _rotated(
         symmetry_group(graph, [tuple(image)])
     except ForestError:
         return None
-    return Parts(outside, tuple(tuple(part) for part in members), tuple(image))
+    return Components(outside, tuple(tuple(part) for part in members), tuple(image))
 
 
-def _matched_by_search(
+def _match_by_search(
     graph: CapacityGraph,
     outside: tuple[int, ...],
     first: Sequence[int],
@@ -282,7 +284,7 @@ def _matched_by_search(
                 return found
         return None
 
-    start = _refined(graph, outside)
+    start = _refine(graph, outside)
     return search([start[v] for v in nodes])
 
 
@@ -312,7 +314,7 @@ def _neighbours(graph: CapacityGraph, keep: set[int]) -> Near:
     return near
 
 
-def _extended(near: Near, image: dict[int, int]) -> dict[int, int] | None:
+def _extend(near: Near, image: dict[int, int]) -> dict[int, int] | None:
     """`image`, extended to all nodes of `near` such that links may go to links; None if it fails.
 
     A node goes where its neighbours' images say; to itself where several places would do.

@@ -55,7 +55,7 @@ def link_images(
     return out
 
 
-class Union:
+class DisjointSets:
     """Sets that grow together; the least member stands for each."""
 
     def __init__(self, count: int) -> None:

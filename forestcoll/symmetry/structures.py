@@ -6,7 +6,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from forestcoll.graph import CapacityGraph
-from forestcoll.symmetry.components import Parts, find_parts, inner_generators, translations
+from forestcoll.symmetry.components import (
+    Components,
+    find_components,
+    find_inner_symmetries,
+    find_translations,
+)
 from forestcoll.symmetry.group import SymmetryGroup
 
 
@@ -15,23 +20,25 @@ class Structure:
     """A group of a graph, with the parts that it rotates; no parts where it moves single ranks."""
 
     group: SymmetryGroup
-    parts: Parts | None
+    parts: Components | None
 
 
 @lru_cache(maxsize=2)
-def structures(graph: CapacityGraph) -> tuple[Structure, ...]:
+def find_structures(graph: CapacityGraph) -> tuple[Structure, ...]:
     """Ways in which the graph is regular, checked link by link; empty where none is found."""
     if graph.shares:
         return ()
-    moved = translations(graph)
+    moved = find_translations(graph)
     if moved is not None:
         return (Structure(moved, None),)
-    return tuple(Structure(inner_generators(graph, parts), parts) for parts in find_parts(graph))
+    return tuple(
+        Structure(find_inner_symmetries(graph, parts), parts) for parts in find_components(graph)
+    )
 
 
 def alike_ranks(graph: CapacityGraph) -> list[int]:
     """One rank (node) of each orbit of the largest group known; all ranks where there is none."""
-    known = max((s.group for s in structures(graph)), key=lambda g: g.size, default=None)
+    known = max((s.group for s in find_structures(graph)), key=lambda g: g.size, default=None)
     if known is None:
         return list(graph.ranks)
     return [v for v in graph.ranks if known.node[v] == v]

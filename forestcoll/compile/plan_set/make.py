@@ -211,11 +211,11 @@ class _Maker:
         """The lowest trees, some a root, the optimum, all rounded too; checked, none twice."""
         from forestcoll import certificate
         from forestcoll.compile.wishes import different_trees
-        from forestcoll.solver.shallow.lowest import central, lowest
+        from forestcoll.solver.shallow.lowest import central, pack_lowest
 
         with self.clock.stage("solve"):
             problem = chooser.problem
-            low = lowest(
+            low = pack_lowest(
                 problem.graph, problem.collective, problem.root, chooser.best, problem.name
             )
             middle = None if low is None else central(low)

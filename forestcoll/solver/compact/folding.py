@@ -30,7 +30,9 @@ class Pool(Generic[T]):
     wanted: int
 
 
-def chosen(pools: Sequence[Pool[T]], room: Mapping[int, int]) -> list[list[tuple[T, int]]] | None:
+def choose_units(
+    pools: Sequence[Pool[T]], room: Mapping[int, int]
+) -> list[list[tuple[T, int]]] | None:
     """Per pool (thing, units), `wanted` in all; no orbit takes more than `room`. None if not found.
 
     A thing may be taken more often than it is at hand: only the use counts.
@@ -40,7 +42,7 @@ def chosen(pools: Sequence[Pool[T]], room: Mapping[int, int]) -> list[list[tuple
         _in_proportion([at_hand for _, _, at_hand in found], pool.wanted)
         for found, pool in zip(classes, pools, strict=True)
     ]
-    if not _traded(classes, units, room):
+    if not _trade(classes, units, room):
         return None
     return [
         [(thing, count) for (thing, _, _), count in zip(found, counts, strict=True) if count]
@@ -77,7 +79,7 @@ def _in_proportion(at_hand: Sequence[int], wanted: int) -> list[int]:
     return units
 
 
-def _traded(
+def _trade(
     classes: Sequence[Sequence[tuple[T, Use, int]]],
     units: list[list[int]],
     room: Mapping[int, int],

@@ -20,11 +20,11 @@ from forestcoll.graph import CapacityGraph, is_symmetric
 from forestcoll.program import Collective
 from forestcoll.solver.compact.levels import pack_by_hops
 from forestcoll.solver.compact.rotation import pack_parts
-from forestcoll.solver.fixed_trees import whole
+from forestcoll.solver.fixed_trees import fit_trees
 from forestcoll.solver.partitions import check_parts
 from forestcoll.solver.task import Optimum, analyse
 from forestcoll.symmetry.group import SymmetryGroup
-from forestcoll.symmetry.structures import structures
+from forestcoll.symmetry.structures import find_structures
 
 COMPACT_FROM = 2_048
 """Above that many ranks, compact forests are made where that is possible and nothing else asked."""
@@ -38,7 +38,7 @@ def pack_compact(
     Every rank is the root of `k` trees; `capacity` says how many each link may carry, alike for all
     links of an orbit.
     """
-    for structure in structures(graph):
+    for structure in find_structures(graph):
         group, parts = structure.group, structure.parts
         if any(capacity[e] != capacity[orbit] for e, orbit in enumerate(group.link)):
             continue
@@ -63,12 +63,12 @@ def solve_compact(
     For allgather, reduce-scatter, and allreduce over the same trees where links are alike in both
     directions. `trees` and errors as in `solve`.
     """
-    if collective.rooted or not structures(graph):
+    if collective.rooted or not find_structures(graph):
         return None
     if collective is Collective.ALLREDUCE and not is_symmetric(graph):
         return None
     task = analyse(graph.reverse() if collective is Collective.REDUCE_SCATTER else graph, None)
-    k, links, capacity, algbw = whole(task, trees)
+    k, links, capacity, algbw = fit_trees(task, trees)
     if links is not task.given:
         return None  # a part of the links that is balanced at every switch may be less regular
     packed = pack_compact(links, k, capacity)
@@ -98,7 +98,7 @@ def regular_allreduce(graph: CapacityGraph) -> Optimum | None:
     None where another way may be better and the graph is small enough to look for it, or where
     links are not alike in both directions.
     """
-    if not is_symmetric(graph) or not structures(graph):
+    if not is_symmetric(graph) or not find_structures(graph):
         return None
     task = analyse(graph, None)
     algbw, bound = task.algbw / 2, regular_bound(graph, task.bound)
@@ -118,7 +118,9 @@ def regular_bound(graph: CapacityGraph, cut: Bound) -> Bound:
     singles = tuple(frozenset((v,)) for v in graph.ranks)
     partitions = [singles]
     partitions += [
-        tuple(frozenset(part) for part in s.parts.members) for s in structures(graph) if s.parts
+        tuple(frozenset(part) for part in s.parts.members)
+        for s in find_structures(graph)
+        if s.parts
     ]
     bounds = [Bound(Fraction(0), "cut", cut.parts)] if cut.method == "cut" else []
     bounds += [Bound(Fraction(0), "partition", parts) for parts in partitions]

@@ -32,7 +32,7 @@ def pack_by_hops(
     """
     roots = sorted({group.node[v] for v in graph.ranks})
     rows = _rows(graph, group, roots, capacity)
-    chosen = _divided(rows, k, capacity) if rows and k * len(rows) <= UNITS else None
+    chosen = _divide(rows, k, capacity) if rows and k * len(rows) <= UNITS else None
     if chosen is None:
         return None
     parents: list[list[list[tuple[int, int]]]] = [[[] for _ in range(k)] for _ in roots]
@@ -89,7 +89,7 @@ def _levels(out: Sequence[Sequence[int]], root: int) -> tuple[list[int], list[in
     return order, level
 
 
-def _divided(
+def _divide(
     rows: Sequence[tuple[int, int, Row]], k: int, capacity: Sequence[int]
 ) -> list[list[int]] | None:
     """Per row the orbits of its k units, such that no orbit carries more than it may."""

@@ -24,9 +24,9 @@ from typing import TypeVar
 from forestcoll.forest import Path, Tree
 from forestcoll.graph import CapacityGraph, is_balanced
 from forestcoll.kernel import _kernel
-from forestcoll.solver.compact.folding import Pool, Use, chosen, use_of
+from forestcoll.solver.compact.folding import Pool, Use, choose_units, use_of
 from forestcoll.solver.packing import pack
-from forestcoll.symmetry.components import Parts
+from forestcoll.symmetry.components import Components
 from forestcoll.symmetry.group import Image, SymmetryGroup, symmetry_group
 
 EDGES = 6_000_000
@@ -55,7 +55,7 @@ Entry = tuple[Route | None, Edges]
 
 
 def pack_parts(
-    graph: CapacityGraph, parts: Parts, group: SymmetryGroup, k: int, capacity: Sequence[int]
+    graph: CapacityGraph, parts: Components, group: SymmetryGroup, k: int, capacity: Sequence[int]
 ) -> tuple[list[Tree], SymmetryGroup] | None:
     """(broadcast trees of representative roots, the group that makes the others), or None.
 
@@ -90,7 +90,9 @@ class _Plan:
 class _Scheme:
     """One part of a graph, and what goes into it and out of it."""
 
-    def __init__(self, graph: CapacityGraph, parts: Parts, k: int, capacity: Sequence[int]) -> None:
+    def __init__(
+        self, graph: CapacityGraph, parts: Components, k: int, capacity: Sequence[int]
+    ) -> None:
         self.graph = graph
         self.parts = parts
         self.k = k
@@ -206,7 +208,7 @@ class _Scheme:
             trees = sorted(inside[v], key=_height, reverse=True)
             kinds: list[tuple[Entry, int]] = [((None, tree.edges), tree.weight) for tree in trees]
             plan.own[v], kinds = _split(kinds, self.k)
-            for (_, edges), route, units in _zipped(kinds, arriving[v]):
+            for (_, edges), route, units in _zip(kinds, arriving[v]):
                 plan.entries[route.path[0]].append(((route, edges), units))
         spare: list[tuple[Entry, int]] = []
         for v in self.ranks:
@@ -241,9 +243,9 @@ class _Scheme:
                 items: list[tuple[Entry, Use, int]] = []
                 for v in self.ranks:
                     if group.node[v] == root:
-                        items += [(_moved(e, home[v]), _use(e, orbit), n) for e, n in parts[v]]
+                        items += [(_move(e, home[v]), _use(e, orbit), n) for e, n in parts[v]]
                 pools.append(Pool(items, wanted))
-        found = chosen(pools, room)
+        found = choose_units(pools, room)
         if found is None:
             return None
         own, entries = found[: len(roots)], found[len(roots) :]
@@ -278,7 +280,7 @@ class _Scheme:
             yield tuple([part[place[v]] if v in place else v for v in path])
 
 
-def _moved(entry: Entry, element: Image) -> Entry:
+def _move(entry: Entry, element: Image) -> Entry:
     """`entry` as a symmetry maps it."""
     route, edges = entry
     if route is not None:
@@ -309,7 +311,7 @@ def _split(
     return first, rest
 
 
-def _zipped(a: Iterable[tuple[A, int]], b: Iterable[tuple[B, int]]) -> Iterator[tuple[A, B, int]]:
+def _zip(a: Iterable[tuple[A, int]], b: Iterable[tuple[B, int]]) -> Iterator[tuple[A, B, int]]:
     """Unit after unit of `a` with one of `b`, equal pairs together."""
     queue = list(b)[::-1]
     for item, amount in a:

@@ -26,7 +26,7 @@ from forestcoll.solver.flows.dual import as_bound
 from forestcoll.solver.flows.group import whole_group
 from forestcoll.solver.flows.max_flow import fill
 from forestcoll.solver.flows.model import Model
-from forestcoll.solver.flows.views import scaled
+from forestcoll.solver.flows.views import scale
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ def balance(graph: CapacityGraph, root: int | None = None) -> Balanced:
     links = fill(graph, {})
     used = [links[pair] for pair in zip(graph.tail, graph.head, strict=True)]
     if _reaches(graph, used, best, root):
-        return Balanced(scaled(graph, used, graph.unit), best * graph.unit, plain)
+        return Balanced(scale(graph, used, graph.unit), best * graph.unit, plain)
     collective = Collective.ALLGATHER if root is None else Collective.BROADCAST
     model = Model(graph, [whole_group(graph, root)], collective, (), any_size=True)
     solution = model.solve()

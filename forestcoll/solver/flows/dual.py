@@ -41,7 +41,7 @@ from forestcoll.solver.flows.group import (
     flow_keys,
     whole_group,
 )
-from forestcoll.solver.flows.group_orbits import Orbits, orbits
+from forestcoll.solver.flows.group_orbits import Orbits, find_orbits
 
 
 def check_dual(
@@ -148,7 +148,7 @@ def _weigh(
     for number, cut in enumerate(bound.cuts):
         _check_cut(groups, collective, cut, f"bound: cut {number}")
     _check_potentials(groups, bound)
-    alike = orbits(machine, groups, collective, bound.symmetries)
+    alike = find_orbits(machine, groups, collective, bound.symmetries)
     highest: dict[int, Fraction] = defaultdict(Fraction)
     for link, pressure in _mean_pressures(groups, collective, bound, alike):
         highest[link] = max(highest[link], pressure)

@@ -12,11 +12,11 @@ from forestcoll.graph import CapacityGraph
 from forestcoll.program import Collective
 from forestcoll.solver.flows.dual import check_groups_bound
 from forestcoll.solver.flows.group import Group, GroupsBound, WeighedCut
-from forestcoll.solver.flows.views import Flow, scaled
+from forestcoll.solver.flows.views import Flow, scale
 from forestcoll.solver.optimum import optimum
 
 
-def equal_parts(
+def split_equally(
     machine: CapacityGraph, groups: Sequence[Group], collective: Collective
 ) -> tuple[Fraction, tuple[Flow, ...], GroupsBound]:
     """(algbw, flows, bound): links cut into equal parts, and the best cut that was found.
@@ -31,7 +31,7 @@ def equal_parts(
     shares = []
     for number, group in enumerate(groups):
         capacity = [machine.capacity[e] * (common // users[e]) for e in group.links]
-        graph = scaled(group.graph, capacity, machine.unit / common)
+        graph = scale(group.graph, capacity, machine.unit / common)
         shares.append(_Alone(number, graph, group.root, collective))
     algbw = min(share.algbw for share in shares)
     sides = dict.fromkeys(side for share in shares for side in share.sides)

@@ -16,7 +16,7 @@ from forestcoll.program import Collective
 from forestcoll.solver.fixed_trees import fixed_capacities
 from forestcoll.solver.flows.group import Group, GroupsBound
 from forestcoll.solver.flows.groups import Split, split
-from forestcoll.solver.flows.views import Flow, view
+from forestcoll.solver.flows.views import Flow, view_groups
 from forestcoll.solver.optimum import optimum
 from forestcoll.solver.packing import check_loads
 from forestcoll.solver.partitions import allreduce_bound
@@ -56,7 +56,7 @@ class Packed:
     algbw: Fraction
 
 
-def together(
+def solve_together(
     machine: CapacityGraph,
     groups: Sequence[Sequence[int]],
     collective: Collective,
@@ -72,12 +72,12 @@ def together(
     is the topology's; the forests are called `<name>-group0`, ... Raises InfeasibleError and
     UnsupportedError.
     """
-    views = view(machine, groups, roots or [0] * len(groups), relays)
+    views = view_groups(machine, groups, roots or [0] * len(groups), relays)
     shares = split(machine, views, collective)
-    return forests(machine, views, shares, collective, relays, trees, name)
+    return pack_forests(machine, views, shares, collective, relays, trees, name)
 
 
-def forests(
+def pack_forests(
     machine: CapacityGraph,
     views: Sequence[Group],
     shares: Split,
@@ -87,7 +87,7 @@ def forests(
     name: str = "",
 ) -> Together:
     """The second half of `together`: trees for links that are shared out."""
-    found = [packed(flow, shares.algbw, trees) for flow in shares.flows]
+    found = [pack_flow(flow, shares.algbw, trees) for flow in shares.flows]
     algbw = min(shares.algbw, *(one.algbw for one in found))
     made = []
     for g, group in enumerate(views):
@@ -102,7 +102,7 @@ def forests(
     return done
 
 
-def packed(flow: Flow, algbw: Fraction, trees: int | Literal["auto"]) -> Packed:
+def pack_flow(flow: Flow, algbw: Fraction, trees: int | Literal["auto"]) -> Packed:
     """Trees on the flow's share: few that reach `algbw`, or as many as are asked for."""
     graph = flow.graph
     roots = [v for v, amount in enumerate(flow.supply) if amount]
@@ -114,10 +114,10 @@ def packed(flow: Flow, algbw: Fraction, trees: int | Literal["auto"]) -> Packed:
                 "the groups share the links best with parts that differ from rank to rank, so a "
                 "number of trees a root cannot be chosen: leave --trees away"
             )
-        return _exactly(flow, algbw)
+        return _pack_exactly(flow, algbw)
     task = analyse(graph, root)
     if trees != "auto":
-        return _fixed(task, trees)
+        return _pack_fixed(task, trees)
     for k in TRIED:
         if k >= task.trees_per_root:
             break
@@ -127,12 +127,12 @@ def packed(flow: Flow, algbw: Fraction, trees: int | Literal["auto"]) -> Packed:
     if task.algbw < algbw:
         raise RuntimeError(f"internal error: a share of {task.algbw} GB/s, {algbw} promised")
     k = task.trees_per_root
-    if _exactly(flow, algbw, dry=True).total < k * task.roots:
-        return _exactly(flow, algbw)
+    if _pack_exactly(flow, algbw, dry=True).total < k * task.roots:
+        return _pack_exactly(flow, algbw)
     return _trees(task, k, task.graph, task.capacities(), k / task.rate)
 
 
-def _fixed(task: Task, k: int) -> Packed:
+def _pack_fixed(task: Task, k: int) -> Packed:
     links, capacity, u = fixed_capacities(task, k)
     return _trees(task, k, links, capacity, u)
 
@@ -145,7 +145,7 @@ def _trees(task: Task, k: int, links: CapacityGraph, capacity: list[int], u: Fra
     return Packed(found, k * task.roots, task.roots * k / u * links.unit)
 
 
-def _exactly(flow: Flow, algbw: Fraction, dry: bool = False) -> Packed:
+def _pack_exactly(flow: Flow, algbw: Fraction, dry: bool = False) -> Packed:
     """Trees in the whole units in which all that starts and all links are; `dry` only counts."""
     scale = math.lcm(*(amount.denominator for amount in flow.supply))
     supply = [int(amount * scale) for amount in flow.supply]
@@ -182,7 +182,7 @@ def _forest(
         for u, v, load in zip(group.graph.tail, group.graph.head, whole.loads(), strict=True)
         if load
     }
-    graph, place = _reserved(group.graph, loads, name)
+    graph, place = _reserve(group.graph, loads, name)
     moved = tuple(
         Tree(
             place[tree.root],
@@ -204,7 +204,7 @@ def _forest(
     return forest
 
 
-def _reserved(
+def _reserve(
     graph: CapacityGraph, loads: Mapping[tuple[int, int], Fraction], name: str
 ) -> tuple[CapacityGraph, dict[int, int]]:
     """(the links in use with these bandwidths, the new number of each node that is kept)."""

@@ -17,8 +17,8 @@ from forestcoll.forest import Phase, Symmetry
 from forestcoll.graph import CapacityGraph
 from forestcoll.program import Collective
 from forestcoll.solver.flows.group import Group, flow_keys
-from forestcoll.symmetry.automorphisms import symmetries
-from forestcoll.symmetry.orbits import Union, link_images, number_links
+from forestcoll.symmetry.automorphisms import find_symmetries
+from forestcoll.symmetry.orbits import DisjointSets, link_images, number_links
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,15 +60,15 @@ def family(
     )
 
 
-def found(
+def find_group_symmetries(
     machine: CapacityGraph, groups: Sequence[Group], collective: Collective
 ) -> tuple[Symmetry, ...]:
     """Generators of symmetries; those that turn links round for allreduce only."""
-    every = symmetries(family(machine, groups, collective))
+    every = find_symmetries(family(machine, groups, collective))
     return tuple(s for s in every if not s.turned or collective is Collective.ALLREDUCE)
 
 
-def orbits(
+def find_orbits(
     machine: CapacityGraph,
     groups: Sequence[Group],
     collective: Collective,
@@ -82,8 +82,8 @@ def orbits(
     for g, _ in keys:
         base.append(base[-1] + len(groups[g].links))
     n = machine.n
-    links, flows = Union(len(machine.tail)), Union(base[-1])
-    sides, parts = Union(len(keys) * n), Union(len(groups) * n)
+    links, flows = DisjointSets(len(machine.tail)), DisjointSets(base[-1])
+    sides, parts = DisjointSets(len(keys) * n), DisjointSets(len(groups) * n)
     maps = tuple(given)
     whole = family(machine, groups, collective) if maps else machine
     places = number_links(whole)

@@ -23,9 +23,9 @@ from forestcoll.errors import InfeasibleError, UnsupportedError
 from forestcoll.graph import CapacityGraph
 from forestcoll.program import Collective
 from forestcoll.solver.flows.dual import check_groups_bound
-from forestcoll.solver.flows.equal_split import equal_parts
+from forestcoll.solver.flows.equal_split import split_equally
 from forestcoll.solver.flows.group import Group, GroupsBound
-from forestcoll.solver.flows.group_orbits import found
+from forestcoll.solver.flows.group_orbits import find_group_symmetries
 from forestcoll.solver.flows.model import Model
 from forestcoll.solver.flows.views import Flow
 
@@ -63,7 +63,7 @@ def split(machine: CapacityGraph, groups: Sequence[Group], collective: Collectiv
     try:
         return _exact(machine, groups, collective)
     except UnsupportedError as reason:
-        algbw, flows, bound = equal_parts(machine, groups, collective)
+        algbw, flows, bound = split_equally(machine, groups, collective)
         note = "" if bound.algbw == algbw else f"links are cut into equal parts: {reason}"
         return Split(algbw, flows, bound, note)
 
@@ -72,7 +72,7 @@ def _exact(machine: CapacityGraph, groups: Sequence[Group], collective: Collecti
     links = sum(len(group.links) for group in groups) * len(collective.phases)
     if links > LINKS:
         raise UnsupportedError(f"the groups have {links} links in all, the limit is {LINKS}")
-    alike = found(machine, groups, collective)
+    alike = find_group_symmetries(machine, groups, collective)
     model = Model(machine, groups, collective, alike)
     if model.size > VARIABLES:
         raise UnsupportedError(

@@ -27,7 +27,7 @@ from forestcoll.solver.flows.dual import as_bound, check_dual
 from forestcoll.solver.flows.group import whole_group
 from forestcoll.solver.flows.max_flow import fill
 from forestcoll.solver.flows.model import Model
-from forestcoll.symmetry.automorphisms import symmetries
+from forestcoll.symmetry.automorphisms import find_symmetries
 
 VARIABLES = 20_000
 """Links, flows and ranks, alike ones counted once, up to which the program is solved."""
@@ -74,7 +74,7 @@ def joint(graph: CapacityGraph) -> Joint:
     Raises UnsupportedError where the program is too large, or its numbers are too long, to be
     solved exactly here.
     """
-    found = symmetries(graph)
+    found = find_symmetries(graph)
     model = joint_model(graph, found, equal=False)
     if model.size > VARIABLES:
         raise UnsupportedError(

@@ -29,7 +29,7 @@ from forestcoll.solver.flows.joint import (
     shares,
 )
 from forestcoll.solver.flows.model import Model
-from forestcoll.symmetry.automorphisms import symmetries
+from forestcoll.symmetry.automorphisms import find_symmetries
 
 STEPS = 60
 """Values of U that are tried at most until enough trees fit, and then until all are whole."""
@@ -55,7 +55,7 @@ def fixed_joint(graph: CapacityGraph, trees: int, best: Joint, exact: bool = Fal
     for step in range(1 if exact else STEPS):
         for model in models:
             for most in (trees,) if model.equal else (trees, None):
-                found = _whole(model, u, wanted, most)
+                found = _solve_whole(model, u, wanted, most)
                 if found is not None:
                     supply, carried = found
                     algbw = wanted / u * graph.unit
@@ -67,7 +67,7 @@ def fixed_joint(graph: CapacityGraph, trees: int, best: Joint, exact: bool = Fal
 
 def _models(graph: CapacityGraph) -> list[Model]:
     """Programs of the graph: the smallest, and one whose vertices are more likely to be whole."""
-    found = symmetries(graph)
+    found = find_symmetries(graph)
     mirror = tuple(s for s in found if s.turned and s.image == tuple(range(graph.n)))
     models = [joint_model(graph, found, equal=False)]
     if models[0].size > VARIABLES:
@@ -106,7 +106,7 @@ def _limit(model: Model, u: Fraction, most: int | None) -> None:
         model.program.upper[j] = most
 
 
-def _whole(
+def _solve_whole(
     model: Model, u: Fraction, wanted: int, most: int | None
 ) -> tuple[tuple[int, ...], Carried] | None:
     """(supply, carried) with `wanted` trees in all; None where they are fewer, or not whole."""

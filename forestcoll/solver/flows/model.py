@@ -21,9 +21,9 @@ from forestcoll.kernel import _kernel
 from forestcoll.program import Collective
 from forestcoll.solver.flows import cutting_planes, exact_lp, views
 from forestcoll.solver.flows.group import Group, GroupsBound, WeighedCut, flow_keys
-from forestcoll.solver.flows.group_orbits import orbits
+from forestcoll.solver.flows.group_orbits import find_orbits
 from forestcoll.solver.flows.max_flow import fill, short_side
-from forestcoll.solver.flows.views import Flow, scaled
+from forestcoll.solver.flows.views import Flow, scale
 
 MISSED = 23
 """Rough searches leave out cuts that miss less than 1 / 2^MISSED of all data."""
@@ -66,8 +66,8 @@ class Model:
             for g, phase in self.keys
         ]
         if spanning:
-            self.graphs = [views.spanning(graph) for graph in self.graphs]
-        self.orbits = orbits(machine, groups, collective, symmetries)
+            self.graphs = [views.span_switches(graph) for graph in self.graphs]
+        self.orbits = find_orbits(machine, groups, collective, symmetries)
         self.program = exact_lp.Program([], [])
         self.link: list[int | None] = [None] * len(machine.tail)  # what bounds it; None: not used
         self.flow: list[list[int]] = []  # per flow and link
@@ -310,7 +310,7 @@ class Model:
         out = []
         raised = zip(self.keys, self.graphs, self._raise(units, common), strict=True)
         for (g, phase), graph, capacity in raised:
-            share = scaled(graph, capacity, self.machine.unit / common)
+            share = scale(graph, capacity, self.machine.unit / common)
             supply = [Fraction(0)] * graph.n
             for v, (j, a) in self.parts[g].items():
                 supply[v] = solution.primal[j] * a * self.machine.unit / share.unit

@@ -28,7 +28,7 @@ class Flow:
     supply: tuple[Fraction, ...]
 
 
-def view(
+def view_groups(
     machine: CapacityGraph, groups: Sequence[Sequence[int]], roots: Sequence[int], relays: Relays
 ) -> list[Group]:
     """What each group has of the machine: its members, switches, and GPUs that may relay.
@@ -69,7 +69,7 @@ def view(
     return out
 
 
-def scaled(graph: CapacityGraph, capacity: Sequence[int], unit: Fraction) -> CapacityGraph:
+def scale(graph: CapacityGraph, capacity: Sequence[int], unit: Fraction) -> CapacityGraph:
     """`graph` with other capacities, in as coarse a unit as they allow; empty links left out."""
     common = math.gcd(*capacity) or 1
     kept = [e for e, units in enumerate(capacity) if units]
@@ -82,7 +82,7 @@ def scaled(graph: CapacityGraph, capacity: Sequence[int], unit: Fraction) -> Cap
     )
 
 
-def spanning(graph: CapacityGraph) -> CapacityGraph:
+def span_switches(graph: CapacityGraph) -> CapacityGraph:
     """`graph` whose switches that copy are ranks without a part: trees span them, too.
 
     The graph itself where there is none.

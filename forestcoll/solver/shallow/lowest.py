@@ -13,7 +13,7 @@ from forestcoll.program import Collective
 from forestcoll.solver.task import Optimum
 
 
-def lowest(
+def pack_lowest(
     graph: CapacityGraph, collective: Collective, root: int | None, best: Optimum, name: str
 ) -> Forest | None:
     """One tree a root that reaches every rank in the fewest hops, switches being no hops.
@@ -66,10 +66,10 @@ def _ways(graph: CapacityGraph) -> Ways:
     near: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for tail, head, capacity in zip(graph.tail, graph.head, graph.capacity, strict=True):
         near[tail].append((head, capacity))
-    return {rank: _reached(graph, near, rank) for rank in graph.ranks}
+    return {rank: _reach(graph, near, rank) for rank in graph.ranks}
 
 
-def _reached(
+def _reach(
     graph: CapacityGraph, near: dict[int, list[tuple[int, int]]], start: int
 ) -> dict[int, tuple[Fraction, Path]]:
     ranks = set(graph.ranks)
