@@ -104,7 +104,7 @@ def no_memory() -> Iterator[None]:
     """Answers of other tests are forgotten before, those under changed limits after."""
     caches = (
         allreduce.plan,
-        allreduce.fixed,
+        allreduce.fix_joint,
         automorphisms.find_symmetries,
         structures.find_structures,
         task.analyse,
@@ -711,7 +711,7 @@ def test_few_joint_trees_are_not_whole_at_first_then_another_vertex_or_time(
         if plan.joint is None:
             continue
         whole.forget()
-        found = allreduce.fixed(graph, 2)
+        found = allreduce.fix_joint(graph, 2)
         if found is not None and whole.refused and whole.given:
             forest = solver.solve(graph, ALLREDUCE, trees=2)
             assert recount(forest) >= found.algbw
