@@ -292,7 +292,7 @@ def test_ranks_that_cannot_reach_each_other_are_refused_with_the_cut() -> None:
     ):
         solve(graph, BROADCAST, 0)
     one_way = build([("a", "b", 1), ("b", "c", 1)], both=False)
-    with pytest.raises(InfeasibleError, match=r"from \{(b, )?c\} to"):
+    with pytest.raises(InfeasibleError, match=r"ranks? (b, )?c cannot reach"):
         solve(one_way, ALLGATHER)
     assert solved(one_way, BROADCAST, 0).algbw == 1
     with pytest.raises(InfeasibleError):
@@ -303,7 +303,7 @@ def test_ranks_that_cannot_reach_each_other_are_refused_with_the_cut() -> None:
 def test_long_lists_of_ranks_are_cut_short() -> None:
     names = [f"g{i}" for i in range(9)]
     graph = build([(u, v, 1) for u, v in itertools.pairwise(names)] + [("x", "y", 1)])
-    with pytest.raises(InfeasibleError, match="and 5 more"):
+    with pytest.raises(InfeasibleError, match="and 3 more"):
         optimum(graph, ALLGATHER)
 
 
