@@ -18,7 +18,10 @@ CASES: dict[str, tuple[str, list[str]]] = {
     "command": ("forestcoll sy", ["synthesize"]),
     "topology": ("forestcoll optimum -t dgx-", ["dgx-a100", "dgx-b200", "dgx-h100"]),
     "shown": ("forestcoll topology show mi", ["mi250", "mi300x"]),
-    "collective": ("forestcoll optimum -t ring -c al", ["allgather", "allreduce"]),
+    "collective": (
+        "forestcoll optimum -t ring -c al",
+        ["allgather", "allreduce", "alltoall", "alltoallv"],
+    ),
     "setting": ("forestcoll optimum -t torus-2d --set x", ["x=4"]),
     "root": ("forestcoll optimum -t ring --set gpus=3 --root gpu", ["gpu0", "gpu1", "gpu2"]),
     "ranks": ("forestcoll optimum -t ring --set gpus=3 --ranks gpu1,", ["gpu1,gpu0", "gpu1,gpu2"]),
