@@ -127,6 +127,23 @@ def test_plans(call: Run, tmp_path: Path) -> None:
     assert "alltoall is not hooked by the NCCL shim: call it through the Executor" in said
 
 
+def test_spread_routes(call: Run) -> None:
+    two = ("-t", "dgx-h100", "--set", "boxes=2")
+    out = fine(call("synthesize", *two, "-c", "alltoall", "--spread", "-o", "out/"))
+    assert "8 units" in out
+    assert "of optimal    100 %" in out
+    assert "blocks of any size: at most 11/9 times the best time, whatever the sizes" in out
+    assert "optimal: the bound" in fine(call("verify", "out/dgx-h100-2.alltoall.routes.json"))
+    code, _, err = call("synthesize", "-t", "mi250", "-c", "alltoall", "--spread", "-o", "x/")
+    assert code == 1
+    assert "spread routes are for two or more boxes" in err
+    code, _, err = call(
+        "synthesize", *two, "-c", "alltoall", "--spread", "--units", "2", "-o", "x/"
+    )
+    assert code == 2
+    assert "--spread has as many units as a box has GPUs" in err
+
+
 def test_plans_that_do_not_fit(call: Run, tmp_path: Path) -> None:
     """127 peers are too many for RCCL: said with the figure; the routes are there all the same."""
     ask = ("synthesize", "-t", "dgx-a100", "--set", "boxes=16", "-c", "alltoall")

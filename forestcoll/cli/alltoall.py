@@ -72,7 +72,17 @@ def optimum(
 TAKEN = frozenset(
     (
         *("topology", "pairs", "without", "scale", "collective", "ranks", "relays", "groups"),
-        *("units", "min_percent", "protocol", "target", "formats", "output", "force", "as_json"),
+        *(
+            "units",
+            "min_percent",
+            "spread",
+            "protocol",
+            "target",
+            "formats",
+            "output",
+            "force",
+            "as_json",
+        ),
     )
 )
 """Options that `synthesize -c alltoall` takes."""
@@ -82,6 +92,7 @@ def synthesize(
     problem: Problem,
     units: int | None,
     min_percent: Fraction | None,
+    spread: bool,
     protocol: Protocol | None,
     target: TargetName,
     formats: tuple[str, ...],
@@ -93,6 +104,8 @@ def synthesize(
     _refuse_others()
     if units is not None and min_percent is not None:
         raise click.UsageError("--units and --min-percent both say how many units: give one")
+    if spread and (units is not None or min_percent is not None):
+        raise click.UsageError("--spread has as many units as a box has GPUs: leave others away")
     if "forest" in formats:
         raise click.UsageError(f"no forest carries an alltoall: --format {ROUTES} has its paths")
     if as_json and output == "-":
@@ -101,6 +114,7 @@ def synthesize(
     topology = problem.load()
 
     from forestcoll.alltoall import file, flows, plans, rounding
+    from forestcoll.alltoall import spread as spreading
     from forestcoll.errors import PlanError
     from forestcoll.report import alltoall as words
 
@@ -123,7 +137,14 @@ def synthesize(
         with _timed(times, "routes"):
             share = None if min_percent is None else min_percent / 100
             powers = share is None and wanted != (ROUTES,)
-            found = rounding.route(best, units, share, powers)
+            if spread:
+                found = spreading.spread(best)
+                factor = spreading.boxes_of(demand.graph).factor
+                notes.append(
+                    f"blocks of any size: at most {factor} times the best time, whatever the sizes"
+                )
+            else:
+                found = rounding.route(best, units, share, powers)
         for form, limit in limits.items():
             if form not in wanted:
                 continue

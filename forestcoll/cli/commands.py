@@ -58,6 +58,12 @@ if TYPE_CHECKING:
     help="alltoall: equal units of every pair, each on one path. Default: the fewest that reach "
     "99 % of the optimum (--min-percent), at most 8.",
 )
+@click.option(
+    "--spread",
+    is_flag=True,
+    help="alltoall between boxes: every block leaves over all NICs of its box, so that blocks of "
+    "any size take at most 1 + 2 NIC / NVLink times the best.",
+)
 @plan_options
 @click.option(
     "--compact/--whole",
@@ -105,6 +111,7 @@ def synthesize(
     max_height: int | None,
     budget: Budget,
     units: int | None,
+    spread: bool,
     compact: bool | None,
     instances: int | Literal["auto"],
     protocol: Protocol | None,
@@ -121,11 +128,11 @@ def synthesize(
     """Compute a schedule; write its forest and its plans."""
     if problem.collective in ALLTOALL:
         alltoall.synthesize(
-            problem, units, min_percent, protocol, target, formats, output, force, as_json
+            problem, units, min_percent, spread, protocol, target, formats, output, force, as_json
         )
         return
-    if units is not None or ROUTES in formats:
-        raise click.UsageError("--units and --format routes are for -c alltoall")
+    if units is not None or spread or ROUTES in formats:
+        raise click.UsageError("--units, --spread and --format routes are for -c alltoall")
     if nvls and target == "any":
         target = "mscclpp"  # no other knows switches that copy and add
     where = _destination(output, formats, target)
