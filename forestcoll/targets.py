@@ -113,6 +113,12 @@ MSCCLPP = Target(
     semaphores=16,
     loader_blocks=4096,
 )
+HALF_CHUNKS = 8
+"""Chunks of scratch come in eights where scratch has two halves.
+
+The runtime takes half of all bytes, whatever a chunk has: only so does the second half begin at a
+multiple of 16 bytes, which a packet's one store needs.
+"""
 SMS = {
     "dgx1-v100": 80,
     "dgx2-v100": 80,

@@ -180,6 +180,24 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     assert circles == []
 
 
+def test_plan_formats_keep_to_themselves() -> None:
+    """No format imports another, and nobody else but lint's run looks into one."""
+    formats = {"msccl", "mscclpp"}
+    for path in modules():
+        here = path.relative_to(PACKAGE).parts
+        own = here[1] if here[0] == "plans" and here[1] in formats else ""
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.ImportFrom) or node.module is None:
+                continue
+            parts = node.module.split(".")
+            if parts[:2] != ["forestcoll", "plans"] or len(parts) < 3 or parts[2] not in formats:
+                continue
+            allowed = (
+                parts[2] == own or (not own and len(parts) == 3) or here == ("plans", "run.py")
+            )
+            assert allowed, f"{path}:{node.lineno}: {node.module}"
+
+
 def test_a_fact_has_one_definition() -> None:
     """Collectives, operations, plan formats and targets: what the types list has its record."""
     from typing import get_args

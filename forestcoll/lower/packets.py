@@ -34,12 +34,10 @@ from forestcoll.lower.packet_blocks import Job, Unit, deal
 from forestcoll.lower.packet_shakes import shakes
 from forestcoll.lower.pieces import Boxes, Kind, kind_of
 from forestcoll.program import Buffer, Instruction, Op, RankProgram, Ref
-from forestcoll.targets import Target
+from forestcoll.targets import HALF_CHUNKS, Target
 
 MAX_BYTES = 1 << 20
 """Largest size that plans of packets are meant for: twice the bytes, but no signals."""
-HALF_CHUNKS = 8
-"""Chunks of scratch come in eights, so that its second half begins at a whole packet."""
 
 
 def lower_packets(

@@ -25,23 +25,16 @@ from forestcoll.program import (
     ThreadBlock,
 )
 from forestcoll.program.check import check
-from forestcoll.targets import Target
+from forestcoll.targets import HALF_CHUNKS, MSCCLPP, Target
 
 MAX_REFS = 10  # sources, or destinations, of one operation
-MAX_REMOTE = 16  # remote buffers that a thread block reaches by one kind of channel
-MAX_IDS = 8  # channels of one operation
-MAX_SEMAPHORES = 16  # semaphores of one operation
+MAX_REMOTE = MSCCLPP.remote_buffers  # that a thread block reaches by one kind of channel
+MAX_IDS = MSCCLPP.peers  # channels of one operation
+MAX_SEMAPHORES = MSCCLPP.semaphores  # semaphores of one operation
 MAX_BARRIERS = 16  # barrier ids of a rank
 MAX_INDEX = 1023  # parallel channels of one kind between two ranks
 MAX_SWITCHES = 16  # switch channels of a thread block
 ALIGNMENT = 16  # bytes; chunks and slices are multiples of it
-
-HALF_CHUNKS = 8
-"""Chunks of scratch come in eights where scratch has two halves.
-
-The runtime takes half of all bytes, whatever a chunk has: only so does the second half begin at a
-multiple of 16 bytes, which a packet's one store needs.
-"""
 
 At = tuple[int, int, int]
 
