@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from forestcoll import arguments
 from forestcoll.bound import Bound as Bound
 from forestcoll.bound import Symmetry as Symmetry
+from forestcoll.display import Shown
 from forestcoll.errors import ForestError, UnsupportedError
 from forestcoll.graph import CAPACITY_LIMIT, CapacityGraph
 from forestcoll.input_limits import PATH_NODES, TREE_EDGES
@@ -57,7 +58,7 @@ class Tree:
 
 
 @dataclass(frozen=True, slots=True)
-class Forest:
+class Forest(Shown):
     """Trees for one collective on one graph. A tree carries weight / total of all data.
 
     With a `group` the forest is compact: it consists of the images of every tree by all elements of

@@ -6,16 +6,11 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from forestcoll import display
-from forestcoll.errors import UnsupportedError
+from forestcoll.display import Shown
 from forestcoll.program import Collective
 from forestcoll.simulate import LinkUse
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.figure import Figure
 
 Kind = Literal["ours", "old", "baseline", "file"]
 OURS = "forestcoll"
@@ -62,7 +57,7 @@ class Lead:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(Shown):
     """Times of all competitors on one machine. `bound`: GB/s that no schedule exceeds."""
 
     name: str  # of the topology
@@ -196,24 +191,6 @@ class Comparison:
         writer.writeheader()
         writer.writerows(rows)
         return text.getvalue()
-
-    def to_pandas(self) -> pd.DataFrame:
-        """The rows as a table of pandas (`pip install 'forestcoll[pandas]'`)."""
-        try:
-            import pandas
-        except ImportError:
-            raise UnsupportedError(
-                "tables for pandas need pandas: pip install 'forestcoll[pandas]'"
-            ) from None
-        return pandas.DataFrame(list(self.rows()))
-
-    def plot(self, *, dark: bool = False, width: float = 10.0) -> Figure:
-        """A figure of matplotlib: algbw over size, and the speed-up over the best baseline."""
-        figure: Figure = display.figure(self, dark=dark, width=width)
-        return figure
-
-    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
-        return display.bundle(self)
 
 
 def sizes_between(low: int, high: int, factor: int) -> tuple[int, ...]:

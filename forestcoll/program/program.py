@@ -19,10 +19,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Literal
+from fractions import Fraction
+from typing import TYPE_CHECKING, Literal
 
+from forestcoll.display import Shown
 from forestcoll.program.collective import Collective
-from forestcoll.program.ops import FABRIC, OPERATIONS, PUTS, Kind, Op
+from forestcoll.program.ops import FABRIC, OPERATIONS, PUTS, SENDS, Kind, Op
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 Style = Literal["fifo", "onesided"]
 Protocol = Literal["Simple", "LL", "LL128"]
@@ -170,7 +175,7 @@ class RankProgram:
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class Program(Shown):
     """A collective for all ranks. `ranks[i]` is what rank i does; `names[i]` its node id or ''."""
 
     name: str
@@ -248,6 +253,32 @@ class Program:
                 port = by_port and k < len(src)
                 if ref.buffer is self.shorter and self.part_meant(r, ref, by_port=port) != owner:
                     yield r, b, s, i, ref
+
+    def to_networkx(self) -> nx.DiGraph[int]:
+        """Ranks, and an edge from each to those that its data go to.
+
+        Node attribute `name`; edge attribute `chunks`: how many, of `input_chunks` or, where that
+        is more, `output_chunks` of a rank. Through switches that copy and add: to all behind them.
+        """
+        import networkx as nx
+
+        made: nx.DiGraph[int] = nx.DiGraph()
+        made.add_nodes_from(
+            (r, {"name": self.names[r] if self.names else ""}) for r in range(self.n)
+        )
+        for r, b, _, i in self.instructions():
+            block = self.ranks[r].thread_blocks[b]
+            src, dst = block.operands(r, i)
+            moves = [(ref.rank, r, ref.count) for ref in src if ref.rank not in (None, r)]
+            moves += [(r, ref.rank, ref.count) for ref in dst if ref.rank not in (None, r)]
+            if i.op in SENDS:
+                moves.append((r, block.send, (*src, *dst)[0].count))
+            for a, z, count in moves:
+                assert a is not None
+                assert z is not None
+                before = made.edges[a, z]["chunks"] if made.has_edge(a, z) else 0
+                made.add_edge(a, z, chunks=before + Fraction(count, i.part[1]))
+        return made
 
     @property
     def in_switches(self) -> bool:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from forestcoll.arguments import whole
 from forestcoll.errors import UnsupportedError
 from forestcoll.report import words
+from forestcoll.view.layout import Layout, lay_out
+from forestcoll.view.svg import HEAT, depths
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
     from forestcoll.comparison import Comparison
+    from forestcoll.forest import Forest
+    from forestcoll.graph import CapacityGraph
 
 OURS = "forestcoll"
 LIGHT = {"page": "#ffffff", "text": "#1f2328", "faint": "#d0d7de", "ours": "#0550ae"}
@@ -117,3 +123,75 @@ def _name_sizes(axes: Axes, found: Comparison) -> None:
     ticks = list(found.sizes[::step])
     axes.set_xticks(ticks, [words.size(size) for size in ticks])
     axes.minorticks_off()
+
+
+def fabric(
+    graph: CapacityGraph,
+    forest: Forest | None,
+    *,
+    tree: int | None = None,
+    dark: bool = False,
+    width: float = 10.0,
+) -> Figure:
+    """The fabric; of a forest how busy its links are, or one of its trees, hop by hop."""
+    from matplotlib.collections import LineCollection
+    from matplotlib.colors import LinearSegmentedColormap, Normalize
+    from matplotlib.ticker import MaxNLocator
+
+    layout = lay_out(graph)
+    height = max(2.6, width * min(1.2, (layout.height + 1) / max(layout.width, 1)))
+    made, colours = new_figure(width, height, dark)
+    axes = made.subplots()
+    axes.set_axis_off()
+    what = f"{len(graph.ranks)} ranks" if forest is None else f"{forest.collective}, {forest.name}"
+    lines, values, label = _strokes(graph, layout, forest, tree)
+    axes.set_title(f"{what}: {label}", color=colours["text"], fontsize=10, loc="left")
+    heat = LinearSegmentedColormap.from_list("heat", HEAT)  # seen on white and on black
+    scale = Normalize(0, max([*values, 1e-9]))
+    strokes = LineCollection(lines, array=values, cmap=heat, norm=scale, linewidths=2)
+    axes.add_collection(strokes)
+    size = 9 if graph.n <= 64 else 4
+    for switch, marker, colour in ((False, "o", colours["ours"]), (True, "s", COLOURS[3])):
+        nodes = [v for v in range(graph.n) if graph.gpu[v] is not switch]
+        xs, ys = [layout.x[v] for v in nodes], [layout.y[v] for v in nodes]
+        name = "switch" if switch else "GPU"
+        axes.plot(xs, ys, marker, color=colour, markersize=size, label=name, zorder=3)
+    axes.invert_yaxis()
+    axes.set_aspect("equal")
+    axes.margins(0.05)
+    bar = made.colorbar(strokes, ax=axes, shrink=0.8, ticks=MaxNLocator(integer=True))
+    bar.set_label(label, color=colours["text"])
+    bar.ax.tick_params(colors=colours["text"])
+    made.legend(
+        loc="outside lower center", ncols=2, frameon=False, labelcolor=colours["text"], fontsize=9
+    )
+    return made
+
+
+def _strokes(
+    graph: CapacityGraph, layout: Layout, forest: Forest | None, tree: int | None
+) -> tuple[list[list[tuple[float, float]]], list[float], str]:
+    """Lines between nodes, a value for each, and what the values are with their unit."""
+
+    def ends(u: int, v: int) -> list[tuple[float, float]]:
+        return [(layout.x[u], layout.y[u]), (layout.x[v], layout.y[v])]
+
+    pairs = list(zip(graph.tail, graph.head, strict=True))
+    if forest is None:
+        if tree is not None:
+            raise UnsupportedError("a fabric alone has no trees: plot a forest")
+        widths = [float(graph.bandwidth(e)) for e in range(len(pairs))]
+        return [ends(u, v) for u, v in pairs], widths, "bandwidth of a link (GB/s)"
+    if tree is None:
+        busy = [float(link.percent) for link in forest.links]
+        order = sorted(range(len(pairs)), key=lambda e: busy[e])  # the busiest on top
+        label = "how busy a link is (%)"
+        return [ends(*pairs[e]) for e in order], [busy[e] for e in order], label
+    shown = forest.trees[whole("tree", tree, 0, len(forest.trees) - 1)]
+    depth = depths(shown)
+    lines, values = [], []
+    for path, hop in zip(shown.edges, depth, strict=True):
+        for u, v in pairwise(path):
+            lines.append(ends(u, v))
+            values.append(float(hop))
+    return lines, values, f"tree {tree}, distance from the root (hops)"

@@ -5,14 +5,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from html import escape
 from typing import Any
 
 from forestcoll.comparison import Comparison
+from forestcoll.errors import UnsupportedError
 from forestcoll.forest import Forest
 from forestcoll.graph import CapacityGraph
-from forestcoll.program import Program
+from forestcoll.program import SENDS, Program
 from forestcoll.report import figures, words
 from forestcoll.report.comparison import OURS, time_words
 from forestcoll.topology import Topology
@@ -38,7 +39,52 @@ def figure(value: object, **options: Any) -> Any:
     """A figure of matplotlib."""
     if isinstance(value, Comparison):
         return figures.comparison(value, **options)
-    raise TypeError(f"{type(value).__name__} has no figure")
+    if isinstance(value, Forest):
+        return figures.fabric(value.graph, value, **options)
+    if isinstance(value, Topology):
+        return figures.fabric(CapacityGraph.from_topology(value), None, **options)
+    raise UnsupportedError(f"there is no figure of a {type(value).__name__}; its forest has one")
+
+
+def frame(value: object) -> Any:
+    """A table of pandas."""
+    try:
+        import pandas
+    except ImportError:
+        raise UnsupportedError(
+            "tables for pandas need pandas: pip install 'forestcoll[pandas]'"
+        ) from None
+    return pandas.DataFrame(list(_records(value)))
+
+
+def _records(value: object) -> Iterator[dict[str, Any]]:
+    """Rows of plain values."""
+    if isinstance(value, Comparison):
+        yield from value.rows()
+    elif isinstance(value, Forest):
+        for link in value.links:
+            numbers = {key: float(getattr(link, key)) for key in ("bandwidth", "load", "percent")}
+            yield {"src": link.src, "dst": link.dst, **numbers}
+    elif isinstance(value, Topology):
+        for src, dst, data in value.to_networkx().edges(data=True):
+            latency = None if data["latency"] is None else float(data["latency"])
+            rate = float(data["bandwidth"])
+            more = {"latency": latency, "count": data["count"]}
+            yield {"src": src, "dst": dst, "bandwidth": rate, **more}
+    elif isinstance(value, Program):
+        for rank, block, step, i in value.instructions():
+            peers = [ref.rank for ref in (*i.src, *i.dst) if ref.rank not in (None, rank)]
+            owner = value.ranks[rank].thread_blocks[block]
+            if i.op in SENDS:
+                peers.append(owner.send)
+            yield {
+                "rank": rank,
+                "block": block,
+                "step": step,
+                "op": i.op.value,
+                "chunks": max((ref.count for ref in (*i.src, *i.dst)), default=0),
+                "peers": " ".join(map(str, peers)),
+            }
 
 
 def topology_bundle(topology: Topology) -> Bundle:

@@ -10,6 +10,7 @@ from fractions import Fraction
 from itertools import cycle
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
+from forestcoll.display import Shown
 from forestcoll.errors import InfeasibleError, TopologyError, did_you_mean
 from forestcoll.input_limits import LINKS, NODES, PARALLEL_LINKS
 from forestcoll.topology.numbers import exact
@@ -175,7 +176,7 @@ class Adapter:
 
 
 @dataclass(frozen=True, slots=True)
-class Topology:
+class Topology(Shown):
     """Nodes in order (the order of the GPUs is the order of the ranks) and the links between them.
 
     `adapters` and `notes` (what a reader had to assume, in words) say more about where the topology

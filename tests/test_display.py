@@ -1,0 +1,122 @@
+"""How values show themselves: in notebooks, as tables, graphs and figures."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+import forestcoll
+from forestcoll import baselines, catalog
+from forestcoll.errors import UnsupportedError
+from forestcoll.graph import CapacityGraph
+from forestcoll.lower import lower
+from forestcoll.targets import MSCCLPP, RCCL
+from forestcoll.verify import verify
+
+SCRIPTS = Path(__file__).parents[1] / "scripts"
+MACHINE = ("rail", {"boxes": "2", "gpus": "2", "rails": "2"})
+
+
+def forest() -> forestcoll.Forest:
+    graph = CapacityGraph.from_topology(catalog.load(*MACHINE))
+    return baselines.forests("hierarchical", graph)[0]
+
+
+def test_a_topology_and_a_forest_are_drawings() -> None:
+    for value in (catalog.load(*MACHINE), forest()):
+        found = value._repr_mimebundle_()
+        ET.fromstring(found["image/svg+xml"])
+        assert found["text/plain"] == repr(value)
+        assert "<svg" in found["text/html"]
+
+
+def test_large_ones_are_tables() -> None:
+    found = catalog.load("dgx-a100", {"boxes": "64"})._repr_mimebundle_()
+    assert "image/svg+xml" not in found
+    assert "<td>512</td>" in found["text/html"]
+
+
+def test_a_program_is_a_table_of_its_ranks() -> None:
+    program = lower(forest(), RCCL)
+    html = program._repr_mimebundle_()["text/html"]
+    ET.fromstring(html)
+    assert html.count("<tr>") == 1 + program.n
+    assert "box1/gpu1" in html
+
+
+@pytest.mark.parametrize("target", [RCCL, MSCCLPP], ids=lambda target: target.name)
+def test_the_graph_of_a_program_has_what_the_verifier_counts(target) -> None:  # type: ignore[no-untyped-def]
+    program = lower(forest(), target)
+    moved = program.to_networkx()
+    whole = max(program.ranks[0].input_chunks, program.ranks[0].output_chunks)
+    loads = {pair: load * whole for pair, load in verify(program).loads.items()}
+    assert {(a, b): chunks for a, b, chunks in moved.edges(data="chunks")} == loads
+    assert moved.nodes[3]["name"] == "box1/gpu1"
+
+
+def test_tables_of_pandas() -> None:
+    pytest.importorskip("pandas")
+    topology, trees = catalog.load(*MACHINE), forest()
+    assert len(topology.to_pandas()) == topology.to_networkx().number_of_edges()
+    table = trees.to_pandas()
+    assert list(table.columns) == ["src", "dst", "bandwidth", "load", "percent"]
+    assert table["percent"].max() == 100
+    program = lower(trees, RCCL)
+    rows = program.to_pandas()
+    assert len(rows) == sum(1 for _ in program.instructions())
+    assert set(rows["rank"]) == set(range(program.n))
+
+
+def test_figures_have_title_unit_and_legend() -> None:
+    pytest.importorskip("matplotlib")
+    topology, trees = catalog.load(*MACHINE), forest()
+    for figure, unit in (
+        (topology.plot(), "bandwidth of a link (GB/s)"),
+        (trees.plot(dark=True, width=6), "how busy a link is (%)"),
+        (trees.plot(tree=0), "tree 0, distance from the root (hops)"),
+    ):
+        assert unit in figure.axes[0].get_title(loc="left")
+        assert figure.axes[1].get_ylabel() == unit
+        assert [text.get_text() for text in figure.legends[0].get_texts()] == ["GPU", "switch"]
+    with pytest.raises(UnsupportedError, match="there is no figure of a Program"):
+        lower(trees, RCCL).plot()
+    with pytest.raises(UnsupportedError, match="a fabric alone has no trees"):
+        topology.plot(tree=0)
+
+
+def test_values_import_nothing_that_draws() -> None:
+    names = ("forest", "topology", "program")
+    code = "\n".join(f"import forestcoll.{name}" for name in names)
+    code += "\nimport sys; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert not loaded & {"matplotlib", "pandas", "forestcoll.report", "forestcoll.view"}
+
+
+def test_the_notebook_is_its_script() -> None:
+    jupytext = pytest.importorskip("jupytext")
+    script = jupytext.read(SCRIPTS / "compare.py")
+    notebook = json.loads((SCRIPTS / "compare.ipynb").read_text(encoding="utf-8"))
+    cells = [(c["cell_type"], "".join(c["source"])) for c in notebook["cells"]]
+    assert cells == [(c.cell_type, c.source) for c in script.cells]
+
+
+@pytest.mark.slow
+def test_the_notebook_runs_from_top_to_bottom() -> None:
+    pytest.importorskip("pandas")
+    pytest.importorskip("matplotlib")
+    nbformat = pytest.importorskip("nbformat")
+    nbclient = pytest.importorskip("nbclient")
+    pytest.importorskip("ipykernel")
+    notebook = nbformat.read(SCRIPTS / "compare.ipynb", as_version=4)
+    nbclient.NotebookClient(notebook, timeout=170, kernel_name="python3").execute()
+    texts = json.dumps(notebook.cells)
+    assert "jointly 128 GB/s, the allgather's trees both ways 104" in texts
+    shown = [set(o.get("data", ())) for c in notebook.cells for o in c.get("outputs", ())]
+    assert any("image/svg+xml" in kinds for kinds in shown)
+    assert any("text/html" in kinds for kinds in shown)
