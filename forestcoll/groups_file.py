@@ -37,8 +37,8 @@ from forestcoll.graph import Relays
 from forestcoll.program import Collective
 from forestcoll.solver.flows.dual import check_groups_bound
 from forestcoll.solver.flows.group import Group, GroupsBound, WeighedCut
-from forestcoll.solver.flows.group_forests import Together, check_together
 from forestcoll.solver.flows.views import view_groups
+from forestcoll.solver.groups.forests import Together, check_together
 from forestcoll.topology.numbers import common_denominator
 
 FORMAT = "forestcoll.groups/1"

@@ -47,16 +47,9 @@ from forestcoll.solver import (
     task,
 )
 from forestcoll.solver.compact import forests, rotation
-from forestcoll.solver.flows import (
-    balance,
-    cutting_planes,
-    exact_lp,
-    groups,
-    joint,
-    joint_trees,
-    model,
-)
-from forestcoll.solver.flows.group_forests import Together
+from forestcoll.solver.flows import balance, cutting_planes, exact_lp, joint, joint_trees, model
+from forestcoll.solver.groups import split
+from forestcoll.solver.groups.forests import Together
 from forestcoll.symmetry import automorphisms, components, structures
 
 optimum = import_module("forestcoll.solver.optimum")  # the package has a function of that name
@@ -873,8 +866,8 @@ def test_groups_are_too_large_then_links_in_equal_parts(
     limit: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     exact = halves()
-    monkeypatch.setattr(groups, limit, 1)
-    equal = Spy(monkeypatch, groups, "split_equally")
+    monkeypatch.setattr(split, limit, 1)
+    equal = Spy(monkeypatch, split, "split_equally")
     coarse = halves()
     assert equal.given == 1
     assert coarse.algbw <= exact.algbw == exact.bound.algbw

@@ -17,12 +17,12 @@ from forestcoll.errors import ForestError, InfeasibleError, UnsupportedError
 from forestcoll.forest import Symmetry
 from forestcoll.graph import CapacityGraph
 from forestcoll.program import BY_TREES, Collective
-from forestcoll.solver.flows import groups as shared
 from forestcoll.solver.flows.dual import check_groups_bound
 from forestcoll.solver.flows.group import GroupsBound
-from forestcoll.solver.flows.group_forests import Together, fits, solve_together
-from forestcoll.solver.flows.groups import split
 from forestcoll.solver.flows.views import view_groups
+from forestcoll.solver.groups import split as shared
+from forestcoll.solver.groups.forests import Together, fits, solve_together
+from forestcoll.solver.groups.split import split
 
 ALL = tuple(BY_TREES)
 Groups = list[list[int]]

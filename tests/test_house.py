@@ -7,6 +7,7 @@ import resource
 import subprocess
 import sys
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -148,6 +149,107 @@ def test_arrows_have_no_cycle() -> None:
 
     for name in ALLOWED:
         reach(name, frozenset())
+
+
+SOLVER: dict[str, set[str]] = {
+    "rates": set(),
+    "shares": set(),
+    "rounding": set(),
+    "preference": set(),
+    "cut": set(),
+    "partitions": {"cut"},
+    "packing": {"preference"},
+    "flows": {"cut"},
+    "task": {"cut", "flows"},
+    "fixed_trees": {"task"},
+    "shallow": {"task"},
+    "joint_boxes": {"flows", "shallow"},
+    "compact": {"fixed_trees", "packing", "partitions", "task"},
+    "allreduce": {"fixed_trees", "flows", "joint_boxes", "partitions", "task"},
+    "optimum": {"allreduce", "compact", "cut", "fixed_trees", "task"},
+    "phase_packing": {"compact", "flows", "packing", "preference", "shallow", "task"},
+    "front": {"fixed_trees", "flows", "optimum", "rates", "task"},
+    "solve": {"allreduce", "fixed_trees", "flows", "optimum", "packing", "phase_packing"}
+    | {"shallow", "task"},
+    "groups": {"fixed_trees", "flows", "optimum", "packing", "partitions", "phase_packing", "task"},
+    "multicast": {"allreduce", "flows", "groups", "optimum", "packing", "shallow", "task"},
+}
+COMPILE: dict[str, set[str]] = {
+    "clock": set(),
+    "notes": set(),
+    "formats": set(),
+    "budget": set(),
+    "powers_of_two": set(),
+    "problem": set(),
+    "wishes": {"budget"},
+    "optimum": {"problem"},
+    "plan_text": {"clock", "formats"},
+    "in_switches": {"problem", "wishes"},
+    "request": {"budget", "formats", "problem", "wishes"},
+    "rivals": set(),
+    "choose": {"budget", "clock", "powers_of_two", "problem", "rivals", "wishes"},
+    "front": {"choose", "clock", "problem", "wishes"},
+    "synthesize": {"budget", "choose", "clock", "formats", "in_switches", "notes", "optimum"}
+    | {"plan_text", "problem", "request", "wishes"},
+    "together": {"clock", "formats", "plan_text", "problem"},
+    "verdict": set(),
+    "plan_set": {"budget", "choose", "clock", "formats", "optimum", "plan_text", "powers_of_two"}
+    | {"problem", "verdict", "wishes"},
+}
+"""Inside these rooms: which module or smaller room may import which."""
+
+
+def inside(room: str, path: Path) -> Iterator[tuple[int, str]]:
+    """(line, module or smaller room) of what a file imports of its own room."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if not isinstance(node, ast.ImportFrom) or node.module is None:
+            continue
+        for alias in node.names:
+            names = f"{node.module}.{alias.name}".split(".")
+            if names[:2] == ["forestcoll", room] and len(names) > 2:
+                yield node.lineno, names[2]
+
+
+@pytest.mark.parametrize(("room", "allowed"), [("solver", SOLVER), ("compile", COMPILE)])
+def test_no_arrow_goes_up_inside_a_room(room: str, allowed: dict[str, set[str]]) -> None:
+    for path in sorted((PACKAGE / room).rglob("*.py")):
+        here = path.relative_to(PACKAGE / room).parts[0].removesuffix(".py")
+        if here == "__init__":
+            continue
+        assert here in allowed, f"say in tests/test_house.py whom {room}.{here} may import"
+        for line, other in inside(room, path):
+            fine = other == here or other in allowed[here]
+            assert fine, f"{path}:{line}: {room}.{here} may not import {other}"
+    nodes = {name: sorted(others) for name, others in allowed.items()}
+    TopologicalSorter(nodes).prepare()  # raises CycleError where the table has a circle
+
+
+def test_nothing_in_the_package_knows_the_oracle() -> None:
+    """The plain twin stands beside the tests: nothing it judges may lean on it, nor be it."""
+    assert (Path(__file__).parent / "reference.py").is_file()
+    for path in modules():
+        assert path.stem not in ("reference", "oracle"), path
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            named = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            named += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            wrong = [name for name in named if name.split(".")[0] in ("tests", "reference")]
+            assert not wrong, f"{path}: imports {wrong}"
+
+
+ROOMS_OF_SHORT_FUNCTIONS = ("solver", "symmetry", "compile", "topology", "degrade", "forest_file")
+
+
+def test_files_and_functions_are_short() -> None:
+    """What grows past this asks to be two."""
+    for path in modules():
+        text = path.read_text(encoding="utf-8")
+        assert len(text.splitlines()) <= 500, path
+        if piece(path) not in ROOMS_OF_SHORT_FUNCTIONS:
+            continue
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef):
+                length = (node.end_lineno or 0) - node.lineno + 1
+                assert length <= 60, f"{path}:{node.lineno}: {node.name} has {length} lines"
 
 
 def module_name(path: Path) -> str:
@@ -299,7 +401,7 @@ def test_a_forest_is_made_without_what_only_plans_and_readers_need(
     unwanted = (
         "{'pydantic', 'networkx', 'ortools', 'rich', 'forestcoll.lower', 'forestcoll.verify', "
         "'forestcoll.plans.msccl', 'forestcoll.plans.mscclpp', 'forestcoll.plans.lint', "
-        "'forestcoll.execute', 'forestcoll.solver.flows.groups'}"
+        "'forestcoll.execute', 'forestcoll.solver.groups.split'}"
     )
     command = ["synthesize", "-t", "dgx-a100", "-c", "allgather", "--format", "forest", "--json"]
     command += more

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from forestcoll.latency import Latencies
     from forestcoll.program import Program
     from forestcoll.solver.flows.group import Group
-    from forestcoll.solver.flows.group_forests import Together
-    from forestcoll.solver.flows.groups import Split
+    from forestcoll.solver.groups.forests import Together
+    from forestcoll.solver.groups.split import Split
     from forestcoll.targets import PlanFormat, Target, TargetName
     from forestcoll.topology import Topology
 
@@ -115,7 +115,7 @@ def _root(collective: Collective, root: int | str | None, g: int, size: int) -> 
 
 def optimum(asked: GroupsProblem) -> Split:
     """The largest algbw that all groups reach at once, its proof, and how the links are split."""
-    from forestcoll.solver.flows.groups import split
+    from forestcoll.solver.groups.split import split
 
     return split(asked.machine, _views(asked), asked.collective)
 
@@ -156,7 +156,7 @@ def synthesize(
 ) -> Schedules:
     """Forests of all groups that reach the same algbw at once, and the plans made from them.
 
-    The algbw is the best there is, up to the sizes named in `solver.flows.groups`; where plans of
+    The algbw is the best there is, up to the sizes named in `solver.groups.split`; where plans of
     these forests fit no target, the best of some with fewer trees per root. `instances`: "auto" as
     many as keep the links that a group has busy. Groups run at the same time, so those of a GPU
     share its multiprocessors. Every forest is checked, all of them together against the machine,
@@ -210,7 +210,7 @@ def _choose(
 ) -> tuple[Together, Programs, list[str]]:
     """(forests, programs, notes): the best forests, or the best of fewer trees that fit."""
     from forestcoll.lower import lower
-    from forestcoll.solver.flows.group_forests import pack_forests
+    from forestcoll.solver.groups.forests import pack_forests
 
     with clock.stage("optimum"):
         shares = optimum(asked)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from forestcoll.compile.together import GroupsProblem, Schedules
-    from forestcoll.solver.flows.groups import Split
+    from forestcoll.solver.groups.split import Split
 
 ROWS = 32
 """Groups that the table names one by one."""

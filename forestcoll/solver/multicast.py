@@ -25,10 +25,10 @@ from forestcoll.graph import CapacityGraph, require_size
 from forestcoll.program import Collective
 from forestcoll.solver.allreduce import plan
 from forestcoll.solver.flows.group import Group
-from forestcoll.solver.flows.group_forests import pack_flow
 from forestcoll.solver.flows.group_orbits import find_group_symmetries as symmetries_found
 from forestcoll.solver.flows.model import Model
 from forestcoll.solver.flows.views import Flow, span_switches
+from forestcoll.solver.groups.forests import pack_flow
 from forestcoll.solver.optimum import check_root
 from forestcoll.solver.packing import pack
 from forestcoll.solver.shallow.height import forest_bound

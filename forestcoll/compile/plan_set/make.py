@@ -11,7 +11,7 @@ while there are others.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final, Literal
@@ -142,10 +142,7 @@ def make(
     from forestcoll.compile.choose import Chooser
     from forestcoll.compile.wishes import Wishes
 
-    if not 1 <= low <= high <= LARGEST:
-        raise UnsupportedError(
-            f"sizes {low} to {high}: must be ascending, from 1 byte to {LARGEST >> 40}T"
-        )
+    _check_sizes(low, high)
     sms = sms or sms_of(topology.name)
     clock = Clock(progress)
     with clock.stage("graph"):
@@ -157,18 +154,8 @@ def make(
     chooser = Chooser(problem, {}, wishes, best, clock)
     targets = targets_of(formats, target, sms)
     forests = maker.forests(chooser, tuple(targets.values()))
-    found = []
-    for form, limits in targets.items():
-        try:
-            plans = maker.plans(form, limits, forests, problem.links, low, high)
-        except PlanError as error:
-            if target != "any" or form != "msccl-xml":
-                raise
-            plans = maker.plans(form, MSCCL.on(sms), forests, problem.links, low, high)
-            maker.notes.append(f"the MSCCL XML is for msccl only; {error}")
-        found.append(plans)
-    if not found:
-        raise UnsupportedError(f"a plan set needs a plan format: {' or '.join(FORMATS)}")
+    wider = MSCCL.on(sms) if target == "any" else None
+    found = maker.all_plans(targets, wider, forests, problem.links, low, high)
     graph = problem.graph
     named = None if problem.root is None else graph.names[graph.ranks[problem.root]]
     if named is not None:
@@ -189,6 +176,13 @@ def make(
         timings=clock.seconds,
         notes=list(dict.fromkeys(maker.notes)),
     )
+
+
+def _check_sizes(low: int, high: int) -> None:
+    if not 1 <= low <= high <= LARGEST:
+        raise UnsupportedError(
+            f"sizes {low} to {high}: must be ascending, from 1 byte to {LARGEST >> 40}T"
+        )
 
 
 class _Maker:
@@ -238,6 +232,30 @@ class _Maker:
             if forest not in kept and (most is None or different_trees(forest) <= most):
                 kept.append(forest)
         return kept
+
+    def all_plans(
+        self,
+        targets: Mapping[PlanFormat, Target],
+        wider: Target | None,
+        forests: Sequence[Forest],
+        links: Latencies,
+        low: int,
+        high: int,
+    ) -> list[Plans]:
+        """The plans of every format; for `wider`, if there is one, where its target holds none."""
+        found = []
+        for form, limits in targets.items():
+            try:
+                plans = self.plans(form, limits, forests, links, low, high)
+            except PlanError as error:
+                if wider is None or form != wider.format:
+                    raise
+                plans = self.plans(form, wider, forests, links, low, high)
+                self.notes.append(f"the MSCCL XML is for msccl only; {error}")
+            found.append(plans)
+        if not found:
+            raise UnsupportedError(f"a plan set needs a plan format: {' or '.join(FORMATS)}")
+        return found
 
     def plans(
         self,

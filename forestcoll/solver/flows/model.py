@@ -3,7 +3,7 @@
 A flow is the trees of one phase of one group. The variables are what flows that share a link take
 of it together, what each flow takes of each link, how much starts at which rank, and the common
 algbw; one stands for all that symmetries make alike. Cuts come in as they are missed
-(`cutting_planes`); `groups` says what the program is, `dual` what its dual proves.
+(`cutting_planes`); `groups.split` says what the program is, `dual` what its dual proves.
 """
 
 from __future__ import annotations

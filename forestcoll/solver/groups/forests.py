@@ -15,8 +15,8 @@ from forestcoll.graph import CapacityGraph, Relays, require_size
 from forestcoll.program import Collective
 from forestcoll.solver.fixed_trees import fixed_capacities
 from forestcoll.solver.flows.group import Group, GroupsBound
-from forestcoll.solver.flows.groups import Split, split
 from forestcoll.solver.flows.views import Flow, view_groups
+from forestcoll.solver.groups.split import Split, split
 from forestcoll.solver.optimum import optimum
 from forestcoll.solver.packing import check_loads
 from forestcoll.solver.partitions import allreduce_bound

@@ -23,11 +23,11 @@ from forestcoll.errors import InfeasibleError, UnsupportedError
 from forestcoll.graph import CapacityGraph
 from forestcoll.program import Collective
 from forestcoll.solver.flows.dual import check_groups_bound
-from forestcoll.solver.flows.equal_split import split_equally
 from forestcoll.solver.flows.group import Group, GroupsBound
 from forestcoll.solver.flows.group_orbits import find_group_symmetries
 from forestcoll.solver.flows.model import Model
 from forestcoll.solver.flows.views import Flow
+from forestcoll.solver.groups.equal_split import split_equally
 
 LINKS = 40_000
 """Links of all groups' flows up to which the optimum is exact."""

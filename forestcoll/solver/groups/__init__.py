@@ -1,0 +1,1 @@
+"""Several groups at once on the same links: how these are split, and the forests of each group."""
