@@ -3,7 +3,7 @@
 The optimum of the links may be the wrong forest for plans: dozens of unequal trees a root become
 thread blocks that wait for each other, and of two optima from one root the one of fewer trees is a
 chain of many hops. So plans are simulated, and where they stay far behind the optimum a few other
-forests are made too; their trees are simulated first, and only the most promising are lowered.
+forests are made too, and plans of the most promising.
 """
 
 from __future__ import annotations
@@ -101,9 +101,16 @@ def points(front: Front, exact: Point, collective: Collective, n: int, share: fl
 def promising(
     forests: Iterable[tuple[Point, Forest]], best: Fraction, share: float, links: Latencies | None
 ) -> list[Point]:
-    """Those whose trees alone reach more than GAIN times `share` of `best` GB/s, the best first."""
-    found = []
+    """Those of which plans are worth making, the most promising first.
+
+    With a root those whose trees alone reach more than GAIN times `share` of `best` GB/s, by that.
+    Else it is thread blocks that wait for each other: few trees a root first.
+    """
+    found: list[tuple[float, int, int, Point]] = []
     for point, forest in forests:
+        if not forest.collective.rooted:
+            found.append((0.0, point.trees, 0, point))
+            continue
         size = size_of(forest.collective)
         rules: tuple[simulate.Rule, ...] = ("fair", "fifo")
         reached = min(
