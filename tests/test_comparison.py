@@ -155,6 +155,7 @@ def test_the_old_plan_on_a_broken_fabric() -> None:
     assert new.time < old.time
     assert found.name == broken.name
     assert [e.kind for e in found.entrants] == ["ours", "old", "baseline"]
+    assert any("GPUs on it pass data on as switches do" in text for text in found.notes)
 
 
 def test_an_old_plan_cannot_run_without_its_ranks() -> None:

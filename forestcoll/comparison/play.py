@@ -158,6 +158,10 @@ class _Maker:
                 self.entrants.append(Entrant(OLD, "old", words, str(error)))
                 return
             self._add(OLD, "old", words, competitors.Fixed(tuple(found)))
+            self.notes.append(
+                "the old plan's way round a lost link costs links alone: GPUs on it pass data on "
+                "as switches do, at no cost to them"
+            )
 
     def _ours(self, topology: Topology) -> competitors.Ours | competitors.Fixed:
         if self.alone:
