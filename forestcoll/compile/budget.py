@@ -1,4 +1,4 @@
-"""Limits below those of a target, and what they cost.
+"""Budget: limits below those of a target, and what they cost.
 
 In words: `200 of 208 GB/s: 32 channels; 64 would give 204.8`.
 """

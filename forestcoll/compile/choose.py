@@ -1,4 +1,4 @@
-"""Which forest to take: what the front offers, what targets hold, what the caller wishes.
+"""Choice of a forest: what the front offers, what targets hold, what the caller wishes.
 
 More trees a root are faster only until a runtime cannot hold them. Without wishes the answer is the
 exact optimum where its plans fit; else the fewest trees a root that reach ENOUGH of it; else the

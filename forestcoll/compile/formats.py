@@ -1,4 +1,4 @@
-"""The files that a schedule is written to, and the runtimes that plans are for."""
+"""Formats and targets: the files a schedule is written to, the runtimes that plans are for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A program as the text of a plan file: written, read back, compared, verified."""
+"""Plan text: a program written as a plan file, read back, compared, verified."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Other forests than the one that links and limits speak for, where its plans are slow.
+"""Rivals: other forests than the one that links and limits speak for, where its plans are slow.
 
 The optimum of the links may be the wrong forest for plans: dozens of unequal trees a root become
 thread blocks that wait for each other, and of two optima from one root the one of fewer trees is a

@@ -1,4 +1,4 @@
-"""What is proven of a file: forest, groups of forests, or plan, whoever wrote it."""
+"""Verdict: what is proven of a file with a forest, groups of forests, or a plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the caller asks of a forest and of the plans that are made from it."""
+"""Wishes: what the caller asks of a forest and of the plans that are made from it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which allreduce: reduce-scatter and allgather over the same trees, or the joint optimum."""
+"""Allreduce: reduce-scatter and allgather over the same trees, or the joint optimum of both."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A fixed number of trees a root: the largest algbw that whole trees allow."""
+"""Fixed number of trees per root: the largest algbw that whole trees allow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How fast a collective can be at all, exactly, and what proves it (no trees yet)."""
+"""Optimum of a collective: how fast it can be at all, exactly, and what proves it. No trees."""
 
 from __future__ import annotations
 

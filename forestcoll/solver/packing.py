@@ -1,4 +1,4 @@
-"""From links that carry whole numbers of trees to the trees themselves, over real paths."""
+"""Arborescence packing: links that carry whole numbers of trees become trees over real paths."""
 
 from __future__ import annotations
 

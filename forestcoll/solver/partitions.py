@@ -1,4 +1,4 @@
-"""How fast an allreduce can be at best: cuts, and partitions of the ranks.
+"""Bounds of allreduce: how fast it can be at best, by cuts and by partitions of the ranks.
 
 Every schedule made of trees is bounded: a unit of data is added up along a reduce tree that spans
 all ranks, and handed out again along a broadcast tree that spans them.

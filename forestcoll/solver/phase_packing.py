@@ -1,4 +1,4 @@
-"""The trees of one phase: which packer suits which fabric, and which of two results is kept."""
+"""Choice of a packer for one phase: which suits which fabric, which of two results is kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which of several forests of one rate is the better one."""
+"""Preference among forests of one rate: the lowest, then the fewest trees, then least fan-out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which numbers of trees a root can reach an algbw at all: told by known cuts, many k at once.
+"""Rates by known cuts: which numbers of trees per root can reach an algbw, many at once.
 
 At `algbw` k trees a root take U = roots * k * unit / algbw units of time, in which link e carries
 floor(U b(e)) of them. A cut asks for as many as have to leave it; so does any sum of cuts and

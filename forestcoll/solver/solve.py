@@ -1,4 +1,4 @@
-"""solve(): from a graph and a collective to a checked forest."""
+"""Solve: from a graph and a collective to a checked forest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One phase of trees at its optimum: how fast it can be, exactly, and the cut that proves it."""
+"""Optimum of one phase of trees: how fast it can be, exactly, and the cut that proves it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Symmetries of a graph, found by colour refinement: equal boxes, equal GPUs, tori, mirror images.
+"""Automorphisms of a graph by colour refinement: equal boxes, equal GPUs, tori, mirror images.
 
 Two copies of the graph are coloured side by side. A node is set apart in the first copy and one of
 the same colour in the second; refinement spreads the difference; again, until every colour stands

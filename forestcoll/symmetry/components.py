@@ -1,4 +1,4 @@
-"""Equal parts of a graph around a few switches: boxes on a fabric, pods below spines.
+"""Isomorphic components of a graph around a few switches: boxes on a fabric, pods below spines.
 
 Found from the links alone, whatever the nodes are called. Without the switches "outside", a graph
 falls into parts; where all parts are alike and hang on the same outside nodes in the same way, they

@@ -1,4 +1,4 @@
-"""Groups of symmetries of a graph: rotations of boxes, translations of tori, equal GPUs.
+"""Abelian groups of symmetries: rotations of boxes, translations of tori, equal GPUs.
 
 A forest may list one tree an orbit and leave the rest to a group. What is proven here makes that
 exact without writing out the images:

@@ -1,4 +1,4 @@
-"""How a graph is regular: groups of its symmetries, each checked link by link."""
+"""Structure of a regular graph: groups of its symmetries, each checked link by link."""
 
 from __future__ import annotations
 

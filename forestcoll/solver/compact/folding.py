@@ -1,4 +1,4 @@
-"""From all ranks of a part to one of each orbit: which trees make the links carry the same.
+"""Quotient of a packing: from all ranks of a part to one of each orbit, with equal link loads.
 
 A part's own symmetry brings every tree of an orbit's ranks to its representative. All of them in
 equal measure fill the links as evenly as before; but a representative has room for its own units

@@ -1,4 +1,4 @@
-"""Symmetric packing by levels: every node hangs one hop farther from the root than its parent.
+"""Level packing under a group: every node hangs one hop farther from the root than its parent.
 
 Any choice of such parents is a tree, so all that has to be right is how much each orbit of links
 carries: one transportation problem for the whole forest, from "k units for node v of the tree of

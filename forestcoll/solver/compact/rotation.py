@@ -1,4 +1,4 @@
-"""Symmetric packing of equal parts: one part is packed, the others are filled by rotation.
+"""Packing of equal parts under rotation: one part is packed, its images fill the others.
 
 The tree of a root goes from its part straight to every other part, over one outside switch, and
 enters each of them at one rank; inside a part it is a tree from that rank. Seen from one part this

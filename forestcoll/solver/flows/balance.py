@@ -1,4 +1,4 @@
-"""The optimum where some switch receives more than it sends, or less.
+"""Balanced sub-capacities: the optimum where a switch receives more than it sends, or less.
 
 Such a switch can neither copy nor add, so the plain cut promises too much: one link in and two
 links out cannot feed two ranks at full rate. What a schedule really uses of each link is a

@@ -1,4 +1,4 @@
-"""Linear programs with too many rows to write down: those that matter are found as they are missed.
+"""Cutting planes: linear programs with too many rows to write down get those that are missed.
 
 Rounds in floating point come first, each warm from the one before; what they end with is proven in
 fractions (`exact_lp`), and the exact answer is searched for missed rows once more, exactly.

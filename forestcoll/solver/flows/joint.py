@@ -1,4 +1,4 @@
-"""The joint optimum of allreduce: both phases share the links, and roots need not be alike.
+"""Joint optimum of allreduce: both phases share the links, and roots need not be alike.
 
 Reduce-scatter, then allgather over the same trees is not the best in general. With x(v) the data
 whose sums are made at rank v, and bc and re what broadcast and reduce trees take of each link:

@@ -1,4 +1,4 @@
-"""The joint allreduce with few trees: links that carry whole numbers of them.
+"""Joint allreduce with few trees: links that carry whole numbers of them.
 
 In U units of time link e carries floor(U b(e)) trees of both phases together. The linear program
 with links rounded so gives the most trees for a U, and its dual the least U that is not ruled out.

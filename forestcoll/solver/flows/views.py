@@ -1,4 +1,4 @@
-"""What each of several groups has of a machine, and what flows of trees may take of the links."""
+"""Views of a machine: what each of several groups has of it, and what flows may take of links."""
 
 from __future__ import annotations
 

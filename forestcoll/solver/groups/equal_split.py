@@ -1,4 +1,4 @@
-"""Groups that are too large for the exact program: every link cut into equal parts."""
+"""Equal split of links among groups that are too many for the exact program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From the share of the links that each group has to trees: one forest a group, valid together."""
+"""Forests of several groups: one for each, on its share of the links, valid together."""
 
 from __future__ import annotations
 

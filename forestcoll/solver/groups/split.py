@@ -1,4 +1,4 @@
-"""Several groups that run one collective at the same time on the same links.
+"""Concurrent optimum of several groups that run one collective at once on the same links.
 
 All groups are to reach the same algbw, as large as can be. What a group's trees take of each link
 is a sub-capacity of its own; together they fit the links:

@@ -1,4 +1,4 @@
-"""How low trees can be at best: lower bounds on the height of a forest, counted in hops.
+"""Lower bounds on the height of a forest, counted in hops.
 
 Every bound holds for all forests with these numbers of trees over these links. First, no tree is
 lower than the hops that a rank is away. Then, suppose that no tree were higher than 2, and look at

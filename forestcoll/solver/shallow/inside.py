@@ -1,4 +1,4 @@
-"""How a box spreads the trees that enter it: a small packing problem of its own for every box.
+"""Packing inside a box: how it spreads the trees that enter it.
 
 Where the links hold them, all trees are stars: one hop from where a tree enters to every other rank
 of the box. Else the general packers say what is possible.

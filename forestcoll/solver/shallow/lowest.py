@@ -1,4 +1,4 @@
-"""The lowest trees: what is fastest for few bytes, where every hop costs more than its bytes."""
+"""Shortest-path trees: fastest for few bytes, where every hop costs more than its bytes."""
 
 from __future__ import annotations
 
