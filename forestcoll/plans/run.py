@@ -179,7 +179,7 @@ def _read(
 
 
 def _loads(text: str, source: str, form: Format, told: Told) -> Program:
-    reader = home_of(form, ".read")
+    reader = home_of(form)
     program: Program = reader.loads(text, source, check=False, collective=told.collective)
     return program
 
