@@ -221,7 +221,7 @@ class _Writer:
                 self._ask(c).transfer(MOVE, route, size, 0.0)
             else:
                 self.thread.transfer(MOVE, route, size, self.options.cap())
-            if i.op is not Op.PUT:
+            if i.op in SIGNALS:
                 self._signal(c)
             if i.op is Op.PUT_SIGNAL_FLUSH:
                 self._flush(c)

@@ -220,7 +220,7 @@ class Run:
             tail = self._tail(state, c, position)
             event = self._event(b, state, position, self.proxies, tail)
             state.tails[c] = (event, state.nops, position)
-            if i.op is not Op.PUT:
+            if i.op in SIGNALS:
                 self._deliver(state, c, (event, state.begin))
             if i.op is Op.PUT_SIGNAL_FLUSH:
                 state.open.append(self._event(b, state, SYNC, b, (event,)))
