@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <queue>
-#include <set>
 #include <stdexcept>
 #include <tuple>
 #include <utility>
@@ -29,48 +29,61 @@ void require(bool condition, const char* what) {
 struct Message {
   Ints links;
   std::vector<Time> lengths;  // how long it takes each link
-  Ints next;                  // messages that wait for it
+  Ints needs, next;           // messages that it waits for, and those that wait for it
   Time length = 0;            // until it is there: the longest of them
-  Time rest = 0;              // from its start to the end of the longest chain that it begins
-  int open = 0;               // messages that it still waits for
 };
 
-// The time from each message's start to the end of all that it begins.
-void find_rests(std::vector<Message>& messages) {
-  Ints order, left(messages.size(), 0);
-  for (const Message& m : messages)
-    for (int n : m.next) ++left[n];
-  for (std::size_t m = 0; m < messages.size(); ++m)
+// The messages, each before those that wait for it.
+Ints sorted(const std::vector<Message>& messages) {
+  Ints order, left(messages.size());
+  for (std::size_t m = 0; m < messages.size(); ++m) {
+    left[m] = static_cast<int>(messages[m].needs.size());
     if (!left[m]) order.push_back(static_cast<int>(m));
+  }
   for (std::size_t k = 0; k < order.size(); ++k)
     for (int n : messages[order[k]].next)
       if (!--left[n]) order.push_back(n);
   require(order.size() == messages.size(), "messages wait for each other");
-  for (std::size_t k = order.size(); k-- > 0;) {
-    Message& m = messages[order[k]];
-    m.rest = 0;
-    for (int n : m.next) m.rest = std::max(m.rest, messages[n].rest);
-    m.rest += m.length;
-  }
+  return order;
 }
 
+// Per message, times -1, the time from its start to the end of the longest chain that it begins.
+std::vector<Time> urgencies(const std::vector<Message>& messages) {
+  const Ints order = sorted(messages);
+  std::vector<Time> found(messages.size());
+  for (std::size_t k = order.size(); k-- > 0;) {
+    const Message& m = messages[order[k]];
+    Time longest = 0;
+    for (int n : m.next) longest = std::min(longest, found[n]);
+    found[order[k]] = longest - m.length;
+  }
+  return found;
+}
+
+// Messages over the same links are a way; only the most urgent of a way can be the next to start.
 class Scheduler {
  public:
-  Scheduler(const Ints& lanes, std::vector<Message> messages, const Ints& ties)
-      : messages_(std::move(messages)), ties_(ties), free_(lanes), waiting_(lanes.size()) {
-    find_rests(messages_);
+  Scheduler(const Ints& lanes, const std::vector<Message>& messages, const Ints& ties,
+            const std::vector<Time>& urgency)
+      : messages_(messages), ties_(ties), urgency_(urgency), free_(lanes), crossing_(lanes.size()) {
+    std::map<Ints, int> numbers;
+    for (const Message& m : messages_) {
+      const auto [place, fresh] = numbers.emplace(m.links, static_cast<int>(ways_.size()));
+      way_.push_back(place->second);
+      if (!fresh) continue;
+      for (int link : m.links) crossing_[link].push_back(place->second);
+      ways_.emplace_back();
+    }
   }
 
   std::vector<Time> run() {
     starts_.assign(messages_.size(), -1);
-    std::set<Key> fresh;
-    for (std::size_t m = 0; m < messages_.size(); ++m)
-      if (!messages_[m].open) fresh.insert(key(static_cast<int>(m)));
+    for (std::size_t m = 0; m < messages_.size(); ++m) {
+      open_.push_back(static_cast<int>(messages_[m].needs.size()));
+      if (!open_[m]) arrive(static_cast<int>(m));
+    }
     while (true) {
-      for (const Key& k : fresh)
-        for (int link : messages_[std::get<2>(k)].links) waiting_[link].insert(k);
-      for (const Key& k : fresh) offer(std::get<2>(k));
-      fresh.clear();
+      while (!offers_.empty()) offer();
       if (events_.empty()) return starts_;
       now_ = events_.top().time;
       Ints freed;
@@ -83,46 +96,139 @@ class Scheduler {
           continue;
         }
         for (int n : messages_[event.message].next)
-          if (!--messages_[n].open) fresh.insert(key(n));
+          if (!--open_[n]) arrive(n);
       }
-      // Those that wait for a link that is free now, and those that are new, the most urgent first.
       for (int link : freed)
-        for (const Key& k : waiting_[link]) fresh.insert(k);
+        for (int way : crossing_[link])
+          if (!ways_[way].empty()) offers_.push(ways_[way].top());
     }
   }
 
  private:
   using Key = std::tuple<Time, int, int>;  // less: more urgent; tie; message
+  using Keys = std::priority_queue<Key, std::vector<Key>, std::greater<>>;
   struct Event {
     Time time;
     int link, message;  // one of them, the other is -1
     bool operator>(const Event& other) const { return time > other.time; }
   };
 
-  Key key(int m) const { return {-messages_[m].rest, ties_[m], m}; }
+  // The message may start as soon as its links are free.
+  void arrive(int m) {
+    const Key key{urgency_[m], ties_[m], m};
+    Keys& way = ways_[way_[m]];
+    way.push(key);
+    if (way.top() == key) offers_.push(key);
+  }
 
-  // Starts the message if all its links are free.
-  void offer(int m) {
+  // Starts the most urgent of the messages that may, if all its links are free.
+  void offer() {
+    const int m = std::get<2>(offers_.top());
+    offers_.pop();
+    if (starts_[m] >= 0) return;
     const Message& message = messages_[m];
     for (int link : message.links)
       if (!free_[link]) return;
+    Keys& way = ways_[way_[m]];
+    if (std::get<2>(way.top()) != m) return;  // another of the way was faster
+    way.pop();
     starts_[m] = now_;
     events_.push({now_ + message.length, -1, m});
     for (std::size_t i = 0; i < message.links.size(); ++i) {
-      const int link = message.links[i];
-      --free_[link];
-      waiting_[link].erase(key(m));
-      events_.push({now_ + message.lengths[i], link, -1});
+      --free_[message.links[i]];
+      events_.push({now_ + message.lengths[i], message.links[i], -1});
     }
+    if (!way.empty()) offers_.push(way.top());
   }
 
-  std::vector<Message> messages_;
+  const std::vector<Message>& messages_;
   const Ints& ties_;
-  Ints free_;  // per link: lanes
-  std::vector<std::set<Key>> waiting_;  // per link messages that may start as soon as it is free
+  const std::vector<Time>& urgency_;
+  Ints free_, open_, way_;         // per link lanes; per message what it still waits for, its way
+  std::vector<Ints> crossing_;     // per link the ways over it
+  std::vector<Keys> ways_;         // per way messages that may start as soon as its links are free
+  Keys offers_;                    // messages that may be able to start now
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   std::vector<Time> starts_;
   Time now_ = 0;
+};
+
+// Several schedules of the same messages, of which the shortest is kept.
+//
+// First the longest chain of what follows goes first; then the same backwards in time, the longest
+// chain of what comes before first, which is as good for sums as the first is for broadcasts. Each
+// is then packed closer: played the other way round in the order of its ends, and again forwards in
+// the order of those starts.
+class Search {
+ public:
+  Search(const Ints& lanes, std::vector<Message> messages, const Ints& ties)
+      : lanes_(lanes), messages_(std::move(messages)), ties_(ties) {
+    least_ = 0;
+    std::vector<Time> busy(lanes.size(), 0);
+    for (const Message& m : messages_)
+      for (std::size_t i = 0; i < m.links.size(); ++i) busy[m.links[i]] += m.lengths[i];
+    for (std::size_t link = 0; link < lanes.size(); ++link)
+      least_ = std::max(least_, busy[link] / lanes[link]);
+  }
+
+  std::vector<Time> run() {
+    keep(forwards(urgencies(messages_)));
+    if (enough()) return best_;
+    turn();
+    std::vector<Time> mirrored = urgencies(messages_);
+    turn();
+    keep(forwards(turned(backwards(mirrored))));
+    for (int round = 0; round < kRounds && !enough(); ++round) {
+      std::vector<Time> ends(best_.size());
+      for (std::size_t m = 0; m < ends.size(); ++m) ends[m] = -best_[m] - messages_[m].length;
+      if (!keep(forwards(turned(backwards(ends))))) break;
+    }
+    return best_;
+  }
+
+ private:
+  static constexpr int kRounds = 4;
+
+  std::vector<Time> forwards(const std::vector<Time>& urgency) const {
+    return Scheduler(lanes_, messages_, ties_, urgency).run();
+  }
+
+  std::vector<Time> backwards(const std::vector<Time>& urgency) {
+    turn();
+    std::vector<Time> starts = forwards(urgency);
+    turn();
+    return starts;
+  }
+
+  void turn() {
+    for (Message& m : messages_) std::swap(m.needs, m.next);
+  }
+
+  // Starts as they are forwards, of those that are backwards.
+  std::vector<Time> turned(std::vector<Time> starts) const {
+    for (std::size_t m = 0; m < starts.size(); ++m) starts[m] = -starts[m] - messages_[m].length;
+    return starts;
+  }
+
+  // Whether the schedule is the shortest so far, and is kept.
+  bool keep(std::vector<Time> starts) {
+    Time span = 0;
+    for (std::size_t m = 0; m < starts.size(); ++m)
+      span = std::max(span, starts[m] + messages_[m].length);
+    if (!best_.empty() && span >= span_) return false;
+    best_ = std::move(starts);
+    span_ = span;
+    return true;
+  }
+
+  // Whether a link is busy nearly all of the time.
+  bool enough() const { return span_ - least_ <= least_ / 256; }
+
+  const Ints& lanes_;
+  std::vector<Message> messages_;
+  const Ints& ties_;
+  std::vector<Time> best_;
+  Time span_ = 0, least_ = 0;
 };
 
 std::vector<Time> schedule(const Ints& lanes, const std::vector<Ints>& ways,
@@ -145,14 +251,14 @@ std::vector<Time> schedule(const Ints& lanes, const std::vector<Ints>& ways,
       require(length > 0, "a message takes a link for some time");
       message.length = std::max(message.length, length);
     }
-    message.open = static_cast<int>(needs[m].size());
+    message.needs = needs[m];
     for (int n : needs[m]) {
       require(0 <= n && n < static_cast<int>(count), "a message needs an unknown one");
       messages[n].next.push_back(static_cast<int>(m));
     }
   }
   nb::gil_scoped_release free;
-  return Scheduler(lanes, std::move(messages), ties).run();
+  return Search(lanes, std::move(messages), ties).run();
 }
 
 }  // namespace
@@ -160,7 +266,8 @@ std::vector<Time> schedule(const Ints& lanes, const std::vector<Ints>& ways,
 void bind_scheduling(nb::module_& m) {
   m.def("schedule", &schedule, "lanes"_a, "ways"_a, "lengths"_a, "needs"_a, "ties"_a,
         "Per message when it starts: it takes a lane of each link of its way at once, for its length, "
-        "when all that it needs is there; the longest chain first, then the least of `ties`.");
+        "when all that it needs is there. Of several greedy schedules the shortest; among equally "
+        "urgent messages the least of `ties` goes first.");
 }
 
 }  // namespace forestcoll

@@ -4,6 +4,9 @@ Two things keep links idle. Too few thread blocks: each moves only so much (inst
 And thread blocks that serve several links in turn, or unequal shares: all links but one wait. So
 onesided programs are made in several ways (`Spread`), played against the links in simulated time,
 and the fastest is taken; of those about as fast, the one with the fewest thread blocks.
+
+Where a call is not long, links also wait while the first data are on their way, and at the end. So
+trees of fifo programs are cut finer, in the same thread blocks, until a call of some MB is fast.
 """
 
 from __future__ import annotations
@@ -15,9 +18,9 @@ from typing import Final
 from forestcoll import simulate
 from forestcoll.errors import PlanError
 from forestcoll.forest import Forest
-from forestcoll.lower.instances import OPERATIONS, filled
+from forestcoll.lower.instances import OPERATIONS, filled, most_instances
 from forestcoll.lower.layout import layout
-from forestcoll.lower.limits import steps
+from forestcoll.lower.limits import steps, usage
 from forestcoll.lower.onesided import Spread
 from forestcoll.program import Program
 from forestcoll.targets import Target
@@ -28,6 +31,12 @@ ENOUGH: Final = 0.985
 """Share of the forest's algbw at which no other way is tried."""
 ALIKE: Final = 0.01
 """Shares that differ by less are as good: fewer thread blocks decide."""
+SHORT: Final = 64 * 10**6
+"""Bytes of the call for which fifo programs are cut finer, ..."""
+FLUENT: Final = 0.96
+"""... until it reaches that share of the forest's algbw, ..."""
+FINEST: Final = 2**17
+"""... to no fewer bytes a chunk: then signals take longer than data."""
 RANKS: Final = 64
 """Programs of more ranks are taken as they are: making and playing more takes seconds."""
 
@@ -49,14 +58,16 @@ class _Tried:
 def fill(forest: Forest, target: Target, program: Program) -> tuple[Program, str]:
     """The forest's program so spread over thread blocks that the links are busy, and a note or "".
 
-    `program`: that of one instance, all of whose trees stay whole. Deterministic. Fifo programs and
-    those of packets only get more instances.
+    `program`: that of one instance, all of whose trees stay whole. Deterministic. Fifo programs are
+    cut finer, too; those of packets, LL and LL128 only get more instances.
     """
     from forestcoll.lower import lower
 
     first = filled(forest, target, program)
-    if program.style != "onesided" or program.protocol == "LL" or forest.n > RANKS:
+    if program.protocol != "Simple" or forest.n > RANKS:
         return first
+    if program.style == "fifo":
+        return _finer(forest, target, first[0]), first[1]
     best = _Tried(*first, _share(forest, first[0]))
     for spread in _spreads(forest):
         if best.share >= ENOUGH:
@@ -70,6 +81,33 @@ def fill(forest: Forest, target: Target, program: Program) -> tuple[Program, str
             continue
         best = _better(best, _Tried(*more, _share(forest, more[0])))
     return best.program, best.note
+
+
+def _finer(forest: Forest, target: Target, program: Program) -> Program:
+    """The program with so small chunks that a short call, too, keeps the links busy.
+
+    A rank then hands on sooner what it gets. It takes no more thread blocks.
+    """
+    from forestcoll.lower import lower
+
+    first = usage(program)
+    most = first.instances * most_instances(program, target)[0]
+    chunks = max(program.ranks[0].input_chunks, program.ranks[0].output_chunks)
+    most = min(most, first.instances * SHORT // (FINEST * chunks))
+    best, count = program, 2 * first.instances
+    share = _share(forest, program, SHORT)
+    while share < FLUENT and count <= most and 2 * usage(program).steps <= target.steps:
+        try:
+            program = lower(forest, target, instances=count, protocol=program.protocol)
+        except PlanError:
+            break
+        if usage(program).thread_blocks > first.thread_blocks:
+            break
+        found = _share(forest, program, SHORT)
+        if found > share + ALIKE:
+            best, share = program, found
+        count *= 2
+    return best
 
 
 def _spreads(forest: Forest) -> Iterator[Spread]:
@@ -89,7 +127,7 @@ def _better(one: _Tried, other: _Tried) -> _Tried:
     return max(one, other, key=lambda tried: tried.share)
 
 
-def _share(forest: Forest, program: Program) -> float:
+def _share(forest: Forest, program: Program, size: int = SIZE) -> float:
     """What the program reaches of the forest's algbw under the worse of two rules of links."""
-    rates = [simulate.run(program, forest, SIZE, rule=rule).algbw for rule in ("fair", "fifo")]
+    rates = [simulate.run(program, forest, size, rule=rule).algbw for rule in ("fair", "fifo")]
     return min(rates) / float(forest.plain_algbw)

@@ -40,10 +40,6 @@ and twice as many is what comes next.
 """
 TRIES: Final = 4
 """Programs with more instances that are made at most."""
-SHORT: Final = 20
-"""Steps of the longest thread block up to which trees are cut finer, ..."""
-FINER: Final = 2
-"""... into so many parts at most."""
 OPERATIONS: Final = 2**15
 """Operations of all ranks that a program may have for more instances: larger ones take seconds."""
 
@@ -82,45 +78,15 @@ def filled(
     `program`: that of one instance, its work spread in the same way. The fewest that suffice are
     taken, else the most within the target's limits and the chunks that sizes in use allow; the note
     says why there are no more. Plans of protocol LL are for few bytes, which need no more thread
-    blocks. Fifo programs with few steps are cut finer, in the same thread blocks.
+    blocks.
     """
-    found, note = _filled(forest, target, program, spread)
-    if program.style == "fifo" and program.protocol == "Simple":
-        found = _finer(forest, target, found)
-    return found, note
-
-
-def _finer(forest: Forest, target: Target, program: Program) -> Program:
-    """The program with up to FINER times as many, smaller chunks, where its lists are short.
-
-    A rank then hands on sooner what it gets. It takes no more thread blocks.
-    """
-    from forestcoll.lower import lower
-
-    first = usage(program)
-    count, most = 2 * first.instances, FINER * first.instances
-    most = min(most, first.instances * _most(program, target)[0])
-    while count <= most and usage(program).steps <= SHORT:
-        try:
-            more = lower(forest, target, instances=count, protocol=program.protocol)
-        except PlanError:
-            break
-        if usage(more).thread_blocks > first.thread_blocks:
-            break
-        program, count = more, 2 * count
-    return program
-
-
-def _filled(
-    forest: Forest, target: Target, program: Program, spread: Spread
-) -> tuple[Program, str]:
     from forestcoll.lower import lower
 
     before = hardest(forest, program)
     if before.ratio <= 1 or program.protocol == "LL":
         return program, ""
     wanted = _power_of_two(before.ratio)
-    most, limit = _most(program, target)
+    most, limit = most_instances(program, target)
     count, why = min(wanted, most), limit if most < wanted else ""
     taken, work, best = program, before, 1
     tried: set[int] = set()
@@ -200,7 +166,7 @@ def _power_of_two(ratio: Fraction) -> int:
     return 1 << (math.ceil(ratio) - 1).bit_length()
 
 
-def _most(program: Program, target: Target) -> tuple[int, str]:
+def most_instances(program: Program, target: Target) -> tuple[int, str]:
     """The most instances to try, a power of two, and what keeps it from more."""
     served, used = Sizes.of(program), usage(program)
     chunks = served.chunks

@@ -3,9 +3,12 @@
 The list of a thread block is repeated for slice after slice, so its order is that of a steady flow.
 Where trees are done level by level, or root by root, links wait for the one tree that they are for;
 here each message has the place at which a greedy schedule of all of them on the links starts it
-(kernel/list_scheduling.cpp: nobody is interrupted, the longest chain of what follows goes first,
-ties by (receiver - sender) mod n, so that not everybody sends to the same rank).
+(kernel/list_scheduling.cpp: nobody is interrupted; the longest chain goes first, of what follows, or
+of what comes before where the schedule is made from the end: whichever takes less time).
 
+* Equally urgent messages take turns: the first parts of all trees, then the second ones, for
+  connections of their own are at work at once; then by (receiver - sender) mod n, so that not
+  everybody sends to the same rank.
 * A message carries one unit of share (a chunk), or as few as the target's limits allow: whoever
   hands it on waits for no other.
 * The first part of a sum in that order opens it.
@@ -32,6 +35,8 @@ from forestcoll.routes import Pair, routes
 
 MOST_UNIT = 16
 """Chunks in a message at most; where even those are too many messages, levels have fewer."""
+TURNS = 2**12
+"""Places among which the parts of each tree are spread."""
 FINE, COARSE = 10, 40
 """A chunk takes the widest link 2^10 units of time at least, but the narrowest 2^40 at most."""
 
@@ -92,10 +97,24 @@ def scheduled_messages(
         ways,
         [links.lengths(way, m.count, of_links) for way, m in zip(ways, messages, strict=True)],
         made.needs,
-        [(m.dst - m.src) % layout.n for m in messages],
+        _turns(layout.n, trees, messages),
     )
     order = sorted(range(len(messages)), key=lambda i: (starts[i], i))
     return _opened(layout, trees, [messages[i] for i in order]), scratch, lanes
+
+
+def _turns(n: int, trees: Sequence[RankTree], messages: Sequence[Message]) -> list[int]:
+    """Which of equally urgent messages goes first: the place of its part in its tree, then whom to.
+
+    All parts of a tree are spread evenly over the turns, be they many or few.
+    """
+    kinds = [(tree.phase, tree.root, tree.parent) for tree in trees]
+    parts, seen = Counter(kinds), Counter[object]()
+    place = []
+    for kind in kinds:
+        place.append((2 * seen[kind] + 1) * TURNS // (2 * parts[kind]))
+        seen[kind] += 1
+    return [place[m.tree] * n + (m.dst - m.src) % n for m in messages]
 
 
 def _lanes_for(

@@ -1,30 +1,112 @@
-"""Simulated times of the plans in schedules/: percent of the links' algbw at 1 GB and 64 MB.
+"""Simulated times of plans over the catalogue up to 64 ranks: percent of the links' algbw.
 
-    python scripts/benchmarks/times.py [--write]
+    python scripts/benchmarks/times.py [--only MACHINE] [--collective C] [--target T] [--jobs N]
+                                       [--store FILE] [--write]
 
-`--write` puts the table into docs/plan-time.md. Of fair and fifo links the worse counts; fifo is
-the least of two draws of who goes first.
+Every plan is synthesized anew and played at 1 GB and 64 MB; of fair and fifo links the worse
+counts, fifo being the least of two draws of who goes first. What is done is kept in `--store`, and
+a later call goes on from there; a store holds for one version of the code. `--write` puts the table
+into docs/plan-time.md.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
 from pathlib import Path
 
-from forestcoll import forest_file, plans, simulate
-from forestcoll.program import BY_TREES
+from forestcoll import catalog, forest_file, pipeline, plans, simulate
+from forestcoll.errors import PlanError, UnsupportedError
+from forestcoll.forest import Forest
+from forestcoll.lower import usage
+from forestcoll.program import BY_TREES, Collective, Program
+from forestcoll.targets import TARGETS
 
 ROOT = Path(__file__).parents[2]
+STORE = ROOT / "build" / "times.jsonl"
 SIZES = (10**9, 64 * 10**6)
 SUFFIXES = (".msccl.xml", ".mscclpp.json")
 BEGIN, END = "<!-- times -->", "<!-- /times -->"
+LEAST = {"allgather": 95, "reduce-scatter": 92, "allreduce": 90, "broadcast": 90, "reduce": 90}
+"""Percent of the links' algbw that a plan has to reach at 1 GB, ..."""
+LEAST_SHORT = 85
+"""... and at 64 MB."""
+MACHINES: tuple[tuple[str, dict[str, str], str], ...] = (
+    ("dgx-a100", {}, ""),
+    ("dgx-a100", {"boxes": "2"}, ""),
+    ("dgx-a100", {"boxes": "4"}, ""),
+    ("dgx-a100", {"boxes": "8"}, ""),
+    ("dgx-h100", {}, ""),
+    ("dgx-h100", {"boxes": "2"}, ""),
+    ("mi250", {}, ""),
+    ("mi250", {"boxes": "2"}, ""),
+    ("mi300x", {}, ""),
+    ("mi300x", {"boxes": "2"}, ""),
+    ("dgx1-v100", {}, ""),
+    ("dgx2-v100", {}, ""),
+    ("torus-2d", {}, ""),
+    ("torus-3d", {"x": "3", "y": "3", "z": "3"}, ""),
+    ("rail", {"boxes": "4"}, ""),
+    ("fat-tree", {}, ""),
+    ("fat-tree", {"leaves": "3"}, ""),
+    ("fat-tree", {"leaves": "4"}, ""),
+    ("gb200-nvl72", {}, "32"),
+    ("gb200-nvl72", {}, "64"),
+)
+"""Name, settings, and how many of its GPUs are ranks ("": all)."""
 
 
-def percent(plan: Path, size: int) -> tuple[float, float]:
-    """Of the links' algbw: (fair, fifo)."""
-    name = next(plan.name.removesuffix(s) for s in SUFFIXES if plan.name.endswith(s))
-    forest = forest_file.load(plan.with_name(f"{name}.forest.json"))
-    program, best = plans.read_plan(plan), float(forest.plain_algbw)
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One plan."""
+
+    machine: str
+    settings: tuple[tuple[str, str], ...]
+    ranks: str
+    collective: Collective
+    target: str
+
+    @property
+    def label(self) -> str:
+        """The machine in words."""
+        more = [f"{key}={value}" for key, value in self.settings]
+        more += [f"{self.ranks} ranks"] if self.ranks else []
+        return f"{self.machine} {', '.join(more)}".strip()
+
+    @property
+    def key(self) -> str:
+        """What tells it apart."""
+        return f"{self.label}: {self.collective}, {self.target}"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a plan reaches at each of SIZES, percent, and what it takes; or why there is none."""
+
+    key: str
+    algbw: float = 0.0
+    fair: tuple[float, ...] = ()
+    fifo: tuple[float, ...] = ()
+    blocks: int = 0
+    channels: int = 0
+    steps: int = 0
+    seconds: float = 0.0
+    refused: str = ""
+
+    @property
+    def worse(self) -> tuple[float, ...]:
+        """Of both rules."""
+        return tuple(map(min, self.fair, self.fifo))
+
+
+def shares(program: Program, forest: Forest, size: int) -> tuple[float, float]:
+    """Percent of the links' algbw: (fair, fifo)."""
+    best = float(forest.plain_algbw)
 
     def run(rule: simulate.Rule, seed: int) -> float:
         options = simulate.Options(seed=seed)
@@ -33,33 +115,124 @@ def percent(plan: Path, size: int) -> tuple[float, float]:
     return run("fair", 0), min(run("fifo", 0), run("fifo", 1))
 
 
-def table(root: Path = ROOT) -> str:
-    """A row for each machine and collective: MSCCL XML and MSCCL++, worse of both rules."""
-    lines = [
-        "| machine | collective | XML 1 GB | XML 64 MB | MSCCL++ 1 GB | MSCCL++ 64 MB |",
-        "|---|---|---|---|---|---|",
-    ]
-    for folder in sorted(path for path in (root / "schedules").iterdir() if path.is_dir()):
+def percent(plan: Path, size: int) -> tuple[float, float]:
+    """The same of a plan file that stands beside its forest file."""
+    name = next(plan.name.removesuffix(s) for s in SUFFIXES if plan.name.endswith(s))
+    forest = forest_file.load(plan.with_name(f"{name}.forest.json"))
+    return shares(plans.read_plan(plan), forest, size)
+
+
+def cases() -> Iterator[Case]:
+    """All that the table has."""
+    for machine, settings, ranks in MACHINES:
         for collective in BY_TREES:
-            cells = [
-                f"{min(percent(folder / f'{collective}{suffix}', size)):.1f}"
-                for suffix in SUFFIXES
-                for size in SIZES
-            ]
-            lines.append(f"| {folder.name} | {collective} | {' | '.join(cells)} |")
+            for target in TARGETS:
+                yield Case(machine, tuple(settings.items()), ranks, collective, target)
+
+
+def measure(case: Case) -> Found:
+    """The case's plan, as the command line makes it, played."""
+    start = time.process_time()
+    form = TARGETS[case.target].format
+    topology = catalog.load(case.machine, dict(case.settings))
+    ranks = topology.gpus[: int(case.ranks)] if case.ranks else None
+    try:
+        made = pipeline.synthesize(
+            topology,
+            case.collective,
+            ranks=ranks,
+            target=case.target,  # type: ignore[arg-type]  # a name of TARGETS
+            formats=(form,),
+        )
+    except (PlanError, UnsupportedError) as error:
+        return Found(case.key, refused=str(error))
+    seconds = time.process_time() - start
+    program, needs = made.programs[form], usage(made.programs[form])
+    fair, fifo = zip(*(shares(program, made.forest, size) for size in SIZES), strict=True)
+    return Found(
+        case.key,
+        float(made.forest.plain_algbw),
+        fair,
+        fifo,
+        needs.thread_blocks,
+        needs.channels,
+        needs.steps,
+        seconds,
+    )
+
+
+def stored(store: Path) -> dict[str, Found]:
+    """What a store holds."""
+    if not store.exists():
+        return {}
+    rows = [json.loads(line) for line in store.read_text(encoding="utf-8").splitlines()]
+    return {row["key"]: Found(**row) for row in rows}
+
+
+def collect(wanted: Iterable[Case], store: Path, jobs: int) -> dict[str, Found]:
+    """All that is wanted: from the store, or measured, several at a time, and put there."""
+    found = stored(store)
+    store.parent.mkdir(parents=True, exist_ok=True)
+    left = [case for case in wanted if case.key not in found]
+    with ProcessPoolExecutor(jobs) as pool, store.open("a", encoding="utf-8") as file:
+        for future in as_completed(pool.submit(measure, case) for case in left):
+            one = future.result()
+            found[one.key] = one
+            row = {name: getattr(one, name) for name in Found.__slots__}
+            file.write(json.dumps(row) + "\n")
+            file.flush()
+            print(f"{one.key}: {cell(one, one.key.split(': ')[1].split(',')[0])}", flush=True)
+    return found
+
+
+def cell(found: Found | None, collective: str) -> str:
+    """`"98.6, 82.4 (17/1)"`: 1 GB, 64 MB (thread blocks/channels); bold: below what it has to."""
+    if found is None:
+        return ""
+    if found.refused:
+        return "-"
+    least = (LEAST[collective], LEAST_SHORT)
+    figures = [
+        f"{share:.1f}" if share >= bar else f"**{share:.1f}**"
+        for share, bar in zip(found.worse, least, strict=True)
+    ]
+    return f"{', '.join(figures)} ({found.blocks}/{found.channels})"
+
+
+def table(wanted: Iterable[Case], found: Mapping[str, Found]) -> str:
+    """A row for each machine and collective, a column for each target."""
+    names = list(TARGETS)
+    lines = [f"| machine | collective | {' | '.join(names)} |", "|---" * (2 + len(names)) + "|"]
+    for label, collective in dict.fromkeys((case.label, case.collective) for case in wanted):
+        cells = [cell(found.get(f"{label}: {collective}, {name}"), collective) for name in names]
+        lines.append(f"| {label} | {collective} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
 def main() -> None:
-    found = table()
-    print(found)
-    if "--write" in sys.argv[1:]:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--only", help="a machine, as the table has it or by its name alone")
+    parser.add_argument("--collective", choices=[*map(str, BY_TREES)])
+    parser.add_argument("--target", choices=TARGETS)
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--store", type=Path, default=STORE)
+    parser.add_argument("--write", action="store_true")
+    asked = parser.parse_args()
+    wanted = [
+        case
+        for case in cases()
+        if asked.only in (None, case.label, case.machine)
+        and asked.collective in (None, str(case.collective))
+        and asked.target in (None, case.target)
+    ]
+    text = table(wanted, collect(wanted, asked.store, asked.jobs))
+    print(text)
+    if asked.write:
         page = ROOT / "docs" / "plan-time.md"
-        text = page.read_text(encoding="utf-8")
-        head, rest = text.split(BEGIN)
+        head, rest = page.read_text(encoding="utf-8").split(BEGIN)
         _, tail = rest.split(END)
-        page.write_text(f"{head}{BEGIN}\n{found}\n{END}{tail}", encoding="utf-8")
+        page.write_text(f"{head}{BEGIN}\n{text}\n{END}{tail}", encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
