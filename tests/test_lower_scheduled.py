@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forestcoll import catalog, forest_file, pipeline, simulate
+from forestcoll import catalog, forest_file, simulate
+from forestcoll.compile.synthesize import synthesize
 from forestcoll.kernel import _kernel
 from forestcoll.lower import lower, scheduled
 from forestcoll.lower.layout import layout
@@ -86,7 +87,7 @@ def test_sums_are_scheduled_as_closely_as_broadcasts(monkeypatch: pytest.MonkeyP
 def test_parts_of_all_trees_take_turns(collective: str, least: float) -> None:
     """Tree after tree, the adapters' connections deliver what nobody waits for: 65 and 90 %."""
     topology = catalog.load("dgx-a100", {"boxes": "4"})
-    forest = pipeline.synthesize(topology, collective, trees=1, formats=("forest",)).forest
+    forest = synthesize(topology, collective, trees=1, formats=("forest",)).forest
     program = lower(forest, RCCL, instances=4)
     found = simulate.run(program, forest, 64 * 10**6, rule="fifo").algbw
     assert 100 * found / float(forest.plain_algbw) >= least

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
 import pytest
+
+from forestcoll.program import Collective
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts" / "benchmarks"))
 
 import times
 
 SCHEDULES = Path(__file__).parents[1] / "schedules"
-LEAST = {"allgather": 95, "reduce-scatter": 92, "allreduce": 90, "broadcast": 90, "reduce": 90}
-"""Percent of the links' algbw."""
 
 
 @pytest.mark.parametrize(
@@ -29,20 +30,39 @@ LEAST = {"allgather": 95, "reduce-scatter": 92, "allreduce": 90, "broadcast": 90
         "dgx1-v100-1/reduce.msccl.xml",
         "mi250-1/allgather.msccl.xml",
         "mi250-1/allreduce.msccl.xml",
+        "mi250-1/reduce-scatter.msccl.xml",
         "mi250-1/reduce-scatter.mscclpp.json",
         "mi300x-1/allgather.mscclpp.json",
     ],
 )
 def test_a_plan_keeps_the_links_busy(plan: str) -> None:
     collective = Path(plan).name.split(".")[0]
-    assert min(times.percent(SCHEDULES / plan, 10**9)) >= LEAST[collective]
+    assert min(times.percent(SCHEDULES / plan, 10**9)) >= times.LEAST[collective]
 
 
-def test_the_table_has_a_row_for_each_stored_schedule(tmp_path: Path) -> None:
-    folder = tmp_path / "schedules" / "mi300x-1"
-    folder.mkdir(parents=True)
-    for file in (SCHEDULES / "mi300x-1").iterdir():
-        (folder / file.name).symlink_to(file)
-    rows = times.table(tmp_path).splitlines()[2:]
-    assert [row.split(" | ")[1] for row in rows] == list(LEAST)
-    assert rows[0].startswith("| mi300x-1 | allgather | 100.0 | 100.0 | ")
+def test_the_table_takes_up_what_is_stored_and_measures_the_rest(tmp_path: Path) -> None:
+    store = tmp_path / "times.jsonl"
+    machine = ("mi300x", (), "")
+    known, fresh = (
+        times.Case(*machine, collective, "rccl")
+        for collective in (Collective.BROADCAST, Collective.ALLGATHER)
+    )
+    found = times.Found(known.key, 448.0, (91.0, 80.0), (92.0, 90.0), 39, 3, 5, 1.0)
+    store.write_text(json.dumps({n: getattr(found, n) for n in times.Found.__slots__}) + "\n")
+    rows = times.collect([known, fresh], store, 1)
+    assert rows[known.key].worse == (91.0, 80.0)
+    assert times.stored(store) == {
+        key: times.Found(**{**vars_of(row), "fair": [*row.fair], "fifo": [*row.fifo]})
+        for key, row in rows.items()
+    }
+    lines = times.table([known, fresh], rows).splitlines()
+    assert lines[2] == "| mi300x | broadcast |  | 91.0, **80.0** (39/3) |  |"
+    assert lines[3].startswith("| mi300x | allgather |  | 100.0, 100.0 (")
+
+
+def vars_of(row: times.Found) -> dict[str, object]:
+    return {name: getattr(row, name) for name in times.Found.__slots__}
+
+
+def test_the_table_says_where_no_plan_fits() -> None:
+    assert times.cell(times.Found("x", refused="too much"), "allgather") == "-"

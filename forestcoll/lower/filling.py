@@ -18,11 +18,12 @@ from typing import Final
 from forestcoll import simulate
 from forestcoll.errors import PlanError
 from forestcoll.forest import Forest
-from forestcoll.lower.instances import OPERATIONS, filled, most_instances
+from forestcoll.lower.instances import OPERATIONS, filled
 from forestcoll.lower.layout import layout
 from forestcoll.lower.limits import steps, usage
 from forestcoll.lower.onesided import Spread
 from forestcoll.program import Program
+from forestcoll.sizes import RARE, Sizes, most_chunks
 from forestcoll.targets import Target
 
 SIZE: Final = 10**9
@@ -91,9 +92,9 @@ def _finer(forest: Forest, target: Target, program: Program) -> Program:
     from forestcoll.lower import lower
 
     first = usage(program)
-    most = first.instances * most_instances(program, target)[0]
-    chunks = max(program.ranks[0].input_chunks, program.ranks[0].output_chunks)
-    most = min(most, first.instances * SHORT // (FINEST * chunks))
+    served = Sizes.of(program)
+    chunks = min(most_chunks(forest.n) if served.powers else RARE, SHORT // FINEST)
+    most = first.instances * chunks // served.chunks
     best, count = program, 2 * first.instances
     share = _share(forest, program, SHORT)
     while share < FLUENT and count <= most and 2 * usage(program).steps <= target.steps:

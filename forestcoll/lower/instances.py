@@ -86,7 +86,7 @@ def filled(
     if before.ratio <= 1 or program.protocol == "LL":
         return program, ""
     wanted = _power_of_two(before.ratio)
-    most, limit = most_instances(program, target)
+    most, limit = _most(program, target)
     count, why = min(wanted, most), limit if most < wanted else ""
     taken, work, best = program, before, 1
     tried: set[int] = set()
@@ -166,7 +166,7 @@ def _power_of_two(ratio: Fraction) -> int:
     return 1 << (math.ceil(ratio) - 1).bit_length()
 
 
-def most_instances(program: Program, target: Target) -> tuple[int, str]:
+def _most(program: Program, target: Target) -> tuple[int, str]:
     """The most instances to try, a power of two, and what keeps it from more."""
     served, used = Sizes.of(program), usage(program)
     chunks = served.chunks

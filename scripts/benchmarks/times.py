@@ -20,7 +20,8 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
-from forestcoll import catalog, forest_file, pipeline, plans, simulate
+from forestcoll import catalog, forest_file, plans, simulate
+from forestcoll.compile.synthesize import synthesize
 from forestcoll.errors import PlanError, UnsupportedError
 from forestcoll.forest import Forest
 from forestcoll.lower import usage
@@ -137,7 +138,7 @@ def measure(case: Case) -> Found:
     topology = catalog.load(case.machine, dict(case.settings))
     ranks = topology.gpus[: int(case.ranks)] if case.ranks else None
     try:
-        made = pipeline.synthesize(
+        made = synthesize(
             topology,
             case.collective,
             ranks=ranks,
