@@ -11,7 +11,7 @@ full queue, for an earlier message of the same connection to be taken.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
@@ -93,7 +93,7 @@ def _write(work: _Work, lanes: Lanes, budget: Budget) -> tuple[RankProgram, ...]
     """The thread blocks that do it, `lanes` of them for a connection, or more where they must."""
     target, messages, n = budget.target, work.messages, work.layout.n
     _refuse_early(n, messages, budget)
-    lanes = dict(lanes)
+    lanes = _roomy(work, lanes, target)
     while True:
         channels = _share_out(messages, lanes, budget)
         blocks = _own_blocks(messages, channels, n)
@@ -105,6 +105,24 @@ def _write(work: _Work, lanes: Lanes, budget: Budget) -> tuple[RankProgram, ...]
     if paired != blocks:
         programs = _emit(work, channels, paired, target)
     return tuple(waited_first(program, target.dependency_blocks) for program in programs)
+
+
+def _roomy(work: _Work, lanes: Lanes, target: Target) -> Lanes:
+    """As many thread blocks for each connection, or as many as its steps take in any case."""
+    waiting = Counter[tuple[int, Ref]]()  # parts that whoever sends the sum on adds to it
+    sends, receives = Counter[Connection](), Counter[Connection]()
+    for message in work.messages:
+        sends[message.connection] += 1 + waiting.pop((message.src, message.source), 0)
+        receives[message.connection] += 1
+        if message.land == "final":
+            continue
+        if work.late and message.total.buffer is Buffer.SCRATCH:
+            waiting[message.dst, message.total] += 1
+        else:
+            receives[message.connection] += 1
+    return {
+        c: max(count, -(-max(sends[c], receives[c]) // target.steps)) for c, count in lanes.items()
+    }
 
 
 def _refuse_early(n: int, messages: list[Message], budget: Budget) -> None:

@@ -6,13 +6,14 @@ onesided programs are made in several ways (`Spread`), played against the links 
 and the fastest is taken; of those about as fast, the one with the fewest thread blocks.
 
 Where a call is not long, links also wait while the first data are on their way, and at the end. So
-trees of fifo programs are cut finer, in the same thread blocks, until a call of some MB is fast.
+trees of fifo programs are cut finer, in the same thread blocks, and onesided ones move shorter
+slices at a time, until a call of some MB is fast.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from forestcoll import simulate
@@ -22,7 +23,7 @@ from forestcoll.lower.instances import OPERATIONS, filled
 from forestcoll.lower.layout import layout
 from forestcoll.lower.limits import steps, usage
 from forestcoll.lower.onesided import Spread
-from forestcoll.program import Program
+from forestcoll.program import Pipeline, Program, ThreadBlock
 from forestcoll.sizes import RARE, Sizes, most_chunks
 from forestcoll.targets import Target
 
@@ -33,11 +34,14 @@ ENOUGH: Final = 0.985
 ALIKE: Final = 0.01
 """Shares that differ by less are as good: fewer thread blocks decide."""
 SHORT: Final = 64 * 10**6
-"""Bytes of the call for which fifo programs are cut finer, ..."""
-FLUENT: Final = 0.96
+"""Bytes of the call for which programs are cut finer, ..."""
+FLUENT: Final = {"fifo": 0.96, "onesided": 0.9}
 """... until it reaches that share of the forest's algbw, ..."""
 FINEST: Final = 2**17
-"""... to no fewer bytes a chunk: then signals take longer than data."""
+"""... to no fewer bytes a chunk: then signals take longer than data, ..."""
+LEAST_SLICE: Final = 2**16
+"""... nor a slice of a onesided pipeline. Of shorter ones 65,535 make less than the 4 GiB that
+operations can tell (plans/mscclpp)."""
 RANKS: Final = 64
 """Programs of more ranks are taken as they are: making and playing more takes seconds."""
 
@@ -81,7 +85,7 @@ def fill(forest: Forest, target: Target, program: Program) -> tuple[Program, str
         except PlanError:  # a target has only so many thread blocks
             continue
         best = _better(best, _Tried(*more, _share(forest, more[0])))
-    return best.program, best.note
+    return _sooner(forest, best.program), best.note
 
 
 def _finer(forest: Forest, target: Target, program: Program) -> Program:
@@ -97,7 +101,7 @@ def _finer(forest: Forest, target: Target, program: Program) -> Program:
     most = first.instances * chunks // served.chunks
     best, count = program, 2 * first.instances
     share = _share(forest, program, SHORT)
-    while share < FLUENT and count <= most and 2 * usage(program).steps <= target.steps:
+    while share < FLUENT["fifo"] and count <= most and 2 * usage(program).steps <= target.steps:
         try:
             program = lower(forest, target, instances=count, protocol=program.protocol)
         except PlanError:
@@ -109,6 +113,37 @@ def _finer(forest: Forest, target: Target, program: Program) -> Program:
             best, share = program, found
         count *= 2
     return best
+
+
+def _sooner(forest: Forest, program: Program) -> Program:
+    """The onesided program with slices so short that a short call keeps the links busy, too."""
+    best, share = program, _share(forest, program, SHORT)
+    unit = _slice(program) // 2
+    while share < FLUENT["onesided"] and unit >= LEAST_SLICE:
+        program = _sliced(program, unit)
+        found = _share(forest, program, SHORT)
+        if found > share + ALIKE:
+            best, share = program, found
+        unit //= 2
+    return best
+
+
+def _slice(program: Program) -> int:
+    """Bytes of the longest slice of its pipelines."""
+    blocks = (block for rank in program.ranks for block in rank.thread_blocks)
+    pipelines = (step for block in blocks for step in block.steps if isinstance(step, Pipeline))
+    return max((pipeline.unit_bytes for pipeline in pipelines), default=0)
+
+
+def _sliced(program: Program, unit: int) -> Program:
+    """The program whose pipelines all move so many bytes at a time."""
+
+    def block(old: ThreadBlock) -> ThreadBlock:
+        steps = (replace(s, unit_bytes=unit) if isinstance(s, Pipeline) else s for s in old.steps)
+        return replace(old, steps=tuple(steps))
+
+    ranks = (replace(r, thread_blocks=tuple(map(block, r.thread_blocks))) for r in program.ranks)
+    return replace(program, ranks=tuple(ranks))
 
 
 def _spreads(forest: Forest) -> Iterator[Spread]:
