@@ -56,8 +56,8 @@ def test_the_table_takes_up_what_is_stored_and_measures_the_rest(tmp_path: Path)
         for key, row in rows.items()
     }
     lines = times.table([known, fresh], rows).splitlines()
-    assert lines[2] == "| mi300x | broadcast |  | 91.0, **80.0** (39/3) |  |"
-    assert lines[3].startswith("| mi300x | allgather |  | 100.0, 100.0 (")
+    assert lines[2] == "| mi300x | broadcast | 91.0, **80.0** (39/3) |"
+    assert lines[3].startswith("| mi300x | allgather | 100.0, 100.0 (")
 
 
 def vars_of(row: times.Found) -> dict[str, object]:
@@ -66,3 +66,14 @@ def vars_of(row: times.Found) -> dict[str, object]:
 
 def test_the_table_says_where_no_plan_fits() -> None:
     assert times.cell(times.Found("x", refused="too much"), "allgather") == "-"
+
+
+def test_the_plans_that_are_stored_have_a_row_each(tmp_path: Path) -> None:
+    folder = tmp_path / "schedules" / "mi300x-1"
+    folder.mkdir(parents=True)
+    for file in (SCHEDULES / "mi300x-1").iterdir():
+        (folder / file.name).symlink_to(file)
+    lines = times.table(*times.of_schedules(tmp_path)).splitlines()
+    assert lines[0] == "| machine | collective | rccl | mscclpp |"
+    assert [line.split(" | ")[1] for line in lines[2:]] == list(times.LEAST)
+    assert lines[2].startswith("| mi300x-1 | allgather | 100.0, 100.0 (")

@@ -1,12 +1,12 @@
 """Simulated times of plans over the catalogue up to 64 ranks: percent of the links' algbw.
 
     python scripts/benchmarks/times.py [--only MACHINE] [--collective C] [--target T] [--jobs N]
-                                       [--store FILE] [--write]
+                                       [--store FILE] [--schedules] [--write]
 
 Every plan is synthesized anew and played at 1 GB and 64 MB; of fair and fifo links the worse
 counts, fifo being the least of two draws of who goes first. What is done is kept in `--store`, and
-a later call goes on from there; a store holds for one version of the code. `--write` puts the table
-into docs/plan-time.md.
+a later call goes on from there; a store holds for one version of the code. `--schedules` plays the
+plans in schedules/ instead. `--write` puts the table into docs/plan-time.md.
 """
 
 from __future__ import annotations
@@ -123,6 +123,22 @@ def percent(plan: Path, size: int) -> tuple[float, float]:
     return shares(plans.read_plan(plan), forest, size)
 
 
+def of_schedules(root: Path = ROOT) -> tuple[list[Case], dict[str, Found]]:
+    """The plans in schedules/, MSCCL XML as rccl, and what they reach."""
+    wanted, found = [], {}
+    for folder in sorted(path for path in (root / "schedules").iterdir() if path.is_dir()):
+        for collective in BY_TREES:
+            for target, suffix in zip(("rccl", "mscclpp"), SUFFIXES, strict=True):
+                case = Case(folder.name, (), "", collective, target)
+                plan = folder / f"{collective}{suffix}"
+                fair, fifo = zip(*(percent(plan, size) for size in SIZES), strict=True)
+                needs = usage(plans.read_plan(plan))
+                sizes = (needs.thread_blocks, needs.channels, needs.steps)
+                found[case.key] = Found(case.key, 0.0, fair, fifo, *sizes)
+                wanted.append(case)
+    return wanted, found
+
+
 def cases() -> Iterator[Case]:
     """All that the table has."""
     for machine, settings, ranks in MACHINES:
@@ -202,7 +218,8 @@ def cell(found: Found | None, collective: str) -> str:
 
 def table(wanted: Iterable[Case], found: Mapping[str, Found]) -> str:
     """A row for each machine and collective, a column for each target."""
-    names = list(TARGETS)
+    wanted = list(wanted)
+    names = [name for name in TARGETS if any(case.target == name for case in wanted)]
     lines = [f"| machine | collective | {' | '.join(names)} |", "|---" * (2 + len(names)) + "|"]
     for label, collective in dict.fromkeys((case.label, case.collective) for case in wanted):
         cells = [cell(found.get(f"{label}: {collective}, {name}"), collective) for name in names]
@@ -217,6 +234,7 @@ def main() -> None:
     parser.add_argument("--target", choices=TARGETS)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--store", type=Path, default=STORE)
+    parser.add_argument("--schedules", action="store_true")
     parser.add_argument("--write", action="store_true")
     asked = parser.parse_args()
     wanted = [
@@ -226,7 +244,11 @@ def main() -> None:
         and asked.collective in (None, str(case.collective))
         and asked.target in (None, case.target)
     ]
-    text = table(wanted, collect(wanted, asked.store, asked.jobs))
+    if asked.schedules:
+        wanted, found = of_schedules()
+    else:
+        found = collect(wanted, asked.store, asked.jobs)
+    text = table(wanted, found)
     print(text)
     if asked.write:
         page = ROOT / "docs" / "plan-time.md"
