@@ -3,8 +3,8 @@
 The list of a thread block is repeated for slice after slice, so its order is that of a steady flow.
 Where trees are done level by level, or root by root, links wait for the one tree that they are for;
 here each message has the place at which a greedy schedule of all of them on the links starts it
-(kernel/list_scheduling.cpp: nobody is interrupted; the longest chain goes first, of what follows, or
-of what comes before where the schedule is made from the end: whichever takes less time).
+(kernel/list_scheduling.cpp: nobody is interrupted; the longest chain goes first, of what follows,
+or of what comes before where the schedule is made from the end: whichever takes less time).
 
 * Equally urgent messages take turns: the first parts of all trees, then the second ones, for
   connections of their own are at work at once; then by (receiver - sender) mod n, so that not
