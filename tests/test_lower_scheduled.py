@@ -6,7 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forestcoll import catalog, forest_file, simulate
@@ -36,6 +36,7 @@ def problems(
     return lanes, ways, lengths, needs
 
 
+@settings(deadline=None)
 @given(problems())
 def test_a_schedule_holds_lanes_and_needs(
     problem: tuple[list[int], list[list[int]], list[list[int]], list[list[int]]],
