@@ -63,7 +63,7 @@ def ops(program: Program) -> set[Op]:
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-@pytest.mark.parametrize("collective", Collective)
+@pytest.mark.parametrize("collective", BY_TREES)
 def test_lowered_packets_are_proven_and_run(machine: str, collective: Collective) -> None:
     trees = forest(machine, collective)
     program = lower(trees, MSCCLPP, protocol="LL")

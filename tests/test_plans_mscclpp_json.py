@@ -473,7 +473,7 @@ def test_some_of_switches_is_unsupported_with_their_place(word: str) -> None:
 
 UNSUPPORTED: list[tuple[Change, str]] = [
     (lambda p: p.update(reuse_resources=True), "reuse_resources .* set it false"),
-    (lambda p: p.update(collective="alltoall"), "collective 'alltoall' is not supported"),
+    (lambda p: p.update(collective="gather"), "collective 'gather' is not supported"),
 ]
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from programs import all_good
 
 import forestcoll
-from forestcoll.program import Collective, Program
+from forestcoll.program import BY_TREES, Collective, Program
 from forestcoll.topology import Topology
 from forestcoll.verify.dataflow import Dataflow, dataflow, levels
 
@@ -166,7 +166,7 @@ def flows() -> dict[str, Dataflow]:
         ("dgx-a100", {"boxes": "2"}),
     ):
         topology = forestcoll.load_topology(name, settings_)
-        for collective in ("allreduce", "reduce-scatter") if name != "ring" else Collective:
+        for collective in ("allreduce", "reduce-scatter") if name != "ring" else BY_TREES:
             for key, program in compiled(topology, collective).items():
                 found[f"{name} {collective} {key}"] = dataflow(program)
     return found
