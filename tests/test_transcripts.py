@@ -119,6 +119,12 @@ ROW = (
 )
 
 
+NOT_IN_PLACE = (
+    "      1048576         16384   float32    none    -1  {}    0.222    0.208       {}"
+    "           -        -        -     N/A"
+)
+
+
 @pytest.mark.parametrize(
     ("one", "other", "alike"),
     [
@@ -126,6 +132,8 @@ ROW = (
         ("# Avg bus bandwidth    : 0.7", "# Avg bus bandwidth    : 12", True),
         (ROW.format("4609.96", 0, "3148.90"), ROW.format("  99.96", 0, "  48.90"), True),
         (ROW.format("4609.96", 0, "3148.90"), ROW.format("4609.96", 1, "3148.90"), False),
+        (NOT_IN_PLACE.format("4609.96", 0), NOT_IN_PLACE.format("9.96", 0), True),
+        (NOT_IN_PLACE.format("4609.96", 0), NOT_IN_PLACE.format("9.96", 3), False),
         ("algbw       1040/3 (346.667) GB/s", "algbw       1041/3 (347) GB/s", False),
     ],
 )

@@ -58,7 +58,7 @@ def masked(line: str) -> str:
         return "# Avg bus bandwidth"
     row = line.split()
     if re.fullmatch(
-        r"\s+\d+\s+\d+\s+\w+\s+\w+\s+-?\d+(\s+[\d.]+){3}\s+\d+(\s+[\d.]+){3}\s+\d+", line
+        r"\s+\d+\s+\d+\s+\w+\s+\w+\s+-?\d+(\s+[\d.]+){3}\s+\d+(\s+[\d.-]+){3}\s+(\d+|N/A)", line
     ):
         return " ".join([*row[:5], row[8], row[12]])
     return line

@@ -130,10 +130,13 @@ class _Machine:
         )
 
     def shares(self) -> tuple[Fraction, list[Fraction]] | None:
-        """(data per unit of time, per box the part of it that is summed there); None: too large.
+        """(data per unit of time, per box the part of it that is summed there).
 
-        Every box sends its sums to all others itself, where that costs nothing.
+        Every box sends its sums to all others itself, where that costs nothing. None: one box only,
+        or a program that is too large.
         """
+        if self.boxes.count < 2:
+            return None
         graph = self.contract()
         found = find_symmetries(graph)
         best: tuple[Fraction, list[Fraction]] | None = None

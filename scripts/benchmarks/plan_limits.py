@@ -22,7 +22,7 @@ from forestcoll import catalog
 from forestcoll.errors import PlanError
 from forestcoll.forest import Forest
 from forestcoll.graph import CapacityGraph
-from forestcoll.lower import Usage, filled, hopeless, lower, usage
+from forestcoll.lower import Usage, fill, hopeless, lower, usage
 from forestcoll.program import BY_TREES, Collective
 from forestcoll.solver import solve
 from forestcoll.targets import MSCCL, MSCCLPP, RCCL, Target, sms_of
@@ -77,7 +77,7 @@ def tried(forest: Forest, target: Target, one: bool) -> Tried:
     try:
         program = lower(forest, target)
         if forest.n <= DETAIL:
-            program, _ = filled(forest, target, program)
+            program, _ = fill(forest, target, program)
         return Tried(forest.n, usage(program), one)
     except PlanError as error:
         return Tried(forest.n, short(str(error)), one)
