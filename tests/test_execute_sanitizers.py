@@ -131,7 +131,6 @@ def run_with(built: tuple[str, Path, Path], what: str) -> subprocess.CompletedPr
     )
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_selection_is_clean(built: tuple[str, Path, Path]) -> None:
     """Threads with both; processes too with AddressSanitizer (the other sees one process only)."""
