@@ -33,7 +33,8 @@ BEGIN, END = "<!-- results -->", "<!-- /results -->"
 SIZE = 10**9
 HEAD = (
     "| machine | collective | rings | best baseline | plan, simulated | bound "
-    "| speed-up over rings | over best baseline | compile time |\n|---|---|---|---|---|---|---|---|---|"
+    "| speed-up over rings | over best baseline | compile time |\n"
+    "|---|---|---|---|---|---|---|---|---|"
 )
 
 
