@@ -103,7 +103,7 @@ WISHES: list[tuple[dict[str, Any], str]] = [
     ({"sms": 0}, "sms must be at least 1, not 0"),
     ({"nvls": True}, "unknown nvls True (known: in-place, out-of-place)"),
     ({"target": "nccl"}, "unknown target 'nccl'; did you mean 'rccl'?"),
-    ({"target": None}, "unknown target None (known: any, mscclpp, msccl, rccl)"),
+    ({"target": None}, "unknown target None (known: mscclpp, msccl, rccl, any)"),
     (
         {"target": "rccl", "formats": "mscclpp-json"},
         "target rccl reads msccl-xml, not mscclpp-json",

@@ -91,7 +91,8 @@ def test_every_plan_proves_itself_and_runs(
     made = synthesize(topology(name), collective)
     forest = made.forest
     assert forest.bound is not None
-    assert forest.algbw >= Fraction(99, 100) * made.optimum.algbw
+    # the forest of the fastest plan, by simulated time, may give up a few percent of the links
+    assert forest.algbw >= Fraction(95, 100) * made.optimum.algbw
     if forest.trees_per_root == made.optimum.trees_per_root:  # not rounded
         assert forest.algbw >= made.optimum.algbw
         assert forest.algbw == forest.bound.algbw or forest.bound.algbw > made.optimum.algbw

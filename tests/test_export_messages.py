@@ -366,7 +366,7 @@ def test_the_command_writes_to_standard_output(capsys: pytest.CaptureFixture[str
         (["dgx-a100", "--to", "goal", "-t", "dgx-a100"], 2, "is a topology itself"),
         (["{plan}", "--to", "goal", "--pieces", "0"], 2, "'--pieces'"),
         (["{plan}", "--to", "goal", "--reduce-rate", "0"], 2, "'--reduce-rate'"),
-        (["{folder}/none.xml", "--to", "goal"], 1, "none.xml"),
+        (["{folder}/none.xml", "--to", "goal"], 1, "no such file"),
         (["{folder}", "--to", "goal"], 1, ""),
     ],
 )

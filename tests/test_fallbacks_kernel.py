@@ -32,8 +32,8 @@ KERNEL = Path(_kernel.__file__).parent
 if not (KERNEL / "edge_splitting.cpp").exists():  # an installed package has no sources beside it
     KERNEL = Path(__file__).parents[1] / "forestcoll" / "kernel"
 PROBE = Path(__file__).parent / "kernel_probe.cpp"
-ELSEWHERE = {"module", "scanning", "orbits", "expansion", "rehanging_module"}
-ELSEWHERE |= {"rehanging", "hanging", "growing", "routes"}
+ELSEWHERE = {"module", "tree_scan", "regular", "tree_paths", "rehanging_module"}
+ELSEWHERE |= {"rehanging", "hanging", "first_trees", "routes"}
 """Files that need Python, or that the probe does not ask."""
 
 HEADERS = ("algorithm", "map", "numeric", "optional", "span", "utility", "vector")

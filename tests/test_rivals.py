@@ -41,7 +41,7 @@ def test_a_broadcast_behind_a_switch_is_no_chain() -> None:
     chain = synthesize(topology, "broadcast", target="mscclpp", trees=1)
     assert made.forest.plain_algbw == chain.forest.plain_algbw == 300
     assert (made.forest.height, chain.forest.height) == (2, 7)
-    assert least(made, MB64) > 0.9 > least(chain, MB64)
+    assert least(made, MB64) > 0.92 > least(chain, MB64)
     assert any("for speed: simulated at 64 MB" in note for note in made.notes)
 
 
