@@ -44,14 +44,14 @@ LINKING = ("--coverage", "-pthread")
 Line = tuple[str, str]
 """File and text of a line."""
 
-REFUSED: Line = ("splitting", "broken.push_back(std::move(violation->inside));")
-OTHERWISE: Line = ("splitting", "if (grade != kLoop && pair.costs(inside)) grade = kBroken;")
-BY_PAIRS: Line = ("splitting", "splitter.apply(one, broken);")
-DETOURS: Line = ("splitting", "if (!loops.empty()) splitter.apply(loops, broken);")
-TRIMMED: Line = ("splitting", "progress |= done > 0;")
-TIGHTENED: Line = ("nesting", "tighten(lowered, demand, box);")
-BOXES_LEFT: Line = ("nesting", "const Boxes boxes = number_boxes(box);")
-BOX_EXACT: Line = ("nesting", "batches = pack_exact(inside.graph, inside.supply, 0);")
+REFUSED: Line = ("edge_splitting", "broken.push_back(std::move(violation->inside));")
+OTHERWISE: Line = ("edge_splitting", "if (grade != kLoop && pair.costs(inside)) grade = kBroken;")
+BY_PAIRS: Line = ("edge_splitting", "splitter.apply(one, broken);")
+DETOURS: Line = ("edge_splitting", "if (!loops.empty()) splitter.apply(loops, broken);")
+TRIMMED: Line = ("edge_splitting", "progress |= done > 0;")
+TIGHTENED: Line = ("box_packing", "tighten(lowered, demand, box);")
+BOXES_LEFT: Line = ("box_packing", "const Boxes boxes = number_boxes(box);")
+BOX_EXACT: Line = ("box_packing", "batches = pack_exact(inside.graph, inside.supply, 0);")
 ARC_BY_ARC: Line = ("packing", "inflow.accept(units, e);")
 ARC_REFUSED: Line = ("packing", "batches_[i].refused[e] = 1;")
 BATCH_SPLIT: Line = ("packing", "batches_.push_back(batches_[i]);")
@@ -323,7 +323,7 @@ REFUSALS = ("layered", "nested", "trim")
 """Steps that say no now and then, and leave it to another one."""
 NETS: dict[str, tuple[str, str, str, tuple[str, ...], tuple[Line, ...]]] = {
     "whole-switch proposals come to an end: pair by pair finishes what is left": (
-        "splitting",
+        "edge_splitting",
         "for (bool progress = true; progress;) {",
         "for (bool progress = false; progress;) {",
         ("split", "split-plain"),
