@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
@@ -157,6 +158,26 @@ def test_our_own_format() -> None:
 def test_bad_files(text: str, message: str) -> None:
     with pytest.raises(TopologyError, match=message):
         loads_measured(text, "m")
+
+
+LONG = {
+    "many matrices": P2P * (3_000_000 // len(P2P)),
+    "empty lines after the rows": SENDRECV + "\n" * 60_000,
+    "a title that never ends": "memcpy CE " * 30_000,
+}
+
+
+@pytest.mark.parametrize("kind", sorted(LONG))
+def test_time_grows_with_the_length_of_the_file(kind: str) -> None:
+    """Each takes tens of seconds where every line looks at all the others."""
+    began = time.process_time()
+    if "never" in kind:
+        with pytest.raises(TopologyError, match="not the output of nvbandwidth"):
+            loads_measured(LONG[kind], "m")
+    else:
+        found = loads_measured(LONG[kind], "m")
+        assert found.rates == loads_measured(P2P if "many" in kind else SENDRECV, "m").rates
+    assert time.process_time() - began < 2.5
 
 
 def measure(topology: Topology, noise: float, seed: int = 1) -> Measured:

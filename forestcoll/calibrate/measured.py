@@ -74,13 +74,14 @@ def _matrices(text: str, source: str) -> Iterator[tuple[str, dict[Pair, float], 
     """(title, value by row and column, size) of every matrix: a line of numbers 0 1 2 ..., rows."""
     lines = text.split("\n")
     index = 0
+    title = ""  # the last line that is not empty
     while index < len(lines):
         heads = [word for word in lines[index].split() if word not in ("D\\D", "GPU", "CPU")]
         size = len(heads)
         if size == 0 or heads != [str(k) for k in range(size)] or size > MEASURED_RANKS:
+            title = lines[index] if lines[index].strip() else title
             index += 1
             continue
-        title = next((line for line in reversed(lines[:index]) if line.strip()), "")
         values: dict[Pair, float] = {}
         for row in range(size):
             index += 1
@@ -95,6 +96,7 @@ def _matrices(text: str, source: str) -> Iterator[tuple[str, dict[Pair, float], 
                 if number is not None and row != column:
                     values[row, column] = number
         yield title, values, size
+        title = lines[index]
         index += 1
 
 
@@ -174,7 +176,7 @@ def _sendrecv(text: str, source: str) -> Measured:
     if ranks < 2:
         raise TopologyError(f"{source}: sendrecv_perf: {ranks} ranks in its header; two are needed")
     rows = re.findall(
-        r"^\s*\d+\s+\d+\s+\S+\s+\S+\s+-?\d+\s+[\d.]+\s+([\d.]+)\s+[\d.]+\s+(?:\d+|N/A)",
+        r"^[ \t]*\d+\s+\d+\s+\S+\s+\S+\s+-?\d+\s+[\d.]+\s+([\d.]+)\s+[\d.]+\s+(?:\d+|N/A)",
         text,
         re.MULTILINE,
     )
@@ -218,6 +220,6 @@ READERS: tuple[tuple[str, Callable[[str, str], Measured]], ...] = (
     (r'"format"\s*:\s*"forestcoll\.measured/', _own),
     (r'"nvbandwidth"\s*:', _nvbandwidth_json),
     (r"P2P=(Enabled|Disabled)", _p2p_test),
-    (r"memcpy (CE|SM) .*GPU\(", _nvbandwidth),
+    (r"memcpy (CE|SM) .{0,200}GPU\(", _nvbandwidth),
     (r"(?m)^#\s+Rank\s+\d+\s", _sendrecv),
 )
