@@ -17,7 +17,7 @@ import pytest
 from command_line import Run, fine
 
 import forestcoll
-from forestcoll.cli import options
+from forestcoll.cli import options, value_types
 from forestcoll.errors import PlanError
 
 SOURCE = Path(forestcoll.__file__).parents[1]
@@ -59,13 +59,13 @@ def test_no_command_shows_help_as_usage_error(call: Run) -> None:
     ],
 )
 def test_sizes(text: str, count: int) -> None:
-    assert options.SizeType().convert(text, None, None) == count
+    assert value_types.SizeType().convert(text, None, None) == count
 
 
 @pytest.mark.parametrize("text", ["", "M", "1X", "-1", "1.5", "0", "1e6", "1 000", "0x10"])
 def test_wrong_sizes(text: str) -> None:
     with pytest.raises(click.BadParameter, match=re.escape(f"'{text}'")):
-        options.SizeType().convert(text, None, None)
+        value_types.SizeType().convert(text, None, None)
 
 
 def test_options_offer_what_the_engine_can_do() -> None:

@@ -20,7 +20,7 @@ from real_files import read_as
 
 from forestcoll import catalog, cli, input_limits
 from forestcoll.cli import guard
-from forestcoll.cli.numbers import PercentType
+from forestcoll.cli.value_types import PercentType
 from forestcoll.compile.synthesize import synthesize
 from forestcoll.compile.verdict import verify_text
 from forestcoll.errors import (

@@ -10,7 +10,14 @@ import click
 from forestcoll.cli import writing
 from forestcoll.cli.completion import FileType, TopologyType, WordType
 from forestcoll.cli.hints import examples
-from forestcoll.cli.options import COLLECTIVES, edit_options, json_option, load, set_option
+from forestcoll.cli.options import (
+    COLLECTIVES,
+    edit_options,
+    force_option,
+    json_option,
+    load,
+    set_option,
+)
 from forestcoll.cli.talk import draw, print_json, put, show_progress
 from forestcoll.errors import UnsupportedError
 
@@ -91,7 +98,7 @@ PLOTS = (".svg", ".png")
 @click.option("--plot", metavar="FILE", help="A plot as well: FILE.svg or FILE.png.")
 @click.option("--dark", is_flag=True, help="The plot for dark pages.")
 @click.option("--csv", "as_csv", is_flag=True, help="The cells as CSV.")
-@click.option("--force", is_flag=True, help="Overwrite the file of --plot.")
+@force_option("the file of --plot")
 @json_option
 def compare(
     topology: str,

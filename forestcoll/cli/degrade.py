@@ -11,7 +11,15 @@ from forestcoll.cli import files, writing
 from forestcoll.cli.completion import FileType, WordType
 from forestcoll.cli.guard import guarded
 from forestcoll.cli.hints import examples
-from forestcoll.cli.options import FORMATS, HOLDS, TARGETS, Problem, json_option, problem_options
+from forestcoll.cli.options import (
+    FORMATS,
+    HOLDS,
+    TARGETS,
+    Problem,
+    force_option,
+    json_option,
+    problem_options,
+)
 from forestcoll.cli.talk import draw, note, print_json, report, show_progress
 from forestcoll.errors import OutputError
 
@@ -80,7 +88,7 @@ KINDS = ("link", "adapter", "gpu", "switch")
     help="Who makes the bundle: a Dask scheduler (tcp://host:8786), workers on this machine, or "
     "this process alone. Default: local where Dask is installed (extra 'dask').",
 )
-@click.option("--force", is_flag=True, help="Overwrite the plot.")
+@force_option("the plot")
 @json_option
 def degrade(
     problem: Problem,

@@ -12,7 +12,7 @@ from forestcoll.cli import writing
 from forestcoll.cli.completion import FileType, WordType
 from forestcoll.cli.guard import guarded, size_of
 from forestcoll.cli.hints import examples
-from forestcoll.cli.options import json_option
+from forestcoll.cli.options import force_option, json_option
 from forestcoll.cli.talk import draw, print_json, report, show_progress
 from forestcoll.errors import OutputError
 
@@ -38,7 +38,7 @@ NAMES = ("mscclpp", "msccl", "rccl", "torch")
     metavar="DIR",
     help="Write plans, environment, checks and run.sh there. Default: only say what is needed.",
 )
-@click.option("--force", is_flag=True, help="Overwrite files.")
+@force_option("files")
 @json_option
 def deploy(
     plans: tuple[str, ...], runtime: Runtime, output: str | None, force: bool, as_json: bool

@@ -11,12 +11,12 @@ import click
 
 from forestcoll import export as exports
 from forestcoll.cli import writing
-from forestcoll.cli.completion import FileType, WordType
+from forestcoll.cli.completion import WordType
 from forestcoll.cli.hints import examples
-from forestcoll.cli.numbers import FiniteRange
-from forestcoll.cli.options import SizeType
+from forestcoll.cli.options import BYTES, force_option, output_option, size_option
 from forestcoll.cli.subject import load_subject, subject_options
 from forestcoll.cli.talk import put, report, show_progress
+from forestcoll.cli.value_types import FiniteRange
 from forestcoll.errors import OutputError
 
 if TYPE_CHECKING:
@@ -34,21 +34,8 @@ if TYPE_CHECKING:
 @click.option(
     "--to", "form", type=WordType(tuple(exports.FORMATS)), required=True, help="The format."
 )
-@click.option(
-    "--output",
-    "-o",
-    type=FileType(),
-    default="-",
-    metavar="FILE|DIR|-",
-    help="Chakra traces take a directory. Default: standard output.",
-)
-@click.option(
-    "--size",
-    type=SizeType(),
-    default="1G",
-    show_default=True,
-    help="Bytes as nccl-tests counts them: K, M, G are powers of 1024.",
-)
+@output_option("FILE|DIR|-", "Chakra traces take a directory. Default: standard output.")
+@size_option("1G", BYTES)
 @click.option(
     "--pieces",
     type=click.IntRange(1, exports.MOST_PIECES),
@@ -76,7 +63,7 @@ if TYPE_CHECKING:
     metavar="N",
     help="Draw this tree of a forest alone (svg, dot). Default: all links with their loads.",
 )
-@click.option("--force", is_flag=True, help="Overwrite files.")
+@force_option("files")
 def export(
     file: str,
     topology: str | None,

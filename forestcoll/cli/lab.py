@@ -11,9 +11,9 @@ import click
 from forestcoll.cli.completion import FileType, TopologyType, WordType
 from forestcoll.cli.guard import guarded, size_of
 from forestcoll.cli.hints import examples
-from forestcoll.cli.numbers import FiniteRange
-from forestcoll.cli.options import SizeType, edit_options, json_option, load, set_option
+from forestcoll.cli.options import edit_options, json_option, load, set_option
 from forestcoll.cli.talk import draw, note, print_json, show_progress
+from forestcoll.cli.value_types import FiniteRange, SizeType
 from forestcoll.errors import UnsupportedError
 
 if TYPE_CHECKING:

@@ -12,10 +12,17 @@ from forestcoll.cli import writing
 from forestcoll.cli.completion import FileType, SettingType, TopologyType, WordType
 from forestcoll.cli.guard import guarded, size_of
 from forestcoll.cli.hints import examples
-from forestcoll.cli.numbers import FiniteRange
-from forestcoll.cli.options import json_option, load, set_option, settings_of
+from forestcoll.cli.options import (
+    force_option,
+    json_option,
+    load,
+    output_option,
+    set_option,
+    settings_of,
+)
 from forestcoll.cli.talk import draw, note, print_json, put, report, say, show_progress
 from forestcoll.cli.topology import topology
+from forestcoll.cli.value_types import FiniteRange
 
 if TYPE_CHECKING:
     from forestcoll.topology import Topology
@@ -44,19 +51,6 @@ KEPT = {
 NETWORKS = ("single", "rail", "fat-tree")
 
 __all__ = ["topology"]
-
-
-def output_options(command: F) -> F:
-    """`--output` and `--force`, of one file."""
-    command = click.option("--force", is_flag=True, help="Overwrite the file.")(command)
-    return click.option(
-        "--output",
-        "-o",
-        type=FileType(),
-        default="-",
-        metavar="FILE|-",
-        help="Default: standard output.",
-    )(command)
 
 
 def fabric_options(command: F) -> F:
@@ -100,7 +94,8 @@ def fabric_options(command: F) -> F:
 )
 @set_option
 @fabric_options
-@output_options
+@output_option()
+@force_option()
 def import_(
     sources: tuple[str, ...],
     form: str | None,
@@ -144,7 +139,8 @@ def import_(
 @click.option("--boxes", type=click.IntRange(1, 100_000), metavar="N", help="How many machines.")
 @set_option
 @fabric_options
-@output_options
+@output_option()
+@force_option()
 def compose(
     machine: str,
     fabric: str,
@@ -227,7 +223,8 @@ def diff(
 @click.option(
     "--alone", is_flag=True, help="This machine, even if ibnetdiscover shows its cluster."
 )
-@output_options
+@output_option()
+@force_option()
 def detect(
     pairs: tuple[tuple[str, str], ...], keep: str | None, alone: bool, output: str, force: bool
 ) -> None:
@@ -279,7 +276,8 @@ def detect(
     metavar="PERCENT",
     help="Links this close to the median of their kind get the median.",
 )
-@output_options
+@output_option()
+@force_option()
 def calibrate(
     name: str,
     pairs: tuple[tuple[str, str], ...],

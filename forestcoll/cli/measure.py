@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from forestcoll.cli import writing
-from forestcoll.cli.completion import FileType, WordType
+from forestcoll.cli.completion import WordType
 from forestcoll.cli.hints import examples
-from forestcoll.cli.numbers import FiniteRange
-from forestcoll.cli.options import SizeType
+from forestcoll.cli.options import force_option, output_option, size_option
 from forestcoll.cli.talk import put, report, say, show_progress
+from forestcoll.cli.value_types import FiniteRange
 from forestcoll.errors import ExecutionError
 
 if TYPE_CHECKING:
@@ -31,9 +31,7 @@ MOST = 2**34
         "forestcoll topology calibrate dump.xml --measured measured.json -o real.yaml",
     )
 )
-@click.option(
-    "--size", type=SizeType(), default="64M", show_default=True, help="Bytes of a message."
-)
+@size_option("64M", "Bytes of a message.")
 @click.option(
     "--repeat",
     type=click.IntRange(1, 1000),
@@ -57,15 +55,8 @@ MOST = 2**34
     metavar="SECONDS",
     help="A transfer that takes longer fails.",
 )
-@click.option(
-    "--output",
-    "-o",
-    type=FileType(),
-    default="-",
-    metavar="FILE|-",
-    help="Default: standard output.",
-)
-@click.option("--force", is_flag=True, help="Overwrite the file.")
+@output_option()
+@force_option()
 def measure(size: int, repeat: int, pairs: str, timeout: float, output: str, force: bool) -> None:
     """Bandwidth and latency of each pair of ranks by itself, over torch.distributed.
 

@@ -1,12 +1,10 @@
-"""Types of command line options that click does not have, and option sets that commands share."""
+"""Options that commands share, and the problem that they state."""
 
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -14,14 +12,20 @@ import click
 from forestcoll import targets
 from forestcoll.cli import talk
 from forestcoll.cli.completion import (
-    ParamType,
+    FileType,
     RanksType,
     SettingType,
     TopologyType,
     WordType,
 )
 from forestcoll.cli.guard import guarded, size_of
-from forestcoll.cli.numbers import PercentType
+from forestcoll.cli.value_types import (
+    BudgetType,
+    InstancesType,
+    PercentType,
+    SizeType,
+    TreesType,
+)
 from forestcoll.compile import formats
 from forestcoll.compile.budget import Budget
 from forestcoll.program import BY_TREES, REDUCTIONS, Collective
@@ -41,124 +45,13 @@ HOLDS = {name: target.format for name, target in targets.TARGETS.items()}
 PROTOCOLS = ("Simple", "LL", "LL128")
 DTYPES = ("float16", "bfloat16", "float32", "float64", "int8", "uint8", "int32", "int64")
 OPS = REDUCTIONS
-SIZE_LIMIT = 2**50
-MOST_INSTANCES = 1024
+BYTES = "Bytes as nccl-tests counts them: K, M, G are powers of 1024."
 
 F = TypeVar("F", bound=Callable[..., object])
 
 if TYPE_CHECKING:
     from forestcoll.graph import Relays
     from forestcoll.topology import Topology
-
-
-class GpusType(ParamType):
-    """Numbers of GPUs: "0,1,3"."""
-
-    name = "gpus"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> list[int]:
-        """The list, or a usage error."""
-        try:
-            found = [int(word) for word in str(value).split(",")]
-        except ValueError:
-            self.fail(f"'{value}' is no list of GPU numbers such as 0,1", param, ctx)
-        if min(found) < 0:
-            self.fail(f"'{value}': GPUs are numbered from 0", param, ctx)
-        return found
-
-
-class SizeType(ParamType):
-    """Bytes: `64M`, `1.5G`, `4KiB`, `832`. K, M, G, T are powers of 1024, as in nccl-tests."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
-        match = re.fullmatch(r"\s*(\d{1,18}(?:\.\d{1,9})?)\s*([KMGT]?)(?:i?B)?\s*", value, re.I)
-        if match is None:
-            self.fail(f"'{value}' is not a size; write bytes, or a number with K, M, G, T: 64M")
-        number = Fraction(match[1]) * 1024 ** " KMGT".index(match[2].upper() or " ")
-        if number.denominator != 1:
-            self.fail(f"'{value}' is {float(number)} bytes: not a whole number")
-        if not 1 <= number <= SIZE_LIMIT:
-            self.fail(f"'{value}' is out of range; from 1 byte to 1024T")
-        return int(number)
-
-
-class SizesType(ParamType):
-    """`1K:8G`: from the first to the last, both as `SizeType` reads them."""
-
-    name = "LOW:HIGH"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, int]:
-        if isinstance(value, tuple):
-            return value
-        low, colon, high = value.partition(":")
-        if not colon:
-            self.fail(f"'{value}' is no range of sizes; write LOW:HIGH, such as 1K:8G")
-        sizes = SizeType().convert(low, param, ctx), SizeType().convert(high, param, ctx)
-        if sizes[0] > sizes[1]:
-            self.fail(f"'{value}' begins above its end")
-        return sizes
-
-
-class TreesType(ParamType):
-    """`auto` or a number of trees per root."""
-
-    name = "K|auto"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int | str:
-        if value == "auto" or isinstance(value, int):
-            return value if isinstance(value, int) else "auto"
-        if not re.fullmatch(r"[0-9]{1,9}", value) or int(value) < 1:
-            self.fail(f"'{value}' is neither 'auto' nor a number of trees (1, 2, 3, ...)")
-        return int(value)
-
-
-class InstancesType(ParamType):
-    """`auto` or a number of equal parts of every tree."""
-
-    name = "N|auto"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int | str:
-        if value == "auto" or isinstance(value, int):
-            return value if isinstance(value, int) else "auto"
-        if not re.fullmatch(r"[0-9]{1,4}", value) or not 1 <= int(value) <= MOST_INSTANCES:
-            self.fail(f"'{value}' is neither 'auto' nor a number from 1 to {MOST_INSTANCES}")
-        return int(value)
-
-
-class BudgetType(ParamType):
-    """`trees=8,channels=16,blocks=32,operations=48`: any of the four."""
-
-    name = "budget"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Budget:
-        if isinstance(value, Budget):
-            return value
-        found: dict[str, int] = {}
-        for entry in value.split(","):
-            match = re.fullmatch(r"\s*(trees|channels|blocks|operations)\s*=\s*(\d{1,9})\s*", entry)
-            if match is None or int(match[2]) < 1:
-                self.fail(
-                    f"'{entry.strip()}' is none of trees=N, channels=N, blocks=N, operations=N, "
-                    "N from 1"
-                )
-            if match[1] in found:
-                self.fail(f"{match[1]} is given twice")
-            found[match[1]] = int(match[2])
-        return Budget(**found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,54 +173,47 @@ def edit_options(command: F) -> F:
     )(command)
 
 
-def problem_options(
-    command: Callable[..., object],
-    collective: str | None = None,
-    collectives: tuple[str, ...] = COLLECTIVES,
-) -> Callable[..., object]:
-    """What is to be done on what, as a `Problem`: the options of `optimum` and `synthesize`.
+def _problem_of(
+    *,
+    topology: str,
+    pairs: tuple[tuple[str, str], ...],
+    collective: str,
+    root: str | None,
+    ranks: tuple[str, ...],
+    relays: Relays,
+    without: tuple[str, ...],
+    scale: tuple[str, ...],
+    shares: tuple[str, ...],
+    groups: tuple[str, ...],
+) -> Problem:
+    """The problem that these options state; a usage error where they contradict each other."""
+    if root is not None and collective not in ROOTED:
+        raise click.UsageError(f"--root is for broadcast and reduce; {collective} has none")
+    if shares and collective not in PARTED:
+        raise click.UsageError(f"--shares is for {' and '.join(PARTED)}, not for {collective}")
+    problem = Problem(
+        topology=topology,
+        settings=settings_of(pairs),
+        collective=collective,
+        root=root,
+        ranks=_entries("--ranks", ranks),
+        relays=relays,
+        without=without,
+        scale=scale,
+        shares=_entries("--shares", shares),
+        groups=_groups(groups),
+    )
+    if groups and (ranks or shares):
+        raise click.UsageError("--groups names all ranks: leave --ranks and --shares away")
+    return problem
 
-    `collective`: the default; without, the option must be given. `collectives`: what it may be.
-    """
 
-    @functools.wraps(command)
-    def with_problem(
-        *,
-        topology: str,
-        pairs: tuple[tuple[str, str], ...],
-        collective: str,
-        root: str | None,
-        ranks: tuple[str, ...],
-        relays: Relays,
-        without: tuple[str, ...],
-        scale: tuple[str, ...],
-        shares: tuple[str, ...],
-        groups: tuple[str, ...],
-        **others: object,
-    ) -> object:
-        if root is not None and collective not in ROOTED:
-            raise click.UsageError(f"--root is for broadcast and reduce; {collective} has none")
-        if shares and collective not in PARTED:
-            raise click.UsageError(f"--shares is for {' and '.join(PARTED)}, not for {collective}")
-        problem = Problem(
-            topology=topology,
-            settings=settings_of(pairs),
-            collective=collective,
-            root=root,
-            ranks=_entries("--ranks", ranks),
-            relays=relays,
-            without=without,
-            scale=scale,
-            shares=_entries("--shares", shares),
-            groups=_groups(groups),
-        )
-        if groups and (ranks or shares):
-            raise click.UsageError("--groups names all ranks: leave --ranks and --shares away")
-        return command(problem=problem, **others)
+STATED = tuple(name for name in _problem_of.__annotations__ if name != "return")
+"""The options that state a problem."""
 
-    needed: dict[str, Any] = {"required": True}
-    if collective is not None:
-        needed = {"default": collective, "show_default": True}
+
+def _statement_options(collective: Callable[[F], F]) -> Callable[[F], F]:
+    """The options that state a problem, `collective` among them."""
     return _stack(
         click.option(
             "--topology",
@@ -338,7 +224,7 @@ def problem_options(
         ),
         set_option,
         edit_options,
-        click.option("--collective", "-c", type=WordType(collectives), **needed),
+        collective,
         click.option(
             "--root",
             type=RanksType(),
@@ -373,6 +259,28 @@ def problem_options(
             help="Several groups that do this at once and share the links: 'box0/*;box1/*'. All "
             "get the same algbw, as much as there is.",
         ),
+    )
+
+
+def problem_options(
+    command: Callable[..., object],
+    collective: str | None = None,
+    collectives: tuple[str, ...] = COLLECTIVES,
+) -> Callable[..., object]:
+    """What is to be done on what, as a `Problem`: the options of `optimum` and `synthesize`.
+
+    `collective`: the default; without, the option must be given. `collectives`: what it may be.
+    """
+
+    @functools.wraps(command)
+    def with_problem(**given: Any) -> object:
+        return command(problem=_problem_of(**{name: given.pop(name) for name in STATED}), **given)
+
+    needed: dict[str, Any] = {"required": True}
+    if collective is not None:
+        needed = {"default": collective, "show_default": True}
+    return _statement_options(
+        click.option("--collective", "-c", type=WordType(collectives), **needed)
     )(with_problem)
 
 
@@ -455,6 +363,29 @@ def plan_options(command: F) -> F:
             "Default: those of the catalogue's machine, else an A100's 108.",
         ),
     )(command)
+
+
+def size_option(default: str, text: str) -> Callable[[F], F]:
+    """`--size`, given once."""
+    return click.option("--size", type=SizeType(), default=default, show_default=True, help=text)
+
+
+def sizes_option(default: str) -> Callable[[F], F]:
+    """`--size`, given as often as wanted; `default` is what the command takes without."""
+    text = f"{BYTES} Repeatable. Default: {default}."
+    return click.option("--size", "sizes", type=SizeType(), multiple=True, help=text)
+
+
+def output_option(
+    metavar: str = "FILE|-", text: str = "Default: standard output."
+) -> Callable[[F], F]:
+    """`--output`, standard output by default."""
+    return click.option("--output", "-o", type=FileType(), default="-", metavar=metavar, help=text)
+
+
+def force_option(what: str = "the file") -> Callable[[F], F]:
+    """`--force`."""
+    return click.option("--force", is_flag=True, help=f"Overwrite {what}.")
 
 
 def json_option(command: F) -> F:

@@ -15,18 +15,17 @@ from forestcoll.cli import writing
 from forestcoll.cli.completion import FileType, TopologyType, WordType
 from forestcoll.cli.guard import guarded, size_of
 from forestcoll.cli.hints import examples
-from forestcoll.cli.numbers import FiniteRange
 from forestcoll.cli.options import (
     DTYPES,
     HOLDS,
     OPS,
-    GpusType,
-    SizeType,
     json_option,
     load,
     set_option,
+    sizes_option,
 )
 from forestcoll.cli.talk import note, print_json, put, show_progress
+from forestcoll.cli.value_types import FiniteRange, GpusType, SizeType
 from forestcoll.errors import ForestCollError
 
 if TYPE_CHECKING:
@@ -53,13 +52,7 @@ MOST_SIZES = 1000
     )
 )
 @click.argument("plan", type=FileType(), metavar="PLAN|DIR")
-@click.option(
-    "--size",
-    "sizes",
-    type=SizeType(),
-    multiple=True,
-    help="Bytes as nccl-tests counts them: K, M, G are powers of 1024. Repeatable. Default: 64M.",
-)
+@sizes_option("64M")
 @click.option("--minbytes", "-b", "low", type=SizeType(), help="Sizes from this one ...")
 @click.option("--maxbytes", "-e", "high", type=SizeType(), help="... to this one ...")
 @click.option(

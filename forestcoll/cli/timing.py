@@ -11,7 +11,7 @@ from forestcoll.cli import files
 from forestcoll.cli.completion import FileType, TopologyType, WordType
 from forestcoll.cli.guard import guarded, size_of
 from forestcoll.cli.hints import examples
-from forestcoll.cli.options import SizeType, json_option, load, set_option
+from forestcoll.cli.options import json_option, load, set_option, sizes_option
 from forestcoll.cli.talk import draw, note, print_json, show_progress
 from forestcoll.errors import ForestCollError
 
@@ -44,13 +44,7 @@ DEFAULT_RULES: tuple[Rule | None, ...] = (None, "fair", "fifo")
     "the plan, without any.",
 )
 @set_option
-@click.option(
-    "--size",
-    "sizes",
-    type=SizeType(),
-    multiple=True,
-    help="Bytes as nccl-tests counts them: K, M, G are powers of 1024. Repeatable. Default: 1G.",
-)
+@sizes_option("1G")
 @click.option(
     "--rule",
     type=WordType(RULES),

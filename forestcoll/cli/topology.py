@@ -7,10 +7,18 @@ from pathlib import Path
 import click
 
 from forestcoll.cli import writing
-from forestcoll.cli.completion import FileType, TopologyType
+from forestcoll.cli.completion import TopologyType
 from forestcoll.cli.guard import guarded, size_of
 from forestcoll.cli.hints import examples
-from forestcoll.cli.options import edit_options, json_option, load, set_option, settings_of
+from forestcoll.cli.options import (
+    edit_options,
+    force_option,
+    json_option,
+    load,
+    output_option,
+    set_option,
+    settings_of,
+)
 from forestcoll.cli.talk import draw, print_json, put, say
 
 
@@ -90,15 +98,8 @@ def check(file: str, pairs: tuple[tuple[str, str], ...]) -> None:
 @click.argument("name", type=TopologyType(), metavar="NAME|FILE")
 @set_option
 @edit_options
-@click.option(
-    "--output",
-    "-o",
-    type=FileType(),
-    default="-",
-    metavar="FILE|-",
-    help="Default: standard output.",
-)
-@click.option("--force", is_flag=True, help="Overwrite the file.")
+@output_option()
+@force_option()
 def expand(
     name: str,
     pairs: tuple[tuple[str, str], ...],

@@ -8,9 +8,8 @@ from pathlib import Path
 import click
 
 from forestcoll.cli import writing
-from forestcoll.cli.completion import FileType
 from forestcoll.cli.hints import examples
-from forestcoll.cli.options import SizeType
+from forestcoll.cli.options import force_option, output_option, size_option
 from forestcoll.cli.subject import load_subject, subject_options
 from forestcoll.cli.talk import put, report, show_progress
 from forestcoll.errors import OutputError
@@ -24,21 +23,8 @@ from forestcoll.errors import OutputError
     )
 )
 @subject_options
-@click.option(
-    "--output",
-    "-o",
-    type=FileType(),
-    default="-",
-    metavar="FILE.html|-",
-    help="Default: standard output, where that is no terminal.",
-)
-@click.option(
-    "--size",
-    type=SizeType(),
-    default="64M",
-    show_default=True,
-    help="Bytes of the simulated run, as nccl-tests counts them.",
-)
+@output_option("FILE.html|-", "Default: standard output, where that is no terminal.")
+@size_option("64M", "Bytes of the simulated run, as nccl-tests counts them.")
 @click.option(
     "--tree",
     "trees",
@@ -47,7 +33,7 @@ from forestcoll.errors import OutputError
     metavar="N",
     help="A tree of the forest that is in the page. Repeatable. Default: all, as far as they fit.",
 )
-@click.option("--force", is_flag=True, help="Overwrite the file.")
+@force_option()
 def view(
     file: str,
     topology: str | None,
