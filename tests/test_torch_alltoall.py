@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import time
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,8 @@ def plans(tmp_path_factory: pytest.TempPathFactory) -> Plans:
     found = {}
     for name, topology, settings, units, target in (
         ("2", "ring", {"gpus": 2}, 1, RCCL),
+        ("3", "ring", {"gpus": 3}, 1, MSCCLPP),
+        ("4", "torus-2d", {"x": 2, "y": 2}, 2, RCCL),
         ("5", "ring", {"gpus": 5}, 2, MSCCLPP),
         ("8", "dgx1-v100", {}, 3, RCCL),
         ("16", "mi250", {}, 4, MSCCLPP),
@@ -84,11 +87,11 @@ def test_equal_blocks(plans: Plans, n: int) -> None:
     assert run_ranks(n, _equal, n, plans[str(n)]) == [0] * n
 
 
-def _ragged(rank: int, n: int, path: Path, tables: list[Splits], columns: int) -> int:
+def _ragged(rank: int, n: int, path: Path, tables: list[Splits], columns: int, **asked: int) -> int:
     import forestcoll.torch as ft
 
     wrong, works = 0, []
-    plan = ft.load_plan(path)
+    plan = ft.load_plan(path, **asked)
     for number, table in enumerate(tables):
         send, get = table[rank], [line[rank] for line in table]
         given = torch.cat([mark(rank, t, c * columns) for t, c in enumerate(send)])
@@ -112,6 +115,70 @@ def test_ragged_blocks(plans: Plans, n: int) -> None:
     tables.append([[7 if s == 0 else 0 for _ in range(n)] for s in range(n)])
     tables.append([[11 if t == n - 1 else 0 for t in range(n)] for _ in range(n)])
     assert run_ranks(n, _ragged, n, plans[str(n)], tables, 3) == [0] * n
+
+
+def _sliced(rank: int, n: int, path: Path, tables: list[Splits]) -> list[int]:
+    """Rounds that overlap: more slices than rows, one step under way or three."""
+    asked = [(1, 1), (3, 2), (50, 3)]
+    return [_ragged(rank, n, path, tables, 2, slices=s, lead=a) for s, a in asked]
+
+
+@pytest.mark.parametrize("n", [3, 4, 5, 8])
+def test_rounds_overlap(plans: Plans, n: int) -> None:
+    tables = [ragged(n, 21, most=40), ragged(n, 22, most=2)]
+    assert run_ranks(n, _sliced, n, plans[str(n)], tables) == [[0, 0, 0]] * n
+
+
+def _under_way(rank: int, n: int, path: Path) -> tuple[int, int]:
+    """(steps that a large call takes, most of them that were under way at once)."""
+    import forestcoll.torch as ft
+    from forestcoll.torch.ragged import Ragged
+
+    most, under_way, steps = 0, 0, 0
+    start, finish = Ragged._start, Ragged._finish
+
+    def starting(self: Ragged, *arguments: Any) -> Any:
+        nonlocal most, under_way, steps
+        under_way, steps = under_way + 1, steps + 1
+        most = max(most, under_way)
+        return start(self, *arguments)
+
+    def finishing(self: Ragged, flight: Any) -> None:
+        nonlocal under_way
+        under_way -= 1
+        finish(self, flight)
+
+    Ragged._start, Ragged._finish = starting, finishing  # type: ignore[method-assign]
+    rows = 1 << 18
+    splits = [rows] * (n - 1) + [rows // 2]
+    given = torch.cat([mark(rank, t, c) for t, c in enumerate(splits)])
+    get = [splits[rank]] * n
+    output = torch.empty(sum(get), dtype=given.dtype)
+    ft.all_to_all_single(output, given, path, get, splits)
+    assert bool((output == torch.cat([mark(s, rank, c) for s, c in enumerate(get)])).all())
+    return steps, most
+
+
+def test_large_calls_overlap_without_being_asked(plans: Plans) -> None:
+    rounds = 2  # a ring of five: at most two hops
+    for steps, most in run_ranks(5, _under_way, 5, plans["5"]):
+        assert steps > 2 * rounds
+        assert most == 2
+
+
+def _overlapping(rank: int, n: int, path: Path) -> int:
+    """Input and output share some of their memory, which is not the same memory."""
+    import forestcoll.torch as ft
+
+    memory = torch.empty(8 * n, dtype=torch.int64)
+    given, output = memory[: 7 * n], memory[n:]
+    given.copy_(torch.cat([mark(rank, t, 7) for t in range(n)]))
+    ft.all_to_all_single(output, given, path, [7] * n, [7] * n)
+    return int((output != torch.cat([mark(s, rank, 7) for s in range(n)])).sum())
+
+
+def test_input_and_output_overlap(plans: Plans) -> None:
+    assert run_ranks(5, _overlapping, 5, plans["5"]) == [0] * 5
 
 
 def _lists(rank: int, n: int, path: Path) -> int:
@@ -206,12 +273,14 @@ def _refusals(rank: int, n: int, path: Path) -> list[str]:
     mine = [2] * n if rank else [3, 1, *[2] * (n - 2)]
     attempt(UnsupportedError, four.clone(), four, path, [2] * n, mine)
     attempt(PlanError, four, path, by=ft.all_reduce)
+    wide = torch.zeros(n * 2, 3 if rank == 4 else 2)
+    attempt(UnsupportedError, wide.clone(), wide, path, [2] * n, [2] * n)
     return said
 
 
 def test_what_is_refused(plans: Plans) -> None:
     for said in run_ranks(5, _refusals, 5, plans["5"]):
-        assert len(said) == 7
+        assert len(said) == 8
         assert "output_split_sizes: 5 sizes that add up to 5" in said[0]
         assert "output_split_sizes: 4 sizes" in said[1]
         assert "rows of the input are (2,), of the output (3,)" in said[2]
@@ -219,9 +288,11 @@ def test_what_is_refused(plans: Plans) -> None:
         assert "1 output tensors; the plan has 5 ranks" in said[4]
         assert "rank 0 sends rank 0 3 rows, which expects 2" in said[5]
         assert "is a plan for alltoall, not for allreduce" in said[6]
+        assert said[7] == "rank 4 has rows of 12 bytes, rank 0 of 8"
 
 
-def _dies(rank: int, n: int, path: Path) -> str:
+def _leaves(rank: int, n: int, path: Path, how: str) -> tuple[str, float]:
+    """What a rank is told when rank 2 has died, or has stopped, and after how many seconds."""
     import forestcoll.torch as ft
 
     plan = ft.load_plan(path)
@@ -230,15 +301,23 @@ def _dies(rank: int, n: int, path: Path) -> str:
     given, output = torch.zeros(sum(send)), torch.zeros(sum(get))
     ft.all_to_all_single(output, given, plan, get, send)
     if rank == 2:
+        if how == "stops":
+            time.sleep(60)
         os._exit(3)
+    began = time.monotonic()
     try:
         ft.all_to_all_single(output, given, plan, get, send)
     except ExecutionError as error:
-        return str(error)
-    return ""
+        return str(error), time.monotonic() - began
+    return "", 0.0
 
 
-def test_a_peer_that_dies(plans: Plans) -> None:
-    said = run_ranks(5, _dies, 5, plans["5"], answer_within=5.0, may_die=(2,))
-    assert any("failed" in text and "a peer died" in text for text in said if text)
-    assert all(text for r, text in enumerate(said) if r != 2)
+@pytest.mark.parametrize("how", ["dies", "stops"])
+def test_a_peer_that_leaves(plans: Plans, how: str) -> None:
+    """An error at every rank, with its name, within the group's timeout (and some for the load)."""
+    said = run_ranks(5, _leaves, 5, plans["5"], how, answer_within=5.0, may_die=(2,))
+    assert said.pop(2) is None
+    for text, seconds in said:
+        assert "alltoall with ring-5: " in text
+        assert "(a peer died or did not answer in time; this process group is of no use" in text
+        assert seconds < 25

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
+from functools import cached_property
 from os import PathLike
 from threading import Lock
 
@@ -102,20 +103,24 @@ class Plan:
         """How parts of `part` elements are cut, the same at all ranks."""
         flow = self.flow
         size = part * flow.parts * element
-        slices = self.slices or self._slices(size)
+        slices = self.count_slices(size)
         return cutting.Cut(
             flow.collective, part, flow.parts, flow.units, element, slices, self.lead
         )
 
-    def _slices(self, size: int) -> int:
-        """Slices that balance filling the pipeline against what every step costs.
+    def count_slices(self, size: int) -> int:
+        """Slices for data of `size` bytes: as asked, or such as balance two costs.
 
-        With S slices the time is (S + lead (rounds - 1)) (cost + work / S), least at this S.
+        They are filling the pipeline, and what every step costs besides. With S slices the time is
+        (S + lead (rounds - 1)) (cost + work / S), least at this S.
         """
-        work = size * self._busiest() / self.flow.units
+        if self.slices:
+            return self.slices
+        work = size * self._busiest / self.flow.units
         best = math.sqrt(self.lead * max(0, self.rounds - 1) * work / STEP_BYTES)
         return max(1, min(MOST_SLICES, round(best)))
 
+    @cached_property
     def _busiest(self) -> int:
         """Units that the busiest rank sends or receives."""
         sent, received = [0] * self.ranks, [0] * self.ranks
