@@ -5,13 +5,15 @@
 #include <queue>
 #include <tuple>
 
+#include "alarms.hpp"
+
 namespace forestcoll::simulate {
 
 namespace {
 
 constexpr double kSameTime = 1e-7;  // microseconds; what is nearer happens at once
 
-enum class What : std::int32_t { flow_ends, link_is_free, arrives, paced, posts, wakes };
+enum class What : std::int32_t { link_is_free, arrives, paced, posts, wakes };
 
 struct Event {
   double time;
@@ -71,18 +73,11 @@ class Engine {
     std::uint64_t seen = 0;
     while (true) {
       while (!ready_.empty()) advance(next_ready());
-      for (int flow : sharing_.settle(now_)) {
-        const Flow& f = sharing_.flows[flow];
-        at(now_ + f.left / f.rate, What::flow_ends, flow, f.version);
-      }
-      if (events_.empty()) break;
-      now_ = std::max(now_, events_.top().time);
-      while (!events_.empty() && events_.top().time <= now_ + kSameTime) {
-        const Event event = events_.top();
-        events_.pop();
-        handle(event);
+      for (int bundle : sharing_.settle(now_)) set_alarm(bundle);
+      if (events_.empty() && flow_ends_.empty()) break;
+      now_ = std::max(now_, flow_is_next() ? flow_ends_.first().time : events_.top().time);
+      while (handle_next())
         if (!(++seen & 0xffff)) poll();
-      }
     }
     for (std::int32_t t = 0; t < code_.threads; ++t) {
       const Thread& thread = threads_[t];
@@ -93,6 +88,38 @@ class Engine {
   }
 
  private:
+  void set_alarm(int bundle) {
+    const double end = sharing_.next_end(bundle);
+    if (end < kUnlimited) flow_ends_.set(end, number_++, bundle);
+  }
+
+  // Whether the end of a flow comes before all other events; there has to be one or the other.
+  bool flow_is_next() const {
+    if (events_.empty() || flow_ends_.empty()) return events_.empty();
+    const Event& event = events_.top();
+    const Alarms::Alarm& end = flow_ends_.first();
+    return end.time != event.time ? end.time < event.time : end.number < event.number;
+  }
+
+  // Handles the next event if it is due now.
+  bool handle_next() {
+    if (events_.empty() && flow_ends_.empty()) return false;
+    if (flow_is_next()) {
+      const Alarms::Alarm end = flow_ends_.first();
+      if (end.time > now_ + kSameTime) return false;
+      flow_ends_.pop();
+      const Flow flow = sharing_.end(end.bundle, now_);
+      set_alarm(end.bundle);
+      part_done(flow.transfer, flow.stage);
+      return true;
+    }
+    const Event event = events_.top();
+    if (event.time > now_ + kSameTime) return false;
+    events_.pop();
+    handle(event);
+    return true;
+  }
+
   void begin() {
     const auto& segments = code_.segments;
     for (std::int32_t s = 0; s < static_cast<std::int32_t>(segments.size()); ++s) {
@@ -277,9 +304,7 @@ class Engine {
       if (!stage.shared.empty()) {
         const double weight = route.weighted ? transfer.bytes : 1;
         const double cap = std::min(transfer.cap, route.narrowest);
-        const int flow = sharing_.add(stage.shared, transfer.bytes, weight, cap, now_);
-        sharing_.flows[flow].transfer = number;
-        sharing_.flows[flow].stage = s;
+        sharing_.add(stage.shared, transfer.bytes, weight, cap, number, s, now_);
       }
       for (int link : stage.queued) {
         lines_[link].waiting.emplace_back(number, s);
@@ -347,14 +372,6 @@ class Engine {
 
   void handle(const Event& event) {
     switch (event.what) {
-      case What::flow_ends: {
-        const Flow& flow = sharing_.flows[event.object];
-        if (!flow.active || flow.version != static_cast<std::uint32_t>(event.detail)) return;
-        const std::int32_t number = flow.transfer, stage = flow.stage;
-        sharing_.remove(event.object);
-        part_done(number, stage);
-        return;
-      }
       case What::link_is_free: {
         const std::int32_t number = lines_[event.object].transfer;
         const std::int32_t stage = lines_[event.object].stage;
@@ -397,6 +414,7 @@ class Engine {
   std::vector<Thread> threads_;
   std::deque<std::int32_t> ready_;
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
+  Alarms flow_ends_;
   std::uint64_t number_ = 0;
   double now_ = 0;
   Outcome outcome_;
