@@ -187,12 +187,7 @@ def _forest(name: str, source: str) -> Forest:
     if Path(name).name != name or name in (".", ".."):
         raise ForestError(f"forest {name!r} is not the name of a file in the same directory")
     path = Path(source).parent / name
-    try:
-        return forest_file.load(path)
-    except ValueError:  # a null character, half of a surrogate pair
-        raise ForestError(f"forest {name!r} cannot be the name of a file") from None
-    except OSError as error:
-        raise ForestError(f"cannot read {path}: {error.strerror or error}") from None
+    return forest_file.load(path)
 
 
 def _together(model: GroupsModel, forests: Sequence[Forest]) -> Together:

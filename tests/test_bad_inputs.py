@@ -462,7 +462,7 @@ def test_verify_goes_on_after_a_bad_file(good: Path, call: Run) -> None:
     code, out, err = call("verify", "nosuch.json", right)
     assert code == 1
     assert f"{right}: ok" in out
-    assert err == "forestcoll: error: nosuch.json: No such file or directory\n"
+    assert err == "forestcoll: error: nosuch.json: cannot be read: No such file or directory\n"
 
 
 @pytest.mark.parametrize(

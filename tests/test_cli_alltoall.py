@@ -191,7 +191,7 @@ def test_matrix(call: Run, tmp_path: Path) -> None:
             2,
             "--groups go with -c alltoall",
         ),
-        (["-c", "alltoallv", "--matrix", "none"], 1, "none: No such file"),
+        (["-c", "alltoallv", "--matrix", "none"], 1, "none: cannot be read: No such file"),
         (["-c", "alltoallv", "--matrix", "bad"], 1, "line 1, entry 1: 'x' is no whole number"),
         (["-c", "alltoallv", "--matrix", "small"], 1, "the matrix has 1 rows; there are 8 ranks"),
         (["-c", "all2all"], 2, "did you mean 'alltoall'"),

@@ -219,6 +219,9 @@ def test_files_for_something_else(tmp_path: Path) -> None:
         compare(topology, "allgather", sizes="1M", against=(), files=[path])
     with pytest.raises(UnsupportedError, match="No such file"):
         compare(topology, "allgather", sizes="1M", against=(), files=[tmp_path / "none.xml"])
+    path.write_bytes(b"\xff<algo")
+    with pytest.raises(UnsupportedError, match=r"theirs\.xml:1: not text in UTF-8 \(byte 0\)"):
+        compare(topology, "allgather", sizes="1M", against=(), files=[path])
 
 
 def test_many_ranks_are_compared_by_their_trees_alone(monkeypatch: pytest.MonkeyPatch) -> None:

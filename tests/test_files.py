@@ -74,7 +74,7 @@ def test_read_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     good.write_text("häuser")
     binary.write_bytes(b"ab\xff")
     assert files.read_text(str(good)) == "häuser"
-    with pytest.raises(ForestCollError, match=r"binary: not text \(byte 2 is not UTF-8\)"):
+    with pytest.raises(ForestCollError, match=r"binary:1: not text in UTF-8 \(byte 2\)"):
         files.read_text(str(binary))
     with pytest.raises(ForestCollError, match="No such file or directory"):
         files.read_text(str(tmp_path / "none"))
@@ -82,6 +82,6 @@ def test_read_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         files.read_text(str(tmp_path))
     monkeypatch.setattr(files, "FILE_BYTES", Limit(1 << 20, "FILE_BYTES"))
     with pytest.raises(
-        ForestCollError, match=r"more than 1 MiB \(input limit FILE_BYTES: 1,048,576\)"
+        ForestCollError, match=r"larger than 1 MiB \(input limit FILE_BYTES: 1,048,576\)"
     ):
         files.read_text("/dev/zero")

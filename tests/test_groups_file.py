@@ -91,7 +91,7 @@ WRONG: list[tuple[Change, str]] = [
     (lambda m: _cuts(m).update(group=4), "is of group 4, which does not exist"),
     (lambda m: m["groups"].clear(), "groups: there is none"),
     (lambda m: m["groups"][0].update(forest="../x.json"), "is not the name of a file"),
-    (lambda m: m["groups"][0].update(forest="x.json"), "cannot read"),
+    (lambda m: m["groups"][0].update(forest="x.json"), "x.json: cannot be read"),
     (lambda m: m["groups"][0].update(root="box0/gpu0"), "allgather has no root"),
     (lambda m: m["groups"][0].update(ranks=["box0/nvswitch", "box0/gpu1"]), "is no GPU of the"),
     (lambda m: m["groups"][0]["ranks"].reverse(), "is of other ranks than its group"),

@@ -14,7 +14,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "forestcoll"
 
-BASE = {"errors", "input_limits", "arguments"}
+BASE = {"errors", "input_limits", "arguments", "text_file"}
 GRAPH = BASE | {"topology", "graph"}
 FOREST = GRAPH | {"program", "sizes", "symmetry", "forest"}
 ALLOWED: dict[str, set[str]] = {
@@ -22,6 +22,7 @@ ALLOWED: dict[str, set[str]] = {
     "display": set(),
     "arguments": {"errors"},
     "input_limits": set(),
+    "text_file": {"errors", "input_limits"},
     "kernel": BASE,
     "program": BASE | {"display"},
     "targets": {"program"},

@@ -179,7 +179,7 @@ def test_files_that_cannot_be_plans(tmp_path: Path) -> None:
     cases = {
         "missing": "cannot be read: No such file or directory",
         "folder": "not a regular file",
-        "binary": "not a text file: byte 0 is not UTF-8",
+        "binary": r"not text in UTF-8 \(byte 0\)",
         "empty": "the file is empty",
         "yaml": "starts with 'n', so it is neither MSCCL XML",
     }
@@ -193,7 +193,7 @@ def test_files_that_cannot_be_plans(tmp_path: Path) -> None:
         assert str(caught.value).startswith(str(tmp_path / name))
     with pytest.raises(PlanError, match="not a regular file"):
         plans.read_plan("/dev/zero")
-    with pytest.raises(PlanError, match="cannot be read: embedded null"):
+    with pytest.raises(PlanError, match="cannot be the name of a file"):
         plans.read_plan("a\0b")
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
+from forestcoll import text_file
 from forestcoll.compile.formats import FORMATS, Format
 from forestcoll.errors import ForestCollError
 from forestcoll.input_limits import FILE_BYTES
@@ -67,20 +66,7 @@ def destination(output: str, asked: Sequence[Format], default: Sequence[Format])
 
 def read_text(name: str) -> str:
     """The text of a file, or of standard input for "-". Raises ForestCollError."""
-    if name == "-" and sys.stdin is None:
-        raise ForestCollError("-: standard input is closed; name a file")
-    try:
-        # not closed at the end: "-" may be named twice, and is empty then
-        with nullcontext(sys.stdin.buffer) if name == "-" else open(name, "rb") as stream:
-            data = stream.read(FILE_BYTES + 1)
-    except OSError as error:
-        raise ForestCollError(f"{name}: {error.strerror or error}") from error
-    if len(data) > FILE_BYTES:
-        raise ForestCollError(f"{name}: more than {FILE_BYTES >> 20} MiB {FILE_BYTES.note}")
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise ForestCollError(f"{name}: not text (byte {error.start} is not UTF-8)") from error
+    return text_file.read_text(name, FILE_BYTES, ForestCollError, stdin=True)
 
 
 def format_of(name: str) -> Format | None:

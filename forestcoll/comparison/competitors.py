@@ -15,10 +15,12 @@ from forestcoll.compile.synthesize import synthesize
 from forestcoll.errors import ForestCollError, PlanError, UnsupportedError
 from forestcoll.forest import Forest, check
 from forestcoll.graph import CapacityGraph
+from forestcoll.input_limits import FILE_BYTES
 from forestcoll.lower import fill, lower
 from forestcoll.lower.nvls import lower_nvls
 from forestcoll.program import Collective, Program, Protocol
 from forestcoll.targets import MSCCL, MSCCLPP, RCCL, Target
+from forestcoll.text_file import read_text
 from forestcoll.topology import Topology
 from forestcoll.verify import verify
 
@@ -198,7 +200,7 @@ def of_file(path: Path, collective: Collective, ranks: int) -> Fixed:
     from forestcoll import forest_file, plans, predict
     from forestcoll.compile import verdict
 
-    text = path.read_text(encoding="utf-8")
+    text = read_text(path, FILE_BYTES, UnsupportedError)
     if not verdict.is_plan(text):
         forest = forest_file.loads(text, str(path))
         check(forest)

@@ -189,10 +189,7 @@ class _Maker:
         while name in self.sources:
             name += "'"
         ranks = len(self.graph.ranks)
-        try:
-            found = competitors.of_file(path, self.collective, ranks)
-        except OSError as error:
-            raise UnsupportedError(f"{path}: {error.strerror or error}") from None
+        found = competitors.of_file(path, self.collective, ranks)
         self._add(name, "file", str(path), found)
 
     def _add(self, name: str, kind: Kind, words: str, source: _Source) -> None:

@@ -9,9 +9,11 @@ from pathlib import Path
 
 from forestcoll import plans
 from forestcoll.errors import ForestCollError, PlanError
+from forestcoll.input_limits import PLAN_BYTES
 from forestcoll.plans import mscclpp
 from forestcoll.program import Buffer, Program
 from forestcoll.sizes import Sizes
+from forestcoll.text_file import read_text
 
 CHECKED_BYTES = 16 << 20
 """Size with which a deployment tries a plan, or the nearest one that the plan serves."""
@@ -123,8 +125,8 @@ def plan_files(directory: Path, suffixes: Sequence[str]) -> list[Path]:
 
 
 def _plan(path: Path, format: plans.Format | None, target: str | None) -> Plan:
-    program = plans.read_plan(path)
-    text = path.read_text(encoding="utf-8")
+    text = read_text(path, PLAN_BYTES, PlanError)
+    program = plans.loads(text, str(path))
     told = plans.detect(text, str(path))
     if format is not None and told != format:
         raise PlanError(f"{path}: is {told}, this runtime reads {format}")

@@ -18,6 +18,7 @@ from forestcoll.errors import ForestError
 from forestcoll.forest import Forest
 from forestcoll.forest_file.writing import FORMAT, dumps, topology_text
 from forestcoll.input_limits import FILE_BYTES
+from forestcoll.text_file import read_text
 
 __all__ = ["FORMAT", "SCHEMA_PATH", "dumps", "load", "loads", "parse", "schema", "topology_text"]
 
@@ -33,12 +34,7 @@ def schema() -> dict[str, Any]:
 
 def load(path: Path) -> Forest:
     """The forest in the file `path`; see `loads`."""
-    if path.stat().st_size > FILE_BYTES:
-        raise ForestError(f"{path}: larger than {FILE_BYTES >> 20} MiB {FILE_BYTES.note}")
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as e:
-        raise ForestError(f"{path}: not UTF-8 text (byte {e.start})") from None
+    text = read_text(path, FILE_BYTES, ForestError)
     return loads(text, str(path))
 
 

@@ -23,6 +23,7 @@ from forestcoll import arguments
 from forestcoll.errors import PlanError
 from forestcoll.input_limits import PLAN_BYTES
 from forestcoll.targets import PlanFormat
+from forestcoll.text_file import read_text
 
 if TYPE_CHECKING:
     from forestcoll.program import Program
@@ -97,19 +98,12 @@ def read_plan(path: str | PathLike[str]) -> Program:
     """
     path = arguments.path("path", path)
     try:
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise PlanError(f"{path}: not a regular file; give the path of a plan file")
-        with path.open("rb") as file:
-            data = file.read(PLAN_BYTES + 1)
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise PlanError(f"{path}: cannot be read: {reason}") from None
-    if len(data) > PLAN_BYTES:
-        raise PlanError(f"{path}: larger than {PLAN_BYTES // 2**20} MiB {PLAN_BYTES.note}")
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise PlanError(f"{path}: not a text file: byte {error.start} is not UTF-8") from None
+        regular = stat.S_ISREG(path.stat().st_mode)
+    except (OSError, ValueError):
+        regular = True  # reading says what is wrong
+    if not regular:
+        raise PlanError(f"{path}: not a regular file; give the path of a plan file")
+    text = read_text(path, PLAN_BYTES, PlanError)
     return loads(text, str(path))
 
 

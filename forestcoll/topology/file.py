@@ -10,6 +10,7 @@ from fractions import Fraction
 from pathlib import Path
 from types import MappingProxyType
 
+from forestcoll import text_file
 from forestcoll.errors import TopologyError
 from forestcoll.input_limits import TOPOLOGY_BYTES
 from forestcoll.topology.arithmetic import Number, compile_template
@@ -76,21 +77,7 @@ def read_heading(text: str, source: str = "<text>") -> Heading:
 
 def read_text(path: str | Path) -> str:
     """The file's text (UTF-8), if it is a file of sensible size. Raises `TopologyError` else."""
-    path = Path(path)
-    try:
-        with path.open("rb") as file:
-            data = file.read(TOPOLOGY_BYTES + 1)
-    except OSError as error:
-        raise TopologyError(f"{path}: cannot be read: {error.strerror or error}") from None
-    if len(data) > TOPOLOGY_BYTES:
-        raise TopologyError(
-            f"{path}: larger than {TOPOLOGY_BYTES // 2**20} MiB {TOPOLOGY_BYTES.note}"
-        )
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise TopologyError(f"{path}:{line}: not text in UTF-8 (byte {error.start})") from None
+    return text_file.read_text(path, TOPOLOGY_BYTES, TopologyError).removeprefix("\ufeff")
 
 
 def _document(text: str, where: Source) -> Table:

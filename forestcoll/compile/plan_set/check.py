@@ -23,11 +23,12 @@ from forestcoll.compile.plan_set.index import (
     loads,
 )
 from forestcoll.compile.problem import parse_collective
-from forestcoll.errors import ForestCollError, PlanError
+from forestcoll.errors import PlanError
 from forestcoll.input_limits import PLAN_BYTES
 from forestcoll.plans import FORMATS
 from forestcoll.plans.lint import Told, lint
 from forestcoll.program import Collective
+from forestcoll.text_file import read_text
 
 if TYPE_CHECKING:
     from forestcoll.forest import Forest
@@ -88,7 +89,7 @@ def check(directory: Path) -> Verdict:
 
 def read_index(directory: Path) -> Index:
     """The index of the set in `directory`; PlanError where there is none, or it is none."""
-    return loads(_text(directory / INDEX), str(directory / INDEX))
+    return loads(read_text(directory / INDEX, PLAN_BYTES, PlanError), str(directory / INDEX))
 
 
 def files_named(index: Path) -> dict[Path, str]:
@@ -96,7 +97,7 @@ def files_named(index: Path) -> dict[Path, str]:
 
     What it names elsewhere is no file of a set. Raises PlanError where the file is no index.
     """
-    known = loads(_text(index), str(index))
+    known = loads(read_text(index, PLAN_BYTES, PlanError), str(index))
     listed = [(FORESTS, forest.file, forest.sha256) for forest in known.forests]
     listed += [(r.format, plan.file, plan.sha256) for r in known.runtimes for plan in r.plans]
     return {
@@ -209,7 +210,7 @@ def _served(runtime: Runtime) -> Iterator[str]:
 def read_same(directory: Path, file: str, sha256: str) -> str:
     """The text of a file of the set, once it is the one that the index means."""
     path = directory / _inside(directory, file)
-    text = _text(path)
+    text = read_text(path, PLAN_BYTES, PlanError)
     if digest(text) != sha256:
         raise PlanError(f"{path}: is not the file that {INDEX} was written for (SHA-256 differs)")
     return text
@@ -220,19 +221,3 @@ def _inside(directory: Path, file: str) -> str:
     if Path(file).is_absolute() or ".." in Path(file).parts:
         raise PlanError(f"{directory / INDEX}: {file}: must lie in the set's directory")
     return file
-
-
-def _text(path: Path) -> str:
-    try:
-        with path.open("rb") as stream:
-            data = stream.read(PLAN_BYTES + 1)
-    except ValueError:  # a null character, half of a surrogate pair
-        raise PlanError(f"{path}: cannot be the name of a file") from None
-    except OSError as error:
-        raise PlanError(f"{path}: {error.strerror or error}") from None
-    if len(data) > PLAN_BYTES:
-        raise PlanError(f"{path}: more than {PLAN_BYTES >> 20} MiB {PLAN_BYTES.note}")
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise ForestCollError(f"{path}: not text (byte {error.start} is not UTF-8)") from None
