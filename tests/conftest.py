@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from command_line import Outcome, Run
 
+from forestcoll.garbage import THRESHOLD
+
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell's background jobs ignore Ctrl-C, and so would all that the tests start and interrupt.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -37,7 +39,7 @@ def pytest_collection_finish() -> None:
     """Looking for cycles seldom, as the program does, and never among what stays to the end."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(200_000, 10, 10)
+    gc.set_threshold(*THRESHOLD)
 
 
 @pytest.fixture

@@ -27,6 +27,7 @@ from forestcoll.compile import together
 from forestcoll.compile.front import front
 from forestcoll.compile.synthesize import synthesize
 from forestcoll.edit import edit, parse_scale
+from forestcoll.garbage import THRESHOLD
 
 ALL = ("forest", "msccl-xml", "mscclpp-json")
 
@@ -159,6 +160,6 @@ def test_two_processes_write_the_same_bytes() -> None:
 
 
 if __name__ == "__main__":
-    gc.set_threshold(200_000, 10, 10)  # as the program does
+    gc.set_threshold(*THRESHOLD)  # as the program does
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: int(sys.argv[1])])
     print(json.dumps([everything() for _ in range(int(sys.argv[2]))]))

@@ -21,6 +21,7 @@ ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "display": set(),
     "arguments": {"errors"},
+    "garbage": set(),
     "input_limits": set(),
     "text_file": {"errors", "input_limits"},
     "kernel": BASE,
@@ -65,7 +66,7 @@ ALLOWED: dict[str, set[str]] = {
         "plans",
     }
     | {"simulate", "solver", "targets", "verify"},
-    "degrade": FOREST | {"compile", "edit", "solver", "targets"},
+    "degrade": FOREST | {"compile", "edit", "garbage", "solver", "targets"},
     "predict": FOREST | {"compile", "forest_file", "lower", "plans", "simulate", "targets"},
     "report": FOREST
     | {

@@ -25,15 +25,14 @@ from forestcoll.cli.run import run
 from forestcoll.cli.timing import time
 from forestcoll.cli.view import view
 from forestcoll.errors import ForestCollError
+from forestcoll.garbage import THRESHOLD
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code, after running the command in `arguments` (default: the process's own)."""
     if arguments is not None:
         return _run(arguments, own=False)
-    # A process of its own makes millions of small objects, most of which stay to its end: looking
-    # for cycles among them at every turn would take a quarter of its time.
-    gc.set_threshold(200_000, 10, 10)
+    gc.set_threshold(*THRESHOLD)
     closed = streams.open_closed()
     stops = signals.Stops()
     stops.listen()

@@ -1,0 +1,299 @@
+"""Bundles on Dask clusters of real processes: what they make, and how each way to fail is told."""
+
+from __future__ import annotations
+
+import gc
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import forestcoll
+from forestcoll import garbage
+from forestcoll.cli import main
+from forestcoll.degrade import cluster
+from forestcoll.degrade.bundle import INDEX, NOTE
+
+distributed = pytest.importorskip("distributed")
+
+ABSENT = """\
+import sys
+class Without:
+    def find_spec(self, name, *_):
+        if name.partition(".")[0] == "forestcoll":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Without())
+"""
+BROKEN = "import sys; sys.modules['forestcoll'] = None\n"
+OLDER = "import forestcoll; forestcoll.__version__ = '0.0.9'\n"
+CLI = """\
+import sys
+from distributed.cli.dask_{part} import main
+sys.argv[1:] = {words}
+main()
+"""
+WORDS = ["degrade", "-t", "dgx1-v100", "-c", "allgather", "--kinds", "gpu", "--format", "forest"]
+
+Start = Callable[..., "subprocess.Popen[bytes]"]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts a part of a cluster, by the code that goes before it; all end with the test."""
+    processes = []
+
+    def run(part: str, *words: str, before: str = "") -> subprocess.Popen[bytes]:
+        code = before + CLI.format(part=part, words=list(words))
+        place = tmp_path / f"{part}{len(processes)}"
+        place.mkdir()
+        process = subprocess.Popen(
+            [sys.executable, "-c", code],
+            cwd=place,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        processes.append(process)
+        return process
+
+    yield run
+    for process in reversed(processes):
+        process.kill()
+        process.wait()
+
+
+def free_address() -> str:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return f"tcp://127.0.0.1:{one.getsockname()[1]}"
+
+
+def scheduler(start: Start, before: str = "") -> tuple[str, subprocess.Popen[bytes]]:
+    address = free_address()
+    words = ["--host", "127.0.0.1", "--port", address.rpartition(":")[2], "--no-dashboard"]
+    process = start("scheduler", *words, before=before)
+    await_scheduler(address)
+    return address, process
+
+
+def await_scheduler(address: str) -> None:
+    host, port = address.removeprefix("tcp://").split(":")
+    until = time.monotonic() + 60
+    while True:
+        try:
+            socket.create_connection((host, int(port)), 1).close()
+            return
+        except OSError:
+            assert time.monotonic() < until
+            time.sleep(0.1)
+
+
+def await_workers(address: str, count: int) -> None:
+    with distributed.Client(address, set_as_default=False) as client:
+        client.wait_for_workers(count, timeout=60)
+
+
+def worker(start: Start, address: str, before: str = "") -> subprocess.Popen[bytes]:
+    words = [address, "--nthreads", "1", "--no-dashboard", "--no-nanny", "--host", "127.0.0.1"]
+    return start("worker", *words, before=before)
+
+
+def folders(bundle: Path) -> set[str]:
+    return {path.parent.name for path in bundle.glob(f"*/{NOTE}")}
+
+
+def test_a_cluster_makes_what_this_process_makes(tmp_path: Path, start: Start) -> None:
+    """Only workers need this package."""
+    address, _ = scheduler(start, ABSENT)
+    worker(start, address)
+    here, there = tmp_path / "here", tmp_path / "there"
+    assert main([*WORDS, "--bundle", str(here), "--dask", "none"]) == 0
+    assert main([*WORDS, "--bundle", str(there), "--dask", address]) == 0
+    files = [path.relative_to(here) for path in here.rglob("*") if path.is_file()]
+    assert len(files) == 17
+    for path in files:
+        assert (there / path).read_bytes() == (here / path).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("before", "told"),
+    [(ABSENT, "has none;"), (OLDER, "has 0.0.9;"), (BROKEN, "cannot import it (")],
+    ids=["none", "older", "broken"],
+)
+def test_workers_that_lack_the_package_are_named(
+    before: str, told: str, tmp_path: Path, start: Start, capfd: pytest.CaptureFixture[str]
+) -> None:
+    address, _ = scheduler(start, before)
+    worker(start, address)
+    worker(start, address, before)
+    await_workers(address, 2)
+    assert main([*WORDS, "--bundle", str(tmp_path / "bundle"), "--dask", address]) == 1
+    (line,) = capfd.readouterr().err.splitlines()
+    assert "the Dask workers need this package, forestcoll " + forestcoll.__version__ in line
+    assert line.count("worker tcp://127.0.0.1:") == 1
+    assert told in line
+    assert "pip install '.[dask]' from the clone" in line
+
+
+def at_first_folder(bundle: Path, strike: Callable[[], None]) -> threading.Thread:
+    """Strikes once the first failure's folder is there."""
+
+    def wait() -> None:
+        until = time.monotonic() + 120
+        while not folders(bundle) and time.monotonic() < until:
+            time.sleep(0.01)
+        strike()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    return thread
+
+
+def slow(before: str = "", seconds: float = 0.3) -> str:
+    """A worker that takes that long for each failure."""
+    return (
+        "import os, time\nfrom forestcoll.degrade import cluster\nmake = cluster.make\n"
+        f"def slowly(request, failure):\n    time.sleep({seconds})\n{before}"
+        "    return make(request, failure)\ncluster.make = slowly\n"
+    )
+
+
+def test_a_worker_that_joins_without_the_package_is_told_of(
+    tmp_path: Path, start: Start, capfd: pytest.CaptureFixture[str]
+) -> None:
+    address, _ = scheduler(start)
+    first = worker(start, address, slow())
+    bundle = tmp_path / "bundle"
+
+    def replace_worker() -> None:
+        worker(start, address, ABSENT)
+        first.kill()
+
+    thread = at_first_folder(bundle, replace_worker)
+    assert main([*WORDS, "--bundle", str(bundle), "--dask", address]) == 1
+    thread.join()
+    (line,) = capfd.readouterr().err.splitlines()
+    assert "need this package" in line
+    assert "a worker has none;" in line
+
+
+def test_a_scheduler_that_goes_away_is_named_and_the_bundle_goes_on(
+    tmp_path: Path, start: Start, capfd: pytest.CaptureFixture[str]
+) -> None:
+    address, process = scheduler(start)
+    worker(start, address, slow())
+    bundle = tmp_path / "bundle"
+    thread = at_first_folder(bundle, process.kill)
+    assert main([*WORDS, "--bundle", str(bundle), "--dask", address]) == 1
+    thread.join()
+    (line,) = capfd.readouterr().err.splitlines()
+    assert f"lost the Dask scheduler at '{address}'" in line
+    assert "what is made stays, and the same command goes on from there" in line
+    made = folders(bundle)
+    assert 0 < len(made) < 8
+    assert not (bundle / INDEX).exists()
+    assert main([*WORDS, "--bundle", str(bundle), "--dask", "none"]) == 0
+    assert f"there before  {len(made)}" in capfd.readouterr().out
+    assert len(folders(bundle)) == 8
+
+
+@pytest.mark.slow
+def test_failures_that_end_their_workers_are_told_of_once_the_others_are_made(
+    tmp_path: Path, start: Start, capfd: pytest.CaptureFixture[str]
+) -> None:
+    address, _ = scheduler(start)
+    die = "    if failure.name == 'box0/gpu2': os._exit(1)\n"
+    bundle = tmp_path / "bundle"
+    for _ in range(6):  # Dask gives a task up once four workers died of it
+        worker(start, address, slow(die, 0.1))
+    assert main([*WORDS, "--bundle", str(bundle), "--dask", address]) == 1
+    (line,) = capfd.readouterr().err.splitlines()
+    assert "1 of 8 failures were not made, as each of them ended several workers" in line
+    assert "box0/gpu2; what is made stays" in line
+    assert len(folders(bundle)) == 7
+    assert main([*WORDS, "--bundle", str(bundle), "--dask", "none"]) == 0
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_killed_costs_nothing_but_time(tmp_path: Path, start: Start) -> None:
+    address, _ = scheduler(start)
+    workers = [worker(start, address, slow()) for _ in range(2)]
+    await_workers(address, 2)
+    bundle = tmp_path / "bundle"
+    thread = at_first_folder(bundle, workers[0].kill)
+    assert main([*WORDS, "--bundle", str(bundle), "--dask", address]) == 0
+    thread.join()
+    assert len(folders(bundle)) == 8
+
+
+@pytest.mark.slow
+def test_a_cluster_without_workers_is_told_of(
+    tmp_path: Path,
+    start: Start,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cluster, "WORKER_SECONDS", 1)
+    address, _ = scheduler(start)
+    bundle = tmp_path / "bundle"
+    told = f"the Dask scheduler at '{address}' has had no worker for 1 s: start some with "
+    assert main([*WORDS, "--bundle", str(bundle), "--dask", address]) == 1
+    (line,) = capfd.readouterr().err.splitlines()
+    assert told in line
+    only = worker(start, address, slow())
+    await_workers(address, 1)
+    monkeypatch.setattr(cluster, "WORKER_SECONDS", 2)
+    thread = at_first_folder(bundle, only.kill)
+    assert main([*WORDS, "--bundle", str(bundle), "--dask", address]) == 1
+    thread.join()
+    (line,) = capfd.readouterr().err.splitlines()
+    assert told.replace("1 s", "2 s") in line
+    assert f"'dask worker {address}'" in line
+    assert "what is made stays" in line
+
+
+def test_workers_of_this_machine_spend_no_time_on_a_profile() -> None:
+    asked = "__import__('dask').config.get('distributed.worker.profile.enabled')"
+    with (
+        cluster._local_cluster() as local,
+        distributed.Client(local, set_as_default=False) as client,
+    ):
+        told = client.run(eval, asked)
+    assert len(told) == len(os.sched_getaffinity(0))
+    assert set(told.values()) == {False}
+
+
+def test_a_worker_looks_for_cycles_rarely_while_it_makes_something(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen = []
+    monkeypatch.setattr(cluster, "make", lambda *_: seen.append(gc.get_threshold()))
+    before = gc.get_threshold()
+    try:
+        gc.set_threshold(700, 10, 10)
+        packed = cluster._pack(None, None)  # type: ignore[arg-type]
+        cluster.make_packed(packed, forestcoll.__version__)
+        assert seen == [garbage.THRESHOLD]
+        assert gc.get_threshold() == (700, 10, 10)
+    finally:
+        gc.set_threshold(*before)
+
+
+def test_the_last_of_several_threads_brings_the_old_pace_back() -> None:
+    before = gc.get_threshold()
+    try:
+        gc.set_threshold(701, 11, 12)
+        first, second = garbage.collect_rarely(), garbage.collect_rarely()
+        first.__enter__()
+        second.__enter__()
+        first.__exit__(None, None, None)
+        assert gc.get_threshold() == garbage.THRESHOLD
+        second.__exit__(None, None, None)
+        assert gc.get_threshold() == (701, 11, 12)
+    finally:
+        gc.set_threshold(*before)
