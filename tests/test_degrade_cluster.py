@@ -257,6 +257,11 @@ def test_a_cluster_without_workers_is_told_of(
     assert "what is made stays" in line
 
 
+def test_two_clusters_of_this_machine_do_not_meet() -> None:
+    with cluster._local_cluster() as one, cluster._local_cluster() as other:
+        assert one.scheduler_address != other.scheduler_address
+
+
 def test_workers_of_this_machine_spend_no_time_on_a_profile() -> None:
     asked = "__import__('dask').config.get('distributed.worker.profile.enabled')"
     with (

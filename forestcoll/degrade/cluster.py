@@ -220,7 +220,9 @@ def _local_cluster() -> Any:
         return distributed.LocalCluster(
             n_workers=len(os.sched_getaffinity(0)),
             threads_per_worker=1,
-            dashboard_address=None,
+            # None takes port 8787 still, and warns where another cluster has it.
+            dashboard_address="127.0.0.1:0",
+            scheduler_kwargs={"dashboard": False},
             silence_logs=logging.CRITICAL,
         )
 
