@@ -133,9 +133,9 @@ def _plan(
         prediction = predict.by_topology(program, topology)
     with show_progress(f"simulating {source}"):
         found = [
-            simulate.run(program, where, size, rule=rule, options=chosen)
+            timing
             for size in sizes
-            for rule in rules
+            for timing in simulate.run_each(program, where, size, rules, options=chosen)
         ]
     title = f"{program.collective} on {program.name or source}, {program.n} ranks"
     return title, prediction.algbw if prediction else None, found

@@ -112,11 +112,7 @@ def promising(
             found.append((0.0, point.trees, 0, point))
             continue
         size = size_of(forest.collective)
-        rules: tuple[simulate.Rule, ...] = ("fair", "fifo")
-        reached = min(
-            simulate.run_forest(forest, size, links=links, rule=rule, pieces=PIECES).algbw
-            for rule in rules
-        )
+        reached = simulate.forest_band(forest, size, links=links, pieces=PIECES).least
         if reached / float(best) > GAIN * share:
             found.append((-reached, forest.height, point.trees, point))
     return [point for *_, point in sorted(found, key=lambda entry: entry[:3])]

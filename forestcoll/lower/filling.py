@@ -165,5 +165,4 @@ def _better(one: _Tried, other: _Tried) -> _Tried:
 
 def _share(forest: Forest, program: Program, size: int = SIZE) -> float:
     """What the program reaches of the forest's algbw under the worse of two rules of links."""
-    rates = [simulate.run(program, forest, size, rule=rule).algbw for rule in ("fair", "fifo")]
-    return min(rates) / float(forest.plain_algbw)
+    return simulate.band(program, forest, size).share(forest.plain_algbw)

@@ -21,10 +21,11 @@ from __future__ import annotations
 
 from forestcoll.simulate.band import RANKS, SIZE, Band, band, forest_band, simulated_band
 from forestcoll.simulate.options import RULES, Options, Rule, Switching
-from forestcoll.simulate.plays import DEFAULTS, MOST_BYTES, PIECES, run, run_forest
+from forestcoll.simulate.plays import BOTH, DEFAULTS, MOST_BYTES, PIECES, run, run_each, run_forest
 from forestcoll.simulate.timing import LinkUse, Span, Timing
 
 __all__ = [
+    "BOTH",
     "DEFAULTS",
     "MOST_BYTES",
     "PIECES",
@@ -41,6 +42,7 @@ __all__ = [
     "band",
     "forest_band",
     "run",
+    "run_each",
     "run_forest",
     "simulated_band",
 ]

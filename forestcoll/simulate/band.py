@@ -12,8 +12,8 @@ from typing import Any, Final
 from forestcoll.forest import Forest
 from forestcoll.program import Program
 from forestcoll.simulate.fabric import Latencies
-from forestcoll.simulate.options import Options, Rule
-from forestcoll.simulate.plays import DEFAULTS, PIECES, run, run_forest
+from forestcoll.simulate.options import Options
+from forestcoll.simulate.plays import BOTH, DEFAULTS, PIECES, run_each, run_forest
 from forestcoll.simulate.timing import Timing
 from forestcoll.topology import Topology
 
@@ -76,18 +76,14 @@ def band(
     options: Options = DEFAULTS,
 ) -> Band:
     """The figures of a plan; the arguments are those of `run`."""
-
-    rules: tuple[Rule, ...] = ("fifo", "fair")
-    return _band(*(run(program, where, size, rule=r, links=links, options=options) for r in rules))
+    return _band(*run_each(program, where, size, links=links, options=options))
 
 
 def forest_band(
     forest: Forest, size: int = SIZE, *, links: Latencies | None = None, pieces: int = PIECES
 ) -> Band:
     """The figures of a forest alone, as `run_forest` plays it."""
-
-    rules: tuple[Rule, ...] = ("fifo", "fair")
-    return _band(*(run_forest(forest, size, links=links, rule=r, pieces=pieces) for r in rules))
+    return _band(*(run_forest(forest, size, links=links, rule=r, pieces=pieces) for r in BOTH))
 
 
 def simulated_band(forest: Forest, links: Latencies | None) -> Band | None:

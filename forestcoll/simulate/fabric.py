@@ -44,11 +44,16 @@ class Fabric:
         self.graph = graph
         self.number = {ends: e for e, ends in enumerate(zip(graph.tail, graph.head, strict=True))}
         self.bandwidth = [float(graph.bandwidth(e)) for e in range(len(graph.tail))]  # GB/s
-        self.rules = _rules(graph, topology, rule)
+        self._topology = topology
+        self.set_rule(rule)
         self.latencies = _latencies(graph, latencies, topology, options)
         self._signal = options.signal
         self._routes: Routes = routes(graph, forest)
         self._ways: dict[Path, Way] = {}
+
+    def set_rule(self, rule: Rule | None) -> None:
+        """That of all links; None: of each its own."""
+        self.rules = _rules(self.graph, self._topology, rule)
 
     def ways(self, source: int, target: int) -> list[tuple[Way, int]]:
         """The ways from rank `source` to rank `target`, each with its weight."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fractions import Fraction
 
 from forestcoll.arguments import whole
@@ -20,6 +21,8 @@ MOST_BYTES = 2**50
 PIECES = 64
 """Pieces of each tree of a forest alone."""
 DEFAULTS = Options()
+BOTH: tuple[Rule, ...] = ("fifo", "fair")
+"""What links do in practice lies between these."""
 
 
 def run(
@@ -41,15 +44,36 @@ def run(
 
     Raises PlanError where ranks do not fit, or the program gets stuck.
     """
+    (found,) = run_each(
+        program, topology, size, (rule,), links=links, options=options, timeline=timeline
+    )
+    return found
+
+
+def run_each(
+    program: Program,
+    topology: Topology | Forest,
+    size: int,
+    rules: Sequence[Rule | None] = BOTH,
+    *,
+    links: Topology | Latencies | None = None,
+    options: Options = DEFAULTS,
+    timeline: bool = False,
+) -> list[Timing]:
+    """The same under several rules, one after the other, for little more than the time of one."""
     size = whole("size", size, 1, MOST_BYTES)
-    found = fabric(program, topology, rule, options, links)
+    found = fabric(program, topology, rules[0], options, links)
     coder = Coder(found, options)
     first = program.ranks[0]
     chunk = Fraction(size, max(1, first.input_chunks, first.output_chunks))
     writer = FifoCoder if program.style == "fifo" else OnesidedCoder
     writer(program, chunk, coder).write()
-    played = coder.play(timeline=timeline)
-    return _timing(played, found, size, rule, program.collective, program.n)
+    timings = []
+    for rule in rules:
+        found.set_rule(rule)
+        played = coder.play(timeline=timeline)
+        timings.append(_timing(played, found, size, rule, program.collective, program.n))
+    return timings
 
 
 def run_forest(

@@ -28,10 +28,8 @@ Time = Callable[[int, int], float]
 def play(program: Program, forest: Forest, topology: Topology, size: int) -> float:
     """Microseconds over links that share and over links in order, added up."""
     options = Options(signal=float(HOP[program.protocol]))
-    return sum(
-        simulate.run(program, forest, size, rule=rule, links=topology, options=options).time
-        for rule in ("fair", "fifo")
-    )
+    timings = simulate.run_each(program, forest, size, links=topology, options=options)
+    return sum(timing.time for timing in timings)
 
 
 def settle(ranges: Sequence[Range], time: Time, until: Sequence[int]) -> list[Range]:
