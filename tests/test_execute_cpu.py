@@ -17,7 +17,7 @@ import pytest
 from programs import do, inp, out, scr
 
 from forestcoll.errors import ExecutionError, PlanError, UnsupportedError
-from forestcoll.execute import _engine, cpu, sizes
+from forestcoll.execute import _engine, cpu, request, sizes
 from forestcoll.execute.check import check
 from forestcoll.execute.cpu import DTYPES, OPS, run
 from forestcoll.execute.tables import build
@@ -452,7 +452,7 @@ def test_messages_of_unequal_size_are_refused_before_and_while_running(
         PlanError, match="receives 2 chunks, but message 0 on channel 0 from rank 0"
     ):
         run(plan, 4096)
-    monkeypatch.setattr(cpu, "check_structure", lambda program: None)
+    monkeypatch.setattr(request, "check_structure", lambda program: None)
     with pytest.raises(
         ExecutionError,
         match=r"rank 1, thread block 0, step 0 \(recv\) expects a message of 4096 bytes, "

@@ -15,25 +15,15 @@ from typing import Literal
 from forestcoll import arguments
 from forestcoll.errors import ExecutionError, UnsupportedError
 from forestcoll.execute import stuck
-from forestcoll.execute.check import check as check_structure
 from forestcoll.execute.result import MODES, Mode, Row, RunResult
-from forestcoll.execute.sizes import layout, memory_available, memory_needed
+from forestcoll.execute.sizes import memory_available, memory_needed
 from forestcoll.execute.slots import queue
 from forestcoll.program import Program
 
 try:
     from forestcoll.execute import _engine
     from forestcoll.execute.contents import Buffers, Contents, allocate, private, shared
-    from forestcoll.execute.request import (
-        DTYPES,
-        OPS,
-        check_units,
-        kind,
-        modes_of,
-        notes_of,
-        program_of,
-        root_of,
-    )
+    from forestcoll.execute.request import DTYPES, OPS, Request
     from forestcoll.execute.tables import Tables, build
 except ImportError as error:  # pragma: no cover - needs a broken installation
     raise ExecutionError(
@@ -83,79 +73,81 @@ def run(
     Raises PlanError (the program is malformed or cannot run so), UnsupportedError (type, operation
     or memory) and ExecutionError (it got stuck, left messages or signals behind, or a rank died).
     """
-    program = program_of(program)
-    check_structure(program)
-    type_, op_ = kind(dtype, op)
-    size_bytes = arguments.whole("size_bytes", size_bytes)
-    iterations = arguments.whole("iterations", iterations)
-    warmup = arguments.whole("warmup", warmup, 0)
-    timeout = arguments.positive("timeout", timeout)
-    check = arguments.truth("check", check)
-    threads = arguments.whole_or_none("threads", threads)
-    slots = arguments.whole_or_none("slots", slots)
-    slot_bytes = arguments.whole_or_none("slot_bytes", slot_bytes)
-    slice_bytes = arguments.whole_or_none("slice_bytes", slice_bytes)
-    own_slots = slots is not None or slot_bytes is not None
-    chosen = modes_of(program, modes)
-    element = _engine.element_bytes(type_)
-    data = layout(program, size_bytes, element)
-    check_units(program, element)
+    request = Request.of(
+        program,
+        size_bytes,
+        dtype=dtype,
+        op=op,
+        iterations=iterations,
+        warmup=warmup,
+        modes=modes,
+        check=check,
+        timeout=timeout,
+        root=root,
+    )
+    workers = arguments.whole_or_none("threads", threads) or len(os.sched_getaffinity(0))
+    job = _job(
+        request,
+        min(workers, MOST_THREADS),
+        arguments.whole_or_none("slots", slots),
+        arguments.whole_or_none("slot_bytes", slot_bytes),
+        arguments.whole_or_none("slice_bytes", slice_bytes),
+        _ranks_as(ranks_as, request.program.n),
+    )
+    rows = tuple(job.row(mode) for mode in request.modes)
+    return RunResult(rows, request.notes, tuple(job.contents.mismatches))
+
+
+def _job(
+    request: Request,
+    workers: int,
+    slots: int | None,
+    slot_bytes: int | None,
+    slice_bytes: int | None,
+    processes: bool,
+) -> _Job:
+    """The program laid out in tables, and slots, if there is memory for it all."""
+    program, data = request.program, request.data
     tables = build(program)
-    _check_memory(memory_needed(program, tables.scratch, data.chunk_bytes, chosen), data.size)
+    needed = memory_needed(program, tables.scratch, data.chunk_bytes, request.modes)
+    _check_memory(needed, data.size)
     connections = len(tables.connections)
-    slots, slot = queue(program, data, connections, slots, slot_bytes, slice_bytes)
-    if own_slots:
-        _check_slots(connections, slots, slot)
-    workers = min(threads or len(os.sched_getaffinity(0)), MOST_THREADS)
-    processes = _ranks_as(ranks_as, program.n)
-    pattern = _engine.Pattern(type_, op_, program.collective.reduces, program.n)
+    count, slot = queue(program, data, connections, slots, slot_bytes, slice_bytes)
+    if slots is not None or slot_bytes is not None:
+        _check_slots(connections, count, slot)
+    element = data.element
+    type_, op_ = request.kind
     options = _engine.Options(
         chunk_bytes=data.chunk_bytes,
         slice_bytes=max(element, min(slice_bytes or slot, slot) // element * element),
         slot_bytes=max(element, slot // element * element),
-        slots=slots,
+        slots=count,
         type=type_,
         op=op_,
         processes=processes,
         threads=workers,
-        patience=timeout,
+        patience=request.timeout,
     )
-    job = _Job(
-        program=program,
-        tables=tables,
-        contents=Contents(program, data, pattern, root_of(program, root), workers),
-        options=options,
-        processes=processes,
-        average=op == "avg",
-        launches=(warmup, iterations),
-        check=check,
-        timeout=timeout,
-    )
-    rows = tuple(job.row(mode, dtype, op) for mode in chosen)
-    return RunResult(
-        rows, notes_of(program, size_bytes, data, dtype), tuple(job.contents.mismatches)
-    )
+    contents = Contents(program, data, request.pattern, request.root, workers)
+    return _Job(request, tables, contents, options, processes)
 
 
 @dataclass(frozen=True, slots=True)
 class _Job:
     """One call of `run`: everything that does not change between launches."""
 
-    program: Program
+    request: Request
     tables: Tables
     contents: Contents
     options: _engine.Options
     processes: bool
-    average: bool
-    launches: tuple[int, int]  # not timed, timed
-    check: bool
-    timeout: float
 
-    def row(self, mode: Mode, dtype: str, op: str) -> Row:
+    def row(self, mode: Mode) -> Row:
         data = self.contents.data
         memory = shared if self.processes else private
+        program = self.request.program
         try:
-            buffers = allocate(self.program, self.tables.scratch, data.chunk_bytes, mode, memory)
+            buffers = allocate(program, self.tables.scratch, data.chunk_bytes, mode, memory)
         except (OSError, MemoryError) as error:
             raise UnsupportedError(
                 f"size {data.size}: the system does not give the ranks' buffers their memory "
@@ -164,45 +156,20 @@ class _Job:
             ) from error
         engine = self.tables.engine()
         try:
-            nanoseconds, wrong = self.measure(engine, buffers, mode)
+            return self.request.row(
+                mode,
+                lambda: self.contents.fill(buffers),
+                lambda number: self.launch(engine, buffers, number),
+                lambda: self.contents.compare(buffers, mode),
+            )
         finally:
             engine.rest()
-        seconds = max(nanoseconds, 1) / self.launches[1] / 1e9
-        algbw = data.size / seconds / 1e9
-        return Row(
-            mode=mode,
-            size=data.size,
-            count=data.count,
-            dtype=dtype,
-            op=op if self.program.collective.reduces else "none",
-            root=self.contents.root,
-            time_us=seconds * 1e6,
-            algbw=algbw,
-            busbw=algbw * float(self.program.collective.bus_factor(self.program.n)),
-            wrong=wrong if self.check else None,
-        )
-
-    def measure(
-        self, engine: _engine.Engine, buffers: list[Buffers], mode: Mode
-    ) -> tuple[int, int]:
-        """Nanoseconds of all timed launches, and the most wrong elements of one."""
-        warmup, iterations = self.launches
-        nanoseconds = wrong = 0
-        for k in range(warmup + iterations):
-            fresh = k in (0, warmup + iterations - 1)
-            if fresh:
-                self.contents.fill(buffers)
-            elapsed = self.launch(engine, buffers, k)
-            nanoseconds += elapsed if k >= warmup else 0
-            if fresh and self.check:
-                wrong = max(wrong, self.contents.compare(buffers, mode))
-        return nanoseconds, wrong
 
     def launch(self, engine: _engine.Engine, buffers: list[Buffers], number: int) -> int:
         """Nanoseconds; ExecutionError if it did not end well. `number`: launches before it."""
-        turns = 2 if self.program.double_scratch else 1
+        turns = 2 if self.request.program.double_scratch else 1
         addresses = [a for turn in range(turns) for b in buffers for a in b.addresses(turn, turns)]
-        averages = self.contents.sums(buffers) if self.average else []
+        averages = self.contents.sums(buffers) if self.request.average else []
         try:
             status, nanoseconds, stops, leftovers, deaths = engine.launch(
                 addresses, self.options, averages, number % turns, turns
@@ -221,7 +188,7 @@ class _Job:
             case stuck.Status.DIED:
                 text = stuck.explain_death(self.tables, stops, deaths[0])
             case _:
-                text = stuck.explain_stalled(self.tables, stops, deaths, self.timeout)
+                text = stuck.explain_stalled(self.tables, stops, deaths, self.request.timeout)
         raise ExecutionError(text)
 
 

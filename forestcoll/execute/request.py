@@ -2,19 +2,126 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from os import PathLike
 
 from forestcoll import arguments
 from forestcoll.errors import ArgumentError, PlanError, UnsupportedError
 from forestcoll.execute import _engine
-from forestcoll.execute.result import MODES, Mode
-from forestcoll.execute.sizes import Layout
+from forestcoll.execute.check import check as check_structure
+from forestcoll.execute.result import MODES, Mode, Row
+from forestcoll.execute.sizes import Layout, layout
 from forestcoll.program import Pipeline, Program
 from forestcoll.sizes import Sizes
 
 DTYPES = tuple(_engine.type_names())
 OPS = tuple(_engine.reduction_names())
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One call of an engine's `run`: what runs, at which size, how often, and what is checked."""
+
+    program: Program
+    wanted: int  # bytes, as nccl-tests counts them
+    data: Layout  # of the size that is run
+    dtype: str
+    op: str
+    root: int  # -1 without
+    modes: tuple[Mode, ...]
+    launches: tuple[int, int]  # not timed, timed
+    check: bool
+    timeout: float  # seconds without any progress
+
+    @staticmethod
+    def of(
+        program: Program | str | PathLike[str],
+        size_bytes: int,
+        *,
+        dtype: str = "float32",
+        op: str = "sum",
+        iterations: int = 1,
+        warmup: int = 0,
+        modes: Mode | Iterable[Mode] = MODES,
+        check: bool = True,
+        timeout: float = 60.0,
+        root: int | None = None,
+    ) -> Request:
+        """The arguments of `cpu.run`, each checked: see there."""
+        program = program_of(program)
+        check_structure(program)
+        type_, _ = kind(dtype, op)
+        size_bytes = arguments.whole("size_bytes", size_bytes)
+        iterations = arguments.whole("iterations", iterations)
+        warmup = arguments.whole("warmup", warmup, 0)
+        timeout = arguments.positive("timeout", timeout)
+        check = arguments.truth("check", check)
+        chosen = modes_of(program, modes)
+        element = _engine.element_bytes(type_)
+        data = layout(program, size_bytes, element)
+        check_units(program, element)
+        root = root_of(program, root)
+        launches = (warmup, iterations)
+        return Request(program, size_bytes, data, dtype, op, root, chosen, launches, check, timeout)
+
+    @property
+    def kind(self) -> tuple[int, int]:
+        """The engine's numbers of the element type and the operation."""
+        return kind(self.dtype, self.op)
+
+    @property
+    def pattern(self) -> _engine.Pattern:
+        """What the inputs hold, and hence the outputs."""
+        return _engine.Pattern(*self.kind, self.program.collective.reduces, self.program.n)
+
+    @property
+    def average(self) -> bool:
+        """Whether sums are divided by the ranks at the end."""
+        return self.op == "avg" and self.program.collective.reduces
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a user should know about the size that is run in place of the wanted one."""
+        return notes_of(self.program, self.wanted, self.data, self.dtype)
+
+    def row(
+        self,
+        mode: Mode,
+        fill: Callable[[], None],
+        launch: Callable[[int], int],
+        compare: Callable[[], int],
+    ) -> Row:
+        """All launches of a mode. `launch` gives nanoseconds, given how many went before it.
+
+        The first and the last one begin with fresh data; after them `compare` counts wrong
+        elements, if the request is to check any.
+        """
+        warmup, iterations = self.launches
+        nanoseconds = wrong = 0
+        for k in range(warmup + iterations):
+            fresh = k in (0, warmup + iterations - 1)
+            if fresh:
+                fill()
+            elapsed = launch(k)
+            nanoseconds += elapsed if k >= warmup else 0
+            if fresh and self.check:
+                wrong = max(wrong, compare())
+        seconds = max(nanoseconds, 1) / iterations / 1e9
+        algbw = self.data.size / seconds / 1e9
+        collective = self.program.collective
+        return Row(
+            mode=mode,
+            size=self.data.size,
+            count=self.data.count,
+            dtype=self.dtype,
+            op=self.op if collective.reduces else "none",
+            root=self.root,
+            time_us=seconds * 1e6,
+            algbw=algbw,
+            busbw=algbw * float(collective.bus_factor(self.program.n)),
+            wrong=wrong if self.check else None,
+        )
 
 
 def program_of(plan: object) -> Program:

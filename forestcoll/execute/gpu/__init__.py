@@ -24,27 +24,15 @@ from pathlib import Path
 
 from forestcoll import arguments
 from forestcoll.errors import UnsupportedError
-from forestcoll.execute import _engine
-from forestcoll.execute.check import check as check_structure
 from forestcoll.execute.contents import Contents
-from forestcoll.execute.gpu.arena import lay_out
 from forestcoll.execute.gpu.compiler import find_library
 from forestcoll.execute.gpu.explained import explain
-from forestcoll.execute.gpu.messages import SLOT_BYTES, SLOTS, geometry, slot_of
+from forestcoll.execute.gpu.messages import SLOT_BYTES, SLOTS
 from forestcoll.execute.gpu.native import Library, Seen
 from forestcoll.execute.gpu.team import Processes, Team
 from forestcoll.execute.gpu.worker import Job, staging
-from forestcoll.execute.request import (
-    check_units,
-    kind,
-    modes_of,
-    notes_of,
-    program_of,
-    root_of,
-)
+from forestcoll.execute.request import Request
 from forestcoll.execute.result import MODES, Mode, Row, RunResult
-from forestcoll.execute.sizes import layout
-from forestcoll.execute.tables import build
 from forestcoll.program import Program
 
 __all__ = ["Processes", "gpus", "run"]
@@ -83,49 +71,34 @@ def run(
     engine.cu in place of the cached one. `processes`: kept from run to run. Raises as `cpu.run`
     does, and UnsupportedError where ranks sit in different nodes, or GPUs cannot reach each other.
     """
-    program = program_of(program)
-    check_structure(program)
-    type_, op_ = kind(dtype, op)
-    size_bytes = arguments.whole("size_bytes", size_bytes)
-    iterations = arguments.whole("iterations", iterations)
-    warmup = arguments.whole("warmup", warmup, 0)
-    timeout = arguments.positive("timeout", timeout)
-    slots, slot_bytes = (
-        arguments.whole("slots", slots),
-        arguments.whole("slot_bytes", slot_bytes),
+    request = Request.of(
+        program,
+        size_bytes,
+        dtype=dtype,
+        op=op,
+        iterations=iterations,
+        warmup=warmup,
+        modes=modes,
+        check=check,
+        timeout=timeout,
+        root=root,
     )
-    chosen = modes_of(program, modes)
-    element = _engine.element_bytes(type_)
-    data = layout(program, size_bytes, element)
-    check_units(program, element)
-    path = built or find_library()
+    slots = arguments.whole("slots", slots)
+    slot_bytes = arguments.whole("slot_bytes", slot_bytes)
+    n, path = request.program.n, built or find_library()
     with Processes() if processes is None else nullcontext(processes) as kept:
-        numbers = _devices(program, devices, kept.count(path))
+        numbers = _devices(request.program, devices, kept.count(path))
         used = sorted(set(numbers))
-        tables = build(program)
-        slot = slot_of(program, data, slot_bytes)
-        arenas = lay_out(program, tables, data, [used.index(d) for d in numbers], slots, slot)
-        job = Job(
-            program=program,
-            tables=tables,
-            data=data,
-            arenas=arenas,
-            geometry=geometry(data, slot),
-            slots=(slot, slots),
-            type=type_,
-            op=op_,
-            average=op == "avg" and program.collective.reduces,
-            root=root_of(program, root),
-        )
-        pattern = _engine.Pattern(type_, op_, program.collective.reduces, program.n)
-        contents = Contents(program, data, pattern, job.root, len(os.sched_getaffinity(0)))
+        job = Job.of(request, [used.index(d) for d in numbers], slots, slot_bytes)
+        workers = len(os.sched_getaffinity(0))
+        contents = Contents(job.program, job.data, request.pattern, job.root, workers)
         with Team(path, used, job, kept) as team:
-            runner = _Runner(job, team, contents, (warmup, iterations), check, timeout)
-            rows = tuple(runner.row(mode, dtype, op) for mode in chosen)
-    notes = notes_of(program, size_bytes, data, dtype)
-    if len(used) < program.n:
+            runner = _Runner(request, job, team, contents)
+            rows = tuple(runner.row(mode) for mode in request.modes)
+    notes = request.notes
+    if len(used) < n:
         words = f"{len(used)} GPU{'s' if len(used) > 1 else ''}"
-        notes += (f"{program.n} ranks share {words}: right or wrong shows, speed does not",)
+        notes += (f"{n} ranks share {words}: right or wrong shows, speed does not",)
     return RunResult(rows, notes, tuple(contents.mismatches))
 
 
@@ -133,50 +106,31 @@ def run(
 class _Runner:
     """One call of `run`, mode by mode."""
 
+    request: Request
     job: Job
     team: Team
     contents: Contents
-    launches: tuple[int, int]  # not timed, timed
-    check: bool
-    timeout: float
 
-    def row(self, mode: Mode, dtype: str, op: str) -> Row:
+    def row(self, mode: Mode) -> Row:
         in_place = mode == "in-place"
         buffers = staging(self.job.program, self.job.data, mode, self.team.memory)
-        warmup, iterations = self.launches
-        nanoseconds = wrong = 0
-        for k in range(warmup + iterations):
-            fresh = k in (0, warmup + iterations - 1)
-            if fresh:
-                self.contents.fill(buffers)
-                self.team.ask("upload", in_place)
-            elapsed = self.launch(in_place, k)
-            nanoseconds += elapsed if k >= warmup else 0
-            if fresh and self.check:
-                self.team.ask("download", in_place)
-                wrong = max(wrong, self.contents.compare(buffers, mode))
-        program, data = self.job.program, self.job.data
-        seconds = max(nanoseconds, 1) / iterations / 1e9
-        algbw = data.size / seconds / 1e9
-        return Row(
-            mode=mode,
-            size=data.size,
-            count=data.count,
-            dtype=dtype,
-            op=op if program.collective.reduces else "none",
-            root=self.job.root,
-            time_us=seconds * 1e6,
-            algbw=algbw,
-            busbw=algbw * float(program.collective.bus_factor(program.n)),
-            wrong=wrong if self.check else None,
-        )
+
+        def fill() -> None:
+            self.contents.fill(buffers)
+            self.team.ask("upload", in_place)
+
+        def compare() -> int:
+            self.team.ask("download", in_place)
+            return self.contents.compare(buffers, mode)
+
+        return self.request.row(mode, fill, lambda k: self.launch(in_place, k), compare)
 
     def launch(self, in_place: bool, number: int) -> int:
         """Nanoseconds of the slowest GPU; ExecutionError if it did not end well."""
         self.team.ask("prepare", in_place, number)
-        done = self.team.launch(self.timeout, in_place)
+        done = self.team.launch(self.request.timeout, in_place)
         ended = self.team.ask("ended")
-        explain(self.job, ended, None if done else self.timeout)
+        explain(self.job, ended, None if done else self.request.timeout)
         return max(int(taken) for taken in self.team.ask("nanoseconds"))
 
 

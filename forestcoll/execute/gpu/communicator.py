@@ -15,18 +15,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from forestcoll import arguments
 from forestcoll.errors import ExecutionError, ForestCollError, UnsupportedError
-from forestcoll.execute import _engine
-from forestcoll.execute.check import check as check_structure
-from forestcoll.execute.gpu.arena import lay_out
 from forestcoll.execute.gpu.compiler import find_library
 from forestcoll.execute.gpu.explained import explain
-from forestcoll.execute.gpu.messages import SLOTS, geometry, slot_of
 from forestcoll.execute.gpu.worker import Job, Worker
-from forestcoll.execute.request import check_units, kind, root_of
-from forestcoll.execute.sizes import layout
-from forestcoll.execute.tables import build
+from forestcoll.execute.request import Request
 from forestcoll.program import Program
 
 Gather = Callable[[bytes], Sequence[bytes]]
@@ -58,36 +51,16 @@ class Communicator:
         timeout: float = 60.0,
         built: Path | None = None,
     ) -> None:
-        check_structure(program)
-        size_bytes = arguments.whole("size_bytes", size_bytes)
-        timeout = arguments.positive("timeout", timeout)
-        self._gather, self._timeout, self._launch = gather, timeout, 0
+        request = Request.of(program, size_bytes, dtype=dtype, op=op, timeout=timeout, root=root)
+        self._gather, self._timeout, self._launch = gather, request.timeout, 0
         self._worker: Worker | None = None
-        self.rank = rank
-        type_, op_ = kind(dtype, op)
-        element = _engine.element_bytes(type_)
-        check_units(program, element)
-        self.data = layout(program, size_bytes, element)
-        if self.data.size != size_bytes:
+        self.rank, self.data = rank, request.data
+        if self.data.size != request.wanted:
             raise UnsupportedError(
                 f"{size_bytes} bytes of {dtype} are not a whole number of elements on each of "
                 f"{program.n} ranks"
             )
-        tables = build(program)
-        slot = slot_of(program, self.data)
-        ranks = list(range(program.n))
-        self.job = Job(
-            program=program,
-            tables=tables,
-            data=self.data,
-            arenas=lay_out(program, tables, self.data, ranks, SLOTS, slot),
-            geometry=geometry(self.data, slot),
-            slots=(slot, SLOTS),
-            type=type_,
-            op=op_,
-            average=op == "avg" and program.collective.reduces,
-            root=root_of(program, root),
-        )
+        self.job = Job.of(request, list(range(program.n)))
         self._in_place = not program.out_of_place
         try:
             self._open(device, built)

@@ -17,11 +17,13 @@ import numpy.typing as npt
 
 from forestcoll.errors import ForestCollError, UnsupportedError
 from forestcoll.execute.contents import ADDRESSES, Buffers, allocate, allocations
-from forestcoll.execute.gpu.arena import Arenas, Place
+from forestcoll.execute.gpu.arena import Arenas, Place, lay_out
+from forestcoll.execute.gpu.messages import SLOT_BYTES, SLOTS, geometry, slot_of
 from forestcoll.execute.gpu.native import Device, Library
+from forestcoll.execute.request import Request
 from forestcoll.execute.result import Mode
 from forestcoll.execute.sizes import Layout
-from forestcoll.execute.tables import Tables
+from forestcoll.execute.tables import Tables, build
 from forestcoll.program import Program
 
 PAGE = mmap.PAGESIZE
@@ -41,6 +43,25 @@ class Job:
     op: int
     average: bool  # divide the sums by the ranks
     root: int
+
+    @staticmethod
+    def of(
+        request: Request, gpu_of: list[int], slots: int = SLOTS, slot_bytes: int = SLOT_BYTES
+    ) -> Job:
+        """The job of a request. `gpu_of`: position of each rank's GPU among those used."""
+        program, data = request.program, request.data
+        tables, slot = build(program), slot_of(program, data, slot_bytes)
+        return Job(
+            program,
+            tables,
+            data,
+            lay_out(program, tables, data, gpu_of, slots, slot),
+            geometry(data, slot),
+            (slot, slots),
+            *request.kind,
+            request.average,
+            request.root,
+        )
 
 
 def staging(program: Program, data: Layout, mode: Mode, memory: mmap.mmap) -> list[Buffers]:
