@@ -19,9 +19,12 @@ if TYPE_CHECKING:
     from fractions import Fraction
 
     from forestcoll.alltoall.demand import Demand
+    from forestcoll.alltoall.flows import Optimum
+    from forestcoll.alltoall.plans import Plan
+    from forestcoll.alltoall.routes import Routes
     from forestcoll.alltoall.usual import Usual
     from forestcoll.program import Protocol
-    from forestcoll.targets import TargetName
+    from forestcoll.targets import PlanFormat, Target, TargetName
     from forestcoll.topology import Topology
 
 COMPARED = 1024
@@ -72,17 +75,8 @@ def optimum(
 TAKEN = frozenset(
     (
         *("topology", "pairs", "without", "scale", "collective", "ranks", "relays", "groups"),
-        *(
-            "units",
-            "min_percent",
-            "spread",
-            "protocol",
-            "target",
-            "formats",
-            "output",
-            "force",
-            "as_json",
-        ),
+        *("units", "min_percent", "spread", "protocol"),
+        *("target", "formats", "output", "force", "as_json"),
     )
 )
 """Options that `synthesize -c alltoall` takes."""
@@ -102,20 +96,13 @@ def synthesize(
 ) -> None:
     """Routes of an all-to-all and plans of them, written to `output`."""
     _refuse_others()
-    if units is not None and min_percent is not None:
-        raise click.UsageError("--units and --min-percent both say how many units: give one")
-    if spread and (units is not None or min_percent is not None):
-        raise click.UsageError("--spread has as many units as a box has GPUs: leave others away")
-    if "forest" in formats:
-        raise click.UsageError(f"no forest carries an alltoall: --format {ROUTES} has its paths")
+    _refuse_contradictions(units, min_percent, spread, formats)
     if as_json and output == "-":
         raise click.UsageError("--json and '--output -' both want standard output")
     began = time.perf_counter()
     topology = problem.load()
 
-    from forestcoll.alltoall import file, flows, plans, rounding
-    from forestcoll.alltoall import spread as spreading
-    from forestcoll.errors import PlanError
+    from forestcoll.alltoall import file, flows, plans
     from forestcoll.report import alltoall as words
 
     limits = plans.targets_of(target, topology.name)
@@ -127,36 +114,21 @@ def synthesize(
     writing.prepare(paths.values(), force)
     demand = demand_of(topology, problem, None)
     times = {"load": time.perf_counter() - began}
-    texts: dict[str, str] = {}
-    made: list[plans.Plan] = []
-    notes = []
+    notes: list[str] = []
     with show_progress("optimum") as progress:
         with _timed(times, "optimum"):
             best = flows.solve(demand)
         progress("routes", 0.3)
         with _timed(times, "routes"):
-            share = None if min_percent is None else min_percent / 100
-            powers = share is None and wanted != (ROUTES,)
-            if spread:
-                found = spreading.spread(best)
-                factor = spreading.boxes_of(demand.graph).factor
-                notes.append(
-                    f"blocks of any size: at most {factor} times the best time, whatever the sizes"
-                )
-            else:
-                found = rounding.route(best, units, share, powers)
-        for form, limit in limits.items():
-            if form not in wanted:
-                continue
+            found = _routes(best, units, min_percent, spread, wanted == (ROUTES,), notes)
+        made: list[Plan] = []
+        for form in (form for form in limits if form in wanted):
             progress(form, 0.6)
+            needed = form in formats or (target != "any" and not formats)
             with _timed(times, form):
-                try:
-                    made.append(plans.make(found, form, limit, topology.name, protocol))
-                    texts[form] = made[-1].text
-                except PlanError as error:
-                    if form in formats or (target != "any" and not formats):
-                        raise
-                    notes.append(f"no {form}: {error}")
+                plan = _plan(found, form, limits[form], topology.name, protocol, needed, notes)
+                made += () if plan is None else (plan,)
+    texts: dict[str, str] = {plan.format: plan.text for plan in made}
     if ROUTES in wanted:
         texts[ROUTES] = file.dumps(found, topology.name)
     if output == "-":
@@ -169,6 +141,61 @@ def synthesize(
         print_json(words.routes_summary(done))
     else:
         report(words.routes_table(done), err=output == "-")
+
+
+def _refuse_contradictions(
+    units: int | None, min_percent: Fraction | None, spread: bool, formats: tuple[str, ...]
+) -> None:
+    if units is not None and min_percent is not None:
+        raise click.UsageError("--units and --min-percent both say how many units: give one")
+    if spread and (units is not None or min_percent is not None):
+        raise click.UsageError("--spread has as many units as a box has GPUs: leave others away")
+    if "forest" in formats:
+        raise click.UsageError(f"no forest carries an alltoall: --format {ROUTES} has its paths")
+
+
+def _routes(
+    best: Optimum,
+    units: int | None,
+    min_percent: Fraction | None,
+    spread: bool,
+    alone: bool,
+    notes: list[str],
+) -> Routes:
+    """Whole units of the optimum's flows; `alone`: no plan is made of them."""
+    from forestcoll.alltoall import rounding
+    from forestcoll.alltoall import spread as spreading
+
+    if spread:
+        factor = spreading.boxes_of(best.demand.graph).factor
+        notes.append(
+            f"blocks of any size: at most {factor} times the best time, whatever the sizes"
+        )
+        return spreading.spread(best)
+    share = None if min_percent is None else min_percent / 100
+    return rounding.route(best, units, share, share is None and not alone)
+
+
+def _plan(
+    found: Routes,
+    form: PlanFormat,
+    limit: Target,
+    name: str,
+    protocol: Protocol | None,
+    needed: bool,
+    notes: list[str],
+) -> Plan | None:
+    """The plan of routes; without one that is not `needed`, a note says why."""
+    from forestcoll.alltoall import plans
+    from forestcoll.errors import PlanError
+
+    try:
+        return plans.make(found, form, limit, name, protocol)
+    except PlanError as error:
+        if needed:
+            raise
+        notes.append(f"no {form}: {error}")
+        return None
 
 
 @contextmanager

@@ -126,17 +126,13 @@ def compare(
     """
     if "none" in against and len(against) > 1:
         raise click.UsageError("--against none goes alone")
-    if other and (without or scale):
-        raise click.UsageError("--on names the broken machine: leave --without and --scale away")
     if as_csv and as_json:
         raise click.UsageError("--csv or --json, not both")
+    if other and (without or scale):
+        raise click.UsageError("--on names the broken machine: leave --without and --scale away")
     target = _plot_path(plot, force)
     sound = load(topology, pairs)
-    broken = None
-    if without or scale:
-        broken = load(topology, pairs, without, scale)
-    elif other:
-        broken = load(other, ())
+    worn = load(topology, pairs, without, scale) if without or scale else None
 
     from forestcoll import comparison as comparing
     from forestcoll.report import comparison
@@ -149,7 +145,7 @@ def compare(
             root=root,
             against=() if "none" in against else against or None,
             files=files,
-            broken=broken,
+            broken=load(other, ()) if other else worn,
             rules=rule or comparing.DEFAULT_RULES,  # type: ignore[arg-type]
             signal=signal,
             progress=progress,

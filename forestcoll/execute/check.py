@@ -23,7 +23,7 @@ from forestcoll.program.check import LARGEST
 from forestcoll.program.check import check as check_structure
 from forestcoll.program.program import where
 
-MAX_SOURCES = 80  # interpreter.hpp: max_sources
+MAX_SOURCES = 80  # tables.hpp: max_sources
 MAX_PARTS = 2**20
 
 

@@ -1,7 +1,7 @@
 // The instruction loop: what one thread block of one rank does, for CPU threads, CUDA and HIP alike.
 //
 // Header only; no containers, allocation, exceptions or input and output. A plan is flat arrays of
-// plain integers (`Tables`, built by tables.py, which all engines share). Everything that differs
+// plain integers (tables.hpp, built by tables.py, which all engines share). Everything that differs
 // between machines is behind a `Layer`, one object for each thread block. The loop calls it with all
 // threads of the block together and with the same arguments; what a call returns must be the same for
 // all of them. `byte*` below means memory that the thread block can reach, its own or a peer's.
@@ -61,6 +61,8 @@
 
 #include <cstdint>
 
+#include "tables.hpp"
+
 #if defined(__CUDACC__) || defined(__HIPCC__)
 #define FC_DEVICE __device__ inline
 #else
@@ -109,53 +111,6 @@ enum class Op : std::int32_t {
   fabric_store,
   fabric_reduce_store,
   loop,  // not an instruction of a plan: the head of a pipeline's body, which follows it
-};
-
-constexpr int max_sources = 80;  // operands of one reduction
-constexpr std::int64_t buffers_each = 3;  // of a rank: input, output, scratch
-constexpr std::int64_t addresses_each = 2 * buffers_each;  // and those of their allocations
-
-struct Instruction {
-  std::int32_t op;
-  std::int32_t step;              // number in the plan; a pipeline's body shares one
-  std::int32_t operands;          // first of `sources` + `targets` operands
-  std::int32_t sources, targets;
-  std::int32_t after, afters;     // dependencies
-  std::int32_t names, named;      // semaphores to raise or to take from
-  std::int32_t barrier, group;
-  std::int32_t part, parts;       // the slice of each operand's whole range that is done
-  std::int32_t loop;              // pipeline that it belongs to, -1: none
-  std::int32_t unused[2];
-};
-
-// `buffer` counts as in Layer::address; only own memory is addressed by its allocation.
-struct Operand {
-  std::int64_t rank, buffer, offset, count;  // offset and count in chunks
-};
-
-struct Dependency {
-  std::int32_t block, step, steps;  // steps: how many that block has, what one iteration counts
-};
-
-struct Loop {
-  std::int64_t first, last;  // instructions of the body, both inclusive
-  std::int64_t chunks, unit_bytes;
-};
-
-struct Block {
-  std::int32_t rank, number;        // number: thread block of the rank
-  std::int32_t begin, end;          // instructions
-  std::int32_t steps;
-  std::int32_t incoming, outgoing;  // connections, -1: none
-  std::int32_t fifo;                // the whole list repeats for slice after slice of every chunk
-};
-
-struct Tables {
-  const Instruction* instructions;
-  const Operand* operands;
-  const Dependency* dependencies;
-  const std::int32_t* names;
-  const Loop* loops;
 };
 
 // Sizes of one launch. fifo: either a slice is a whole chunk (slices = 1) and a message carries up to

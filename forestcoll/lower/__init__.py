@@ -71,12 +71,7 @@ def lower(
     Raises PlanError where the target cannot hold it (naming rank, figure, limit and a way out), or
     where a path relays through a GPU that is no rank.
     """
-    if unit_bytes < 16 or unit_bytes % 16:
-        raise PlanError(f"unit_bytes is {unit_bytes}: must be a positive multiple of 16")
-    if instances < 1:
-        raise PlanError(f"instances is {instances}: must be at least 1")
-    if forest.n < 2:
-        raise PlanError(f"{forest.name} has {forest.n} ranks: a plan needs at least 2")
+    _check_arguments(forest, unit_bytes, instances)
     forest = forest.expanded()
     names = tuple(forest.graph.names[node] for node in forest.graph.ranks)
     title = f"{forest.collective} on {forest.name}"
@@ -114,6 +109,15 @@ def lower(
         program = replace(program, in_place=False)  # `serve` makes one for calls in place
     check_limits(program, budget)
     return program
+
+
+def _check_arguments(forest: Forest, unit_bytes: int, instances: int) -> None:
+    if unit_bytes < 16 or unit_bytes % 16:
+        raise PlanError(f"unit_bytes is {unit_bytes}: must be a positive multiple of 16")
+    if instances < 1:
+        raise PlanError(f"instances is {instances}: must be at least 1")
+    if forest.n < 2:
+        raise PlanError(f"{forest.name} has {forest.n} ranks: a plan needs at least 2")
 
 
 def _fifo(chunks: Layout, budget: Budget, links: Links | None) -> tuple[RankProgram, ...]:

@@ -25,6 +25,7 @@ HEADERS = (
     Path(__file__).parent / "device.hpp",
     Path(__file__).parent / "layer.hpp",
     Path(__file__).parents[1] / "interpreter.hpp",
+    Path(__file__).parents[1] / "tables.hpp",
     Path(__file__).parents[1] / "elements.hpp",
 )
 PATIENCE = 900  # seconds for the compiler
