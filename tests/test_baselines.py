@@ -10,7 +10,7 @@ import pytest
 
 import forestcoll
 from forestcoll import baselines
-from forestcoll.edit import edit
+from forestcoll.edit import Scale, edit
 from forestcoll.errors import UnsupportedError
 from forestcoll.forest import check
 from forestcoll.graph import CapacityGraph
@@ -124,6 +124,45 @@ def test_rings_do_without_a_nic_that_failed() -> None:
         nics = n // 2 - 1
         forest = baselines.forests("rings", on, Collective.ALLGATHER)[0]
         assert check(forest) == Fraction(nics * wide * n, n - 1)
+
+
+@pytest.mark.parametrize("boxes", [2, 3])
+@pytest.mark.parametrize(
+    ("machine", "lost", "width"),
+    [
+        ("dgx-a100", ["box*/gpu[0-4]<->fabric", "box*/gpu[67]<->fabric"], 25),
+        ("dgx-a100", ["box1/gpu[0-4]<->fabric", "box1/gpu[67]<->fabric"], 25),
+        ("mi250", ["box*/gpu[1-9]<->fabric", "box*/gpu1[0-5]<->fabric"], 16),
+    ],
+    ids=["one NIC each", "one box with one NIC", "meshes with one NIC each"],
+)
+def test_rings_of_boxes_with_one_nic(machine: str, lost: list[str], width: int, boxes: int) -> None:
+    """Each NIC sends what its box and those before it have: all but the next box's part."""
+    topology = edit(forestcoll.load_topology(machine, {"boxes": str(boxes)}), without=lost)
+    on = CapacityGraph.from_topology(topology)
+    for name in ("ring", "rings"):
+        for collective in (Collective.ALLGATHER, Collective.REDUCE_SCATTER):
+            (forest,) = baselines.forests(name, on, collective)
+            assert check(forest) == Fraction(width * boxes, boxes - 1)
+        (both,) = baselines.forests(name, on, Collective.ALLREDUCE)
+        assert check(both) == Fraction(width * boxes, boxes - 1) / 2
+        (rooted,) = baselines.forests(name, on, Collective.BROADCAST, 5)
+        assert check(rooted) == width
+        for target in (RCCL, MSCCLPP):
+            verify(lower(both, target))
+
+
+def test_the_way_through_one_nic_takes_the_widest() -> None:
+    """Of two slow ports and a fast one in each box the fast ones, which only switches join."""
+    topology = forestcoll.load_topology("dgx-a100", {"boxes": "2"})
+    slow = edit(topology, without=["box0/gpu[1-7]<->fabric"])
+    slow = edit(slow, scale=[Scale("box1/gpu[0-6]<->fabric", Fraction(1, 5))])
+    on = CapacityGraph.from_topology(slow)
+    (forest,) = baselines.forests("rings", on, Collective.ALLGATHER)
+    ends = [(on.names[p[0]], on.names[p[-1]]) for t in forest.trees for p in t.edges]
+    used = {end for pair in ends for end in pair if pair[0][:4] != pair[1][:4]}
+    assert used == {"box0/gpu0", "box1/gpu7"}
+    assert forest.algbw == 50
 
 
 def test_halving_and_doubling_of_odd_ranks_fold_the_rest() -> None:

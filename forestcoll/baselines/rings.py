@@ -2,7 +2,8 @@
 
 A ring is a chain for each rank: data pass from each to the next, or sums towards the rank. For a
 broadcast the chain begins at the root. `rings` divides the data among several (NCCL's channels),
-each of which enters a box by another NIC.
+each of which enters a box by another NIC. Where a box has one NIC, there are rings inside the boxes
+and one between them.
 """
 
 from __future__ import annotations
@@ -11,20 +12,33 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from forestcoll.baselines.order import Order, ring_orders
+from forestcoll.baselines.ports import through_ports
 from forestcoll.baselines.shapes import Problem
+from forestcoll.errors import UnsupportedError
 from forestcoll.forest import Forest
 
 
 def lone(problem: Problem) -> Iterator[Forest]:
     """One ring: box after box, along rails where that is faster; or along the links of a mesh."""
-    for orders in ring_orders(problem.graph, problem.ways):
-        yield _forest(problem, orders[:1], "ring")
+    return _rings(problem, 1)
 
 
 def several(problem: Problem) -> Iterator[Forest]:
     """Several rings that share the data: one for each way into a box, or what a mesh holds."""
-    for orders in ring_orders(problem.graph, problem.ways):
-        yield _forest(problem, orders, "ring" if len(orders) == 1 else f"{len(orders)}-rings")
+    return _rings(problem, None)
+
+
+def _rings(problem: Problem, most: int | None) -> Iterator[Forest]:
+    """The forests of rings, `most` of each set; through ports where the ranks have no ring."""
+    try:
+        for orders in ring_orders(problem.graph, problem.ways):
+            kept = orders[:most]
+            yield _forest(problem, kept, "ring" if len(kept) == 1 else f"{len(kept)}-rings")
+    except UnsupportedError:
+        forest = through_ports(problem)
+        if forest is None:
+            raise
+        yield forest
 
 
 def _forest(problem: Problem, orders: list[Order], name: str) -> Forest:
