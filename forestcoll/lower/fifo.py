@@ -43,14 +43,14 @@ def lower_fifo(
                 layout, early, links, most=unit, block=rate, apart=apart
             )
             try:
-                work = _Work(layout, messages, scratch, early, late=True)
+                work = _Work(layout, messages, scratch, early, _few_parts(messages))
                 programs = _write(work, lanes, budget)
                 check_ranks(programs, budget)
                 return programs
             except PlanError:
                 continue
     messages, scratch = messages_of(layout, budget.target.count, early)
-    work = _Work(layout, messages, scratch, early, late=False)
+    work = _Work(layout, messages, scratch, early)
     return _write(work, {m.connection: 1 for m in messages}, budget)
 
 
@@ -61,7 +61,7 @@ def write_messages(
 
     `scratch`: chunks of it that the messages use, per rank. PlanError where a limit cannot be kept.
     """
-    work = _Work(layout, messages, scratch, frozenset(), late=False)
+    work = _Work(layout, messages, scratch, frozenset())
     return _write(work, {m.connection: 1 for m in messages}, budget)
 
 
@@ -78,15 +78,30 @@ def _attempts(layout: Layout, target: Target) -> Iterator[tuple[int, Fraction | 
         unit *= 2
 
 
+Sum = tuple[int, Ref]
+"""A partial sum: the rank, and where it lies there."""
+LATE = 4
+"""Parts of a sum at most that the block adds up that sends it on; of more, its list would be full
+long before those of the blocks that receive them."""
+
+
+def _few_parts(messages: list[Message]) -> frozenset[Sum]:
+    """Sums that the block adds up that sends them on: who receives can take the next message."""
+    parts = Counter((m.dst, m.total) for m in messages if m.land != "final")
+    return frozenset(
+        key for key, count in parts.items() if key[1].buffer is Buffer.SCRATCH and count <= LATE
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """The messages in their order; `late`: sums are added up by the block that sends them on."""
+    """The messages in their order; `late`: sums that the block adds up that sends them on."""
 
     layout: Layout
     messages: list[Message]
     scratch: list[int]
     early: frozenset[int]
-    late: bool
+    late: frozenset[Sum] = frozenset()
 
 
 def _write(work: _Work, lanes: Lanes, budget: Budget) -> tuple[RankProgram, ...]:
@@ -116,7 +131,7 @@ def _roomy(work: _Work, lanes: Lanes, target: Target) -> Lanes:
         receives[message.connection] += 1
         if message.land == "final":
             continue
-        if work.late and message.total.buffer is Buffer.SCRATCH:
+        if (message.dst, message.total) in work.late:
             waiting[message.dst, message.total] += 1
         else:
             receives[message.connection] += 1
@@ -268,7 +283,7 @@ def _emit(
         else:
             part = layout.input(message.dst, message.chunk, message.count)
             receiver.add(block, Op.RECV, dst=(message.total,))
-        if work.late and message.total.buffer is Buffer.SCRATCH:
+        if (message.dst, message.total) in work.late:
             waiting[message.dst, message.total].append(part)
         else:
             receiver.add(block, Op.REDUCE, (part,), (message.total,))

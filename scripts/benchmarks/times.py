@@ -80,6 +80,11 @@ class Case:
         return f"{self.machine} {', '.join(more)}".strip()
 
     @property
+    def n(self) -> int:
+        """Number of ranks."""
+        return int(self.ranks or len(catalog.load(self.machine, dict(self.settings)).gpus))
+
+    @property
     def key(self) -> str:
         """What tells it apart."""
         return f"{self.label}: {self.collective}, {self.target}"
@@ -140,7 +145,7 @@ def of_schedules(root: Path = ROOT) -> tuple[list[Case], dict[str, Found]]:
 
 
 def cases() -> Iterator[Case]:
-    """All that the table has."""
+    """All that the table has, in its order."""
     for machine, settings, ranks in MACHINES:
         for collective in BY_TREES:
             for target in TARGETS:
@@ -190,15 +195,17 @@ def collect(wanted: Iterable[Case], store: Path, jobs: int) -> dict[str, Found]:
     """All that is wanted: from the store, or measured, several at a time, and put there."""
     found = stored(store)
     store.parent.mkdir(parents=True, exist_ok=True)
-    left = [case for case in wanted if case.key not in found]
+    left = sorted((case for case in wanted if case.key not in found), key=lambda c: c.n)
     with ProcessPoolExecutor(jobs) as pool, store.open("a", encoding="utf-8") as file:
-        for future in as_completed(pool.submit(measure, case) for case in left):
+        done = as_completed(pool.submit(measure, case) for case in left)
+        for number, future in enumerate(done, 1):
             one = future.result()
             found[one.key] = one
             row = {name: getattr(one, name) for name in Found.__slots__}
             file.write(json.dumps(row) + "\n")
             file.flush()
-            print(f"{one.key}: {cell(one, one.key.split(': ')[1].split(',')[0])}", flush=True)
+            cells = cell(one, one.key.split(": ")[1].split(",")[0])
+            print(f"[{number}/{len(left)}] {one.key}: {cells}, {one.seconds:.1f} s", flush=True)
     return found
 
 
