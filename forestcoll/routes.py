@@ -1,15 +1,15 @@
 """Which way the traffic of every pair of ranks takes through the fabric, and how fast it can be.
 
-A pair of ranks has one way: that of the forest's edges between them, where it has some, so that
-tree edges use their links. What no forest says goes the shortest way, through switches if there is
-such a way, else through other ranks too (a ring in rank order over a mesh).
+A pair of ranks has one way: that of the forest's edges between them (or of an all-to-all's paths),
+where it has some, so that these use their links. What none says goes the shortest way, through
+switches if there is such a way, else through other ranks too (a ring in rank order over a mesh).
 """
 
 from __future__ import annotations
 
 import heapq
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
@@ -56,13 +56,22 @@ class Routes:
         return min(bandwidth[link] / load for link, load in self.link_loads(loads).items())
 
 
-def routes(graph: CapacityGraph, forest: Forest | None = None) -> Routes:
-    """A way for every pair of ranks. Raises InfeasibleError where there is none."""
+def routes(
+    graph: CapacityGraph,
+    forest: Forest | None = None,
+    edges: Iterable[tuple[Path, int]] = (),
+) -> Routes:
+    """A way for every pair of ranks. Raises InfeasibleError where there is none.
+
+    `edges`: more paths from rank to rank that are wanted, with their weights.
+    """
     number = {node: rank for rank, node in enumerate(graph.ranks)}
     seen: dict[Pair, Counter[Path]] = defaultdict(Counter)
     for tree in forest.trees if forest is not None else ():
         for path in tree.edges:
             seen[number[path[0]], number[path[-1]]][path] += tree.weight
+    for path, weight in edges:
+        seen[number[path[0]], number[path[-1]]][path] += weight
     ways = {pair: paths.most_common(1)[0][0] for pair, paths in seen.items()}
     split = {p: tuple(paths.items()) for p, paths in sorted(seen.items()) if len(paths) > 1}
     links = set(zip(graph.tail, graph.head, strict=True))

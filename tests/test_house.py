@@ -95,7 +95,8 @@ ALLOWED: dict[str, set[str]] = {
     "comparison": FOREST
     | {"baselines", "catalog", "compile", "display", "forest_file", "lower", "plans", "latency"}
     | {"predict", "simulate", "targets", "verify"},
-    "lab": FOREST | {"targets", "lower", "routes", "verify", "baselines", "torch"},
+    "lab": FOREST
+    | {"alltoall", "baselines", "lower", "plans", "routes", "targets", "torch", "verify"},
     "torch": BASE | {"program", "verify", "plans", "execute"},
     "doctor": BASE | {"catalog", "execute", "lab"},
 }

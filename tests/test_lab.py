@@ -187,6 +187,8 @@ def test_what_an_allgather_is_measured_against() -> None:
     entries, notes = comparing._entries(graph, program, made.forest, comparing.AGAINST)
     assert [entry.name for entry in entries] == ["plan", "ring", "rings"]
     assert "tree and double-tree and gloo: for allreduce, not for allgather" in notes
+    _, notes = comparing._entries(graph, program, made.forest, ["direct", "ring"])
+    assert "direct: for an all-to-all, not for allgather" in notes
     assert entries[0].algbw > entries[2].algbw > entries[1].algbw
     assert entries[1].program is not None
     assert entries[1].program.collective == "allgather"
@@ -280,7 +282,10 @@ def test_usage(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
         "forestcoll: error: Missing option '--topology' / '-t' (see 'forestcoll lab --help')"
     )
     said = refused(capsys, "-t", "star", "--against", "rung", code=2)
-    assert "'rung' is not one of 'ring', 'rings', 'tree', 'double-tree', 'gloo', 'none'" in said
+    assert (
+        "'rung' is not one of 'ring', 'rings', 'tree', 'double-tree', 'direct', 'two-level', 'gloo'"
+        in said
+    )
     said = refused(capsys, "-t", "star", "--against", "none", "--against", "ring", code=2)
     assert "--against none goes alone" in said
     assert refused(capsys, "-t", "strar") == (

@@ -16,8 +16,9 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from forestcoll.alltoall.onesided import write_onesided
-from forestcoll.alltoall.routes import Routes
+from forestcoll.alltoall.routes import Path, Routes
 from forestcoll.errors import PlanError
+from forestcoll.graph import CapacityGraph
 from forestcoll.lower.fifo import write_messages
 from forestcoll.lower.layout import Layout
 from forestcoll.lower.limits import Budget, check_limits
@@ -48,15 +49,25 @@ def lower(found: Routes, target: Target, name: str, protocol: Protocol | None = 
     Raises PlanError where the target cannot hold it, naming rank, figure, limit and a way out, or
     where a path leads through a GPU that is no rank.
     """
-    graph = found.graph
+    return lower_flows(found.graph, write_out(found), found.units, target, name, protocol)
+
+
+def lower_flows(
+    graph: CapacityGraph,
+    flows: Iterable[Flow],
+    units: int,
+    target: Target,
+    name: str,
+    protocol: Protocol | None = None,
+) -> Program:
+    """The same for flows from rank to rank that give every pair `units`, whatever their links."""
     names = tuple(graph.names[node] for node in graph.ranks)
     budget = Budget(target, f"alltoall on {name}", names, 1, WAY_OUT)
-    n, k = len(names), found.units
+    n, k = len(names), units
     if n * k > target.chunks:
         raise budget.refuse("every rank", "chunks in a buffer", n * k, target.chunks)
     chunks = Layout(Collective.ALLTOALL, n, n * k, tuple(range(0, n * k + 1, k)), ())
-    flows = list(write_out(found))
-    messages, scratch = messages_of(flows, n, k, target.count)
+    messages, scratch = messages_of(list(flows), n, k, target.count)
     fifo = target.style == "fifo"
     if fifo:
         ranks = write_messages(chunks, messages, scratch, budget)
@@ -107,6 +118,18 @@ def write_out(found: Routes) -> Iterator[Flow]:
             pair = ranks[0], ranks[-1]
             yield Flow(ranks, used[pair], route.units)
             used[pair] += route.units
+
+
+def edges_of(found: Routes) -> Iterator[tuple[Path, int]]:
+    """The ways from rank to rank that the paths take, over switches, with their units."""
+    ranks = set(found.graph.ranks)
+    identity = tuple(range(found.graph.n))
+    for element in [identity] if found.group is None else found.group.elements():
+        for route in found.routes:
+            path = tuple(element[v] for v in route.path)
+            stops = [i for i, v in enumerate(path) if v in ranks]
+            for a, b in pairwise(stops):
+                yield path[a : b + 1], route.units
 
 
 def messages_of(

@@ -8,20 +8,27 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
+from forestcoll.cli import files
 from forestcoll.cli.completion import FileType, TopologyType, WordType
 from forestcoll.cli.guard import guarded, size_of
 from forestcoll.cli.hints import examples
-from forestcoll.cli.options import edit_options, json_option, load, set_option
+from forestcoll.cli.options import ALLTOALL, edit_options, json_option, load, set_option
 from forestcoll.cli.talk import draw, note, print_json, show_progress
 from forestcoll.cli.value_types import FiniteRange, SizeType
 from forestcoll.errors import UnsupportedError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from forestcoll.alltoall.demand import Matrix
     from forestcoll.forest import Forest
+    from forestcoll.graph import CapacityGraph
+    from forestcoll.lab.comparing import Report, Wishes
     from forestcoll.program import Program
     from forestcoll.topology import Topology
 
-AGAINST = ("ring", "rings", "tree", "double-tree", "gloo")
+AGAINST = ("ring", "rings", "tree", "double-tree", "direct", "two-level", "gloo")
+COLLECTIVES = ("allreduce", *ALLTOALL)
 
 
 @click.command(
@@ -29,24 +36,39 @@ AGAINST = ("ring", "rings", "tree", "double-tree", "gloo")
         "sudo forestcoll lab -t dgx-a100 --set boxes=2",
         "sudo forestcoll lab -t rail --set boxes=4 --against ring --against rings",
         "sudo forestcoll lab -t mi250 --plan out/mi250-1.allreduce.msccl.xml --seconds 5",
+        "sudo forestcoll lab -t dgx-a100 --set boxes=2 -c alltoall --without box0/gpu0-fabric",
+        "sudo forestcoll lab -t dgx-a100 --set boxes=2 -c alltoallv --matrix bytes.txt",
     )
 )
 @click.option("--topology", "-t", type=TopologyType(), required=True, help="The fabric to build.")
 @set_option
 @edit_options
 @click.option(
+    "--collective",
+    "-c",
+    type=WordType(COLLECTIVES),
+    help="What to synthesize a plan for where none is given. Default: allreduce.",
+)
+@click.option(
+    "--matrix",
+    type=FileType(),
+    metavar="FILE",
+    help="alltoallv: the bytes that each rank sends to each rank, a line a rank; all are scaled.",
+)
+@click.option(
     "--plan",
     type=FileType(),
     metavar="FILE",
-    help="Plan of either format, for all GPUs of the topology; its forest file beside it tells "
-    "the paths. Default: an allreduce is synthesized.",
+    help="Plan of either format, for all GPUs of the topology; its forest file (or routes file) "
+    "beside it tells the paths. Default: one is synthesized.",
 )
 @click.option(
     "--against",
     type=WordType((*AGAINST, "none")),
     multiple=True,
     help="What to measure as well (repeatable): ring and rings for allreduce, allgather and "
-    "reduce-scatter, the others for allreduce. Default: all that serve.",
+    "reduce-scatter, tree and double-tree for allreduce, direct and two-level for alltoall, gloo "
+    "for allreduce and alltoall. Default: all that serve.",
 )
 @click.option(
     "--rate",
@@ -72,6 +94,8 @@ def lab(
     pairs: tuple[tuple[str, str], ...],
     without: tuple[str, ...],
     scale: tuple[str, ...],
+    collective: str | None,
+    matrix: str | None,
     plan: str | None,
     against: tuple[str, ...],
     rate: float | None,
@@ -80,15 +104,17 @@ def lab(
     iterations: int,
     as_json: bool,
 ) -> int:
-    """Measure a plan on a scaled copy of a fabric, beside rings, trees and gloo.
+    """Measure a plan on a scaled copy of a fabric, beside rings, trees, direct sending and gloo.
 
     A network namespace for each GPU and switch, links shaped to the topology's bandwidths, ranks
     over gloo. Needs root, Linux and PyTorch. Leaves nothing behind, however it ends.
     """
     if "none" in against and len(against) > 1:
         raise click.UsageError("--against none goes alone")
+    text = None if matrix is None else files.read_text(matrix)
     wanted = load(topology, pairs, without, scale)
 
+    from forestcoll import plans
     from forestcoll.graph import CapacityGraph
     from forestcoll.lab import lacking
 
@@ -97,28 +123,26 @@ def lab(
         raise UnsupportedError(reason)
     if importlib.util.find_spec("torch") is None:
         import forestcoll.torch  # noqa: F401 (which says so; else only the ranks import it)
-    from forestcoll.lab.comparing import compare
+    from forestcoll.lab.comparing import Wishes
     from forestcoll.report import lab as report
 
     graph = CapacityGraph.from_topology(wanted)
+    program = None
     if plan:
         with guarded(plan, size_of(plan)):
-            program, forest = _read(Path(plan))
-    else:
-        program, forest = _synthesize(wanted)
+            program = plans.read_plan(Path(plan))
+    kind = _kind(collective, text, program)
     with show_progress("building the fabric") as progress:
-        result = compare(
-            graph,
-            program,
-            forest,
-            name=wanted.name,
-            against=() if "none" in against else against or AGAINST,
-            rate=rate or 0.0,
-            seconds=seconds,
-            size=size,
-            iterations=iterations,
-            progress=lambda name, done: progress(f"measuring {name}", done),
+        wishes = Wishes(
+            rate or 0.0,
+            seconds,
+            size,
+            iterations,
+            lambda name, done: progress(f"measuring {name}", done),
         )
+        names = () if "none" in against else against or None
+        by = _all_to_all if kind in ALLTOALL else _by_trees
+        result = by(wanted, graph, program, plan, names, wishes, text)
     if as_json:
         print_json(report.summary(result))
     else:
@@ -126,14 +150,78 @@ def lab(
     return 1 if any(row.wrong for row in result.rows) else 0
 
 
-def _read(plan: Path) -> tuple[Program, Forest | None]:
-    """The plan, and the forest in the file beside it."""
-    from forestcoll import forest_file, plans
+def _kind(collective: str | None, matrix: str | None, program: Program | None) -> str:
+    """The collective that is meant; a usage error where the options contradict each other."""
+    kind = collective or (program.collective.value if program is not None else "allreduce")
+    if matrix is not None and kind == "alltoall" and collective is None:
+        kind = "alltoallv"
+    if (kind == "alltoallv") != (matrix is not None):
+        raise click.UsageError(
+            "-c alltoallv needs --matrix FILE: a line a rank, the bytes it sends to each rank"
+            if matrix is None
+            else "--matrix is for -c alltoallv"
+        )
+    if program is not None and program.collective.value != kind.removesuffix("v"):
+        raise click.UsageError(f"the plan is for {program.collective}, not for -c {kind}")
+    return kind
+
+
+def _by_trees(
+    topology: Topology,
+    graph: CapacityGraph,
+    program: Program | None,
+    plan: str | None,
+    against: Sequence[str] | None,
+    wishes: Wishes,
+    matrix: str | None,
+) -> Report:
+    """A collective that a forest carries."""
+    from forestcoll.lab.comparing import AGAINST, compare
+
+    del matrix  # there is none
+    forest = None
+    if program is None:
+        program, forest = _synthesize(topology)
+    elif plan is not None:
+        forest = _forest(Path(plan))
+    names = AGAINST if against is None else against
+    return compare(graph, program, forest, name=topology.name, against=names, wishes=wishes)
+
+
+def _all_to_all(
+    topology: Topology,
+    graph: CapacityGraph,
+    program: Program | None,
+    plan: str | None,
+    against: Sequence[str] | None,
+    wishes: Wishes,
+    matrix: str | None,
+) -> Report:
+    """An all-to-all, or one of blocks that differ."""
+    from forestcoll.alltoall import demand
+    from forestcoll.alltoall.matrix import parse
+    from forestcoll.lab import exchange
+    from forestcoll.lab.comparing import EXCHANGES
+
+    blocks: Matrix | None = None
+    if matrix is not None:
+        blocks = demand.check_matrix(parse(matrix, "--matrix"), len(graph.ranks))
+    paths = None if plan is None else exchange.read_beside(Path(plan))
+    if program is None:
+        program, paths = exchange.make_plan(topology, ragged=blocks is not None)
+    names = EXCHANGES if against is None else against
+    return exchange.compare(
+        graph, program, paths, name=topology.name, against=names, wishes=wishes, matrix=blocks
+    )
+
+
+def _forest(plan: Path) -> Forest | None:
+    """The forest in the file beside a plan."""
+    from forestcoll import forest_file
     from forestcoll.predict import forest_beside
 
-    program = plans.read_plan(plan)
     beside = forest_beside(plan)
-    return program, None if beside is None else forest_file.load(beside)
+    return None if beside is None else forest_file.load(beside)
 
 
 def _synthesize(topology: Topology) -> tuple[Program, Forest]:

@@ -23,8 +23,14 @@ from forestcoll.verify.dataflow import dataflow, levels
 
 PLAN = "plan"
 GLOO = "gloo"
+DIRECT, TWO_LEVEL = "direct", "two-level"
 AGAINST = ("ring", "rings", "tree", "double-tree", GLOO)
 """What a plan can be measured against."""
+EXCHANGES = (DIRECT, TWO_LEVEL, GLOO)
+"""What an all-to-all can be measured against (`lab.exchange`)."""
+
+Matrix = tuple[tuple[int, ...], ...]
+"""Bytes that each rank sends to each."""
 
 LEAD = 2
 """Steps of the engine under way at a time."""
@@ -78,7 +84,9 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
+class Entry:
+    """A schedule to measure: its program (None: gloo's own), ways, and shares of the data."""
+
     name: str
     program: Program | None
     routes: Routes
@@ -87,7 +95,21 @@ class _Entry:
 
     @property
     def algbw(self) -> Fraction:
+        """GB/s that the links allow it."""
         return self.routes.algbw(self.loads)
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """How to measure. `rate`: Mbit/s that all ranks together can take in (0: DEFAULT_RATE a
+    processor). Every schedule gets the data that take it `seconds` by prediction, or `size` bytes.
+    """
+
+    rate: float = 0.0
+    seconds: float = 20.0
+    size: int | None = None
+    iterations: int = 1
+    progress: Callable[[str, float], None] | None = None
 
 
 def compare(
@@ -97,29 +119,34 @@ def compare(
     *,
     name: str = "",
     against: Sequence[str] = AGAINST,
-    rate: float = 0.0,
-    seconds: float = 20.0,
-    size: int | None = None,
-    iterations: int = 1,
-    progress: Callable[[str, float], None] | None = None,
+    wishes: Wishes | None = None,
 ) -> Report:
     """Measure the plan and what it is measured against on the fabric of `graph`.
 
-    `forest`: the plan's, whose paths are taken. `rate`: Mbit/s that all ranks together can take in
-    (0: DEFAULT_RATE a processor). Every schedule gets the data that take it `seconds` by
-    prediction, or `size` bytes each. Raises PlanError (the plan is for other ranks),
+    `forest`: the plan's, whose paths are taken. Raises PlanError (the plan is for other ranks),
     UnsupportedError (this machine cannot), ExecutionError (a run failed).
     """
     entries, notes = _entries(graph, program, forest, against)
-    scale = _scale(graph, rate)
-    rows = []
+    return measure_all(graph, program.collective, entries, notes, name, wishes or Wishes())
+
+
+def measure_all(
+    graph: CapacityGraph,
+    collective: Collective,
+    entries: Sequence[Entry],
+    notes: Sequence[str],
+    name: str,
+    wishes: Wishes,
+    matrix: Matrix | None = None,
+) -> Report:
+    """Measure each, the plan first. `matrix`: the bytes from rank to rank, where they differ."""
+    scale = _scale(graph, wishes.rate)
+    rows, notes = [], list(notes)
     with Network(graph, scale) as network:
         for k, entry in enumerate(entries):
-            if progress is not None:
-                progress(entry.name, k / len(entries))
-            rows.append(
-                _measure(network, entry, scale, program.collective, seconds, size, iterations)
-            )
+            if wishes.progress is not None:
+                wishes.progress(entry.name, k / len(entries))
+            rows.append(_measure(network, entry, scale, collective, wishes, matrix))
         packet = network.packet
     busiest = max(rows, key=lambda row: row.busy)
     if busiest.busy > BUSY:
@@ -127,7 +154,8 @@ def compare(
             f"{busiest.name} kept the processors {busiest.busy:.0%} busy: they may be what was "
             "measured; a lower --rate leaves them time"
         )
-    return Report(name, program.n, program.collective, scale, packet, tuple(rows), tuple(notes))
+    ranks = len(graph.ranks)
+    return Report(name, ranks, collective, scale, packet, tuple(rows), tuple(notes))
 
 
 DEFAULT_RATE = 60.0
@@ -144,34 +172,20 @@ def _scale(graph: CapacityGraph, rate: float) -> Fraction:
 
 def _entries(
     graph: CapacityGraph, program: Program, forest: Forest | None, against: Sequence[str]
-) -> tuple[list[_Entry], list[str]]:
-    names = tuple(graph.names[node] for node in graph.ranks)
-    if program.n != len(names):
-        raise PlanError(f"the plan is for {program.n} ranks, the topology has {len(names)} GPUs")
-    if program.names and any(program.names) and program.names != names:
-        raise PlanError(
-            f"the plan's rank 0 is {program.names[0]}, the topology's {names[0]}: a plan for "
-            "another machine, or for its GPUs in another order"
-        )
+) -> tuple[list[Entry], list[str]]:
+    check_plan(graph, program)
     if forest is not None:
         _check_paths(graph, forest)
     found = [_entry(PLAN, graph, program, forest)]
-    notes = []
+    notes = list[str]()
     if forest is None:
         notes.append("no forest beside the plan: pairs of ranks take the shortest way")
-    if found[0].routes.split:
-        count = len(found[0].routes.split)
-        notes.append(
-            f"{count} pairs of ranks have several ways in the forest, but one in the lab: the "
-            "busiest; the prediction counts that"
-        )
+    notes += note_split(found[0].routes, "forest")
     collective = program.collective
-    for other in against:
-        if other not in AGAINST:
-            raise UnsupportedError(f"unknown baseline {other!r}{did_you_mean(other, AGAINST)}")
-    served = [other for other in against if _serves(other, collective)]
-    if len(served) < len(against):
-        others = " and ".join(other for other in against if other not in served)
+    trees = check_against(against, AGAINST, "an all-to-all", collective, notes)
+    served = [other for other in trees if _serves(other, collective)]
+    if len(served) < len(trees):
+        others = " and ".join(other for other in trees if other not in served)
         notes.append(f"{others}: for allreduce, not for {collective}")
     for other in served:
         if other == GLOO:
@@ -185,6 +199,49 @@ def _entries(
         check(theirs)
         found.append(_entry(other, graph, lower(theirs, MSCCLPP), theirs))
     return found, notes
+
+
+def check_plan(graph: CapacityGraph, program: Program) -> None:
+    """PlanError unless the plan is for the GPUs of the graph."""
+    names = tuple(graph.names[node] for node in graph.ranks)
+    if program.n != len(names):
+        raise PlanError(f"the plan is for {program.n} ranks, the topology has {len(names)} GPUs")
+    if program.names and any(program.names) and program.names != names:
+        raise PlanError(
+            f"the plan's rank 0 is {program.names[0]}, the topology's {names[0]}: a plan for "
+            "another machine, or for its GPUs in another order"
+        )
+
+
+def check_against(
+    against: Sequence[str],
+    served: Sequence[str],
+    others: str,
+    collective: Collective,
+    notes: list[str],
+) -> list[str]:
+    """Those of `against` that are among `served`; a note for those that are for `others` alone.
+
+    UnsupportedError for a name that is none of the baselines.
+    """
+    known = tuple(dict.fromkeys((*AGAINST, *EXCHANGES)))
+    for other in against:
+        if other not in known:
+            raise UnsupportedError(f"unknown baseline {other!r}{did_you_mean(other, known)}")
+    left = [other for other in against if other not in served]
+    if left:
+        notes.append(f"{' and '.join(left)}: for {others}, not for {collective}")
+    return [other for other in against if other in served]
+
+
+def note_split(ways: Routes, of: str) -> list[str]:
+    """That some pairs of ranks have one way here, and several where the plan comes from."""
+    if not ways.split:
+        return []
+    return [
+        f"{len(ways.split)} pairs of ranks have several ways in the {of}, but one in the lab: the "
+        "busiest; the prediction counts that"
+    ]
 
 
 def _serves(name: str, collective: Collective) -> bool:
@@ -209,31 +266,31 @@ def _check_paths(graph: CapacityGraph, forest: Forest) -> None:
                 )
 
 
-def _entry(name: str, graph: CapacityGraph, program: Program, forest: Forest | None) -> _Entry:
+def _entry(name: str, graph: CapacityGraph, program: Program, forest: Forest | None) -> Entry:
     flow = dataflow(program)
     rounds = max(levels(flow), default=0) + 1
-    return _Entry(name, program, routes(graph, forest), flow.verified.loads, rounds)
+    return Entry(name, program, routes(graph, forest), flow.verified.loads, rounds)
 
 
-def _gloo(graph: CapacityGraph) -> _Entry:
+def _gloo(graph: CapacityGraph) -> Entry:
     """A ring in rank order, the way its numbers fall."""
     n = len(graph.ranks)
     loads = {(i, (i - 1) % n): Fraction(2 * (n - 1), n) for i in range(n)}
-    return _Entry(GLOO, None, routes(graph), loads, 1)
+    return Entry(GLOO, None, routes(graph), loads, 1)
 
 
 def _measure(
     network: Network,
-    entry: _Entry,
+    entry: Entry,
     scale: Fraction,
     collective: Collective,
-    seconds: float,
-    size: int | None,
-    iterations: int,
+    wishes: Wishes,
+    matrix: Matrix | None,
 ) -> Measured:
     network.route(entry.routes)
+    iterations = wishes.iterations
     predicted = float(entry.algbw * scale / 8)
-    wanted = size or max(4096, int(predicted * seconds) // 4096 * 4096)
+    wanted = wishes.size or max(4096, int(predicted * wishes.seconds) // 4096 * 4096)
     expected = wanted / predicted
     slices = math.sqrt(LEAD * max(1, entry.rounds - 1) * expected / STEP_SECONDS)
     trial = Trial(
@@ -244,6 +301,7 @@ def _measure(
         lead=LEAD,
         iterations=iterations,
         timeout=max(60.0, PATIENCE * expected),
+        blocks=None if matrix is None else _blocks(matrix, wanted),
     )
     before = network.counters()
     spaces = [network.space(rank) for rank in range(len(network.graph.ranks))]
@@ -255,6 +313,7 @@ def _measure(
     shares = [
         (after[link] - before[link]) / (float(load) * outcome.size * iterations)
         for link, load in entry.routes.link_loads(entry.loads).items()
+        if load
     ]
     return Measured(
         entry.name,
@@ -268,3 +327,9 @@ def _measure(
         outcome.texts,
         (min(shares), max(shares)),
     )
+
+
+def _blocks(matrix: Matrix, size: int) -> Matrix:
+    """Elements of 4 bytes from rank to rank, such that the largest buffer has `size` bytes."""
+    most = max(map(sum, matrix))
+    return tuple(tuple(round(entry * size / most / 4) for entry in row) for row in matrix)

@@ -13,19 +13,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from threading import Thread
-from typing import Any
+from typing import Any, Literal
 
 from forestcoll.errors import ExecutionError
 from forestcoll.lab.network import enter
 from forestcoll.lab.nursery import Nursery
 from forestcoll.program import Collective, Program
 
-NURSERY = Nursery("forestcoll.lab.ranks", "forestcoll.torch.measure")
+NURSERY = Nursery(
+    "forestcoll.lab.ranks", "forestcoll.torch.measure", "forestcoll.torch.measure_ragged"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What the ranks are to do: `program`, or (None) gloo's own allreduce."""
+    """What the ranks are to do: `program`, or (None) gloo's own allreduce or all-to-all."""
 
     program: Program | None
     collective: Collective
@@ -34,6 +36,7 @@ class Trial:
     lead: int | None
     iterations: int
     timeout: float  # seconds after which a transfer fails
+    blocks: tuple[tuple[int, ...], ...] | None = None  # elements from rank to rank, if they differ
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +131,7 @@ def _measure(rank: int, n: int, store: str, trial: Trial) -> Outcome:
 
     from forestcoll.torch import Plan
     from forestcoll.torch.measure import Act, Measured, by_plan, time_it
+    from forestcoll.torch.measure_ragged import by_splits, run_ragged
 
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # where the rank's address is
@@ -140,16 +144,24 @@ def _measure(rank: int, n: int, store: str, trial: Trial) -> Outcome:
     )
     parts = trial.collective.parts(n)
     part = max(1, trial.size // 4 // parts)
+    mode: Literal["in-place", "out-of-place"] = (
+        "out-of-place" if trial.collective.transposes else "in-place"
+    )
 
     def gloos(input_: torch.Tensor, output: torch.Tensor) -> None:
-        dist.all_reduce(output)
+        if trial.collective.transposes:
+            dist.all_to_all_single(output, input_)
+        else:
+            dist.all_reduce(output)
 
     act: Act = gloos
-    root = -1
+    root, plan = -1, None
     if trial.program is not None:
         plan = Plan(trial.program, slices=trial.slices, lead=trial.lead)
         act, root = by_plan(plan, "sum"), plan.root
-        plan.job(rank, part, 4, in_place=True)  # before the clock runs: it is kept
+        plan.job(rank, part, 4, in_place=mode == "in-place")  # before the clock runs: it is kept
+    if trial.blocks is not None:
+        act = by_splits(plan, trial.blocks, rank)
     seconds, processor = list[float](), 0.0
 
     def timed(input_: torch.Tensor, output: torch.Tensor) -> None:
@@ -166,11 +178,17 @@ def _measure(rank: int, n: int, store: str, trial: Trial) -> Outcome:
     what = Measured(trial.collective, timed, "float32", "sum", root)
     wrong, texts = 0, list[str]()
     for _ in range(trial.iterations):
-        _, found, words = time_it(what, part, "in-place", 1, 0, True)
+        if trial.blocks is not None:
+            found, words = run_ragged(timed, trial.blocks)
+        else:
+            _, found, words = time_it(what, part, mode, 1, 0, True)
         wrong, texts = max(wrong, found), texts or words
     dist.barrier()
     dist.destroy_process_group()
-    return Outcome(tuple(seconds), part * parts * 4, processor, wrong, tuple(texts[:4]))
+    size = part * parts * 4
+    if trial.blocks is not None:
+        size = 4 * max(map(sum, trial.blocks))
+    return Outcome(tuple(seconds), size, processor, wrong, tuple(texts[:4]))
 
 
 def _urgent(wanted: bool) -> None:

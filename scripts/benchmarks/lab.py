@@ -1,9 +1,10 @@
-"""Plans on fabrics of network namespaces, beside rings, trees and gloo's own allreduce.
+"""Plans on fabrics of network namespaces, beside rings, trees, direct sending and gloo's own.
 
     scripts/lab [--only FABRIC] [--seconds S] [--rate MBIT] [--write]
 
 Exit 1 where a plan reaches less than 85 % of what theory says, where it beats a ring or gloo by a
-factor that is more than 15 % off the theory's, or where an element is wrong. `--write` puts the
+factor that is more than 15 % off the theory's, where an all-to-all is less than 1.3 times as fast
+as sending directly, or where an element is wrong. `--write` puts the
 tables between the marks of docs/lab.md.
 """
 
@@ -13,18 +14,22 @@ import argparse
 import datetime
 import os
 import platform
+import random
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from forestcoll import catalog
 from forestcoll.compile.synthesize import synthesize
 from forestcoll.edit import edit, parse_scale
 from forestcoll.errors import ForestCollError
 from forestcoll.graph import CapacityGraph
-from forestcoll.lab.comparing import Report, compare
+from forestcoll.lab import exchange
+from forestcoll.lab.comparing import Matrix, Report, Wishes, compare
 from forestcoll.report import words
+from forestcoll.topology import Topology
 
 PAGE = Path(__file__).parents[2] / "docs" / "lab.md"
 MARKS = "<!-- tables: scripts/lab --write -->", "<!-- end of tables -->"
@@ -34,6 +39,11 @@ OFF = 0.15
 """By how much its lead may differ from the theory's."""
 LEADS = ("ring", "rings", "gloo")
 """Schedules whose lead is judged."""
+DIRECT = ("direct", "gloo")
+AHEAD = 1.3
+"""By how much an all-to-all has to be ahead of sending directly."""
+EXPERTS = 32
+"""Of a skewed exchange, in Zipf's proportions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +54,30 @@ class Fabric:
     topology: str
     settings: Mapping[str, str]
     scale: Sequence[str] = ()
+    without: Sequence[str] = ()
+    collective: Literal["allreduce", "alltoall", "alltoallv"] = "allreduce"
+    rate: float = 0.0
 
     @property
     def options(self) -> str:
         """Of `forestcoll lab`."""
         given = [f"--set {name}={value}" for name, value in self.settings.items()]
-        slower = [f"--scale {link}" for link in self.scale]
-        return " ".join(["-t", self.topology, *given, *slower])
+        given += [f"--scale {link}" for link in self.scale]
+        given += [f"--without {link}" for link in self.without]
+        if self.collective != "allreduce":
+            given.append(f"-c {self.collective}")
+        if self.collective == "alltoallv":
+            given.append("--matrix bytes.txt")
+        if self.rate:
+            given.append(f"--rate {self.rate:g}")
+        return " ".join(["-t", self.topology, *given])
+
+    def load(self) -> Topology:
+        """The topology, with what is out and what is slower."""
+        known = catalog.load(self.topology, dict(self.settings))
+        if self.scale or self.without:
+            known = edit(known, self.without, [parse_scale(text) for text in self.scale])
+        return known
 
 
 RAIL = {"boxes": "2", "gpus": "4", "rails": "4"}
@@ -66,25 +93,59 @@ FABRICS = {
         ("box0/gpu0-rail0=1/4",),
     ),
     "dgx-a100": Fabric("Two DGX A100 boxes: 16 GPUs", "dgx-a100", {"boxes": "2"}),
+    "alltoall-mi250": Fabric(
+        "All-to-all on one MI250 box", "mi250", {}, collective="alltoall", rate=240.0
+    ),
+    "alltoall-nic-out": Fabric(
+        "All-to-all on two DGX A100 boxes, a NIC out",
+        "dgx-a100",
+        {"boxes": "2"},
+        without=("box0/gpu0-fabric",),
+        collective="alltoall",
+        rate=240.0,
+    ),
+    "alltoallv-skewed": Fabric(
+        "A skewed exchange of experts, static plan, on the two boxes of 4",
+        "rail",
+        RAIL,
+        collective="alltoallv",
+    ),
 }
-DEFAULT = ("two-boxes", "mi250", "slowed")
+DEFAULT = tuple(name for name in FABRICS if name != "dgx-a100")
 
 
 def measure(fabric: Fabric, seconds: float, rate: float) -> Report:
-    """Synthesize an allreduce for the fabric, and run it and all others there."""
-    known = catalog.load(fabric.topology, dict(fabric.settings))
-    if fabric.scale:
-        known = edit(known, (), [parse_scale(text) for text in fabric.scale])
-    made = synthesize(known, "allreduce", target="mscclpp", formats=("mscclpp-json",))
-    return compare(
-        CapacityGraph.from_topology(known),
-        made.programs["mscclpp-json"],
-        made.forest,
-        name=known.name,
-        seconds=seconds,
-        rate=rate,
+    """Make a plan for the fabric, and run it and all others there."""
+    known = fabric.load()
+    graph = CapacityGraph.from_topology(known)
+    wishes = Wishes(
+        rate or fabric.rate,
+        seconds,
         progress=lambda name, _: print(f"{known.name}: {name}", file=sys.stderr, flush=True),
     )
+    if fabric.collective == "allreduce":
+        made = synthesize(known, "allreduce", target="mscclpp", formats=("mscclpp-json",))
+        program = made.programs["mscclpp-json"]
+        return compare(graph, program, made.forest, name=known.name, wishes=wishes)
+    matrix = skewed(len(graph.ranks)) if fabric.collective == "alltoallv" else None
+    plan, paths = exchange.make_plan(known, ragged=matrix is not None)
+    return exchange.compare(graph, plan, paths, name=known.name, wishes=wishes, matrix=matrix)
+
+
+def skewed(n: int) -> Matrix:
+    """Bytes from rank to rank: the experts of a layer, liked in Zipf's proportions.
+
+    `scripts/moe.py --matrix` writes those of a real run.
+    """
+    dice = random.Random(1)
+    order = dice.sample(range(EXPERTS), EXPERTS)
+    rows = []
+    for _ in range(n):
+        row = [0] * n
+        for expert, place in enumerate(order):
+            row[expert * n // EXPERTS] += int(1_000_000 / (1 + place) * dice.uniform(0.8, 1.2))
+        rows.append(tuple(row))
+    return tuple(rows)
 
 
 def misses(report: Report) -> Iterator[str]:
@@ -94,6 +155,11 @@ def misses(report: Report) -> Iterator[str]:
         yield f"{report.name}: {plan.share:.1%} of the prediction, less than {SHARE:.0%}"
     for row in report.rows:
         theory, measured = report.ratios(row)
+        if report.collective.transposes and row.name in DIRECT and measured < AHEAD:
+            yield (
+                f"{report.name}: {measured:.2f} times as fast as {row.name}, which is less than "
+                f"{AHEAD}"
+            )
         if row.wrong:
             yield f"{report.name}: {row.name} left {row.wrong} wrong elements"
         if row.name in LEADS and abs(measured / theory - 1) > OFF:

@@ -1,0 +1,197 @@
+"""All-to-all in the lab: a plan beside direct sending, two-level exchange, and gloo's own.
+
+direct     every block straight to its rank, by the engine that also runs the plan
+two-level  first to the GPU of the own box that has the target's place, then to the target's box
+gloo       torch.distributed's all_to_all_single, which sends straight too
+
+Straight means by the shortest way of the fabric, where a mesh's GPUs pass packets on.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from fractions import Fraction
+from pathlib import Path
+
+from forestcoll.alltoall.demand import uniform
+from forestcoll.alltoall.file import ROUTES_SUFFIX, loads
+from forestcoll.alltoall.flows import solve
+from forestcoll.alltoall.lowering import Flow, edges_of, lower, lower_flows
+from forestcoll.alltoall.rounding import route
+from forestcoll.alltoall.routes import Routes as Paths
+from forestcoll.alltoall.spread import spread
+from forestcoll.errors import PlanError, UnsupportedError
+from forestcoll.graph import CapacityGraph
+from forestcoll.lab.comparing import (
+    DIRECT,
+    EXCHANGES,
+    GLOO,
+    PLAN,
+    Entry,
+    Matrix,
+    Report,
+    Wishes,
+    check_against,
+    check_plan,
+    measure_all,
+    note_split,
+)
+from forestcoll.plans import FORMATS
+from forestcoll.program import Program
+from forestcoll.routes import Loads, Pair, Routes, routes
+from forestcoll.targets import MSCCLPP
+from forestcoll.topology import Topology
+from forestcoll.verify.dataflow import Dataflow, dataflow, levels
+
+
+def compare(
+    graph: CapacityGraph,
+    program: Program,
+    paths: Paths | None,
+    *,
+    name: str = "",
+    against: Sequence[str] = EXCHANGES,
+    wishes: Wishes | None = None,
+    matrix: Matrix | None = None,
+) -> Report:
+    """Measure an all-to-all plan, and what it is measured against, on the fabric of `graph`.
+
+    `paths`: the plan's, which are taken; None: shortest ways. `matrix`: bytes from rank to rank.
+    Raises PlanError (the plan is for other ranks or another collective), UnsupportedError (this
+    machine cannot), ExecutionError (a run failed).
+    """
+    entries, notes = make_entries(graph, program, paths, against, matrix)
+    wishes = wishes or Wishes()
+    return measure_all(graph, program.collective, entries, notes, name, wishes, matrix)
+
+
+def make_plan(topology: Topology, *, ragged: bool = False) -> tuple[Program, Paths]:
+    """A plan for all GPUs with its routes; `ragged`: of static routes for any sizes, if boxes are.
+
+    Raises UnsupportedError and PlanError where there is none.
+    """
+    best = solve(uniform(topology))
+    try:
+        if not ragged:
+            raise UnsupportedError("for even blocks the optimum's routes are better")
+        found = spread(best)
+    except UnsupportedError:
+        found = route(best)
+    return lower(found, MSCCLPP, topology.name), found
+
+
+def read_beside(plan: Path) -> Paths | None:
+    """The routes in the file that `synthesize` writes beside a plan file, if it is there.
+
+    Raises ForestError where the file does not hold what it claims.
+    """
+    for about in FORMATS.values():
+        for suffix in (about.suffix, Path(about.suffix).suffix):
+            path = plan.with_name(plan.name.removesuffix(suffix) + ROUTES_SUFFIX)
+            if plan.name.endswith(suffix) and path.is_file():
+                found, _, _ = loads(path.read_text(encoding="utf-8"), str(path))
+                return found if isinstance(found, Paths) else None
+    return None
+
+
+def make_entries(
+    graph: CapacityGraph,
+    program: Program,
+    paths: Paths | None,
+    against: Sequence[str],
+    matrix: Matrix | None,
+) -> tuple[list[Entry], list[str]]:
+    """The plan and what it is measured against, each with its ways and loads; and notes."""
+    if not program.collective.transposes:
+        raise PlanError(f"a plan for {program.collective}, not for an all-to-all")
+    check_plan(graph, program)
+    if paths is None:
+        ways, notes = routes(graph), ["no routes beside the plan: ranks take the shortest way"]
+    else:
+        _check_paths(graph, paths)
+        ways = routes(graph, edges=edges_of(paths))
+        notes = note_split(ways, "routes")
+    names = check_against(against, EXCHANGES, "what trees carry", program.collective, notes)
+    straight = routes(graph)
+    found = [_entry(PLAN, program, ways, matrix)]
+    for other in names:
+        if other == GLOO:
+            found.append(Entry(GLOO, None, straight, _direct_loads(graph, matrix), 1))
+            continue
+        try:
+            flows = _direct(graph) if other == DIRECT else _two_level(graph)
+            theirs = lower_flows(graph, flows, 1, MSCCLPP, other)
+        except (PlanError, UnsupportedError) as error:
+            notes.append(f"no {other}: {error}")
+            continue
+        found.append(_entry(other, theirs, straight, matrix))
+    return found, notes
+
+
+def _check_paths(graph: CapacityGraph, paths: Paths) -> None:
+    """Routes for the same fabric with other bandwidths are welcome."""
+    theirs = paths.graph
+    if (theirs.names, theirs.ranks) != (graph.names, graph.ranks):
+        raise PlanError("the routes beside the plan are for another topology")
+    links = set(zip(graph.tail, graph.head, strict=True))
+    for tail, head in zip(theirs.tail, theirs.head, strict=True):
+        if (tail, head) not in links:
+            raise PlanError(
+                "the routes beside the plan are for a fabric with a link that this one lacks, from "
+                f"{graph.names[tail]} to {graph.names[head]}"
+            )
+
+
+def _entry(name: str, program: Program, ways: Routes, matrix: Matrix | None) -> Entry:
+    flow = dataflow(program)
+    shares = flow.verified.loads if matrix is None else _loads(flow, matrix)
+    return Entry(name, program, ways, shares, max(levels(flow), default=0) + 1)
+
+
+def _loads(flow: Dataflow, matrix: Matrix) -> Loads:
+    """What goes from rank to rank, as shares of the largest send buffer."""
+    units, most = flow.units // flow.parts, max(map(sum, matrix))
+    found: dict[Pair, Fraction] = defaultdict(Fraction)
+    source: list[int] = []
+    for k, value in enumerate(flow.values):
+        if not value.made_from:
+            source.append(value.rank)
+            continue
+        before = value.made_from[0]
+        source.append(source[before])
+        amount = matrix[source[k]][value.start // units] * value.length
+        if amount:
+            found[flow.values[before].rank, value.rank] += Fraction(amount, units * most)
+    return found
+
+
+def _direct_loads(graph: CapacityGraph, matrix: Matrix | None) -> Loads:
+    n = len(graph.ranks)
+    pairs = [(i, j) for i in range(n) for j in range(n) if i != j]
+    if matrix is None:
+        return dict.fromkeys(pairs, Fraction(1, n))
+    most = max(map(sum, matrix))
+    return {(i, j): Fraction(matrix[i][j], most) for i, j in pairs if matrix[i][j]}
+
+
+def _direct(graph: CapacityGraph) -> list[Flow]:
+    n = len(graph.ranks)
+    return [Flow((i, j), 0, 1) for i in range(n) for j in range(n) if i != j]
+
+
+def _two_level(graph: CapacityGraph) -> list[Flow]:
+    """Over the GPU of the own box that stands where the target stands in its own."""
+    homes: dict[str, list[int]] = defaultdict(list)
+    for rank, node in enumerate(graph.ranks):
+        homes[graph.box(node)].append(rank)
+    if len(homes) < 2 or len({len(members) for members in homes.values()}) > 1 or "" in homes:
+        raise UnsupportedError("it is for two or more boxes of as many GPUs")
+    box = {rank: members for members in homes.values() for rank in members}
+    flows = []
+    for i in box:
+        for j in box:
+            if i != j:
+                mate = j if box[i] is box[j] else box[i][box[j].index(j)]
+                flows.append(Flow(tuple(dict.fromkeys((i, mate, j))), 0, 1))
+    return flows
