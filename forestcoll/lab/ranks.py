@@ -13,12 +13,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from threading import Thread
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from forestcoll.errors import ExecutionError
 from forestcoll.lab.network import enter
 from forestcoll.lab.nursery import Nursery
 from forestcoll.program import Collective, Program
+
+if TYPE_CHECKING:
+    from forestcoll.torch.measure import Act
+
+Mode = Literal["in-place", "out-of-place"]
 
 NURSERY = Nursery(
     "forestcoll.lab.ranks", "forestcoll.torch.measure", "forestcoll.torch.measure_ragged"
@@ -129,9 +134,8 @@ def _measure(rank: int, n: int, store: str, trial: Trial) -> Outcome:
     import torch
     import torch.distributed as dist
 
-    from forestcoll.torch import Plan
-    from forestcoll.torch.measure import Act, Measured, by_plan, time_it
-    from forestcoll.torch.measure_ragged import by_splits, run_ragged
+    from forestcoll.torch.measure import Measured, time_it
+    from forestcoll.torch.measure_ragged import run_ragged
 
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # where the rank's address is
@@ -144,24 +148,8 @@ def _measure(rank: int, n: int, store: str, trial: Trial) -> Outcome:
     )
     parts = trial.collective.parts(n)
     part = max(1, trial.size // 4 // parts)
-    mode: Literal["in-place", "out-of-place"] = (
-        "out-of-place" if trial.collective.transposes else "in-place"
-    )
-
-    def gloos(input_: torch.Tensor, output: torch.Tensor) -> None:
-        if trial.collective.transposes:
-            dist.all_to_all_single(output, input_)
-        else:
-            dist.all_reduce(output)
-
-    act: Act = gloos
-    root, plan = -1, None
-    if trial.program is not None:
-        plan = Plan(trial.program, slices=trial.slices, lead=trial.lead)
-        act, root = by_plan(plan, "sum"), plan.root
-        plan.job(rank, part, 4, in_place=mode == "in-place")  # before the clock runs: it is kept
-    if trial.blocks is not None:
-        act = by_splits(plan, trial.blocks, rank)
+    mode: Mode = "out-of-place" if trial.collective.transposes else "in-place"
+    act, root = _act(trial, rank, part, mode)
     seconds, processor = list[float](), 0.0
 
     def timed(input_: torch.Tensor, output: torch.Tensor) -> None:
@@ -189,6 +177,32 @@ def _measure(rank: int, n: int, store: str, trial: Trial) -> Outcome:
     if trial.blocks is not None:
         size = 4 * max(map(sum, trial.blocks))
     return Outcome(tuple(seconds), size, processor, wrong, tuple(texts[:4]))
+
+
+def _act(trial: Trial, rank: int, part: int, mode: Mode) -> tuple[Act, int]:
+    """What does the collective, and the root's rank (-1: none)."""
+    import torch
+    import torch.distributed as dist
+
+    from forestcoll.torch import Plan
+    from forestcoll.torch.measure import by_plan
+    from forestcoll.torch.measure_ragged import by_splits
+
+    def gloos(input_: torch.Tensor, output: torch.Tensor) -> None:
+        if trial.collective.transposes:
+            dist.all_to_all_single(output, input_)
+        else:
+            dist.all_reduce(output)
+
+    plan = None
+    if trial.program is not None:
+        plan = Plan(trial.program, slices=trial.slices, lead=trial.lead)
+    if trial.blocks is not None:
+        return by_splits(plan, trial.blocks, rank), -1
+    if plan is None:
+        return gloos, -1
+    plan.job(rank, part, 4, in_place=mode == "in-place")  # before the clock runs: it is kept
+    return by_plan(plan, "sum"), plan.root
 
 
 def _urgent(wanted: bool) -> None:
