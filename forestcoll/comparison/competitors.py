@@ -16,7 +16,7 @@ from forestcoll.errors import ForestCollError, PlanError, UnsupportedError
 from forestcoll.forest import Forest, check
 from forestcoll.graph import CapacityGraph
 from forestcoll.input_limits import FILE_BYTES
-from forestcoll.lower import fill, lower
+from forestcoll.lower import fill, lower, refine
 from forestcoll.lower.nvls import lower_nvls
 from forestcoll.program import Collective, Program, Protocol
 from forestcoll.targets import MSCCL, MSCCLPP, RCCL, Target
@@ -163,7 +163,7 @@ class Theirs:
         try:
             program = lower(forest, target, protocol=protocol)
             if protocol == "Simple":
-                program, _ = fill(forest, target, program)
+                program = refine(forest, target, fill(forest, target, program)[0])
         except PlanError:
             return None
         verify(program)

@@ -122,6 +122,7 @@ class Chooser:
             if refusal:
                 raise UnsupportedError(f"{_words(self.wishes.trees)}: {refusal}")
             programs, short = self._filled(forest, self._lowered(forest))
+            programs = self._refined(forest, programs)
             notes = [*self._written_out(forest), *short]
             return Choice(forest, programs, self._exact().trees, notes)
         quick = self._quick()
@@ -205,6 +206,17 @@ class Chooser:
                 found[form], note = fill(forest, self.targets[form], program)
                 notes += [note] if note else []
         return found, notes
+
+    def _refined(
+        self, forest: Forest, programs: Mapping[PlanFormat, Program]
+    ) -> dict[PlanFormat, Program]:
+        """The filled programs in smaller pieces, where short calls are faster for it."""
+        if self.wishes.instances != "auto" or not programs:
+            return dict(programs)
+        from forestcoll.lower import refine
+
+        with self.stage("lower"):
+            return {f: refine(forest, self.targets[f], p) for f, p in programs.items()}
 
     def _exact(self) -> Point:
         """The optimum with the fewest trees a root.
@@ -380,8 +392,22 @@ class Chooser:
         from forestcoll.compile.rivals import judge
 
         programs, short = self._filled(found.forest, found.programs)
+        if self.collective.rooted:  # is judged by a short call
+            programs = self._refined(found.forest, programs)
         with self.stage("simulate"):
             return judge(found.forest, programs, short, self.best.algbw, self.problem.links)
+
+    def _finished(self, found: _Found, judged: Judged) -> Judged:
+        """The plans in smaller pieces, where that was not needed to judge them."""
+        from forestcoll.compile.rivals import judge
+
+        if self.collective.rooted:
+            return judged
+        programs = self._refined(found.forest, judged.programs)
+        if all(program is judged.programs[form] for form, program in programs.items()):
+            return judged
+        with self.stage("simulate"):
+            return judge(found.forest, programs, judged.notes, self.best.algbw, self.problem.links)
 
     def _fastest(self, first: _Found) -> tuple[_Found, Judged]:
         """The first choice; or one whose plans are faster where none is wished for."""
@@ -389,16 +415,20 @@ class Chooser:
 
         judged = self._judged(first)
         if self.wishes != Wishes() or judged.share >= rivals.SURE:
-            return first, judged
+            return first, self._finished(first, judged)
         point, n = first.point, len(self.graph.ranks)
         others = rivals.points(self.front, self._exact(), self.collective, n, judged.share)
-        self._made = {p.trees: self.forest_of(p) for p in others if p.trees != point.trees}
-        forests = [(p, self._made[p.trees]) for p in others if p.trees in self._made]
-        with self.stage("simulate"):
-            tried = rivals.promising(forests, self.best.algbw, judged.share, self.problem.links)
+        others = [p for p in others if p.trees != point.trees]
+        if self.collective.rooted:
+            self._made = {p.trees: self.forest_of(p) for p in others}
+            forests = [(p, self._made[p.trees]) for p in others]
+            with self.stage("simulate"):
+                others = rivals.promising(
+                    forests, self.best.algbw, judged.share, self.problem.links
+                )
         powers = all(Sizes.of(program).powers for program in first.programs.values())
         found, best = first, judged
-        for rival in tried[: rivals.LOWERED]:
+        for rival in others[: rivals.LOWERED]:
             if best.share >= rivals.SURE:
                 break
             other = self._fitting(rival, powers)
@@ -407,6 +437,7 @@ class Chooser:
             theirs = self._judged(other)
             if theirs.share > (rivals.GAIN if found is first else 1) * best.share:
                 found, best = other, theirs
+        best = self._finished(found, best)
         if found is not first:
             best.notes.append(
                 f"{_words(found.point.trees)} for speed: simulated at {best.size // 10**6} MB, "

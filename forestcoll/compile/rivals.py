@@ -87,8 +87,9 @@ def judge(
 def points(front: Front, exact: Point, collective: Collective, n: int, share: float) -> list[Point]:
     """Numbers of trees a root whose links allow more than GAIN times `share` of the optimum.
 
-    With a root, among them the optimum in more trees: in as many as there are other ranks each can
-    be a star behind a switch.
+    Few first: without a root it is thread blocks that wait for each other, and few trees have few.
+    With a root `promising` says which are worth a plan. Among them is the optimum in more trees: in
+    as many as there are other ranks each can be a star behind a switch.
     """
     found = {k: front.point(k) for k in TREES}
     if collective.rooted:
@@ -101,16 +102,12 @@ def points(front: Front, exact: Point, collective: Collective, n: int, share: fl
 def promising(
     forests: Iterable[tuple[Point, Forest]], best: Fraction, share: float, links: Latencies | None
 ) -> list[Point]:
-    """Those of which plans are worth making, the most promising first.
+    """The forests with a root that are worth a plan, the fastest first.
 
-    With a root those whose trees alone reach more than GAIN times `share` of `best` GB/s, by that.
-    Else it is thread blocks that wait for each other: few trees a root first.
+    Their trees alone reach more than GAIN times `share` of `best` GB/s.
     """
     found: list[tuple[float, int, int, Point]] = []
     for point, forest in forests:
-        if not forest.collective.rooted:
-            found.append((0.0, point.trees, 0, point))
-            continue
         size = size_of(forest.collective)
         reached = simulate.forest_band(forest, size, links=links, pieces=PIECES).least
         if reached / float(best) > GAIN * share:

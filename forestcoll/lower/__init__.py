@@ -34,7 +34,7 @@ from dataclasses import replace
 from forestcoll.errors import PlanError
 from forestcoll.forest import Forest
 from forestcoll.lower.fifo import lower_fifo
-from forestcoll.lower.filling import fill
+from forestcoll.lower.filling import fill, refine
 from forestcoll.lower.fused import lower_fused
 from forestcoll.lower.in_place import serve
 from forestcoll.lower.layout import Layout, layout
@@ -46,7 +46,7 @@ from forestcoll.lower.scheduled import Links, links_of
 from forestcoll.program import Collective, Program, Protocol, RankProgram
 from forestcoll.targets import Target, most_bytes, runtime_of
 
-__all__ = ["UNIT_BYTES", "Usage", "fill", "fits", "hopeless", "lower", "serve", "usage"]
+__all__ = ["UNIT_BYTES", "Usage", "fill", "fits", "hopeless", "lower", "refine", "serve", "usage"]
 
 UNIT_BYTES = 256 * 1024
 """Slice of a onesided pipeline: long enough for a network's packets, short against a buffer."""

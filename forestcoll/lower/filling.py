@@ -7,7 +7,7 @@ and the fastest is taken; of those about as fast, the one with the fewest thread
 
 Where a call is not long, links also wait while the first data are on their way, and at the end. So
 trees of fifo programs are cut finer, in the same thread blocks, and onesided ones move shorter
-slices at a time, until a call of some MB is fast.
+slices at a time, until a call of some MB is fast (`refine`).
 """
 
 from __future__ import annotations
@@ -63,16 +63,14 @@ class _Tried:
 def fill(forest: Forest, target: Target, program: Program) -> tuple[Program, str]:
     """The forest's program so spread over thread blocks that the links are busy, and a note or "".
 
-    `program`: that of one instance, all of whose trees stay whole. Deterministic. Fifo programs are
-    cut finer, too; those of packets, LL and LL128 only get more instances.
+    `program`: that of one instance, all of whose trees stay whole. Deterministic. Fifo programs,
+    and those of packets, only get more instances.
     """
     from forestcoll.lower import lower
 
     first = filled(forest, target, program)
-    if program.protocol != "Simple" or forest.n > RANKS:
+    if program.style == "fifo" or not _played(forest, program):
         return first
-    if program.style == "fifo":
-        return _finer(forest, target, first[0]), first[1]
     best = _Tried(*first, _share(forest, first[0]))
     for spread in _spreads(forest):
         if best.share >= ENOUGH:
@@ -85,14 +83,27 @@ def fill(forest: Forest, target: Target, program: Program) -> tuple[Program, str
         except PlanError:  # a target has only so many thread blocks
             continue
         best = _better(best, _Tried(*more, _share(forest, more[0])))
-    return _sooner(forest, best.program), best.note
+    return best.program, best.note
+
+
+def refine(forest: Forest, target: Target, program: Program) -> Program:
+    """The filled program in so small pieces that a short call, too, keeps the links busy.
+
+    In the same thread blocks. Deterministic. Those of packets, LL and LL128 stay as they are.
+    """
+    if not _played(forest, program):
+        return program
+    if program.style == "fifo":
+        return _finer(forest, target, program)
+    return _sooner(forest, program)
+
+
+def _played(forest: Forest, program: Program) -> bool:
+    return program.protocol == "Simple" and forest.n <= RANKS
 
 
 def _finer(forest: Forest, target: Target, program: Program) -> Program:
-    """The program with so small chunks that a short call, too, keeps the links busy.
-
-    A rank then hands on sooner what it gets. It takes no more thread blocks.
-    """
+    """The fifo program with smaller chunks: a rank hands on sooner what it gets."""
     from forestcoll.lower import lower
 
     first = usage(program)
@@ -116,7 +127,7 @@ def _finer(forest: Forest, target: Target, program: Program) -> Program:
 
 
 def _sooner(forest: Forest, program: Program) -> Program:
-    """The onesided program with slices so short that a short call keeps the links busy, too."""
+    """The onesided program with shorter slices."""
     best, share = program, _share(forest, program, SHORT)
     unit = _slice(program) // 2
     while share < FLUENT["onesided"] and unit >= LEAST_SLICE:

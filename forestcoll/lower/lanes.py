@@ -13,9 +13,9 @@ Four handshakes make launch after launch safe, each on the lanes that need it an
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache, reduce
 from operator import or_
+from typing import NamedTuple
 
 from forestcoll.lower.pieces import Boxes
 from forestcoll.program import Instruction, Op
@@ -51,9 +51,8 @@ def near_masks(boxes: Boxes) -> list[int]:
     return [inside[box] & ~(3 << 2 * rank) for rank, box in enumerate(boxes)]
 
 
-@dataclass(frozen=True, slots=True)
-class Shakes:
-    """Handshakes of a thread block, each a set of lanes."""
+class Shakes(NamedTuple):
+    """Handshakes of a thread block, each a set of lanes; a tuple for speed."""
 
     ready_to: int = 0  # who is told that the launch has begun
     ready_from: int = 0  # whose launch is waited for
@@ -86,18 +85,12 @@ class Shakes:
     def steps(self, near: int, peers: int) -> int:
         """Operations that they take: a kind of channel and `peers` of it an operation."""
 
-        def operations(mask: int) -> int:
-            inside = (mask & near).bit_count()
-            return -(-inside // peers) + -(-(mask.bit_count() - inside) // peers)
-
-        return (
-            operations(self.ready_to)
-            + operations(self.ready_from)
-            + bool(self.ready_from)
-            + operations(self.done_to)
-            + bool(self.done_to)
-            + operations(self.done_from)
-        )
+        found = bool(self.ready_from) + bool(self.done_to)  # barriers
+        for mask in self:
+            if mask:
+                inside = (mask & near).bit_count()
+                found += -(-inside // peers) - (inside - mask.bit_count()) // peers
+        return found
 
 
 def sync(op: Op, numbers: Iterable[int], near: int, peers: int) -> Iterator[Instruction]:
