@@ -8,7 +8,7 @@ import pytest
 
 from forestcoll import catalog, simulate, solver
 from forestcoll.compile.problem import capacity_graph
-from forestcoll.lower import UNIT_BYTES, fill, layout, lower, usage
+from forestcoll.lower import UNIT_BYTES, fill, layout, lower, refine, usage
 from forestcoll.lower.instances import filled
 from forestcoll.lower.layout import from_next
 from forestcoll.lower.onesided import Spread
@@ -92,7 +92,7 @@ def test_short_slices_keep_the_links_busy_in_a_short_call(
     forest = solver.solve(capacity_graph(catalog.load(name)), collective)
     target = MSCCLPP.on(sms_of(name))
     first = lower(forest, target)
-    program, _ = fill(forest, target, first)
+    program = refine(forest, target, fill(forest, target, first)[0])
     slices = {
         step.unit_bytes
         for rank in program.ranks
@@ -117,7 +117,7 @@ def test_finer_chunks_take_no_more_thread_blocks(collective: Collective) -> None
         capacity_graph(catalog.load("dgx2-v100")), collective, 0 if collective.rooted else None
     )
     first, _ = filled(forest, RCCL, lower(forest, RCCL))
-    program, _ = fill(forest, RCCL, first)
+    program = refine(forest, RCCL, first)
     before, after = usage(first), usage(program)
     assert after.thread_blocks <= before.thread_blocks
     assert after.channels <= before.channels
