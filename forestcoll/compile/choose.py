@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Literal
 
 from forestcoll.compile.budget import Costs
 from forestcoll.compile.clock import Clock
+from forestcoll.compile.planner import Planner
 from forestcoll.compile.problem import Problem
 from forestcoll.compile.wishes import Wishes, different_trees
 from forestcoll.errors import PlanError, UnsupportedError
@@ -98,6 +99,7 @@ class Chooser:
         self.graph = problem.graph
         self.collective = problem.collective
         self.targets = {form: wishes.budget.lowered(t) for form, t in targets.items()}
+        self._plans = Planner(problem, self.targets, wishes, best, clock.stage)
         self._roomy = tuple(targets.values())
         self._refused: list[Forest] = []  # where there is a budget: what it refused
         self.wishes = wishes
@@ -121,13 +123,13 @@ class Chooser:
             refusal = self.wishes.refusal(forest)
             if refusal:
                 raise UnsupportedError(f"{_words(self.wishes.trees)}: {refusal}")
-            programs, short = self._filled(forest, self._lowered(forest))
-            programs = self._refined(forest, programs)
+            programs, short = self._plans.fill(forest, self._plans.lower(forest))
+            programs = self._plans.refine(forest, programs)
             notes = [*self._written_out(forest), *short]
             return Choice(forest, programs, self._exact().trees, notes)
         quick = self._quick()
         if quick is not None:
-            return self._explained(quick, self._judged(quick))
+            return self._explained(quick, self._plans.judge(quick.forest, quick.programs))
         lowest = self.wishes.protocol == "LL" and self.wishes.min_percent is None
         for points, powers in [(self._low(), False)] if lowest else self._candidates():
             found = self._first(points, powers)
@@ -180,43 +182,6 @@ class Chooser:
         if least is None or self.collective.two_phases:
             return None
         return least / 100 * self.best.algbw
-
-    def _lowered(self, forest: Forest) -> dict[PlanFormat, Program]:
-        with self.stage("lower"):
-            return {form: self._plan(forest, t) for form, t in self.targets.items()}
-
-    def _plan(self, forest: Forest, target: Target) -> Program:
-        from forestcoll.lower import lower
-
-        wishes = self.wishes
-        return lower(forest, target, instances=wishes.parts, protocol=wishes.protocol)
-
-    def _filled(
-        self, forest: Forest, programs: dict[PlanFormat, Program]
-    ) -> tuple[dict[PlanFormat, Program], list[str]]:
-        """The programs with as many instances as keep the links busy, and where they do not."""
-        if self.wishes.instances != "auto" or not programs:
-            return programs, []
-        from forestcoll.lower import fill
-
-        found: dict[PlanFormat, Program] = {}
-        notes = []
-        with self.stage("lower"):
-            for form, program in programs.items():
-                found[form], note = fill(forest, self.targets[form], program)
-                notes += [note] if note else []
-        return found, notes
-
-    def _refined(
-        self, forest: Forest, programs: Mapping[PlanFormat, Program]
-    ) -> dict[PlanFormat, Program]:
-        """The filled programs in smaller pieces, where short calls are faster for it."""
-        if self.wishes.instances != "auto" or not programs:
-            return dict(programs)
-        from forestcoll.lower import refine
-
-        with self.stage("lower"):
-            return {f: refine(forest, self.targets[f], p) for f, p in programs.items()}
 
     def _exact(self) -> Point:
         """The optimum with the fewest trees a root.
@@ -300,7 +265,7 @@ class Chooser:
         for point in points:
             if point.trees in self._tried or (powers and point.trees in self._odd):
                 continue
-            hopeless = self._hopeless(point.trees)
+            hopeless = self._plans.hopeless(point.trees)
             if hopeless:
                 self._tried[point.trees] = hopeless
                 continue
@@ -328,7 +293,7 @@ class Chooser:
                 if forest is None:
                     continue
                 try:
-                    return _Found(point, solved, forest, self._lowered(forest))
+                    return _Found(point, solved, forest, self._plans.lower(forest))
                 except PlanError as error:
                     refusal = str(error)
                     if forest is solved:
@@ -362,15 +327,6 @@ class Chooser:
             limits = tuple(self.targets.values())
             return round_forest(forest, least, limits, wishes.parts, wishes.protocol)
 
-    def _hopeless(self, trees: int) -> str | None:
-        if not self.targets:
-            return None
-        from forestcoll.lower import hopeless
-
-        n, parts = len(self.graph.ranks), trees * self.wishes.parts
-        reasons = (hopeless(t, self.collective, n, parts) for t in self.targets.values())
-        return next((reason for reason in reasons if reason), None)
-
     def _failure(self) -> PlanError | UnsupportedError:
         """The error when nothing suits: the nearest miss, and what would help."""
         least, highest = self.wishes.min_percent, self.wishes.max_height
@@ -388,34 +344,13 @@ class Chooser:
         kind = PlanError if self.targets else UnsupportedError
         return kind(f"no forest {what}was found that suits; {_words(trees)}: {reason}")
 
-    def _judged(self, found: _Found) -> Judged:
-        from forestcoll.compile.rivals import judge
-
-        programs, short = self._filled(found.forest, found.programs)
-        if self.collective.rooted:  # is judged by a short call
-            programs = self._refined(found.forest, programs)
-        with self.stage("simulate"):
-            return judge(found.forest, programs, short, self.best.algbw, self.problem.links)
-
-    def _finished(self, found: _Found, judged: Judged) -> Judged:
-        """The plans in smaller pieces, where that was not needed to judge them."""
-        from forestcoll.compile.rivals import judge
-
-        if self.collective.rooted:
-            return judged
-        programs = self._refined(found.forest, judged.programs)
-        if all(program is judged.programs[form] for form, program in programs.items()):
-            return judged
-        with self.stage("simulate"):
-            return judge(found.forest, programs, judged.notes, self.best.algbw, self.problem.links)
-
     def _fastest(self, first: _Found) -> tuple[_Found, Judged]:
         """The first choice; or one whose plans are faster where none is wished for."""
         from forestcoll.compile import rivals
 
-        judged = self._judged(first)
+        judged = self._plans.judge(first.forest, first.programs)
         if self.wishes != Wishes() or judged.share >= rivals.SURE:
-            return first, self._finished(first, judged)
+            return first, self._plans.finish(first.forest, judged)
         point, n = first.point, len(self.graph.ranks)
         others = rivals.points(self.front, self._exact(), self.collective, n, judged.share)
         others = [p for p in others if p.trees != point.trees]
@@ -434,10 +369,10 @@ class Chooser:
             other = self._fitting(rival, powers)
             if other is None:
                 continue
-            theirs = self._judged(other)
+            theirs = self._plans.judge(other.forest, other.programs)
             if theirs.share > (rivals.GAIN if found is first else 1) * best.share:
                 found, best = other, theirs
-        best = self._finished(found, best)
+        best = self._plans.finish(found.forest, best)
         if found is not first:
             best.notes.append(
                 f"{_words(found.point.trees)} for speed: simulated at {best.size // 10**6} MB, "
@@ -462,7 +397,7 @@ class Chooser:
             )
         if programs:
             notes += self._sizes(found, programs)
-        cost = Costs(self.wishes.budget, self._roomy, self._plan, different_trees).words(
+        cost = Costs(self.wishes.budget, self._roomy, self._plans.plan, different_trees).words(
             found.solved.plain_algbw, self.best.algbw, self._refused
         )
         if cost:
