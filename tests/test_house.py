@@ -190,7 +190,8 @@ COMPILE: dict[str, set[str]] = {
     "in_switches": {"problem", "wishes"},
     "request": {"budget", "formats", "problem", "wishes"},
     "rivals": set(),
-    "choose": {"budget", "clock", "powers_of_two", "problem", "rivals", "wishes"},
+    "planner": {"problem", "rivals", "wishes"},
+    "choose": {"budget", "clock", "planner", "powers_of_two", "problem", "rivals", "wishes"},
     "front": {"choose", "clock", "problem", "wishes"},
     "synthesize": {"budget", "choose", "clock", "formats", "in_switches", "notes", "optimum"}
     | {"plan_text", "problem", "request", "wishes"},
