@@ -13,12 +13,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+from forestcoll.alltoall.cuts import sparse_cut
 from forestcoll.alltoall.demand import Demand
 from forestcoll.alltoall.fold import Folding, Quotient, fold, quotient
 from forestcoll.alltoall.lengths import bound, distances, whole
 from forestcoll.errors import ForestError
 from forestcoll.solver.flows import exact_lp
 
+LARGE = 10_000
+"""Variables of the program from which on a cut is looked for first."""
+WORTH = 100
+"""Links a unit of demand that the rate outweighs."""
 Flow = dict[int, Fraction]
 """Per link that carries something, how much, in units of capacity."""
 
@@ -139,16 +144,71 @@ def _uniform_lengths(demand: Demand, folding: Folding) -> Optimum | None:
 def _program(demand: Demand, folding: Folding) -> Optimum:
     views = [quotient(demand, folding, source) for source in folding.sources]
     program, starts = _rows(demand, folding, views)
-    solution = exact_lp.solve(program, float(max(u or 1 for u in program.upper)))
-    rate = solution.primal[0]
+    cut = sparse_cut(demand, folding) if len(program.upper) > LARGE else None
+    basis = None
+    if cut is not None:
+        rate, spread = cut
+        basis = _propose_below(program, rate, starts[0])
+        primal = _reach(program, basis, rate)
+        if primal is not None:
+            return Optimum(demand, folding, rate, _flows(primal, starts, views), spread)
+    solution = None if basis is None or 0 in basis[1] else exact_lp.prove(program, basis)
+    if solution is None:
+        solution = exact_lp.solve(program, _scale(program))
     lengths = whole(solution.dual[: len(folding.sizes)])
+    spread = tuple(lengths[orbit] for orbit in folding.link.tolist())
+    flows = _flows(solution.primal, starts, views)
+    return Optimum(demand, folding, solution.primal[0], flows, spread)
+
+
+def _flows(
+    primal: Sequence[Fraction], starts: Sequence[int], views: Sequence[Quotient]
+) -> tuple[Flow, ...]:
+    """Per source what each link carries: the links of a class alike."""
     flows = []
     for start, view in zip(starts, views, strict=True):
-        amounts = [solution.primal[start + k] / count for k, count in enumerate(view.count)]
+        amounts = [primal[start + k] / count for k, count in enumerate(view.count)]
         label = view.label.tolist()
         flows.append({e: amounts[k] for e, k in enumerate(label) if k >= 0 and amounts[k]})
-    spread = tuple(lengths[orbit] for orbit in folding.link.tolist())
-    return Optimum(demand, folding, rate, tuple(flows), spread)
+    return tuple(flows)
+
+
+def _scale(program: exact_lp.Program) -> float:
+    return float(max(u or 1 for u in program.upper))
+
+
+def _propose_below(program: exact_lp.Program, rate: Fraction, start: int) -> exact_lp.Basis:
+    """A basis for the program with the rate held at `rate` at most.
+
+    Among equal rates the flows with the fewest links are asked for: so shortest ways at the bound
+    are where the dual simplex starts, and what it mends is the links that these overload. The rate
+    counts more than any number of links it could save.
+    """
+    amount = sum(-row.coefficients.get(0, 0) for row in program.rows)
+    gain = [0.0] * start + [-1.0] * (len(program.upper) - start)
+    gain[0] = float(WORTH * amount)
+    limited = _limit(program, rate)
+    return exact_lp.propose(limited, _scale(limited), "use_dual_simplex: true", gain)
+
+
+def _limit(program: exact_lp.Program, rate: Fraction) -> exact_lp.Program:
+    """The program with the rate held at `rate` at most, in units in which that is whole."""
+    unit = rate.denominator
+    upper = [None if u is None else u * unit for u in program.upper]
+    return exact_lp.Program([rate.numerator, *upper[1:]], program.cost, program.rows)
+
+
+def _reach(
+    program: exact_lp.Program, basis: exact_lp.Basis, rate: Fraction
+) -> list[Fraction] | None:
+    """The variables at `basis` where they reach the rate and are right, exactly; else None."""
+    if 0 not in basis[1]:
+        return None
+    limited = _limit(program, rate)
+    primal = exact_lp.vertex(limited, basis)
+    if primal is None or not exact_lp.is_feasible(limited, primal):
+        return None
+    return [amount / rate.denominator for amount in primal]
 
 
 def _rows(

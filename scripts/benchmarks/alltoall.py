@@ -9,15 +9,17 @@ exit 1 where one differs.
 from __future__ import annotations
 
 import argparse
+import random
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from forestcoll import catalog
 from forestcoll.alltoall.demand import uniform
 from forestcoll.alltoall.flows import solve
 from forestcoll.edit import edit
+from forestcoll.topology import Topology
 
 
 @dataclass(frozen=True)
@@ -29,11 +31,37 @@ class Case:
     algbw: str
     ranks: int
     without: tuple[str, ...] = field(default=())
+    uneven: bool = False
+    """Every cable up to 10 % slower, each by its own amount."""
 
     def __str__(self) -> str:
         named = " ".join(f"{key}={value}" for key, value in self.settings.items())
         out = f" without {', '.join(self.without)}" if self.without else ""
-        return f"{self.name} {named}{out}".replace("  ", " ").strip()
+        if len(self.without) > 3:
+            out = f" without {len(self.without)} cables"
+        uneven = ", every cable of its own bandwidth" if self.uneven else ""
+        return f"{self.name} {named}{out}{uneven}".replace("  ", " ").strip()
+
+    @property
+    def long(self) -> bool:
+        """Whether it takes seconds: nothing is alike."""
+        return self.uneven or self.without == LINKS
+
+    def topology(self) -> Topology:
+        """The fabric."""
+        made = catalog.load(self.name, self.settings)
+        if self.without:
+            made = edit(made, self.without, [])
+        if self.uneven:
+            dice = random.Random(0)
+            links = [
+                replace(
+                    link, bandwidth=link.bandwidth * Fraction(10_000 - dice.randrange(1001), 10_000)
+                )
+                for link in made.links
+            ]
+            made = replace(made, links=tuple(links))
+        return made
 
 
 def _nics(*boxes: int) -> tuple[str, ...]:
@@ -48,6 +76,11 @@ def _tree(leaves: int, hosts: int, gpus: int) -> dict[str, object]:
     shape = {"leaves": leaves, "hosts": hosts, "gpus": gpus, "spines": 8, "oversubscription": 2}
     return dict(shape)
 
+
+CLOS = {"leaves": 16, "hosts": 8, "gpus": 1, "spines": 4, "oversubscription": 2}
+NICS = tuple(f"box{b}/gpu{g}-fabric" for b, g in ((0, 3), (2, 0), (2, 5), (5, 1), (9, 7), (14, 2)))
+CABLES = tuple(f"leaf{a}-spine{b}" for a, b in ((1, 0), (3, 3), (4, 1), (8, 2), (9, 2), (15, 0)))
+LINKS = ("gpu0-gpu16", "gpu5-gpu6", "gpu33-gpu37", "gpu50-gpu66", "gpu81-gpu97", "gpu120-gpu124")
 
 CASES = (
     Case("dgx1-v100", {}, "75", 8),
@@ -88,6 +121,14 @@ CASES = (
     Case("rail", {"boxes": 128, "spine": 0}, "6400/127", 1024),
     Case("dragonfly", {"groups": 9, "routers": 4, "gpus": 2}, "3600/71", 72),
     Case("dragonfly", {"groups": 33, "routers": 8, "gpus": 4}, "10560/211", 1056),
+    # nothing or little alike
+    Case("dgx-a100", {"boxes": 16}, "20", 128, NICS),
+    Case("mi250", {"boxes": 8}, "120/7", 128, _nics(0, 1, 2)),
+    Case("fat-tree", CLOS, "20", 128, CABLES),
+    Case("torus-3d", _torus(8, 4, 4), "775/16", 128, LINKS),
+    Case("torus-3d", _torus(8, 4, 4), "60061/1280", 128, uneven=True),
+    Case("dgx-a100", {"boxes": 16}, "74639/3000", 128, uneven=True),
+    Case("fat-tree", CLOS, "2459/100", 128, uneven=True),
 )
 
 
@@ -102,10 +143,7 @@ def main() -> int:
         if case.ranks > most:
             continue
         began = time.process_time()
-        topology = catalog.load(case.name, case.settings)
-        if case.without:
-            topology = edit(topology, case.without, [])
-        demand = uniform(topology)
+        demand = uniform(case.topology())
         loaded = time.process_time()
         best = solve(demand)
         took = time.process_time() - loaded

@@ -59,8 +59,13 @@ class Solution:
 Basis = tuple[list[int], list[int], list[int]]  # variables within bounds, at the upper; tight rows
 
 
-def propose(program: Program, scale: float, options: str) -> Basis:
-    """The basis at which an ordinary solver stops; `scale` is a typical size of z."""
+def propose(
+    program: Program, scale: float, options: str, cost: Sequence[float] | None = None
+) -> Basis:
+    """The basis at which an ordinary solver stops; `scale` is a typical size of z.
+
+    `cost`: another objective than the program's.
+    """
     with warnings.catch_warnings():  # the bindings' own import warnings are no concern of callers
         warnings.simplefilter("ignore")
         from ortools.linear_solver import pywraplp
@@ -71,8 +76,8 @@ def propose(program: Program, scale: float, options: str) -> Basis:
     )
     inf = solver.infinity()
     variables = [solver.NumVar(0, inf if u is None else u / scale, "") for u in program.upper]
-    for variable, cost in zip(variables, program.cost, strict=True):
-        solver.Objective().SetCoefficient(variable, cost)
+    for variable, gain in zip(variables, cost or program.cost, strict=True):
+        solver.Objective().SetCoefficient(variable, gain)
     solver.Objective().SetMaximization()
     rows = []
     for row in program.rows:
@@ -87,8 +92,8 @@ def propose(program: Program, scale: float, options: str) -> Basis:
     return inside, above, tight
 
 
-def prove(program: Program, basis: Basis) -> Solution | None:
-    """The exact vertex of `basis`, or None where it is no vertex or not optimal."""
+def vertex(program: Program, basis: Basis) -> list[Fraction] | None:
+    """z at `basis`, exactly, feasible or not; None where the basis is no vertex."""
     inside, above, tight = basis
     if len(inside) != len(tight):
         return None
@@ -99,37 +104,59 @@ def prove(program: Program, basis: Basis) -> Solution | None:
     rhs = [-sum(int(primal[j]) * a for j, a in row.items()) for row in rows]
     members = set(inside)
     z = solve_square([{j: a for j, a in row.items() if j in members} for row in rows], rhs)
-    columns: dict[int, dict[int, int]] = {j: {} for j in inside}
-    for i, row in zip(tight, rows, strict=True):
-        for j, a in row.items():
-            if j in members:
-                columns[j][i] = a
-    y = solve_square([columns[j] for j in inside], [-program.cost[j] for j in inside])
-    if z is None or y is None:
+    if z is None:
         return None
     for j, amount in z.items():
         primal[j] = amount
+    return primal
+
+
+def prove(program: Program, basis: Basis) -> Solution | None:
+    """The exact vertex of `basis`, or None where it is no vertex or not optimal."""
+    primal = vertex(program, basis)
+    if primal is None:
+        return None
+    inside, _, tight = basis
+    columns: dict[int, dict[int, int]] = {j: {} for j in inside}
+    for i in tight:
+        for j, a in program.rows[i].coefficients.items():
+            if j in columns:
+                columns[j][i] = a
+    y = solve_square([columns[j] for j in inside], [-program.cost[j] for j in inside])
+    if y is None:
+        return None
     dual = [y.get(i, Fraction(0)) for i in range(len(program.rows))]
     value = sum((c * z for c, z in zip(program.cost, primal, strict=True)), Fraction(0))
     solution = Solution(value, primal, dual)
     return solution if is_optimal(program, solution) else None
 
 
+def is_feasible(program: Program, z: Sequence[Fraction]) -> bool:
+    """Whether every row and every limit holds at z, exactly."""
+    over, primal = _whole(z)
+    for row in program.rows:
+        slack = sum(a * primal[j] for j, a in row.coefficients.items())
+        if slack < 0 or (row.equality and slack):
+            return False
+    limits = zip(program.upper, primal, strict=True)
+    return all(z >= 0 and (upper is None or z <= upper * over) for upper, z in limits)
+
+
 def is_optimal(program: Program, solution: Solution) -> bool:
     """Whether primal and dual are feasible, exactly, and have the same value."""
-    over, primal = _whole(solution.primal)
+    if not is_feasible(program, solution.primal):
+        return False
     under, dual = _whole(solution.dual)
     gain = [c * under for c in program.cost]
     for row, y in zip(program.rows, dual, strict=True):
-        slack = sum(a * primal[j] for j, a in row.coefficients.items())
-        if slack < 0 or (row.equality and slack) or (y < 0 and not row.equality):
+        if y < 0 and not row.equality:
             return False
         if y:
             for j, a in row.coefficients.items():
                 gain[j] += y * a
     bound = 0
-    for upper, z, g in zip(program.upper, primal, gain, strict=True):
-        if z < 0 or (upper is not None and z > upper * over) or (upper is None and g > 0):
+    for upper, g in zip(program.upper, gain, strict=True):
+        if upper is None and g > 0:
             return False
         if upper is not None:
             bound += max(g, 0) * upper
