@@ -8,7 +8,7 @@ reads back equal; its link loads are the forest's, to the fraction; lint finds n
 warnings and follows several launches with the runtime's queues; and the engine runs three launches
 in each mode, every element compared, with one message a queue and with the runtime's, and with
 pipelines cut into many rounds. What the runtime's limits leave no room for is listed with the
-limit; whatever goes wrong is a fault, and the exit code 1.
+limit; whatever goes wrong is a fault, and the exit code 1. All-to-all has catalogue_alltoall.py.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from forestcoll.forest import Forest
 from forestcoll.lower import serve
 from forestcoll.plans import mscclpp
 from forestcoll.plans.lint import lint
-from forestcoll.program import Collective, Pipeline, Program, Protocol
+from forestcoll.program import BY_TREES, Collective, Pipeline, Program, Protocol
 from forestcoll.targets import TARGETS, Target, sms_of
 from forestcoll.topology import Topology
 from forestcoll.verify import link_loads
@@ -66,7 +66,7 @@ KINDS = (
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of one plan. `refused`: no plan fits, in these words."""
+    """What came of one plan. `refused`: no plan fits, in these words. `all_places`: there are."""
 
     machine: str
     collective: Collective
@@ -75,6 +75,7 @@ class Outcome:
     refused: str = ""
     faults: tuple[str, ...] = ()
     seconds: float = 0.0
+    all_places: int = 2
 
     @property
     def cell(self) -> str:
@@ -83,7 +84,7 @@ class Outcome:
             return "FAULT"
         if self.refused:
             return "-"
-        return "ok" if len(self.places) == 2 else f"{self.places[0]} only"
+        return "ok" if len(self.places) == self.all_places else f"{self.places[0]} only"
 
 
 def machines(most: int = MOST_RANKS) -> list[tuple[str, dict[str, str]]]:
@@ -223,13 +224,15 @@ def checked(topology: Topology, collective: Collective, kind: Kind) -> Outcome:
     return replace(blank, places=tuple(files), faults=tuple(found), seconds=seconds)
 
 
-def table(outcomes: Sequence[Outcome], sizes: Mapping[str, int]) -> Iterator[str]:
+def table(
+    outcomes: Sequence[Outcome], sizes: Mapping[str, int], kinds: Sequence[Kind] = KINDS
+) -> Iterator[str]:
     """Markdown: a row a machine and collective; below, in words, what does not fit and faults."""
     by = {(o.machine, o.collective, o.kind): o for o in outcomes}
-    yield f"| machine | ranks | collective | {' | '.join(map(str, KINDS))} |"
-    yield "|---|---|---|" + "---|" * len(KINDS)
+    yield f"| machine | ranks | collective | {' | '.join(map(str, kinds))} |"
+    yield "|---|---|---|" + "---|" * len(kinds)
     for machine, collective in dict.fromkeys((o.machine, o.collective) for o in outcomes):
-        cells = (by.get((machine, collective, kind)) for kind in KINDS)
+        cells = (by.get((machine, collective, kind)) for kind in kinds)
         line = " | ".join("" if one is None else one.cell for one in cells)
         yield f"| {machine} | {sizes[machine]} | {collective} | {line} |"
     fit = [o for o in outcomes if not o.refused]
@@ -261,7 +264,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--only", action="append", choices=catalog.names(), help="a machine")
-    parser.add_argument("--collective", action="append", type=Collective, choices=[*Collective])
+    parser.add_argument("--collective", action="append", type=Collective, choices=[*BY_TREES])
     parser.add_argument("--most", type=int, default=MOST_RANKS, help="ranks of the largest machine")
     chosen = parser.parse_args()
     outcomes: list[Outcome] = []
@@ -271,7 +274,7 @@ def main() -> int:
             continue
         topology = catalog.load(name, settings)
         sizes[topology.name] = len(topology.gpus)
-        for collective in chosen.collective or Collective:
+        for collective in chosen.collective or BY_TREES:
             for kind in kinds_of(topology):
                 one = checked(topology, collective, kind)
                 outcomes.append(one)
