@@ -17,8 +17,9 @@ from forestcoll.errors import ForestCollError, PlanError
 from forestcoll.plans import FORMATS
 
 if TYPE_CHECKING:
-    from forestcoll.forest import Forest
+    from forestcoll.alltoall.routes import Routes
     from forestcoll.program import Program
+    from forestcoll.simulate import Where
     from forestcoll.topology import Topology
 
 FOREST = ".forest.json"
@@ -26,13 +27,13 @@ FOREST = ".forest.json"
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Of a program on the links of a topology, or of a forest, which states no latencies.
+    """Of a program on the links of a topology, or of a forest or routes, which state no latencies.
 
     `algbw`: GB/s of 10^9 bytes that the links allow, and where that comes from.
     """
 
     program: Program
-    where: Topology | Forest
+    where: Where
     algbw: Fraction
     source: str
 
@@ -76,6 +77,12 @@ def by_topology(program: Program, topology: Topology) -> Prediction:
         raise PlanError(
             f"{topology.name} has {len(topology.gpus)} GPUs; the plan is for {program.n} ranks"
         )
+    if not program.collective.phases:
+        from forestcoll.alltoall.demand import uniform
+        from forestcoll.alltoall.flows import solve
+
+        flows = solve(uniform(topology))
+        return Prediction(program, topology, flows.algbw, f"the optimum of {topology.name}")
     root = program.root if program.root >= 0 else None
     best = optimum(topology, program.collective, root=root, fabric=program.in_switches)
     if program.in_switches and best.in_switches is not None:
@@ -83,11 +90,28 @@ def by_topology(program: Program, topology: Topology) -> Prediction:
     return Prediction(program, topology, best.algbw, f"the optimum of {topology.name}")
 
 
+def by_routes(program: Program, found: Routes) -> Prediction:
+    """The algbw of an all-to-all's routes. Raises ForestCollError: those of another one."""
+    if len(found.graph.ranks) != program.n:
+        raise PlanError(
+            f"routes among {len(found.graph.ranks)} ranks, not among the plan's {program.n}"
+        )
+    return Prediction(program, found.graph, found.algbw, "the routes beside it")
+
+
 def beside(program: Program, plan: Path) -> tuple[Prediction | None, str]:
-    """By the forest file that lies beside a plan file, as `synthesize` writes it; and a note.
+    """By the forest file (or routes) beside a plan file, as `synthesize` writes it; and a note.
 
     The note says why a file that is there does not serve; without a file it is empty.
     """
+    if not program.collective.phases:
+        from forestcoll.alltoall.plans import routes_beside
+
+        try:
+            routes = routes_beside(plan)
+            return None if routes is None else by_routes(program, routes), ""
+        except ForestCollError as error:
+            return None, f"no prediction by the routes beside the plan: {error}"
     path = forest_beside(plan)
     if path is None:
         return None, ""

@@ -67,7 +67,8 @@ ALLOWED: dict[str, set[str]] = {
     }
     | {"simulate", "solver", "targets", "verify"},
     "degrade": FOREST | {"compile", "edit", "garbage", "solver", "targets"},
-    "predict": FOREST | {"compile", "forest_file", "lower", "plans", "simulate", "targets"},
+    "predict": FOREST
+    | {"alltoall", "compile", "forest_file", "lower", "plans", "simulate", "targets"},
     "report": FOREST
     | {
         "alltoall",

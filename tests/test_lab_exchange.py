@@ -16,6 +16,7 @@ from forestcoll import catalog, errors
 from forestcoll.alltoall import file
 from forestcoll.alltoall.demand import uniform
 from forestcoll.alltoall.flows import solve
+from forestcoll.alltoall.plans import routes_beside
 from forestcoll.alltoall.rounding import route
 from forestcoll.alltoall.spread import spread, time_of
 from forestcoll.edit import edit
@@ -113,12 +114,12 @@ def test_what_does_not_fit() -> None:
 def test_routes_beside_a_plan(tmp_path: Path) -> None:
     _, paths = exchange.make_plan(boxes())
     plan = tmp_path / "two.alltoall.mscclpp.json"
-    assert exchange.read_beside(plan) is None
+    assert routes_beside(plan) is None
     (tmp_path / "two.alltoall.routes.json").write_text(file.dumps(paths, "two"))
-    found = exchange.read_beside(plan)
+    found = routes_beside(plan)
     assert found is not None
     assert found.algbw == paths.algbw
-    assert exchange.read_beside(tmp_path / "other.alltoall.msccl.xml") is None
+    assert routes_beside(tmp_path / "other.alltoall.msccl.xml") is None
 
 
 def refused(capsys: pytest.CaptureFixture[str], *words: str, code: int = 2) -> str:

@@ -6,8 +6,10 @@ from collections import defaultdict
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
+from pathlib import Path
 
 from forestcoll import plans
+from forestcoll.alltoall.file import ROUTES_SUFFIX, loads
 from forestcoll.alltoall.lowering import lower, write_out
 from forestcoll.alltoall.routes import Routes
 from forestcoll.errors import PlanError
@@ -25,6 +27,20 @@ class Plan:
     text: str
     program: Program
     needs: Usage
+
+
+def routes_beside(plan: Path) -> Routes | None:
+    """The routes in the file that `synthesize` writes beside a plan file, if it is there.
+
+    Raises ForestError where the file does not hold what it claims.
+    """
+    for about in plans.FORMATS.values():
+        for suffix in (about.suffix, Path(about.suffix).suffix):
+            path = plan.with_name(plan.name.removesuffix(suffix) + ROUTES_SUFFIX)
+            if plan.name.endswith(suffix) and path.is_file():
+                found, _, _ = loads(path.read_text(encoding="utf-8"), str(path))
+                return found if isinstance(found, Routes) else None
+    return None
 
 
 def targets_of(target: TargetName, topology: str) -> dict[PlanFormat, Target]:

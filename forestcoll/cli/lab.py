@@ -200,13 +200,14 @@ def _all_to_all(
     """An all-to-all, or one of blocks that differ."""
     from forestcoll.alltoall import demand
     from forestcoll.alltoall.matrix import parse
+    from forestcoll.alltoall.plans import routes_beside
     from forestcoll.lab import exchange
     from forestcoll.lab.comparing import EXCHANGES
 
     blocks: Matrix | None = None
     if matrix is not None:
         blocks = demand.check_matrix(parse(matrix, "--matrix"), len(graph.ranks))
-    paths = None if plan is None else exchange.read_beside(Path(plan))
+    paths = None if plan is None else routes_beside(Path(plan))
     if program is None:
         program, paths = exchange.make_plan(topology, ragged=blocks is not None)
     names = EXCHANGES if against is None else against

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from forestcoll.forest import Forest
     from forestcoll.program import Program
-    from forestcoll.simulate import Options, Rule, Timing
+    from forestcoll.simulate import Options, Rule, Timing, Where
     from forestcoll.topology import Topology
 
 DEFAULT_SIZE = 2**30
@@ -124,13 +124,18 @@ def _plan(
     from forestcoll import plans, predict, simulate
 
     program = plans.loads(text, source)
-    where: Topology | Forest = topology or forest_beside(program, source)
+    where: Where
     if topology is None:
         prediction, why = predict.beside(program, Path(source))
         if why:
             note(why)
+        if prediction is not None and not program.collective.phases:
+            where = prediction.where
+        else:
+            where = forest_beside(program, source)
     else:
         prediction = predict.by_topology(program, topology)
+        where = topology
     with show_progress(f"simulating {source}"):
         found = [
             timing
@@ -147,9 +152,10 @@ def forest_beside(program: Program, source: str) -> Forest:
 
     path = predict.forest_beside(Path(source))
     if path is None:
+        kind = "forest" if program.collective.phases else "routes"
         raise ForestCollError(
-            f"{source}: no forest file beside it, so its links are unknown; give the topology with "
-            "--topology NAME or FILE"
+            f"{source}: no {kind} file beside it, so "
+            "its links are unknown; give the topology with --topology NAME or FILE"
         )
     with guarded(str(path), size_of(path)):
         forest = forest_file.load(path)

@@ -12,10 +12,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from fractions import Fraction
-from pathlib import Path
 
 from forestcoll.alltoall.demand import uniform
-from forestcoll.alltoall.file import ROUTES_SUFFIX, loads
 from forestcoll.alltoall.flows import solve
 from forestcoll.alltoall.lowering import Flow, edges_of, lower, lower_flows
 from forestcoll.alltoall.rounding import route
@@ -37,7 +35,6 @@ from forestcoll.lab.comparing import (
     measure_all,
     note_split,
 )
-from forestcoll.plans import FORMATS
 from forestcoll.program import Program
 from forestcoll.routes import Loads, Pair, Routes, routes
 from forestcoll.targets import MSCCLPP
@@ -79,20 +76,6 @@ def make_plan(topology: Topology, *, ragged: bool = False) -> tuple[Program, Pat
     except UnsupportedError:
         found = route(best)
     return lower(found, MSCCLPP, topology.name), found
-
-
-def read_beside(plan: Path) -> Paths | None:
-    """The routes in the file that `synthesize` writes beside a plan file, if it is there.
-
-    Raises ForestError where the file does not hold what it claims.
-    """
-    for about in FORMATS.values():
-        for suffix in (about.suffix, Path(about.suffix).suffix):
-            path = plan.with_name(plan.name.removesuffix(suffix) + ROUTES_SUFFIX)
-            if plan.name.endswith(suffix) and path.is_file():
-                found, _, _ = loads(path.read_text(encoding="utf-8"), str(path))
-                return found if isinstance(found, Paths) else None
-    return None
 
 
 def make_entries(

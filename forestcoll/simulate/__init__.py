@@ -20,6 +20,7 @@ the topology says, congestion control.
 from __future__ import annotations
 
 from forestcoll.simulate.band import RANKS, SIZE, Band, band, forest_band, simulated_band
+from forestcoll.simulate.fabric import Where
 from forestcoll.simulate.options import RULES, Options, Rule, Switching
 from forestcoll.simulate.plays import BOTH, DEFAULTS, MOST_BYTES, PIECES, run, run_each, run_forest
 from forestcoll.simulate.timing import LinkUse, Span, Timing
@@ -39,6 +40,7 @@ __all__ = [
     "Span",
     "Switching",
     "Timing",
+    "Where",
     "band",
     "forest_band",
     "run",

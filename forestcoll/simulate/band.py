@@ -11,11 +11,10 @@ from typing import Any, Final
 
 from forestcoll.forest import Forest
 from forestcoll.program import Program
-from forestcoll.simulate.fabric import Latencies
+from forestcoll.simulate.fabric import Latencies, Where
 from forestcoll.simulate.options import Options
 from forestcoll.simulate.plays import BOTH, DEFAULTS, PIECES, run_each, run_forest
 from forestcoll.simulate.timing import Timing
-from forestcoll.topology import Topology
 
 SIZE: Final = 10**9
 """Bytes of a call for which plans state what they reach."""
@@ -69,7 +68,7 @@ class Band:
 
 def band(
     program: Program,
-    where: Topology | Forest,
+    where: Where,
     size: int = SIZE,
     *,
     links: Latencies | None = None,

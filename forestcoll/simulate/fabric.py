@@ -15,6 +15,8 @@ from forestcoll.routes import Pair, Path, Routes, routes
 from forestcoll.simulate.options import RULES, Options, Rule
 from forestcoll.topology import Topology
 
+Where = Topology | Forest | CapacityGraph
+"""What a program runs on: a topology; a forest's graph, over the ways of its trees; or a graph."""
 Latencies = Mapping[tuple[str, str], Fraction]
 """(from, to) -> microseconds over a link, as `Topology.latencies` gives them."""
 Stages = tuple[tuple[int, ...], ...]
@@ -88,17 +90,23 @@ class Fabric:
 
 def fabric(
     program: Program,
-    topology: Topology | Forest,
+    topology: Where,
     rule: Rule | None,
     options: Options,
     links: Topology | Latencies | None = None,
 ) -> Fabric:
-    """The fabric of a topology, or of the graph of a forest, whose ways are those of its trees.
+    """The fabric of a topology, of the graph of a forest, whose ways are its trees', or of a graph.
 
     `links`: says rules and latencies of a forest's links, which states none; or the latencies.
 
     Raises PlanError where its ranks are not the program's.
     """
+    if isinstance(topology, CapacityGraph):
+        if len(topology.ranks) != program.n:
+            raise PlanError(
+                f"the plan is for {program.n} ranks, its links join {len(topology.ranks)}"
+            )
+        return Fabric(topology, None, None, rule, options)
     if isinstance(topology, Forest):
         forest = topology.expanded()
         if forest.n != program.n:

@@ -9,7 +9,7 @@ from forestcoll.arguments import whole
 from forestcoll.forest import Forest
 from forestcoll.program import Collective, Program
 from forestcoll.simulate.code import Coder, Played
-from forestcoll.simulate.fabric import Fabric, Latencies, fabric
+from forestcoll.simulate.fabric import Fabric, Latencies, Where, fabric
 from forestcoll.simulate.fifo import FifoCoder
 from forestcoll.simulate.onesided import OnesidedCoder
 from forestcoll.simulate.options import Options, Rule
@@ -27,7 +27,7 @@ BOTH: tuple[Rule, ...] = ("fifo", "fair")
 
 def run(
     program: Program,
-    topology: Topology | Forest,
+    topology: Where,
     size: int,
     *,
     rule: Rule | None = None,
@@ -52,7 +52,7 @@ def run(
 
 def run_each(
     program: Program,
-    topology: Topology | Forest,
+    topology: Where,
     size: int,
     rules: Sequence[Rule | None] = BOTH,
     *,
