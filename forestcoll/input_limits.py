@@ -83,6 +83,7 @@ PATH_NODES = Limit(8_000_000, "PATH_NODES")  # nodes on the paths of those edges
 GENERATORS = Limit(64, "GENERATORS")  # of the symmetries that trees have images under
 IMAGE_NODES = Limit(8_000_000, "IMAGE_NODES")  # nodes times symmetries of a bound
 PROOF_STEPS = Limit(100_000_000, "PROOF_STEPS")  # links and ranks times node sets of a bound
+GROUP_STEPS = Limit(2**24, "GROUP_STEPS")  # elements times nodes of a group that keeps some ranks
 LENGTH_STEPS = Limit(20_000_000, "LENGTH_STEPS")  # links times sources of an all-to-all's proof
 
 # Plans

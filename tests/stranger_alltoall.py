@@ -112,11 +112,10 @@ def judge_routes(
                 queue.append(other)
     have: dict[tuple[str, str], int] = defaultdict(int)
     load: dict[tuple[str, str], int] = defaultdict(int)
-    for element in queue:
-        to = dict(zip(nodes, element, strict=True))
-        for route in routes["paths"]:
-            path = [to[v] for v in route["path"]]
-            assert len(set(path)) == len(path)
+    place = {v: i for i, v in enumerate(nodes)}
+    for route in routes["paths"]:
+        assert len(set(route["path"])) == len(route["path"])
+        for path in {tuple(element[place[v]] for v in route["path"]) for element in queue}:
             have[path[0], path[-1]] += route["units"]
             for hop in pairwise(path):
                 load[hop] += route["units"]

@@ -20,7 +20,7 @@ from forestcoll.alltoall import file
 from forestcoll.alltoall.demand import Demand, uniform
 from forestcoll.alltoall.flows import solve
 from forestcoll.alltoall.free import free_group
-from forestcoll.alltoall.repair import Load, Repair
+from forestcoll.alltoall.repair import Commodity, Load, Repair
 from forestcoll.alltoall.rounding import route
 from forestcoll.alltoall.routes import Route, Routes, check
 from forestcoll.edit import edit
@@ -158,7 +158,8 @@ def test_repair_empties_the_fullest_link() -> None:
     load = Load([1.0] * len(graph.tail), 2)
     for e in orbits((a, left, b)):
         load.count[e] = 4
-    Repair(graph, range(len(graph.tail)), orbits, routes, load).run()
+    commodity = Commodity(a, (b,), frozenset(range(graph.n)), 1)
+    Repair(graph, range(len(graph.tail)), orbits, {(a, b): commodity}, routes, load).run()
     assert sorted(routes.values()) == [2, 2]
     assert load.worst() == 1
 

@@ -24,7 +24,8 @@ from forestcoll.errors import ForestError, TopologyError
 from forestcoll.forest_file import topology_text
 from forestcoll.graph import CapacityGraph
 from forestcoll.input_limits import LENGTH_STEPS
-from forestcoll.symmetry.group import Image, symmetry_group
+from forestcoll.symmetry.abelian import AbelianGroup, commuting_group
+from forestcoll.symmetry.group import Image, SymmetryGroup
 
 if TYPE_CHECKING:
     from forestcoll.alltoall.model import AllToAllModel, FlowModel, RoutesModel
@@ -178,9 +179,9 @@ def _read_routes(model: RoutesModel, best: Optimum) -> Routes:
 
     graph = best.demand.graph
     ids = {name: v for v, name in enumerate(graph.names)}
-    group = None
+    group: SymmetryGroup | AbelianGroup | None = None
     if model.symmetry is not None:
-        group = symmetry_group(graph, generators_of(model.symmetry, ids))
+        group = commuting_group(graph, generators_of(model.symmetry, ids))
     routes = []
     for number, given in enumerate(model.paths):
         unknown = next((name for name in given.path if name not in ids), None)

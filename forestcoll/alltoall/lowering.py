@@ -96,40 +96,33 @@ def lower_flows(
 def write_out(found: Routes) -> Iterator[Flow]:
     """Every pair's paths over ranks, units numbered in the order of the listed paths."""
     graph = found.graph
-    if len(found.routes) * found.images > MOST_PATHS:
+    if found.total > MOST_PATHS:
         raise PlanError(
-            f"{len(found.routes) * found.images:,} paths are too many for a plan ({MOST_PATHS:,}); "
+            f"{found.total:,} paths are too many for a plan ({MOST_PATHS:,}); "
             "--format routes writes the routes alone"
         )
     number = {node: rank for rank, node in enumerate(graph.ranks)}
-    identity = tuple(range(graph.n))
-    elements = [identity] if found.group is None else found.group.elements()
-    for element in elements:
-        used: dict[tuple[int, int], int] = defaultdict(int)
-        for route in found.routes:
-            nodes = [element[v] for v in route.path]
-            stranger = next((v for v in nodes if graph.gpu[v] and v not in number), None)
-            if stranger is not None:
-                raise PlanError(
-                    f"a path leads through {graph.names[stranger]}, which is no rank and runs no "
-                    "plan; leave --relays away"
-                )
-            ranks = tuple(number[v] for v in nodes if v in number)
-            pair = ranks[0], ranks[-1]
-            yield Flow(ranks, used[pair], route.units)
-            used[pair] += route.units
+    used: dict[tuple[int, int], int] = defaultdict(int)
+    for route in found.expand():
+        stranger = next((v for v in route.path if graph.gpu[v] and v not in number), None)
+        if stranger is not None:
+            raise PlanError(
+                f"a path leads through {graph.names[stranger]}, which is no rank and runs no "
+                "plan; leave --relays away"
+            )
+        ranks = tuple(number[v] for v in route.path if v in number)
+        pair = ranks[0], ranks[-1]
+        yield Flow(ranks, used[pair], route.units)
+        used[pair] += route.units
 
 
 def edges_of(found: Routes) -> Iterator[tuple[Path, int]]:
     """The ways from rank to rank that the paths take, over switches, with their units."""
     ranks = set(found.graph.ranks)
-    identity = tuple(range(found.graph.n))
-    for element in [identity] if found.group is None else found.group.elements():
-        for route in found.routes:
-            path = tuple(element[v] for v in route.path)
-            stops = [i for i, v in enumerate(path) if v in ranks]
-            for a, b in pairwise(stops):
-                yield path[a : b + 1], route.units
+    for route in found.expand():
+        stops = [i for i, v in enumerate(route.path) if v in ranks]
+        for a, b in pairwise(stops):
+            yield route.path[a : b + 1], route.units
 
 
 def messages_of(

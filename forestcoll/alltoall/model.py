@@ -38,9 +38,10 @@ class RouteModel(_Model):
 
 
 class RoutesModel(_Model):
-    """`units` for every pair; every path stands for its images under `symmetry`.
+    """`units` for every pair; every path stands for its different images under `symmetry`.
 
-    Those symmetries commute and leave no rank in place; left out: all paths are listed.
+    Those symmetries commute. Where one leaves a rank in place it may leave a whole path there,
+    which is then one image. `symmetry` left out: all paths are listed.
     """
 
     units: Annotated[int, Field(ge=1, lt=2**62)]

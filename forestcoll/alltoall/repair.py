@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from forestcoll.alltoall.routes import Path
 from forestcoll.graph import CapacityGraph
@@ -24,14 +25,33 @@ FULL = 1e-9
 """Loads are equal to the room where they differ by less, as a share."""
 
 
+@dataclass(frozen=True, slots=True)
+class Commodity:
+    """What one source sends to targets that the same symmetries keep in place with it.
+
+    `open`: the nodes that its paths may use. `weight`: images of a path, as a share of the group.
+    """
+
+    source: int
+    targets: tuple[int, ...]
+    open: frozenset[int]
+    weight: float
+
+    def links(self, graph: CapacityGraph) -> int:
+        """How many links its paths may use."""
+        return sum(
+            u in self.open and v in self.open for u, v in zip(graph.tail, graph.head, strict=True)
+        )
+
+
 class Load:
     """Crossings of each orbit, beside how many it has room for at the optimum."""
 
     def __init__(self, room: Sequence[float], units: float) -> None:
         self.room = [r * units for r in room]
-        self.count = [0] * len(self.room)
+        self.count: list[float] = [0] * len(self.room)
 
-    def price(self, orbit: int, more: int = 0) -> float:
+    def price(self, orbit: int, more: float = 0) -> float:
         """What one further crossing costs, with `more` there already."""
         over = (self.count[orbit] + more + 1) / self.room[orbit] - 1
         return math.exp(min(STEEPNESS * over, 200.0))
@@ -53,10 +73,11 @@ class Repair:
         graph: CapacityGraph,
         orbit: Sequence[int],
         orbits: Callable[[Path], list[int]],
+        of: Mapping[tuple[int, int], Commodity],
         routes: dict[Path, int],
         load: Load,
     ) -> None:
-        self.graph, self.orbits = graph, orbits
+        self.graph, self.orbits, self.of = graph, orbits, of
         self.routes, self.load = routes, load
         self.near: list[list[tuple[int, int]]] = [[] for _ in range(graph.n)]
         for e, (u, v) in enumerate(zip(graph.tail, graph.head, strict=True)):
@@ -85,29 +106,36 @@ class Repair:
     def _move(self, path: Path, full: set[int]) -> bool:
         """Whether one unit of `path` found a better way."""
         before, load = self.orbits(path), self.load
+        commodity = self.of[path[0], path[-1]]
+        weight = commodity.weight
         for orbit in before:
-            load.count[orbit] -= 1
-        other = self._cheapest(path[0], path[-1])
+            load.count[orbit] -= weight
+        other = self._cheapest(path[0], path[-1], commodity.open)
         after = self.orbits(other)
         for orbit in after:
-            load.count[orbit] += 1
+            load.count[orbit] += weight
         touched = set(before) | set(after)
-        if other != path and self._better(before, after, touched):
+        if other != path and self._better(before, after, touched, weight):
             self._shift(path, -1)
             self._shift(other, 1)
             return True
         for orbit in after:
-            load.count[orbit] -= 1
+            load.count[orbit] -= weight
         for orbit in before:
-            load.count[orbit] += 1
+            load.count[orbit] += weight
         return False
 
-    def _better(self, before: list[int], after: list[int], touched: set[int]) -> bool:
+    def _better(
+        self, before: list[int], after: list[int], touched: set[int], weight: float
+    ) -> bool:
         """Whether the fullest of the orbits that a move has touched were fuller before it."""
         load = self.load
         new = sorted((load.share(o) for o in touched), reverse=True)
         old = sorted(
-            ((load.count[o] + before.count(o) - after.count(o)) / load.room[o] for o in touched),
+            (
+                (load.count[o] + weight * (before.count(o) - after.count(o))) / load.room[o]
+                for o in touched
+            ),
             reverse=True,
         )
         for a, b in zip(new, old, strict=True):
@@ -122,7 +150,7 @@ class Repair:
         else:
             del self.routes[path]
 
-    def _cheapest(self, source: int, target: int) -> Path:
+    def _cheapest(self, source: int, target: int, open_: frozenset[int]) -> Path:
         """The cheapest way at the present prices (Dijkstra)."""
         prices = [HOP + self.load.price(o) for o in range(len(self.load.room))]
         best, parent = {source: 0.0}, {source: source}
@@ -136,7 +164,7 @@ class Repair:
                 break
             for v, orbit in self.near[u]:
                 to = d + prices[orbit]
-                if v not in done and to < best.get(v, math.inf):
+                if v in open_ and v not in done and to < best.get(v, math.inf):
                     best[v], parent[v] = to, u
                     heapq.heappush(heap, (to, v))
         path = [target]

@@ -14,18 +14,21 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from itertools import pairwise
 from typing import Any
 
 from forestcoll.alltoall.flows import Optimum
 from forestcoll.alltoall.free import free_group
-from forestcoll.alltoall.repair import Load, Repair
+from forestcoll.alltoall.partial import partial_group
+from forestcoll.alltoall.repair import Commodity, Load, Repair
 from forestcoll.alltoall.routes import Path, Route, Routes, check, orbit_of
 from forestcoll.errors import UnsupportedError
+from forestcoll.graph import CapacityGraph
 from forestcoll.sizes import is_power
+from forestcoll.symmetry.abelian import AbelianGroup
 from forestcoll.symmetry.group import SymmetryGroup
 
 MOST_UNITS = 8
@@ -62,8 +65,7 @@ def route(
             "routes with equal units are for an all-to-all among all ranks; the flows of "
             "'forestcoll optimum --output' hold groups and matrices"
         )
-    group = free_group(best.demand)
-    net = _Net(best, group)
+    net = _Net(best, _group(best))
     flows = net.solve()
     found: Routes | None = None
     wanted = min_share or ENOUGH
@@ -83,6 +85,16 @@ def route(
     return found
 
 
+def _group(best: Optimum) -> SymmetryGroup | AbelianGroup | None:
+    """A free group; where that leaves too many sources, one that keeps some ranks in place."""
+    graph = best.demand.graph
+    group = free_group(best.demand)
+    sources = len(graph.ranks) // (1 if group is None else group.size)
+    if sources * len(graph.tail) <= MOST_VARIABLES:
+        return group
+    return partial_group(graph, best.folding) or group
+
+
 def _tried(ranks: int, powers: bool) -> list[int]:
     """Numbers of units, the first choice first."""
     every = list(range(1, MOST_UNITS + 1))
@@ -91,10 +103,33 @@ def _tried(ranks: int, powers: bool) -> list[int]:
     return every
 
 
-class _Net:
-    """The graph as the program sees it: sources of a free group, orbits of links by number."""
+def _commodities(
+    graph: CapacityGraph, group: SymmetryGroup | AbelianGroup | None, source: int
+) -> Iterator[Commodity]:
+    """What is routed of a source: to each rank, or to one of those that are alike from it.
 
-    def __init__(self, best: Optimum, group: SymmetryGroup | None) -> None:
+    Symmetries that keep a pair in place have to keep its paths too, or each of their images would
+    be one more path of the same pair. So nodes that these move are closed to it.
+    """
+    others = tuple(v for v in graph.ranks if v != source)
+    if not isinstance(group, AbelianGroup):
+        yield Commodity(source, others, frozenset(range(graph.n)), 1)
+        return
+    seen = group.seen_from(source)
+    alike: dict[bytes, list[int]] = defaultdict(list)
+    for v in others:
+        if seen[v] == v:
+            alike[group.keeping((source, v)).tobytes()].append(v)
+    for targets in alike.values():
+        pair = source, targets[0]
+        open_ = frozenset(group.kept_with(pair))
+        yield Commodity(source, tuple(targets), open_, group.images_of(pair) / group.size)
+
+
+class _Net:
+    """The graph as the program sees it: commodities of a group, orbits of links by number."""
+
+    def __init__(self, best: Optimum, group: SymmetryGroup | AbelianGroup | None) -> None:
         self.best, self.group = best, group
         self.graph = graph = best.demand.graph
         self.images = 1 if group is None else group.size
@@ -106,12 +141,15 @@ class _Net:
         # crossings of an orbit by listed paths, per unit of rate
         self.room = [sizes[o] * graph.capacity[o] / self.images for o in self.first]
         home = group.node if group is not None else tuple(range(graph.n))
-        self.sources = list({home[v]: v for v in reversed(graph.ranks)}.values())[::-1]
+        sources = list({home[v]: v for v in reversed(graph.ranks)}.values())[::-1]
+        self.commodities = [c for source in sources for c in _commodities(graph, group, source)]
+        self.of = {(c.source, target): c for c in self.commodities for target in c.targets}
         self.number = {p: e for e, p in enumerate(zip(graph.tail, graph.head, strict=True))}
-        variables = len(self.sources) * len(graph.tail)
+        self.crossed: dict[Path, list[int]] = {}
+        variables = sum(c.links(graph) for c in self.commodities)
         if variables > MOST_VARIABLES:
             raise UnsupportedError(
-                f"routes of {len(self.sources)} sources (no symmetry makes them alike) over "
+                f"routes of {len(sources)} sources (no symmetry makes them alike) over "
                 f"{len(graph.tail)} links take a program of {variables:,} variables, over "
                 f"{MOST_VARIABLES:,}; 'forestcoll optimum --output' writes flows without this limit"
             )
@@ -119,7 +157,7 @@ class _Net:
     # ------------------------------------------------------------------------ fractional
 
     def solve(self) -> list[Flow]:
-        """Per source, what each link carries at the optimum, one unit to every target.
+        """Per commodity, what each link carries at the optimum, one unit to every target.
 
         Of all flows that reach it, those that cross the fewest links, wide ones before narrow ones.
         """
@@ -135,21 +173,25 @@ class _Net:
         least = min(graph.capacity)
         cost = [1 + NARROW * least / c for c in graph.capacity]
         found: list[dict[int, Any]] = []
-        for source in self.sources:
+        for commodity in self.commodities:
             wanted = [0.0] * graph.n
-            for v in graph.ranks:
+            for v in commodity.targets:
                 wanted[v] = 1.0
-            wanted[source] = 1.0 - len(graph.ranks)
-            balance = [solver.Constraint(amount, amount) for amount in wanted]
+            wanted[commodity.source] = -float(len(commodity.targets))
+            balance = [
+                solver.Constraint(amount, amount) if v in commodity.open else None
+                for v, amount in enumerate(wanted)
+            ]
             mine: dict[int, Any] = {}
             for e, (u, v, orbit) in links:
-                if v == source:
+                leaves, enters = balance[u], balance[v]
+                if v == commodity.source or leaves is None or enters is None:
                     continue
                 mine[e] = x = solver.NumVar(0, inf, "")
-                rows[orbit].SetCoefficient(x, 1)
-                balance[u].SetCoefficient(x, -1)
-                balance[v].SetCoefficient(x, 1)
-                solver.Objective().SetCoefficient(x, cost[e])
+                rows[orbit].SetCoefficient(x, commodity.weight)
+                leaves.SetCoefficient(x, -1)
+                enters.SetCoefficient(x, 1)
+                solver.Objective().SetCoefficient(x, cost[e] * commodity.weight)
             found.append(mine)
         solver.Objective().SetMinimization()
         if solver.Solve() != pywraplp.Solver.OPTIMAL:
@@ -163,24 +205,28 @@ class _Net:
         """Routes with `units` a pair, near the flows."""
         load = Load(self.room, units / float(self.best.rate))
         routes: dict[Path, int] = {}
-        for source, flow in zip(self.sources, flows, strict=True):
-            whole = self._whole(source, flow, units, load)
+        for commodity, flow in zip(self.commodities, flows, strict=True):
+            whole = self._whole(commodity, flow, units, load)
             for e, count in whole.items():
-                load.count[self.orbit[e]] += count
-            routes |= self._paths(source, whole, units)
+                load.count[self.orbit[e]] += commodity.weight * count
+            routes |= self._paths(commodity, whole, units)
         load.count = [0] * len(self.room)  # circles are gone
         for path, count in routes.items():
+            weight = self.of[path[0], path[-1]].weight
             for orbit in self.orbits(path):
-                load.count[orbit] += count
-        Repair(self.graph, self.orbit, self.orbits, routes, load).run()
+                load.count[orbit] += weight * count
+        Repair(self.graph, self.orbit, self.orbits, self.of, routes, load).run()
         listed = tuple(Route(path, count) for path, count in sorted(routes.items()))
         return Routes(self.best, self.group, units, listed)
 
     def orbits(self, path: Path) -> list[int]:
         """The orbits that a path crosses, link by link."""
-        return [self.orbit[self.number[hop]] for hop in pairwise(path)]
+        found = self.crossed.get(path)
+        if found is None:
+            found = self.crossed[path] = [self.orbit[self.number[hop]] for hop in pairwise(path)]
+        return found
 
-    def _whole(self, source: int, flow: Flow, units: int, load: Load) -> dict[int, int]:
+    def _whole(self, commodity: Commodity, flow: Flow, units: int, load: Load) -> dict[int, int]:
         """Whole numbers within one of `units` times the flow, and right at every node.
 
         Of the links that may carry one more, those whose orbits have room are taken.
@@ -190,9 +236,9 @@ class _Net:
         graph = self.graph
         whole = {e: math.floor(units * x + NEAR) for e, x in flow.items()}
         missing = [0] * graph.n
-        for v in graph.ranks:
+        for v in commodity.targets:
             missing[v] = units
-        missing[source] = -units * (len(graph.ranks) - 1)
+        missing[commodity.source] = -units * len(commodity.targets)
         for e, count in whole.items():
             missing[graph.head[e]] -= count
             missing[graph.tail[e]] += count
@@ -212,16 +258,14 @@ class _Net:
             whole[e] += solver.flow(arc)
         return {e: count for e, count in whole.items() if count}
 
-    def _paths(self, source: int, whole: dict[int, int], units: int) -> dict[Path, int]:
+    def _paths(self, commodity: Commodity, whole: dict[int, int], units: int) -> dict[Path, int]:
         """Paths of whole units, from every target back to the source; circles are dropped."""
-        graph = self.graph
+        graph, source = self.graph, commodity.source
         into: list[dict[int, int]] = [{} for _ in range(graph.n)]
         for e, count in whole.items():
             into[graph.head[e]][graph.tail[e]] = count
         found: Counter[Path] = Counter()
-        for target in graph.ranks:
-            if target == source:
-                continue
+        for target in commodity.targets:
             for _ in range(units):
                 path, place = [target], {target: 0}
                 while path[-1] != source:

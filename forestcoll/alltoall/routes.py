@@ -1,10 +1,11 @@
 """Routes: k equal units for every pair of ranks, each whole on one path.
 
-One source of each orbit of a free group is routed, and the group moves its paths: as every rank has
-exactly one image of a source under it, all pairs get their units, and the links of an orbit carry
-alike. So only orbits of links have a load:
+One source of each orbit of a group is routed, and the group moves its paths: a path stands for all
+of its different images. Where the group moves every rank each has one image for each element; where
+it keeps some ranks in place (equal boxes beside a broken one) elements that keep a whole path make
+no new one. The links of an orbit carry alike, so only orbits of links have a load:
 
-    load(O) = |group| * (crossings of O by the listed paths) / (links in O)
+    load(O) = (images of the listed paths' crossings of O) / (links in O)
 
 and with k units a pair the rate of a pair is k over the largest load(O) / c(O). What whole units
 cost against the optimum is known as soon as the routes are: both numbers are exact.
@@ -13,7 +14,7 @@ cost against the optimum is known as soon as the routes are: both numbers are ex
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
@@ -22,6 +23,7 @@ from forestcoll.alltoall.demand import Demand
 from forestcoll.alltoall.flows import Optimum
 from forestcoll.errors import ForestError
 from forestcoll.graph import CapacityGraph
+from forestcoll.symmetry.abelian import AbelianGroup
 from forestcoll.symmetry.group import SymmetryGroup
 
 Path = tuple[int, ...]
@@ -44,7 +46,7 @@ class Routes:
     """
 
     optimum: Optimum
-    group: SymmetryGroup | None
+    group: SymmetryGroup | AbelianGroup | None
     units: int
     routes: tuple[Route, ...]
 
@@ -63,8 +65,27 @@ class Routes:
 
     @property
     def images(self) -> int:
-        """How many images each path has."""
+        """How many symmetries move the paths."""
         return 1 if self.group is None else self.group.size
+
+    @property
+    def total(self) -> int:
+        """How many paths there are with all images."""
+        if self.group is None:
+            return len(self.routes)
+        return sum(self.group.images_of(route.path) for route in self.routes)
+
+    def expand(self) -> Iterator[Route]:
+        """All paths, each image once."""
+        if isinstance(self.group, AbelianGroup):
+            for route in self.routes:
+                for path in self.group.images(route.path):
+                    yield Route(path, route.units)
+            return
+        identity = tuple(range(self.graph.n))
+        for element in [identity] if self.group is None else self.group.elements():
+            for route in self.routes:
+                yield Route(tuple([element[v] for v in route.path]), route.units)
 
     @property
     def algbw(self) -> Fraction:
@@ -79,27 +100,27 @@ class Routes:
         return max(sum(gpu[v] for v in route.path[1:]) for route in self.routes)
 
 
-def orbit_of(graph: CapacityGraph, group: SymmetryGroup | None) -> tuple[int, ...]:
+def orbit_of(graph: CapacityGraph, group: SymmetryGroup | AbelianGroup | None) -> tuple[int, ...]:
     """Per link the least one of its orbit."""
     return tuple(range(len(graph.tail))) if group is None else group.link
 
 
 def loads(
-    graph: CapacityGraph, group: SymmetryGroup | None, routes: Sequence[Route]
+    graph: CapacityGraph, group: SymmetryGroup | AbelianGroup | None, routes: Sequence[Route]
 ) -> dict[int, Fraction]:
     """Units that each link of an orbit (its least link) carries; ForestError for a missing link."""
     number = {pair: e for e, pair in enumerate(zip(graph.tail, graph.head, strict=True))}
     orbit = orbit_of(graph, group)
     crossed: dict[int, int] = defaultdict(int)
     for route in routes:
+        units = route.units * (1 if group is None else group.images_of(route.path))
         for hop in pairwise(route.path):
             if hop not in number:
                 u, v = hop
                 raise ForestError(f"routes: no link from {graph.names[u]} to {graph.names[v]}")
-            crossed[orbit[number[hop]]] += route.units
+            crossed[orbit[number[hop]]] += units
     sizes = Counter(orbit)
-    images = 1 if group is None else group.size
-    return {o: Fraction(images * count, sizes[o]) for o, count in crossed.items()}
+    return {o: Fraction(count, sizes[o]) for o, count in crossed.items()}
 
 
 def rate_of(graph: CapacityGraph, load: dict[int, Fraction], units: int) -> Fraction:
@@ -116,6 +137,7 @@ def check(found: Routes) -> Fraction:
     if found.demand.matrix is not None or found.demand.groups:
         raise ForestError("routes: only for an all-to-all among all ranks")
     ranks = set(graph.ranks)
+    seen: dict[int, Sequence[int]] = {}
     have: dict[tuple[int, int], int] = defaultdict(int)
     for route in found.routes:
         path = route.path
@@ -125,18 +147,25 @@ def check(found: Routes) -> Fraction:
             )
         if route.units < 1:
             raise ForestError(f"routes: {route.units} units on a path")
-        have[path[0], path[-1]] += route.units
+        source, target = path[0], path[-1]
+        if source not in seen:
+            seen[source] = range(graph.n) if group is None else group.seen_from(source)
+        times = 1
+        if group is not None:  # images of the path for each image of the pair
+            times = group.images_of(path) // group.images_of((source, target))
+        have[source, seen[source][target]] += times * route.units
     home = group.node if group is not None else tuple(range(graph.n))
-    sources = {source for source, _ in have}
+    sources = set(seen)
     if len({home[source] for source in sources}) < len(sources):
         raise ForestError("routes: two listed sources are images of each other")
     if {home[source] for source in sources} != {home[rank] for rank in ranks}:
         raise ForestError("routes: some rank is the image of no listed source")
     for source in sources:
         for target in ranks - {source}:
-            if have.get((source, target)) != found.units:
+            units = have.get((source, seen[source][target]), 0)
+            if units != found.units:
                 raise ForestError(
-                    f"routes: {have.get((source, target), 0)} units from {graph.names[source]} to "
+                    f"routes: {units} units from {graph.names[source]} to "
                     f"{graph.names[target]}, not {found.units}"
                 )
     return found.algbw

@@ -165,7 +165,7 @@ def routes_summary(made: Made) -> dict[str, object]:
 def _paths(found: Routes) -> str:
     count = words.plural(len(found.routes), "path")
     if found.group is not None:
-        count += f", {len(found.routes) * found.images} with their images by "
+        count += f", {found.total} with their images by "
         count += words.plural(found.images, "symmetry").replace("symmetrys", "symmetries")
     return f"{count}; at most {words.plural(found.hops, 'hop')} from GPU to GPU"
 

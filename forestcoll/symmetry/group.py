@@ -58,6 +58,14 @@ class SymmetryGroup:
         """How many elements there are."""
         return math.prod(self.orders)
 
+    def images_of(self, nodes: Sequence[int]) -> int:
+        """How many different images nodes have, a rank among them: one for each element."""
+        return self.size
+
+    def seen_from(self, node: int) -> range:
+        """Per node the least of those to which elements that keep the rank `node` bring it."""
+        return range(len(self.node))
+
     def elements(self) -> Iterator[Image]:
         """Every element once, the identity first, as the image of each node."""
         n = len(self.node)
