@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from fractions import Fraction
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from forestcoll import catalog, plans
 from forestcoll.compile.optimum import optimum
-from forestcoll.compile.synthesize import synthesize
+from forestcoll.compile.synthesize import Synthesis, synthesize
 from forestcoll.compile.verdict import verify_text
 from forestcoll.errors import PlanError
 from forestcoll.execute import cpu
@@ -91,8 +92,7 @@ def test_every_plan_proves_itself_and_runs(
     made = synthesize(topology(name), collective)
     forest = made.forest
     assert forest.bound is not None
-    # the forest of the fastest plan, by simulated time, may give up a few percent of the links
-    assert forest.algbw >= Fraction(95, 100) * made.optimum.algbw
+    check_share(made)
     if forest.trees_per_root == made.optimum.trees_per_root:  # not rounded
         assert forest.algbw >= made.optimum.algbw
         assert forest.algbw == forest.bound.algbw or forest.bound.algbw > made.optimum.algbw
@@ -112,6 +112,24 @@ def test_every_plan_proves_itself_and_runs(
                 modes += [row.mode for row in done.rows]
                 assert done.wrong == 0, done.mismatches[:3]
             assert sorted(modes) == ["in-place", "out-of-place"]
+
+
+def check_share(made: Synthesis) -> None:
+    """The forest reaches the optimum, or 99 % of it so that it is rounded or fits, or says why not.
+
+    A forest "for speed" has plans that are faster than those of the optimum by more than the links
+    that it gives up.
+    """
+    share = made.forest.algbw / made.optimum.algbw
+    told = [note for note in made.notes if "for speed" in note]
+    if not told:
+        assert share >= Fraction(99, 100)
+        return
+    rates = re.search(r"plans of them reach ([\d.]+) GB/s, of \d+ trees? a root ([\d.]+)", told[0])
+    assert rates is not None
+    ours, theirs = (float(rate) for rate in rates.groups())
+    assert ours > theirs
+    assert share >= Fraction(95, 100)
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,9 @@ from hypothesis import given, settings
 from programs import do, inp, otb, out, rank, scr
 
 from forestcoll import catalog, plans, solver
+from forestcoll.compile import rivals
 from forestcoll.compile.problem import capacity_graph, parse_root
-from forestcoll.compile.synthesize import synthesize
+from forestcoll.compile.synthesize import Synthesis, synthesize
 from forestcoll.errors import ExecutionError, PlanError, UnsupportedError
 from forestcoll.execute import cpu
 from forestcoll.forest import Forest
@@ -524,19 +525,32 @@ def test_stale_packets_are_not_taken(tmp_path: Path) -> None:
 
 
 def test_the_pipeline_takes_the_lowest_trees() -> None:
-    topology = catalog.load("dgx-a100", {"boxes": "1"})
-    for collective, height in (
-        ("allreduce", 1),
-        ("broadcast", 3),
-    ):  # 2 with seven trees, which serve no power of two
-        made = synthesize(
-            topology, collective, protocol="LL", target="mscclpp", formats=("mscclpp-json",)
-        )
-        assert made.forest.height == height
-        assert any("of packets (LL), for up to 1024 KiB" in note for note in made.notes)
-        assert made.programs["mscclpp-json"].protocol == "LL"
-    assert Buffer.SCRATCH in {
-        ref.buffer
-        for *_, i in made.programs["mscclpp-json"].instructions()
-        for ref in (*i.src, *i.dst)
-    }
+    made = synthesize(catalog.load("dgx-a100"), "allreduce", protocol="LL", target="mscclpp")
+    assert made.forest.height == 1
+    check_packets(made)
+
+
+def test_a_broadcast_takes_trees_by_its_longest_call() -> None:
+    """Packets go up to 1 MiB. Seven trees are lower there, but four are faster over fair links."""
+    topology = catalog.load("dgx-a100")
+    made, lowest = (
+        synthesize(topology, "broadcast", protocol="LL", target="mscclpp", trees=trees)
+        for trees in ("auto", 7)
+    )
+    check_packets(made)
+    assert (made.forest.height, lowest.forest.height) == (3, 2)
+    assert made.forest.plain_algbw == lowest.forest.plain_algbw == made.optimum.algbw
+    band, other = made.bands["mscclpp-json"], lowest.bands["mscclpp-json"]
+    assert band.size == other.size == made.programs["mscclpp-json"].max_bytes == 2**20
+    assert band.least > rivals.GAIN * other.least
+    told = f"simulated at 1024 KiB, plans of them reach {band.least:.1f} GB/s, of 7 trees a root"
+    assert any(told in note for note in made.notes)
+
+
+def check_packets(made: Synthesis) -> None:
+    """The plan is of packets, says so, and takes them from the scratch buffer."""
+    program = made.programs["mscclpp-json"]
+    assert any("of packets (LL), for up to 1024 KiB" in note for note in made.notes)
+    assert program.protocol == "LL"
+    used = {ref.buffer for *_, i in program.instructions() for ref in (*i.src, *i.dst)}
+    assert Buffer.SCRATCH in used

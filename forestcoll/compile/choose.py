@@ -375,7 +375,7 @@ class Chooser:
         best = self._plans.finish(found.forest, best)
         if found is not first:
             best.notes.append(
-                f"{_words(found.point.trees)} for speed: simulated at {best.size // 10**6} MB, "
+                f"{_words(found.point.trees)} for speed: simulated at {best.call}, "
                 f"plans of them reach {best.least:.1f} GB/s, of {_words(point.trees)} "
                 f"{judged.least:.1f} (--trees {point.trees})"
             )

@@ -37,7 +37,7 @@ PIECES: Final = 16
 
 
 def size_of(collective: Collective) -> int:
-    """Bytes for which forests are compared: with a root a share is passed on many times."""
+    """Bytes for which forests are compared, at most: with a root a share is passed on often."""
     return 64 * 10**6 if collective.rooted else simulate.SIZE
 
 
@@ -60,6 +60,12 @@ class Judged:
         return next(iter(self.bands.values())).size
 
     @property
+    def call(self) -> str:
+        """`"64 MB"`, `"1024 KiB"`: that size for people."""
+        whole = self.size % 10**6 == 0
+        return f"{self.size // 10**6} MB" if whole else f"{self.size >> 10} KiB"
+
+    @property
     def least(self) -> float:
         """GB/s of the slowest plan."""
         return min(band.least for band in self.bands.values())
@@ -75,7 +81,7 @@ def judge(
     """The plans with what they reach of `best` GB/s. Not simulated beyond `simulate.RANKS`."""
     if not programs or forest.n > simulate.RANKS:
         return Judged(programs, notes)
-    size = size_of(forest.collective)
+    size = min(simulate.longest(p, size_of(forest.collective)) for p in programs.values())
     bands = {
         form: simulate.band(program, forest, size, links=links)
         for form, program in programs.items()

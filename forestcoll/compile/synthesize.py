@@ -293,9 +293,9 @@ def _bands(
             return {} if alone is None else {"forest": alone}
         found: dict[Format, Band] = {}
         for form, program in programs.items() if forest.n <= simulate.RANKS else ():
-            band = known.get(form)
-            if band is None or band.size != simulate.SIZE:
-                band = simulate.band(program, forest, links=problem.links)
+            band, size = known.get(form), simulate.longest(program)
+            if band is None or band.size != size:
+                band = simulate.band(program, forest, size, links=problem.links)
             found[form] = band
         return found
 

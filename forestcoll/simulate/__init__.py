@@ -19,7 +19,15 @@ the topology says, congestion control.
 
 from __future__ import annotations
 
-from forestcoll.simulate.band import RANKS, SIZE, Band, band, forest_band, simulated_band
+from forestcoll.simulate.band import (
+    RANKS,
+    SIZE,
+    Band,
+    band,
+    forest_band,
+    longest,
+    simulated_band,
+)
 from forestcoll.simulate.fabric import Where
 from forestcoll.simulate.options import RULES, Options, Rule, Switching
 from forestcoll.simulate.plays import BOTH, DEFAULTS, MOST_BYTES, PIECES, run, run_each, run_forest
@@ -43,6 +51,7 @@ __all__ = [
     "Where",
     "band",
     "forest_band",
+    "longest",
     "run",
     "run_each",
     "run_forest",

@@ -66,6 +66,11 @@ class Band:
         }
 
 
+def longest(program: Program, size: int = SIZE) -> int:
+    """Bytes of the longest call up to `size` that the program serves; packets serve short ones."""
+    return min(size, program.max_bytes or size)
+
+
 def band(
     program: Program,
     where: Where,
