@@ -148,7 +148,7 @@ def test_rings_of_boxes_with_one_nic(machine: str, lost: list[str], width: int, 
         assert check(both) == Fraction(width * boxes, boxes - 1) / 2
         (rooted,) = baselines.forests(name, on, Collective.BROADCAST, 5)
         assert check(rooted) == width
-        for target in (RCCL, MSCCLPP):
+        for target in (RCCL, MSCCLPP) if boxes == 2 and name == "ring" else ():
             verify(lower(both, target))
 
 

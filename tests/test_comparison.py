@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import forestcoll
-from forestcoll import baselines, comparison
-from forestcoll.comparison import Comparison, compare, parse_sizes
+from forestcoll import baselines, comparison, simulate
+from forestcoll.comparison import Comparison, compare, parse_sizes, play
 from forestcoll.edit import edit
 from forestcoll.errors import PlanError, UnsupportedError
 from forestcoll.graph import CapacityGraph
@@ -149,10 +149,13 @@ def test_the_old_plan_on_a_broken_fabric() -> None:
     topology = forestcoll.load_topology("ring", {"gpus": "5"})
     broken = edit(topology, without=["gpu0-gpu1"])
     found = compare(topology, "allgather", sizes="64M", against=("tree",), broken=broken)
-    old, new = (found.cell(name, 2**26, "fair") for name in ("old plan", "forestcoll"))
-    assert old is not None
-    assert new is not None
-    assert new.time < 1.01 * old.time  # the old plan's detours cost its GPUs nothing
+    old, new = (
+        {c.rule: c for c in found.cells if c.name == name} for name in ("old plan", "forestcoll")
+    )
+    # Detours cost the old plan's GPUs nothing: where links share, both are at the bound.
+    assert all(99 < cell.percent <= 100 for cell in (*new.values(), old["fair"]))
+    # Links in order serve what goes round after what does not.
+    assert new["fifo"].time < 0.95 * old["fifo"].time
     assert found.name == broken.name
     assert [e.kind for e in found.entrants] == ["ours", "old", "baseline"]
     assert any("GPUs on it pass data on as switches do" in text for text in found.notes)
@@ -271,3 +274,19 @@ def test_two_boxes_reach_the_known_ratio() -> None:
     assert (round(float(best), 2), round(float(rings), 2)) == (346.67, 213.33)
     mi250 = forestcoll.load_topology("mi250", {"boxes": 2})
     assert round(float(forestcoll.optimum(mi250, "allgather").algbw), 2) == 354.13
+
+
+def test_plans_that_are_left_out_at_long_calls_are_not_the_fastest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    played = []
+    run_each = simulate.run_each
+    monkeypatch.setattr(simulate, "run_each", lambda *a, **k: played.append(a) or run_each(*a, **k))
+    topology = forestcoll.load_topology("dgx-a100")
+    asked = {"sizes": "16M,64M,256M,1G", "against": ("rings", "direct", "blink")}
+    quick = compare(topology, "allgather", **asked)  # type: ignore[arg-type]
+    few = sum(call[2] > 2**26 for call in played)
+    played.clear()
+    monkeypatch.setattr(play, "BEHIND", float("inf"))
+    assert quick.cells == compare(topology, "allgather", **asked).cells  # type: ignore[arg-type]
+    assert few < sum(call[2] > 2**26 for call in played)

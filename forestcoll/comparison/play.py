@@ -33,6 +33,11 @@ PIECES = (4, 64)
 TRANSFERS = 100_000
 """... and what they may come to in all."""
 
+LONG = 2**24
+"""Bytes of a call from which on its time is a line over the size, ..."""
+BEHIND = 0.01
+"""... and the share of its time by which a plan is slower than another to be left out."""
+
 Progress = Callable[[str, float], None]
 
 
@@ -207,16 +212,15 @@ def _play(
     progress: Progress | None,
 ) -> list[Cell]:
     cells = []
+    players = {name: _Player(topology, rules, signal) for name in maker.sources}
     work = [(name, size) for name in maker.sources for size in sizes]
     for done, (name, size) in enumerate(work):
         if progress is not None:
             progress(f"playing {name}", done / len(work))
-        plans = maker.sources[name].at(size)
-        for rule in rules:
-            found = [(plan, _time(plan, topology, size, rule, signal)) for plan in plans]
-            if not found:
-                continue
-            plan, timing = min(found, key=lambda pair: pair[1].time)
+        played = players[name].play(maker.sources[name].at(size), size)
+        for k, rule in enumerate(rules if played else ()):
+            plan, timings = min(played, key=lambda pair: pair[1][k].time)
+            timing = timings[k]
             cells.append(
                 Cell(
                     name,
@@ -233,16 +237,61 @@ def _play(
     return cells
 
 
-def _time(
-    plan: competitors.Plan, topology: Topology, size: int, rule: Rule, signal: float | None
-) -> Timing:
+class _Player:
+    """Plays a competitor's plans under all rules, without those that long calls leave behind.
+
+    The time of long calls is a line over their size. So a plan that was slower than another at two
+    sizes from LONG on, and fell further behind from one to the other, is slower at larger ones.
+    """
+
+    def __init__(self, topology: Topology, rules: Sequence[Rule], signal: float | None) -> None:
+        self.topology, self.rules, self.signal = topology, rules, signal
+        self._times: dict[int, dict[int, list[float]]] = {}  # id of a plan -> size -> per rule
+
+    def play(
+        self, plans: Sequence[competitors.Plan], size: int
+    ) -> list[tuple[competitors.Plan, list[Timing]]]:
+        """Each plan that may be the fastest for the size, with its timing per rule."""
+        kept = [p for p in plans if not any(self._behind(p, other, size) for other in plans)]
+        played = [
+            (plan, _timings(plan, self.topology, size, self.rules, self.signal)) for plan in kept
+        ]
+        for plan, timings in played:
+            self._times.setdefault(id(plan), {})[size] = [timing.time for timing in timings]
+        return played
+
+    def _behind(self, plan: competitors.Plan, other: competitors.Plan, size: int) -> bool:
+        mine, theirs = self._times.get(id(plan), {}), self._times.get(id(other), {})
+        before = sorted(known for known in mine if LONG <= known < size)[-2:]
+        if len(before) < 2 or any(known not in theirs for known in before):
+            return False
+        first, second = before
+        return all(
+            mine[second][k] - theirs[second][k]
+            > mine[first][k] - theirs[first][k]
+            > BEHIND * theirs[first][k]
+            for k in range(len(self.rules))
+        )
+
+
+def _timings(
+    plan: competitors.Plan,
+    topology: Topology,
+    size: int,
+    rules: Sequence[Rule],
+    signal: float | None,
+) -> list[Timing]:
+    """Of a plan, or trees alone, under each of the rules."""
     options = Options(signal=float(HOP[plan.protocol]) if signal is None else signal)
-    if plan.program is None:
-        assert plan.forest is not None
-        edges = sum(len(tree.edges) for tree in plan.forest.trees)
-        pieces = max(PIECES[0], min(PIECES[1], TRANSFERS // edges))
-        return simulate.run_forest(
+    if plan.program is not None:
+        where = plan.forest or topology
+        return simulate.run_each(plan.program, where, size, rules, links=topology, options=options)
+    assert plan.forest is not None
+    edges = sum(len(tree.edges) for tree in plan.forest.trees)
+    pieces = max(PIECES[0], min(PIECES[1], TRANSFERS // edges))
+    return [
+        simulate.run_forest(
             plan.forest, size, topology=topology, rule=rule, options=options, pieces=pieces
         )
-    where = plan.forest or topology
-    return simulate.run(plan.program, where, size, rule=rule, links=topology, options=options)
+        for rule in rules
+    ]
