@@ -11,9 +11,10 @@ a step waits only for what stands before it (`lower.fifo` has the argument).
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import Final
 
 from forestcoll.alltoall.onesided import write_onesided
 from forestcoll.alltoall.routes import Path, Routes
@@ -43,13 +44,39 @@ class Flow:
     count: int
 
 
-def lower(found: Routes, target: Target, name: str, protocol: Protocol | None = None) -> Program:
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """How many thread blocks share what goes from one rank to another.
+
+    Every unit is cut in `parts`; a connection deals them out to as many lanes as it has: 1, or what
+    `of` says, at most `parts`. `local`: those that copy what a rank sends itself.
+    """
+
+    parts: int = 1
+    local: int = 1
+    of: Mapping[tuple[int, int], int] = field(default_factory=dict)
+
+    def lane(self, src: int, dst: int, part: int) -> int:
+        """The lane of a part; neighbours share one."""
+        return part * min(self.parts, self.of.get((src, dst), 1)) // self.parts
+
+
+ONE: Final = Lanes()
+
+
+def lower(
+    found: Routes,
+    target: Target,
+    name: str,
+    protocol: Protocol | None = None,
+    lanes: Lanes = ONE,
+) -> Program:
     """The program that carries the routes out, out of place, within the limits of `target`.
 
     Raises PlanError where the target cannot hold it, naming rank, figure, limit and a way out, or
     where a path leads through a GPU that is no rank.
     """
-    return lower_flows(found.graph, write_out(found), found.units, target, name, protocol)
+    return lower_flows(found.graph, write_out(found), found.units, target, name, protocol, lanes)
 
 
 def lower_flows(
@@ -59,15 +86,16 @@ def lower_flows(
     target: Target,
     name: str,
     protocol: Protocol | None = None,
+    lanes: Lanes = ONE,
 ) -> Program:
     """The same for flows from rank to rank that give every pair `units`, whatever their links."""
     names = tuple(graph.names[node] for node in graph.ranks)
     budget = Budget(target, f"alltoall on {name}", names, 1, WAY_OUT)
-    n, k = len(names), units
+    n, k = len(names), units * lanes.parts
     if n * k > target.chunks:
         raise budget.refuse("every rank", "chunks in a buffer", n * k, target.chunks)
-    chunks = Layout(Collective.ALLTOALL, n, n * k, tuple(range(0, n * k + 1, k)), ())
-    messages, scratch = messages_of(list(flows), n, k, target.count)
+    chunks = Layout(Collective.ALLTOALL, n, n * k, tuple(range(0, n * k + 1, k)), (), lanes.local)
+    messages, scratch = messages_of(flows, n, units, target.count, lanes)
     fifo = target.style == "fifo"
     if fifo:
         ranks = write_messages(chunks, messages, scratch, budget)
@@ -125,15 +153,26 @@ def edges_of(found: Routes) -> Iterator[tuple[Path, int]]:
             yield route.path[a : b + 1], route.units
 
 
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Chunks of a flow that are in one part of their units."""
+
+    ranks: tuple[int, ...]
+    first: int
+    count: int
+    part: int
+
+
 def messages_of(
-    flows: Iterable[Flow], n: int, units: int, most: int
+    flows: Iterable[Flow], n: int, units: int, most: int, lanes: Lanes = ONE
 ) -> tuple[list[Message], list[int]]:
     """All messages in their order, and the chunks of scratch that every rank needs.
 
-    `units`: chunks of a block; no message has more than `most`.
+    `units`: of a block, each of `lanes.parts` chunks; no message has more than `most` chunks.
     """
-    pieces = [piece for flow in flows for piece in _cut(flow, most)]
-    slots, scratch = _slots(pieces, n)
+    pieces = [piece for flow in flows for piece in _cut(flow, units, lanes.parts, most)]
+    slots, scratch = _slots(pieces, n, lanes)
+    units *= lanes.parts
     messages: list[Message] = []
     for number, flow in enumerate(pieces):
         source, target = flow.ranks[0], flow.ranks[-1]
@@ -153,24 +192,32 @@ def messages_of(
                     count=flow.count,
                     source=refs[level],
                     total=refs[level + 1],
+                    instance=lanes.lane(src, dst, flow.part),
                 )
             )
     return sorted(_join(messages, most), key=lambda m: m.key), scratch
 
 
-def _cut(flow: Flow, most: int) -> Iterator[Flow]:
-    for first in range(0, flow.count, most):
-        count = min(most, flow.count - first)
-        yield Flow(flow.ranks, flow.first + first, count)
+def _cut(flow: Flow, units: int, parts: int, most: int) -> Iterator[_Piece]:
+    """Part i of a block's units are its chunks i units ... (i + 1) units - 1."""
+    for part in range(parts):
+        for first in range(0, flow.count, most):
+            count = min(most, flow.count - first)
+            yield _Piece(flow.ranks, part * units + flow.first + first, count, part)
 
 
-def _slots(pieces: list[Flow], n: int) -> tuple[dict[tuple[int, int], int], list[int]]:
+def _slots(
+    pieces: list[_Piece], n: int, lanes: Lanes
+) -> tuple[dict[tuple[int, int], int], list[int]]:
     """Where each piece lies in the scratch of the ranks that hand it on, and what each needs."""
     held: list[list[tuple[tuple[int, ...], int]]] = [[] for _ in range(n)]
     for number, flow in enumerate(pieces):
         for hop in range(1, len(flow.ranks) - 1):
             before, here, *after = flow.ranks[hop - 1 :]
-            order = (after[0], before, hop, flow.ranks[-1], flow.ranks[0], flow.first)
+            out = lanes.lane(here, after[0], flow.part)
+            into = lanes.lane(before, here, flow.part)
+            ends = flow.ranks[-1], flow.ranks[0], flow.first
+            order = (after[0], out, before, into, hop, *ends)
             held[here].append((order, number))
     offsets: dict[tuple[int, int], int] = {}
     sizes = []

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
-from forestcoll.lower.layout import Layout
+from forestcoll.lower.layout import Layout, local_blocks
 from forestcoll.lower.limits import Budget, check_ranks, steps
 from forestcoll.lower.messages import Message
 from forestcoll.lower.pieces import kind_of
@@ -60,11 +60,11 @@ class _Writer:
         self.puts: dict[tuple[Lane, int], list[Message]] = defaultdict(list)
         self.into: set[tuple[Lane, int]] = set()  # lanes that get something in a level
         self.lanes: list[set[tuple[int, int]]] = [set() for _ in range(layout.n)]
-        turn: dict[tuple[int, int, int], int] = defaultdict(int)
+        turn: dict[tuple[int, int, int, int], int] = defaultdict(int)
         for message in messages:
             src, dst, level = message.src, message.dst, message.level
-            lane = turn[src, dst, level] % lanes
-            turn[src, dst, level] += 1
+            lane = message.instance * lanes + turn[src, dst, level, message.instance] % lanes
+            turn[src, dst, level, message.instance] += 1
             self.puts[(src, dst, lane), level].append(message)
             self.into.add(((dst, src, lane), level))
             self.lanes[src].add((dst, lane))
@@ -79,9 +79,9 @@ class _Writer:
         n = self.layout.n
         order = sorted(self.lanes[rank], key=lambda lane: ((lane[0] - rank) % n, lane[1]))
         blocks = [self.block(rank, peer, number, len(order)) for peer, number in order]
-        own = self.layout.copies(rank, self.layout.chunks, 1)
-        copy = tuple(Instruction(op=Op.COPY, src=(a,), dst=(b,)) for a, b in own)
-        blocks[0] = replace(blocks[0], steps=(*blocks[0].steps, *copy))
+        for a, b in self.layout.copies(rank, self.layout.chunks, local_blocks(self.layout)):
+            copy = Instruction(op=Op.COPY, src=(a,), dst=(b,))
+            blocks.append(ThreadBlock(steps=(copy,), channels=()))
         counts = self.layout.input_chunks, self.layout.output_chunks, self.scratch[rank]
         return RankProgram(tuple(blocks), *counts)
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import pairwise
 from pathlib import Path
 
 from forestcoll import plans
 from forestcoll.alltoall.file import ROUTES_SUFFIX, loads
-from forestcoll.alltoall.lowering import lower, write_out
+from forestcoll.alltoall.filling import fill, shares_of
 from forestcoll.alltoall.routes import Routes
 from forestcoll.errors import PlanError
 from forestcoll.lower import Usage, usage
@@ -21,12 +20,16 @@ from forestcoll.verify import verify
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A plan that was proven: its text, what it does, and how much of the runtime it takes."""
+    """A plan that was proven: its text, what it does, and how much of the runtime it takes.
+
+    `note`: why it has fewer thread blocks than its links could keep busy, or "".
+    """
 
     format: PlanFormat
     text: str
     program: Program
     needs: Usage
+    note: str = ""
 
 
 def routes_beside(plan: Path) -> Routes | None:
@@ -60,24 +63,22 @@ def make(
 
     Raises PlanError where the target cannot hold it, with the figure and a way out.
     """
-    program = lower(found, target, name, protocol)
+    shares = shares_of(found)
+    program, note = fill(found, shares, target, name, protocol)
     text = plans.dumps(program, form, target)
-    check(found, plans.loads(text, f"the plan of {name}", form))
-    return Plan(form, text, program, usage(program))
+    _check(shares, plans.loads(text, f"the plan of {name}", form))
+    return Plan(form, text, program, usage(program), note)
 
 
 def check(found: Routes, program: Program) -> None:
     """PlanError unless the program delivers every block, over the routes and nothing else."""
-    proven = verify(program)
-    n, k = len(found.graph.ranks), found.units
-    wanted: dict[tuple[int, int], int] = defaultdict(int)
-    for flow in write_out(found):
-        for hop in pairwise(flow.ranks):
-            wanted[hop] += flow.count
-    shares = {pair: Fraction(count, n * k) for pair, count in wanted.items()}
-    carried = {pair: load for pair, load in proven.loads.items() if load}
+    _check(shares_of(found), program)
+
+
+def _check(shares: Mapping[tuple[int, int], Fraction], program: Program) -> None:
+    carried = {pair: load for pair, load in verify(program).loads.items() if load}
     if carried != shares:
-        pair = next(p for p in sorted(shares | carried) if shares.get(p) != carried.get(p))
+        pair = next(p for p in sorted(dict(shares) | carried) if shares.get(p) != carried.get(p))
         raise PlanError(
             f"the plan moves {carried.get(pair, 0)} of the data from rank {pair[0]} to rank "
             f"{pair[1]}, the routes {shares.get(pair, 0)}"

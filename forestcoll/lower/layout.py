@@ -57,6 +57,7 @@ class Layout:
     chunks: int  # of the whole: the larger of a rank's two buffers
     start: tuple[int, ...]  # per root rank its first chunk, then `chunks`
     trees: tuple[RankTree, ...]
+    local: int = 0  # thread blocks that share a rank's local copies; 0: `local_blocks` says
 
     @property
     def input_chunks(self) -> int:
@@ -94,7 +95,7 @@ class Layout:
 
 def local_blocks(layout: Layout) -> int:
     """Thread blocks that share a rank's local copies: several where one rank copies all data."""
-    return 4 if layout.collective.rooted else 1
+    return layout.local or (4 if layout.collective.rooted else 1)
 
 
 def layout(
