@@ -10,7 +10,9 @@ import pytest
 import forestcoll
 from forestcoll.cli import main
 from forestcoll.compile.problem import Problem
-from forestcoll.explain import NEAR, Explanation, explain, scaled, value
+from forestcoll.explain import Explanation, explain
+from forestcoll.explain.raising import NEAR
+from forestcoll.explain.trees import scaled, value
 
 MACHINES = [
     ("dgx-a100", {"boxes": "2"}, "allgather"),
@@ -112,4 +114,4 @@ def test_near_cuts_are_named(capsys: pytest.CaptureFixture[str]) -> None:
 def test_groups_are_not_explained(capsys: pytest.CaptureFixture[str]) -> None:
     command = ["optimum", "-t", "dgx-a100", "-c", "allgather", "--explain"]
     assert main([*command, "--groups", "box0/gpu[0-3];box0/gpu[4-7]"]) == 2
-    assert "--explain is for one group and collectives over trees" in capsys.readouterr().err
+    assert "--explain is for one group: leave --groups away" in capsys.readouterr().err

@@ -92,7 +92,7 @@ ALLOWED: dict[str, set[str]] = {
     "view": FOREST | {"simulate"},
     "export": FOREST | {"simulate", "verify", "view"},
     "baselines": FOREST | {"solver"},
-    "explain": FOREST | {"bound", "compile", "solver"},
+    "explain": FOREST | {"alltoall", "bound", "compile", "solver"},
     "comparison": FOREST
     | {"baselines", "catalog", "compile", "display", "forest_file", "lower", "plans", "latency"}
     | {"predict", "simulate", "targets", "verify"},

@@ -149,6 +149,34 @@ class _Ways:
 
 def time_of(found: Routes, matrix: Sequence[Sequence[int]]) -> Fraction:
     """Nanoseconds that listed routes take for `matrix` (bytes from rank to rank), by link loads."""
+    return max(_link_times(found, matrix))
+
+
+def waits(
+    found: Routes, matrix: Sequence[Sequence[int]]
+) -> tuple[Fraction, tuple[tuple[Fraction, int], ...]]:
+    """(nanoseconds in all, per rank those until its own blocks are through and the slowest link).
+
+    A rank's own blocks are what it sends and what it takes in; the slowest link of those that any
+    of them crosses is what it waits for. A rank without blocks waits 0 for link -1.
+    """
+    graph = found.graph
+    number = {pair: e for e, pair in enumerate(zip(graph.tail, graph.head, strict=True))}
+    rank = {v: i for i, v in enumerate(graph.ranks)}
+    times = _link_times(found, matrix)
+    slowest: list[tuple[Fraction, int]] = [(Fraction(0), 1)] * len(rank)
+    for route in found.routes:
+        source, target = rank[route.path[0]], rank[route.path[-1]]
+        if matrix[source][target]:
+            links = (number[hop] for hop in pairwise(route.path))
+            last = max((times[e], -e) for e in links)
+            for end in (source, target):
+                slowest[end] = max(slowest[end], last)
+    return max(times), tuple((time, -link) for time, link in slowest)
+
+
+def _link_times(found: Routes, matrix: Sequence[Sequence[int]]) -> list[Fraction]:
+    """Nanoseconds that each link is busy."""
     graph = found.graph
     number = {pair: e for e, pair in enumerate(zip(graph.tail, graph.head, strict=True))}
     rank = {v: i for i, v in enumerate(graph.ranks)}
@@ -157,7 +185,7 @@ def time_of(found: Routes, matrix: Sequence[Sequence[int]]) -> Fraction:
         amount = matrix[rank[route.path[0]]][rank[route.path[-1]]] * route.units
         for hop in pairwise(route.path):
             load[number[hop]] += amount
-    return max(Fraction(amount, found.units) / graph.bandwidth(e) for e, amount in enumerate(load))
+    return [Fraction(amount, found.units) / graph.bandwidth(e) for e, amount in enumerate(load)]
 
 
 def least_time(demand: Demand, boxes: Boxes, matrix: Sequence[Sequence[int]]) -> Fraction:

@@ -32,17 +32,26 @@ COMPARED = 1024
 
 
 def optimum(
-    problem: Problem, matrix: str | None, output: str | None, force: bool, as_json: bool
+    problem: Problem,
+    matrix: str | None,
+    output: str | None,
+    force: bool,
+    explain: bool,
+    as_json: bool,
 ) -> None:
     """The optimum of an all-to-all with its proof, written to `output` where that is given."""
     if as_json and output == "-":
         raise click.UsageError("--json and '--output -' both want standard output")
+    if explain and output == "-":
+        raise click.UsageError("--explain and '--output -' both want standard output")
     began = time.perf_counter()
     asked = demand_options(problem, matrix)
     topology = problem.load()
 
+    from forestcoll import explain as explaining
     from forestcoll.alltoall import file, flows, usual
     from forestcoll.report import alltoall as words
+    from forestcoll.report import exchange
 
     path = None
     if output is not None and output != "-":
@@ -50,26 +59,29 @@ def optimum(
         writing.prepare([path], force)
     demand = demand_of(topology, problem, asked)
     loaded = time.perf_counter()
-    with show_progress("optimum"):
+    with show_progress("optimum") as progress:
         best = flows.solve(demand)
         solved = time.perf_counter()
         ways: dict[Usual, Fraction | None] = {}
         if len(demand.graph.ranks) <= COMPARED:
             ways = {way: usual.usual(demand, best.folding, way) for way in usual.WAYS}
-    timings = {
-        "load": loaded - began,
-        "solve": solved - loaded,
-        "compare": time.perf_counter() - solved,
-    }
+        compared = time.perf_counter()
+        why = explaining.explain_exchange(best, progress) if explain else None
+    timings = {"load": loaded - began, "solve": solved - loaded, "compare": compared - solved}
+    if why is not None:
+        timings["explain"] = time.perf_counter() - compared
     if output == "-":
         put(file.dumps(best, topology.name))
         return
     if path is not None:
         writing.write_all({path: file.dumps(best, topology.name)}, force)
     if as_json:
-        print_json(words.optimum_summary(best, topology.name, timings, path, ways))
-    else:
-        draw(words.optimum_table(best, topology.name, timings, path, ways))
+        more = {} if why is None else {"explanation": exchange.summary(why)}
+        print_json({**words.optimum_summary(best, topology.name, timings, path, ways), **more})
+        return
+    draw(words.optimum_table(best, topology.name, timings, path, ways))
+    if why is not None:
+        draw(exchange.table(why))
 
 
 TAKEN = frozenset(

@@ -32,6 +32,7 @@ from forestcoll.cli.verify import verify
         "forestcoll optimum -t dgx-a100 --set boxes=2 -c allgather --groups 'box0/*;box1/*'",
         "forestcoll optimum -t dgx-a100 --set boxes=128 -c alltoall --without box0/gpu3-fabric*",
         "forestcoll optimum -t mi250 -c alltoallv --matrix bytes.txt -o out/",
+        "forestcoll optimum -t dgx-h100 --set boxes=2 -c alltoallv --matrix bytes.txt --explain",
     )
 )
 @functools.partial(problem_options, collectives=(*COLLECTIVES, *ALLTOALL))
@@ -64,10 +65,10 @@ def optimum(
     as_json: bool,
 ) -> None:
     """The best possible algbw and what limits it, without any tree."""
-    if explain and (problem.collective in ALLTOALL or problem.groups):
-        raise click.UsageError("--explain is for one group and collectives over trees")
+    if explain and problem.groups:
+        raise click.UsageError("--explain is for one group: leave --groups away")
     if problem.collective in ALLTOALL:
-        alltoall.optimum(problem, matrix, output, force, as_json)
+        alltoall.optimum(problem, matrix, output, force, explain, as_json)
         return
     if matrix is not None or output is not None or force:
         raise click.UsageError(

@@ -46,7 +46,7 @@ def optimum_table(
             rows.append(("each pair", f"{words.exact(best.theta)} GB/s"))
     else:
         total = sum(map(sum, demand.matrix)) - _kept(best)
-        rows.append(("least time", f"{_time(1 / best.theta)} for {words.size(total)}"))
+        rows.append(("least time", f"{in_time(1 / best.theta)} for {words.size(total)}"))
         rows.append(("algbw", f"{words.exact(best.algbw)} GB/s of the largest send buffer"))
     rows += [("limits" if i == 0 else "", text) for i, text in enumerate(_limits(best))]
     rows.append(("proof", _proof(best)))
@@ -262,7 +262,8 @@ def _kept(best: Optimum) -> int:
     return sum(row[i] for i, row in enumerate(best.demand.matrix or ()))
 
 
-def _time(nanoseconds: Fraction) -> str:
+def in_time(nanoseconds: Fraction) -> str:
+    """`"81.6 us"`."""
     for unit, length in (("s", 10**9), ("ms", 10**6), ("us", 10**3)):
         if nanoseconds >= length:
             return f"{words.decimal(nanoseconds / length)} {unit}"

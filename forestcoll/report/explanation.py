@@ -44,7 +44,7 @@ def _rows(found: Explanation) -> Iterator[tuple[str, str]]:
         assert raised.until is not None
         yield (
             "raise",
-            f"{links}: {_rate(raised.algbw)} at {words.decimal(raised.until)} times their "
+            f"{links}: {rate(raised.algbw)} at {words.decimal(raised.until)} times their "
             f"bandwidth ({_gain(raised.algbw, found)}), then it is {limit}",
         )
     more = found.one_more
@@ -52,7 +52,7 @@ def _rows(found: Explanation) -> Iterator[tuple[str, str]]:
         links = links_in_words(graph, more.links)
         yield (
             "one more NIC",
-            f"a box, like {links}: {_rate(more.algbw)} ({_gain(more.algbw, found)})",
+            f"a box, like {links}: {rate(more.algbw)} ({_gain(more.algbw, found)})",
         )
 
 
@@ -67,7 +67,7 @@ def _cuts(found: Explanation) -> list[tuple[str, str, Bound]]:
             shown.add(text)
             above = other.algbw / found.bound.algbw - 1
             share = (
-                f"{_rate(other.algbw)}, {float(100 * above):.1f} % above" if above else "as tight"
+                f"{rate(other.algbw)}, {float(100 * above):.1f} % above" if above else "as tight"
             )
             result.append((text, share, other))
     return result
@@ -78,13 +78,13 @@ def summary(found: Explanation) -> dict[str, Any]:
     graph, collective = found.problem.graph, found.problem.collective
     more = found.one_more
     return {
-        "crossed_by": _ends(graph, _crossing(found, found.bound)),
+        "crossed_by": ends(graph, _crossing(found, found.bound)),
         "nearly": [
             {"bottleneck": text, "algbw": str(bound.algbw)} for text, _, bound in _cuts(found)
         ],
         "raise": [
             {
-                "links": _ends(graph, raised.links),
+                "links": ends(graph, raised.links),
                 "until": None if raised.until is None else str(raised.until),
                 "algbw": str(raised.algbw),
                 "bottleneck": None
@@ -95,7 +95,7 @@ def summary(found: Explanation) -> dict[str, Any]:
         ],
         "one_more_nic": None
         if more is None
-        else {"links": _ends(graph, more.links), "algbw": str(more.algbw)},
+        else {"links": ends(graph, more.links), "algbw": str(more.algbw)},
     }
 
 
@@ -137,11 +137,13 @@ def _crossing(found: Explanation, bound: Bound) -> list[int]:
     return crossing(found.problem.graph, bound, into=inward(found.problem))
 
 
-def _ends(graph: CapacityGraph, links: Iterable[int]) -> list[str]:
+def ends(graph: CapacityGraph, links: Iterable[int]) -> list[str]:
+    """`["box0/gpu0 -> fabric", ...]`."""
     return [f"{graph.names[graph.tail[e]]} -> {graph.names[graph.head[e]]}" for e in links]
 
 
-def _rate(algbw: Fraction) -> str:
+def rate(algbw: Fraction) -> str:
+    """`"21.333 GB/s"`."""
     return f"{words.decimal(algbw)} GB/s"
 
 

@@ -6,8 +6,6 @@ grows in a straight line with the links that cross it, until another cut is the 
 
 from __future__ import annotations
 
-import re
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -15,20 +13,20 @@ from fractions import Fraction
 from forestcoll.bound import Bound
 from forestcoll.compile.problem import Problem
 from forestcoll.errors import ForestCollError
+from forestcoll.explain.raising import (
+    KINDS,
+    NEAR,
+    Line,
+    boxes_of,
+    kinds_of,
+    levels_of,
+    parts_of,
+    take_over,
+    widen,
+)
 from forestcoll.graph import CapacityGraph
 from forestcoll.solver.flows.dual import check_dual
 from forestcoll.solver.partitions import check_parts
-
-NEAR = Fraction(105, 100)
-"""Cuts up to so many times the optimum are listed."""
-MOST = Fraction(1 << 10)
-"""Times their bandwidth to which links are raised, to see what limits without them."""
-TURNS = 16
-"""Cuts that are tried until the one that takes over is found."""
-WIDTHS = 8
-"""Bandwidths, the largest first, whose links are taken to join parts of a machine."""
-KINDS = 6
-"""Kinds of links of a bottleneck that are looked at."""
 
 Progress = Callable[[str, float], None]
 
@@ -93,13 +91,7 @@ def value(problem: Problem, bound: Bound) -> Fraction | None:
 
 def scaled(problem: Problem, links: Iterable[int], factor: Fraction) -> Problem:
     """The problem with these links so many times as wide."""
-    raised, graph = set(links), problem.graph
-    capacity = [
-        c * (factor.numerator if e in raised else factor.denominator)
-        for e, c in enumerate(graph.capacity)
-    ]
-    wide = replace(graph, capacity=tuple(capacity), unit=graph.unit / factor.denominator)
-    return replace(problem, graph=wide)
+    return replace(problem, graph=widen(problem.graph, links, factor))
 
 
 def inward(problem: Problem) -> bool | None:
@@ -118,50 +110,21 @@ def crossing(graph: CapacityGraph, bound: Bound, *, into: bool | None) -> list[i
     return found
 
 
-def kinds_of(graph: CapacityGraph, links: Iterable[int]) -> list[tuple[int, ...]]:
-    """Links of the graph that are like these, by kind, both directions: most links first.
-
-    Alike: names that differ in numbers alone, and the same bandwidth.
-    """
-    groups: dict[object, list[int]] = defaultdict(list)
-    for e in range(len(graph.tail)):
-        groups[_kind(graph, e)].append(e)
-    wanted = dict.fromkeys(_kind(graph, e) for e in links)
-    return sorted((tuple(groups[kind]) for kind in wanted), key=lambda kind: -len(kind))
-
-
-def _kind(graph: CapacityGraph, link: int) -> object:
-    ends = (graph.names[graph.tail[link]], graph.names[graph.head[link]])
-    plain = (re.sub(r"\d+", "*", name) for name in ends)
-    return tuple(sorted(plain)), graph.capacity[link]
-
-
 def _raise(problem: Problem, bound: Bound, links: tuple[int, ...]) -> Raised:
     """How far the bound grows with the links until another certificate is below it."""
-    most = scaled(problem, links, MOST)
-    other, until = most.optimum().bound, MOST
-    for _ in range(TURNS):
-        here, there = _line(problem, bound, links), _line(problem, other, links)
-        if here is None or there is None:
-            break
-        if here[1] <= there[1]:
-            if there[1] and there[0] <= here[0]:
-                return Raised(links, None, other.algbw, None)  # the same cut
-            return Raised(links, Fraction(1), bound.algbw, other)
-        until = max(Fraction(1), (there[0] - here[0]) / (here[1] - there[1]))
-        wide = scaled(problem, links, until)
-        found = wide.optimum().bound
-        if found.algbw >= here[0] + here[1] * until:
-            return Raised(links, until, found.algbw, other)
-        other = found
-    at = scaled(problem, links, until).optimum().algbw
-    return Raised(links, until, at, other)
+
+    def solve(factor: Fraction) -> tuple[Fraction, Bound]:
+        found = scaled(problem, links, factor).optimum().bound
+        return found.algbw, found
+
+    def line(other: Bound) -> Line | None:
+        return _line(problem, other, links)
+
+    return Raised(links, *take_over(bound, bound.algbw, solve, line))
 
 
-def _line(
-    problem: Problem, bound: Bound, links: tuple[int, ...]
-) -> tuple[Fraction, Fraction] | None:
-    """(a, b): the certificate gives a + b x where the links are x times as wide."""
+def _line(problem: Problem, bound: Bound, links: tuple[int, ...]) -> Line | None:
+    """What the certificate gives, by how wide the links are."""
     one, two = (value(scaled(problem, links, Fraction(x)), bound) for x in (1, 2))
     return None if one is None or two is None else (2 * one - two, two - one)
 
@@ -186,39 +149,14 @@ def _structure(problem: Problem) -> Iterator[Bound]:
     is below a switch), and round all GPUs or all boxes at once."""
     graph = problem.graph
     everything = frozenset(range(graph.n))
-    singles = [frozenset([rank]) for rank in graph.ranks]
-    widths = sorted(set(graph.capacity), reverse=True)[:WIDTHS]
-    levels = [_joined(graph, width) for width in widths]
-    boxes: dict[str, set[int]] = defaultdict(set)
-    for node in range(graph.n):
-        boxes[graph.box(node)].add(node)
-    homes = [frozenset(boxes[name]) for name in dict.fromkeys(map(graph.box, graph.ranks)) if name]
-    for part in dict.fromkeys([*homes, *(part for level in levels for part in level), *singles]):
+    for part in parts_of(graph):
         for side in (part, everything - part):
             yield Bound(Fraction(0), "cut", (side,))
     if problem.collective.two_phases:
-        for groups in (singles, homes, *levels):
+        singles = [frozenset([rank]) for rank in graph.ranks]
+        for groups in (singles, boxes_of(graph), *levels_of(graph)):
             if len(groups) > 1:
                 yield Bound(Fraction(0), "partition", tuple(groups))
-
-
-def _joined(graph: CapacityGraph, width: int) -> list[frozenset[int]]:
-    """The nodes that links of at least so many units join, where ranks are among them."""
-    home = list(range(graph.n))
-
-    def find(node: int) -> int:
-        while home[node] != node:
-            home[node] = node = home[home[node]]
-        return node
-
-    for u, v, units in zip(graph.tail, graph.head, graph.capacity, strict=True):
-        if units >= width:
-            home[find(u)] = find(v)
-    members: dict[int, set[int]] = defaultdict(set)
-    for node in range(graph.n):
-        members[find(node)].add(node)
-    ranks = set(graph.ranks)
-    return [frozenset(nodes) for nodes in members.values() if nodes & ranks]
 
 
 def _one_more(problem: Problem) -> OneMore | None:

@@ -1,0 +1,208 @@
+"""Why an all-to-all is no faster: every figure again by the solver, and in words."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+from graphs import dgx_a100, mi250, ring, torus
+from test_alltoall import random_demand
+
+from forestcoll.alltoall.demand import Demand, ragged
+from forestcoll.alltoall.flows import solve
+from forestcoll.alltoall.fold import orbits
+from forestcoll.alltoall.lengths import bound
+from forestcoll.alltoall.spread import spread, time_of, waits
+from forestcoll.catalog import load
+from forestcoll.cli import main
+from forestcoll.explain import Exchange, explain_exchange
+from forestcoll.explain.exchange import Static
+from forestcoll.explain.raising import NEAR, widen
+from forestcoll.graph import CapacityGraph
+
+
+def skewed(count: int, hot: int) -> tuple[tuple[int, ...], ...]:
+    dice = random.Random(hot)
+    return tuple(
+        tuple(0 if i == j else dice.randint(1, 9) * (60 if j == hot else 10) for j in range(count))
+        for i in range(count)
+    )
+
+
+DEMANDS = [
+    Demand(dgx_a100(2)),
+    Demand(mi250(2)),
+    Demand(ring(5)),
+    Demand(torus(3, 2)),
+    Demand(dgx_a100(2), skewed(16, 3)),
+    Demand(mi250(1), skewed(16, 5)),
+]
+NAMES = ["a100", "mi250", "ring", "torus", "a100-v", "mi250-v"]
+
+
+@pytest.mark.parametrize("demand", DEMANDS, ids=NAMES)
+def test_shares_are_all_of_the_time(demand: Demand) -> None:
+    """Each rank is in one group of senders and one of receivers; shares add up to one."""
+    found = explain_exchange(solve(demand))
+    for shares in (found.senders, found.receivers):
+        numbers = sorted(number for share in shares for number in share.ranks)
+        assert numbers == list(range(len(demand.graph.ranks)))
+        assert sum(share.of_all * len(share.ranks) for share in shares) == 1
+        assert list(shares) == sorted(shares, key=lambda share: -share.of_all)
+
+
+def test_a_rank_that_sends_nothing_lowers_the_time_by_its_share() -> None:
+    """One hot sender: without it, the same lengths prove so much less."""
+    matrix = skewed(16, 2)
+    best = solve(Demand(dgx_a100(2), matrix))
+    found = explain_exchange(best)
+    for share in found.senders:
+        less = [list(row) for row in matrix]
+        for number in share.ranks:
+            less[number] = [0] * 16
+        without = Demand(best.demand.graph, tuple(map(tuple, less)))
+        there = bound(without, orbits(without, []), best.lengths)
+        assert best.rate / there == 1 - share.of_all * len(share.ranks)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_shares_on_random_graphs(seed: int) -> None:
+    best = solve(random_demand(seed))
+    found = explain_exchange(best)
+    assert sum(share.of_all * len(share.ranks) for share in found.senders) == 1
+    assert sum(share.of_all * len(share.ranks) for share in found.receivers) == 1
+    for cut in found.near:
+        assert best.algbw <= cut.algbw
+
+
+@pytest.mark.parametrize("demand", DEMANDS, ids=NAMES)
+def test_near_cuts_are_bounds(demand: Demand) -> None:
+    """Each is what its links prove as lengths 1, within 5 % of the optimum."""
+    best = solve(demand)
+    found = explain_exchange(best)
+    for cut in found.near:
+        assert best.algbw <= cut.algbw <= NEAR * best.algbw
+        lengths = [
+            int((u in cut.nodes) == cut.leaves and (v in cut.nodes) != cut.leaves)
+            for u, v in zip(demand.graph.tail, demand.graph.head, strict=True)
+        ]
+        rate = bound(demand, orbits(demand, []), lengths)
+        assert rate * demand.graph.unit * demand.scale <= cut.algbw
+
+
+@pytest.mark.parametrize("demand", DEMANDS, ids=NAMES)
+def test_wider_links_give_what_the_solver_says(demand: Demand) -> None:
+    best = solve(demand)
+    found = explain_exchange(best)
+    assert found.wider
+    for wider in found.wider:
+
+        def at(factor: Fraction, links: tuple[int, ...] = wider.links) -> Fraction:
+            return solve(replace(demand, graph=widen(demand.graph, links, factor))).algbw
+
+        if wider.until is None:
+            assert at(Fraction(2)) > best.algbw
+            continue
+        assert at(wider.until) == wider.algbw
+        if wider.until > 1:
+            assert wider.algbw > best.algbw
+            half = (1 + wider.until) / 2
+            middle = (wider.algbw + best.algbw) / 2
+            assert at(half) == middle  # a straight line until then
+
+
+# --- the static plan ------------------------------------------------------------------------------
+
+
+def test_waits_by_hand() -> None:
+    """Rank 0 of box 0 sends rank 0 of box 1 eight blocks: one over each NIC; nobody else waits."""
+    graph = CapacityGraph.from_topology(load("dgx-h100", {"boxes": 2}))
+    routes = spread(solve(Demand(graph)))
+    matrix = [[0] * 16 for _ in range(16)]
+    matrix[0][8] = 8_000_000
+    slowest, each = waits(routes, matrix)
+    assert slowest == time_of(routes, matrix) == 20_000
+    out = graph.names.index("box0/gpu0"), graph.names.index("fabric")
+    links = list(zip(graph.tail, graph.head, strict=True))
+    assert [wait[0] for wait in each] == [20_000 if rank in (0, 8) else 0 for rank in range(16)]
+    assert links[each[0][1]] == out
+    assert each[1] == (0, -1)
+
+
+def test_the_last_waits_for_the_slowest_link() -> None:
+    graph = CapacityGraph.from_topology(load("dgx-h100", {"boxes": 2}))
+    for hot in range(4):
+        demand = Demand(graph, skewed(16, hot))
+        found = explain_exchange(solve(demand)).static
+        assert isinstance(found, Static)
+        assert max(time for time, _ in found.waits) == found.nanoseconds
+        assert demand.matrix is not None
+        assert found.nanoseconds == time_of(spread(solve(Demand(graph))), demand.matrix)
+
+
+def test_no_static_plan() -> None:
+    topology = load("mi250", {"boxes": 2})
+    found = explain_exchange(solve(ragged(topology, skewed(32, 1))))
+    assert isinstance(found.static, str)
+    assert "spread routes are for GPUs on switches" in found.static
+
+
+# --- in words -------------------------------------------------------------------------------------
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(["optimum", *arguments]) == 0
+    return " ".join(capsys.readouterr().out.split())
+
+
+def test_words(capsys: pytest.CaptureFixture[str]) -> None:
+    text = said(capsys, "-t", "mi250", "--set", "boxes=2", "-c", "alltoall", "--explain")
+    assert "senders all 32 ranks: 3.12 % each of what the limiting links carry" in text
+    assert "nearly out of box0 (16 GPUs): 32 GB/s, as tight" in text
+    assert "150 GB/s at 4.688 times their bandwidth (368.8 % more), then it is" in text
+    assert "static plan" not in text
+
+
+def test_words_of_a_matrix(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "m.txt"
+    path.write_text("\n".join(" ".join(map(str, row)) for row in skewed(16, 3)))
+    ask = ("-t", "dgx-h100", "--set", "boxes=2", "-c", "alltoallv", "--matrix", str(path))
+    text = said(capsys, *ask, "--explain")
+    assert "receivers box0/gpu3: " in text
+    assert "static plan" in text
+    assert "(never over 11/9 (1.222) times)" in text
+    assert "waits" in text
+    data = json.loads(said(capsys, *ask, "--explain", "--json"))["explanation"]
+    assert len(data["static"]["waits"]) == 16
+    assert sum(Fraction(s["share"]) * len(s["ranks"]) for s in data["senders"]) == 1
+    assert {"senders", "receivers", "nearly", "raise", "static"} == set(data)
+
+
+def test_large_and_irregular_fabrics_are_not_raised(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("forestcoll.explain.exchange.MOST_VARIABLES", 1)
+    text = said(capsys, "-t", "ring", "--set", "gpus=4", "-c", "alltoall", "--explain")
+    assert "raise not looked at: little is alike here" in text
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--groups", "box0/gpu0,box0/gpu1;box0/gpu2,box0/gpu3"), "--explain is for one group"),
+        (("-o", "-"), "--explain and '--output -' both want standard output"),
+    ],
+)
+def test_what_is_refused(
+    capsys: pytest.CaptureFixture[str], options: tuple[str, ...], message: str
+) -> None:
+    assert main(["optimum", "-t", "dgx-a100", "-c", "alltoall", "--explain", *options]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_the_type_is_public() -> None:
+    assert isinstance(explain_exchange(solve(Demand(ring(3)))), Exchange)
