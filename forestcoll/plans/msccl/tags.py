@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from xml.parsers import expat
 
-from forestcoll.input_limits import PLAN_DEPTH, PLAN_ELEMENTS
+from forestcoll.input_limits import PLAN_ELEMENTS
 from forestcoll.plans.findings import Findings
-from forestcoll.plans.msccl.spelling import ENTITY, TOKEN, as_xml
-from forestcoll.plans.msccl.text import MAX_ATTRIBUTES, MAX_VALUE
+from forestcoll.plans.msccl.elements import (
+    MAX_ATTRIBUTES,
+    Elements,
+    StopReading,
+    read_integer,
+)
+from forestcoll.plans.msccl.spelling import ENTITY, TOKEN
 
 MAX_NAME = 254  # bytes of a tag's or an attribute's name, and of the first word of a comment
-CHILD = {"algo": "gpu", "gpu": "tb", "tb": "step"}
-_INTEGER = re.compile(r"[+-]?(?:0[xX][0-9a-fA-F]{1,16}|[0-9]{1,20})\Z")
+MAX_VALUE = 255  # and of a value
 _NAME = r"[A-Za-z_][\w.:-]*"
 _STRICT = re.compile(rf'<{_NAME}(?: {_NAME}="[^"&]*")* ?/?>|</{_NAME}>')
 _NAMES = re.compile(rf"(?<=</){_NAME}|(?<=<){_NAME}|(?<= ){_NAME}(?==)")
@@ -54,7 +57,7 @@ class Numbers:
             return None
         value = self._known.get(text)
         if value is None:
-            value = self._read(text)
+            value, octal = read_integer(text)
             if value is None:
                 self.out.add(
                     "XML-NUMBER", f"{key}={text[:40]!r} of <{tag.name}> is no integer",
@@ -62,6 +65,8 @@ class Numbers:
                 )  # fmt: skip
                 return None
             self._known[text] = value
+            if octal and text.strip("+-0"):
+                self._octal.add(text)
         if text in self._octal:
             self.out.add(
                 "XML-OCTAL", f"{key}={text!r} of <{tag.name}> is {value} to the loaders",
@@ -69,101 +74,59 @@ class Numbers:
             )  # fmt: skip
         return value
 
-    def _read(self, text: str) -> int | None:
-        if not _INTEGER.match(text):
-            return None
-        digits = text.lstrip("+-")
-        octal = len(digits) > 1 and digits[0] == "0" and digits[1] not in "xX"
-        if octal:
-            if not set(digits) <= set("01234567"):
-                return None
-            if digits.strip("0"):
-                self._octal.add(text)
-        value = int(digits, 8 if octal else 0)
-        return -value if text[0] == "-" else value
-
 
 def scan(text: str, out: Findings) -> Tag | None:
     """The <algo> element, or None where the file ends before it does."""
     _check_grammar(text, out)
-    algo = _Elements(out).run(text)
-    return None if out.has("XML-SYNTAX") else algo  # half a plan lacks whatever comes later
+    elements = _Elements(out)
+    elements.read(text)
+    # half a plan lacks whatever comes later
+    return None if out.has("XML-SYNTAX") else elements.algo
 
 
-class _Elements:
-    """Builds the tags while expat reports them; an error of expat ends the file there."""
+class _Elements(Elements):
+    """Builds the tags; a finding for what the loaders pass over."""
 
     def __init__(self, out: Findings) -> None:
+        super().__init__()
         self.out = out
         self.algo: Tag | None = None
-        self.open: list[Tag] = []
-        self.skipped = 0
+        self.tags: list[Tag] = []  # the open ones
         self.count = 0
-        self.parser = expat.ParserCreate()
 
-    def run(self, text: str) -> Tag | None:
-        self.parser.StartElementHandler = self.start
-        self.parser.EndElementHandler = self.end
-        self.parser.StartDoctypeDeclHandler = self.doctype
-        try:
-            self.parser.Parse(as_xml(text), True)
-        except expat.ExpatError as error:
-            what = expat.ErrorString(error.code)
-            self.out.add("XML-SYNTAX", f"not well-formed XML: {what}", line=error.lineno)
-        except UnicodeEncodeError:
-            self.out.add("XML-SYNTAX", "it holds characters outside Unicode")
-        except _StopReading as stop:
-            self.out.add("XML-SYNTAX", str(stop), line=self.parser.CurrentLineNumber)
-        return self.algo
+    def broken(self, text: str, line: int) -> None:
+        self.out.add("XML-SYNTAX", text, line=line)
 
-    def doctype(self, *_: object) -> None:
-        self.out.add("XML-PROLOG", "a document type", line=self.parser.CurrentLineNumber)
-        raise _StopReading("a document type is no part of a plan")  # nor are its entities
+    def doctype(self) -> None:
+        self.out.add("XML-PROLOG", "a document type", line=self.line)
+        raise StopReading("a document type is no part of a plan")  # nor are its entities
 
-    def start(self, name: str, attributes: dict[str, str]) -> None:
-        line = self.parser.CurrentLineNumber
+    def passed_over(self, name: str, above: str) -> None:
+        if above:
+            self.out.add("XML-ELEMENT", f"<{name[:40]}> in <{above}> is ignored", line=self.line)
+        else:
+            words = f"the outermost element is <{name[:40]}>"
+            self.out.add("XML-ROOT-ELEMENT", words, line=self.line)
+
+    def element(self, name: str, attributes: dict[str, str]) -> None:
         self.count += 1
         if self.count > PLAN_ELEMENTS:
-            raise _StopReading(f"more than {PLAN_ELEMENTS} elements {PLAN_ELEMENTS.note}")
-        if len(self.open) + self.skipped >= PLAN_DEPTH:
-            raise _StopReading(f"nested more than {PLAN_DEPTH} deep {PLAN_DEPTH.note}")
-        if not self.open and self.algo is None and name != "algo":
-            self.out.add("XML-ROOT-ELEMENT", f"the outermost element is <{name[:40]}>", line=line)
-            self.skipped += 1
-            return
-        if self.skipped or not self._fits(name):
-            if not self.skipped:
-                above = self.open[-1].name if self.open else "the file"
-                self.out.add("XML-ELEMENT", f"<{name[:40]}> in <{above}> is ignored", line=line)
-            self.skipped += 1
-            return
-        tag = Tag(name, line, attributes)
-        if self.open:
-            self.open[-1].children.append(tag)
+            raise StopReading(f"more than {PLAN_ELEMENTS} elements {PLAN_ELEMENTS.note}")
+        tag = Tag(name, self.line, attributes)
+        del self.tags[len(self.open) - 1 :]
+        if self.tags:
+            self.tags[-1].children.append(tag)
         else:
             self.algo = tag
-        self.open.append(tag)
+        self.tags.append(tag)
         if len(attributes) > MAX_ATTRIBUTES:
             dropped = ", ".join(list(attributes)[MAX_ATTRIBUTES:][:8])
             self.out.add("XML-ATTRIBUTES", f"<{name}> has {len(attributes)} attributes; the "
-                         f"loaders never see {dropped}", line=line)  # fmt: skip
+                         f"loaders never see {dropped}", line=tag.line)  # fmt: skip
         for key, value in attributes.items():
             if len(value) > MAX_VALUE // 4 and len(value.encode(errors="replace")) > MAX_VALUE:
                 self.out.add("XML-VALUE-LENGTH", f"{key[:40]} of <{name}> has {len(value)} "
-                             f"characters", line=line)  # fmt: skip
-
-    def _fits(self, name: str) -> bool:
-        return CHILD.get(self.open[-1].name) == name if self.open else self.algo is None
-
-    def end(self, name: str) -> None:
-        if self.skipped:
-            self.skipped -= 1
-        else:
-            self.open.pop()
-
-
-class _StopReading(Exception):
-    """Raised inside expat's callbacks to end the reading; its text says why."""
+                             f"characters", line=tag.line)  # fmt: skip
 
 
 def _check_grammar(text: str, out: Findings) -> None:

@@ -10,20 +10,20 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from typing import NamedTuple
-from xml.parsers import expat
 
 from forestcoll.errors import PlanError, UnsupportedError, did_you_mean
-from forestcoll.input_limits import BLOCKS, INSTRUCTIONS, PLAN_DEPTH, RANKS
-from forestcoll.plans.msccl.spelling import as_xml
+from forestcoll.input_limits import BLOCKS, INSTRUCTIONS, RANKS
+from forestcoll.plans.msccl.elements import (
+    MAX_ATTRIBUTES,
+    Elements,
+    StopReading,
+    read_integer,
+)
 from forestcoll.plans.rules import Notes
 from forestcoll.program import BY_XML, Buffer
 
 STEP_TYPES = frozenset((*BY_XML, "nop"))
-MAX_ATTRIBUTES = 16  # a tag's attributes that the runtimes' parsers keep
-MAX_VALUE = 255  # and the bytes of a value
-_CHILD = {"algo": "gpu", "gpu": "tb", "tb": "step"}
 _BUFFERS = {buffer.value: buffer for buffer in Buffer}
-_INT = re.compile(r"\s*[+-]?(?:0[xX][0-9a-fA-F]{1,16}|[0-9]{1,20})\Z")
 # What the hand-written parsers read: see 1.1 of their grammar in docs/plans.md.
 _STRICT = re.compile(
     r'[ \n\r]+|<!--.*?-->|</?[A-Za-z_][\w.:-]*(?: [A-Za-z_][\w.:-]*="[^"]*")*(?: ?/)?>', re.DOTALL
@@ -71,21 +71,16 @@ class Tag:
     def number(self, key: str, low: int, high: int) -> int:
         """A required integer, as the runtimes read it (0x and a leading 0 count), within bounds."""
         text = self.text(key)
-        if not _INT.match(text):
+        value, octal = read_integer(text.lstrip())
+        if value is None and octal:
+            raise self.fail(f"{key}={text!r} starts with 0, so the runtimes read it as octal")
+        if value is None:
             shown = text if len(text) <= 40 else text[:40] + "..."
             raise self.fail(f"{key}={shown!r} is not an integer")
-        digits = text.strip().lstrip("+-")
-        if len(digits) > 1 and digits[0] == "0" and digits[1] not in "xX":
-            if not set(digits) <= set("01234567"):
-                raise self.fail(f"{key}={text!r} starts with 0, so the runtimes read it as octal")
-            value = int(digits, 8)
-            if value > 7:
-                self.notes.add(
-                    f"line {self.line}: {key}={text!r} is octal for runtimes: {value}", key
-                )
-        else:
-            value = int(digits, 0)
-        value = -value if "-" in text else value
+        if octal and abs(value) > 7:
+            self.notes.add(
+                f"line {self.line}: {key}={text!r} is octal for runtimes: {abs(value)}", key
+            )
         if not low <= value <= high:
             raise self.fail(f"{key}={value} is out of range; it must lie between {low} and {high}")
         return value
@@ -124,85 +119,53 @@ class Algo:
 
 def scan(text: str, source: str, notes: Notes) -> Algo:
     """The elements of a plan. What the current parsers would not read is remarked in `notes`."""
-    algo = _Scanner(source, notes).run(text)
+    scanner = _Scanner(source, notes)
+    scanner.read(text)
+    assert scanner.algo is not None  # expat refuses a document without an element
     _remark_grammar(text, notes)
-    return algo
+    return scanner.algo
 
 
-class _Scanner:
-    """Builds the elements while expat reports tags."""
+class _Scanner(Elements):
+    """Builds the elements; PlanError where the text is no plan's."""
 
     def __init__(self, source: str, notes: Notes) -> None:
+        super().__init__()
         self.source, self.notes = source, notes
         self.algo: Algo | None = None
-        self.open: list[str] = []
-        self.skipped = 0  # open elements inside one that no parser looks at
         self.elements = 0  # steps and thread blocks so far
-        self.parser = expat.ParserCreate()
+        self.parser.CharacterDataHandler = self.data
 
-    def run(self, text: str) -> Algo:
-        parser = self.parser
-        parser.buffer_text = True
-        parser.StartElementHandler = self.start
-        parser.EndElementHandler = self.end
-        parser.CharacterDataHandler = self.data
-        parser.StartDoctypeDeclHandler = self.doctype
-        try:
-            parser.Parse(as_xml(text), True)
-        except expat.ExpatError as error:
-            what = expat.ErrorString(error.code)
-            raise PlanError(f"{self.source}:{error.lineno}: not well-formed XML: {what}") from None
-        except UnicodeEncodeError:
-            raise PlanError(f"{self.source}: it holds characters outside Unicode") from None
-        assert self.algo is not None  # expat refuses a document without an element
-        return self.algo
+    def broken(self, text: str, line: int) -> None:
+        where = self.source if line < 0 else f"{self.source}:{line}"
+        raise PlanError(f"{where}: {text}")
 
-    def fail(self, text: str) -> PlanError:
-        return PlanError(f"{self.source}:{self.parser.CurrentLineNumber}: {text}")
-
-    def doctype(self, *_: object) -> None:
-        raise self.fail("a document type is not allowed in a plan; remove <!DOCTYPE ...>")
+    def doctype(self) -> None:
+        raise StopReading("a document type is not allowed in a plan; remove <!DOCTYPE ...>")
 
     def data(self, text: str) -> None:
         if text.strip():
-            raise self.fail(f"text {text.strip()[:40]!r} between the tags; a plan has only tags")
+            raise StopReading(f"text {text.strip()[:40]!r} between the tags; a plan has only tags")
 
-    def end(self, name: str) -> None:
-        if self.skipped:
-            self.skipped -= 1
-        else:
-            self.open.pop()
+    def passed_over(self, name: str, above: str) -> None:
+        if not above:
+            hint = "; that is a topology" if name in ("system", "graphs") else ""
+            raise StopReading(f"the outermost element is <{name[:40]}>, a plan's is <algo>{hint}")
+        self.notes.add(f"line {self.line}: <{name[:40]}> in <{above}> is ignored", "element")
 
-    def start(self, name: str, attributes: dict[str, str]) -> None:
-        line = self.parser.CurrentLineNumber
-        if len(self.open) + self.skipped >= PLAN_DEPTH:
-            raise self.fail(f"elements are nested more than {PLAN_DEPTH} deep {PLAN_DEPTH.note}")
-        if self.skipped or (self.open and name != _CHILD.get(self.open[-1])):
-            if not self.skipped:
-                self.notes.add(
-                    f"line {line}: <{name[:40]}> in <{self.open[-1]}> is ignored", "element"
-                )
-            self.skipped += 1
-            return
-        tag = Tag(self.source, name, line, attributes, self.notes)
+    def element(self, name: str, attributes: dict[str, str]) -> None:
+        tag = Tag(self.source, name, self.line, attributes, self.notes)
         if len(attributes) > MAX_ATTRIBUTES:
-            self.notes.add(f"line {line}: more than {MAX_ATTRIBUTES} attributes; current runtimes "
-                           f"ignore the rest", "attributes")  # fmt: skip
-        self.open.append(name)
-        if len(self.open) == 1:
-            self.root(tag)
-        elif name == "step":
+            self.notes.add(f"line {tag.line}: more than {MAX_ATTRIBUTES} attributes; current "
+                           f"runtimes ignore the rest", "attributes")  # fmt: skip
+        if name == "step":
             self.step(tag)
         elif name == "tb":
             self.block(tag)
-        else:
+        elif name == "gpu":
             self.gpu(tag)
-
-    def root(self, tag: Tag) -> None:
-        if tag.name != "algo":
-            hint = "; that is a topology" if tag.name in ("system", "graphs") else ""
-            raise tag.fail(f"the outermost element is <{tag.name[:40]}>, a plan's is <algo>{hint}")
-        self.algo = Algo(tag)
+        else:
+            self.algo = Algo(tag)
 
     def gpu(self, tag: Tag) -> None:
         assert self.algo is not None

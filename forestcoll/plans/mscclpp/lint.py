@@ -7,9 +7,9 @@ from typing import Any
 
 from forestcoll.errors import PlanError, did_you_mean
 from forestcoll.plans.findings import At, Findings
-from forestcoll.plans.mscclpp.fields import Access, parse
 from forestcoll.plans.mscclpp.ops import lint_operations
 from forestcoll.plans.mscclpp.rules import ALIGNMENT, MAX_REMOTE
+from forestcoll.plans.mscclpp.text import Access, parse
 from forestcoll.plans.mscclpp.values import Block, Plan, Rank
 from forestcoll.plans.rules import (
     OLD_WORDS,
@@ -25,7 +25,7 @@ KINDS = ("memory", "port", "switch")
 
 def lint(text: str, target: Target, sms: int, collective: Collective | None, out: Findings) -> None:
     """Note everything in the file that the loader refuses, misreads or does not survive."""
-    top = parse(text, out)
+    top = parse(text, lambda rule, words, line: out.add(rule, words, line=line))
     if top is None:
         return
     if "gpus" not in top:

@@ -10,7 +10,6 @@ from typing import Any
 
 from forestcoll.errors import did_you_mean
 from forestcoll.plans.findings import At
-from forestcoll.plans.mscclpp.fields import Access, kind
 from forestcoll.plans.mscclpp.operands import (
     DATA_WORDS,
     GROUPS,
@@ -21,6 +20,7 @@ from forestcoll.plans.mscclpp.operands import (
 )
 from forestcoll.plans.mscclpp.rules import ALIGNMENT, MAX_BARRIERS, MAX_SEMAPHORES
 from forestcoll.plans.mscclpp.scene import Scene, check_ids
+from forestcoll.plans.mscclpp.text import Access, kind
 from forestcoll.plans.mscclpp.values import Block, Plan
 from forestcoll.targets import Target
 

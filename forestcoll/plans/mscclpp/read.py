@@ -20,7 +20,7 @@ from forestcoll.plans.mscclpp.rules import (
     check_structure,
     largest_size,
 )
-from forestcoll.plans.mscclpp.text import List, Object, parse
+from forestcoll.plans.mscclpp.text import List, Object, parse, raises
 from forestcoll.plans.rules import (
     MAX_BYTES,
     Notes,
@@ -90,7 +90,9 @@ def loads(
     Without `check` it may hold ranges and operations that no runtime would survive; a linter says
     more about those. `collective` stands in for what the file says.
     """
-    top = parse(text, source)
+    value = parse(text, raises(source))
+    assert value is not None  # else it raised
+    top = Object(source, "", value)
     if not top.has("gpus"):
         hint = "; this looks like a forest file" if top.has("trees") else ""
         raise PlanError(f"{source}: no 'gpus', so it is no MSCCL++ plan{hint}")

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from forestcoll.plans.findings import At
-from forestcoll.plans.mscclpp.fields import Access
 from forestcoll.plans.mscclpp.rules import MAX_IDS
+from forestcoll.plans.mscclpp.text import Access
 from forestcoll.plans.mscclpp.values import Block, Plan, Rank
 
 
