@@ -334,7 +334,7 @@ def require_size(capacity: list[int] | tuple[int, ...], factor: int) -> None:
     if sum(capacity) * factor >= CAPACITY_LIMIT:
         raise UnsupportedError(
             f"the links add up to {sum(capacity)} units, times {factor}: too many for exact 64-bit "
-            "flows (limit 2^62); give bandwidths with fewer digits, or fewer trees a root"
+            "flows (limit 2^62); give bandwidths with fewer digits, or fewer trees per root"
         )
 
 

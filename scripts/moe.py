@@ -280,7 +280,7 @@ def tell(
     row = options.width * 8
     print(f"plan       {plan.name}: {ranks} ranks, {plan.rounds} rounds of messages")
     print(
-        f"layer      {options.experts} experts, {options.experts // ranks} a rank; each token to "
+        f"layer      {options.experts} experts, {options.experts // ranks} per rank; each token to "
         f"{options.top}; {options.width} numbers a token"
     )
     mean = sum(out) / ranks

@@ -60,7 +60,7 @@ def dgx_a100(boxes: int, planes: int = 1, gpus: int = 8) -> CapacityGraph:
 
 
 def mi250(boxes: int, dies: int = 16) -> CapacityGraph:
-    """Boxes of MI250 dies, 50 GB/s a link, 16 a die to the fabric; the first `dies` are ranks."""
+    """Boxes of MI250 dies, 50 GB/s per link, 16 a die to the fabric; the first `dies` are ranks."""
     links = []
     for b in range(boxes):
         for word in MI250.split():

@@ -37,7 +37,7 @@ BASES: dict[str, Callable[[], Program]] = {
 
 
 def nvls(n: int, channels: int) -> Program:
-    """An allreduce in the switch for a runtime of that many channels a thread block."""
+    """An allreduce in the switch for a runtime of that many channels per thread block."""
     topology = loads_topology(f"""
 format: forestcoll.topology/1
 name: star

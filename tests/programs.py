@@ -183,7 +183,7 @@ def direct_reduce_scatter(n: int = 3, part: int = 2) -> Program:
 
 
 def tree_allreduce(n: int, per: int, strides: tuple[int, ...] = (1, 2, 5, 11)) -> Program:
-    """Up and down breadth-first trees over the links +-strides, `per` chunks a root.
+    """Up and down breadth-first trees over the links +-strides, `per` chunks per root.
 
     One thread block a connection and direction, each in the order of time: a plan as big as real
     ones (about 8 instructions a chunk and rank).

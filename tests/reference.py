@@ -115,7 +115,7 @@ def unbalanced(graph: CapacityGraph) -> list[int]:
 
 
 def optimum(graph: CapacityGraph) -> tuple[Fraction, frozenset[int]]:
-    """The allgather rate in GB/s a rank, exact, and the cut (a node set) that proves it.
+    """The allgather rate in GB/s per rank, exact, and the cut (a node set) that proves it.
 
     algbw = N * rate, and rate = bandwidth leaving the cut / ranks in the cut. Raises
     InfeasibleError when some rank cannot reach another, UnsupportedError on unbalanced switches.

@@ -82,7 +82,7 @@ def test_fewest_units_that_reach_a_share() -> None:
     assert route(best, min_share=Fraction(1)).units == 3
     few = solve(demand("torus-3d", TORUS, "gpu0-gpu1"))
     with pytest.raises(
-        UnsupportedError, match=r"8 units a pair reach 9.* % of the optimum, not 10"
+        UnsupportedError, match=r"8 units per pair reach 9.* % of the optimum, not 10"
     ):
         route(few, min_share=Fraction(1))
 

@@ -241,7 +241,7 @@ def test_every_public_value_fits_on_a_screen(made: forestcoll.Synthesis, plan: P
         "<Bound 200/3 GB/s, by ": made.forest.bound,
         "<CapacityGraph: 9 nodes, 8 of them ranks, 16 links in units of ": graph,
         "<SymmetryGroup of 8 elements on 9 nodes>": many.forest.group,
-        "<Optimum 200/3 GB/s, 2 trees a root, bound 200/3 GB/s>": made.optimum,
+        "<Optimum 200/3 GB/s, 2 trees per root, bound 200/3 GB/s>": made.optimum,
         "<Synthesis of allreduce on ring-4: 200/3 GB/s of at most 200/3, 16 trees; forest, "
         "msccl-xml, mscclpp-json>": made,
         "<RunResult: out-of-place 4096 bytes in ": forestcoll.run(plan, 4096),

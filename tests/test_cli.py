@@ -162,7 +162,7 @@ def test_optimum(call: Run) -> None:
     out = fine(call(*two))
     assert "1040/3 (346.667) GB/s" in out
     assert "every GPU's ingress: 325 GB/s" in out
-    assert "13 a root" in out
+    assert "13 per root" in out
     summary = json.loads(fine(call(*two, "--json")))
     assert summary["algbw"] == "1040/3"
     assert summary["trees_per_root"] == 13

@@ -28,7 +28,7 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]
 def test_import_writes_a_topology(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, "topology", "import", "node.xml", "-o", "my.yaml")
     assert (code, out) == (0, "my.yaml: node: 2 GPUs, 1 switch, 36 links\n")
-    assert "note: NVLink counts 20.6 GB/s a link" in err
+    assert "note: NVLink counts 20.6 GB/s per link" in err
     assert "note: 2 network ports are left aside" in err
     text = Path("my.yaml").read_text()
     assert text.startswith("# written by: forestcoll topology import node.xml\n# NVLink counts")

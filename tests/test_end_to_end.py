@@ -147,7 +147,7 @@ def check_share(made: Synthesis) -> None:
     ],
 )
 def test_known_optima(name: str, algbw: str, k: int) -> None:
-    """The published and hand-derived figures, exactly, with their trees a root."""
+    """The published and hand-derived figures, exactly, with their trees per root."""
     best = optimum(topology(name), Collective.ALLGATHER)
     assert best.algbw == best.bound.algbw == Fraction(algbw)
     assert best.trees_per_root == k
@@ -155,7 +155,7 @@ def test_known_optima(name: str, algbw: str, k: int) -> None:
 
 @pytest.mark.parametrize(("k", "algbw"), [(1, "320"), (2, "1024/3"), (5, "8000/23"), (7, "350")])
 def test_known_fixed_trees(k: int, algbw: str) -> None:
-    """Two MI250 boxes with k trees a root."""
+    """Two MI250 boxes with k trees per root."""
     made = synthesize(topology("mi250 boxes=2"), "allgather", trees=k, formats=("forest",))
     assert made.forest.algbw == Fraction(algbw)
     assert made.forest.trees_per_root == k
@@ -170,7 +170,7 @@ def test_half_of_each_mi250_box() -> None:
 
 
 def test_what_rccl_cannot_hold_is_written_for_msccl() -> None:
-    """One NVSwitch domain of 72 GPUs: 72 thread blocks a rank, RCCL holds 64."""
+    """One NVSwitch domain of 72 GPUs: 72 thread blocks per rank, RCCL holds 64."""
     machine = topology("star gpus=70")
     made = synthesize(machine, "allgather", formats=("msccl-xml",))
     assert made.forest.algbw == made.optimum.algbw

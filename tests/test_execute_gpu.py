@@ -91,7 +91,7 @@ def programs() -> dict[tuple[str, str], Program]:
 
 @pytest.mark.parametrize("target", ["rccl", "mscclpp"])
 def test_alltoall_is_right(library: Path, kept: gpu.Processes, target: str) -> None:
-    """Over relays, several chunks a block: half of a DGX-1."""
+    """Over relays, several chunks per block: half of a DGX-1."""
     asked = uniform(load_topology("dgx1-v100"), [f"box0/gpu{i}" for i in range(4)])
     program = lower_alltoall(route(solve_alltoall(asked), 2), TARGETS[target], "half")
     made = gpu.run(program, 30_000, built=library, processes=kept, devices=[0], timeout=30)

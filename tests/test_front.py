@@ -169,7 +169,7 @@ def test_numbers_beyond_64_bits_are_no_trouble() -> None:
 
 
 def test_the_optimum_with_fewer_trees_than_its_links_have_in_common() -> None:
-    """Links that are not tight may be rounded: 3 trees a root instead of 8."""
+    """Links that are not tight may be rounded: 3 trees per root instead of 8."""
     graph = mi250(4)
     front = Front(graph, ALLGATHER)
     assert (front.best.trees_per_root, front.exact.trees) == (8, 3)
@@ -188,7 +188,7 @@ def test_parts_that_differ_have_a_front_too() -> None:
 
 
 def test_a_thousand_gpus_with_measured_links() -> None:
-    """The exact optimum takes 18,955 trees a root; 99.9 % of it takes 3."""
+    """The exact optimum takes 18,955 trees per root; 99.9 % of it takes 3."""
     graph = perturbed(dgx_a100(128), 1, "cable")
     start = time.monotonic()
     front = Front(graph, ALLGATHER)
@@ -212,7 +212,7 @@ def test_a_thousand_gpus_with_measured_links() -> None:
     ],
 )
 def test_measured_machines_need_eight_trees_a_root(machine: str, per: str, seed: int) -> None:
-    """99 % of the exact optimum with at most 8 different trees a root, where that takes 1000s."""
+    """99 % of the exact optimum with at most 8 different trees per root, where that takes 1000s."""
     graph = perturbed(dgx_a100(2) if machine == "a100" else mi250(1), seed, per)
     wishes = Wishes(min_percent=Fraction(99), budget=Budget(trees=8))
     start = time.monotonic()
@@ -252,7 +252,7 @@ def test_without_wishes_the_optimum_is_rounded_so_that_powers_of_two_are_served(
 
 def test_exact_is_refused_where_it_does_not_fit() -> None:
     graph = perturbed(dgx_a100(2), 1, "cable")
-    with pytest.raises(PlanError, match=r"4912 trees a root: .* rccl holds"):
+    with pytest.raises(PlanError, match=r"4912 trees per root: .* rccl holds"):
         chosen(graph, Wishes(exact=True), RCCL)
 
 
@@ -277,8 +277,8 @@ def test_what_does_not_fit_gives_way_to_the_fewest_powers_of_two_at_99_percent()
     assert front.point(4).share < Fraction(99, 100)
     assert choice.forest.trees_per_root == 8
     (note,) = choice.notes
-    assert "8 trees a root" in note
-    assert "% of the optimum, which takes 4912 a root (" in note
+    assert "8 trees per root" in note
+    assert "% of the optimum, which takes 4912 per root (" in note
     assert "rccl holds" in note
 
 
@@ -297,7 +297,7 @@ def test_the_best_of_a_height() -> None:
     assert share(choice, graph) >= Fraction(14, 15)
     with pytest.raises(
         UnsupportedError,
-        match=r"^no forest whose height is 4 or less was found; the lowest has 5 \(1 tree a root\)",
+        match=r"^no forest whose height is 4 or less was found; the lowest has 5 \(1 tree per ",
     ):
         chosen(graph, Wishes(max_height=4))
 
@@ -311,7 +311,7 @@ def test_a_budget_of_thread_blocks_and_channels() -> None:
     assert max(len(r.thread_blocks) for r in program.ranks) <= blocks
     with pytest.raises(PlanError, match=r"needs 9 thread blocks, msccl within the budget holds 1;"):
         chosen(graph, Wishes(trees=7, budget=Budget(blocks=1)), MSCCL)
-    with pytest.raises(PlanError, match=r"^no forest was found that suits; 1 tree a root: "):
+    with pytest.raises(PlanError, match=r"^no forest was found that suits; 1 tree per root: "):
         chosen(graph, Wishes(budget=Budget(blocks=1, channels=1)), MSCCL)
     with pytest.raises(PlanError, match=r"10 operations in one thread block, mscclpp within the"):
         chosen(graph, Wishes(trees=7, budget=Budget(operations=8)), MSCCLPP)
@@ -345,7 +345,9 @@ def test_wishes_that_cannot_be(wishes: dict[str, object], message: str) -> None:
 
 def test_asked_for_trees_that_break_a_wish() -> None:
     graph = mi250(1)
-    with pytest.raises(UnsupportedError, match=r"^3 trees a root: its height is \d hops, over 2$"):
+    with pytest.raises(
+        UnsupportedError, match=r"^3 trees per root: its height is \d hops, over 2$"
+    ):
         chosen(graph, Wishes(trees=3, max_height=2))
     with pytest.raises(UnsupportedError, match=r"a root has \d different trees, over 1$"):
         chosen(graph, Wishes(trees=3, budget=Budget(trees=1)))
@@ -436,7 +438,7 @@ def test_synthesize_takes_a_point(capsys: pytest.CaptureFixture[str], tmp_path: 
         summary = json.loads(out)
         assert summary["trees_per_root"] == k
         assert summary["different_trees_per_root"] <= k
-        assert any("of the optimum, which takes 3 a root" in n for n in summary["notes"])
+        assert any("of the optimum, which takes 3 per root" in n for n in summary["notes"])
     code, out, _ = call(capsys, *common, str(tmp_path / "low/"), "--max-height", "5")
     low = json.loads(out)
     assert (code, low["trees_per_root"], low["height"]) == (0, 32, 5)  # the optimum is as low

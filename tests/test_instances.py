@@ -52,7 +52,7 @@ def test_an_nvswitch_box_gets_the_fewest_that_keep_it_busy(
     more, note = filled(forest, target.on(132), once)
     assert note == ""
     count = usage(more).instances
-    assert count in (1, 2, 16)  # trees with 14 or 7 thread blocks a rank, and with one
+    assert count in (1, 2, 16)  # trees with 14 or 7 thread blocks per rank, and with one
     assert at_work(more, forest) * BLOCK >= 450 * LINK * ENOUGH
     if count > 1:
         half = lower(forest, target.on(132), instances=count // 2)
@@ -180,7 +180,7 @@ def test_a_rack_of_72_fits() -> None:
 
 
 def test_plain_steps_where_fused_ones_take_too_many_thread_blocks() -> None:
-    """Six GPUs each to each over channels of three: fused steps take 17 thread blocks a rank."""
+    """Six GPUs each to each over channels of three: fused steps take 17 thread blocks per rank."""
     forest = of_shape(Collective.ALLREDUCE, 6, star)
     tight = replace(MSCCL, channel_blocks=3)
     fused = proven(forest, tight, protocol="LL")

@@ -189,7 +189,7 @@ def distance(logical: _kernel.Logical, ranks: tuple[int, ...]) -> int:
 
 
 def test_trees_of_an_mi250_box_are_as_low_as_can_be() -> None:
-    """Three trees a root at the optimum, none higher than the dies are apart."""
+    """Three trees per root at the optimum, none higher than the dies are apart."""
     graph = mi250(1)
     links, supply, _ = scaled(graph)
     logical = _kernel.remove_relays(*links, supply, graph.ranks, [-1] * graph.n, True)

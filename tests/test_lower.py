@@ -439,7 +439,7 @@ def test_limits_are_named_with_rank_figure_and_way_out(
     assert str(caught.value).startswith("allreduce on hand-made: ")
     assert "another runtime (--target) has other limits" in str(caught.value)
     assert "--format forest" in str(caught.value)
-    assert "--trees" not in str(caught.value)  # there is but one tree a root
+    assert "--trees" not in str(caught.value)  # there is but one tree per root
     assert fits(made, small) == str(caught.value)
     assert fits(made, target) is None
 

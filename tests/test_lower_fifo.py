@@ -449,13 +449,13 @@ def notes_of(name: str, collective: str, budget: Budget, target: Any = "msccl") 
             "mi250",
             "allreduce",
             Budget(trees=2),
-            "160 of 171.429 GB/s: 2 different trees a root; 3 would give 171.429",
+            "160 of 171.429 GB/s: 2 different trees per root; 3 would give 171.429",
         ),
         (
             "mi250",
             "allgather",
             Budget(trees=1),
-            "266.667 of 342.857 GB/s: 1 different tree a root; 2 would give 320",
+            "266.667 of 342.857 GB/s: 1 different tree per root; 2 would give 320",
         ),
         ("mi250", "allgather", Budget(channels=32), None),
     ],
@@ -469,8 +469,8 @@ def test_the_report_says_what_a_budget_costs(
 def test_of_several_limits_each_is_lifted_alone() -> None:
     (note,) = notes_of("mi250", "allgather", Budget(channels=1, operations=12), "rccl")
     assert note == (
-        "320 of 342.857 GB/s: 1 channel, 12 operations a thread block; 2 channels would give "
-        "342.857; 15 operations a thread block would give 342.857"
+        "320 of 342.857 GB/s: 1 channel, 12 operations per thread block; 2 channels would give "
+        "342.857; 15 operations per thread block would give 342.857"
     )
     # what it tells is so, and one less would not do
     assert notes_of("mi250", "allgather", Budget(channels=2, operations=12), "rccl") == []

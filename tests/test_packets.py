@@ -543,7 +543,7 @@ def test_a_broadcast_takes_trees_by_its_longest_call() -> None:
     band, other = made.bands["mscclpp-json"], lowest.bands["mscclpp-json"]
     assert band.size == other.size == made.programs["mscclpp-json"].max_bytes == 2**20
     assert band.least > rivals.GAIN * other.least
-    told = f"simulated at 1024 KiB, plans of them reach {band.least:.1f} GB/s, of 7 trees a root"
+    told = f"simulated at 1024 KiB, plans of them reach {band.least:.1f} GB/s, of 7 trees per root"
     assert any(told in note for note in made.notes)
 
 

@@ -29,7 +29,7 @@ def test_root_traffic_and_busiest_pair() -> None:
     text = plans.dumps(_broadcast(), "msccl-xml")
     verdict = verify_text(text, "x")
     assert verdict.lines == [
-        "broadcast, root 1, 3 ranks, at most 3 thread blocks a rank",
+        "broadcast, root 1, 3 ranks, at most 3 thread blocks per rank",
         "every output chunk is right, out-of-place and in-place; no deadlock with bounded queues, "
         "no race",
         "7 chunks move between ranks (3 are the whole data); most from rank 1 to rank 0, 4/3 of "

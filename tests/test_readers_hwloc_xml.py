@@ -69,7 +69,7 @@ def load(text: str, **settings: str) -> Topology:
 
 def test_the_dgx2() -> None:
     topology = catalog.load(real(DGX2))
-    assert topology.directed() == catalog.machine("dgx2-v100").directed()  # 6 x 25 GB/s a GPU
+    assert topology.directed() == catalog.machine("dgx2-v100").directed()  # 6 x 25 GB/s per GPU
     assert "12 NVSwitches count as one" in topology.notes[0]
     each = catalog.load(real(DGX2), {"nvswitches": "each"})
     switches = [name for name in each.nodes if name.startswith("nvswitch-")]

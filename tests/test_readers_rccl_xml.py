@@ -97,7 +97,7 @@ def test_bandwidth_by_architecture() -> None:
                       ("908", 24), ("906", 24)):  # fmt: skip
         topology = read_as("rccl-xml", system(gpu(0, 1, gcn=gcn), gpu(1, 0, gcn=gcn)), "f")
         assert topology.directed() == {("gpu0", "gpu1"): rate, ("gpu1", "gpu0"): rate}
-        assert f"xGMI counts {rate} GB/s a link" in topology.notes[0]
+        assert f"xGMI counts {rate} GB/s per link" in topology.notes[0]
     unknown = system(gpu(0, 1, gcn="gfx999"), gpu(1, 0, gcn="gfx999"))
     with pytest.raises(TopologyError, match=r"gcn 'gfx999' has no xGMI that is known; give --set"):
         read_as("rccl-xml", unknown, "f")

@@ -233,7 +233,7 @@ def test_plans_say_what_they_take() -> None:
     assert "reduce and broadcast overlap, slice by slice" in text
     needs = made.needs["mscclpp-json"]
     assert 0 < needs.busy < needs.thread_blocks
-    words_ = f"{needs.thread_blocks} thread blocks a rank at most, {needs.busy} of them move data"
+    words_ = f"{needs.thread_blocks} thread blocks per rank at most, {needs.busy} of them move data"
     words_ += f", {needs.instances} instances" if needs.instances > 1 else ""
     words_ += f", scratch {float(needs.scratch):.2f} of the input"
     assert f"{words_}; in place" in text

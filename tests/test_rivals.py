@@ -45,8 +45,8 @@ def test_a_broadcast_behind_a_switch_is_no_chain() -> None:
     assert least(made, MB64) > rivals.GAIN * least(chain, MB64)
     (note,) = [note for note in made.notes if "for speed" in note]
     told = re.fullmatch(
-        r"7 trees a root for speed: simulated at 64 MB, plans of them reach ([\d.]+) GB/s, "
-        r"of 1 tree a root ([\d.]+) \(--trees 1\)",
+        r"7 trees per root for speed: simulated at 64 MB, plans of them reach ([\d.]+) GB/s, "
+        r"of 1 tree per root ([\d.]+) \(--trees 1\)",
         note,
     )
     assert told is not None
@@ -65,7 +65,7 @@ def test_wishes_mean_what_they_say(wish: Mapping[str, Any]) -> None:
 
 @pytest.mark.slow
 def test_two_boxes_of_dies_take_fewer_trees_a_root() -> None:
-    """166 trees a root reach the optimum of the links; two reach 96 % of it, and plans follow."""
+    """166 trees per root reach the optimum of the links; two reach 96 % of it, and plans follow."""
     made = synthesize(catalog.load("mi250", {"boxes": 2}), "reduce-scatter", target="mscclpp")
     band = made.bands["mscclpp-json"]
     assert made.forest.trees_per_root <= 4
@@ -73,7 +73,7 @@ def test_two_boxes_of_dies_take_fewer_trees_a_root() -> None:
 
 
 def chooser(shares: Mapping[int, float], monkeypatch: pytest.MonkeyPatch) -> Chooser:
-    """One whose forests of so many trees a root have plans that reach these shares."""
+    """One whose forests of so many trees per root have plans that reach these shares."""
 
     def judge(
         forest: Forest, programs: dict[Any, Program], notes: list[str], best: Fraction, *_: object

@@ -314,8 +314,8 @@ def test_long_lists_of_ranks_are_cut_short() -> None:
         (REDUCE, 8, "auto", "reduce needs a root, a rank number from 0 to 7"),
         (BROADCAST, -1, "auto", "needs a root"),
         (ALLGATHER, 0, "auto", "allgather has no root; leave the root out"),
-        (ALLGATHER, None, 0, "0 trees a root: must be at least 1"),
-        (ALLREDUCE, None, -3, "-3 trees a root"),
+        (ALLGATHER, None, 0, "0 trees per root: must be at least 1"),
+        (ALLREDUCE, None, -3, "-3 trees per root"),
         (ALLGATHER, None, 2**62, "too many for exact 64-bit flows"),
     ],
 )

@@ -714,7 +714,7 @@ def test_command_line(tmp_path: Path) -> None:
     assert "symmetry" not in json.loads(Path(file).read_text(encoding="utf-8"))
     code, output = run("synthesize", *problem, "--compact", "-o", str(tmp_path), "--force")
     assert code == 0, output
-    assert "32, 1 a root; 1 written, the others by 32 symmetries" in output
+    assert "32, 1 per root; 1 written, the others by 32 symmetries" in output
 
 
 def test_compact_is_for_forests_alone(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Plans on tensors by the GPU engine: a process a rank, device pointers, a stand-in for GPUs."""
+"""Plans on tensors by the GPU engine: a process per rank, device pointers, a stand-in for GPUs."""
 
 from __future__ import annotations
 

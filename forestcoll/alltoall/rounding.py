@@ -1,4 +1,4 @@
-"""Whole units: routes near the optimum, with few units a pair.
+"""Whole units: routes near the optimum, with few units per pair.
 
 A linear program over a free group says how much of each source's flow each link carries. A vertex
 of it splits few pairs. Flow from one source with whole demands rounds to whole numbers within one
@@ -78,8 +78,8 @@ def route(
     assert found is not None
     if units is None and min_share is not None and found.algbw < min_share * best.algbw:
         raise UnsupportedError(
-            f"{MOST_UNITS} units a pair reach {float(100 * found.algbw / best.algbw):.2f} % of the "
-            f"optimum, not {float(100 * min_share):.2f} %; --units takes more"
+            f"{MOST_UNITS} units per pair reach {float(100 * found.algbw / best.algbw):.2f} % of "
+            f"the optimum, not {float(100 * min_share):.2f} %; --units takes more"
         )
     check(found)
     return found

@@ -7,7 +7,7 @@ no new one. The links of an orbit carry alike, so only orbits of links have a lo
 
     load(O) = (images of the listed paths' crossings of O) / (links in O)
 
-and with k units a pair the rate of a pair is k over the largest load(O) / c(O). What whole units
+and with k units per pair the rate of a pair is k over the largest load(O) / c(O). What whole units
 cost against the optimum is known as soon as the routes are: both numbers are exact.
 """
 
@@ -51,7 +51,7 @@ class Routes:
     routes: tuple[Route, ...]
 
     def __repr__(self) -> str:
-        return f"<Routes: {len(self.routes)} paths, {self.units} units a pair, {self.algbw} GB/s>"
+        return f"<Routes: {len(self.routes)} paths, {self.units} units per pair, {self.algbw} GB/s>"
 
     @property
     def demand(self) -> Demand:

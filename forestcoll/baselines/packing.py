@@ -52,7 +52,7 @@ def _hang(paths: Edges, root: int) -> Edges:
 
 
 def multitree(problem: Problem) -> Iterator[Forest]:
-    """MultiTree's way: a tree a root, all grown at once, a link a tree and step.
+    """MultiTree's way: a tree per root, all grown at once, a link a tree and step.
 
     In each step the trees take turns; each adds a rank over a link that this step still has free,
     from the rank that it reached first; wide links have room for several. (Huang et al.,

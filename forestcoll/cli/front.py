@@ -1,4 +1,4 @@
-"""`forestcoll front`: fewer trees a root against less algbw."""
+"""`forestcoll front`: fewer trees per root against less algbw."""
 
 from __future__ import annotations
 

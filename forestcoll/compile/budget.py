@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from forestcoll.program import Program
 
 WORDS = {
-    "trees": "different trees a root",
+    "trees": "different trees per root",
     "channels": "channels",
     "blocks": "thread blocks",
-    "operations": "operations a thread block",
+    "operations": "operations per thread block",
 }
 
 

@@ -1,8 +1,8 @@
 """Choice of a forest: what the front offers, what targets hold, what the caller wishes.
 
-More trees a root are faster only until a runtime cannot hold them. Without wishes the answer is the
-exact optimum where its plans fit; else the fewest trees a root that reach ENOUGH of it; else the
-best that fits. Where its plans are far slower in simulated time, another forest whose plans are
+More trees per root are faster only until a runtime cannot hold them. Without wishes the answer is
+the exact optimum where its plans fit; else the fewest trees per root that reach ENOUGH of it; else
+the best that fits. Where its plans are far slower in simulated time, another forest whose plans are
 faster (`rivals`). Where its chunks divide no power of two, the weights of its trees are rounded as
 long as ENOUGH is left, unless the exact optimum is asked for. Rates come from the front without any
 tree; trees are made only for what is tried, and how many are tried depends on the problem alone, so
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from forestcoll.solver.front import Front, Point
 
 ENOUGH = Fraction(99, 100)
-"""Share of the optimum at which fewer trees a root count for more than the rest."""
+"""Share of the optimum at which fewer trees per root count for more than the rest."""
 NEARLY = Fraction(999, 1000)
 """The same where the optimum itself would take minutes."""
 SMALL = 16
@@ -57,7 +57,7 @@ def _relays(forest: Forest) -> bool:
 class Choice:
     """The forest that was taken, the program of each format, and what there is to say about it.
 
-    `optimum_trees`: the fewest trees a root that are known to reach the optimum. `bands`: what the
+    `optimum_trees`: the fewest trees per root known to reach the optimum. `bands`: what the
     programs reach in simulated time, as far as that was looked at.
     """
 
@@ -107,10 +107,10 @@ class Chooser:
         self.stage = clock.stage
         self._report = clock.report
         self._front: Front | None = None
-        self._heights: dict[int, int] = {}  # trees a root -> height, of all that was made
-        self._tried: dict[int, str] = {}  # trees a root -> why not
-        self._odd: dict[int, Forest] = {}  # trees a root -> what serves no powers of two that fit
-        self._made: dict[int, Forest] = {}  # trees a root -> what may be asked for again
+        self._heights: dict[int, int] = {}  # trees per root -> height, of all that was made
+        self._tried: dict[int, str] = {}  # trees per root -> why not
+        self._odd: dict[int, Forest] = {}  # trees per root -> what serves no powers of two that fit
+        self._made: dict[int, Forest] = {}  # trees per root -> what may be asked for again
         self._relaying = 0  # forests that no plan holds because GPUs that are no ranks relay
 
     def choose(self) -> Choice:
@@ -139,7 +139,7 @@ class Chooser:
 
     @property
     def front(self) -> Front:
-        """Rates of all numbers of trees a root."""
+        """Rates of all numbers of trees per root."""
         if self._front is None:
             from forestcoll.solver.front import Front
 
@@ -150,7 +150,7 @@ class Chooser:
     def forest(
         self, trees: int | Literal["auto"], enough: Fraction | None = None, patient: bool = True
     ) -> Forest:
-        """The forest with that many trees a root ("auto": the optimum in whole units).
+        """The forest with that many trees per root ("auto": the optimum in whole units).
 
         `enough`, `patient`: see `solver.solve`.
         """
@@ -184,7 +184,7 @@ class Chooser:
         return least / 100 * self.best.algbw
 
     def _exact(self) -> Point:
-        """The optimum with the fewest trees a root.
+        """The optimum with the fewest trees per root.
 
         One needs no search for fewer; of large regular graphs the optimum in whole units is taken.
         """
@@ -247,7 +247,7 @@ class Chooser:
             yield sorted(some, key=lambda p: (-p.algbw, p.trees)), False
 
     def _low(self) -> list[Point]:
-        """Few trees a root and the optimum, the lowest forests first."""
+        """Few trees per root and the optimum, the lowest forests first."""
         exact = self._exact()
         most = max(FEW, min(SMALL, 2048 // len(self.graph.ranks)))
         points = [exact, *(self.front.point(k) for k in range(1, most + 1) if k != exact.trees)]
@@ -392,7 +392,7 @@ class Chooser:
             share = _percent(self._share(found.solved))
             notes.append(
                 f"{_words(point.trees)}, at most {different_trees(forest)} of a root different: "
-                f"{share} of the optimum, which takes {exact.trees} a root"
+                f"{share} of the optimum, which takes {exact.trees} per root"
                 + (f" ({why})" if why else "")
             )
         if programs:
@@ -434,4 +434,4 @@ def _percent(share: Fraction) -> str:
 
 
 def _words(trees: int) -> str:
-    return f"{trees} {'tree' if trees == 1 else 'trees'} a root"
+    return f"{trees} {'tree' if trees == 1 else 'trees'} per root"

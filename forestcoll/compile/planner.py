@@ -40,7 +40,7 @@ class Planner:
         self.stage = stage
 
     def hopeless(self, trees: int) -> str | None:
-        """Why no target can hold so many trees a root, as far as their number tells; or None."""
+        """Why no target can hold so many trees per root, as far as their number tells; or None."""
         if not self.targets:
             return None
         from forestcoll.lower import hopeless

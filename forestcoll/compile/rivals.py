@@ -1,6 +1,6 @@
 """Rivals: other forests than the one that links and limits speak for, where its plans are slow.
 
-The optimum of the links may be the wrong forest for plans: dozens of unequal trees a root become
+The optimum of the links may be the wrong forest for plans: dozens of unequal trees per root become
 thread blocks that wait for each other, and of two optima from one root the one of fewer trees is a
 chain of many hops. So plans are simulated, and where they stay far behind the optimum a few other
 forests are made too, and plans of the most promising.
@@ -91,7 +91,7 @@ def judge(
 
 
 def points(front: Front, exact: Point, collective: Collective, n: int, share: float) -> list[Point]:
-    """Numbers of trees a root whose links allow more than GAIN times `share` of the optimum.
+    """Numbers of trees per root whose links allow more than GAIN times `share` of the optimum.
 
     Few first: without a root it is thread blocks that wait for each other, and few trees have few.
     With a root `promising` says which are worth a plan. Among them is the optimum in more trees: in

@@ -246,7 +246,7 @@ def _choose(
             continue
         k = max(forest.trees_per_root for forest in done.forests)
         note = (
-            f"{k} {'tree' if k == 1 else 'trees'} a root fit the plans: {float(done.algbw):.4g} "
+            f"{k} {'tree' if k == 1 else 'trees'} per root fit the plans: {float(done.algbw):.4g} "
             f"GB/s; the best, {float(best.algbw):.4g} GB/s, takes "
             f"{max(forest.trees_per_root for forest in best.forests)} (--format forest writes it)"
         )

@@ -257,7 +257,7 @@ def verdict_of(program: Program, done: Verified, form: PlanFormat) -> Verdict:
     modes = " and ".join(done.modes)
     rooted = f", root {done.root}" if done.root >= 0 else ""
     lines = [
-        f"{program.collective}{rooted}, {program.n} ranks, at most {blocks} thread blocks a rank",
+        f"{program.collective}{rooted}, {program.n} ranks, at most {blocks} thread blocks per rank",
         f"every output chunk is right, {modes}; no deadlock with bounded queues, no race",
     ]
     busiest = max(done.loads, key=lambda pair: done.loads[pair], default=None)

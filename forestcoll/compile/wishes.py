@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Wishes:
     """What the caller asks of a forest.
 
-    `trees`: exactly so many a root. `min_percent`: the fewest trees a root that reach so many
+    `trees`: exactly so many per root. `min_percent`: the fewest trees per root that reach so many
     percent of the optimum (over 0 to 100). `exact`: the optimum itself, whatever sizes its plans
     serve. `max_height`: hops; the best algbw that has no more.
     `compact`: forests are compact where one is found (it is never the reason for a choice); None:
@@ -42,7 +42,7 @@ class Wishes:
         if self.min_percent is not None:
             if self.trees != "auto":
                 raise UnsupportedError(
-                    "trees and min_percent both say how many trees a root: give one of them"
+                    "trees and min_percent both say how many trees per root: give one of them"
                 )
             if not 0 < self.min_percent <= 100:
                 raise UnsupportedError(

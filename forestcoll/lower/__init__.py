@@ -195,7 +195,7 @@ def fits(forest: Forest, target: Target, protocol: Protocol | None = None) -> st
 
 
 def hopeless(target: Target, collective: Collective, n: int, trees: int) -> str | None:
-    """Why no forest of `trees` unequal trees a root over `n` ranks can fit, from counts alone.
+    """Why no forest of `trees` unequal trees per root over `n` ranks can fit, from counts alone.
 
     None where only lowering can tell.
     """

@@ -61,7 +61,7 @@ def chains_of(
 ) -> tuple[list[Chain], list[Need], list[int]]:
     """All chains, none of more than `most` chunks, what they need of each other, and scratch.
 
-    The scratch (chunks a rank) has room for every partial sum, also those that need none. `early`
+    The scratch (chunks per rank) has room for every partial sum, also those that need none. `early`
     as in `messages.early_copies`.
     """
     maker = _Maker(layout, list(cut_trees(layout.trees, most)), early)

@@ -43,8 +43,8 @@ MOST_BLOCKS = 128
 """Of all ranks together, beyond the least; many GPUs keep the switch busy with few each."""
 RATE = Fraction(450, BLOCKS)
 """GB/s of a GPU's links for each thread block. MSCCL++'s own allreduce in a switch takes 8 on a DGX
-H100 (450 GB/s a GPU), and on sm_100 128 / GPUs, which its authors found to work well: 16 for 8 GPUs
-of 900 GB/s (microsoft/mscclpp 1f5f065d, allreduce_nvls_zero_copy.cu).
+H100 (450 GB/s per GPU), and on sm_100 128 / GPUs, which its authors found to work well: 16 for 8
+GPUs of 900 GB/s (microsoft/mscclpp 1f5f065d, allreduce_nvls_zero_copy.cu).
 """
 
 _NOP = Instruction(Op.NOP)

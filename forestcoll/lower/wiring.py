@@ -45,7 +45,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
-    """The segments, each with the chain and the stop that it begins with; thread blocks a rank."""
+    """The segments, each with the chain and the stop it begins with; thread blocks per rank."""
 
     segments: tuple[Segment, ...]
     starts: tuple[Place, ...]

@@ -121,7 +121,7 @@ _add(
     ("XML-TB-COUNT", "a rank has at most 1,024 thread blocks (msccl)", "use fewer trees"),
     ("XML-TB-SMS", "all thread blocks of a rank run at once: no more than the GPU's SMs",
      "use fewer trees; or say how many SMs there are with --sms"),
-    ("RCCL-TB-COUNT", "RCCL holds 64 thread blocks a rank",
+    ("RCCL-TB-COUNT", "RCCL holds 64 thread blocks per rank",
      "use fewer trees, or several a thread block"),
     ("XML-PEER", "recv and send are -1 or another rank of the plan: the loader does not check",
      "name a rank from 0 to ngpus - 1 that is not the own one"),

@@ -196,7 +196,7 @@ class Program(Shown):
         blocks = max((len(rank.thread_blocks) for rank in self.ranks), default=0)
         return (
             f"<Program {self.name or 'without a name'}: {self.collective}, {self.n} ranks, "
-            f"{self.style}, {self.protocol}, at most {blocks} thread blocks a rank>"
+            f"{self.style}, {self.protocol}, at most {blocks} thread blocks per rank>"
         )
 
     @property

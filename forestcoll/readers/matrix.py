@@ -102,7 +102,7 @@ def add_pcie(
         links.extend(_below(nodes, f"cpu{i}", socket, switches, rate))
         if between is not None:
             links.extend(Link(f"cpu{j}", f"cpu{i}", between) for j in range(i))
-    return f"PCIe counts {float(rate):g} GB/s a GPU, and one switch or socket what hangs below it"
+    return f"PCIe counts {float(rate):g} GB/s per GPU, and one switch or socket what hangs below it"
 
 
 def _below(

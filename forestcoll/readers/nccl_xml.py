@@ -31,7 +31,7 @@ def _rate(gpu: Element) -> tuple[Fraction, str]:
     for least, rate in NVLINK:
         if sm >= least:
             return rate, (
-                f"NVLink counts {float(rate):g} GB/s a link, as NCCL has it "
+                f"NVLink counts {float(rate):g} GB/s per link, as NCCL has it "
                 "(--set nvlink= for yours)"
             )
     raise gpu.error(f"sm {sm} has no NVLink that is known; give --set nvlink=GB/s")

@@ -236,8 +236,9 @@ def _rate(most: int, values: Values, notes: list[str]) -> tuple[Fraction, int]:
         )
     rate = next(rate for least, rate in NVLINK if generation >= least)
     notes.append(
-        f"NVLink counts {float(rate):g} GB/s a link, as NCCL has it for GPUs of compute capability "
-        f"{generation / 10:g}, assumed from {most} links a GPU (--set nvlink= for others)"
+        f"NVLink counts {float(rate):g} GB/s per link, as NCCL has it for GPUs of compute "
+        f"capability {generation / 10:g}, assumed from {most} links a GPU (--set nvlink= for "
+        "others)"
     )
     return rate, generation
 

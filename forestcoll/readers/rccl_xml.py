@@ -27,7 +27,7 @@ def _rate(gpu: Element) -> tuple[Fraction, str]:
     for names, rate in XGMI:
         if gcn.startswith(names):
             return rate, (
-                f"xGMI counts {float(rate):g} GB/s a link, as RCCL has it (--set xgmi= for yours)"
+                f"xGMI counts {float(rate):g} GB/s per link, as RCCL has it (--set xgmi= for yours)"
             )
     raise gpu.error(f"gcn '{gcn[:20]}' has no xGMI that is known; give --set xgmi=GB/s")
 

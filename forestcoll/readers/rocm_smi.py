@@ -132,8 +132,8 @@ def _links(
             )
         rate = _of("gfx94")
         notes.append(
-            f"xGMI counts {float(rate):g} GB/s a link, as RCCL has it for MI300, assumed from the "
-            "full mesh of 8 (--set xgmi= for others)"
+            f"xGMI counts {float(rate):g} GB/s per link, as RCCL has it for MI300, assumed from "
+            "the full mesh of 8 (--set xgmi= for others)"
         )
     notes.append("one xGMI link counts for each pair: the file does not tell how many there are")
     return [Link(one.lower(), two.lower(), rate) for one, two in pairs]

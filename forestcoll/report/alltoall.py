@@ -118,7 +118,7 @@ def routes_table(made: Made) -> RenderableType:
         rows.append(
             (
                 plan.format,
-                f"{blocks} a rank at most, {words.plural(needs.steps, 'step')} in one, scratch "
+                f"{blocks} per rank at most, {words.plural(needs.steps, 'step')} in one, scratch "
                 f"{words.decimal(needs.scratch, 2)} of the input; out of place",
             )
         )

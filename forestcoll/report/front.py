@@ -17,7 +17,7 @@ def table(front: FrontTable) -> RenderableType:
     """A line a point, and under it what plans need or why there is none."""
     from rich.console import Group
 
-    heads = ["trees a root", "algbw", "of optimal", "simulated", "height", "latency", "different"]
+    heads = ["trees per root", "algbw", "of optimal", "simulated", "height", "latency", "different"]
     plans = list(front.rows[0].needs)
     rows = []
     for row in front.rows:
@@ -48,7 +48,7 @@ def table(front: FrontTable) -> RenderableType:
     if front.left_out:
         facts.append(("left out", f"{words.plural(front.left_out, 'point')} between; --all"))
     if plans:
-        facts.append(("plans", "thread blocks a rank / channels / steps a thread block"))
+        facts.append(("plans", "thread blocks per rank / channels / steps per thread block"))
     return Group(tables.facts(facts), "", tables.columns([*heads, *plans], rows, range(len(heads))))
 
 

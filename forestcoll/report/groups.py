@@ -53,7 +53,7 @@ def table(
     rows += _each(
         asked,
         [
-            f"{words.plural(len(forest.trees), 'tree')}, {forest.trees_per_root} a root, height "
+            f"{words.plural(len(forest.trees), 'tree')}, {forest.trees_per_root} per root, height "
             f"{words.height(forest, latency)}"
             for forest, latency in zip(done.forests, result.latencies, strict=True)
         ],

@@ -114,7 +114,7 @@ def optimum_table(
         ("optimum", _title(collective, name, graph, root)),
         ("algbw", f"{words.exact(best.algbw)} GB/s"),
         ("per unit" if graph.shares else "per rank", f"{words.exact(best.rate)} GB/s"),
-        ("trees", f"{best.trees_per_root} a {'unit' if graph.shares else 'root'} at the least"),
+        ("trees", f"{best.trees_per_root} per {'unit' if graph.shares else 'root'} at the least"),
         ("bottleneck", words.bottleneck(graph, collective, best.bound)),
         ("time", words.seconds(took)),
     ]
@@ -202,19 +202,19 @@ def _trees(result: Synthesis) -> str:
     forest, best = result.forest, result.optimum
     per_root = forest.trees_per_root
     unit = "unit of a part" if forest.graph.shares else "root"
-    text = f"{len(forest.trees) * forest.images}, {per_root} a {unit}"
+    text = f"{len(forest.trees) * forest.images}, {per_root} per {unit}"
     if forest.group is not None:
         text += f"; {len(forest.trees)} written, the others by {forest.images} symmetries"
     comparable = bool(result.programs) or best.algbw == best.bound.algbw
     if comparable and per_root != best.trees_per_root and forest.algbw != best.algbw:
-        text += f" (the optimum takes {best.trees_per_root} a {unit})"
+        text += f" (the optimum takes {best.trees_per_root} per {unit})"
     return text
 
 
 def _needs(result: Synthesis, form: PlanFormat) -> str:
-    """`"8 thread blocks a rank at most, 4 of them move data, 4 instances, scratch 0.13 ..."`."""
+    """`"8 thread blocks per rank at most, 4 of them move data, 4 instances, scratch 0.13 ..."`."""
     needs = result.needs[form]
-    text = f"{words.plural(needs.thread_blocks, 'thread block')} a rank at most"
+    text = f"{words.plural(needs.thread_blocks, 'thread block')} per rank at most"
     if needs.busy < needs.thread_blocks:
         text += f", {needs.busy} of them move{'s' * (needs.busy == 1)} data"
     if needs.instances > 1:

@@ -82,9 +82,9 @@ def plan(graph: CapacityGraph) -> Plan:
 
 @lru_cache(maxsize=64)
 def fix_joint(graph: CapacityGraph, trees: int) -> Joint | None:
-    """The joint allreduce with `trees` trees a root on the average.
+    """The joint allreduce with `trees` trees per root on the average.
 
-    None where reduce-scatter and allgather with `trees` trees a root each are as good. Looked for
+    None where reduce-scatter and allgather with `trees` trees per root each are as good. Looked for
     only where the joint optimum is better than theirs.
     """
     best = plan(graph).joint
@@ -103,7 +103,7 @@ def fix_joint(graph: CapacityGraph, trees: int) -> Joint | None:
 
 
 def fix_same(graph: CapacityGraph, trees: int) -> Fraction:
-    """GB/s of reduce-scatter, then allgather, with `trees` trees a root each."""
+    """GB/s of reduce-scatter, then allgather, with `trees` trees per root each."""
     tasks = plan(graph).gather, plan(graph).scatter
     return 1 / sum((_alone(task, trees) for task in tasks), Fraction(0))
 
@@ -119,7 +119,7 @@ def _nearness(boxed: Joint) -> str:
 
 
 def _alone(task: Task, trees: int) -> Fraction:
-    """Seconds for a GB of a phase that has the links for itself, with `trees` trees a root."""
+    """Seconds for a GB of a phase that has the links for itself, with `trees` trees per root."""
     links, _, u = fixed_capacities(task, trees)
     return u / (task.roots * trees * links.unit)
 

@@ -18,7 +18,7 @@ REFINEMENTS = 5
 
 
 def fixed_capacities(task: Task, trees: int) -> tuple[CapacityGraph, list[int], Fraction]:
-    """(links, trees that each carries, U): U units of time for `trees` trees a root.
+    """(links, trees that each carries, U): U units of time for `trees` trees per root.
 
     Link e carries floor(U b(e)) trees, and U is the least at which `trees` a root can be packed:
     algbw = roots * trees / U * unit. Starts where nothing could be faster; every cut that objects
@@ -28,7 +28,7 @@ def fixed_capacities(task: Task, trees: int) -> tuple[CapacityGraph, list[int], 
     rounding.
     """
     if trees < 1:
-        raise UnsupportedError(f"{trees} trees a root: must be at least 1")
+        raise UnsupportedError(f"{trees} trees per root: must be at least 1")
     graph, supply = task.given, task.supply(trees)
     require_size(supply, 1)
     u = trees * graph.unit / (task.rate * task.graph.unit)

@@ -1,6 +1,6 @@
 """Front of algbw against trees per root: from one tree per root up to the exact optimum.
 
-With k trees a root every link carries a whole number of them, so the optimum may need thousands
+With k trees per root every link carries a whole number of them, so the optimum may need thousands
 (links of 37.3 and 48.1 GB/s). A few reach nearly as much: in time U, link e carries floor(U b(e)) >
 U b(e) - 1 trees. Let x be the optimal rate of a root and S a cut with s roots inside, which m links
 leave. S can be left by s k trees as soon as U b(S) - m >= s k, and U b(S) >= s x U; U may be
@@ -41,7 +41,7 @@ MULTIPLES = 2**12
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """The most that `trees` trees a root reach: algbw in GB/s, and its share of the optimum."""
+    """The most that `trees` trees per root reach: algbw in GB/s, and its share of the optimum."""
 
     trees: int
     algbw: Fraction
@@ -82,7 +82,7 @@ class Front:
         self._known: dict[int, Fraction] = {}
 
     def algbw(self, trees: int) -> Fraction:
-        """GB/s of the best forest with `trees` trees a root (see `fixed_algbw`)."""
+        """GB/s of the best forest with `trees` trees per root (see `fixed_algbw`)."""
         if self._joint is not None:
             return self._joint.algbw(trees)
         if trees not in self._known:
@@ -91,13 +91,13 @@ class Front:
         return self._known[trees]
 
     def point(self, trees: int) -> Point:
-        """The point of `trees` trees a root, whether a smaller k beats it or not."""
+        """The point of `trees` trees per root, whether a smaller k beats it or not."""
         algbw = self.algbw(trees)
         return Point(trees, algbw, algbw / self.best.algbw)
 
     @cached_property
     def exact(self) -> Point:
-        """The optimum with as few trees a root as are known to reach it."""
+        """The optimum with as few trees per root as are known to reach it."""
         best = self.best
         trees = best.trees_per_root
         if len(self._phases) == 1 and self._joint is None:
@@ -223,7 +223,7 @@ class _Phase:
         return _by_node(self._graph.n, self._graph.head)
 
     def algbw(self, trees: int) -> Fraction:
-        """GB/s of this phase alone on the links with `trees` trees a root."""
+        """GB/s of this phase alone on the links with `trees` trees per root."""
         links, _, u = fixed_capacities(self.task, trees)
         return self.task.roots * trees / u * links.unit
 
@@ -238,7 +238,7 @@ class _Phase:
         return math.ceil(links * share / (1 - share))
 
     def objects(self, trees: int, algbw: Fraction, strict: bool) -> bool:
-        """Whether a cut, found by flows, keeps `trees` trees a root from `algbw`; it is learned."""
+        """Whether a cut, found by flows, keeps `trees` trees per root from `algbw`; learned."""
         capacity = self.rates.capacity(trees, algbw, strict)
         require_size(capacity, 1)
         graph, supply = self._graph, self.task.supply(trees)
@@ -304,7 +304,7 @@ class _Joint:
             self.rates.add(len(graph.ranks), by_capacity(graph, worth))
 
     def algbw(self, trees: int) -> Fraction:
-        """GB/s with `trees` trees a root on the average."""
+        """GB/s with `trees` trees per root on the average."""
         return fixed_algbw(self._graph, Collective.ALLREDUCE, None, trees)
 
 

@@ -49,7 +49,7 @@ def _allreduce(graph: CapacityGraph) -> Optimum:
 def fixed_algbw(
     graph: CapacityGraph, collective: Collective, root: int | None, trees: int
 ) -> Fraction:
-    """GB/s that a forest with `trees` trees a root reaches at least, without packing it."""
+    """GB/s that a forest with `trees` trees per root reaches at least, without packing it."""
     if collective is Collective.ALLREDUCE:
         joint = fix_joint(graph, trees)
         return fix_same(graph, trees) if joint is None else joint.algbw

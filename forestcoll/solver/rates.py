@@ -1,6 +1,6 @@
 """Rates by known cuts: which numbers of trees per root can reach an algbw, many at once.
 
-At `algbw` k trees a root take U = roots * k * unit / algbw units of time, in which link e carries
+At `algbw` k trees per root take U = roots * k * unit / algbw units of time, in which link e carries
 floor(U b(e)) of them. A cut asks for as many as have to leave it; so does any sum of cuts and
 balances, such as the dual of a linear program. No flow is needed to see that a k cannot do it.
 """
@@ -38,7 +38,7 @@ class Rates:
         self._heaviest = 1  # the largest sum of weights of a cut
 
     def add(self, roots: int, worth: Mapping[int, Fraction | int]) -> None:
-        """k trees a root ask for sum of `worth` * trees over links >= `roots` * k.
+        """k trees per root ask for sum of `worth` * trees over links >= `roots` * k.
 
         `worth`: per capacity, that of all links that have it, together.
         """
@@ -78,7 +78,7 @@ class Rates:
         """
         import numpy as np
 
-        u = self._roots * self._graph.unit / algbw  # for one tree a root
+        u = self._roots * self._graph.unit / algbw  # for one tree per root
         p, q = u.as_integer_ratio()
         whole, rest = zip(*(divmod(p * c, q) for c in self._bandwidths), strict=True)
         largest = max(trees, default=0) * max(q, (max(whole) + 1) * self._heaviest)
@@ -93,7 +93,7 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """k trees a root ask for sum of `weights` * trees over links of `columns` >= `roots` * k."""
+    """k trees per root ask for sum of `weights` * trees over links of `columns` >= `roots` * k."""
 
     roots: int
     columns: tuple[int, ...]  # positions among the different bandwidths

@@ -18,7 +18,7 @@ from forestcoll.solver.flows.balance import balance
 class Optimum:
     """The best that trees can do.
 
-    `algbw` in GB/s; `rate` is GB/s a rank (algbw / N), a unit of a part where the parts of ranks
+    `algbw` in GB/s; `rate` is GB/s per rank (algbw / N), a unit of a part where the parts of ranks
     differ (algbw / their sum), for broadcast and reduce algbw itself.
     `trees_per_root` is the least k at which the optimum is reached in whole units; for allreduce,
     where roots may have different shares, the mean of those that were found. `bound` is
@@ -35,7 +35,7 @@ class Optimum:
 
     def __repr__(self) -> str:
         return (
-            f"<Optimum {self.algbw} GB/s, {self.trees_per_root} trees a root, bound "
+            f"<Optimum {self.algbw} GB/s, {self.trees_per_root} trees per root, bound "
             f"{self.bound.algbw} GB/s>"
         )
 

@@ -8,7 +8,7 @@ order of the ranks) and links in GB/s (10^9 bytes a second). The file is YAML:
     description: GPUs behind one switch a box
     parameters:                         # what --set name=value may change
       boxes: 1                          # whole number, at least 1
-      uplink: {default: 25, type: number, minimum: 1, maximum: 400, description: GB/s a GPU}
+      uplink: {default: 25, type: number, minimum: 1, maximum: 400, description: GB/s per GPU}
     boxes:                              # repeated under box0/, box1/, ...; {box} is the number
       count: boxes
       nodes:

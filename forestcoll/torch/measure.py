@@ -37,7 +37,7 @@ def join(timeout: float, command: str = "run PLAN --engine torch") -> torch.devi
     """
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
         raise ExecutionError(
-            "the torch engine runs one process a rank: start it with torchrun --nproc-per-node "
+            "the torch engine runs one process per rank: start it with torchrun --nproc-per-node "
             f"RANKS --no-python forestcoll {command}"
         )
     local = int(os.environ.get("LOCAL_RANK", "0"))

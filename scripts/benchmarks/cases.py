@@ -310,7 +310,7 @@ def _measured() -> list[Case]:
             cases.append(
                 Case(
                     f"perturbed-{machine}-{per}",
-                    f"{what}, every {per} up to 10 % off, 99 % with 8 trees a root",
+                    f"{what}, every {per} up to 10 % off, 99 % with 8 trees per root",
                     Perturbed(machine, boxes, per),
                     Goal((10, None)),
                 )

@@ -1,12 +1,12 @@
-"""Whether K equal trees a root reach 99 % on machines with measured links, with proof where not.
+"""Whether K equal trees per root reach 99 % on machines with measured links, with proof where not.
 
     python scripts/benchmarks/equal.py dgx-a100|mi250 BOXES cable|direction SEEDS
 
-With k trees a root, all alike, a schedule of algbw a moves share 1 / (N k) over every tree, so link
-e carries whole trees, at most floor(b(e) N k / a) of them. Every tree rooted in a node set S that
-lacks a rank leaves S: where the links that leave S carry fewer than k trees for each rank in S, no
-choice of trees reaches a. Such a set is looked for at a = 99 % of the optimum for each k from 1 to
-8 and counted again here in plain fractions. One line of JSON.
+With k trees per root, all alike, a schedule of algbw a moves share 1 / (N k) over every tree, so
+link e carries whole trees, at most floor(b(e) N k / a) of them. Every tree rooted in a node set S
+that lacks a rank leaves S: where the links that leave S carry fewer than k trees for each rank in
+S, no choice of trees reaches a. Such a set is looked for at a = 99 % of the optimum for each k from
+1 to 8 and counted again here in plain fractions. One line of JSON.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ENOUGH = Fraction(99, 100)
 
 
 def refuted(graph: CapacityGraph, k: int, algbw: Fraction) -> bool:
-    """Whether some node set proves that `k` equal trees a root are slower than `algbw` (GB/s)."""
+    """Whether some node set proves that `k` equal trees per root are slower than `algbw` (GB/s)."""
     n, ranks = len(graph.ranks), set(graph.ranks)
     room = [int(c * graph.unit * n * k / algbw) for c in graph.capacity]
     supply = [k if v in ranks else 0 for v in range(graph.n)]

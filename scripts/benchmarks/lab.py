@@ -83,7 +83,7 @@ class Fabric:
 RAIL = {"boxes": "2", "gpus": "4", "rails": "4"}
 FABRICS = {
     "two-boxes": Fabric(
-        "Two boxes of 4 GPUs, 450 GB/s inside, 50 GB/s a GPU between them", "rail", RAIL
+        "Two boxes of 4 GPUs, 450 GB/s inside, 50 GB/s per GPU between them", "rail", RAIL
     ),
     "mi250": Fabric("One MI250 box: 16 dies in a mesh", "mi250", {}),
     "slowed": Fabric(

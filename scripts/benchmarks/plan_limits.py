@@ -3,9 +3,9 @@
     python scripts/benchmarks/plan_limits.py [--ranks N] [--seconds S] [--only MACHINE] [--write]
 
 Every machine of the catalogue grows until its plans of the exact optimum fit no more, then until
-those of one tree a root do not either, or until it has more than N ranks, or a plan has taken more
-than S seconds of processor time: the next larger one would take several times as much. `--write`
-puts the tables between the marks of docs/plan-limits.md.
+those of one tree per root do not either, or until it has more than N ranks, or a plan has taken
+more than S seconds of processor time: the next larger one would take several times as much.
+`--write` puts the tables between the marks of docs/plan-limits.md.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ MACHINES: Mapping[str, list[dict[str, str]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """A plan that was lowered, or why not; `one`: of one tree a root."""
+    """A plan that was lowered, or why not; `one`: of one tree per root."""
 
     ranks: int
     needs: Usage | str
@@ -62,7 +62,7 @@ class Tried:
 
 
 def solved(name: str, settings: Mapping[str, str], collective: Collective, one: bool) -> Forest:
-    """The optimum's forest, or the best of one tree a root."""
+    """The optimum's forest, or the best of one tree per root."""
     topology = catalog.load(name, settings)
     graph = CapacityGraph.from_topology(topology)
     root = 0 if collective.rooted else None
@@ -124,7 +124,7 @@ def cell(found: Tried | None) -> str:
     scratch = f"{float(needs.scratch):.2f}" if needs.scratch else "0"
     text = f"{needs.thread_blocks}{busy} / {needs.steps} / {needs.channels} / {scratch}"
     text += f", x{needs.instances}" if needs.instances > 1 else ""
-    return f"{text}, one tree a root" if found.one else text
+    return f"{text}, one tree per root" if found.one else text
 
 
 def tables(machines: list[str], most: int, seconds: float) -> tuple[list[str], list[str]]:
@@ -156,7 +156,7 @@ def reach(sizes: Mapping[int, Mapping[str, Tried]], target: str) -> str:
     words = f"{max(f.ranks for f in fit)}" if fit else "none"
     if any(found.one for found in fit):
         whole = [f.ranks for f in fit if not f.one]
-        words = f"{max(whole) if whole else 'none'}; {words} with one tree a root"
+        words = f"{max(whole) if whole else 'none'}; {words} with one tree per root"
     refused = [found for found in by if isinstance(found.needs, str)]
     if not refused:
         return f"{words} or more"

@@ -96,7 +96,7 @@ def _wrong_value(goal: Goal, algbw: str, bound: str | None, trees: int | None) -
     if goal.algbw is not None and Fraction(algbw) != Fraction(goal.algbw):
         return f"{algbw} GB/s, the known value is {goal.algbw}"
     if goal.trees is not None and trees != goal.trees:
-        return f"{trees} trees a root, known are {goal.trees}"
+        return f"{trees} trees per root, known are {goal.trees}"
     return ""
 
 
@@ -240,7 +240,7 @@ def _perturbed(row: Row, how: Perturbed, limit: float, folder: Path) -> Row:
         peak=max(r.peak or 0 for r in rows),
         missed="" if len(good) == how.seeds else f"only {len(good)} of {how.seeds} seeds",
         note=(
-            f"{len(good)} of {how.seeds} with at most 8 different trees a root; with at most 8 "
+            f"{len(good)} of {how.seeds} with at most 8 different trees per root; with at most 8 "
             f"equal ones {sum(s['reached'] for s in seeds)}, proven impossible for "
             f"{sum(s['refuted'] for s in seeds)}"
         ),

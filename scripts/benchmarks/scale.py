@@ -30,7 +30,7 @@ PAGE = measure.SOURCE / "docs" / "performance.md"
 PICTURE = measure.SOURCE / "docs" / "growth.svg"
 HEAD = (
     "| case | seconds | processor | must | aim | result | algbw GB/s | of optimal | height | k "
-    "| a root | in all | memory |\n"
+    "| per root | in all | memory |\n"
     "|---|---|---|---|---|---|---|---|---|---|---|---|---|"
 )
 

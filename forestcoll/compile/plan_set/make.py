@@ -1,8 +1,8 @@
 """From a topology to plans for all sizes: low trees and LL for few bytes, the best for many.
 
-The candidates are the lowest trees, forests with 1, 2, 4 ... 32 trees a root, and the optimum, each
-with every protocol of the runtime. The estimate says which of them is quickest at which size; only
-those are lowered, proven and written.
+The candidates are the lowest trees, forests with 1, 2, 4 ... 32 trees per root, and the optimum,
+each with every protocol of the runtime. The estimate says which of them is quickest at which size;
+only those are lowered, proven and written.
 
 A runtime passes over a plan whose chunks do not divide the data, and most sizes are powers of two:
 forests whose plans serve none are candidates with rounded weights too, and are left out as they are

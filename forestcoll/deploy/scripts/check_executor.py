@@ -1,6 +1,6 @@
 """Runs every plan through MSCCL++'s Executor, three times each, and compares every element.
 
-Started by torchrun, one process a GPU. Nothing chooses: the Executor runs the plan it is given.
+Started by torchrun, one process per GPU. Nothing chooses: the Executor runs the plan it is given.
 """
 
 import os

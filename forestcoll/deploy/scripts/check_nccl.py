@@ -1,6 +1,6 @@
 """Calls every plan's collective through torch.distributed and compares every element.
 
-Started by torchrun, one process a GPU. Whether the plans answered, the log tells (run.sh).
+Started by torchrun, one process per GPU. Whether the plans answered, the log tells (run.sh).
 """
 
 import os

@@ -1,6 +1,6 @@
 """Calls every plan's collective with the plan behind torch.distributed, and compares every element.
 
-Started by torchrun, one process a rank; over gloo where there is no GPU, unless BACKEND says
+Started by torchrun, one process per rank; over gloo where there is no GPU, unless BACKEND says
 otherwise. Says of each plan that it ran, by the counters of `forestcoll.torch.install`.
 """
 

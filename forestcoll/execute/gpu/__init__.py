@@ -4,7 +4,7 @@
     engine.cu    kernel and host side; layer.hpp is the interpreter's layer for CUDA and HIP
     native.py    its C interface
     arena.py     where buffers, flags and message slots lie
-    worker.py    one process a GPU; team.py: all of them together
+    worker.py    one process per GPU; team.py: all of them together
     explained.py why a launch did not end well
     communicator.py  the same for processes that bring device pointers of their own
 

@@ -1,4 +1,4 @@
-"""A plan on device pointers: one process a rank, for programs that have GPU memory of their own.
+"""A plan on device pointers: one process per rank, for programs that have GPU memory of their own.
 
 Every process makes a Communicator for one plan, size, type and operation, and then calls `run` as
 often as it likes, all of them in the same order. Nothing of PyTorch is needed: processes agree by

@@ -320,7 +320,7 @@ int fc_gpu_load(Device* d, const fc_gpu_plan* plan) {
   return 0;
 }
 
-// Readies a launch: what is left of the last one goes, `addresses` (6 a rank) take the place of the
+// Readies a launch: what is left of the last one goes, `addresses` (6 per rank) take the place of the
 // loaded ones. All processes do so before any of them starts.
 int fc_gpu_prepare(Device* d, const std::uint64_t* addresses, std::int64_t count,
                    std::uint32_t number) {

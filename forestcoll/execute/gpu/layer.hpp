@@ -35,7 +35,7 @@ struct Launch {
   Geometry geometry;
   const Block* blocks;
   const std::int32_t* mine;        // blocks that this GPU runs
-  byte* const* addresses;          // 6 a rank: interpreter.hpp, Layer::address
+  byte* const* addresses;          // 6 per rank: interpreter.hpp, Layer::address
   std::uint64_t* const* posted;    // per connection
   std::uint64_t* const* taken;
   byte* const* slots;

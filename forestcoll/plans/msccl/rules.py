@@ -101,7 +101,7 @@ def _check_rank_limits(program: Program, r: int, rank: RankProgram, target: Targ
     if len(blocks) > target.thread_blocks:
         raise PlanError(
             f"rank {r} has {len(blocks)} thread blocks; {target.name} holds "
-            f"{target.thread_blocks} a rank: use fewer trees"
+            f"{target.thread_blocks} per rank: use fewer trees"
         )
     steps = sum(lines_of(s) for block in blocks for s in block.steps if isinstance(s, Instruction))
     nodes = 1 + program.n + len(blocks) + steps

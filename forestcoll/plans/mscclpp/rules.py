@@ -155,7 +155,7 @@ def check_limits(program: Program, target: Target) -> None:
         if len(rank.thread_blocks) > target.thread_blocks:
             raise PlanError(
                 f"rank {r} has {len(rank.thread_blocks)} thread blocks; {target.name} holds "
-                f"{target.thread_blocks} a rank: use fewer trees"
+                f"{target.thread_blocks} per rank: use fewer trees"
             )
         for s, value in enumerate(rank.semaphores):
             if not 0 <= value < 2**31:

@@ -97,7 +97,7 @@ class _Scheme:
         self.parts = parts
         self.k = k
         self.capacity = capacity
-        self.foreign = (len(parts.members) - 1) * k  # units a root that enter other parts
+        self.foreign = (len(parts.members) - 1) * k  # units per root that enter other parts
         ranks = set(graph.ranks)
         part, self.outside = set(parts.members[0]), set(parts.outside)
         self.ranks = [v for v in parts.members[0] if v in ranks]

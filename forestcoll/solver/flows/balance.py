@@ -33,7 +33,7 @@ from forestcoll.solver.flows.views import scale
 class Balanced:
     """A graph with in = out at every non-rank, and the optimum that it shares with the original.
 
-    `rate` is GB/s a rank (allgather) or GB/s in all (broadcast); `bound.algbw` is N * rate or rate.
+    `rate` is GB/s per rank (allgather) or GB/s in all (broadcast); `bound.algbw` is N * rate or it.
     """
 
     graph: CapacityGraph

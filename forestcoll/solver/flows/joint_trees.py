@@ -40,7 +40,7 @@ VARIABLES = 2000
 
 
 def fixed_joint(graph: CapacityGraph, trees: int, best: Joint, exact: bool = False) -> Joint | None:
-    """`trees` trees a root on the average, in each phase, in the least time found.
+    """`trees` trees per root on the average, in each phase, in the least time found.
 
     `best` is an optimum of the graph. All roots have the same number of trees where that costs
     nothing. None where no whole numbers were found, and with `exact` where these do not reach the

@@ -112,7 +112,7 @@ def pack_flow(flow: Flow, algbw: Fraction, trees: int | Literal["auto"]) -> Pack
         if trees != "auto":
             raise UnsupportedError(
                 "the groups share the links best with parts that differ from rank to rank, so a "
-                "number of trees a root cannot be chosen: leave --trees away"
+                "number of trees per root cannot be chosen: leave --trees away"
             )
         return _pack_exactly(flow, algbw)
     task = analyse(graph, root)
@@ -138,7 +138,7 @@ def _pack_fixed(task: Task, k: int) -> Packed:
 
 
 def _trees(task: Task, k: int, links: CapacityGraph, capacity: list[int], u: Fraction) -> Packed:
-    """`k` trees a root in links that carry `capacity` of them in time u."""
+    """`k` trees per root in links that carry `capacity` of them in time u."""
     require_size(capacity, 1)
     found = pack_part(links, capacity, task.supply(k))
     check_loads(links, capacity, found)

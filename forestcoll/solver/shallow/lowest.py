@@ -16,7 +16,7 @@ from forestcoll.solver.task import Optimum
 def pack_lowest(
     graph: CapacityGraph, collective: Collective, root: int | None, best: Optimum, name: str
 ) -> Forest | None:
-    """One tree a root that reaches every rank in the fewest hops, switches being no hops.
+    """One tree per root that reaches every rank in the fewest hops, switches being no hops.
 
     Of the ranks one hop nearer to the root, the parent is the one whose way is widest and then the
     one with the fewest children so far, so that no rank has more to do than it must. `best` is what
