@@ -158,6 +158,10 @@ NO_END = 2**35
 TARGETS = {t.name: t for t in (MSCCL, RCCL, MSCCLPP)}
 NARROWEST: dict[PlanFormat, Target] = {t.format: t for t in TARGETS.values()}
 """The runtime of each format whose plans all its others run too."""
+WIDER: dict[PlanFormat, Target] = {
+    t.format: t for t in TARGETS.values() if t is not NARROWEST[t.format]
+}
+"""The runtime of a format that holds more than its narrowest, where there is one."""
 
 
 def runtime_of(program: Program) -> Target:

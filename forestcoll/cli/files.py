@@ -71,6 +71,7 @@ def read_text(name: str) -> str:
 
 def format_of(name: str) -> Format | None:
     """The format that a file name tells, or None."""
-    if name.endswith(".xml"):
-        return "msccl-xml"
-    return next((f for f, suffix in FORMATS.items() if name.endswith(suffix)), None)
+    whole = [f for f, suffix in FORMATS.items() if name.endswith(suffix)]
+    kind = Path(name).suffix
+    alike = [f for f, suffix in FORMATS.items() if kind and suffix.endswith(kind)]
+    return next(iter(whole), alike[0] if len(alike) == 1 else None)

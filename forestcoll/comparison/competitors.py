@@ -167,9 +167,8 @@ class Theirs:
         except PlanError:
             return None
         verify(program)
-        form = "msccl-xml" if target.style == "fifo" else "mscclpp-json"
         most = program.max_bytes or 2**62
-        return Plan(f"{form}, {protocol}, {forest.name}", program, forest, high=most)
+        return Plan(f"{target.format}, {protocol}, {forest.name}", program, forest, high=most)
 
     def _in_switch(self) -> Plan | None:
         key = (0, "onesided", "Simple")
@@ -213,9 +212,8 @@ def of_file(path: Path, collective: Collective, ranks: int) -> Fixed:
     known = None if beside is None else forest_file.load(beside).expanded()
     if known is not None and (known.collective, known.n) != (collective, ranks):
         known = None
-    form = "msccl-xml" if program.style == "fifo" else "mscclpp-json"
     high = program.max_bytes or 2**62
-    label = f"{form}, {program.protocol}"
+    label = f"{plans.detect(text, str(path))}, {program.protocol}"
     return Fixed((Plan(label, program, known, max(1, program.min_bytes), high),))
 
 

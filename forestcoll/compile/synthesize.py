@@ -25,8 +25,9 @@ from forestcoll.compile.problem import Problem, Shares, topology_of
 from forestcoll.compile.request import Request
 from forestcoll.compile.wishes import Wishes
 from forestcoll.errors import PlanError
+from forestcoll.plans import FORMATS
 from forestcoll.program import Collective, Protocol
-from forestcoll.targets import MSCCL, PlanFormat, TargetName
+from forestcoll.targets import WIDER, PlanFormat, TargetName
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -207,12 +208,14 @@ def _choose(
     try:
         return Chooser(problem, targets, wishes, best, clock).choose(), targets, []
     except PlanError as error:
-        if request.target != "any" or "msccl-xml" not in targets:
+        wider = [WIDER[form] for form in targets if form in WIDER]
+        if request.target != "any" or not wider:
             raise
         # One runtime less beats no plan: RCCL is the narrowest by far.
-        targets["msccl-xml"] = MSCCL.on(request.multiprocessors(problem))
+        targets |= {t.format: t.on(request.multiprocessors(problem)) for t in wider}
         choice = Chooser(problem, targets, wishes, best, clock).choose()
-        return choice, targets, [f"the MSCCL XML is for msccl only; {error}"]
+        words = [f"the {FORMATS[t.format].title} is for {t.name} only; {error}" for t in wider]
+        return choice, targets, words
 
 
 def _make_in_switch(
@@ -222,8 +225,10 @@ def _make_in_switch(
     from forestcoll.lower.nvls import lower_nvls
 
     targets = request.targets(problem)
-    if "msccl-xml" in targets:
-        raise PlanError("MSCCL XML has no operations that copy and add in switches; MSCCL++ has")
+    for form, target in targets.items():
+        if target.style == "fifo":
+            title = FORMATS[form].title
+            raise PlanError(f"{title} has no operations that copy and add in switches; MSCCL++ has")
     with clock.stage("solve"):
         forest = require_forest(problem)
     with clock.stage("lower"):

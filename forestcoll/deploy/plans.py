@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +9,6 @@ from pathlib import Path
 from forestcoll import plans
 from forestcoll.errors import ForestCollError, PlanError
 from forestcoll.input_limits import PLAN_BYTES
-from forestcoll.plans import mscclpp
 from forestcoll.program import Buffer, Program
 from forestcoll.sizes import Sizes
 from forestcoll.text_file import read_text
@@ -35,12 +33,11 @@ class Plan:
     def max_bytes(self) -> int:
         """The largest size that the plan is right for; 0: there is none.
 
-        What MSCCL++'s device can count ends every plan, whether the file says so or not.
+        What the device can count ends every plan, whether the file says so or not.
         """
-        if self.format != "mscclpp-json":
-            return self.program.max_bytes
-        largest = mscclpp.largest_size(self.program)
-        return min(self.program.max_bytes or largest, largest)
+        largest: int = plans.home_of(self.format).largest_size(self.program)
+        told = self.program.max_bytes
+        return min(told or largest, largest or told)
 
     @property
     def sizes(self) -> Sizes:
@@ -136,11 +133,7 @@ def _plan(path: Path, format: plans.Format | None, target: str | None) -> Plan:
 
 def offered(source: str, text: str, format: plans.Format, program: Program) -> Plan:
     """The plan that a file holds: `program` is what its `text` was read as."""
-    name, both = program.name, (program.in_place, program.out_of_place)
-    if format == "mscclpp-json":
-        document = json.loads(text)
-        name, both = document["name"], (document["inplace"], not document["inplace"])
-    return Plan(source, text, format, program, name, *both)
+    return Plan(source, text, format, program, *plans.home_of(format).offer(text, program))
 
 
 def _check(text: str, source: str, program: Program, target: str | None) -> None:
@@ -189,12 +182,12 @@ def _overlap(one: Plan, other: Plan) -> bool:
 
 
 def namesakes(found: Sequence[Plan]) -> list[tuple[Plan, Plan]]:
-    """Pairs of plans that MSCCL++ takes for one: it keeps what it has set up by a plan's name."""
+    """Pairs of plans that a runtime takes for one: it keeps what it has set up by a plan's name."""
     first: dict[str, Plan] = {}
     return [
         (first[plan.name], plan)
         for plan in found
-        if plan.format == "mscclpp-json" and first.setdefault(plan.name, plan) is not plan
+        if plans.FORMATS[plan.format].by_name and first.setdefault(plan.name, plan) is not plan
     ]
 
 

@@ -6,9 +6,9 @@
     lint       everything that is wrong with a plan for a runtime (catalogue: its rules, findings)
     run        the symbolic run of a plan that lint looks at
 
-A format is a row of `FORMATS` and a package with `loads`, `dumps` and a module `lint`. Writing and
-reading back gives an equal Program. Reading never crashes, hangs or runs away on anybody's bytes:
-it ends in a Program or in a ForestCollError.
+A format is a row of `FORMATS` and a package with `loads`, `dumps`, `largest_size`, `offer`,
+`stand_in` and a module `lint`. Writing and reading back gives an equal Program. Reading never
+crashes, hangs or runs away on anybody's bytes: it ends in a Program or in a ForestCollError.
 """
 
 from __future__ import annotations
@@ -49,6 +49,8 @@ class FileFormat:
     operations: tuple[str, ...]  # that the runtimes do with its plans
     unit: Literal["elements", "bytes"]
     both_places: bool
+    last_minimum: int  # the largest smallest size that the runtimes read; 0: any
+    by_name: bool  # whether the runtimes take plans of one name for one plan
     lookup: str  # which plan answers a call
     odd_size: str  # what the runtime does with a size that the plan does not serve
 
@@ -64,6 +66,8 @@ FORMATS: Final[dict[Format, FileFormat]] = {
         operations=("sum", "prod", "min", "max"),
         unit="elements",
         both_places=True,
+        last_minimum=0,
+        by_name=False,
         lookup="the first file, by name, whose min_bytes and max_bytes hold the size and whose "
         "multiple divides the number of elements; collective, number of ranks and in or out of "
         "place count, root, type and topology do not. Where there is none the runtime uses its own "
@@ -80,6 +84,8 @@ FORMATS: Final[dict[Format, FileFormat]] = {
         operations=("sum",),
         unit="bytes",
         both_places=False,
+        last_minimum=2**31 - 1,
+        by_name=True,
         lookup="a registered plan whose min_bytes and max_bytes hold the size; collective, number "
         "of ranks, ranks a node and in or out of place count, operation, type and multiple do not: "
         "the call fails where the size is not of the multiple, and always adds up",

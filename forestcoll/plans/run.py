@@ -16,7 +16,6 @@ from forestcoll.plans import FORMATS, Format, home_of
 from forestcoll.plans.catalogue import RULES
 from forestcoll.plans.findings import At, Findings
 from forestcoll.plans.mscclpp.rules import body_of
-from forestcoll.plans.mscclpp.stand_ins import stand_in
 from forestcoll.plans.rules import OTHER_COLLECTIVES, check_header
 from forestcoll.program import (
     PUTS,
@@ -154,9 +153,9 @@ def _read(
         try:
             program = _loads(text, source, form, told)
         except UnsupportedError:
-            if out.errors or form == "msccl-xml":
+            if out.errors:
                 raise
-            other, said = stand_in(text)
+            other, said = home_of(form).stand_in(text)
             if not said:
                 raise
             program, partly = _loads(other, source, form, told), True

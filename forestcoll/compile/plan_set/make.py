@@ -40,13 +40,11 @@ if TYPE_CHECKING:
     from forestcoll.topology import Topology
 
 TREES: Final = (1, 2, 4, 8, 16, 32)
-"""Trees a root of the candidates, besides the optimum's."""
+"""Trees per root of the candidates, besides the optimum's."""
 SETTLED: Final = 16
 """Ranks up to which borders between plans are set by simulation."""
 LARGEST = 2**50
 """Bytes that a set reaches up to at most."""
-LAST_MINIMUM = 2**31 - 1
-"""The largest smallest size that MSCCL++'s loader reads as it is written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,11 +270,11 @@ class _Maker:
         until = [high] * len(candidates)
         programs: dict[int, Program] = {}
         # what serves the last size at which a plan may begin serves all above
-        reach = high if form == "msccl-xml" else min(high, LAST_MINIMUM)
+        reach = min(high, FORMATS[form].last_minimum or high)
         if low > reach:
             raise PlanError(
                 f"{target.name} has no plans for sizes of {low} bytes or more alone: it reads the "
-                f"smallest size as 32 bits; begin below {LAST_MINIMUM + 1} bytes"
+                f"smallest size as 32 bits; begin below {reach + 1} bytes"
             )
         while True:
             ranges = lowest_lines([c.line for c in candidates], low, reach, until)

@@ -1,7 +1,6 @@
 """MSCCL++ execution plans (JSON): `loads` gives a Program, `dumps` a text.
 
-text       strict JSON, for reading: the first error ends it
-fields     the same fields, for lint: whatever is not there is noted
+text       strict JSON and its fields: readers raise at the first error, lint notes all
 header     what stands before the ranks
 read       JSON -> Program
 write      Program -> JSON
@@ -12,8 +11,24 @@ stand_ins  the same plan without what no Program holds
 
 from __future__ import annotations
 
+import json
+from typing import TYPE_CHECKING
+
 from forestcoll.plans.mscclpp.read import loads
 from forestcoll.plans.mscclpp.rules import largest_size
+from forestcoll.plans.mscclpp.stand_ins import stand_in
 from forestcoll.plans.mscclpp.write import FORMAT_LIMITS, dumps
 
-__all__ = ["FORMAT_LIMITS", "dumps", "largest_size", "loads"]
+if TYPE_CHECKING:
+    from forestcoll.program import Program
+
+__all__ = ["FORMAT_LIMITS", "dumps", "largest_size", "loads", "offer", "stand_in"]
+
+
+def offer(text: str, program: Program) -> tuple[str, bool, bool]:
+    """(name, whether for calls in place, out of place) under which the runtime offers the file.
+
+    It knows no other name than the file's, and takes each plan for one kind of calls.
+    """
+    document = json.loads(text)
+    return document["name"], document["inplace"], not document["inplace"]
