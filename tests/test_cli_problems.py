@@ -88,7 +88,7 @@ def test_shares_give_a_forest(call: Run, tmp_path: Path) -> None:
         )
     )
     assert "16 ranks with parts of 0 to 5" in said
-    assert "2 a unit of a part" in said
+    assert "2 per unit of a part" in said
     (file,) = (tmp_path / "out").iterdir()
     forest = forest_file.load(file)
     assert forest.graph.shares == (5, *[1] * 7, *[0] * 8)

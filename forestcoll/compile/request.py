@@ -102,7 +102,6 @@ class Request:
         if self.place is not None:
             raise UnsupportedError("nvls says the place already: leave place out")
         wishes = self.wishes
-        if wishes != Wishes() or wishes.instances not in ("auto", 1):
-            raise UnsupportedError("nvls goes without other wishes: the switch leaves no choice")
-        if wishes.protocol is not None or wishes.compact:
+        of_plans = wishes.instances not in ("auto", 1) or wishes.protocol is not None
+        if wishes != Wishes() or of_plans or wishes.compact:
             raise UnsupportedError("nvls goes without other wishes: the switch leaves no choice")

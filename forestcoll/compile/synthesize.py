@@ -158,9 +158,10 @@ def make(problem: Problem, request: Request, clock: Clock) -> Synthesis:
     minutes on many ranks and is not asked for (`exact`); switches that copy and add do so where
     that makes trees faster or lower (plans copy and add on the GPUs). With plan formats it is the
     optimum without, where its plans fit the target ("any": all runtimes); else the fewest trees per
-    root that reach 99 % of it and fit; else the best that fits. Its shares are rounded so that
-    plans serve every power of two where that costs 1 % of algbw at most. Or the caller's wishes
-    say which one.
+    root that reach 99 % of it and fit; else the best that fits. Where the plans of that one are far
+    slower in simulated time than its links allow, forests whose plans may be faster are tried, and
+    the one whose plans are fastest is taken (`rivals`). Its shares are rounded so that plans serve
+    every power of two where that costs 1 % of algbw at most. Or the caller's wishes say which one.
     Every forest is checked against its graph and bound; every plan is read back, compared, and run
     symbolically.
     """
