@@ -20,8 +20,8 @@ from forestcoll.errors import PlanError
 from forestcoll.execute import cpu
 from forestcoll.forest import Forest
 from forestcoll.graph import CapacityGraph
-from forestcoll.lower import fused, lower, usage
-from forestcoll.lower.planes import parity_of, planes_of
+from forestcoll.lower import lower, twosided_fused, usage
+from forestcoll.lower.network_planes import parity_of, planes_of
 from forestcoll.plans import msccl
 from forestcoll.plans.lint import lint
 from forestcoll.program import (
@@ -239,7 +239,7 @@ def test_a_chain_that_comes_back_to_a_thread_block_is_cut(monkeypatch: pytest.Mo
     more = tree("reduce", 1, [-1, 0, 0]), tree("broadcast", 1, [-1, 0, 0])
     made = forest(Collective.ALLREDUCE, 3, [up, more[0], down, more[1]])
     proven(made, MSCCL, protocol="LL")
-    monkeypatch.setattr(fused, "without_repeats", lambda wiring: wiring)
+    monkeypatch.setattr(twosided_fused, "without_repeats", lambda wiring: wiring)
     with pytest.raises(PlanError, match=r"deadlock"):
         verify(lower(made, MSCCL, protocol="LL"))
 

@@ -19,7 +19,7 @@ from forestcoll.alltoall.routes import Routes
 from forestcoll.errors import PlanError
 from forestcoll.lower.instances import BLOCK, ENOUGH, LINK, OPERATIONS
 from forestcoll.lower.limits import steps
-from forestcoll.lower.pieces import kind_of
+from forestcoll.lower.tree_pieces import kind_of
 from forestcoll.program import Program, Protocol
 from forestcoll.sizes import RARE, Sizes, most_chunks
 from forestcoll.targets import Target

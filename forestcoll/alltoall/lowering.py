@@ -5,7 +5,7 @@ output. What a relay hands on lies in its scratch until then: sorted by where it
 came from, so that what goes on together lies together and is one message.
 
 A message's level is the number of hops before it. All messages are done in the order of levels, so
-a step waits only for what stands before it (`lower.fifo` has the argument).
+a step waits only for what stands before it (`lower.twosided` has the argument).
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from forestcoll.alltoall.onesided import write_onesided
 from forestcoll.alltoall.routes import Path, Routes
 from forestcoll.errors import PlanError
 from forestcoll.graph import CapacityGraph
-from forestcoll.lower.fifo import write_messages
 from forestcoll.lower.layout import Layout
-from forestcoll.lower.limits import Budget, check_limits
+from forestcoll.lower.limits import Limits, check_limits
 from forestcoll.lower.messages import Message, both, touch
+from forestcoll.lower.twosided import write_messages
 from forestcoll.program import Buffer, Collective, Program, Protocol, Ref
 from forestcoll.targets import Target, most_bytes, runtime_of
 
@@ -90,20 +90,20 @@ def lower_flows(
 ) -> Program:
     """The same for flows from rank to rank that give every pair `units`, whatever their links."""
     names = tuple(graph.names[node] for node in graph.ranks)
-    budget = Budget(target, f"alltoall on {name}", names, 1, WAY_OUT)
+    limits = Limits(target, f"alltoall on {name}", names, 1, WAY_OUT)
     n, k = len(names), units * lanes.parts
     if n * k > target.chunks:
-        raise budget.refuse("every rank", "chunks in a buffer", n * k, target.chunks)
+        raise limits.refuse("every rank", "chunks in a buffer", n * k, target.chunks)
     chunks = Layout(Collective.ALLTOALL, n, n * k, tuple(range(0, n * k + 1, k)), (), lanes.local)
     messages, scratch = messages_of(flows, n, units, target.count, lanes)
     fifo = target.style == "fifo"
     if fifo:
-        ranks = write_messages(chunks, messages, scratch, budget)
+        ranks = write_messages(chunks, messages, scratch, limits)
     else:
         if protocol not in (None, "Simple"):
             raise PlanError(f"protocol {protocol}: an alltoall for {target.name} has Simple alone")
         boxes = tuple(graph.box(node) for node in graph.ranks)
-        ranks = write_onesided(chunks, messages, scratch, boxes, budget)
+        ranks = write_onesided(chunks, messages, scratch, boxes, limits)
     program = Program(
         name=name,
         collective=Collective.ALLTOALL,
@@ -117,7 +117,7 @@ def lower_flows(
     if fifo:  # of the runtimes that can run it, the narrowest
         most = most_bytes(runtime_of(program), program.protocol, n * k)
         program = replace(program, max_bytes=most)
-    check_limits(program, budget)
+    check_limits(program, limits)
     return program
 
 

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from forestcoll.lower.layout import Layout, local_blocks
-from forestcoll.lower.limits import Budget, check_ranks, steps
+from forestcoll.lower.limits import Limits, check_ranks, steps
 from forestcoll.lower.messages import Message
-from forestcoll.lower.pieces import kind_of
+from forestcoll.lower.tree_pieces import kind_of
 from forestcoll.program import Channel, Instruction, Op, RankProgram, Step, ThreadBlock
 
 MOST_LANES = 8
@@ -30,7 +30,7 @@ def write_onesided(
     messages: Sequence[Message],
     scratch: Sequence[int],
     boxes: tuple[str, ...],
-    budget: Budget,
+    limits: Limits,
 ) -> tuple[RankProgram, ...]:
     """What every rank does, with as few thread blocks for a peer as hold its steps.
 
@@ -40,8 +40,8 @@ def write_onesided(
     while True:
         ranks = _Writer(layout, messages, scratch, boxes, lanes).ranks()
         longest = max(steps(block) for rank in ranks for block in rank.thread_blocks)
-        if longest <= budget.target.steps or lanes >= MOST_LANES:
-            check_ranks(ranks, budget)
+        if longest <= limits.target.steps or lanes >= MOST_LANES:
+            check_ranks(ranks, limits)
             return ranks
         lanes *= 2
 

@@ -1,26 +1,29 @@
 """Forest -> Program: chunks, thread blocks, channels, within the limits of a target.
 
-    layout     which chunks a tree carries, and where they lie in each rank's buffers
-    fifo       MSCCL XML: send, receive, copy, reduce; dependencies between thread blocks
-      messages   what goes over a connection, and in which order
-      scheduled  the same for much data, by a schedule on the links
-    fused      MSCCL XML for runtimes that receive, add and send in one step
-      chains     what goes over several connections without a stop
-      wiring     which channels chains take, which ends share a thread block
-    writer     thread blocks of either while they are written
-    planes     two networks: which channels lead to which
-    onesided   MSCCL++: put, signal, wait; one pipeline a tree
-      pieces     trees too wide for a thread block, cut
-      places     where partial sums lie
-      pipelines  what is repeated slice by slice
-      parts      what a rank does for a piece of a tree
-      lanes      channels to be, and the handshakes on them
-      classes    which trees share thread blocks
-      hosts      which of them a rank has
-    in_place   a program for calls in place alone, where one for both would be wrong
-    filling    how the work is spread over thread blocks, by simulated time
-    instances  into how many parts trees are cut, for more thread blocks at work
-    limits     what a program takes of a target, and the refusals
+    layout           which chunks a tree carries, and where they lie in each rank's buffers
+    twosided         MSCCL XML: send, receive, copy, reduce; dependencies between thread blocks
+      messages       what goes over a connection, and in which order
+      scheduled      the same for much data, by a schedule on the links
+    twosided_fused   MSCCL XML for runtimes that receive, add and send in one step
+      chains         what goes over several connections without a stop
+      chain_channels which channels chains take, which ends share a thread block
+    writer           thread blocks of either while they are written
+    network_planes   two networks: which channels lead to which
+    onesided         MSCCL++: put, signal, wait; one pipeline a tree
+      tree_pieces    trees too wide for a thread block, cut
+      tree_bundles   trees that go through their pipelines in step
+      partial_sums   where they lie
+      pipelines      what is repeated slice by slice
+      piece_work     what a rank does for a piece of a tree
+      handshakes     what makes launch after launch safe, on the channels to be
+      thread_blocks  which pieces share thread blocks
+      shared_blocks  which of them a rank has
+    packets          MSCCL++ for few bytes: packet_thread_blocks, packet_handshakes
+    nvls             MSCCL++ where switches copy and add
+    in_place         a program for calls in place alone, where one for both would be wrong
+    filling          how the work is spread over thread blocks, by simulated time
+    instances        into how many parts trees are cut, for more thread blocks at work
+    limits           what a program takes of a target, and the refusals
 
 A program that a box's ports leave with an allgather's input is right out of place only, and
 `serve` makes one for calls in place of it; a few of packets are too (packets). All others are right
@@ -33,16 +36,16 @@ from dataclasses import replace
 
 from forestcoll.errors import PlanError
 from forestcoll.forest import Forest
-from forestcoll.lower.fifo import lower_fifo
 from forestcoll.lower.filling import fill, refine
-from forestcoll.lower.fused import lower_fused
 from forestcoll.lower.in_place import serve
 from forestcoll.lower.layout import Layout, layout
-from forestcoll.lower.limits import Budget, Usage, check_limits, check_ranks, usage
+from forestcoll.lower.limits import Limits, Usage, check_limits, check_ranks, usage
+from forestcoll.lower.network_planes import no_parity, parity_of
 from forestcoll.lower.onesided import TOGETHER, Spread, lower_onesided
 from forestcoll.lower.packets import MAX_BYTES, lower_packets
-from forestcoll.lower.planes import no_parity, parity_of
 from forestcoll.lower.scheduled import Links, links_of
+from forestcoll.lower.twosided import lower_fifo
+from forestcoll.lower.twosided_fused import lower_fused
 from forestcoll.program import Collective, Program, Protocol, RankProgram
 from forestcoll.targets import Target, most_bytes, runtime_of
 
@@ -75,19 +78,19 @@ def lower(
     forest = forest.expanded()
     names = tuple(forest.graph.names[node] for node in forest.graph.ranks)
     title = f"{forest.collective} on {forest.name}"
-    budget = Budget(target, title, names, forest.trees_per_root)
+    limits = Limits(target, title, names, forest.trees_per_root)
     fifo = target.style == "fifo"
     chunks = layout(forest, instances, parity_of(forest.graph) if fifo else no_parity, spread.grain)
     boxes = tuple(forest.graph.box(node) for node in forest.graph.ranks)
     extra = {"instances": str(instances)} if instances > 1 else {}
     if not fifo and protocol not in (None, "Simple"):
-        return _packets(forest, chunks, budget, boxes, protocol, extra)
+        return _packets(forest, chunks, limits, boxes, protocol, extra)
     sent = _protocol(forest, target, boxes, protocol)
     if fifo:
         bulk = sent == _protocol(forest, target, boxes, None)
-        ranks = _fifo(chunks, budget, links_of(forest) if bulk else None)
+        ranks = _fifo(chunks, limits, links_of(forest) if bulk else None)
     else:
-        ranks, halves = lower_onesided(chunks, budget, boxes, unit_bytes, spread)
+        ranks, halves = lower_onesided(chunks, limits, boxes, unit_bytes, spread)
         if halves:
             extra["halves"] = halves
     program = Program(
@@ -107,7 +110,7 @@ def lower(
         program = replace(program, max_bytes=most)
     if next(program.misplaced(), None) is not None:
         program = replace(program, in_place=False)  # `serve` makes one for calls in place
-    check_limits(program, budget)
+    check_limits(program, limits)
     return program
 
 
@@ -120,31 +123,31 @@ def _check_arguments(forest: Forest, unit_bytes: int, instances: int) -> None:
         raise PlanError(f"{forest.name} has {forest.n} ranks: a plan needs at least 2")
 
 
-def _fifo(chunks: Layout, budget: Budget, links: Links | None) -> tuple[RankProgram, ...]:
+def _fifo(chunks: Layout, limits: Limits, links: Links | None) -> tuple[RankProgram, ...]:
     """Fused steps where the target has them and they fit, plain ones where only those do.
 
     With `links`, for much data, plain ones first: fused ones keep the thread blocks of a chain in
     step, each of which does other things in between, and take up to ten times as long.
     """
-    if not budget.target.fused:
-        return lower_fifo(chunks, budget, links)
+    if not limits.target.fused:
+        return lower_fifo(chunks, limits, links)
     if links is not None:
         try:
-            ranks = lower_fifo(chunks, budget, links)
-            check_ranks(ranks, budget)
+            ranks = lower_fifo(chunks, limits, links)
+            check_ranks(ranks, limits)
             return ranks
         except PlanError:
             pass  # fewer steps may fit
     try:
-        ranks = lower_fused(chunks, budget)
-        check_ranks(ranks, budget)
+        ranks = lower_fused(chunks, limits)
+        check_ranks(ranks, limits)
         return ranks
     except PlanError as fused:
         # A thread block of fused steps has one turn, from whom and to whom; those of plain steps
         # are joined as they fit, so that many peers take half as many of them.
         try:
-            ranks = lower_fifo(chunks, budget)
-            check_ranks(ranks, budget)
+            ranks = lower_fifo(chunks, limits)
+            check_ranks(ranks, limits)
             return ranks
         except PlanError:
             raise fused from None
@@ -153,20 +156,20 @@ def _fifo(chunks: Layout, budget: Budget, links: Links | None) -> tuple[RankProg
 def _packets(
     forest: Forest,
     chunks: Layout,
-    budget: Budget,
+    limits: Limits,
     boxes: tuple[str, ...],
     protocol: Protocol | None,
     extra: dict[str, str],
 ) -> Program:
     if protocol != "LL":
-        raise PlanError(f"protocol {protocol}: {budget.target.name} has Simple and LL (packets)")
+        raise PlanError(f"protocol {protocol}: {limits.target.name} has Simple and LL (packets)")
     least = 16 * chunks.chunks
     if least > MAX_BYTES:
         raise PlanError(
-            f"{budget.title}: {chunks.chunks} chunks of 16 bytes are {least} bytes at least, and "
+            f"{limits.title}: {chunks.chunks} chunks of 16 bytes are {least} bytes at least, and "
             f"packets are for up to {MAX_BYTES}; fewer trees (--trees 1) make fewer chunks"
         )
-    ranks, in_place = lower_packets(chunks, budget, boxes)
+    ranks, in_place = lower_packets(chunks, limits, boxes)
     program = Program(
         name=forest.name,
         collective=forest.collective,
@@ -176,12 +179,12 @@ def _packets(
         out_of_place=True,
         root=forest.root,
         protocol="LL",
-        names=budget.names,
+        names=limits.names,
         max_bytes=MAX_BYTES,
         double_scratch=True,
         extra=extra,
     )
-    check_limits(program, budget)
+    check_limits(program, limits)
     return program
 
 

@@ -17,7 +17,7 @@ from forestcoll.errors import PlanError
 from forestcoll.forest import Forest
 from forestcoll.lower.limits import steps, usage
 from forestcoll.lower.onesided import TOGETHER, Spread
-from forestcoll.lower.pieces import kind_of
+from forestcoll.lower.tree_pieces import kind_of
 from forestcoll.program import Instruction, Op, Pipeline, Program, RankProgram, ThreadBlock
 from forestcoll.sizes import RARE, Sizes, most_chunks
 from forestcoll.targets import Target

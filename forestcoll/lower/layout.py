@@ -14,7 +14,7 @@ from itertools import pairwise
 
 from forestcoll.errors import PlanError
 from forestcoll.forest import Forest, Phase, Tree
-from forestcoll.lower.planes import Parity, no_parity
+from forestcoll.lower.network_planes import Parity, no_parity
 from forestcoll.program import Buffer, Collective, Ref
 
 
@@ -28,7 +28,8 @@ class RankTree:
     count: int
     parent: tuple[int, ...]  # per rank; -1 at the root
     order: tuple[int, ...]  # all ranks, parents before their children
-    parities: tuple[int, ...] = ()  # per rank, of the channels to or from its parent (planes.py)
+    # per rank, of the channels to or from its parent (network_planes.py)
+    parities: tuple[int, ...] = ()
     instance: int = 0  # which of the equal parts of the forest it is in
 
     def children(self) -> list[list[int]]:

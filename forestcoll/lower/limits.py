@@ -57,7 +57,7 @@ def steps(block: ThreadBlock) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
+class Limits:
     """A target's limits, and the words that refuse what goes beyond them."""
 
     target: Target
@@ -89,19 +89,34 @@ class Budget:
         )
 
 
-def check_limits(program: Program, budget: Budget) -> None:
+def check_steps(needed: Sequence[int], limits: Limits) -> None:
+    """PlanError where the steps of a rank cannot fit, however thread blocks share them."""
+    rank = max(range(len(needed)), key=needed.__getitem__)
+    most = most_steps(len(needed), limits.target)
+    if needed[rank] > most:
+        raise limits.refuse(limits.rank(rank), "steps", needed[rank], most)
+
+
+def most_steps(n: int, target: Target) -> int:
+    """Steps of a rank at most, however they are spread over thread blocks."""
+    # what is left of the elements once algo, all gpus and one thread block for 64 steps are there
+    nodes = (target.nodes - 1 - n) * target.steps // (target.steps + 1)
+    return min(target.thread_blocks * target.steps, nodes)
+
+
+def check_limits(program: Program, limits: Limits) -> None:
     """Nothing, or PlanError with the first limit that a rank of the program breaks."""
-    check_ranks(program.ranks, budget)
+    check_ranks(program.ranks, limits)
 
 
-def check_ranks(ranks: Sequence[RankProgram], budget: Budget) -> None:
+def check_ranks(ranks: Sequence[RankProgram], limits: Limits) -> None:
     """The same for all ranks before they are a program."""
     for number, rank in enumerate(ranks):
-        _check_rank(rank, len(ranks), budget, budget.rank(number))
+        _check_rank(rank, len(ranks), limits, limits.rank(number))
 
 
-def _check_rank(rank: RankProgram, n: int, budget: Budget, where: str) -> None:
-    target = budget.target
+def _check_rank(rank: RankProgram, n: int, limits: Limits, where: str) -> None:
+    target = limits.target
     blocks = rank.thread_blocks
     operations = sum(map(steps, blocks))
     chunks = max(rank.input_chunks, rank.output_chunks, rank.scratch_chunks)
@@ -117,13 +132,13 @@ def _check_rank(rank: RankProgram, n: int, budget: Budget, where: str) -> None:
         ),
     ):
         if figure > limit:
-            raise budget.refuse(where, what, figure, limit)
+            raise limits.refuse(where, what, figure, limit)
     for number, block in enumerate(blocks):
-        _check_block(block, budget, f"{where}, thread block {number}")
+        _check_block(block, limits, f"{where}, thread block {number}")
 
 
-def _check_block(block: ThreadBlock, budget: Budget, where: str) -> None:
-    target = budget.target
+def _check_block(block: ThreadBlock, limits: Limits, where: str) -> None:
+    target = limits.target
     instructions = [i for s in block.steps for i in (s.body if isinstance(s, Pipeline) else (s,))]
     count = max((r.count for i in instructions for r in (*i.src, *i.dst)), default=0)
     peers = max(map(_width, instructions), default=0)
@@ -135,7 +150,7 @@ def _check_block(block: ThreadBlock, budget: Budget, where: str) -> None:
         ("peers in one operation", peers, target.peers),
     ):
         if figure > limit:
-            raise budget.refuse(where, words, figure, limit)
+            raise limits.refuse(where, words, figure, limit)
 
 
 def _depended(block: ThreadBlock) -> list[int]:

@@ -13,8 +13,9 @@ adds one offset to every operand, and getOffset takes it modulo something only w
 `reuse_resources`, whose ring has a fixed size, and which `re` misreads: it looks at its outputs to
 tell which of its inputs lie in the ring). So a ring of a few units cannot be said in a pipeline:
 what a connection of a pipeline needs of scratch is as long as the chunks that go through it, and
-bounding it means having fewer such connections. places.py says which are left: those from box to
-box, and one a rank with children, for all of them, where the output cannot take the sum.
+bounding it means having fewer such connections. partial_sums.py says which are left: those
+from box to box, and one a rank with children, for all of them, where the output cannot take the
+sum.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from forestcoll.lower.classes import BUSY, Class, Room, Unit, deal, refuse, units
-from forestcoll.lower.hosts import Host, Wiring, hosts
-from forestcoll.lower.lanes import Shakes, epilogue, lanes_of, plain, prologue
+from forestcoll.lower.handshakes import Shakes, epilogue, lanes_of, plain, prologue
 from forestcoll.lower.layout import Layout, RankTree
-from forestcoll.lower.limits import Budget
-from forestcoll.lower.pieces import Apart, Boxes, cut
+from forestcoll.lower.limits import Limits
 from forestcoll.lower.pipelines import Emitter
+from forestcoll.lower.shared_blocks import Channels, Host, hosts
+from forestcoll.lower.thread_blocks import BUSY, Class, Room, Unit, deal, refuse, units
+from forestcoll.lower.tree_pieces import Apart, Boxes, cut
 from forestcoll.program import (
     Instruction,
     Pipeline,
@@ -70,31 +71,31 @@ SERIAL = "reduce and broadcast of a class one after the other: too few thread bl
 
 
 def lower_onesided(
-    layout: Layout, budget: Budget, boxes: Boxes, unit_bytes: int, spread: Spread = TOGETHER
+    layout: Layout, limits: Limits, boxes: Boxes, unit_bytes: int, spread: Spread = TOGETHER
 ) -> tuple[tuple[RankProgram, ...], str]:
     """What every rank does, and how the halves of an allreduce meet ("" for other collectives).
 
     Raises PlanError where a limit cannot be kept.
     """
-    room = Room(boxes, budget.target)
+    room = Room(boxes, limits.target)
     both = layout.collective.two_phases
-    pieces = [cut(t, boxes, budget.target, spread.apart(t, both)) for t in layout.trees]
-    bundles = sorted({_in_a_class(layout, boxes, budget.target), MOST_IN_STEP})
+    pieces = [cut(t, boxes, limits.target, spread.apart(t, both)) for t in layout.trees]
+    bundles = sorted({_in_a_class(layout, boxes, limits.target), MOST_IN_STEP})
     attempts = [
         (halves, most)
         for halves in ((2, 1) if both else (1,))
         for most in ([1] if spread.grain else bundles)
     ]
-    busy = budget.target.thread_blocks if spread.grain else BUSY
+    busy = limits.target.thread_blocks if spread.grain else BUSY
     for last, (halves, most) in enumerate(attempts, 1 - len(attempts)):
-        emitter = Emitter(layout, pieces, boxes, budget.target, halves)
+        emitter = Emitter(layout, pieces, boxes, limits.target, halves)
         wanted = units(layout, emitter, room, most)
-        found = _dealt(layout, wanted, budget, room, busy)
+        found = _dealt(layout, wanted, limits, room, busy)
         if not isinstance(found, Unit):
             ranks = _programs(layout, emitter, *found, room, unit_bytes)
             return ranks, (OVERLAPPED if halves == 2 else SERIAL) if both else ""
         if not last:
-            refuse(found, wanted, budget, room)
+            refuse(found, wanted, limits, room)
     raise AssertionError("there is a last attempt")
 
 
@@ -110,10 +111,10 @@ def _in_a_class(layout: Layout, boxes: Boxes, target: Target) -> int:
 
 
 def _dealt(
-    layout: Layout, wanted: Sequence[Unit], budget: Budget, room: Room, busy: int
+    layout: Layout, wanted: Sequence[Unit], limits: Limits, room: Room, busy: int
 ) -> tuple[list[Class], list[list[Host]]] | Unit:
     """Classes and every rank's thread blocks, of which no rank has too many; or a unit too much."""
-    limit = budget.target.thread_blocks
+    limit = limits.target.thread_blocks
     most = len(wanted)
     while True:
         classes = deal(wanted, room, most, busy)
@@ -137,10 +138,10 @@ def _programs(
     room: Room,
     unit_bytes: int,
 ) -> tuple[RankProgram, ...]:
-    wiring = Wiring(classes, blocks, emitter.boxes)
+    numbered = Channels(classes, blocks, emitter.boxes)
     return tuple(
         RankProgram(
-            tuple(_block(host, rank, emitter, classes, wiring, unit_bytes) for host in found),
+            tuple(_block(host, rank, emitter, classes, numbered, unit_bytes) for host in found),
             layout.input_chunks,
             layout.output_chunks,
             emitter.places.scratch[rank],
@@ -155,12 +156,12 @@ def _block(
     rank: int,
     emitter: Emitter,
     classes: Sequence[Class],
-    wiring: Wiring,
+    numbered: Channels,
     unit_bytes: int,
 ) -> ThreadBlock:
     """A thread block of a rank: handshakes, pipelines in the order of their keys, handshakes."""
     found = {
-        (block, x): wiring.channel(rank, block, x)
+        (block, x): numbered.channel(rank, block, x)
         for block in host.blocks
         for x in lanes_of(classes[block[0]].shares[rank, block[1]].lanes)
     }

@@ -29,10 +29,10 @@ from dataclasses import dataclass, replace
 
 from forestcoll.errors import PlanError
 from forestcoll.lower.layout import Layout, RankTree
-from forestcoll.lower.limits import Budget
-from forestcoll.lower.packet_blocks import Job, Unit, deal
-from forestcoll.lower.packet_shakes import shakes
-from forestcoll.lower.pieces import Boxes, Kind, kind_of
+from forestcoll.lower.limits import Limits
+from forestcoll.lower.packet_handshakes import shakes
+from forestcoll.lower.packet_thread_blocks import Job, Unit, deal
+from forestcoll.lower.tree_pieces import Boxes, Kind, kind_of
 from forestcoll.program import Buffer, Instruction, Op, RankProgram, Ref
 from forestcoll.targets import HALF_CHUNKS, Target
 
@@ -41,13 +41,13 @@ MAX_BYTES = 1 << 20
 
 
 def lower_packets(
-    layout: Layout, budget: Budget, boxes: Boxes
+    layout: Layout, limits: Limits, boxes: Boxes
 ) -> tuple[tuple[RankProgram, ...], bool]:
     """What every rank does, and whether that is right in place; PlanError beyond the limits.
 
     A reduce-scatter with sums on the way keeps them in its output, which in place is its input.
     """
-    trees = _Trees(layout, boxes, budget.target)
+    trees = _Trees(layout, boxes, limits.target)
     inner = any(
         trees.is_inner(number, rank)
         for number in range(len(layout.trees))
@@ -60,11 +60,11 @@ def lower_packets(
     even = all(len({places[number] for number in group}) == 1 for group in groups)
     if not even:
         with suppress(PlanError):  # if there is room for so many more operations
-            return lower_packets(_cut_evenly(layout), budget, boxes)
+            return lower_packets(_cut_evenly(layout), limits, boxes)
     units = _shared(trees, groups, places) if sharing else [_unit(trees, g) for g in groups]
-    blocks = deal(units, layout.n, budget, even=even)
+    blocks = deal(units, layout.n, limits, even=even)
     if layout.collective.rooted:
-        more = shakes(blocks, boxes, budget.target)
+        more = shakes(blocks, boxes, limits.target)
         blocks = [(*own, *added) for own, added in zip(blocks, more, strict=True)]
     scratch = -(-max(trees.scratch) // HALF_CHUNKS) * HALF_CHUNKS
     ranks = tuple(

@@ -31,11 +31,11 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
-from forestcoll.lower.lanes import NOP, lane, lanes_of, near_masks
+from forestcoll.lower.handshakes import NOP, lane, lanes_of, near_masks
 from forestcoll.lower.layout import Layout
-from forestcoll.lower.parts import Draft, Part
-from forestcoll.lower.pieces import KINDS, Boxes, Pieces, kind_of
-from forestcoll.lower.places import Places
+from forestcoll.lower.partial_sums import Places
+from forestcoll.lower.piece_work import Draft, Part
+from forestcoll.lower.tree_pieces import KINDS, Boxes, Pieces, kind_of
 from forestcoll.program import Instruction, Op, Ref
 from forestcoll.targets import Target
 

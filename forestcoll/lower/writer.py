@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from forestcoll.lower.layout import Layout
-from forestcoll.lower.limits import Budget, steps
+from forestcoll.lower.limits import Limits, steps
 from forestcoll.program import Buffer, Instruction, Op, RankProgram, Ref, ThreadBlock
 
 
@@ -155,10 +155,10 @@ def waited_first(program: RankProgram, most: int) -> RankProgram:
 
 
 def pair(
-    blocks: list[list[Ports]], programs: Sequence[RankProgram], budget: Budget
+    blocks: list[list[Ports]], programs: Sequence[RankProgram], limits: Limits
 ) -> list[list[Ports]]:
     """The blocks, where a rank has too many of them with short senders and receivers joined."""
-    target = budget.target
+    target = limits.target
     result = []
     for rank, (ports, program) in enumerate(zip(blocks, programs, strict=True)):
         # one for local copies, if there are any
@@ -172,7 +172,7 @@ def pair(
         pairs = _matches(length, target.steps)[: max(0, excess)]
         if len(pairs) < excess:
             figure = len(ports) + local - len(pairs)
-            raise budget.refuse(budget.rank(rank), "thread blocks", figure, target.thread_blocks)
+            raise limits.refuse(limits.rank(rank), "thread blocks", figure, target.thread_blocks)
         gone = {p for joined in pairs for p in joined}
         result.append([p for p in ports if p[0] not in gone] + pairs)
     return result

@@ -1,4 +1,4 @@
-"""Dealing jobs of packets out to thread blocks, within a target's limits.
+"""Thread blocks of packet programs: who does which job, within a target's limits.
 
 Trees over the same chunks are a unit. Units go to classes, the lightest first; class j's fixed jobs
 at a rank are thread block j there, its other jobs go along where there is room, else into thread
@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from forestcoll.errors import PlanError
-from forestcoll.lower.limits import Budget
-from forestcoll.lower.pieces import KINDS, Kind
+from forestcoll.lower.limits import Limits
+from forestcoll.lower.tree_pieces import KINDS, Kind
 from forestcoll.program import PACKETS, Buffer, Channel, Instruction, Op, Ref, ThreadBlock
 from forestcoll.targets import Target
 
@@ -76,25 +76,25 @@ def _ends(job: Job) -> set[End]:
 
 
 def deal(
-    units: Sequence[Unit], n: int, budget: Budget, *, even: bool
+    units: Sequence[Unit], n: int, limits: Limits, *, even: bool
 ) -> list[tuple[ThreadBlock, ...]]:
     """The thread blocks of each rank; PlanError where the target cannot hold them.
 
     `even`: slices of different jobs stay apart, so that thread blocks may share them.
     """
-    classes = _classes(units, n, budget)
-    ranks = [_blocks(classes, rank, budget.target) for rank in range(n)]
+    classes = _classes(units, n, limits)
+    ranks = [_blocks(classes, rank, limits.target) for rank in range(n)]
     fullest = max(range(n), key=lambda r: len(ranks[r]))
-    blocks, most = len(ranks[fullest]), budget.target.thread_blocks
+    blocks, most = len(ranks[fullest]), limits.target.thread_blocks
     if blocks > most:
-        raise budget.refuse(budget.rank(fullest), "thread blocks", blocks, most)
+        raise limits.refuse(limits.rank(fullest), "thread blocks", blocks, most)
     slices = 1
     while 2 * slices * len(classes) <= BLOCKS and 2 * slices * blocks <= most and even:
         slices *= 2
     ends = [{end for block in blocks for end in block.ends} for blocks in ranks]
     for rank in range(n):
         back = {(kind, peer) for peer in range(n) for kind, at in ends[peer] if at == rank}
-        _list_unused(ranks[rank], back - ends[rank], budget.target)
+        _list_unused(ranks[rank], back - ends[rank], limits.target)
     return [_written(blocks, slices) for blocks in ranks]
 
 
@@ -109,9 +109,9 @@ def _list_unused(blocks: Sequence[_Block], missing: set[End], target: Target) ->
             place.ends.add(end)
 
 
-def _classes(units: Sequence[Unit], n: int, budget: Budget) -> list[list[Unit]]:
+def _classes(units: Sequence[Unit], n: int, limits: Limits) -> list[list[Unit]]:
     """The units dealt out so that each class's fixed jobs fit a thread block at every rank."""
-    target = budget.target
+    target = limits.target
     number = min(len(units), CLASSES, target.thread_blocks)
     while True:
         classes: list[list[Unit]] = [[] for _ in range(number)]
@@ -131,7 +131,7 @@ def _classes(units: Sequence[Unit], n: int, budget: Budget) -> list[list[Unit]]:
         if stuck is None:
             return [c for c in classes if c]
         if number == min(len(units), target.thread_blocks):
-            raise _refusal(stuck, units, budget)
+            raise _refusal(stuck, units, limits)
         number = min(len(units), target.thread_blocks, 2 * number)
 
 
@@ -146,16 +146,16 @@ def _fits(unit: Unit, blocks: Sequence[_Block], target: Target) -> bool:
     return True
 
 
-def _refusal(stuck: Unit, units: Sequence[Unit], budget: Budget) -> PlanError:
-    target = budget.target
+def _refusal(stuck: Unit, units: Sequence[Unit], limits: Limits) -> PlanError:
+    target = limits.target
     for rank, jobs in stuck.items():
         steps = len(_in_order(job for job in jobs if job.fixed))
         if steps > target.steps:
-            where = f"{budget.rank(rank)}, for packets of trees over the same chunks,"
-            return budget.refuse(where, "operations in one thread block", steps, target.steps)
+            where = f"{limits.rank(rank)}, for packets of trees over the same chunks,"
+            return limits.refuse(where, "operations in one thread block", steps, target.steps)
     return PlanError(
-        f"{budget.title}: packets of {len(units)} groups of trees need more than "
-        f"{target.thread_blocks} thread blocks, all that {target.name} holds; {budget.hint}"
+        f"{limits.title}: packets of {len(units)} groups of trees need more than "
+        f"{target.thread_blocks} thread blocks, all that {target.name} holds; {limits.hint}"
     )
 
 

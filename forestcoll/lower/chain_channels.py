@@ -1,4 +1,4 @@
-"""Which channels the chains of a fused program take, and which ends share a thread block.
+"""Channels of the chains of a fused program, and which of their ends share a thread block.
 
 A thread block has one incoming and one outgoing connection, both on one channel. So a chain can be
 handed on at a rank only where the thread block that receives it is the one that sends to the next

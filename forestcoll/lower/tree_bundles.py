@@ -19,10 +19,10 @@ from dataclasses import replace
 from itertools import zip_longest
 from typing import TypeVar
 
-from forestcoll.lower.lanes import NOP, sync
+from forestcoll.lower.handshakes import NOP, sync
 from forestcoll.lower.layout import RankTree
-from forestcoll.lower.parts import Part
-from forestcoll.lower.pieces import Boxes
+from forestcoll.lower.piece_work import Part
+from forestcoll.lower.tree_pieces import Boxes
 from forestcoll.program import Instruction, Op, Ref
 from forestcoll.targets import Target
 

@@ -1,4 +1,4 @@
-"""Programs in fifo style (MSCCL XML): queues between ranks, dependencies inside a rank.
+"""Two-sided programs (fifo style, MSCCL XML): sends and receives, dependencies inside a rank.
 
 Only send, recv, copy and reduce are used, so that every current parser runs the plan.
 
@@ -20,7 +20,7 @@ from itertools import islice
 from forestcoll.errors import PlanError
 from forestcoll.lower.instances import BLOCK, ENOUGH, LINK
 from forestcoll.lower.layout import Layout, local_blocks
-from forestcoll.lower.limits import Budget, check_ranks, steps
+from forestcoll.lower.limits import Limits, check_ranks, check_steps, most_steps, steps
 from forestcoll.lower.messages import Connection, Message, early_copies, messages_of
 from forestcoll.lower.scheduled import MOST_UNIT, Lanes, Links, scheduled_messages
 from forestcoll.lower.writer import Port, Ports, RankWriter, pair, waited_first
@@ -29,7 +29,7 @@ from forestcoll.targets import Target
 
 
 def lower_fifo(
-    layout: Layout, budget: Budget, links: Links | None = None
+    layout: Layout, limits: Limits, links: Links | None = None
 ) -> tuple[RankProgram, ...]:
     """What every rank does, or PlanError where a limit cannot be kept.
 
@@ -38,38 +38,38 @@ def lower_fifo(
     """
     early = early_copies(layout)
     if links is not None:
-        for unit, rate, apart in _attempts(layout, budget.target):
+        for unit, rate, apart in _attempts(layout, limits.target):
             messages, scratch, lanes = scheduled_messages(
                 layout, early, links, most=unit, block=rate, apart=apart
             )
             try:
                 work = _Work(layout, messages, scratch, early, _few_parts(messages))
-                programs = _write(work, lanes, budget)
-                check_ranks(programs, budget)
+                programs = _write(work, lanes, limits)
+                check_ranks(programs, limits)
                 return programs
             except PlanError:
                 continue
-    messages, scratch = messages_of(layout, budget.target.count, early)
+    messages, scratch = messages_of(layout, limits.target.count, early)
     work = _Work(layout, messages, scratch, early)
-    return _write(work, {m.connection: 1 for m in messages}, budget)
+    return _write(work, {m.connection: 1 for m in messages}, limits)
 
 
 def write_messages(
-    layout: Layout, messages: list[Message], scratch: list[int], budget: Budget
+    layout: Layout, messages: list[Message], scratch: list[int], limits: Limits
 ) -> tuple[RankProgram, ...]:
     """What every rank does for messages that are in an order as the head of this file asks.
 
     `scratch`: chunks of it that the messages use, per rank. PlanError where a limit cannot be kept.
     """
     work = _Work(layout, messages, scratch, frozenset())
-    return _write(work, {m.connection: 1 for m in messages}, budget)
+    return _write(work, {m.connection: 1 for m in messages}, limits)
 
 
 def _attempts(layout: Layout, target: Target) -> Iterator[tuple[int, Fraction | None, bool]]:
     """Chunks in a message, GB/s of links a thread block, whether phases and trees share none."""
     unit = 1
     while unit <= min(MOST_UNIT, target.count):
-        if _least_steps(layout, unit) > _most_steps(layout.n, target):
+        if _least_steps(layout, unit) > most_steps(layout.n, target):
             unit *= 2
             continue
         yield unit, BLOCK / LINK / ENOUGH, True
@@ -104,19 +104,19 @@ class _Work:
     late: frozenset[Sum] = frozenset()
 
 
-def _write(work: _Work, lanes: Lanes, budget: Budget) -> tuple[RankProgram, ...]:
+def _write(work: _Work, lanes: Lanes, limits: Limits) -> tuple[RankProgram, ...]:
     """The thread blocks that do it, `lanes` of them for a connection, or more where they must."""
-    target, messages, n = budget.target, work.messages, work.layout.n
-    _refuse_early(n, messages, budget)
+    target, messages, n = limits.target, work.messages, work.layout.n
+    check_steps(_steps_of(n, messages), limits)
     lanes = _roomy(work, lanes, target)
     while True:
-        channels = _share_out(messages, lanes, budget)
+        channels = _share_out(messages, lanes, limits)
         blocks = _own_blocks(messages, channels, n)
         programs = _emit(work, channels, blocks, target)
         owner = {(m.src, m.dst, c): m.connection for m, c in zip(messages, channels, strict=True)}
-        if not _widen(lanes, owner, blocks, programs, budget):
+        if not _widen(lanes, owner, blocks, programs, limits):
             break
-    paired = pair(blocks, programs, budget)
+    paired = pair(blocks, programs, limits)
     if paired != blocks:
         programs = _emit(work, channels, paired, target)
     return tuple(waited_first(program, target.dependency_blocks) for program in programs)
@@ -140,22 +140,13 @@ def _roomy(work: _Work, lanes: Lanes, target: Target) -> Lanes:
     }
 
 
-def _refuse_early(n: int, messages: list[Message], budget: Budget) -> None:
-    """PlanError where a rank's steps cannot fit, however they are spread over thread blocks."""
+def _steps_of(n: int, messages: list[Message]) -> list[int]:
+    """Per rank, the steps that it takes however they are spread over thread blocks."""
     needed = [0] * n
     for message in messages:
         needed[message.src] += 1
         needed[message.dst] += 1 if message.land == "final" else 2
-    rank, limit = max(range(n), key=needed.__getitem__), _most_steps(n, budget.target)
-    if needed[rank] > limit:
-        raise budget.refuse(budget.rank(rank), "steps", needed[rank], limit)
-
-
-def _most_steps(n: int, target: Target) -> int:
-    """Steps of a rank at most, however they are spread over thread blocks."""
-    # what is left of the elements once algo, all gpus and one thread block for 64 steps are there
-    nodes = (target.nodes - 1 - n) * target.steps // (target.steps + 1)
-    return min(target.thread_blocks * target.steps, nodes)
+    return needed
 
 
 def _least_steps(layout: Layout, unit: int) -> int:
@@ -172,13 +163,13 @@ def _least_steps(layout: Layout, unit: int) -> int:
     return max(needed)
 
 
-def _share_out(messages: list[Message], lanes: Lanes, budget: Budget) -> list[int]:
+def _share_out(messages: list[Message], lanes: Lanes, limits: Limits) -> list[int]:
     """Per message its channel. Each connection uses `lanes` channels, loaded evenly.
 
     A runtime allows only so many thread blocks per rank, channel and direction: a rank with many
     peers uses further channels. No two connections between the same ranks share a channel.
     """
-    target = budget.target
+    target = limits.target
     room: dict[tuple[int, bool, int], int] = defaultdict(lambda: target.channel_blocks)
     taken: set[tuple[int, int, int]] = set()
     numbers: dict[Connection, list[int]] = {}
@@ -194,8 +185,8 @@ def _share_out(messages: list[Message], lanes: Lanes, budget: Budget) -> list[in
         )
         free = list(islice(possible, wanted))
         if len(free) < wanted:
-            where = f"{budget.rank(src)} -> {dst}"
-            raise budget.refuse(where, "free channels", wanted, len(free))
+            where = f"{limits.rank(src)} -> {dst}"
+            raise limits.refuse(where, "free channels", wanted, len(free))
         for channel in free:
             taken.add((src, dst, channel))
             room[src, True, channel] -= 1
@@ -228,10 +219,10 @@ def _widen(
     owner: dict[tuple[int, int, int], Connection],
     blocks: list[list[Ports]],
     programs: tuple[RankProgram, ...],
-    budget: Budget,
+    limits: Limits,
 ) -> bool:
     """More channels for connections with too long a thread block; whether there were any."""
-    target = budget.target
+    target = limits.target
     wanted: Lanes = {}
     for rank, program in enumerate(programs):
         for ports, block in zip(blocks[rank], program.thread_blocks, strict=False):
@@ -246,8 +237,8 @@ def _widen(
             wanted[connection] = max(more, wanted.get(connection, 0))
     for (src, dst, _, _), count in wanted.items():
         if count > target.channels:
-            where = f"{budget.rank(src)} -> {dst}"
-            raise budget.refuse(where, "channels", count, target.channels)
+            where = f"{limits.rank(src)} -> {dst}"
+            raise limits.refuse(where, "channels", count, target.channels)
     lanes.update(wanted)
     return bool(wanted)
 

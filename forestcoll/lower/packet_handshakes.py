@@ -1,4 +1,4 @@
-"""Who tells whom that a launch has begun, where packets alone do not say it.
+"""Handshakes of packet programs: who tells whom that a launch has begun, if packets do not.
 
 In a broadcast or reduce data flow one way, so a writer of packets could get ahead of their readers
 by any number of launches. Thread blocks of their own keep it from that:
@@ -20,7 +20,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 
-from forestcoll.lower.pieces import KINDS, Boxes, kind_of
+from forestcoll.lower.tree_pieces import KINDS, Boxes, kind_of
 from forestcoll.program import PACKETS, Channel, Instruction, Op, ThreadBlock
 from forestcoll.targets import Target
 

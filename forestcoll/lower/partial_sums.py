@@ -1,4 +1,4 @@
-"""Where the partial sums of reduce trees lie, and how much scratch that takes.
+"""Partial sums of reduce trees: where they lie, and how much scratch that takes.
 
 A peer in the same box reads a partial sum where it lies; only what comes from another box through a
 port needs a place at its receiver. A rank keeps its own partial sum
@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from forestcoll.lower.layout import Layout, RankTree, from_next
-from forestcoll.lower.pieces import Boxes, Pieces, kind_of
+from forestcoll.lower.tree_pieces import Boxes, Pieces, kind_of
 from forestcoll.program import Buffer, Ref
 
 

@@ -1,4 +1,6 @@
-"""Dealing pieces of trees out to classes: a class is one or two thread blocks at every rank.
+"""Thread blocks of onesided programs: which pieces of trees share one.
+
+Pieces are dealt out to classes: a class is one or two thread blocks at every rank.
 
 What goes to a class together is a unit: a piece of a tree, or the main pieces of a reduce and a
 broadcast tree of a root that the root begins where it ends the other.
@@ -16,13 +18,13 @@ from heapq import heappop, heappush
 from typing import NamedTuple, NoReturn
 
 from forestcoll.errors import PlanError
-from forestcoll.lower.bundles import merged, orderly
-from forestcoll.lower.lanes import Shakes, near_masks
+from forestcoll.lower.handshakes import Shakes, near_masks
 from forestcoll.lower.layout import Layout
-from forestcoll.lower.limits import Budget
-from forestcoll.lower.parts import Part
-from forestcoll.lower.pieces import Boxes
+from forestcoll.lower.limits import Limits
+from forestcoll.lower.piece_work import Part
 from forestcoll.lower.pipelines import Emitter
+from forestcoll.lower.tree_bundles import merged, orderly
+from forestcoll.lower.tree_pieces import Boxes
 from forestcoll.targets import Target
 
 BUSY = 32
@@ -201,18 +203,18 @@ def deal(wanted: Sequence[Unit], room: Room, most: int, busy: int = BUSY) -> lis
         number = min(most, number + max(1, number // 4))
 
 
-def refuse(stuck: Unit, wanted: Sequence[Unit], budget: Budget, room: Room) -> NoReturn:
+def refuse(stuck: Unit, wanted: Sequence[Unit], limits: Limits, room: Room) -> NoReturn:
     """Raises the PlanError of units that find no room."""
-    target = budget.target
+    target = limits.target
     alone = room.obstacle(stuck, Class(0))
     if alone is not None:
         rank, what, figure, limit = alone
-        where = f"{budget.rank(rank)} in a tree of root {stuck.root}"
-        raise budget.refuse(where, what, figure, limit)
+        where = f"{limits.rank(rank)} in a tree of root {stuck.root}"
+        raise limits.refuse(where, what, figure, limit)
     raise PlanError(
-        f"{budget.title}: {len(wanted)} trees need more than {target.thread_blocks} thread blocks "
+        f"{limits.title}: {len(wanted)} trees need more than {target.thread_blocks} thread blocks "
         f"of {target.steps} operations and {target.channels} channels of a kind, all that "
-        f"{target.name} holds; {budget.hint}"
+        f"{target.name} holds; {limits.hint}"
     )
 
 

@@ -1,4 +1,4 @@
-"""Lanes: which thread block of which peer a channel leads to; and the handshakes on them.
+"""Handshakes of onesided programs, on lanes: which thread block of which peer a channel leads to.
 
 Every class of trees has up to two thread blocks at a rank, its halves: 0 and, where an allreduce
 broadcasts beside its sums, 1. A lane is `2 * peer + half`: the peer's thread block of that half in
@@ -17,7 +17,7 @@ from functools import lru_cache, reduce
 from operator import or_
 from typing import NamedTuple
 
-from forestcoll.lower.pieces import Boxes
+from forestcoll.lower.tree_pieces import Boxes
 from forestcoll.program import Instruction, Op
 
 NOP = Instruction(Op.NOP)

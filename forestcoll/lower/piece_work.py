@@ -1,11 +1,11 @@
-"""What one rank does for one piece of a tree: a pipeline, and the handshakes that it needs."""
+"""Work of one rank for one piece of a tree: a pipeline, and the handshakes that it needs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from forestcoll.lower.lanes import NOP, Shakes, batches, sync
+from forestcoll.lower.handshakes import NOP, Shakes, batches, sync
 from forestcoll.program import Buffer, Instruction, Op, Ref
 from forestcoll.targets import Target
 

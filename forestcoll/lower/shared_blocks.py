@@ -1,4 +1,4 @@
-"""Which thread block of a rank does which classes: one a class that keeps it busy.
+"""Thread blocks of a rank (onesided): one for each class that keeps it busy, others share one.
 
 Where a rank only has handshakes in a class (its memory is read or written by others), it needs no
 thread block of its own for that: it is hosted by one that has room, so that fewer processors spin.
@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from forestcoll.lower.classes import Class, Place, Room
-from forestcoll.lower.lanes import lanes_of, peer_of
-from forestcoll.lower.pieces import Boxes, kind_of
+from forestcoll.lower.handshakes import lanes_of, peer_of
+from forestcoll.lower.thread_blocks import Class, Place, Room
+from forestcoll.lower.tree_pieces import Boxes, kind_of
 from forestcoll.program import Channel
 
 Block = tuple[int, int]  # class, half
@@ -61,8 +61,8 @@ def _fits(host: Host, guest: Host, room: Room) -> bool:
     )
 
 
-class Wiring:
-    """The channels of all thread blocks: the n-th from i to j is the n-th from j to i."""
+class Channels:
+    """Numbers of all thread blocks' channels: the n-th from i to j is the n-th from j to i."""
 
     def __init__(
         self, classes: Sequence[Class], blocks: Sequence[Sequence[Host]], boxes: Boxes

@@ -1,4 +1,4 @@
-"""Two network planes: on which channels, even or odd, a message between boxes takes the right one.
+"""Network planes: on which channels, even or odd, a message between boxes takes the right one.
 
 The runtimes of NCCL's family choose a GPU's network adapter by the channel: of the adapters nearest
 to it, a GPU takes the one at place (its device number + the channel) modulo how many there are for

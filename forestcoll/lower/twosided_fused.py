@@ -1,23 +1,25 @@
-"""Fused programs in fifo style, for runtimes that receive, add and send in one step.
+"""Two-sided programs (fifo style) for runtimes that receive, add and send in one step.
 
-Why it cannot get stuck, whatever the depth of the queues: the segments (chains.py, wiring.py) are
-put in one order, in which each comes after those that it needs, and every thread block does its
-steps in that order. Take the first segment that is not done. All thread blocks on its way have done
-what comes before it and stand at their step of it, each at another, for none comes twice; so its
-data flows from the first to the last, piece by piece, and nothing that stands later in the order
-can be in the way: queues hold only messages of segments before it, which are all taken.
+Why it cannot get stuck, whatever the depth of the queues: the segments (chains.py and
+chain_channels.py) are put in one order, in which each comes after those that it needs, and every
+thread block does its steps in that order. Take the first segment that is not done. All thread
+blocks on its way have done what comes before it and stand at their step of it, each at another, for
+none comes twice; so its data flows from the first to the last, piece by piece, and nothing that
+stands later in the order can be in the way: queues hold only messages of segments before it, which
+are all taken.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
+from forestcoll.lower.chain_channels import Segment, Wirer, Wiring, joined_segments, without_repeats
 from forestcoll.lower.chains import Chain, Need, Stop, chains_of, topological
 from forestcoll.lower.layout import Layout, local_blocks
-from forestcoll.lower.limits import Budget, steps
+from forestcoll.lower.limits import Limits, check_steps, steps
 from forestcoll.lower.messages import early_copies
-from forestcoll.lower.wiring import Segment, Wirer, Wiring, joined_segments, without_repeats
 from forestcoll.lower.writer import Port, Ports, RankWriter, packed, pair, waited_first
 from forestcoll.program import Op, RankProgram
 
@@ -25,51 +27,38 @@ MORE_WIDTHS = 8
 """Channels beyond the fewest that are tried for fewer cuts."""
 
 
-def lower_fused(layout: Layout, budget: Budget) -> tuple[RankProgram, ...]:
+def lower_fused(layout: Layout, limits: Limits) -> tuple[RankProgram, ...]:
     """What every rank does, or PlanError where a limit cannot be kept."""
-    target = budget.target
+    target = limits.target
     early = frozenset[int]() if layout.collective.reduces else early_copies(layout)
     chains, needs, scratch = chains_of(layout, target.count, early)
-    _refuse_early(layout.n, chains, budget)
+    visits = Counter(stop.rank for chain in chains for stop in chain.stops)
+    check_steps([visits[rank] for rank in range(layout.n)], limits)
     most = target.steps
     while True:
-        wiring = without_repeats(_best_wiring(layout, chains, most, budget))
-        programs = _emit(layout, wiring, needs, scratch, early, budget)
+        wiring = without_repeats(_best_wiring(layout, chains, most, limits))
+        programs = _emit(layout, wiring, needs, scratch, early, limits)
         longest = max(steps(b) for r in programs for b in r.thread_blocks)
         if longest <= target.steps:
             break
         if most == 1:
-            raise budget.refuse("a thread block", "steps", longest, target.steps)
+            raise limits.refuse("a thread block", "steps", longest, target.steps)
         most = max(1, min(most - 1, most * target.steps // longest))
     blocks: list[list[Ports]] = [list(ports) for ports in wiring.blocks]
-    paired = pair(blocks, programs, budget)
+    paired = pair(blocks, programs, limits)
     if paired != blocks:
         wiring = without_repeats(replace(wiring, blocks=tuple(map(tuple, paired))))
-        programs = _emit(layout, wiring, needs, scratch, early, budget)
+        programs = _emit(layout, wiring, needs, scratch, early, limits)
     return tuple(waited_first(packed(p), target.dependency_blocks) for p in programs)
 
 
-def _refuse_early(n: int, chains: Sequence[Chain], budget: Budget) -> None:
-    """PlanError where a rank's steps cannot fit, however they are spread over thread blocks."""
-    target = budget.target
-    needed = [0] * n
-    for chain in chains:
-        for stop in chain.stops:
-            needed[stop.rank] += 1
-    rank = max(range(n), key=needed.__getitem__)
-    nodes = (target.nodes - 1 - n) * target.steps // (target.steps + 1)
-    limit = min(target.thread_blocks * target.steps, nodes)
-    if needed[rank] > limit:
-        raise budget.refuse(budget.rank(rank), "steps", needed[rank], limit)
-
-
-def _best_wiring(layout: Layout, chains: list[Chain], most: int, budget: Budget) -> Wiring:
+def _best_wiring(layout: Layout, chains: list[Chain], most: int, limits: Limits) -> Wiring:
     """The wiring with the fewest cuts that takes no more thread blocks than an unfused program.
 
     Of those the one with the fewest channels. The fewest channels that hold the chains at all are
     taken in any case.
     """
-    target = budget.target
+    target = limits.target
     instances = 1 + max(chain.instance for chain in chains)
     allowed = min(_connections(layout.n, chains), target.thread_blocks)
     found: list[tuple[int, int, Wiring]] = []
@@ -84,7 +73,7 @@ def _best_wiring(layout: Layout, chains: list[Chain], most: int, budget: Budget)
             break
     if not found:
         wanted = max(target.channels, instances) + 1
-        raise budget.refuse(
+        raise limits.refuse(
             "the plan", f"or more channels of {most} steps", wanted, target.channels
         )
     return min(found, key=lambda item: item[:2])[2]
@@ -110,7 +99,7 @@ def _emit(
     needs: list[Need],
     scratch: list[int],
     early: frozenset[int],
-    budget: Budget,
+    limits: Limits,
 ) -> tuple[RankProgram, ...]:
     ranks = []
     copies = []
@@ -118,14 +107,14 @@ def _emit(
         found = []
         local = 0
         if not layout.collective.reduces:  # sums begin with the own data, and need no copy of it
-            local = min(max(1, budget.target.thread_blocks - len(ports)), local_blocks(layout))
-            found = layout.copies(number, budget.target.count, local)
+            local = min(max(1, limits.target.thread_blocks - len(ports)), local_blocks(layout))
+            found = layout.copies(number, limits.target.count, local)
         copies.append(found)
         rank = RankWriter(list(ports), min(local, len(found)), scratch[number])
         if number in early:
             rank.copy(found)
         ranks.append(rank)
-    for segment in _ordered(wiring, needs, budget.target.count):
+    for segment in _ordered(wiring, needs, limits.target.count):
         _write(segment, ranks)
     for number, rank in enumerate(ranks):
         if number not in early:

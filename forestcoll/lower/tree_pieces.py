@@ -1,4 +1,4 @@
-"""Cutting trees whose nodes have more neighbours than one thread block has channels.
+"""Pieces of trees whose nodes have more neighbours than one thread block has channels.
 
 A piece of a tree is some of its edges; every edge is in one. A rank's main piece is the one with
 the edge to its parent (the root's is piece 0). Where a rank has too many children for its main
