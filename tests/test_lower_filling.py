@@ -9,7 +9,7 @@ import pytest
 from forestcoll import catalog, simulate, solver
 from forestcoll.compile.problem import capacity_graph
 from forestcoll.lower import UNIT_BYTES, fill, layout, lower, refine, usage
-from forestcoll.lower.instances import filled
+from forestcoll.lower.instances import filled, hardest
 from forestcoll.lower.layout import from_next
 from forestcoll.lower.onesided import Spread
 from forestcoll.program import BY_TREES, Collective, Op, Pipeline
@@ -17,6 +17,7 @@ from forestcoll.targets import MSCCLPP, RCCL, sms_of
 from forestcoll.verify import link_loads, verify
 
 SPREADS = [Spread(grain, children) for grain, children in product((0, 1, 2), (False, True))]
+SPREADS.append(Spread(3, units=8))
 
 
 def test_destinations_begin_with_the_next_rank() -> None:
@@ -127,3 +128,16 @@ def test_finer_chunks_take_no_more_thread_blocks(collective: Collective) -> None
     times = [simulate.run(p, forest, 64 * 10**6, rule="fifo").time for p in (first, program)]
     assert times[1] < 0.95 * times[0]
     verify(program)
+
+
+def test_fewer_parts_of_a_tree_are_faster_in_a_short_call() -> None:
+    """Nine thread blocks of a die suffice; four instances have twelve: 84 % at 64 MB, of 24."""
+    target = MSCCLPP.on(sms_of("mi250"))
+    forest = solver.solve(capacity_graph(catalog.load("mi250")), Collective.REDUCE, 0)
+    filled_up, _ = fill(forest, target, lower(forest, target))
+    program = refine(forest, target, filled_up)
+    verify(program)
+    assert usage(program).thread_blocks <= 18 < usage(filled_up).thread_blocks
+    assert hardest(forest, program).ratio <= 1
+    for size, least in ((10**9, 0.985), (64 * 10**6, 0.87)):
+        assert simulate.band(program, forest, size).share(forest.plain_algbw) >= least

@@ -80,7 +80,8 @@ def lower(
     title = f"{forest.collective} on {forest.name}"
     limits = Limits(target, title, names, forest.trees_per_root)
     fifo = target.style == "fifo"
-    chunks = layout(forest, instances, parity_of(forest.graph) if fifo else no_parity, spread.grain)
+    parity = parity_of(forest.graph) if fifo else no_parity
+    chunks = layout(forest, instances, parity, spread.grain, spread.units)
     boxes = tuple(forest.graph.box(node) for node in forest.graph.ranks)
     extra = {"instances": str(instances)} if instances > 1 else {}
     if not fifo and protocol not in (None, "Simple"):

@@ -100,11 +100,16 @@ def local_blocks(layout: Layout) -> int:
 
 
 def layout(
-    forest: Forest, instances: int = 1, parity: Parity = no_parity, grain: int = 0
+    forest: Forest,
+    instances: int = 1,
+    parity: Parity = no_parity,
+    grain: int = 0,
+    units: int = 1,
 ) -> Layout:
     """The forest over chunks; every tree is cut into `instances` equal ones.
 
     `grain`: trees of more chunks than that are cut into as many as come nearest to it (0: none).
+    `units`: chunks in place of each, so that trees can be cut into nearly equal ones.
 
     Trees that differ only in switches on the way become one, unless `parity` tells them apart: no
     runtime can choose switches.
@@ -113,10 +118,10 @@ def layout(
     _refuse_relays(forest)
     merged = _merge(_rank_trees(forest, parity))
     whole = math.gcd(forest.total, *(t.count for t in merged))
-    trees = [replace(t, count=t.count // whole) for t in merged]
+    trees = [replace(t, count=t.count // whole * units) for t in merged]
     if grain:
         trees = [part for tree in trees for part in _parts(tree, grain)]
-    chunks = forest.total // whole
+    chunks = forest.total // whole * units
     parts = [0] * forest.n
     phase = forest.collective.phases[0]  # every root's share is cut once in each
     for tree in trees:

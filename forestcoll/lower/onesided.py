@@ -47,11 +47,13 @@ class Spread:
     `grain`: trees of many chunks are cut into trees of about so many, each with thread blocks of
     its own, so that every block moves as much (0: trees stay whole, and small ones share thread
     blocks). `children`: in a broadcast every child of a rank has a thread block that puts to it, so
-    that no link waits while the block puts to another.
+    that no link waits while the block puts to another. `units`: chunks in place of each, before
+    trees are cut, so that parts are nearly equal.
     """
 
     grain: int = 0
     children: bool = False
+    units: int = 1
 
     def apart(self, tree: RankTree, both: bool) -> Apart:
         """Which ranks of the tree have a thread block a child; `both`: of an allreduce.
