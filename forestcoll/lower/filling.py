@@ -35,11 +35,13 @@ ENOUGH: Final = 0.985
 """Share of the forest's algbw at which no other way is tried."""
 ALIKE: Final = 0.01
 """Shares that differ by less are as good: fewer thread blocks decide."""
+MORE: Final = 0.02
+"""What a share has to gain by more thread blocks."""
 SHORT: Final = 64 * 10**6
 """Bytes of the call for which programs are cut finer, ..."""
 FLUENT: Final = {"fifo": 0.96, "onesided": 0.9}
 """... until it reaches that share of the forest's algbw, ..."""
-FINEST: Final = 2**17
+FINEST: Final = 62_500
 """... to no fewer bytes a chunk: then signals take longer than data, ..."""
 LEAST_SLICE: Final = 2**16
 """... nor a slice of a onesided pipeline. Of shorter ones 65,535 make less than the 4 GiB that
@@ -107,7 +109,10 @@ def _played(forest: Forest, program: Program) -> bool:
 
 
 def _finer(forest: Forest, target: Target, program: Program) -> Program:
-    """The fifo program with smaller chunks: a rank hands on sooner what it gets."""
+    """The fifo program with smaller chunks: a rank hands on sooner what it gets.
+
+    In more thread blocks only where that is faster by MORE, and lists are long already.
+    """
     from forestcoll.lower import lower
 
     first = usage(program)
@@ -116,16 +121,17 @@ def _finer(forest: Forest, target: Target, program: Program) -> Program:
     most = first.instances * chunks // served.chunks
     best, count = program, 2 * first.instances
     share = _share(forest, program, SHORT)
-    while share < FLUENT["fifo"] and count <= most and 2 * usage(program).steps <= target.steps:
+    while share < FLUENT["fifo"] and count <= most:
         try:
             program = lower(forest, target, instances=count, protocol=program.protocol)
         except PlanError:
             break
-        if usage(program).thread_blocks > first.thread_blocks:
-            break
+        wider = usage(program).thread_blocks > first.thread_blocks
         found = _share(forest, program, SHORT)
-        if found > share + ALIKE:
+        if found > share + (MORE if wider else ALIKE):
             best, share = program, found
+        if wider:
+            break
         count *= 2
     return best
 
