@@ -57,6 +57,7 @@ ALLOWED: dict[str, set[str]] = {
     "compile": FOREST
     | {
         "alltoall",
+        "baselines",
         "catalog",
         "certificate",
         "forest_file",

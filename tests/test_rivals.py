@@ -63,6 +63,30 @@ def test_wishes_mean_what_they_say(wish: Mapping[str, Any]) -> None:
     assert not any("for speed" in note for note in made.notes)
 
 
+def test_an_allreduce_over_a_mesh_is_no_slower_than_rings() -> None:
+    """Trees of four hops fill and drain; four rings reach the optimum, and never wait."""
+    topology = catalog.load("torus-2d")
+    made = synthesize(topology, "allreduce", target="rccl", formats=("msccl-xml",))
+    exact = synthesize(topology, "allreduce", target="rccl", formats=("msccl-xml",), exact=True)
+    assert (made.forest.height, exact.forest.height) == (15, 4)
+    assert made.forest.bound == exact.forest.bound
+    assert least(made, MB64) > 0.999 > 0.95 > least(exact, MB64)
+    assert any("rings for speed: simulated at 1000 MB" in note for note in made.notes)
+    assert not any("rings" in note for note in exact.notes)
+
+
+@pytest.mark.parametrize(
+    ("name", "collective"),
+    [("dgx-a100", "allreduce"), ("torus-2d", "allgather"), ("mi250", "allreduce")],
+)
+def test_rings_are_looked_for_where_they_reach_the_optimum_of_a_mesh(
+    name: str, collective: str
+) -> None:
+    graph = CapacityGraph.from_topology(catalog.load(name))
+    best = solver.optimum(graph, Collective(collective))
+    assert rivals.rings(graph, Collective(collective), best, name) is None
+
+
 @pytest.mark.slow
 def test_two_boxes_of_dies_take_fewer_trees_a_root() -> None:
     """166 trees per root reach the optimum of the links; two reach 96 % of it, and plans follow."""

@@ -349,8 +349,10 @@ class Chooser:
         from forestcoll.compile import rivals
 
         judged = self._plans.judge(first.forest, first.programs)
-        if self.wishes != Wishes() or judged.share >= rivals.SURE:
+        if self.wishes != Wishes():
             return first, self._plans.finish(first.forest, judged)
+        if judged.share >= rivals.SURE:
+            return self._ringed(first, judged)
         point, n = first.point, len(self.graph.ranks)
         others = rivals.points(self.front, self._exact(), self.collective, n, judged.share)
         others = [p for p in others if p.trees != point.trees]
@@ -361,7 +363,7 @@ class Chooser:
                 others = rivals.promising(
                     forests, self.best.algbw, judged.share, self.problem.links
                 )
-        powers = all(Sizes.of(program).powers for program in first.programs.values())
+        powers = self._powers(first)
         found, best = first, judged
         for rival in others[: rivals.LOWERED]:
             if best.share >= rivals.SURE:
@@ -380,6 +382,44 @@ class Chooser:
                 f"{judged.least:.1f} (--trees {point.trees})"
             )
         return found, best
+
+    def _ringed(self, first: _Found, judged: Judged) -> tuple[_Found, Judged]:
+        """The first choice; or rings where a mesh has some whose plans are faster."""
+        from forestcoll.compile import rivals
+
+        found, best = first, judged
+        if judged.share * rivals.RING_GAIN < 1:
+            with self.stage("solve"):
+                made = rivals.rings(self.graph, self.collective, self.best, self.problem.name)
+            other = made and self._held(made, self._powers(first))
+            if other:
+                theirs = self._plans.judge(other.forest, other.programs)
+                faster = theirs.share > rivals.RING_GAIN * judged.share
+                if faster and theirs.blocks <= judged.blocks:
+                    found, best = other, theirs
+        best = self._plans.finish(found.forest, best)
+        if found is not first:
+            best.notes.append(
+                f"rings for speed: simulated at {best.size // 10**6} MB, plans of them reach "
+                f"{best.least:.1f} GB/s, of {_words(first.point.trees)} {judged.least:.1f} "
+                "(--exact)"
+            )
+        return found, best
+
+    def _held(self, solved: Forest, powers: bool) -> _Found | None:
+        """An optimum made elsewhere, rounded where it can be, with programs that fit, or None."""
+        rounded = self._rounded(solved)
+        for forest in [rounded] if powers else [rounded, solved]:
+            if forest is not None:
+                try:
+                    return _Found(self._exact(), solved, forest, self._plans.lower(forest))
+                except PlanError:
+                    continue
+        return None
+
+    def _powers(self, found: _Found) -> bool:
+        """Whether all its plans serve powers of two."""
+        return all(Sizes.of(program).powers for program in found.programs.values())
 
     def _explained(self, found: _Found, judged: Judged) -> Choice:
         """The choice with notes: why not the optimum, and which sizes a plan serves."""

@@ -3,24 +3,28 @@
 The optimum of the links may be the wrong forest for plans: dozens of unequal trees per root become
 thread blocks that wait for each other, and of two optima from one root the one of fewer trees is a
 chain of many hops. So plans are simulated, and where they stay far behind the optimum a few other
-forests are made too, and plans of the most promising.
+forests are made too, and plans of the most promising. Where they come near it, a mesh may have
+rings that reach all of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
 from forestcoll import simulate
+from forestcoll.errors import UnsupportedError
 from forestcoll.forest import Forest
 from forestcoll.program import Collective
 
 if TYPE_CHECKING:
+    from forestcoll.graph import CapacityGraph
     from forestcoll.latency import Latencies
     from forestcoll.program import Program
     from forestcoll.simulate import Band
+    from forestcoll.solver import Optimum
     from forestcoll.solver.front import Front, Point
     from forestcoll.targets import PlanFormat
 
@@ -34,6 +38,10 @@ LOWERED: Final = 2
 """Forests whose plans are made at most."""
 PIECES: Final = 16
 """Pieces of each tree where forests are compared: few, for what a plan makes of them is rougher."""
+RING_GAIN: Final = 1.002
+"""How many times as fast plans of rings have to be, in no more thread blocks."""
+RING_RANKS: Final = 16
+"""Ranks up to which rings are looked for: that many are packed together (baselines/mesh.py)."""
 
 
 def size_of(collective: Collective) -> int:
@@ -64,6 +72,12 @@ class Judged:
         """`"64 MB"`, `"1024 KiB"`: that size for people."""
         whole = self.size % 10**6 == 0
         return f"{self.size // 10**6} MB" if whole else f"{self.size >> 10} KiB"
+
+    @property
+    def blocks(self) -> int:
+        """Thread blocks of the rank that has most, of the plan that takes most."""
+        ranks = (rank for program in self.programs.values() for rank in program.ranks)
+        return max(len(rank.thread_blocks) for rank in ranks)
 
     @property
     def least(self) -> float:
@@ -119,3 +133,22 @@ def promising(
         if reached / float(best) > GAIN * share:
             found.append((-reached, forest.height, point.trees, point))
     return [point for *_, point in sorted(found, key=lambda entry: entry[:3])]
+
+
+def rings(graph: CapacityGraph, collective: Collective, best: Optimum, name: str) -> Forest | None:
+    """Rings through a mesh that reach the optimum of an allreduce, or None where there are none.
+
+    Everybody does the same at the same time, so that no link waits when a call begins and ends.
+    """
+    from forestcoll.baselines import named
+
+    n = len(graph.ranks)
+    if not collective.two_phases or graph.n > n or n > RING_RANKS:
+        return None
+    try:
+        made = named("rings").forests(graph, collective)
+    except UnsupportedError:
+        return None
+    if not made or made[0].plain_algbw < best.algbw:
+        return None
+    return replace(made[0], name=name, bound=best.bound)

@@ -195,7 +195,9 @@ def collect(wanted: Iterable[Case], store: Path, jobs: int) -> dict[str, Found]:
     """All that is wanted: from the store, or measured, several at a time, and put there."""
     found = stored(store)
     store.parent.mkdir(parents=True, exist_ok=True)
-    left = sorted((case for case in wanted if case.key not in found), key=lambda c: c.n)
+    left = sorted(
+        (case for case in wanted if case.key not in found), key=lambda c: (c.target == "msccl", c.n)
+    )
     with ProcessPoolExecutor(jobs) as pool, store.open("a", encoding="utf-8") as file:
         done = as_completed(pool.submit(measure, case) for case in left)
         for number, future in enumerate(done, 1):

@@ -313,7 +313,7 @@ class _Maker:
         self, candidate: Candidate, target: Target, programs: dict[int, Program], place: Range
     ) -> int:
         """The largest size that the candidate's plan serves, 0 if there is none; keeps the plan."""
-        from forestcoll.lower import fill, lower
+        from forestcoll.lower import fill, lower, refine
 
         note = ""
         try:
@@ -326,6 +326,7 @@ class _Maker:
                 )
                 if self.auto:
                     program, note = fill(candidate.forest, target, program)
+                    program = refine(candidate.forest, target, program)
                 program = serve_place(program, self._calls(program))
         except PlanError as error:
             self._refused = str(error)
