@@ -102,3 +102,30 @@ def test_what_keeps_it_from_more() -> None:
     assert fill(found, shares_of(found), RCCL, "box", "LL")[0].ranks[0].input_chunks == 8
     with pytest.raises(PlanError, match="rccl holds 3"):
         fill(found, shares_of(found), replace(RCCL, thread_blocks=3), "box", None)
+
+
+@pytest.mark.parametrize(("name", "share"), [("mi250", 0.9), ("dgx1-v100", 0.95)])
+def test_hops_of_onesided_plans_overlap(name: str, share: float) -> None:
+    """Parts follow one another through the hops; in a single stage links wait for each other."""
+    found = routes(name)
+    limits = MSCCLPP.on(104)
+    plan = make(found, limits.format, limits, name)
+    whole = lower(found, limits, name)
+    assert plan.program.ranks[0].input_chunks > whole.ranks[0].input_chunks
+
+    def reach(program: Program) -> float:
+        timing = simulate.run(program, catalog.load(name), 1 << 30, rule="fair")
+        return timing.algbw / float(found.algbw)
+
+    assert reach(plan.program) > share > reach(whole)
+    assert [row.wrong for row in cpu.run(plan.program, 100_000).rows] == [0]
+
+
+@TARGETS
+def test_stages_and_lanes_together(target: Target) -> None:
+    found, dice = routes("mi250"), random.Random(8)
+    of = {pair: dice.choice((1, 2)) for pair in shares_of(found)}
+    program = lower(found, target.on(304), "mi250", lanes=Lanes(2, 1, of, 3))
+    check(found, program)
+    assert program.ranks[0].input_chunks == 16 * found.units * 6
+    assert [row.wrong for row in cpu.run(program, 100_000).rows] == [0]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import pairwise
 
@@ -25,6 +25,10 @@ from forestcoll.sizes import RARE, Sizes, most_chunks
 from forestcoll.targets import Target
 
 Pair = tuple[int, int]
+MOST_OPERATIONS = 2**16
+"""Operations of all ranks that a program may have for more stages: these take ten seconds."""
+MOST_STAGES = 8
+"""Stages of a onesided program: with these, what is lost until all hops are under way is small."""
 
 
 def shares_of(found: Routes) -> dict[Pair, Fraction]:
@@ -77,6 +81,7 @@ def fill(
         except PlanError as error:
             why = f"with {parts} {str(error).split(': ', 1)[-1].split('; ')[0]}"
             parts //= 2
+    program = _overlap(found, target, name, program, Lanes(parts, min(parts, local), of))
     if parts == wanted:
         return program, ""
     return program, (
@@ -85,19 +90,38 @@ def fill(
     )
 
 
+def _overlap(found: Routes, target: Target, name: str, program: Program, lanes: Lanes) -> Program:
+    """With as many stages as fit, where hops follow one another and nothing else lets them overlap.
+
+    Fifo programs go round by round through their steps, slice after slice, by themselves.
+    """
+    if target.style == "fifo" or found.hops == 1:
+        return program
+    stages = min(MOST_STAGES, _room(program, MOST_OPERATIONS).parts)
+    while stages > 1:
+        try:
+            return lower(found, target, name, program.protocol, replace(lanes, stages=stages))
+        except PlanError:
+            stages //= 2
+    return program
+
+
 @dataclass(frozen=True, slots=True)
 class _Room:
     parts: int
     why: str
 
 
-def _room(program: Program) -> _Room:
+def _room(program: Program, most_operations: int = OPERATIONS) -> _Room:
     """The most parts to try, a power of two, and what keeps it from more."""
     served = Sizes.of(program)
     most = most_chunks(program.n) if served.powers else RARE
     operations = sum(steps(b) for rank in program.ranks for b in rank.thread_blocks)
     found, why = min(
         (most // served.chunks, f"with more, sizes are multiples of more than {most} elements"),
-        (OPERATIONS // operations, f"with more, the plan has more than {OPERATIONS} operations"),
+        (
+            most_operations // operations,
+            f"with more, the plan has more than {most_operations} operations",
+        ),
     )
     return _Room(1 << max(1, found).bit_length() - 1, why)

@@ -4,8 +4,9 @@ Rank s's block for t is chunks t k ... t k + k - 1 of its input and s k ... s k 
 output. What a relay hands on lies in its scratch until then: sorted by where it goes and where it
 came from, so that what goes on together lies together and is one message.
 
-A message's level is the number of hops before it. All messages are done in the order of levels, so
-a step waits only for what stands before it (`lower.twosided` has the argument).
+A message's level is the number of hops before it, and of stages before its own. All messages are
+done in the order of levels, so a step waits only for what stands before it (`lower.twosided` has the
+argument).
 """
 
 from __future__ import annotations
@@ -48,17 +49,29 @@ class Flow:
 class Lanes:
     """How many thread blocks share what goes from one rank to another.
 
-    Every unit is cut in `parts`; a connection deals them out to as many lanes as it has: 1, or what
-    `of` says, at most `parts`. `local`: those that copy what a rank sends itself.
+    Every unit is cut in `parts`: `width` of them for each of the `stages`, which follow one another
+    through the hops, so that the links of all hops are busy at once. A connection deals out those
+    of a stage to as many lanes as it has: 1, or what `of` says, at most `width`. `local`: thread
+    blocks that copy what a rank sends itself.
     """
 
-    parts: int = 1
+    width: int = 1
     local: int = 1
     of: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    stages: int = 1
+
+    @property
+    def parts(self) -> int:
+        """Of a unit."""
+        return self.width * self.stages
+
+    def stage(self, part: int) -> int:
+        """When a part sets out."""
+        return part // self.width
 
     def lane(self, src: int, dst: int, part: int) -> int:
         """The lane of a part; neighbours share one."""
-        return part * min(self.parts, self.of.get((src, dst), 1)) // self.parts
+        return part % self.width * min(self.width, self.of.get((src, dst), 1)) // self.width
 
 
 ONE: Final = Lanes()
@@ -183,7 +196,7 @@ def messages_of(
             turn = (target - source) % n  # not everybody sends to the same rank at once
             messages.append(
                 Message(
-                    level=level,
+                    level=level + lanes.stage(flow.part),
                     land="final",
                     tree=turn,
                     src=src,
@@ -217,7 +230,7 @@ def _slots(
             out = lanes.lane(here, after[0], flow.part)
             into = lanes.lane(before, here, flow.part)
             ends = flow.ranks[-1], flow.ranks[0], flow.first
-            order = (after[0], out, before, into, hop, *ends)
+            order = (after[0], lanes.stage(flow.part), out, before, into, hop, *ends)
             held[here].append((order, number))
     offsets: dict[tuple[int, int], int] = {}
     sizes = []
