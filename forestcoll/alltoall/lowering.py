@@ -5,8 +5,8 @@ output. What a relay hands on lies in its scratch until then: sorted by where it
 came from, so that what goes on together lies together and is one message.
 
 A message's level is the number of hops before it, and of stages before its own. All messages are
-done in the order of levels, so a step waits only for what stands before it (`lower.twosided` has the
-argument).
+done in the order of levels, so a step waits only for what stands before it (`lower.twosided` has
+the argument).
 """
 
 from __future__ import annotations
