@@ -164,6 +164,11 @@ WIDER: dict[PlanFormat, Target] = {
 """The runtime of a format that holds more than its narrowest, where there is one."""
 
 
+def runtimes(target: TargetName) -> dict[PlanFormat, Target]:
+    """Per plan format that `target` reads, the runtime whose limits its plans keep."""
+    return NARROWEST if target == "any" else {TARGETS[target].format: TARGETS[target]}
+
+
 def runtime_of(program: Program) -> Target:
     """The runtime for which a fifo program is checked where nobody says which.
 

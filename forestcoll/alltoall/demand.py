@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from forestcoll.errors import InfeasibleError, TopologyError
@@ -188,8 +187,3 @@ def grouped(topology: Topology, groups: Sequence[Sequence[str]], relays: Relays 
 def _checked(demand: Demand) -> Demand:
     demand.check_reachable()
     return demand
-
-
-def time_of(demand: Demand, theta: Fraction) -> Fraction:
-    """Nanoseconds for one unit of demand at `theta` GB/s: of a matrix, for all of its bytes."""
-    return 1 / theta if demand.matrix is not None else demand.scale / theta

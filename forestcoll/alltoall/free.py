@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 import random
-from collections import Counter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -125,8 +124,3 @@ def _greedy(demand: Demand, pool: list[Array], most: int) -> SymmetryGroup | Non
             group = larger
             chosen.append(image)
     return group
-
-
-def orbit_sizes(group: SymmetryGroup) -> dict[int, int]:
-    """Links of each orbit, by its least link."""
-    return dict(Counter(group.link))

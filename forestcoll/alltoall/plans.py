@@ -14,7 +14,7 @@ from forestcoll.alltoall.routes import Routes
 from forestcoll.errors import PlanError
 from forestcoll.lower import Usage, usage
 from forestcoll.program import Program, Protocol
-from forestcoll.targets import NARROWEST, TARGETS, PlanFormat, Target, TargetName, sms_of
+from forestcoll.targets import PlanFormat, Target, TargetName, runtimes, sms_of
 from forestcoll.verify import verify
 
 
@@ -48,8 +48,7 @@ def routes_beside(plan: Path) -> Routes | None:
 
 def targets_of(target: TargetName, topology: str) -> dict[PlanFormat, Target]:
     """Per format that `target` reads, the runtime whose limits its plan keeps."""
-    chosen = NARROWEST if target == "any" else {TARGETS[target].format: TARGETS[target]}
-    return {form: limits.on(sms_of(topology)) for form, limits in chosen.items()}
+    return {form: limits.on(sms_of(topology)) for form, limits in runtimes(target).items()}
 
 
 def make(

@@ -1,4 +1,4 @@
-"""`forestcoll front`: fewer trees per root against less algbw."""
+"""The command `front`, the Pareto front of a machine: fewer trees per root against less algbw."""
 
 from __future__ import annotations
 

@@ -8,7 +8,14 @@ from typing import Literal, get_args
 from forestcoll import arguments, plans
 from forestcoll.errors import UnsupportedError
 from forestcoll.program import Protocol
-from forestcoll.targets import DEFAULT_SMS, NARROWEST, TARGETS, PlanFormat, Target, TargetName
+from forestcoll.targets import (
+    DEFAULT_SMS,
+    NARROWEST,
+    PlanFormat,
+    Target,
+    TargetName,
+    runtimes,
+)
 
 Format = Literal["forest"] | PlanFormat
 Place = Literal["in-place", "out-of-place"]
@@ -26,7 +33,7 @@ FORMATS: dict[Format, str] = {
 
 def formats_of(formats: Format | Iterable[Format] | None, target: TargetName) -> tuple[Format, ...]:
     """The formats that are asked for, or the forest and what the target reads."""
-    read = {TARGETS[name].format for name in TARGETS if target in ("any", name)}
+    read = runtimes(target)
     if formats is None:
         return tuple(form for form in FORMATS if form == "forest" or form in read)
     asked = arguments.words("format", formats, FORMATS)
@@ -40,6 +47,5 @@ def targets_of(
     formats: Iterable[Format], target: TargetName, sms: int = DEFAULT_SMS
 ) -> dict[PlanFormat, Target]:
     """The target whose limits each plan format has to keep, on a GPU with `sms` multiprocessors."""
-    asked = None if target == "any" else TARGETS[target]
-    known = NARROWEST if asked is None else {**NARROWEST, asked.format: asked}
+    known = NARROWEST | runtimes(target)
     return {form: known[form].on(sms) for form in formats if form != "forest"}

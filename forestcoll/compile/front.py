@@ -1,4 +1,4 @@
-"""Front: fewer trees per root against less algbw, with what plans of each point need."""
+"""Pareto front: fewer trees per root against less algbw, with what plans of each point need."""
 
 from __future__ import annotations
 

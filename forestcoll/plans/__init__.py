@@ -1,4 +1,4 @@
-"""Plan files of real runtimes: `read_plan` and `loads` give a Program, `dumps` gives a file's text.
+"""Formats of plan files: `read_plan` and `loads` give a Program, `dumps` gives a file's text.
 
     msccl      MSCCL XML, read by msccl-executor-nccl and RCCL
     mscclpp    MSCCL++ execution plans

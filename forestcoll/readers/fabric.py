@@ -14,7 +14,7 @@ from fractions import Fraction
 
 from forestcoll.errors import TopologyError
 from forestcoll.readers.settings import Patterns, Setting
-from forestcoll.topology import Link, Node, Topology, show
+from forestcoll.topology import Link, Node, Topology
 
 HOSTS = Setting("hosts", "which hosts take part: names or globs, split at commas; default all")
 SHOWN = 6
@@ -132,9 +132,3 @@ def list_some(words: Sequence[str]) -> str:
     if len(words) <= SHOWN:
         return ", ".join(words)
     return f"{', '.join(words[: SHOWN - 1])} and {len(words) - SHOWN + 1} more"
-
-
-def describe_rates(cables: Iterable[Cable]) -> str:
-    """`"50 GB/s"`, or all rates that occur."""
-    rates = sorted({cable.bandwidth for cable in cables})
-    return f"{list_some([show(rate) for rate in rates])} GB/s"

@@ -1,4 +1,4 @@
-"""The front of trees against algbw, as a table for people and as JSON for machines."""
+"""Pareto front of algbw against trees per root, as a table for people and as JSON for machines."""
 
 from __future__ import annotations
 

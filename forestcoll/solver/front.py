@@ -1,4 +1,4 @@
-"""Front of algbw against trees per root: from one tree per root up to the exact optimum.
+"""Pareto front of algbw against trees per root: from one tree per root up to the exact optimum.
 
 With k trees per root every link carries a whole number of them, so the optimum may need thousands
 (links of 37.3 and 48.1 GB/s). A few reach nearly as much: in time U, link e carries floor(U b(e)) >

@@ -16,11 +16,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 from forestcoll import arguments
 from forestcoll.errors import UnsupportedError
@@ -32,7 +33,7 @@ from forestcoll.execute.gpu.native import Library, Seen
 from forestcoll.execute.gpu.team import Processes, Team
 from forestcoll.execute.gpu.worker import Job, staging
 from forestcoll.execute.request import Request
-from forestcoll.execute.result import MODES, Mode, Row, RunResult
+from forestcoll.execute.result import Mode, Row, RunResult
 from forestcoll.program import Program
 
 __all__ = ["Processes", "gpus", "run"]
@@ -51,38 +52,21 @@ def run(
     program: Program | str | PathLike[str],
     size_bytes: int,
     *,
-    dtype: str = "float32",
-    op: str = "sum",
-    iterations: int = 1,
-    warmup: int = 0,
-    modes: Mode | Iterable[Mode] = MODES,
-    check: bool = True,
-    timeout: float = 60.0,
-    root: int | None = None,
     devices: Sequence[int] | None = None,
     slots: int = SLOTS,
     slot_bytes: int = SLOT_BYTES,
     built: Path | None = None,
     processes: Processes | None = None,
+    **asked: Any,
 ) -> RunResult:
-    """As `cpu.run`, on GPUs. `devices`: numbers of the GPUs, which the ranks are dealt out to.
+    """As `cpu.run`, on GPUs; `asked` are those of its arguments that every engine has.
 
-    Without `devices` rank i takes the GPU that its name ends in, or GPU i. `built`: a library of
-    engine.cu in place of the cached one. `processes`: kept from run to run. Raises as `cpu.run`
-    does, and UnsupportedError where ranks sit in different nodes, or GPUs cannot reach each other.
+    `devices`: numbers of the GPUs, which the ranks are dealt out to. Without, rank i takes the GPU
+    that its name ends in, or GPU i. `built`: a library of engine.cu in place of the cached one.
+    `processes`: kept from run to run. Raises as `cpu.run` does, and UnsupportedError where ranks
+    sit in different nodes, or GPUs cannot reach each other.
     """
-    request = Request.of(
-        program,
-        size_bytes,
-        dtype=dtype,
-        op=op,
-        iterations=iterations,
-        warmup=warmup,
-        modes=modes,
-        check=check,
-        timeout=timeout,
-        root=root,
-    )
+    request = Request.of(program, size_bytes, **asked)
     slots = arguments.whole("slots", slots)
     slot_bytes = arguments.whole("slot_bytes", slot_bytes)
     n, path = request.program.n, built or find_library()

@@ -1,4 +1,7 @@
-"""Checks of fifo programs: `check_structure` for readers and writers, `check_limits` for writers.
+"""What MSCCL XML and its runtimes, msccl-executor-nccl and RCCL, hold: checks of fifo programs.
+
+`check_structure` is for readers and writers, `check_limits` for writers; the limits of each runtime
+stand in targets.py, the rules that lint has for it in catalogue.py (`RCCL-...`).
 
 Both return nothing; PlanError names rank, thread block, step, the limit and the figure.
 """

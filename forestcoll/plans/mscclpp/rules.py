@@ -1,4 +1,6 @@
-"""Checks of onesided programs: `check_structure` for all, `check_limits` for writers.
+"""What MSCCL++ JSON and its runtime hold: checks of onesided programs.
+
+`check_structure` is for all, `check_limits` for writers.
 
 Both return nothing; PlanError names rank, thread block, step, the limit and the figure. The limits
 are those of microsoft/mscclpp (execution_common.hpp, execution_kernel.hpp, executor.cc).
