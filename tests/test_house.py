@@ -92,10 +92,20 @@ ALLOWED: dict[str, set[str]] = {
     "deploy": BASE | {"program", "sizes", "plans", "targets", "verify"},
     "view": FOREST | {"simulate"},
     "export": FOREST | {"simulate", "verify", "view"},
-    "baselines": FOREST | {"solver"},
+    "baselines": FOREST | {"alltoall", "solver"},
     "explain": FOREST | {"alltoall", "bound", "compile", "solver"},
     "comparison": FOREST
-    | {"baselines", "catalog", "compile", "display", "forest_file", "lower", "plans", "latency"}
+    | {
+        "alltoall",
+        "baselines",
+        "catalog",
+        "compile",
+        "display",
+        "forest_file",
+        "lower",
+        "plans",
+        "latency",
+    }
     | {"predict", "simulate", "targets", "verify"},
     "lab": FOREST
     | {"alltoall", "baselines", "lower", "plans", "routes", "targets", "torch", "verify"},

@@ -21,7 +21,18 @@ Near = Sequence[Sequence[tuple[int, int]]]  # per node (neighbour, link)
 
 
 def usual(demand: Demand, folding: Folding, way: Usual) -> Fraction | None:
-    """GB/s of algbw; None where some block has no such way.
+    """GB/s of algbw; None where some block has no such way."""
+    graph = demand.graph
+    load = orbit_loads(demand, folding, way)
+    if load is None:
+        return None
+    capacity = dict(zip(folding.link.tolist(), graph.capacity, strict=True))
+    rate: Fraction = min(capacity[o] / carried for o, carried in load.items() if carried)
+    return rate * graph.unit * demand.scale
+
+
+def orbit_loads(demand: Demand, folding: Folding, way: Usual) -> dict[int, Fraction] | None:
+    """Units of demand that each link of an orbit carries; None where some block has no such way.
 
     Of targets that look alike from a source (`fold.quotient`) one is followed.
     """
@@ -48,9 +59,7 @@ def usual(demand: Demand, folding: Folding, way: Usual) -> Fraction | None:
                 return None
             for e, share in shares.items():
                 load[orbit[e]] += images * amount * share / folding.sizes[orbit[e]]
-    capacity = dict(zip(orbit, graph.capacity, strict=True))
-    rate: Fraction = min(capacity[o] / carried for o, carried in load.items() if carried)
-    return rate * graph.unit * demand.scale
+    return load
 
 
 def _shares(

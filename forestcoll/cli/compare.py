@@ -38,6 +38,8 @@ BASELINES = (
     "blink",
     "multitree",
 )
+EXCHANGES = ("direct-ecmp", "two-level", "two-level-sequence")
+"""Baselines of an all-to-all besides "direct" and "bruck", which it has too."""
 PLOTS = (".svg", ".png")
 
 
@@ -46,6 +48,7 @@ PLOTS = (".svg", ".png")
         "forestcoll compare -t dgx-a100 --set boxes=2 -c allgather --sizes 1M:1G",
         "forestcoll compare -t mi250 -c allreduce --with mine.xml --plot compare.svg",
         "forestcoll compare -t dgx-a100 --set boxes=2 --without box0/gpu3-fabric",
+        "forestcoll compare -t dgx-a100 --set boxes=2 -c alltoall",
     )
 )
 @click.option("--topology", "-t", type=TopologyType(), required=True, help="The machine.")
@@ -53,7 +56,7 @@ PLOTS = (".svg", ".png")
 @click.option(
     "--collective",
     "-c",
-    type=WordType(COLLECTIVES),
+    type=WordType((*COLLECTIVES, "alltoall")),
     default="allreduce",
     show_default=True,
     help="What is done.",
@@ -68,7 +71,7 @@ PLOTS = (".svg", ".png")
 )
 @click.option(
     "--against",
-    type=WordType((*BASELINES, "none")),
+    type=WordType((*BASELINES, *EXCHANGES, "none")),
     multiple=True,
     help="Baselines that take part (repeatable). Default: all.",
 )

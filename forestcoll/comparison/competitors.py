@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,7 +39,8 @@ TRIED = 2
 class Plan:
     """Something that can be played. `forest`: whose ways its transfers take; `label`: for people.
 
-    Without a program it is the forest alone.
+    Without a program it is the forest alone, or where there is none the loads of links: `rate` GB/s
+    of algbw, after `hops` messages that wait for one another.
     """
 
     label: str
@@ -46,6 +48,8 @@ class Plan:
     forest: Forest | None
     low: int = 1
     high: int = 2**62
+    rate: Fraction | None = None
+    hops: int = 0
 
     def serves(self, size: int) -> bool:
         """Whether the size is within its range."""

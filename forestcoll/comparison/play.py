@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol as Shape
 
 from forestcoll import baselines, simulate
-from forestcoll.comparison import competitors
+from forestcoll.comparison import competitors, exchange
 from forestcoll.comparison.outcome import OURS, Cell, Comparison, Entrant, Kind, sizes_between
 from forestcoll.compile.optimum import optimum
 from forestcoll.compile.plan_set.estimate import HOP
@@ -86,7 +86,8 @@ def compare(
 ) -> Comparison:
     """Our plans, baselines and plan files on a machine: simulated times by size.
 
-    `against`: names of `baselines.BASELINES`; None: all. `files`: plans of either format, and
+    `against`: names of `baselines.BASELINES`, of an all-to-all of `baselines.alltoall.EXCHANGES`;
+    None: all. `files`: plans of either format, and
     forests. `broken`: the machine with links lost or slowed: everybody's new plans are for that,
     and the old plan, made for `topology`, runs on it beside them. `signal`: microseconds that a
     message's announcement takes besides the links' latency; None: what the plan set's estimate has
@@ -97,21 +98,20 @@ def compare(
     from forestcoll.catalog import topology_of
 
     sound = topology_of(topology)
-    kind = parse_collective(collective)
-    if not kind.phases:
-        raise UnsupportedError(f"{kind} is carried by no trees: compare has nothing for it")
+    kind = Collective.ALLTOALL
+    if collective != kind:
+        kind = parse_collective(collective)
     sized = parse_sizes(sizes) if isinstance(sizes, str) else tuple(sizes)
     here = sound if broken is None else broken
     graph = CapacityGraph.from_topology(here)
     rank = parse_root(graph, kind, root)
-    maker = _Maker(here, sound, graph, kind, rank, sized, progress)
+    make = _Maker if kind.phases else _Exchanges
+    maker = make(here, sound, graph, kind, rank, sized, progress)
     maker.add_ours(broken is not None)
-    for name in baselines.BASELINES if against is None else against:
-        maker.add_baseline(baselines.named(name))
+    maker.add_baselines(against)
     for path in files:
         maker.add_file(Path(path))
-    bound = optimum(here, kind, root=root)
-    best = max(bound.algbw, bound.in_switches.algbw if bound.in_switches else Fraction(0))
+    best = maker.bound()
     cells = _play(maker, here, best, sized, rules, signal, progress)
     return Comparison(
         here.name,
@@ -128,6 +128,8 @@ def compare(
 
 class _Maker:
     """Competitors in the making, in the order in which they are shown."""
+
+    ALONE = "trees are compared alone, without plans"
 
     def __init__(
         self,
@@ -146,7 +148,7 @@ class _Maker:
         self.notes: list[str] = []
         self.alone = len(graph.ranks) > RANKS
         if self.alone:
-            self.notes.append(f"more than {RANKS} ranks: trees are compared alone, without plans")
+            self.notes.append(f"more than {RANKS} ranks: {self.ALONE}")
 
     def add_ours(self, broken: bool) -> None:
         """Our plans for the machine; and, where it is broken, those for the sound one on it."""
@@ -155,10 +157,7 @@ class _Maker:
             words = f"ours, made for {self.sound.name}; lost links are gone round"
             try:
                 plans = self._ours(self.sound)
-                found = [
-                    competitors.on_broken(plan, self.graph)
-                    for plan in (plans.plans if hasattr(plans, "plans") else ())
-                ]
+                found = [competitors.on_broken(plan, self.graph) for plan in plans.plans]
             except UnsupportedError as error:
                 self.entrants.append(Entrant(OLD, "old", words, str(error)))
                 return
@@ -167,6 +166,16 @@ class _Maker:
                 "the old plan's way round a lost link costs links alone: GPUs on it pass data on "
                 "as switches do, at no cost to them"
             )
+
+    def bound(self) -> Fraction:
+        """GB/s that nothing exceeds."""
+        best = optimum(self.here, self.collective, root=self.root)
+        return max(best.algbw, best.in_switches.algbw if best.in_switches else Fraction(0))
+
+    def add_baselines(self, names: Sequence[str] | None) -> None:
+        """Those named, or all."""
+        for name in baselines.BASELINES if names is None else names:
+            self.add_baseline(baselines.named(name))
 
     def _ours(self, topology: Topology) -> competitors.Ours | competitors.Fixed:
         if self.alone:
@@ -200,6 +209,32 @@ class _Maker:
     def _add(self, name: str, kind: Kind, words: str, source: _Source) -> None:
         self.entrants.append(Entrant(name, kind, words))
         self.sources[name] = source
+
+
+class _Exchanges(_Maker):
+    """The competitors of an all-to-all, which no trees carry."""
+
+    ALONE = "loads of links are compared, without plans"
+
+    def bound(self) -> Fraction:
+        """GB/s that nothing exceeds."""
+        return exchange.bound(self.here)
+
+    def add_baselines(self, names: Sequence[str] | None) -> None:
+        """Those named, or all; or why one stays out."""
+        for name in exchange.EXCHANGES if names is None else names:
+            record = exchange.named(name)
+            try:
+                plans = exchange.theirs(record, self.graph, self.here.name, not self.alone)
+            except ForestCollError as error:
+                self.entrants.append(Entrant(name, "baseline", record.words, str(error)))
+                continue
+            self._add(name, "baseline", record.words, competitors.Fixed(plans))
+            if any(plan.program is None for plan in plans):
+                self.notes.append(exchange.NOTE)
+
+    def _ours(self, topology: Topology) -> competitors.Fixed:
+        return competitors.Fixed(exchange.ours(topology, not self.alone, self.notes))
 
 
 def _play(
@@ -283,6 +318,9 @@ def _timings(
 ) -> list[Timing]:
     """Of a plan, or trees alone, under each of the rules."""
     options = Options(signal=float(HOP[plan.protocol]) if signal is None else signal)
+    if plan.rate is not None:
+        count = CapacityGraph.from_topology(topology)
+        return [exchange.timing(plan, count, size, rule, options.signal) for rule in rules]
     if plan.program is not None:
         where = plan.forest or topology
         return simulate.run_each(plan.program, where, size, rules, links=topology, options=options)

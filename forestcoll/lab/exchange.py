@@ -15,10 +15,11 @@ from fractions import Fraction
 
 from forestcoll.alltoall.demand import uniform
 from forestcoll.alltoall.flows import solve
-from forestcoll.alltoall.lowering import Flow, edges_of, lower, lower_flows
+from forestcoll.alltoall.lowering import edges_of, lower, lower_flows
 from forestcoll.alltoall.rounding import route
 from forestcoll.alltoall.routes import Routes as Paths
 from forestcoll.alltoall.spread import spread
+from forestcoll.baselines.alltoall import direct, two_level
 from forestcoll.errors import PlanError, UnsupportedError
 from forestcoll.graph import CapacityGraph
 from forestcoll.lab.comparing import (
@@ -103,7 +104,7 @@ def make_entries(
             found.append(Entry(GLOO, None, straight, _direct_loads(graph, matrix), 1))
             continue
         try:
-            flows = _direct(graph) if other == DIRECT else _two_level(graph)
+            flows = direct(graph) if other == DIRECT else two_level(graph)
             theirs = lower_flows(graph, flows, 1, MSCCLPP, other)
         except (PlanError, UnsupportedError) as error:
             notes.append(f"no {other}: {error}")
@@ -156,25 +157,3 @@ def _direct_loads(graph: CapacityGraph, matrix: Matrix | None) -> Loads:
         return dict.fromkeys(pairs, Fraction(1, n))
     most = max(map(sum, matrix))
     return {(i, j): Fraction(matrix[i][j], most) for i, j in pairs if matrix[i][j]}
-
-
-def _direct(graph: CapacityGraph) -> list[Flow]:
-    n = len(graph.ranks)
-    return [Flow((i, j), 0, 1) for i in range(n) for j in range(n) if i != j]
-
-
-def _two_level(graph: CapacityGraph) -> list[Flow]:
-    """Over the GPU of the own box that stands where the target stands in its own."""
-    homes: dict[str, list[int]] = defaultdict(list)
-    for rank, node in enumerate(graph.ranks):
-        homes[graph.box(node)].append(rank)
-    if len(homes) < 2 or len({len(members) for members in homes.values()}) > 1 or "" in homes:
-        raise UnsupportedError("it is for two or more boxes of as many GPUs")
-    box = {rank: members for members in homes.values() for rank in members}
-    flows = []
-    for i in box:
-        for j in box:
-            if i != j:
-                mate = j if box[i] is box[j] else box[i][box[j].index(j)]
-                flows.append(Flow(tuple(dict.fromkeys((i, mate, j))), 0, 1))
-    return flows

@@ -1,0 +1,94 @@
+"""Competitors of an all-to-all: plans of our routes and of the usual ways, or loads of links."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+
+from forestcoll.alltoall import plans
+from forestcoll.alltoall.demand import uniform
+from forestcoll.alltoall.flows import solve
+from forestcoll.alltoall.lowering import lower_flows
+from forestcoll.alltoall.rounding import route
+from forestcoll.alltoall.routes import Routes
+from forestcoll.baselines.alltoall import EXCHANGES, Exchange, named
+from forestcoll.comparison.competitors import Plan
+from forestcoll.errors import PlanError, UnsupportedError
+from forestcoll.graph import CapacityGraph
+from forestcoll.program import Collective, Program, Protocol
+from forestcoll.simulate import Rule, Timing
+from forestcoll.targets import MSCCL, MSCCLPP, RCCL, Target
+from forestcoll.topology import Topology
+from forestcoll.verify import verify
+
+__all__ = ["EXCHANGES", "NOTE", "bound", "named", "ours", "theirs", "timing"]
+
+NOTE = "what has no plan is counted: bytes over the fullest link, and a hop's announcements"
+PROTOCOLS: tuple[Protocol, ...] = ("Simple", "LL128", "LL")
+
+
+def bound(topology: Topology) -> Fraction:
+    """GB/s of algbw that no all-to-all of all GPUs exceeds."""
+    return solve(uniform(topology)).algbw
+
+
+def ours(topology: Topology, lowered: bool, notes: list[str]) -> tuple[Plan, ...]:
+    """Plans of the optimum's routes; their loads alone where none can be made, or is asked for.
+
+    Raises UnsupportedError where routes are out of reach.
+    """
+    found = route(solve(uniform(topology)), powers=lowered)
+    made = tuple(_ours(found, topology.name, notes)) if lowered else ()
+    return made or (Plan("links alone", None, None, rate=found.algbw, hops=found.hops),)
+
+
+def _ours(found: Routes, name: str, notes: list[str]) -> Iterator[Plan]:
+    for target in (RCCL, MSCCLPP):
+        for protocol in PROTOCOLS if target.style == "fifo" else PROTOCOLS[:1]:
+            try:
+                made = plans.make(found, target.format, target, name, protocol)
+            except PlanError as error:
+                if protocol == "Simple":
+                    notes.append(f"no {target.format} of ours: {error}")
+                continue
+            yield _plan(made.program, target, protocol)
+
+
+def theirs(record: Exchange, graph: CapacityGraph, name: str, lowered: bool) -> tuple[Plan, ...]:
+    """A baseline's plans; what plans cannot say, or are not asked to, as loads of links.
+
+    Raises UnsupportedError where the baseline does not serve the machine.
+    """
+    if lowered and record.lowered:
+        made = tuple(_theirs(record, graph, name))
+        if made:
+            return made
+    rate = record.rate(graph)
+    return (Plan("links alone", None, None, rate=rate, hops=record.hops(graph)),)
+
+
+def _theirs(record: Exchange, graph: CapacityGraph, name: str) -> Iterator[Plan]:
+    flows = record.flows(graph)
+    for target in (RCCL, MSCCL, MSCCLPP):
+        for protocol in PROTOCOLS if target.style == "fifo" else PROTOCOLS[:1]:
+            try:
+                program = lower_flows(graph, flows, 1, target, f"{record.name} on {name}", protocol)
+            except PlanError:
+                continue
+            verify(program)
+            yield _plan(program, target, protocol)
+
+
+def _plan(program: Program, target: Target, protocol: Protocol) -> Plan:
+    most = program.max_bytes or 2**62
+    return Plan(f"{target.format}, {protocol}", program, None, max(1, program.min_bytes), most)
+
+
+def timing(plan: Plan, graph: CapacityGraph, size: int, rule: Rule, signal: float) -> Timing:
+    """The time by the loads of links alone, and `signal` microseconds for each hop."""
+    if plan.rate is None:
+        raise UnsupportedError(f"{plan.label} has no loads of links")
+    time = size / float(plan.rate) / 1000 + signal * plan.hops
+    algbw = size / time / 1000
+    busbw = algbw * float(Collective.ALLTOALL.bus_factor(len(graph.ranks)))
+    return Timing(rule, size, time, algbw, busbw, 0, ())
