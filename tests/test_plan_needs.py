@@ -1,0 +1,57 @@
+"""What plans take of a runtime: no more thread blocks or channels than plain ones, or for speed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import forestcoll.lower
+from forestcoll import forest_file, plans, simulate
+from forestcoll.forest import Forest
+from forestcoll.lower import lower, usage
+from forestcoll.lower.instances import filled
+from forestcoll.program import Program
+from forestcoll.targets import MSCCLPP, RCCL, sms_of
+
+SCHEDULES = Path(__file__).parents[1] / "schedules"
+SIZES = (10**9, 64 * 10**6)
+MACHINES = ("dgx-a100-1", "dgx-a100-2", "dgx-h100-1", "dgx1-v100-1", "mi250-1", "mi300x-1")
+COLLECTIVES = ("allgather", "reduce-scatter", "allreduce", "broadcast", "reduce")
+PLANS = [
+    pytest.param(machine, f"{collective}.{suffix}", marks=[pytest.mark.slow] if slow else [])
+    for suffix in ("msccl.xml", "mscclpp.json")
+    for machine in MACHINES
+    for collective in COLLECTIVES
+    for slow in [machine == "mi250-1" and suffix == "msccl.xml"]
+]
+
+
+def plain(forest: Forest, style: str, machine: str, patch: pytest.MonkeyPatch) -> Program:
+    """The forest's plan level by level, or of whole trees, with as many instances as rates ask."""
+    patch.setattr(forestcoll.lower, "links_of", lambda _: None)
+    target = (RCCL if style == "fifo" else MSCCLPP).on(sms_of(machine))
+    return filled(forest, target, lower(forest, target))[0]
+
+
+def times(program: Program, forest: Forest) -> list[float]:
+    return [
+        getattr(simulate.band(program, forest, size), rule)
+        for size in SIZES
+        for rule in ("fifo", "fair")
+    ]
+
+
+@pytest.mark.parametrize(("machine", "file"), PLANS)
+def test_more_thread_blocks_or_channels_are_taken_only_for_speed(
+    machine: str, file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = SCHEDULES / machine
+    forest = forest_file.load(folder / f"{file.split('.')[0]}.forest.json")
+    program = plans.read_plan(folder / file)
+    before = plain(forest, program.style, machine.rpartition("-")[0], monkeypatch)
+    old, new = usage(before), usage(program)
+    if new.thread_blocks > old.thread_blocks or new.channels > old.channels:
+        pairs = zip(times(program, forest), times(before, forest), strict=True)
+        assert min(a / b for a, b in pairs) < 0.95, (old, new)
+    assert new.steps <= 64
