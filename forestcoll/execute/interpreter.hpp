@@ -73,45 +73,20 @@ namespace forestcoll {
 
 using byte = unsigned char;
 
-// In the order of forestcoll.program.Op; `op_names` in module.cpp lets Python check that.
-enum class Op : std::int32_t {
-  nop,
-  copy,
-  reduce,
-  reduce_to,
-  send,
-  recv,
-  recv_copy_send,
-  recv_reduce_send,
-  recv_reduce_copy,
-  recv_reduce_copy_send,
-  put,
-  put_signal,
-  put_signal_flush,
-  get,
-  read_reduce,
-  read_reduce_put,
-  reduce_put,
-  signal,
-  wait,
-  relaxed_signal,
-  relaxed_wait,
-  flush,
-  barrier,
-  acquire,
-  release,
-  put_packets,
-  forward_packets,
-  copy_packets,
-  unpack,
-  reduce_packets,
-  reduce_put_packets,
-  reduce_copy_packets,
-  reduce_copy_put_packets,
-  fabric_store,
-  fabric_reduce_store,
-  loop,  // not an instruction of a plan: the head of a pipeline's body, which follows it
-};
+// forestcoll.program.Op: tables.py numbers them by this list.
+#define FC_OPERATIONS(USE) \
+  USE(nop) USE(copy) USE(reduce) USE(reduce_to) USE(send) USE(recv) USE(recv_copy_send) \
+  USE(recv_reduce_send) USE(recv_reduce_copy) USE(recv_reduce_copy_send) USE(put) \
+  USE(put_signal) USE(put_signal_flush) USE(get) USE(read_reduce) USE(read_reduce_put) \
+  USE(reduce_put) USE(signal) USE(wait) USE(relaxed_signal) USE(relaxed_wait) USE(flush) \
+  USE(barrier) USE(acquire) USE(release) USE(put_packets) USE(forward_packets) \
+  USE(copy_packets) USE(unpack) USE(reduce_packets) USE(reduce_put_packets) \
+  USE(reduce_copy_packets) USE(reduce_copy_put_packets) USE(fabric_store) \
+  USE(fabric_reduce_store)
+#define FC_OPERATION_MEMBER(name) name,
+// `loop` is no instruction of a plan: the head of a pipeline's body, which follows it.
+enum class Op : std::int32_t { FC_OPERATIONS(FC_OPERATION_MEMBER) loop };
+#undef FC_OPERATION_MEMBER
 
 // Sizes of one launch. fifo: either a slice is a whole chunk (slices = 1) and a message carries up to
 // piece_chunks chunks, or a slice is part of a chunk and a message carries one slice.

@@ -22,16 +22,9 @@ namespace {
 using Table32 = nb::ndarray<const std::int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Table64 = nb::ndarray<const std::int64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
-// `Op` of forestcoll/program/, and the loop around a pipeline: tables.py numbers them by this list.
-const std::vector<std::string> op_names = {
-    "nop",          "copy",         "reduce",           "reduce_to",        "send",
-    "recv",         "recv_copy_send", "recv_reduce_send", "recv_reduce_copy",
-    "recv_reduce_copy_send", "put", "put_signal",       "put_signal_flush", "get",
-    "read_reduce",  "read_reduce_put", "reduce_put",    "signal",           "wait",
-    "relaxed_signal", "relaxed_wait", "flush",          "barrier",          "acquire",
-    "release",      "put_packets",  "forward_packets",  "copy_packets",     "unpack",
-    "reduce_packets", "reduce_put_packets", "reduce_copy_packets", "reduce_copy_put_packets",
-    "fabric_store", "fabric_reduce_store", "loop"};
+#define FC_OPERATION_NAME(name) #name,
+const std::vector<std::string> op_names = {FC_OPERATIONS(FC_OPERATION_NAME) "loop"};
+#undef FC_OPERATION_NAME
 const std::vector<std::string> type_names = {"float32", "float16", "bfloat16", "float64",
                                              "int8",    "uint8",   "int32",    "int64"};
 #define FC_REDUCTION_NAME(name) #name,

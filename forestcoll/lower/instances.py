@@ -18,7 +18,15 @@ from forestcoll.forest import Forest
 from forestcoll.lower.limits import steps, usage
 from forestcoll.lower.onesided import TOGETHER, Spread
 from forestcoll.lower.tree_pieces import kind_of
-from forestcoll.program import Instruction, Op, Pipeline, Program, RankProgram, ThreadBlock
+from forestcoll.program import (
+    RECEIVES,
+    SENDS,
+    Instruction,
+    Pipeline,
+    Program,
+    RankProgram,
+    ThreadBlock,
+)
 from forestcoll.sizes import RARE, Sizes, most_chunks
 from forestcoll.targets import Target
 
@@ -42,11 +50,6 @@ TRIES: Final = 4
 """Programs with more instances that are made at most."""
 OPERATIONS: Final = 2**15
 """Operations of all ranks that a program may have for more instances: larger ones take seconds."""
-
-_RECEIVES = frozenset(
-    (Op.RECV, Op.RECV_COPY_SEND, Op.RECV_REDUCE_SEND, Op.RECV_REDUCE_COPY, Op.RECV_REDUCE_COPY_SEND)
-)
-_SENDS = frozenset((Op.SEND, Op.RECV_COPY_SEND, Op.RECV_REDUCE_SEND, Op.RECV_REDUCE_COPY_SEND))
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +150,7 @@ def _moved_onesided(number: int, rank: RankProgram, boxes: tuple[str, ...]) -> l
 def _moved_fifo(number: int, rank: RankProgram, boxes: tuple[str, ...]) -> list[list[int]]:
     """Chunks of each thread block that receives, and of each that sends."""
     ways = []
-    for some in (_RECEIVES, _SENDS):
+    for some in (RECEIVES, SENDS):
         chunks = [
             sum((*i.src, *i.dst)[0].count for i in _instructions(block) if i.op in some)
             for block in rank.thread_blocks
