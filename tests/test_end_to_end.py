@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 from fractions import Fraction
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from forestcoll import catalog, plans
+from forestcoll.cli import main
 from forestcoll.compile.optimum import optimum
 from forestcoll.compile.synthesize import Synthesis, synthesize
 from forestcoll.compile.verdict import verify_text
@@ -177,3 +179,53 @@ def test_what_rccl_cannot_hold_is_written_for_msccl() -> None:
     assert any("for msccl only" in note and "rccl holds 64" in note for note in made.notes)
     with pytest.raises(PlanError, match="rccl holds 64"):
         synthesize(machine, "allgather", formats=("msccl-xml",), target="rccl")
+
+
+def dump_of_eight(ports: int = 2) -> str:
+    """NCCL's dump of a box: eight GPUs on four NVSwitches by 18 links, each with so many ports."""
+    lines = ['<system version="1"><cpu numaid="0" arch="x86_64" vendor="GenuineIntel">']
+    for gpu in range(8):
+        pci = 'link_speed="32.0 GT/s PCIe" link_width="16"'
+        lines += [
+            f'<pci busid="0000:{gpu}0:00.0" class="0x060400" {pci}>',
+            f'<pci busid="0000:{gpu}1:00.0" class="0x030200" {pci}>',
+            f'<gpu dev="{gpu}" sm="90" rank="{gpu}" gdr="1">',
+            *(
+                f'<nvlink target="0000:9{switch}:00.0" count="{4 + (switch + gpu) % 2}" '
+                'tclass="0x068000"/>'
+                for switch in range(4)
+            ),
+            "</gpu></pci>",
+            f'<pci busid="0000:{gpu}2:00.0" class="0x020000" {pci}><nic>',
+            *(
+                f'<net name="mlx5_{ports * gpu + port}" dev="{ports * gpu + port}" '
+                f'speed="180000" port="{port + 1}" guid="0x{gpu + 1}" maxconn="131072" gdr="1"/>'
+                for port in range(ports)
+            ),
+            "</nic></pci></pci>",
+        ]
+    return "\n".join([*lines, "</cpu></system>\n"])
+
+
+@pytest.mark.slow
+def test_from_a_dump_to_plans_of_two_boxes_on_rails(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One command; and the proof and the run of what it wrote."""
+    path, out = tmp_path / "node.xml", tmp_path / "out"
+    path.write_text(dump_of_eight())
+    given = ["-t", str(path), "--set", "boxes=2", "--set", "fabric=rail", "-c", "allreduce"]
+    assert main(["synthesize", *given, "--output", str(out), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    topology = catalog.load(str(path), {"boxes": "2", "fabric": "rail"})
+    if ORACLE.exists():
+        real = catalog.load(str(ORACLE), {"boxes": "2", "fabric": "rail"})
+        assert sorted(real.directed().values()) == sorted(topology.directed().values())
+    # All data twice into all GPUs but one: NVLink and two ports each.
+    assert Fraction(told["bound"]) == (Fraction("370.8") + 45) * 16 / 30
+    assert Fraction(told["algbw"]) >= Fraction(told["bound"]) * 95 / 100
+    files = sorted(out.iterdir())
+    assert len(files) == 3
+    assert main(["verify", *map(str, files)]) == 0
+    for file in files[1:]:
+        assert main(["run", str(file), "-b", "64K", "-e", "64K", "--check", "1"]) == 0
