@@ -348,6 +348,9 @@ def test_128_gpus_and_25000_bars(browser: Browser, tmp_path: Path) -> None:
       app.fabric.surface.context.getImageData(0, 0, 1, 1);
       app.timeline.surface.context.getImageData(0, 0, 1, 1); return performance.now() - start; }"""
     assert best(lambda: opened.ask(draw), 50) < 50
+    opened.press("a")
+    assert opened.state("allTrees")
+    assert best(lambda: opened.ask(draw), 50) < 50
 
     def load() -> float:
         opened.page.reload()

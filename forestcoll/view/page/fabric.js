@@ -292,7 +292,8 @@ class Fabric {
     const { app, data } = this;
     const edges = data.pathSizes.length;
     if (edges > CROWD) {
-      const groups = data.trees.map((_, k) => [treeColour(k, app.theme === "dark"), this.treeEnds(k)]);
+      this.crowd ||= this.uniteEnds();
+      const groups = this.crowd.map(([ends, times], k) => [treeColour(k, app.theme === "dark"), ends, times]);
       this.setLines(context, groups);
       return;
     }
@@ -311,6 +312,29 @@ class Fabric {
       context.stroke();
     }
     context.globalAlpha = 1;
+  }
+
+  /* Per tree the ends of its edges, and how many edges lie there: each pair of ranks only with the
+     last tree that joins the two, which is the one that is seen. */
+  uniteEnds() {
+    const { data } = this;
+    const found = new Map();
+    for (let k = 0; k < data.trees.length; k++) {
+      const ends = this.treeEnds(k);
+      for (let i = 0; i < ends.length; i += 2) {
+        const [low, high] = [Math.min(ends[i], ends[i + 1]), Math.max(ends[i], ends[i + 1])];
+        const key = low * data.nodes.length + high;
+        const known = found.get(key);
+        if (known) [known[2], known[3]] = [k, known[3] + 1];
+        else found.set(key, [low, high, k, 1]);
+      }
+    }
+    const crowd = data.trees.map(() => [[], []]);
+    for (const [low, high, k, times] of found.values()) {
+      crowd[k][0].push(low, high);
+      crowd[k][1].push(times);
+    }
+    return crowd.map(([ends, times]) => [Uint32Array.from(ends), Uint32Array.from(times)]);
   }
 
   /* The ranks at the two ends of each edge of a tree. */
