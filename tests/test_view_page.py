@@ -6,7 +6,7 @@ import json
 import os
 import random
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -344,13 +344,14 @@ def test_128_gpus_and_25000_bars(browser: Browser, tmp_path: Path) -> None:
     paint = "performance.getEntriesByName('first-contentful-paint')[0].startTime"
     opened.until(f"{paint} > 0")
     draw = """() => { const app = forestcoll; app.fabric.stale = app.timeline.stale = true;
-      const start = performance.now(); app.draw();
+      app.draw();
       app.fabric.surface.context.getImageData(0, 0, 1, 1);
-      app.timeline.surface.context.getImageData(0, 0, 1, 1); return performance.now() - start; }"""
-    assert best(lambda: opened.ask(draw), 50) < 50
+      app.timeline.surface.context.getImageData(0, 0, 1, 1); }"""
+    took = processor_time(opened)
+    assert best(lambda: took(draw), 50) < 50
     opened.press("a")
     assert opened.state("allTrees")
-    assert best(lambda: opened.ask(draw), 50) < 50
+    assert best(lambda: took(draw), 50) < 50
 
     def load() -> float:
         opened.page.reload()
@@ -382,6 +383,24 @@ def test_1024_gpus_of_a_compact_forest(browser: Browser, tmp_path: Path) -> None
     assert best(load, 2000, tries=5) < 2000
     opened.said[:] = [line for line in opened.said if line != path.as_uri()]
     opened.close()
+
+
+def processor_time(opened: Opened) -> Callable[[str], float]:
+    """Milliseconds of processor time that the page's own thread takes for a script."""
+    session = opened.page.context.new_cdp_session(opened.page)
+    session.send("Performance.setTimeDomain", {"timeDomain": "threadTicks"})
+    session.send("Performance.enable")
+
+    def now() -> float:
+        metrics = session.send("Performance.getMetrics")["metrics"]
+        return 1000 * float(next(m["value"] for m in metrics if m["name"] == "TaskDuration"))
+
+    def measure(script: str) -> float:
+        before = now()
+        opened.ask(script)
+        return now() - before
+
+    return measure
 
 
 def best(measure: Any, enough: float, tries: int = TRIES) -> float:

@@ -162,7 +162,9 @@ class Fabric {
     const { app, pairs } = this;
     const heat = app.state.heat && this.heated;
     const groups = new Map();
+    const hidden = this.crowded() ? this.uniteEnds().hidden : null;
     for (let k = 0; k < pairs.length; k++) {
+      if (hidden !== null && hidden[k]) continue;
       const key = (heat ? this.pairHeat[k] + 1 : 0) * 4 + this.pairWidth[k];
       if (!groups.has(key)) groups.set(key, []);
       groups.get(key).push(k);
@@ -290,11 +292,9 @@ class Fabric {
   /* All trees: each in a colour of its own, straight from rank to rank. */
   drawAllTrees(context) {
     const { app, data } = this;
-    const edges = data.pathSizes.length;
-    if (edges > CROWD) {
-      this.crowd ||= this.uniteEnds();
-      const groups = this.crowd.map(([ends, times], k) => [treeColour(k, app.theme === "dark"), ends, times]);
-      this.setLines(context, groups);
+    if (this.crowded()) {
+      const { trees } = this.uniteEnds();
+      this.setLines(context, trees.map(([ends, times], k) => [treeColour(k, app.theme === "dark"), ends, times]));
       return;
     }
     context.lineWidth = 1;
@@ -314,9 +314,15 @@ class Fabric {
     context.globalAlpha = 1;
   }
 
+  /* Whether all trees are shown, and they are so many lines that pixels are set. */
+  crowded() {
+    return this.app.state.allTrees && this.data.pathSizes.length > CROWD;
+  }
+
   /* Per tree the ends of its edges, and how many edges lie there: each pair of ranks only with the
-     last tree that joins the two, which is the one that is seen. */
+     last tree that joins the two, which is the one that is seen. And which links lie under them. */
   uniteEnds() {
+    if (this.united) return this.united;
     const { data } = this;
     const found = new Map();
     for (let k = 0; k < data.trees.length; k++) {
@@ -334,7 +340,11 @@ class Fabric {
       crowd[k][0].push(low, high);
       crowd[k][1].push(times);
     }
-    return crowd.map(([ends, times]) => [Uint32Array.from(ends), Uint32Array.from(times)]);
+    this.united = {
+      trees: crowd.map(([ends, times]) => [Uint32Array.from(ends), Uint32Array.from(times)]),
+      hidden: Uint8Array.from(this.pairs, ([low, high]) => found.has(low * data.nodes.length + high) ? 1 : 0),
+    };
+    return this.united;
   }
 
   /* The ranks at the two ends of each edge of a tree. */
