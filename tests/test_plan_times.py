@@ -77,3 +77,32 @@ def test_the_plans_that_are_stored_have_a_row_each(tmp_path: Path) -> None:
     assert lines[0] == "| machine | collective | rccl | mscclpp |"
     assert [line.split(" | ")[1] for line in lines[2:]] == list(times.LEAST)
     assert lines[2].startswith("| mi300x-1 | allgather | 100.0, 100.0 (")
+
+
+def test_slow_plans_are_listed_with_what_keeps_them_slow() -> None:
+    machine = ("mi250", (), "")
+    cases = [
+        times.Case(*machine, Collective.REDUCE, target) for target in ("rccl", "mscclpp", "msccl")
+    ]
+    figures = (200.0, (91.0, 80.0), (92.0, 90.0), 39, 3)
+    found = {
+        cases[0].key: times.Found(cases[0].key, *figures, 64, 1.0),
+        cases[1].key: times.Found(cases[1].key, 200.0, (91.0, 86.0), (92.0, 90.0), 39, 3, 5, 1.0),
+        cases[2].key: times.Found(cases[2].key, refused="too many chunks"),
+    }
+    lines = times.exceptions(cases, found).splitlines()
+    assert lines[0] == "2 of 3 plans stay below:"
+    assert lines[4:] == [
+        "| mi250: reduce, rccl | 91.0 %, 182.0 GB/s | 80.0 %, 160.0 GB/s | "
+        "lists have 64 of 64 steps: no room for shorter chunks |",
+        "| mi250: reduce, msccl | - | - | too many chunks |",
+    ]
+    assert times.reason(times.Found("x", *figures, 20), "rccl").endswith("more than 1024")
+    assert "slices of 39 thread blocks" in times.reason(times.Found("x", *figures, 5), "mscclpp")
+
+
+def test_tables_go_to_their_place_in_the_page(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("a\n<!-- x -->\nold\n<!-- /x -->\nb\n<!-- y --><!-- /y -->\n")
+    times.put(page, "x", "new")
+    assert page.read_text() == "a\n<!-- x -->\nnew\n<!-- /x -->\nb\n<!-- y --><!-- /y -->\n"

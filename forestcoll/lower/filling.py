@@ -43,6 +43,8 @@ FLUENT: Final = {"fifo": 0.96, "onesided": 0.9}
 """... until it reaches that share of the forest's algbw, ..."""
 FINEST: Final = 62_500
 """... to no fewer bytes a chunk: then signals take longer than data, ..."""
+FINEST_OPERATIONS: Final = 2**16
+"""... and for no more operations of all ranks: larger programs take half a minute, ..."""
 LEAST_SLICE: Final = 2**16
 """... nor a slice of a onesided pipeline. Of shorter ones 65,535 make less than the 4 GiB that
 operations can tell (plans/mscclpp)."""
@@ -122,6 +124,8 @@ def _finer(forest: Forest, target: Target, program: Program) -> Program:
     best, count = program, 2 * first.instances
     share = _share(forest, program, SHORT)
     while share < FLUENT["fifo"] and count <= most:
+        if 2 * usage(program).operations * forest.n > FINEST_OPERATIONS:
+            break
         try:
             program = lower(forest, target, instances=count, protocol=program.protocol)
         except PlanError:

@@ -1,12 +1,14 @@
 """Simulated times of plans over the catalogue up to 64 ranks: percent of the links' algbw.
 
     python scripts/benchmarks/times.py [--only MACHINE] [--collective C] [--target T] [--jobs N]
-                                       [--store FILE] [--schedules] [--write]
+                                       [--store FILE] [--stored] [--schedules] [--write]
 
 Every plan is synthesized anew and played at 1 GB and 64 MB; of fair and fifo links the worse
 counts, fifo being the least of two draws of who goes first. What is done is kept in `--store`, and
 a later call goes on from there; a store holds for one version of the code. `--schedules` plays the
-plans in schedules/ instead. `--write` puts the table into docs/plan-time.md.
+plans in schedules/ instead. `--write` puts the table into docs/plan-time.md; that of the catalogue
+with another of the plans that are slower than they should be, why, and what they reach. Cases that
+are not in the store yet are left out with `--stored`.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from forestcoll.compile.synthesize import synthesize
 from forestcoll.errors import PlanError, UnsupportedError
 from forestcoll.forest import Forest
 from forestcoll.lower import usage
+from forestcoll.lower.filling import FINEST
 from forestcoll.program import BY_TREES, Collective, Program
 from forestcoll.targets import TARGETS
 
@@ -32,7 +35,8 @@ ROOT = Path(__file__).parents[2]
 STORE = ROOT / "build" / "times.jsonl"
 SIZES = (10**9, 64 * 10**6)
 SUFFIXES = (".msccl.xml", ".mscclpp.json")
-BEGIN, END = "<!-- times -->", "<!-- /times -->"
+SCHEDULED, CATALOGUE, EXCEPTIONS = "times", "catalogue", "exceptions"
+"""Places in the page: `<!-- times -->` begins one, `<!-- /times -->` ends it."""
 LEAST = {"allgather": 95, "reduce-scatter": 92, "allreduce": 90, "broadcast": 90, "reduce": 90}
 """Percent of the links' algbw that a plan has to reach at 1 GB, ..."""
 LEAST_SHORT = 85
@@ -236,6 +240,53 @@ def table(wanted: Iterable[Case], found: Mapping[str, Found]) -> str:
     return "\n".join(lines)
 
 
+def below(found: Found, collective: str) -> bool:
+    """Whether the plan is slower than it should be."""
+    if found.refused:
+        return True
+    return any(a < b for a, b in zip(found.worse, (LEAST[collective], LEAST_SHORT), strict=True))
+
+
+def reason(found: Found, target: str) -> str:
+    """What keeps the plan from being faster, as far as its figures tell."""
+    limits = TARGETS[target]
+    if found.refused:
+        return found.refused
+    if limits.style == "onesided":
+        return f"the shortest slices of {found.blocks} thread blocks are on their way at once"
+    if found.steps > limits.steps * 3 // 4:
+        return f"lists have {found.steps} of {limits.steps} steps: no room for shorter chunks"
+    return f"with shorter chunks, 64 MB have more than {SIZES[1] // FINEST}"
+
+
+def exceptions(wanted: Iterable[Case], found: Mapping[str, Found]) -> str:
+    """The plans that are slower than they should be: what they reach, and why no more."""
+    known = [case for case in wanted if case.key in found]
+    slow = [case for case in known if below(found[case.key], case.collective)]
+    lines = [
+        f"{len(slow)} of {len(known)} plans stay below:",
+        "",
+        "| plan | 1 GB | 64 MB | why |",
+        "|---|---|---|---|",
+    ]
+    for case in slow:
+        one = found[case.key]
+        rates = [f"{share:.1f} %, {share * one.algbw / 100:.1f} GB/s" for share in one.worse] or [
+            "-",
+            "-",
+        ]
+        lines.append(f"| {case.key} | {' | '.join(rates)} | {reason(one, case.target)} |")
+    return "\n".join(lines)
+
+
+def put(page: Path, place: str, text: str) -> None:
+    """Puts the text between the marks of its place in the page."""
+    begin, end = f"<!-- {place} -->", f"<!-- /{place} -->"
+    head, rest = page.read_text(encoding="utf-8").split(begin)
+    _, tail = rest.split(end)
+    page.write_text(f"{head}{begin}\n{text}\n{end}{tail}", encoding="utf-8")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", help="a machine, as the table has it or by its name alone")
@@ -243,6 +294,7 @@ def main() -> None:
     parser.add_argument("--target", choices=TARGETS)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--store", type=Path, default=STORE)
+    parser.add_argument("--stored", action="store_true")
     parser.add_argument("--schedules", action="store_true")
     parser.add_argument("--write", action="store_true")
     asked = parser.parse_args()
@@ -253,17 +305,17 @@ def main() -> None:
         and asked.collective in (None, str(case.collective))
         and asked.target in (None, case.target)
     ]
+    page = ROOT / "docs" / "plan-time.md"
     if asked.schedules:
-        wanted, found = of_schedules()
+        texts = {SCHEDULED: table(*of_schedules())}
     else:
-        found = collect(wanted, asked.store, asked.jobs)
-    text = table(wanted, found)
-    print(text)
-    if asked.write:
-        page = ROOT / "docs" / "plan-time.md"
-        head, rest = page.read_text(encoding="utf-8").split(BEGIN)
-        _, tail = rest.split(END)
-        page.write_text(f"{head}{BEGIN}\n{text}\n{END}{tail}", encoding="utf-8")
+        found = stored(asked.store) if asked.stored else collect(wanted, asked.store, asked.jobs)
+        wanted = [case for case in wanted if not asked.stored or case.key in found]
+        texts = {CATALOGUE: table(wanted, found), EXCEPTIONS: exceptions(wanted, found)}
+    for place, text in texts.items():
+        print(text, end="\n\n")
+        if asked.write:
+            put(page, place, text)
 
 
 if __name__ == "__main__":
