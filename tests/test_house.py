@@ -45,7 +45,8 @@ ALLOWED: dict[str, set[str]] = {
     "latency": FOREST | {"kernel"},
     "forest_file": FOREST,
     "solver": FOREST | {"kernel"},
-    "alltoall": FOREST | {"forest_file", "lower", "plans", "solver", "targets", "verify"},
+    "alltoall": FOREST
+    | {"forest_file", "link_table", "lower", "plans", "solver", "targets", "verify"},
     "certificate": FOREST | {"forest_file", "solver"},
     "routes": FOREST,
     "simulate": FOREST | {"targets", "routes"},
@@ -90,8 +91,8 @@ ALLOWED: dict[str, set[str]] = {
         "view",
     },
     "deploy": BASE | {"program", "sizes", "plans", "targets", "verify"},
-    "view": FOREST | {"simulate"},
-    "export": FOREST | {"simulate", "verify", "view"},
+    "view": FOREST | {"link_table", "simulate"},
+    "export": FOREST | {"link_table", "simulate", "verify", "view"},
     "baselines": FOREST | {"alltoall", "solver"},
     "explain": FOREST | {"alltoall", "bound", "compile", "solver"},
     "comparison": FOREST

@@ -169,7 +169,7 @@ def test_a_page_asks_for_nothing_and_escapes_what_others_wrote() -> None:
         (["{plan}", "--tree", "99"], 1, "tree must be at least 0 and at most 7, not 99"),
         (["{alone}"], 1, "give the topology with --topology NAME or FILE"),
         (["none.xml", "-t", "dgx-a100", "--set", "boxes=2"], 1, "none.xml: no such file"),
-        (["{other}"], 1, "a file of format forestcoll.alltoall; give a plan, a forest or"),
+        (["{other}"], 1, "a file of format forestcoll.front; give a plan, a forest or"),
         (["{groups}"], 1, "several forests at once; name one of the files in it"),
         (["no-such-fabric"], 1, "no file and no topology of the catalogue"),
         (["{plan}", "-o", "{plan}"], 1, "exists already; --force overwrites it"),
@@ -183,7 +183,7 @@ def test_what_is_wrong(
     alone = tmp_path / "alone.xml"
     alone.write_bytes(plan.read_bytes())
     other = tmp_path / "other.json"
-    other.write_text('{"format": "forestcoll.alltoall/1", "topology": {}}')
+    other.write_text('{"format": "forestcoll.front/1", "topology": {}}')
     groups = tmp_path / "groups.json"
     groups.write_text('{"format": "forestcoll.groups/1"}')
     asked = [word.format(plan=plan, alone=alone, other=other, groups=groups) for word in arguments]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -16,6 +17,8 @@ from forestcoll.cli.options import load, set_option
 from forestcoll.errors import ForestCollError
 
 if TYPE_CHECKING:
+    from forestcoll.alltoall.flows import Optimum
+    from forestcoll.alltoall.routes import Routes
     from forestcoll.forest import Forest
     from forestcoll.program import Program
     from forestcoll.topology import Topology
@@ -42,6 +45,7 @@ def subject_options(command: F) -> F:
 def load_subject(source: str, topology: str | None, pairs: tuple[tuple[str, str], ...]) -> Subject:
     """The subject in a file, or the topology of that name. Raises ForestCollError."""
     from forestcoll import forest_file, plans
+    from forestcoll.alltoall import file as exchanges
     from forestcoll.compile import verdict
     from forestcoll.view import Subject
 
@@ -51,6 +55,10 @@ def load_subject(source: str, topology: str | None, pairs: tuple[tuple[str, str]
     _refuse_others(text, source)
     if pairs and not topology and (_is_plan(text) or not verdict.is_plan(text)):
         raise click.UsageError("--set is for a --topology, or for a topology as FILE")
+    if exchanges.looks_like_one(text):
+        if topology:
+            raise click.UsageError("flows and routes have their links: leave --topology away")
+        return _exchange(text, source)
     if not verdict.is_plan(text):
         with guarded(source, len(text)):
             forest = forest_file.loads(text, source)
@@ -68,10 +76,41 @@ def _refuse_others(text: str, source: str) -> None:
     if '"forestcoll.groups/' in text[:4096]:
         raise ForestCollError(f"{source}: several forests at once; name one of the files in it")
     form = re.search(r'"format":\s*"forestcoll\.(\w+)/', text[:4096])
-    if form is not None and form[1] not in ("forest", "topology"):
+    if form is not None and form[1] not in ("alltoall", "forest", "topology"):
         raise ForestCollError(
             f"{source}: a file of format forestcoll.{form[1]}; give a plan, a forest or a topology"
         )
+
+
+def _exchange(text: str, source: str) -> Subject:
+    """Flows or routes of an all-to-all, proven from the file."""
+    from forestcoll.alltoall import file as exchanges
+
+    with guarded(source, len(text)):
+        found, name, _ = exchanges.loads(text, source)
+    return _of_exchange(found, name)
+
+
+def _of_exchange(found: Optimum | Routes, name: str) -> Subject:
+    from forestcoll.alltoall.file import word
+    from forestcoll.alltoall.link_loads import link_loads
+    from forestcoll.alltoall.routes import Routes
+    from forestcoll.report.alltoall import limits_of, paths_of
+    from forestcoll.view import Subject
+    from forestcoll.view.subject import Exchange
+
+    best = found.optimum if isinstance(found, Routes) else found
+    facts = (("paths", paths_of(found)),) if isinstance(found, Routes) else ()
+    shown = Exchange(
+        word(found.demand),
+        found.demand.graph,
+        link_loads(found),
+        found.algbw,
+        best.algbw,
+        "; ".join(limits_of(best)),
+        facts,
+    )
+    return Subject(name, "exchange", exchange=shown)
 
 
 def _is_plan(text: str) -> bool:
@@ -90,9 +129,16 @@ def _topology(source: str, topology: str | None, pairs: tuple[tuple[str, str], .
 
 def _plan(program: Program, source: str, topology: Topology | None) -> Subject:
     from forestcoll import predict
+    from forestcoll.alltoall.plans import routes_beside
     from forestcoll.cli.timing import forest_beside
     from forestcoll.view import Subject
 
+    if not program.collective.phases and topology is None:
+        routes = routes_beside(Path(source))
+        if routes is not None:
+            predict.by_routes(program, routes)
+            name = Path(source).name.partition(".")[0]
+            return replace(_of_exchange(routes, name), kind="plan", program=program)
     beside = predict.forest_beside(Path(source))
     forest = None
     if beside is not None and topology is not None:

@@ -13,7 +13,7 @@ from forestcoll.cli.guard import guarded, size_of
 from forestcoll.cli.hints import examples
 from forestcoll.cli.options import json_option, load, set_option, sizes_option
 from forestcoll.cli.talk import draw, note, print_json, show_progress
-from forestcoll.errors import ForestCollError
+from forestcoll.errors import ForestCollError, UnsupportedError
 
 if TYPE_CHECKING:
     from fractions import Fraction
@@ -87,9 +87,11 @@ def time(plan: str, as_json: bool, shown: int, **options: Any) -> int:
 
     Plays all messages, signals and thread blocks on the links. No kernel launches, no caches.
     """
+    from forestcoll.alltoall.file import looks_like_one
     from forestcoll.compile import verdict
     from forestcoll.report import simulation
     from forestcoll.simulate import Options
+    from forestcoll.view.subject import NO_ORDER
 
     settings = ("latency", "signal", "block_rate", "reduce_rate", "switching", "seed")
     chosen = Options(**{name: options[name] for name in settings})
@@ -99,6 +101,11 @@ def time(plan: str, as_json: bool, shown: int, **options: Any) -> int:
     rules: tuple[Rule | None, ...] = (options["rule"],) if options["rule"] else DEFAULT_RULES
     sizes = tuple(dict.fromkeys(options["sizes"])) or (DEFAULT_SIZE,)
     text = files.read_text(plan)
+    if looks_like_one(text):
+        raise UnsupportedError(
+            f"{plan}: {NO_ORDER}: 'forestcoll time' takes those ('forestcoll synthesize -c "
+            "alltoall' writes them beside the routes)"
+        )
     if verdict.is_plan(text):
         title, best, found = _plan(text, plan, topology, sizes, rules, chosen)
     else:

@@ -65,10 +65,10 @@ FORMATS: dict[str, Format] = {
             binary=True,
         ),
         Format("goal", "GOAL (LogGOPSim, ATLAHS)", ("plan", "forest")),
-        Format("infragraph", "InfraGraph", ("topology", "forest", "plan")),
+        Format("infragraph", "InfraGraph", ("topology", "forest", "plan", "exchange")),
         Format("perfetto", "Perfetto trace", ("plan", "forest"), binary=True),
-        Format("dot", "Graphviz graph", ("topology", "forest", "plan")),
-        Format("svg", "SVG drawing", ("topology", "forest", "plan")),
+        Format("dot", "Graphviz graph", ("topology", "forest", "plan", "exchange")),
+        Format("svg", "SVG drawing", ("topology", "forest", "plan", "exchange")),
     )
 }
 
@@ -79,6 +79,10 @@ def export(subject: Subject, format: str, settings: Settings) -> Files:
     Raises UnsupportedError where the format does not take what the subject is, or cannot say it.
     """
     form = FORMATS[format]
+    if subject.kind not in form.takes and subject.kind == "exchange":
+        from forestcoll.view.subject import NO_ORDER
+
+        raise UnsupportedError(f"{subject.name}: {NO_ORDER}, and {form.name} is written of those")
     if subject.kind not in form.takes:
         raise UnsupportedError(
             f"{subject.name}: a {subject.kind}; {form.name} is written of a "

@@ -13,6 +13,7 @@ from forestcoll.errors import UnsupportedError
 from forestcoll.export.settings import Settings
 from forestcoll.forest import Forest
 from forestcoll.graph import CapacityGraph
+from forestcoll.link_table import LinkTable
 from forestcoll.view import Subject
 
 
@@ -23,7 +24,7 @@ def write(subject: Subject, settings: Settings) -> dict[str, bytes]:
     lines += [f"  graph [label={_quote(subject.title)}, labelloc=t, rankdir=TB];"]
     lines += ["  node [style=filled, fillcolor=white];", *_nodes(graph)]
     if settings.tree is None:
-        lines += _links(graph, forest)
+        lines += _links(graph, subject.links)
     else:
         if forest is None:
             raise UnsupportedError(f"{subject.name}: no forest is known, so no tree can be drawn")
@@ -55,9 +56,9 @@ def _nodes(graph: CapacityGraph) -> Iterator[str]:
             yield "  }"
 
 
-def _links(graph: CapacityGraph, forest: Forest | None) -> Iterator[str]:
+def _links(graph: CapacityGraph, rows: LinkTable | None) -> Iterator[str]:
     """Each direction of a link, both as one edge where they are alike."""
-    shares = [None] * len(graph.tail) if forest is None else [r.percent for r in forest.links]
+    shares = [None] * len(graph.tail) if rows is None else [row.percent for row in rows]
     looks = {}
     for e, ends in enumerate(zip(graph.tail, graph.head, strict=True)):
         label = f"{float(graph.bandwidth(e)):g} GB/s"

@@ -12,5 +12,11 @@ def write(subject: Subject, settings: Settings) -> dict[str, bytes]:
     """The one file."""
     if settings.tree is not None and subject.forest is None:
         raise UnsupportedError(f"{subject.name}: no forest is known, so no tree can be drawn")
-    text = draw(subject.graph(), forest=subject.forest, tree=settings.tree, title=subject.title)
+    text = draw(
+        subject.graph(),
+        forest=subject.forest,
+        tree=settings.tree,
+        title=subject.title,
+        links=subject.links,
+    )
     return {f"{subject.title.replace(' on ', '.')}.svg": text.encode()}

@@ -48,7 +48,7 @@ def optimum_table(
         total = sum(map(sum, demand.matrix)) - _kept(best)
         rows.append(("least time", f"{in_time(1 / best.theta)} for {words.size(total)}"))
         rows.append(("algbw", f"{words.exact(best.algbw)} GB/s of the largest send buffer"))
-    rows += [("limits" if i == 0 else "", text) for i, text in enumerate(_limits(best))]
+    rows += [("limits" if i == 0 else "", text) for i, text in enumerate(limits_of(best))]
     rows.append(("proof", _proof(best)))
     for way, algbw in others.items():
         rows.append((way, _usual(way, algbw, best)))
@@ -109,9 +109,9 @@ def routes_table(made: Made) -> RenderableType:
         ("bound", f"{words.exact(best.algbw)} GB/s"),
         ("of optimal", words.percent(algbw, best.algbw)),
         ("each pair", f"{pairs}, {words.exact(algbw / best.demand.scale)} GB/s"),
-        ("paths", _paths(found)),
+        ("paths", paths_of(found)),
     ]
-    rows += [("limits" if i == 0 else "", text) for i, text in enumerate(_limits(best))]
+    rows += [("limits" if i == 0 else "", text) for i, text in enumerate(limits_of(best))]
     for plan in made.plans:
         needs = plan.needs
         blocks = words.plural(needs.thread_blocks, "thread block")
@@ -162,7 +162,8 @@ def routes_summary(made: Made) -> dict[str, object]:
     }
 
 
-def _paths(found: Routes) -> str:
+def paths_of(found: Routes) -> str:
+    """`"63 paths, 4032 with their images by 64 symmetries; at most 6 hops from GPU to GPU"`."""
     count = words.plural(len(found.routes), "path")
     if found.group is not None:
         count += f", {found.total} with their images by "
@@ -170,7 +171,7 @@ def _paths(found: Routes) -> str:
     return f"{count}; at most {words.plural(found.hops, 'hop')} from GPU to GPU"
 
 
-def _limits(best: Optimum) -> list[str]:
+def limits_of(best: Optimum) -> list[str]:
     """The links that limit it, those of few kinds."""
     limits = list(limiting(best))
     shown = limits[:KINDS_SHOWN]

@@ -22,11 +22,12 @@ import numpy as np
 from forestcoll.arguments import whole
 from forestcoll.forest import Bound, Forest, Tree
 from forestcoll.graph import CapacityGraph
+from forestcoll.link_table import LinkTable
 from forestcoll.simulate import Timing
 from forestcoll.topology import show
 from forestcoll.view.lanes import Row, assign_rows, name_row
 from forestcoll.view.layout import lay_out
-from forestcoll.view.subject import Subject
+from forestcoll.view.subject import NO_ORDER, Subject
 
 MOST_PATH_NODES = 150_000
 """Of the trees in a page."""
@@ -75,7 +76,7 @@ def collect(subject: Subject, size: int, limit: str, trees: Sequence[int] = ()) 
     timing, why = _simulate(subject, size)
     block.meta |= {"title": subject.title, "facts": _facts(subject, timing, limit)}
     _put_fabric(block, graph)
-    _put_loads(block, graph, forest, timing)
+    _put_loads(block, graph, subject.links, timing)
     if forest is not None:
         _put_trees(block, forest, trees)
         _put_cuts(block, graph, forest.bound, limit)
@@ -89,6 +90,8 @@ def _simulate(subject: Subject, size: int) -> tuple[Timing | None, str]:
     """The simulated run, or why there is none."""
     if subject.kind == "topology":
         return None, "A topology does nothing in time."
+    if subject.kind == "exchange":
+        return None, f"No time line: {NO_ORDER}."
     pieces = 1
     if subject.program is None:
         assert subject.forest is not None
@@ -119,6 +122,13 @@ def _facts(subject: Subject, timing: Timing | None, limit: str) -> list[list[str
             facts.append(["limited by", limit])
         trees = len(forest.trees) * forest.images
         facts.append(["trees", f"{trees}, {_count(forest.height, 'hop')} high at most"])
+    exchange = subject.exchange
+    if exchange is not None and subject.program is None:
+        share = f"{float(100 * exchange.algbw / exchange.bound):.4g} % of it"
+        facts.append(["algbw", f"{_number(exchange.algbw)} GB/s"])
+        facts.append(["bound", f"{_number(exchange.bound)} GB/s ({share})"])
+        facts.append(["limited by", exchange.limit])
+        facts += [list(fact) for fact in exchange.facts]
     if timing is not None:
         facts.append(
             ["simulated", f"{timing.size:,} bytes in {timing.time:.6g} us: {timing.algbw:.5g} GB/s"]
@@ -158,12 +168,11 @@ def _put_fabric(block: Block, graph: CapacityGraph) -> None:
 
 
 def _put_loads(
-    block: Block, graph: CapacityGraph, forest: Forest | None, timing: Timing | None
+    block: Block, graph: CapacityGraph, loads: LinkTable | None, timing: Timing | None
 ) -> None:
-    """Links in classes of the same figures: bandwidth, and of a forest load and percent, exact."""
+    """Links in classes of the same figures: bandwidth, and where known load and percent, exact."""
     classes: dict[tuple[str, ...], int] = {}
     numbers = []
-    loads = None if forest is None else forest.links
     for e in range(len(graph.tail)):
         figures: tuple[str, ...] = (str(graph.bandwidth(e)),)
         if loads is not None:

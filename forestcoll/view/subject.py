@@ -3,17 +3,36 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Literal
 
 from forestcoll.errors import UnsupportedError
 from forestcoll.forest import Forest
 from forestcoll.graph import CapacityGraph
+from forestcoll.link_table import LinkTable
 from forestcoll.program import Program
 from forestcoll.simulate import Options, Timing, run, run_forest
 from forestcoll.simulate.fabric import graph_of
 from forestcoll.topology import Topology
 
-Kind = Literal["plan", "forest", "topology"]
+NO_ORDER = "flows and routes say no order of messages; the plans of the routes do"
+Kind = Literal["plan", "forest", "topology", "exchange"]
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """Flows or routes of an all-to-all: what links carry, in no order of time.
+
+    `links`: a row for each link of the graph; `facts`: further lines for the page (name, text).
+    """
+
+    collective: str
+    graph: CapacityGraph
+    links: LinkTable
+    algbw: Fraction
+    bound: Fraction
+    limit: str
+    facts: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +47,22 @@ class Subject:
     topology: Topology | None = None
     forest: Forest | None = None
     program: Program | None = None
+    exchange: Exchange | None = None
+
+    @property
+    def links(self) -> LinkTable | None:
+        """What each link carries, of a forest or an exchange."""
+        if self.exchange is not None and self.program is None:
+            return self.exchange.links
+        return None if self.forest is None else self.forest.links
 
     @property
     def title(self) -> str:
         """`allgather on dgx-a100-2`; the name alone of a topology."""
         if self.program is not None:
             return f"{self.program.collective} on {self.name}"
+        if self.exchange is not None:
+            return f"{self.exchange.collective} on {self.name}"
         return self.name if self.forest is None else f"{self.forest.collective} on {self.name}"
 
     def graph(self) -> CapacityGraph:
@@ -43,10 +72,12 @@ class Subject:
         """
         if self.forest is not None:
             return self.forest.graph
+        if self.exchange is not None and self.topology is None:
+            return self.exchange.graph
         if self.topology is None:
             raise UnsupportedError(
-                f"{self.name}: a plan does not say which links there are, and no forest file lies "
-                "beside it; give the topology with --topology NAME or FILE"
+                f"{self.name}: a plan does not say which links there are, and no file of its "
+                "forest or routes lies beside it; give the topology with --topology NAME or FILE"
             )
         if self.program is not None:
             return graph_of(self.program, self.topology)
@@ -59,12 +90,11 @@ class Subject:
         """
         options = options or Options()
         if self.program is not None:
-            where = self.topology or self.forest
-            if where is None:
-                self.graph()
-            assert where is not None
+            where = self.topology or self.forest or self.graph()
             timing = run(self.program, where, size, options=options, timeline=True)
             return _renumber(timing, self.graph())
+        if self.exchange is not None:
+            raise UnsupportedError(f"{self.name}: {NO_ORDER}")
         if self.forest is None:
             raise UnsupportedError(f"{self.name}: a topology does nothing that could be simulated")
         return run_forest(

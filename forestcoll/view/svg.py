@@ -13,6 +13,7 @@ from itertools import pairwise
 from forestcoll.arguments import whole
 from forestcoll.forest import Forest, Tree
 from forestcoll.graph import CapacityGraph
+from forestcoll.link_table import LinkTable
 from forestcoll.view.layout import Layout, lay_out
 
 UNIT = 46.0
@@ -35,13 +36,21 @@ text{font:13px system-ui,-apple-system,"Segoe UI",Helvetica,Arial,sans-serif;fil
 
 
 def draw(
-    graph: CapacityGraph, *, forest: Forest | None = None, tree: int | None = None, title: str = ""
+    graph: CapacityGraph,
+    *,
+    forest: Forest | None = None,
+    tree: int | None = None,
+    title: str = "",
+    links: LinkTable | None = None,
 ) -> str:
     """The fabric; of a `forest` its links' loads, or its tree number `tree` alone.
+
+    `links`: loads of something else than trees.
 
     Raises ArgumentError where the forest has no such tree.
     """
     layout = lay_out(graph)
+    loads = links if forest is None else forest.links
     shown = None
     if forest is not None and tree is not None:
         shown = forest.trees[whole("tree", tree, 0, len(forest.trees) - 1)]
@@ -53,11 +62,11 @@ def draw(
         f'<text class="title" x="{SIDE + 4:g}" y="25">{escape(title)}</text>',
         f'<g transform="translate({left:.1f} {TOP:g})">',
         *_boxes(layout),
-        *_links(graph, layout, forest, faint=shown is not None),
+        *_links(graph, layout, loads, faint=shown is not None),
         *(_tree(layout, shown) if shown is not None else ()),
         *_nodes(graph, layout, None if shown is None else shown.root),
         "</g>",
-        *_legend(forest, shown, height, graph),
+        *_legend(forest, shown, height, graph, busy=loads is not None),
     ]
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" '
@@ -89,10 +98,9 @@ def _boxes(layout: Layout) -> Iterator[str]:
 
 
 def _links(
-    graph: CapacityGraph, layout: Layout, forest: Forest | None, *, faint: bool
+    graph: CapacityGraph, layout: Layout, rows: LinkTable | None, *, faint: bool
 ) -> Iterator[str]:
     """Each pair of nodes once, by the busier of its directions."""
-    rows = None if forest is None else forest.links
     busy: dict[tuple[int, int], tuple[float, float]] = {}
     for e, (u, v) in enumerate(zip(graph.tail, graph.head, strict=True)):
         percent = 0.0 if rows is None else float(rows[e].percent)
@@ -175,7 +183,7 @@ def _short(name: str) -> str:
 
 
 def _legend(
-    forest: Forest | None, tree: Tree | None, height: float, graph: CapacityGraph
+    forest: Forest | None, tree: Tree | None, height: float, graph: CapacityGraph, *, busy: bool
 ) -> Iterator[str]:
     y = height - BOTTOM + 22
     yield f'<rect class="gpu" x="16" y="{y - 11:.1f}" width="20" height="16" rx="3"/>'
@@ -196,7 +204,7 @@ def _legend(
         return
     rates = sorted({float(graph.bandwidth(e)) for e in range(len(graph.tail))}, reverse=True)
     listed = _rates(rates)
-    if forest is not None:
+    if busy:
         for k, colour in enumerate(HEAT):
             at = f'x="{268 + 26 * k}" y="{y - 8:.1f}" width="26" height="10"'
             yield f'<rect {at} fill="{colour}"/>'
