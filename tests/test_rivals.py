@@ -21,6 +21,7 @@ from forestcoll.forest import Forest
 from forestcoll.graph import CapacityGraph
 from forestcoll.program import Collective, Program
 from forestcoll.simulate import Band
+from forestcoll.solver.front import Front
 from forestcoll.targets import TARGETS
 
 MB64 = 64 * 10**6
@@ -107,6 +108,7 @@ def chooser(shares: Mapping[int, float], monkeypatch: pytest.MonkeyPatch) -> Cho
         return Judged(programs, notes, {"mscclpp-json": Band(10**9, time, time, 0.0)}, share)
 
     monkeypatch.setattr(rivals, "judge", judge)
+    monkeypatch.setattr(rivals, "distinct", lambda forests, _: iter(forests))  # all the same here
 
     graph = CapacityGraph.from_topology(catalog.load("ring", {"gpus": 5}))
     collective = Collective.BROADCAST
@@ -131,3 +133,16 @@ def test_the_fastest_of_two_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_little_faster_is_not_worth_more_trees(monkeypatch: pytest.MonkeyPatch) -> None:
     shares = dict.fromkeys(range(1, 65), 0.51) | {2: 0.5}
     assert chooser(shares, monkeypatch).choose().forest.trees_per_root == 2
+
+
+def test_the_same_trees_twice_are_no_rival() -> None:
+    """On a full mesh each other rank is a child of the root, in one tree or in seven alike."""
+    graph = CapacityGraph.from_topology(catalog.load("mi300x"))
+    best = solver.optimum(graph, Collective.REDUCE, 0)
+    front = Front(graph, Collective.REDUCE, 0, best)
+    forests = [
+        (front.point(k), solver.solve(graph, Collective.REDUCE, 0, k)) for k in (7, 14, 28, 1)
+    ]
+    found = rivals.distinct(forests[1:], forests[0][1])
+    assert [point.trees for point, _ in found] == [1]
+    assert [*rivals.distinct(forests, forests[3][1])] == forests[:1]

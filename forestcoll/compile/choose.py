@@ -355,19 +355,18 @@ class Chooser:
             return self._ringed(first, judged)
         point, n = first.point, len(self.graph.ranks)
         others = rivals.points(self.front, self._exact(), self.collective, n, judged.share)
-        others = [p for p in others if p.trees != point.trees]
+        made = ((p, self.forest_of(p)) for p in others if p.trees != point.trees)
+        forests = rivals.distinct(made, first.solved)
         if self.collective.rooted:
-            self._made = {p.trees: self.forest_of(p) for p in others}
-            forests = [(p, self._made[p.trees]) for p in others]
+            alone = [*forests]
             with self.stage("simulate"):
-                others = rivals.promising(
-                    forests, self.best.algbw, judged.share, self.problem.links
-                )
+                forests = rivals.promising(alone, self.best.algbw, judged.share, self.problem.links)
         powers = self._powers(first)
         found, best = first, judged
-        for rival in others[: rivals.LOWERED]:
+        for rival, forest in islice(forests, rivals.LOWERED):
             if best.share >= rivals.SURE:
                 break
+            self._made[rival.trees] = forest
             other = self._fitting(rival, powers)
             if other is None:
                 continue

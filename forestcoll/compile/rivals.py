@@ -9,14 +9,15 @@ rings that reach all of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
 from forestcoll import simulate
 from forestcoll.errors import UnsupportedError
-from forestcoll.forest import Forest
+from forestcoll.forest import Forest, Path
 from forestcoll.program import Collective
 
 if TYPE_CHECKING:
@@ -119,20 +120,45 @@ def points(front: Front, exact: Point, collective: Collective, n: int, share: fl
     return [point for point in found.values() if float(point.share) > GAIN * share]
 
 
+def distinct(
+    forests: Iterable[tuple[Point, Forest]], first: Forest
+) -> Iterator[tuple[Point, Forest]]:
+    """Those with other trees than `first` and those before them, or with other shares of the data.
+
+    Twice as many trees a root may be each tree twice.
+    """
+    seen = [_shares(first)]
+    for point, forest in forests:
+        shares = _shares(forest)
+        if shares not in seen:
+            seen.append(shares)
+            yield point, forest
+
+
+def _shares(forest: Forest) -> dict[tuple[int, tuple[Path, ...]], Fraction]:
+    """Of each tree its part of all the data."""
+    total = sum(tree.weight for tree in forest.trees)
+    shares: dict[tuple[int, tuple[Path, ...]], Fraction] = defaultdict(Fraction)
+    for tree in forest.trees:
+        shares[tree.root, tree.edges] += Fraction(tree.weight, total)
+    return shares
+
+
 def promising(
     forests: Iterable[tuple[Point, Forest]], best: Fraction, share: float, links: Latencies | None
-) -> list[Point]:
+) -> Iterator[tuple[Point, Forest]]:
     """The forests with a root that are worth a plan, the fastest first.
 
     Their trees alone reach more than GAIN times `share` of `best` GB/s.
     """
-    found: list[tuple[float, int, int, Point]] = []
+    found: list[tuple[float, int, int, Point, Forest]] = []
     for point, forest in forests:
         size = size_of(forest.collective)
         reached = simulate.forest_band(forest, size, links=links, pieces=PIECES).least
         if reached / float(best) > GAIN * share:
-            found.append((-reached, forest.height, point.trees, point))
-    return [point for *_, point in sorted(found, key=lambda entry: entry[:3])]
+            found.append((-reached, forest.height, point.trees, point, forest))
+    ordered = sorted(found, key=lambda entry: entry[:3])
+    return ((point, forest) for *_, point, forest in ordered)
 
 
 def rings(graph: CapacityGraph, collective: Collective, best: Optimum, name: str) -> Forest | None:
