@@ -109,7 +109,7 @@ def test_plans(call: Run, tmp_path: Path) -> None:
     """Routes and both formats; each is right, fits its runtimes, and moves real bytes."""
     out = fine(call("synthesize", "-t", "mi250", "-c", "alltoall", "-o", "out/"))
     assert "4 units" in out
-    assert "serves multiples of 256 bytes of float32: every power of two from 256 bytes on" in out
+    assert "serves multiples of 1024 bytes of float32: every power of two from 1 KiB on" in out
     for target, end in (
         ("rccl", ".msccl.xml"),
         ("msccl", ".msccl.xml"),
@@ -208,3 +208,18 @@ def test_what_is_refused(
     assert message in err
     assert out == ""
     assert {path.name for path in tmp_path.iterdir()} == {"m", "bad", "small"}
+
+
+def test_simulated_times_and_too_few_thread_blocks_are_told(call: Run) -> None:
+    code, out, err = call("synthesize", "-t", "mi300x", "-c", "alltoall", "-o", "out/", "--json")
+    assert code == 0, err
+    plans = json.loads(out)["plans"]
+    assert plans["msccl-xml"]["simulated"]["fair"]["algbw"] == pytest.approx(512, rel=0.01)
+    assert plans["mscclpp-json"]["simulated"]["in_order"]["algbw"] <= 512
+    code, out, err = call("synthesize", "-t", "star", "--set", "gpus=24", "--set", "bandwidth=2000",
+                          "-c", "alltoall", "--target", "rccl", "-o", "out/")  # fmt: skip
+    assert code == 0, err
+    assert " GB/s in order, " in out
+    said = " ".join(out.split())
+    assert "2 of the 4 thread blocks that 86.96 GB/s between two ranks take" in said
+    assert "with 4 rank 0 (gpu0) needs 93 thread blocks, rccl holds 64" in said

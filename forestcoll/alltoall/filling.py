@@ -27,7 +27,7 @@ from forestcoll.targets import Target
 Pair = tuple[int, int]
 MOST_OPERATIONS = 2**16
 """Operations of all ranks that a program may have for more stages: these take ten seconds."""
-MOST_STAGES = 8
+MOST_STAGES = 4
 """Stages of a onesided program: with these, what is lost until all hops are under way is small."""
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from forestcoll.alltoall.routes import Routes
     from forestcoll.alltoall.usual import Usual
     from forestcoll.program import Protocol
+    from forestcoll.simulate import Band
     from forestcoll.targets import PlanFormat, Target, TargetName
     from forestcoll.topology import Topology
 
@@ -140,6 +141,8 @@ def synthesize(
             with _timed(times, form):
                 plan = _plan(found, form, limits[form], topology.name, protocol, needed, notes)
                 made += () if plan is None else (plan,)
+        progress("simulating", 0.8)
+        bands = _simulate(made, topology, times) if made else {}
     texts: dict[str, str] = {plan.format: plan.text for plan in made}
     if ROUTES in wanted:
         texts[ROUTES] = file.dumps(found, topology.name)
@@ -148,7 +151,7 @@ def synthesize(
     paths = {form: path for form, path in paths.items() if form in texts}
     if paths:
         writing.write_all({path: texts[form] for form, path in paths.items()}, force)
-    done = words.Made(found, topology.name, times, paths, tuple(made), tuple(notes))
+    done = words.Made(found, topology.name, times, paths, tuple(made), tuple(notes), bands)
     if as_json:
         print_json(words.routes_summary(done))
     else:
@@ -202,12 +205,27 @@ def _plan(
     from forestcoll.errors import PlanError
 
     try:
-        return plans.make(found, form, limit, name, protocol)
+        made = plans.make(found, form, limit, name, protocol)
     except PlanError as error:
         if needed:
             raise
         notes.append(f"no {form}: {error}")
         return None
+    if made.note:
+        notes.append(made.note)
+    return made
+
+
+def _simulate(plans: list[Plan], topology: Topology, times: dict[str, float]) -> dict[str, Band]:
+    """What each plan reaches in simulated time with much data, where that is not too many ranks."""
+    from forestcoll import simulate
+
+    with _timed(times, "simulate"):
+        return {
+            plan.format: simulate.band(plan.program, topology)
+            for plan in plans
+            if plan.program.n <= simulate.RANKS
+        }
 
 
 @contextmanager

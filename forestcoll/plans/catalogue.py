@@ -75,7 +75,7 @@ _add(
 _add(
     "error",
     ("XML-COLLECTIVE", "coll is a word that the loaders know",
-     "write allreduce, allgather, reducescatter, broadcast or reduce"),
+     "write allreduce, allgather, reducescatter, broadcast, reduce or alltoall"),
     ("XML-PROTOCOL", "proto is Simple, LL or LL128", "write one of the three, spelled like that"),
     ("XML-CHUNKS-ZERO", "nchunksperloop is at least 1: the runtime divides by it",
      "write the number of chunks of the whole data"),

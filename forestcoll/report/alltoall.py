@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from forestcoll.alltoall.plans import Plan
     from forestcoll.alltoall.routes import Routes
     from forestcoll.alltoall.usual import Usual
+    from forestcoll.simulate import Band
 
 LINKS_NAMED = 3
 """Links of one kind that are named one by one."""
@@ -96,6 +97,7 @@ class Made:
     paths: Mapping[str, Path]
     plans: tuple[Plan, ...] = ()
     notes: tuple[str, ...] = ()
+    simulated: Mapping[str, Band] = field(default_factory=dict)
 
 
 def routes_table(made: Made) -> RenderableType:
@@ -123,6 +125,8 @@ def routes_table(made: Made) -> RenderableType:
             )
         )
         rows.append(("", f"serves {words.served(Sizes.of(plan.program))}"))
+        if plan.format in made.simulated:
+            rows.append(("", f"simulated {words.band(made.simulated[plan.format])}"))
     rows.append(("time", _times(made.timings)))
     for path in made.paths.values():
         rows.append(("written", f"{path} ({words.size(path.stat().st_size)})"))
@@ -154,6 +158,9 @@ def routes_summary(made: Made) -> dict[str, object]:
                 "steps": plan.needs.steps,
                 "channels": plan.needs.channels,
                 "scratch": str(plan.needs.scratch),
+                "simulated": made.simulated[plan.format].summary()
+                if plan.format in made.simulated
+                else None,
             }
             for plan in made.plans
         },
