@@ -142,15 +142,11 @@ def synthesize(
                 plan = _plan(found, form, limits[form], topology.name, protocol, needed, notes)
                 made += () if plan is None else (plan,)
         progress("simulating", 0.8)
-        bands = _simulate(made, topology, times) if made else {}
+        bands = _simulate(made, topology, times)
     texts: dict[str, str] = {plan.format: plan.text for plan in made}
     if ROUTES in wanted:
         texts[ROUTES] = file.dumps(found, topology.name)
-    if output == "-":
-        put(texts[wanted[0]])
-    paths = {form: path for form, path in paths.items() if form in texts}
-    if paths:
-        writing.write_all({path: texts[form] for form, path in paths.items()}, force)
+    paths = _write(texts, paths, output, wanted[0], force)
     done = words.Made(found, topology.name, times, paths, tuple(made), tuple(notes), bands)
     if as_json:
         print_json(words.routes_summary(done))
@@ -216,10 +212,24 @@ def _plan(
     return made
 
 
+def _write(
+    texts: dict[str, str], paths: dict[str, Path], output: str, first: str, force: bool
+) -> dict[str, Path]:
+    """Put the texts where they go, `first` on standard output; the files that were written."""
+    if output == "-":
+        put(texts[first])
+    written = {form: path for form, path in paths.items() if form in texts}
+    if written:
+        writing.write_all({path: texts[form] for form, path in written.items()}, force)
+    return written
+
+
 def _simulate(plans: list[Plan], topology: Topology, times: dict[str, float]) -> dict[str, Band]:
     """What each plan reaches in simulated time with much data, where that is not too many ranks."""
     from forestcoll import simulate
 
+    if not plans:
+        return {}
     with _timed(times, "simulate"):
         return {
             plan.format: simulate.band(plan.program, topology)
