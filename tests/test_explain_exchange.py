@@ -179,7 +179,7 @@ def test_words_of_a_matrix(capsys: pytest.CaptureFixture[str], tmp_path: Path) -
     data = json.loads(said(capsys, *ask, "--explain", "--json"))["explanation"]
     assert len(data["static"]["waits"]) == 16
     assert sum(Fraction(s["share"]) * len(s["ranks"]) for s in data["senders"]) == 1
-    assert {"senders", "receivers", "nearly", "raise", "static"} == set(data)
+    assert {*("senders", "receivers", "nearly", "raise", "static", "twice_uniform")} == set(data)
 
 
 def test_large_and_irregular_fabrics_are_not_raised(

@@ -15,6 +15,7 @@ from forestcoll.alltoall.demand import Demand
 from forestcoll.alltoall.flows import Optimum, solve
 from forestcoll.alltoall.lengths import distances
 from forestcoll.alltoall.spread import Boxes, boxes_of, spread, waits
+from forestcoll.alltoall.twice import Twice, twice_uniform
 from forestcoll.errors import UnsupportedError
 from forestcoll.explain.raising import KINDS, NEAR, Line, kinds_of, parts_of, take_over, widen
 
@@ -75,7 +76,8 @@ class Static:
 class Exchange:
     """Shares of senders and of receivers, the largest first; cuts within 5 %; wider links.
 
-    `static`: for a matrix, the static plan, or why there is none. `small`: links were raised.
+    `static`: for a matrix, the static plan, or why there is none; `twice`: that of two uniform
+    all-to-alls, which any fabric has. `small`: links were raised.
     """
 
     best: Optimum
@@ -85,6 +87,7 @@ class Exchange:
     wider: tuple[Wider, ...]
     small: bool
     static: Static | str | None
+    twice: Twice | None = None
 
 
 def explain_exchange(
@@ -100,6 +103,10 @@ def explain_exchange(
         if progress is not None:
             progress("raising links", done / len(kinds))
         wider.append(_wider(best, links))
+    static, twice = None, None
+    if demand.matrix is not None and small:
+        even = solve(replace(demand, matrix=None))
+        static, twice = _static(demand, even), twice_uniform(even, demand.matrix)
     return Exchange(
         best,
         _shares(best, into=False),
@@ -107,7 +114,8 @@ def explain_exchange(
         tuple(_near(best)),
         tuple(wider),
         small,
-        None if demand.matrix is None else _static(demand),
+        static,
+        twice,
     )
 
 
@@ -218,12 +226,11 @@ def _wider(best: Optimum, links: tuple[int, ...]) -> Wider:
     return Wider(links, *take_over(best, best.algbw, at, line))
 
 
-def _static(demand: Demand) -> Static | str:
+def _static(demand: Demand, even: Optimum) -> Static | str:
     """The static plan for the matrix, or why there is none."""
-    even = replace(demand, matrix=None)
     try:
         boxes = boxes_of(demand.graph)
-        routes = spread(solve(even))
+        routes = spread(even)
     except UnsupportedError as error:
         return str(error)
     assert demand.matrix is not None

@@ -40,6 +40,13 @@ def _rows(found: Exchange) -> Iterator[tuple[str, str]]:
         yield "static plan", f"none: {found.static}"
     elif found.static is not None:
         yield from _static(found, found.static)
+    if found.twice is not None:
+        ratio = words.decimal(found.twice.nanoseconds * found.best.theta)
+        yield (
+            "twice uniform",
+            f"at most {in_time(found.twice.nanoseconds)}, {ratio} times the least: spread evenly "
+            f"over all ranks ({in_time(found.twice.spreading)}), then delivered",
+        )
 
 
 def _headed(name: str, texts: Sequence[str], what: str) -> Iterator[tuple[str, str]]:
@@ -140,6 +147,12 @@ def summary(found: Exchange) -> dict[str, Any]:
             }
             for wider in found.wider
         ],
+        "twice_uniform": None
+        if found.twice is None
+        else {
+            "nanoseconds": str(found.twice.nanoseconds),
+            "blocks": [str(share) for share in found.twice.shares],
+        },
         "static": static
         if static is None or isinstance(static, str)
         else {
