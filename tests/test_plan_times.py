@@ -98,6 +98,10 @@ def test_slow_plans_are_listed_with_what_keeps_them_slow() -> None:
         "| mi250: reduce, msccl | - | - | too many chunks |",
     ]
     assert times.reason(times.Found("x", *figures, 20), "rccl").endswith("more than 1024")
+    slow = times.Found("x", *figures, 20, protocol="LL128")
+    assert (
+        times.reason(slow, "rccl") == "LL128 has 93.75 % data, the rest flags; trees fill and drain"
+    )
     assert "slices of 39 thread blocks" in times.reason(times.Found("x", *figures, 5), "mscclpp")
 
 

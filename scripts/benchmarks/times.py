@@ -29,6 +29,7 @@ from forestcoll.forest import Forest
 from forestcoll.lower import usage
 from forestcoll.lower.filling import FINEST
 from forestcoll.program import BY_TREES, Collective, Program
+from forestcoll.simulate.fifo import WIRE
 from forestcoll.targets import TARGETS
 
 ROOT = Path(__file__).parents[2]
@@ -107,6 +108,7 @@ class Found:
     steps: int = 0
     seconds: float = 0.0
     refused: str = ""
+    protocol: str = "Simple"
 
     @property
     def worse(self) -> tuple[float, ...]:
@@ -184,6 +186,7 @@ def measure(case: Case) -> Found:
         needs.channels,
         needs.steps,
         seconds,
+        protocol=program.protocol,
     )
 
 
@@ -254,6 +257,9 @@ def reason(found: Found, target: str) -> str:
         return found.refused
     if limits.style == "onesided":
         return f"the shortest slices of {found.blocks} thread blocks are on their way at once"
+    if found.protocol != "Simple":
+        share = 100 / WIRE[found.protocol]
+        return f"{found.protocol} has {share:.2f} % data, the rest flags; trees fill and drain"
     if found.steps > limits.steps * 3 // 4:
         return f"lists have {found.steps} of {limits.steps} steps: no room for shorter chunks"
     return f"with shorter chunks, 64 MB have more than {SIZES[1] // FINEST}"
