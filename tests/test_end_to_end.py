@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import itertools
 import json
-import re
 from fractions import Fraction
 from pathlib import Path
 
 import pytest
+from stored_schedules import stored
+from test_golden import check_share
 
-from forestcoll import catalog, plans
+from forestcoll import catalog, forest_file, plans
 from forestcoll.cli import main
 from forestcoll.compile.optimum import optimum
-from forestcoll.compile.synthesize import Synthesis, synthesize
+from forestcoll.compile.synthesize import synthesize
 from forestcoll.compile.verdict import verify_text
 from forestcoll.errors import PlanError
 from forestcoll.execute import cpu
+from forestcoll.forest import Forest
 from forestcoll.lower import serve
-from forestcoll.program import BY_TREES, Collective
+from forestcoll.program import BY_TREES, Collective, Program
 from forestcoll.topology import Topology, loads_topology
 
 ORACLE = (
@@ -87,22 +89,33 @@ CASES = [
 ]
 
 
+def made(name: str, collective: Collective) -> tuple[Forest, dict[str, Program]]:
+    """The forest, and its programs as they are read from the plans; of stored ones see golden."""
+    found = synthesize(topology(name), collective)
+    forest = found.forest
+    assert forest.bound is not None
+    check_share(found)
+    if forest.trees_per_root == found.optimum.trees_per_root:  # not rounded
+        assert forest.algbw >= found.optimum.algbw
+        assert forest.algbw == forest.bound.algbw or forest.bound.algbw > found.optimum.algbw
+    programs: dict[str, Program] = {
+        form: plans.loads(found.texts[form], form) for form in plans.FORMATS
+    }
+    assert programs == found.programs
+    return forest, programs
+
+
 @pytest.mark.parametrize(("name", "collective", "dtype", "op"), CASES)
 def test_every_plan_proves_itself_and_runs(
     name: str, collective: Collective, dtype: str, op: str
 ) -> None:
-    made = synthesize(topology(name), collective)
-    forest = made.forest
+    first, *settings = name.split()
+    known = stored(first, dict(s.split("=", 1) for s in settings), collective)
+    forest, programs = known or made(name, collective)
     assert forest.bound is not None
-    check_share(made)
-    if forest.trees_per_root == made.optimum.trees_per_root:  # not rounded
-        assert forest.algbw >= made.optimum.algbw
-        assert forest.algbw == forest.bound.algbw or forest.bound.algbw > made.optimum.algbw
-    assert verify_text(made.texts["forest"], "forest").kind == "forest"
+    assert verify_text(forest_file.dumps(forest), "forest").kind == "forest"
     ranks = forest.n
-    for form in ("msccl-xml", "mscclpp-json"):
-        program = plans.loads(made.texts[form], form)
-        assert program == made.programs[form]
+    for program in programs.values():
         chunks = max(max(r.input_chunks, r.output_chunks) for r in program.ranks)
         even = chunks * 8 * ranks
         # an allgather's ports read its input from one place: a plan for each kind of calls
@@ -114,24 +127,6 @@ def test_every_plan_proves_itself_and_runs(
                 modes += [row.mode for row in done.rows]
                 assert done.wrong == 0, done.mismatches[:3]
             assert sorted(modes) == ["in-place", "out-of-place"]
-
-
-def check_share(made: Synthesis) -> None:
-    """The forest reaches the optimum, or 99 % of it so that it is rounded or fits, or says why not.
-
-    A forest "for speed" has plans that are faster than those of the optimum by more than the links
-    that it gives up.
-    """
-    share = made.forest.algbw / made.optimum.algbw
-    told = [note for note in made.notes if "for speed" in note]
-    if not told:
-        assert share >= Fraction(99, 100)
-        return
-    rates = re.search(r"plans of them reach ([\d.]+) GB/s, of \d+ trees? a root ([\d.]+)", told[0])
-    assert rates is not None
-    ours, theirs = (float(rate) for rate in rates.groups())
-    assert ours > theirs
-    assert share >= Fraction(95, 100)
 
 
 @pytest.mark.parametrize(
