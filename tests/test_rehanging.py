@@ -515,7 +515,7 @@ def test_an_optimum_of_too_many_trees_is_not_waited_for(
     certificate.check(made.forest)
     assert made.forest.height <= 3
     (note,) = [n for n in made.notes if "of the optimum, which takes" in n]
-    assert note.endswith("a root (and minutes: --exact)")
+    assert note.endswith("per root (and minutes: --exact)")
     with pytest.raises(TimeoutError):
         synthesize(topology, collective, formats="forest", exact=True)
 
