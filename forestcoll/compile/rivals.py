@@ -125,7 +125,7 @@ def distinct(
 ) -> Iterator[tuple[Point, Forest]]:
     """Those with other trees than `first` and those before them, or with other shares of the data.
 
-    Twice as many trees a root may be each tree twice.
+    Twice as many trees per root may be each tree twice.
     """
     seen = [_shares(first)]
     for point, forest in forests:

@@ -103,7 +103,7 @@ def refine(forest: Forest, target: Target, program: Program) -> Program:
         return program
     if program.style == "fifo":
         return _finer(forest, target, program)
-    return _leaner(forest, target, _sooner(forest, program))
+    return _leaner(forest, target, *_sooner(forest, program))
 
 
 def _played(forest: Forest, program: Program) -> bool:
@@ -140,8 +140,8 @@ def _finer(forest: Forest, target: Target, program: Program) -> Program:
     return best
 
 
-def _sooner(forest: Forest, program: Program) -> Program:
-    """The onesided program with shorter slices."""
+def _sooner(forest: Forest, program: Program) -> tuple[Program, float]:
+    """The onesided program with shorter slices, and what it reaches in a short call."""
     best, share = program, _share(forest, program, SHORT)
     unit = _slice(program) // 2
     while share < FLUENT["onesided"] and unit >= LEAST_SLICE:
@@ -150,20 +150,21 @@ def _sooner(forest: Forest, program: Program) -> Program:
         if found > share + ALIKE:
             best, share = program, found
         unit //= 2
-    return best
+    return best, share
 
 
-def _leaner(forest: Forest, target: Target, program: Program) -> Program:
+def _leaner(forest: Forest, target: Target, program: Program, share: float) -> Program:
     """The onesided program, or one of fewer thread blocks that is faster for a short call.
 
-    Instances are powers of two, often more than the rates of links ask for. All parts of a tree are
-    on their way at once: of the same slices, fewer parts arrive sooner.
+    `share`: what the program reaches in that call. Instances are powers of two, often more than the
+    rates of links ask for. All parts of a tree are on their way at once: of the same slices, fewer
+    parts arrive sooner.
     """
     from forestcoll.lower import lower
 
-    best, share = program, _share(forest, program, SHORT)
     if share >= FLUENT["onesided"]:
         return program
+    best, blocks, load = program, usage(program).thread_blocks, hardest(forest, program).ratio
     whole = lower(forest, target, protocol=program.protocol)
     parts = math.ceil(hardest(forest, whole).ratio)
     most = max(tree.count for tree in layout(forest).trees)
@@ -177,10 +178,9 @@ def _leaner(forest: Forest, target: Target, program: Program) -> Program:
             other = lower(forest, target, spread=Spread(grain, children, units))
         except PlanError:
             continue
-        if usage(other).thread_blocks >= usage(program).thread_blocks:
+        if usage(other).thread_blocks >= blocks:
             continue
-        ratio = hardest(forest, other).ratio
-        if ratio > 1 and ratio > hardest(forest, program).ratio:
+        if hardest(forest, other).ratio > max(Fraction(1), load):
             continue
         other = _sliced(other, _slice(program))
         found = _share(forest, other, SHORT)
