@@ -20,8 +20,10 @@ from forestcoll.edit import edit
 from forestcoll.errors import PlanError
 from forestcoll.execute import cpu
 from forestcoll.plans.lint import lint
-from forestcoll.program import Buffer, Collective, Op
+from forestcoll.program import Buffer, Collective, Op, Program, Protocol
+from forestcoll.program.ops import SIGNALS, WAITS
 from forestcoll.targets import MSCCL, MSCCLPP, RCCL, TARGETS
+from forestcoll.verify import verify
 
 FABRICS: dict[str, tuple[str, dict[str, object], str]] = {
     "dgx1": ("dgx1-v100", {}, ""),
@@ -56,16 +58,17 @@ def routes(name: str) -> Routes:
     return route(solve(uniform(edit(found, (without,), []) if without else found)))
 
 
-def prove(name: str, target: str) -> None:
+def prove(name: str, target: str, protocol: Protocol | None = None) -> Program:
     """The plan of a fabric for a runtime: right, linted without a warning, no element wrong."""
     found, limits = routes(name), TARGETS[target]
-    plan = make(found, limits.format, limits, name)
+    plan = make(found, limits.format, limits, name, protocol)
     report = lint(plan.text, "plan", target, sms=108)
     assert report.ok
     assert not [f for f in report.findings if f.severity == "warning"]
     for size, dtype in ((1, "float32"), (100_000, "bfloat16")):
         done = cpu.run(plan.program, size, dtype=dtype, iterations=2)
         assert [(row.mode, row.wrong) for row in done.rows] == [("out-of-place", 0)]
+    return plan.program
 
 
 @pytest.mark.parametrize("target", ["rccl", "msccl", "mscclpp"])
@@ -80,6 +83,34 @@ def test_plans_are_right(name: str, target: str) -> None:
 @pytest.mark.parametrize("name", LARGE)
 def test_plans_of_64_ranks_are_right(name: str, target: str) -> None:
     prove(name, target)
+
+
+@pytest.mark.parametrize("name", ["dgx1-2", "a100", "a100-2-nic", "mi250", "ring", "dragonfly"])
+def test_packets_are_right(name: str) -> None:
+    """Nobody signals; packets go over memory inside a box, by proxies between boxes."""
+    program = prove(name, "mscclpp", "LL")
+    operations = {i.op for *_, i in program.instructions()}
+    assert not operations & (SIGNALS | WAITS)
+    assert Op.PUT_PACKETS in operations or name == "dragonfly"  # there every GPU is a box
+    assert (program.double_scratch, program.max_bytes) == (True, 1 << 20)
+    kinds = {(c.kind, r) for r in program.ranks for b in r.thread_blocks for c in b.channels}
+    far = {kind for kind, _ in kinds}
+    assert ("port" in far) == (name in ("dgx1-2", "a100-2-nic", "dragonfly"))
+
+
+def test_launches_of_packets_in_a_row() -> None:
+    """Scratch has two halves, which is enough: six launches, each with other data."""
+    found = routes("mi250")
+    plan = make(found, "mscclpp-json", MSCCLPP, "mi250", "LL")
+    done = cpu.run(plan.program, 4096, iterations=6)
+    assert [row.wrong for row in done.rows] == [0]
+    with pytest.raises(PlanError, match="of the next launch both use chunk"):
+        verify(replace(plan.program, double_scratch=False), launches=3)
+
+
+def test_packets_are_for_few_bytes() -> None:
+    with pytest.raises(PlanError, match="packets are for up to 1048576; fewer units"):
+        lower(route(solve(Demand(dgx_a100(2))), 5000), MSCCLPP, "boxes", "LL")
 
 
 def test_in_what_order_scratch_lies() -> None:
@@ -124,8 +155,8 @@ def test_steps_spread_over_thread_blocks() -> None:
 
 def test_protocols() -> None:
     assert lower(routes("a100"), MSCCL, "box", "LL128").protocol == "LL128"
-    with pytest.raises(PlanError, match="has Simple alone"):
-        lower(routes("a100"), MSCCLPP, "box", "LL")
+    with pytest.raises(PlanError, match=r"mscclpp has Simple and LL \(packets\)"):
+        lower(routes("a100"), MSCCLPP, "box", "LL128")
 
 
 def test_a_program_that_is_not_the_routes_is_found() -> None:

@@ -18,12 +18,14 @@ from itertools import pairwise
 from typing import Final
 
 from forestcoll.alltoall.onesided import write_onesided
+from forestcoll.alltoall.packets import write_packets
 from forestcoll.alltoall.routes import Path, Routes
 from forestcoll.errors import PlanError
 from forestcoll.graph import CapacityGraph
 from forestcoll.lower.layout import Layout
 from forestcoll.lower.limits import Limits, check_limits
 from forestcoll.lower.messages import Message, both, touch
+from forestcoll.lower.packets import MAX_BYTES
 from forestcoll.lower.twosided import write_messages
 from forestcoll.program import Buffer, Collective, Program, Protocol, Ref
 from forestcoll.targets import Target, most_bytes, runtime_of
@@ -109,13 +111,15 @@ def lower_flows(
         raise limits.refuse("every rank", "chunks in a buffer", n * k, target.chunks)
     chunks = Layout(Collective.ALLTOALL, n, n * k, tuple(range(0, n * k + 1, k)), (), lanes.local)
     messages, scratch = messages_of(flows, n, units, target.count, lanes)
-    fifo = target.style == "fifo"
+    fifo, packets = target.style == "fifo", target.style != "fifo" and protocol == "LL"
+    boxes = tuple(graph.box(node) for node in graph.ranks)
     if fifo:
         ranks = write_messages(chunks, messages, scratch, limits)
+    elif packets:
+        ranks = write_packets(chunks, messages, scratch, boxes, limits)
     else:
         if protocol not in (None, "Simple"):
-            raise PlanError(f"protocol {protocol}: an alltoall for {target.name} has Simple alone")
-        boxes = tuple(graph.box(node) for node in graph.ranks)
+            raise PlanError(f"protocol {protocol}: {target.name} has Simple and LL (packets)")
         ranks = write_onesided(chunks, messages, scratch, boxes, limits)
     program = Program(
         name=name,
@@ -126,6 +130,8 @@ def lower_flows(
         out_of_place=True,
         protocol=protocol or "Simple",
         names=names,
+        max_bytes=MAX_BYTES if packets else 0,
+        double_scratch=packets,
     )
     if fifo:  # of the runtimes that can run it, the narrowest
         most = most_bytes(runtime_of(program), program.protocol, n * k)

@@ -44,7 +44,7 @@ def ours(topology: Topology, lowered: bool, notes: list[str]) -> tuple[Plan, ...
 
 def _ours(found: Routes, name: str, notes: list[str]) -> Iterator[Plan]:
     for target in (RCCL, MSCCLPP):
-        for protocol in PROTOCOLS if target.style == "fifo" else PROTOCOLS[:1]:
+        for protocol in PROTOCOLS:
             try:
                 made = plans.make(found, target.format, target, name, protocol)
             except PlanError as error:
@@ -70,7 +70,7 @@ def theirs(record: Exchange, graph: CapacityGraph, name: str, lowered: bool) -> 
 def _theirs(record: Exchange, graph: CapacityGraph, name: str) -> Iterator[Plan]:
     flows = record.flows(graph)
     for target in (RCCL, MSCCL, MSCCLPP):
-        for protocol in PROTOCOLS if target.style == "fifo" else PROTOCOLS[:1]:
+        for protocol in PROTOCOLS:
             try:
                 program = lower_flows(graph, flows, 1, target, f"{record.name} on {name}", protocol)
             except PlanError:

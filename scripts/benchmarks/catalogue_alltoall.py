@@ -41,10 +41,8 @@ from forestcoll.topology import Topology
 
 MOST_RANKS = 64
 WAYS = ("optimal", "spread")
-KINDS = tuple(
-    k for k in catalogue.KINDS if k.protocol and (k.target, k.protocol) != ("mscclpp", "LL")
-)
-"""As for other collectives; the way to MSCCL++ has no packets."""
+KINDS = tuple(k for k in catalogue.KINDS if k.protocol)
+"""As for other collectives, but for switches that copy and add."""
 
 
 @dataclass(frozen=True, slots=True)
