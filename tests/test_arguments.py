@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 import forestcoll
 from forestcoll import arguments
 from forestcoll.errors import ArgumentError, ForestCollError
+from forestcoll.execute.request import Asked, Request
 from forestcoll.program import Program
 from forestcoll.topology import Topology
 
@@ -308,3 +310,12 @@ def test_topologies_become_graphs_and_come_back() -> None:
     plain.add_edge("a", "b", bandwidth=10)
     assert repr(Topology.from_networkx(plain)) == "<Topology pair: 2 GPUs, 0 switches, 1 links>"
     assert forestcoll.optimum(plain, "allgather").algbw == 20  # type: ignore[arg-type]
+
+
+def test_what_engines_share_is_what_a_request_takes(plan: Program) -> None:
+    taken = inspect.signature(Request.of).parameters.values()
+    named = {p.name: p.default for p in taken if p.kind is p.KEYWORD_ONLY}
+    assert set(named) == set(Asked.__annotations__)
+    assert inspect.Parameter.empty not in named.values()
+    with pytest.raises(TypeError, match="unexpected keyword argument 'iteration'"):
+        forestcoll.run(plan, 64, iteration=2)  # type: ignore[call-arg]

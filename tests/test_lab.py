@@ -302,7 +302,7 @@ def test_plans_for_others() -> None:
     with pytest.raises(errors.PlanError, match=r"^the plan is for 3 ranks, the topology has 4 GPU"):
         comparing.compare(graph_of("star", {"gpus": "4"}), program, None)
     other = graph_of("ring", {"gpus": "3"})
-    with pytest.raises(errors.PlanError, match=r"^the forest beside the plan is for another topol"):
+    with pytest.raises(errors.PlanError, match=r"^the forest file beside the plan is for another"):
         comparing.compare(other, program, made.forest)
     graph = made.forest.graph
     less = replace(graph, tail=graph.tail[1:], head=graph.head[1:], capacity=graph.capacity[1:])

@@ -99,7 +99,7 @@ def test_what_does_not_fit() -> None:
     graph = CapacityGraph.from_topology(boxes())
     program, paths = exchange.make_plan(boxes())
     _, others = exchange.make_plan(boxes(3))
-    with pytest.raises(errors.PlanError, match="the routes beside the plan are for another topol"):
+    with pytest.raises(errors.PlanError, match="the routes file beside the plan is for another t"):
         exchange.make_entries(graph, program, others, (), None)
     with pytest.raises(errors.UnsupportedError, match="unknown baseline 'dirct'; did you mean"):
         exchange.make_entries(graph, program, paths, ("dirct",), None)
@@ -107,7 +107,7 @@ def test_what_does_not_fit() -> None:
     assert [entry.name for entry in found] == ["plan", "direct"]
     assert notes == ["ring: for what trees carry, not for alltoall"]
     less = CapacityGraph.from_topology(edit(boxes(), ["box0/gpu0-rail0"], []))
-    with pytest.raises(errors.PlanError, match="a link that this one lacks, from box0/gpu0 to"):
+    with pytest.raises(errors.PlanError, match="a link that this fabric lacks, from box0/gpu0 to"):
         exchange.make_entries(less, program, paths, (), None)
 
 

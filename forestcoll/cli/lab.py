@@ -141,8 +141,10 @@ def lab(
             lambda name, done: progress(f"measuring {name}", done),
         )
         names = () if "none" in against else against or None
-        by = _all_to_all if kind in ALLTOALL else _by_trees
-        result = by(wanted, graph, program, plan, names, wishes, text)
+        if kind in ALLTOALL:
+            result = _all_to_all(wanted, graph, program, plan, names, wishes, text)
+        else:
+            result = _by_trees(wanted, graph, program, plan, names, wishes)
     if as_json:
         print_json(report.summary(result))
     else:
@@ -173,12 +175,10 @@ def _by_trees(
     plan: str | None,
     against: Sequence[str] | None,
     wishes: Wishes,
-    matrix: str | None,
 ) -> Report:
     """A collective that a forest carries."""
     from forestcoll.lab.comparing import AGAINST, compare
 
-    del matrix  # there is none
     forest = None
     if program is None:
         program, forest = _synthesize(topology)

@@ -7,10 +7,9 @@ thousands of thread blocks on a few threads, or each rank's in a process of its 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from dataclasses import dataclass
 from os import PathLike
-from typing import Literal
+from typing import Literal, Unpack
 
 from forestcoll import arguments
 from forestcoll.errors import ExecutionError, UnsupportedError
@@ -23,7 +22,7 @@ from forestcoll.program import Program
 try:
     from forestcoll.execute import _engine
     from forestcoll.execute.contents import Buffers, Contents, allocate, private, shared
-    from forestcoll.execute.request import DTYPES, OPS, Request
+    from forestcoll.execute.request import DTYPES, OPS, Asked, Request
     from forestcoll.execute.tables import Tables, build
 except ImportError as error:  # pragma: no cover - needs a broken installation
     raise ExecutionError(
@@ -44,47 +43,29 @@ def run(
     program: Program | str | PathLike[str],
     size_bytes: int,
     *,
-    dtype: str = "float32",
-    op: str = "sum",
-    iterations: int = 1,
-    warmup: int = 0,
-    modes: Mode | Iterable[Mode] = MODES,
-    check: bool = True,
-    timeout: float = 60.0,
-    root: int | None = None,
     threads: int | None = None,
     slots: int | None = None,
     slot_bytes: int | None = None,
     slice_bytes: int | None = None,
     ranks_as: RanksAs = "threads",
+    **asked: Unpack[Asked],
 ) -> RunResult:
     """The table of `modes` (those that the program allows), each launched `iterations` times.
 
     `program`: a Program, or the path of a plan file. `size_bytes` is nccl-tests' size; where it is
-    no multiple of the plan's, parts are padded to whole chunks and a note says so. With `check`,
-    the first and the last launch of each mode begin with fresh data, and every element that they
-    must produce or must leave alone is compared: `wrong` counts them, and `mismatches` describes
+    no multiple of the plan's, parts are padded to whole chunks and a note says so. `asked`: what
+    every engine takes: dtype, op, iterations, warmup, modes, check, timeout, root (`Asked`). With
+    `check`, `wrong` counts the elements that are not as they should be, and `mismatches` describes
     the first.
     `slots`, `slot_bytes`: what a fifo connection holds (by default enough for what the plan's
     runtime holds); `slice_bytes`: bytes of each chunk handled per iteration (at most a slot).
-    `timeout`: seconds without any progress. `ranks_as`: one process for each rank, over shared
+    `ranks_as`: one process for each rank, over shared
     memory that has no name; or `threads` threads for all; "auto" makes processes for at most 64.
 
     Raises PlanError (the program is malformed or cannot run so), UnsupportedError (type, operation
     or memory) and ExecutionError (it got stuck, left messages or signals behind, or a rank died).
     """
-    request = Request.of(
-        program,
-        size_bytes,
-        dtype=dtype,
-        op=op,
-        iterations=iterations,
-        warmup=warmup,
-        modes=modes,
-        check=check,
-        timeout=timeout,
-        root=root,
-    )
+    request = Request.of(program, size_bytes, **asked)
     workers = arguments.whole_or_none("threads", threads) or len(os.sched_getaffinity(0))
     job = _job(
         request,

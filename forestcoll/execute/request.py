@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from os import PathLike
+from typing import TypedDict
 
 from forestcoll import arguments
 from forestcoll.errors import ArgumentError, PlanError, UnsupportedError
@@ -17,6 +18,25 @@ from forestcoll.sizes import Sizes
 
 DTYPES = tuple(_engine.type_names())
 OPS = tuple(_engine.reduction_names())
+
+
+class Asked(TypedDict, total=False):
+    """What every engine's `run` may be asked for by keyword; `Request.of` has the defaults.
+
+    `root`: of a plan that names none, a rank number. `iterations`: launches of each mode that are
+    timed, after `warmup` others. With `check`, the first and the last of them begin with fresh
+    data, and every element that they must produce or must leave alone is compared. `timeout`:
+    seconds without any progress.
+    """
+
+    dtype: str
+    op: str
+    iterations: int
+    warmup: int
+    modes: Mode | Iterable[Mode]
+    check: bool
+    timeout: float
+    root: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +68,7 @@ class Request:
         timeout: float = 60.0,
         root: int | None = None,
     ) -> Request:
-        """The arguments of `cpu.run`, each checked: see there."""
+        """The request, each argument checked: see `Asked`. `size_bytes` is nccl-tests' size."""
         program = program_of(program)
         check_structure(program)
         type_, _ = kind(dtype, op)

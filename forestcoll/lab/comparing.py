@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
@@ -175,7 +175,7 @@ def _entries(
 ) -> tuple[list[Entry], list[str]]:
     check_plan(graph, program)
     if forest is not None:
-        _check_paths(graph, forest)
+        check_paths(graph, forest.graph, _steps(forest), "forest")
     found = [_entry(PLAN, graph, program, forest)]
     notes = list[str]()
     if forest is None:
@@ -251,19 +251,27 @@ def _serves(name: str, collective: Collective) -> bool:
     return not collective.rooted and baselines.named(name).serves(collective)
 
 
-def _check_paths(graph: CapacityGraph, forest: Forest) -> None:
-    """A forest for the same fabric with other bandwidths is welcome: what does it lose here?"""
-    theirs = forest.graph
+def check_paths(
+    graph: CapacityGraph, theirs: CapacityGraph, used: Iterable[tuple[int, int]], what: str
+) -> None:
+    """PlanError where the file beside the plan uses links that are not there; slower is fine.
+
+    `theirs`: the graph that it was made for, `used`: its links as pairs of nodes, `what`: it is.
+    """
     if (theirs.names, theirs.ranks) != (graph.names, graph.ranks):
-        raise PlanError("the forest beside the plan is for another topology")
+        raise PlanError(f"the {what} file beside the plan is for another topology")
     links = set(zip(graph.tail, graph.head, strict=True))
-    for tree in forest.trees:
-        for tail, head in (step for path in tree.edges for step in pairwise(path)):
-            if (tail, head) not in links:
-                raise PlanError(
-                    "the forest beside the plan uses a link that this fabric lacks, from "
-                    f"{graph.names[tail]} to {graph.names[head]}"
-                )
+    for tail, head in used:
+        if (tail, head) not in links:
+            raise PlanError(
+                f"the {what} file beside the plan uses a link that this fabric lacks, from "
+                f"{graph.names[tail]} to {graph.names[head]}"
+            )
+
+
+def _steps(forest: Forest) -> Iterator[tuple[int, int]]:
+    """The links that its trees use, as pairs of nodes."""
+    return (step for tree in forest.trees for path in tree.edges for step in pairwise(path))
 
 
 def _entry(name: str, graph: CapacityGraph, program: Program, forest: Forest | None) -> Entry:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from fractions import Fraction
+from itertools import pairwise
 
 from forestcoll.alltoall.demand import uniform
 from forestcoll.alltoall.flows import solve
@@ -32,6 +33,7 @@ from forestcoll.lab.comparing import (
     Report,
     Wishes,
     check_against,
+    check_paths,
     check_plan,
     measure_all,
     note_split,
@@ -93,7 +95,8 @@ def make_entries(
     if paths is None:
         ways, notes = routes(graph), ["no routes beside the plan: ranks take the shortest way"]
     else:
-        _check_paths(graph, paths)
+        steps = (step for route in paths.expand() for step in pairwise(route.path))
+        check_paths(graph, paths.graph, steps, "routes")
         ways = routes(graph, edges=edges_of(paths))
         notes = note_split(ways, "routes")
     names = check_against(against, EXCHANGES, "what trees carry", program.collective, notes)
@@ -111,20 +114,6 @@ def make_entries(
             continue
         found.append(_entry(other, theirs, straight, matrix))
     return found, notes
-
-
-def _check_paths(graph: CapacityGraph, paths: Paths) -> None:
-    """Routes for the same fabric with other bandwidths are welcome."""
-    theirs = paths.graph
-    if (theirs.names, theirs.ranks) != (graph.names, graph.ranks):
-        raise PlanError("the routes beside the plan are for another topology")
-    links = set(zip(graph.tail, graph.head, strict=True))
-    for tail, head in zip(theirs.tail, theirs.head, strict=True):
-        if (tail, head) not in links:
-            raise PlanError(
-                "the routes beside the plan are for a fabric with a link that this one lacks, from "
-                f"{graph.names[tail]} to {graph.names[head]}"
-            )
 
 
 def _entry(name: str, program: Program, ways: Routes, matrix: Matrix | None) -> Entry:

@@ -21,7 +21,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 from forestcoll import arguments
 from forestcoll.errors import UnsupportedError
@@ -32,7 +32,7 @@ from forestcoll.execute.gpu.messages import SLOT_BYTES, SLOTS
 from forestcoll.execute.gpu.native import Library, Seen
 from forestcoll.execute.gpu.team import Processes, Team
 from forestcoll.execute.gpu.worker import Job, staging
-from forestcoll.execute.request import Request
+from forestcoll.execute.request import Asked, Request
 from forestcoll.execute.result import Mode, Row, RunResult
 from forestcoll.program import Program
 
@@ -57,7 +57,7 @@ def run(
     slot_bytes: int = SLOT_BYTES,
     built: Path | None = None,
     processes: Processes | None = None,
-    **asked: Any,
+    **asked: Unpack[Asked],
 ) -> RunResult:
     """As `cpu.run`, on GPUs; `asked` are those of its arguments that every engine has.
 
