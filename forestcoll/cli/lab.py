@@ -114,7 +114,6 @@ def lab(
     text = None if matrix is None else files.read_text(matrix)
     wanted = load(topology, pairs, without, scale)
 
-    from forestcoll import plans
     from forestcoll.graph import CapacityGraph
     from forestcoll.lab import lacking
 
@@ -127,10 +126,7 @@ def lab(
     from forestcoll.report import lab as report
 
     graph = CapacityGraph.from_topology(wanted)
-    program = None
-    if plan:
-        with guarded(plan, size_of(plan)):
-            program = plans.read_plan(Path(plan))
+    program = _read(plan) if plan else None
     kind = _kind(collective, text, program)
     with show_progress("building the fabric") as progress:
         wishes = Wishes(
@@ -150,6 +146,14 @@ def lab(
     else:
         draw(report.table(result))
     return 1 if any(row.wrong for row in result.rows) else 0
+
+
+def _read(plan: str) -> Program:
+    """The plan in that file."""
+    from forestcoll import plans
+
+    with guarded(plan, size_of(plan)):
+        return plans.read_plan(Path(plan))
 
 
 def _kind(collective: str | None, matrix: str | None, program: Program | None) -> str:
