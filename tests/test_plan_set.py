@@ -19,7 +19,7 @@ from forestcoll.compile import plan_set
 from forestcoll.compile.budget import Budget
 from forestcoll.compile.plan_set.estimate import WORTH, Line, Range, line_of, lowest_lines
 from forestcoll.compile.plan_set.index import FORMAT, chunks_of, digest, files_of, loads
-from forestcoll.compile.plan_set.settle import settle
+from forestcoll.compile.plan_set.settle import play, settle
 from forestcoll.errors import ForestCollError, PlanError, UnsupportedError
 from forestcoll.execute import cpu
 from forestcoll.forest import check as check_forest
@@ -506,13 +506,13 @@ def test_borders_lie_where_simulated_times_cross() -> None:
     for guess in ((50, 80), (110, 110_000), (5_000, 5_000_000), (90, 10**6)):
         ranges = [Range(1, guess[0], 0), Range(guess[0] + 1, guess[1], 1)]
         ranges.append(Range(guess[1] + 1, 10**8, 2))
-        found = settle(ranges, time, (10**8,) * 3)
+        found = settle(ranges, time, (10**8,) * 3, 1, 10**8)
         assert [r.index for r in found] == [0, 1, 2]
         assert (found[0].low, found[-1].high) == (1, 10**8)
         for before, after in pairwise(found):
             assert before.high + 1 == after.low
             crossing = 110 if before.index == 0 else 110_000
-            assert crossing / 4 <= after.low <= crossing * 4
+            assert crossing <= after.low <= crossing * 1.5
             assert time(after.index, after.low) < time(before.index, after.low)
 
 
@@ -520,10 +520,35 @@ def test_a_plan_that_is_nowhere_faster_goes() -> None:
 
     times = (1.0, 3.0, 2.0)
     ranges = [Range(1, 99, 0), Range(100, 999, 1), Range(1000, 10_000, 2)]
-    found = settle(ranges, lambda index, size: times[index], (500, 10_000, 10_000))
+    found = settle(ranges, lambda index, size: times[index], (500, 10_000, 10_000), 1, 10_000)
     assert found == [Range(1, 500, 0), Range(501, 10_000, 2)]  # the first serves no more
-    slow_first = settle(ranges, lambda index, size: 3.0 - index, (500, 10_000, 10_000))
+    served = (500, 10_000, 10_000)
+    slow_first = settle(ranges, lambda index, size: 3.0 - index, served, 1, 10_000)
     assert slow_first == [Range(1, 10_000, 2)]
+
+
+def test_a_plan_that_the_estimate_begins_beyond_the_sizes_may_serve_them() -> None:
+    ranges = [Range(1, 999, 0), Range(1000, 4000, 1)]
+
+    def time(index: int, size: int) -> float:
+        return 1.0 * size if index == 0 else 100 + size / 10
+
+    found = settle(ranges, time, (4000, 4000), 1, 500)
+    assert [r.index for r in found] == [0, 1]
+    assert 111 <= found[1].low <= 166
+    assert found[1].high == 500
+    assert settle(ranges, time, (4000, 4000), 1, 50) == [Range(1, 50, 0)]
+    assert settle(ranges, time, (4000, 4000), 200, 500) == [Range(200, 500, 1)]
+
+
+def test_the_last_size_of_a_set_is_served_as_fast_as_direct_sending() -> None:
+    """LL128 wins at 256 KiB, where the estimate still has LL and begins LL128 at 466 KiB."""
+    topology = catalog.load("dgx-a100")
+    made = plan_set.make(topology, "allreduce", 1024, 2**18, formats=("msccl-xml",))
+    (plans,) = made.plans
+    assert [entry.program.protocol for entry in plans.entries] == ["LL", "LL128"]
+    first, last = ((entry.program, entry.candidate.forest) for entry in plans.entries)
+    assert play(*last, topology, 2**18) < play(*first, topology, 2**18)
 
 
 def test_few_bytes_of_an_allreduce_go_up_and_down_one_low_tree() -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import cache
 from typing import TYPE_CHECKING, Final, Literal
 
 from forestcoll.compile.budget import Budget
@@ -21,7 +22,7 @@ from forestcoll.compile.clock import Clock, Progress
 from forestcoll.compile.formats import Place, targets_of
 from forestcoll.compile.optimum import plain_bound
 from forestcoll.compile.plan_set.estimate import HOP, Line, Range, line_of, lowest_lines
-from forestcoll.compile.plan_set.settle import play, settle
+from forestcoll.compile.plan_set.settle import STEP, clip, play, settle
 from forestcoll.compile.plan_text import serve_place, write_plan
 from forestcoll.compile.problem import Problem
 from forestcoll.errors import PlanError, UnsupportedError
@@ -267,8 +268,11 @@ class _Maker:
         """The plans of one format, or PlanError where nothing fits."""
         limits = self.budget.lowered(target)
         candidates = self._even(self._candidates(forests, links))
-        until = [high] * len(candidates)
+        played = all(forest.n <= SETTLED for forest in forests)
+        wide = STEP if played else 1  # how far simulated borders may be from the estimate's
+        until = [high * wide] * len(candidates)
         programs: dict[int, Program] = {}
+        served: dict[int, int] = {}  # candidate -> the largest size that its plan serves
         # what serves the last size at which a plan may begin serves all above
         reach = min(high, FORMATS[form].last_minimum or high)
         if low > reach:
@@ -277,37 +281,46 @@ class _Maker:
                 f"smallest size as 32 bits; begin below {reach + 1} bytes"
             )
         while True:
-            ranges = lowest_lines([c.line for c in candidates], low, reach, until)
-            if not ranges:
+            lines = [candidate.line for candidate in candidates]
+            ranges = lowest_lines(lines, max(1, low // wide), reach * wide, until)
+            ranges = [place for place in ranges if until[place.index] >= low]
+            if not clip(ranges, low, reach):
                 raise PlanError(
                     self._refused or f"no forest is within the budget for {target.name}"
                 )
             for place in ranges:
                 if place.index not in programs:
-                    until[place.index] = self._try(candidates[place.index], limits, programs, place)
+                    most = self._try(candidates[place.index], limits, programs, place)
+                    served[place.index] = most
+                    until[place.index] = most if most < reach else reach * wide
             if all(place.high <= until[place.index] for place in ranges):
-                settled = self._settle(ranges, candidates, programs, until)
+                if played:
+                    end = min(reach, ranges[-1].high)
+                    settled = self._settle(ranges, candidates, programs, until, low, end)
+                else:
+                    settled = clip(ranges, low, reach)
                 chosen = [(r, candidates[r.index], programs[r.index]) for r in settled]
-                end = min(high, until[settled[-1].index])
+                end = min(high, served[settled[-1].index])
                 return self._written(form, target, limits, chosen, end, high)
 
     def _settle(
         self,
-        ranges: list[Range],
+        ranges: Sequence[Range],
         candidates: Sequence[Candidate],
-        programs: dict[int, Program],
+        programs: Mapping[int, Program],
         until: Sequence[int],
+        low: int,
+        high: int,
     ) -> list[Range]:
-        """The ranges with their borders where simulated times cross."""
-        if len(ranges) < 2 or candidates[0].forest.n > SETTLED:
-            return ranges
+        """The ranges of `low` to `high` bytes, with their borders where simulated times cross."""
+
+        @cache
+        def time(index: int, size: int) -> float:
+            candidate = candidates[index]
+            return play(programs[index], candidate.forest, self.topology, size)
+
         with self.clock.stage("play"):
-
-            def time(index: int, size: int) -> float:
-                candidate = candidates[index]
-                return play(programs[index], candidate.forest, self.topology, size)
-
-            return settle(ranges, time, until)
+            return settle(ranges, time, until, low, high)
 
     def _try(
         self, candidate: Candidate, target: Target, programs: dict[int, Program], place: Range

@@ -17,9 +17,11 @@ from forestcoll.simulate import Options
 from forestcoll.topology import Topology
 
 STEP: Final = 4
-"""A border is sought in steps of this factor, and once between two of them."""
+"""A border is sought in steps of this factor, ..."""
 STEPS: Final = 8
-"""Steps at most."""
+"""... this many at most, ..."""
+HALVES: Final = 2
+"""... and this many times halfway between two of them."""
 
 Time = Callable[[int, int], float]
 """(number of a plan, bytes) -> microseconds."""
@@ -32,26 +34,35 @@ def play(program: Program, forest: Forest, topology: Topology, size: int) -> flo
     return sum(timing.time for timing in timings)
 
 
-def settle(ranges: Sequence[Range], time: Time, until: Sequence[int]) -> list[Range]:
+def settle(
+    ranges: Sequence[Range], time: Time, until: Sequence[int], low: int, high: int
+) -> list[Range]:
     """The same plans in the same order, each from where it is faster than the one before it.
 
-    `until`: per plan the largest size that it serves. A plan that is nowhere faster goes.
+    `until`: per plan the largest size that it serves. The sizes are those from `low` to `high`
+    bytes; ranges may lie outside, as the simulated border need not. A plan that is nowhere faster
+    goes.
     """
-    end = ranges[-1].high
-    found = [ranges[0]]
+    found = [Range(low, max(low, ranges[0].high), ranges[0].index)]
     for after in ranges[1:]:
-        low = ranges[0].low
+        start = low
         while found:
-            low = _border(found[-1], after, time, min(until[found[-1].index], end))
-            if low > found[-1].low:
+            start = _border(found[-1], after, time, min(until[found[-1].index], high))
+            if start > found[-1].low:
                 break
-            low = found.pop().low
-        if low <= end:
-            found.append(Range(low, max(low, after.high), after.index))
+            start = found.pop().low
+        if start <= high:
+            found.append(Range(start, max(start, after.high), after.index))
     return [
-        Range(here.low, end if after is None else after.low - 1, here.index)
+        Range(here.low, high if after is None else after.low - 1, here.index)
         for here, after in zip_longest(found, found[1:])
     ]
+
+
+def clip(ranges: Sequence[Range], low: int, high: int) -> list[Range]:
+    """What of the ranges lies from `low` to `high` bytes."""
+    clipped = [Range(max(r.low, low), min(r.high, high), r.index) for r in ranges]
+    return [r for r in clipped if r.low <= r.high]
 
 
 def _border(before: Range, after: Range, time: Time, most: int) -> int:
@@ -82,7 +93,12 @@ def _border(before: Range, after: Range, time: Time, most: int) -> int:
                 good = upper
                 break
             bad = upper
-    middle = round((max(1, bad) * good) ** 0.5)
-    if bad < middle < good:
-        return middle if later(middle) else good
+    for _ in range(HALVES):
+        middle = round((max(1, bad) * good) ** 0.5)
+        if not bad < middle < good:
+            break
+        if later(middle):
+            good = middle
+        else:
+            bad = middle
     return good
