@@ -53,6 +53,19 @@ class Prediction:
         return simulate.band(self.program, self.where, size) if self.simulated else None
 
 
+def by_source(program: Program, path: Path) -> Prediction:
+    """By what a plan was made from: a forest's file, or routes'. Errors as of the two."""
+    if program.collective.phases:
+        return by_forest(program, path)
+    from forestcoll.alltoall.file import loads
+    from forestcoll.alltoall.routes import Routes
+
+    found, _, _ = loads(path.read_text(encoding="utf-8"), str(path))
+    if not isinstance(found, Routes):
+        raise PlanError(f"{path}: holds flows, no routes")
+    return by_routes(program, found)
+
+
 def by_forest(program: Program, path: Path) -> Prediction:
     """The algbw of the forest in a file. Raises ForestCollError: no forest, or another one's."""
     from forestcoll import forest_file

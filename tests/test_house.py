@@ -46,7 +46,7 @@ ALLOWED: dict[str, set[str]] = {
     "forest_file": FOREST,
     "solver": FOREST | {"kernel"},
     "alltoall": FOREST
-    | {"forest_file", "link_table", "lower", "plans", "solver", "targets", "verify"},
+    | {"forest_file", "link_table", "lower", "plans", "routes", "solver", "targets", "verify"},
     "certificate": FOREST | {"forest_file", "solver"},
     "routes": FOREST,
     "simulate": FOREST | {"targets", "routes"},

@@ -15,7 +15,7 @@ from forestcoll.errors import PlanError
 from forestcoll.lower import Usage, usage
 from forestcoll.program import Program, Protocol
 from forestcoll.targets import PlanFormat, Target, TargetName, runtimes, sms_of
-from forestcoll.verify import verify
+from forestcoll.verify import Verified, verify
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,12 @@ def check(found: Routes, program: Program) -> None:
 
 
 def _check(shares: Mapping[tuple[int, int], Fraction], program: Program) -> None:
-    carried = {pair: load for pair, load in verify(program).loads.items() if load}
+    check_loads(shares, verify(program))
+
+
+def check_loads(shares: Mapping[tuple[int, int], Fraction], verified: Verified) -> None:
+    """PlanError unless a proven program moves these shares between ranks, and nothing else."""
+    carried = {pair: load for pair, load in verified.loads.items() if load}
     if carried != shares:
         pair = next(p for p in sorted(dict(shares) | carried) if shares.get(p) != carried.get(p))
         raise PlanError(

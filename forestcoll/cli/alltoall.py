@@ -88,7 +88,7 @@ def optimum(
 TAKEN = frozenset(
     (
         *("topology", "pairs", "without", "scale", "collective", "ranks", "relays", "groups"),
-        *("units", "min_percent", "spread", "protocol"),
+        *("units", "min_percent", "spread", "protocol", "sizes"),
         *("target", "formats", "output", "force", "as_json"),
     )
 )
@@ -108,7 +108,7 @@ def synthesize(
     as_json: bool,
 ) -> None:
     """Routes of an all-to-all and plans of them, written to `output`."""
-    _refuse_others()
+    refuse_others()
     _refuse_contradictions(units, min_percent, spread, formats)
     if as_json and output == "-":
         raise click.UsageError("--json and '--output -' both want standard output")
@@ -264,7 +264,7 @@ def _paths(output: str, stem: str, wanted: tuple[str, ...]) -> dict[str, Path]:
     return {form: path / f"{stem}{suffixes[form]}" for form in wanted}
 
 
-def _refuse_others() -> None:
+def refuse_others() -> None:
     """A usage error for options that say something of trees or plans."""
     context = click.get_current_context()
     for parameter in context.command.params:

@@ -12,12 +12,12 @@ import click
 
 from forestcoll.cli import writing
 from forestcoll.cli.talk import print_json, report, show_progress
+from forestcoll.compile.budget import Budget
 from forestcoll.errors import OutputError
 
 if TYPE_CHECKING:
     from forestcoll.cli.files import Destination
     from forestcoll.cli.options import Problem
-    from forestcoll.compile.budget import Budget
     from forestcoll.compile.formats import Place
     from forestcoll.targets import TargetName
 
@@ -27,11 +27,11 @@ class How:
     """What the options say of a set."""
 
     sizes: tuple[int, int]
-    budget: Budget
-    instances: int | Literal["auto"]
-    sms: int | None
-    place: Place | None
-    target: TargetName
+    budget: Budget = Budget()  # noqa: RUF009 (frozen)
+    instances: int | Literal["auto"] = "auto"
+    sms: int | None = None
+    place: Place | None = None
+    target: TargetName = "any"
 
 
 def synthesize(problem: Problem, how: How, where: Destination, force: bool, as_json: bool) -> None:

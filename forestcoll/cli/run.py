@@ -369,7 +369,7 @@ def _prediction(
         option = "--topology" if options["topology"] else "--forest"
         raise type(error)(f"{option}: {error}") from error
     if forest is not None:
-        return predict.by_forest(program, forest)
+        return predict.by_source(program, forest)
     found, text = predict.beside(program, plan)
     if text:
         note(text)

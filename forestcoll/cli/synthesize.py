@@ -114,6 +114,17 @@ def synthesize(
     if problem.collective in ALLTOALL:
         asked = [wishes[name] for name in ("min_percent", "protocol", "target")]
         percent, protocol, target = asked
+        if sizes is not None:
+            alltoall.refuse_others()
+            if units or spread or percent or protocol or problem.groups or ROUTES in formats:
+                raise click.UsageError(
+                    "--sizes chooses routes and protocols by itself: leave --units, --min-percent, "
+                    "--spread, --protocol, --groups and --format routes away"
+                )
+            how = plan_set.How(sizes, target=target)
+            where = _destination(output, formats, target)
+            plan_set.synthesize(problem, how, where, force, as_json)
+            return
         alltoall.synthesize(
             problem, units, percent, spread, protocol, target, formats, output, force, as_json
         )

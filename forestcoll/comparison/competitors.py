@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from forestcoll.baselines import Baseline
 from forestcoll.compile import plan_set
 from forestcoll.compile.plan_set.estimate import HOP, Line, line_of
+from forestcoll.compile.plan_set.values import Candidate
 from forestcoll.compile.synthesize import synthesize
 from forestcoll.errors import ForestCollError, PlanError, UnsupportedError
 from forestcoll.forest import Forest, check
@@ -79,7 +80,7 @@ class Ours:
             Plan(
                 f"{plans.format}, {entry.program.protocol}",
                 entry.program,
-                entry.candidate.forest,
+                entry.candidate.forest if isinstance(entry.candidate, Candidate) else None,
                 entry.low,
                 entry.high,
             )

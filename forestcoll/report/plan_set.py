@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from forestcoll.alltoall.routes import Routes
 from forestcoll.lower import usage
 from forestcoll.report import table as tables
 from forestcoll.report import words
@@ -16,10 +17,11 @@ if TYPE_CHECKING:
 
     from forestcoll.compile.plan_set import Entry, PlanSet
 
-HEADS = (
-    "plans", "from", "to", "protocol", "height", "trees", "algbw", "blocks", "instances",
-    "float32, multiple of",
-)  # fmt: skip
+
+def _heads(made: PlanSet) -> tuple[str, ...]:
+    shape = ("height", "trees") if made.collective.phases else ("hops", "units")
+    sizes = ("blocks", "instances", "float32, multiple of")
+    return ("plans", "from", "to", "protocol", *shape, "algbw", *sizes)
 
 
 def table(
@@ -34,7 +36,7 @@ def table(
             rows.append([plans.format, *_row(entry)])
     facts = [
         ("plan set", f"{made.collective} on {made.name}, {_span(made.low, made.high)}"),
-        ("bound", words.plain_bound(made.plain_bound.algbw, made.optimum.bound.algbw)),
+        ("bound", words.plain_bound(made.plain_bound, made.bound)),
     ]
     after = [
         ("not served", f"{plans.format}: {_span(gap.low, gap.high)}: {gap.why}")
@@ -45,7 +47,7 @@ def table(
     after.append(("time", words.seconds(sum(timings.values()))))
     after.append(("written", f"{words.plural(len(list(files)), 'file')} in {directory}"))
     return Group(
-        tables.facts(facts), "", tables.columns(HEADS, rows, (1, 2, 4, 5, 6, 7, 8)), "",
+        tables.facts(facts), "", tables.columns(_heads(made), rows, (1, 2, 4, 5, 6, 7, 8)), "",
         tables.facts(after),
     )  # fmt: skip
 
@@ -58,8 +60,8 @@ def summary(
 
     return {
         "index": json.loads(files["index.json"]),
-        "bound": str(made.optimum.bound.algbw),
-        "plain_bound": str(made.plain_bound.algbw),
+        "bound": str(made.bound),
+        "plain_bound": str(made.plain_bound),
         "notes": list(made.notes),
         "seconds": dict(timings),
         "files": [str(directory / file) for file in files],
@@ -67,15 +69,18 @@ def summary(
 
 
 def _row(entry: Entry) -> list[str]:
-    forest = entry.candidate.forest
+    source = entry.candidate.made_from
     used = usage(entry.program)
+    if isinstance(source, Routes):
+        shape = source.hops, source.units, source.algbw
+    else:
+        shape = source.height, source.trees_per_root, source.plain_algbw
     return [
         words.size(entry.low),
         words.size(entry.high),
         entry.program.protocol,
-        str(forest.height),
-        str(forest.trees_per_root),
-        words.decimal(forest.plain_algbw),
+        *map(str, shape[:2]),
+        words.decimal(shape[2]),
         str(used.thread_blocks),
         str(used.instances),
         f"{Sizes.of(entry.program).multiple()} bytes",

@@ -2,6 +2,7 @@
 
 estimate   how long a plan takes for how many bytes, and which is quickest where
 make       topology -> forests and plans for all sizes
+exchange   the same for an all-to-all: its routes, and ways that others take
 index      the index file: what is served, and what is not
 claims     what the index says, beside what is so
 lookup     which plan serves which size
@@ -13,7 +14,8 @@ from __future__ import annotations
 from forestcoll.compile.plan_set.check import Verdict, check, files_named
 from forestcoll.compile.plan_set.index import INDEX, files_of
 from forestcoll.compile.plan_set.lookup import Chosen, choose_plans
-from forestcoll.compile.plan_set.make import LARGEST, Entry, PlanSet, make
+from forestcoll.compile.plan_set.make import make
+from forestcoll.compile.plan_set.values import LARGEST, Entry, PlanSet
 
 __all__ = [
     "INDEX",

@@ -9,20 +9,25 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from forestcoll import plans
+from forestcoll.alltoall.file import ROUTES_SUFFIX
+from forestcoll.alltoall.file import loads as load_exchange
+from forestcoll.alltoall.routes import Routes
 from forestcoll.compile import verdict
 from forestcoll.compile.plan_set import claims
 from forestcoll.compile.plan_set.index import (
     FOREST_SUFFIX,
     FORESTS,
     INDEX,
+    ROUTES,
     ForestFile,
     Index,
     PlanFile,
+    RoutesFile,
     Runtime,
     digest,
     loads,
 )
-from forestcoll.compile.problem import parse_collective
+from forestcoll.compile.problem import parse_planned
 from forestcoll.errors import PlanError
 from forestcoll.input_limits import PLAN_BYTES
 from forestcoll.plans import FORMATS
@@ -52,12 +57,18 @@ def check(directory: Path) -> Verdict:
     PlanError or ForestError, with the file.
     """
     index, where = read_index(directory), str(directory / INDEX)
-    collective = parse_collective(index.collective)
+    collective = parse_planned(index.collective)
     lines = [f"{collective} on {index.topology}, {index.ranks} ranks: plans for each size"]
     claims.compare(where, claims.of_set(index))
-    forests = {f.file: _check_forest(directory, index, collective, f) for f in index.forests}
-    claims.check_one_machine(str(directory), forests)
-    known = verdict.catalogued(next(iter(forests.values())).graph, index.topology)
+    sources: dict[str, Forest | Routes] = {}
+    for stated in index.forests if collective.phases else ():
+        sources[stated.file] = _check_forest(directory, index, collective, stated)
+    for routes in index.routes if not collective.phases else ():
+        sources[routes.file] = _check_routes(directory, index, routes)
+    if not sources:
+        raise PlanError(f"{where}: names no {FORESTS if collective.phases else ROUTES}")
+    claims.check_one_machine(str(directory), sources)
+    known = verdict.catalogued(next(iter(sources.values())).graph, index.topology)
     if known is False:
         lines.append(verdict.differs(index.topology))
     for runtime in index.runtimes:
@@ -67,9 +78,9 @@ def check(directory: Path) -> Verdict:
         claims.compare(f"{where}: {runtime.format}", claims.of_runtime(index, collective, runtime))
         _check_alone(directory, runtime)
         for plan in runtime.plans:
-            if plan.forest not in forests:
+            if plan.forest not in sources:
                 raise PlanError(f"{where}: {plan.file}: no forest {plan.forest}")
-            _check_plan(directory, index, collective, runtime, plan, forests[plan.forest])
+            _check_plan(directory, index, collective, runtime, plan, sources[plan.forest])
         last = runtime.plans[-1].max_bytes
         lines.append(
             f"{runtime.format}: {len(runtime.plans)} plans, each right and within the rules of "
@@ -79,7 +90,7 @@ def check(directory: Path) -> Verdict:
     figures = {
         "collective": index.collective,
         "ranks": index.ranks,
-        "forests": len(index.forests),
+        "forests": len(index.forests) + len(index.routes),
         "runtimes": {
             r.format: [[p.min_bytes, p.max_bytes, p.file] for p in r.plans] for r in index.runtimes
         },
@@ -99,6 +110,7 @@ def files_named(index: Path) -> dict[Path, str]:
     """
     known = loads(read_text(index, PLAN_BYTES, PlanError), str(index))
     listed = [(FORESTS, forest.file, forest.sha256) for forest in known.forests]
+    listed += [(ROUTES, routes.file, routes.sha256) for routes in known.routes]
     listed += [(r.format, plan.file, plan.sha256) for r in known.runtimes for plan in r.plans]
     return {
         index.parent / file: sha256
@@ -108,7 +120,9 @@ def files_named(index: Path) -> dict[Path, str]:
 
 
 def _ends_well(file: str) -> bool:
-    return file.endswith((FOREST_SUFFIX, *(form.suffix for form in FORMATS.values())))
+    return file.endswith(
+        (FOREST_SUFFIX, ROUTES_SUFFIX, *(form.suffix for form in FORMATS.values()))
+    )
 
 
 def _check_ranges(directory: Path, index: Index, runtime: Runtime) -> None:
@@ -173,13 +187,24 @@ def _check_forest(
     return forest
 
 
+def _check_routes(directory: Path, index: Index, stated: RoutesFile) -> Routes:
+    source = str(directory / stated.file)
+    if PurePosixPath(stated.file).parent.as_posix() != ROUTES:
+        raise PlanError(f"{source}: does not lie in {ROUTES}")
+    found, name, _ = load_exchange(read_same(directory, stated.file, stated.sha256), source)
+    if not isinstance(found, Routes):
+        raise PlanError(f"{source}: holds flows, no routes")
+    claims.compare(source, claims.of_routes(index, stated, found, name))
+    return found
+
+
 def _check_plan(
     directory: Path,
     index: Index,
     collective: Collective,
     runtime: Runtime,
     plan: PlanFile,
-    forest: Forest,
+    made_from: Forest | Routes,
 ) -> None:
     source = str(directory / plan.file)
     if PurePosixPath(plan.file).parent.as_posix() != runtime.directory:
@@ -187,12 +212,12 @@ def _check_plan(
     text = read_same(directory, plan.file, plan.sha256)
     program = plans.loads(text, source=source, format=runtime.format)
     claims.compare(source, claims.of_plan(index, collective, runtime, plan, program, text))
-    root = forest.root if forest.root >= 0 else None
+    root = None if isinstance(made_from, Routes) or made_from.root < 0 else made_from.root
     told = Told(collective=collective, root=root)
     report = lint(text, source, runtime.target, told=told, sms=index.sms)
     if not report.ok or report.program is None or report.verified is None:
         raise PlanError(f"{source}: {report.findings[0]}")
-    made = claims.of_plan_and_forest(plan, report.program, report.verified, forest)
+    made = claims.of_plan_and_source(plan, report.program, report.verified, made_from)
     try:
         claims.compare(source, made)
     except PlanError as error:

@@ -6,6 +6,9 @@ from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
+from forestcoll.alltoall.filling import shares_of
+from forestcoll.alltoall.plans import check_loads
+from forestcoll.alltoall.routes import Routes
 from forestcoll.compile.plan_set.estimate import line_of
 from forestcoll.compile.plan_set.index import (
     INDEX,
@@ -13,6 +16,7 @@ from forestcoll.compile.plan_set.index import (
     ForestFile,
     Index,
     PlanFile,
+    RoutesFile,
     Runtime,
     gaps,
     multiple_of,
@@ -48,13 +52,15 @@ def _shown(value: object) -> str:
 
 def of_set(index: Index) -> Iterator[Claim]:
     """Of the index by itself: nothing stands twice, and there are plans of forests."""
-    files = [forest.file for forest in index.forests]
+    sources = [forest.file for forest in index.forests]
+    sources += [routes.file for routes in index.routes]
+    files = [*sources]
     files += [plan.file for runtime in index.runtimes for plan in runtime.plans]
     yield "the number of times that a file is named", max(map(files.count, files), default=0), 1
     formats = [runtime.format for runtime in index.runtimes]
     yield "the number of runtimes of a format", max(map(formats.count, formats), default=0), 1
     used = {plan.forest for runtime in index.runtimes for plan in runtime.plans}
-    spare = next((f.file for f in index.forests if f.file not in used), None)
+    spare = next((file for file in sources if file not in used), None)
     yield "the forest without a plan", spare, None
 
 
@@ -72,11 +78,21 @@ def of_forest(
     yield "its number of trees per root", stated.trees_per_root, forest.trees_per_root
 
 
-def check_one_machine(directory: str, forests: Mapping[str, Forest]) -> None:
-    """PlanError where two forests are not of the same graph."""
-    first = next(iter(forests.items()), None)
-    for file, forest in forests.items():
-        if first is not None and forest.graph != first[1].graph:
+def of_routes(index: Index, stated: RoutesFile, found: Routes, name: str) -> Iterator[Claim]:
+    """Of routes: what they are for, and their figures."""
+    yield "the topology", index.topology, name
+    yield "the number of ranks", index.ranks, len(found.graph.ranks)
+    yield "the root", index.root, None
+    yield "its algbw", stated.algbw, str(found.algbw)
+    yield "its number of hops", stated.hops, found.hops
+    yield "its number of units", stated.units, found.units
+
+
+def check_one_machine(directory: str, sources: Mapping[str, Forest | Routes]) -> None:
+    """PlanError where two forests, or routes, are not of the same graph."""
+    first = next(iter(sources.items()), None)
+    for file, source in sources.items():
+        if first is not None and source.graph != first[1].graph:
             raise PlanError(
                 f"{directory}/{file}: its machine is another than that of {first[0]}: nodes, links "
                 "or ranks differ"
@@ -130,23 +146,27 @@ def of_plan(
     yield "whether it serves out of place", runtime.out_of_place, out_of_place
 
 
-def of_plan_and_forest(
-    plan: PlanFile, program: Program, verified: Verified, forest: Forest
+def of_plan_and_source(
+    plan: PlanFile, program: Program, verified: Verified, source: Forest | Routes
 ) -> Iterator[Claim]:
     """Of a plan that has been run: that it is one of its forest, and what is estimated of it.
 
     The latencies of the links stand in no file of the set: the estimate's is held against the least
-    that it can be, with links that take no time.
+    that it can be, with links that take no time. `source` may be an all-to-all's routes.
     """
-    yield "the root", forest.root, verified.root
     try:
-        link_loads(program, forest)
+        if isinstance(source, Routes):
+            check_loads(shares_of(source), verified)
+            yield "the number of instances", plan.instances, 1
+        else:
+            yield "the root", source.root, verified.root
+            link_loads(program, source)
+            yield "the number of instances", plan.instances, _instances(plan, verified, source)
     except ForestCollError as error:
         raise PlanError(f"no plan of {plan.forest}: {error}") from None
-    yield "the number of instances", plan.instances, _instances(plan, verified, forest)
-    names = forest.graph.names
-    ends = zip(forest.graph.tail, forest.graph.head, strict=True)
-    line = line_of(forest, plan.protocol, {(names[u], names[v]): Fraction(0) for u, v in ends})
+    names = source.graph.names
+    ends = zip(source.graph.tail, source.graph.head, strict=True)
+    line = line_of(source, plan.protocol, {(names[u], names[v]): Fraction(0) for u, v in ends})
     yield "the estimated algbw", _fraction(plan.algbw), Fraction(line.algbw)
     stated = _fraction(plan.latency)
     yield "the estimated latency", stated, max(stated or Fraction(0), line.latency)

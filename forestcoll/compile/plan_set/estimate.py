@@ -12,8 +12,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
 from typing import Final
 
+from forestcoll.alltoall.routes import Routes, orbit_of
 from forestcoll.forest import Forest
 from forestcoll.latency import Latencies, latency
 from forestcoll.program import Protocol
@@ -55,10 +57,31 @@ class Range:
     index: int
 
 
-def line_of(forest: Forest, protocol: Protocol, links: Latencies) -> Line:
-    """The estimate for the forest with that protocol; for an allreduce both ways count."""
-    worst = latency(forest, links, HOP[protocol])
-    return Line(worst, forest.plain_algbw * SHARE[protocol])
+def line_of(made_from: Forest | Routes, protocol: Protocol, links: Latencies) -> Line:
+    """The estimate for the forest with that protocol; for an allreduce both ways count.
+
+    For routes of an all-to-all that of the longest of them.
+    """
+    if isinstance(made_from, Routes):
+        return _line_of_routes(made_from, protocol, links)
+    worst = latency(made_from, links, HOP[protocol])
+    return Line(worst, made_from.plain_algbw * SHARE[protocol])
+
+
+def _line_of_routes(found: Routes, protocol: Protocol, links: Latencies) -> Line:
+    graph, orbit = found.graph, orbit_of(found.graph, found.group)
+    slowest: dict[int, Fraction] = {}  # of each orbit: images of a path may take any of its links
+    number = {}
+    for e, (u, v) in enumerate(zip(graph.tail, graph.head, strict=True)):
+        number[u, v] = orbit[e]
+        time = links[graph.names[u], graph.names[v]]
+        slowest[orbit[e]] = max(time, slowest.get(orbit[e], time))
+    worst = max(
+        sum((slowest[number[hop]] for hop in pairwise(route.path)), start=Fraction(0))
+        + HOP[protocol] * sum(graph.gpu[v] for v in route.path[1:])
+        for route in found.routes
+    )
+    return Line(worst, found.algbw * SHARE[protocol])
 
 
 def lowest_lines(

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from forestcoll.compile.plan_set.make import Entry, Plans, PlanSet
+from forestcoll.alltoall.routes import Routes
+from forestcoll.compile.plan_set.values import Entry, Plans, PlanSet
 from forestcoll.errors import PlanError
 from forestcoll.lower import usage
 from forestcoll.plans import FORMATS
@@ -30,6 +31,7 @@ FORMAT: Final = "forestcoll.plan-set/1"
 TYPES: Final = "all that the runtime has"
 FORESTS = "forests"
 FOREST_SUFFIX = ".forest.json"
+ROUTES = "routes"
 
 
 class _Model(BaseModel):
@@ -58,12 +60,22 @@ class ForestFile(_Model):
     trees_per_root: int
 
 
+class RoutesFile(_Model):
+    """Routes of an all-to-all that plans were made from."""
+
+    file: str
+    sha256: str
+    algbw: str  # GB/s, a fraction
+    hops: int
+    units: int
+
+
 class PlanFile(_Model):
     """A plan, the sizes that it serves (bytes, both inclusive), and what it takes."""
 
     file: str
     sha256: str
-    forest: str
+    forest: str  # its file; of an all-to-all that of its routes
     protocol: Protocol
     min_bytes: int = Field(ge=0)
     max_bytes: int = Field(ge=1)
@@ -110,7 +122,8 @@ class Index(_Model):
     sms: int = Field(ge=1)  # multiprocessors of a GPU: a rank's thread blocks must run at once
     min_bytes: int
     max_bytes: int
-    forests: tuple[ForestFile, ...]
+    forests: tuple[ForestFile, ...] = ()
+    routes: tuple[RoutesFile, ...] = ()  # of an all-to-all in place of forests
     runtimes: tuple[Runtime, ...]
 
 
@@ -118,9 +131,9 @@ def files_of(made: PlanSet) -> dict[str, str]:
     """Path below the set's directory -> text, of every file; the index comes last."""
     stem = f"{made.name}.{made.collective}"
     files: dict[str, str] = {}
-    forests = dict(_forest_files(made, stem))
-    files |= {file: text for file, (_, text) in forests.items()}
-    names = {id(forest): file for file, (forest, _) in forests.items()}
+    sources = dict(_source_files(made, stem))
+    files |= {file: text for file, (_, text) in sources.items()}
+    names = {id(source): file for file, (source, _) in sources.items()}
     runtimes = []
     for plans in made.plans:
         listed = []
@@ -128,8 +141,8 @@ def files_of(made: PlanSet) -> dict[str, str]:
             word = entry.program.protocol.lower()
             file = f"{plans.format}/{stem}.{number:02d}.{word}{FORMATS[plans.format].suffix}"
             files[file] = entry.text
-            forest = names[id(entry.candidate.forest)]
-            listed.append(_plan(file, entry, forest, plans))
+            source = names[id(entry.candidate.made_from)]
+            listed.append(_plan(file, entry, source, plans))
         runtimes.append(_runtime(made, plans, tuple(listed)))
     index = Index(
         format=FORMAT,
@@ -140,7 +153,16 @@ def files_of(made: PlanSet) -> dict[str, str]:
         sms=made.sms,
         min_bytes=made.low,
         max_bytes=made.high,
-        forests=tuple(_listed(file, *pair) for file, pair in forests.items()),
+        forests=tuple(
+            _listed(file, source, text)
+            for file, (source, text) in sources.items()
+            if not isinstance(source, Routes)
+        ),
+        routes=tuple(
+            _listed_routes(file, source, text)
+            for file, (source, text) in sources.items()
+            if isinstance(source, Routes)
+        ),
         runtimes=tuple(runtimes),
     )
     files[INDEX] = index.model_dump_json(indent=2) + "\n"
@@ -178,11 +200,17 @@ def place_of(
     return in_place, not in_place
 
 
-def _forest_files(made: PlanSet, stem: str) -> Iterator[tuple[str, tuple[Forest, str]]]:
+def _source_files(made: PlanSet, stem: str) -> Iterator[tuple[str, tuple[Forest | Routes, str]]]:
     from forestcoll import forest_file
+    from forestcoll.alltoall import file as routes_file
 
-    for number, forest in enumerate(made.forests):
-        yield f"{FORESTS}/{stem}.{number:02d}{FOREST_SUFFIX}", (forest, forest_file.dumps(forest))
+    for number, source in enumerate(made.sources):
+        if isinstance(source, Routes):
+            name = f"{ROUTES}/{stem}.{number:02d}{routes_file.ROUTES_SUFFIX}"
+            yield name, (source, routes_file.dumps(source, made.name))
+        else:
+            name = f"{FORESTS}/{stem}.{number:02d}{FOREST_SUFFIX}"
+            yield name, (source, forest_file.dumps(source))
 
 
 def _listed(file: str, forest: Forest, text: str) -> ForestFile:
@@ -195,13 +223,23 @@ def _listed(file: str, forest: Forest, text: str) -> ForestFile:
     )
 
 
-def _plan(file: str, entry: Entry, forest: str, plans: Plans) -> PlanFile:
+def _listed_routes(file: str, found: Routes, text: str) -> RoutesFile:
+    return RoutesFile(
+        file=file,
+        sha256=digest(text),
+        algbw=str(found.algbw),
+        hops=found.hops,
+        units=found.units,
+    )
+
+
+def _plan(file: str, entry: Entry, source: str, plans: Plans) -> PlanFile:
     used = usage(entry.program)
     line = entry.candidate.line
     return PlanFile(
         file=file,
         sha256=digest(entry.text),
-        forest=forest,
+        forest=source,
         protocol=entry.program.protocol,
         min_bytes=entry.low,
         max_bytes=entry.high,

@@ -12,31 +12,32 @@ while there are others.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from fractions import Fraction
 from functools import cache
 from typing import TYPE_CHECKING, Final, Literal
 
+from forestcoll.alltoall.demand import uniform
 from forestcoll.compile.budget import Budget
 from forestcoll.compile.clock import Clock, Progress
 from forestcoll.compile.formats import Place, targets_of
 from forestcoll.compile.optimum import plain_bound
-from forestcoll.compile.plan_set.estimate import HOP, Line, Range, line_of, lowest_lines
+from forestcoll.compile.plan_set.estimate import HOP, Range, line_of, lowest_lines
 from forestcoll.compile.plan_set.settle import STEP, clip, play, settle
+from forestcoll.compile.plan_set.values import LARGEST, Candidate, Entry, Plans, PlanSet, Unserved
 from forestcoll.compile.plan_text import serve_place, write_plan
-from forestcoll.compile.problem import Problem
+from forestcoll.compile.problem import Problem, parse_planned
 from forestcoll.errors import PlanError, UnsupportedError
 from forestcoll.plans import FORMATS
-from forestcoll.program import Collective, Program, Protocol
+from forestcoll.program import Collective, Program
 from forestcoll.sizes import Sizes, is_power
 from forestcoll.targets import MSCCL, PlanFormat, Target, TargetName, sms_of
 
 if TYPE_CHECKING:
     from forestcoll.compile.choose import Chooser
-    from forestcoll.forest import Bound, Forest
+    from forestcoll.forest import Forest
     from forestcoll.graph import Relays
     from forestcoll.latency import Latencies
-    from forestcoll.solver import Optimum
     from forestcoll.targets import PlanFormat, TargetName
     from forestcoll.topology import Topology
 
@@ -44,75 +45,6 @@ TREES: Final = (1, 2, 4, 8, 16, 32)
 """Trees per root of the candidates, besides the optimum's."""
 SETTLED: Final = 16
 """Ranks up to which borders between plans are set by simulation."""
-LARGEST = 2**50
-"""Bytes that a set reaches up to at most."""
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A forest with a protocol, its estimate, and how many chunks a plan of it has."""
-
-    forest: Forest
-    protocol: Protocol
-    line: Line
-    chunks: int
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One plan of the set, and what it was made from. Sizes in bytes, both inclusive."""
-
-    low: int
-    high: int
-    candidate: Candidate
-    program: Program
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Unserved:
-    """What no plan of the set serves: sizes `low` to `high` (None: and all above), and why."""
-
-    low: int
-    high: int | None
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Plans:
-    """All plans of one format, sizes ascending, and the sizes that none of them serves."""
-
-    format: PlanFormat
-    target: Target
-    entries: tuple[Entry, ...]
-    unserved: tuple[Unserved, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class PlanSet:
-    """What `make` made: plans by format, for sizes from `low` to `high` bytes."""
-
-    name: str  # of the expanded topology
-    collective: Collective
-    root: str | None  # node id
-    sms: int  # multiprocessors of a GPU
-    low: int
-    high: int
-    optimum: Optimum
-    plain_bound: Bound  # see `optimum.plain_bound`
-    plans: tuple[Plans, ...]
-    timings: dict[str, float]
-    notes: list[str] = field(default_factory=list)
-
-    @property
-    def forests(self) -> list[Forest]:
-        """Each forest that a plan was made from, once."""
-        found: list[Forest] = []
-        for plans in self.plans:
-            for entry in plans.entries:
-                if all(entry.candidate.forest is not forest for forest in found):
-                    found.append(entry.candidate.forest)
-        return found
 
 
 def make(
@@ -135,7 +67,8 @@ def make(
     """Plans for sizes from `low` to `high` bytes (nccl-tests' size), one for each range.
 
     Ranges do not overlap and leave no gap up to where the runtime ends. The other arguments are
-    those of `synthesize`. Every plan is read back and proven like there.
+    those of `synthesize`; of an all-to-all only `ranks`, `relays`, `target` and `formats` count.
+    Every plan is read back and proven like there.
     Raises PlanError where no candidate fits a target, UnsupportedError for sizes out of order.
     """
     from forestcoll.compile.choose import Chooser
@@ -144,6 +77,13 @@ def make(
     _check_sizes(low, high)
     sms = sms or sms_of(topology.name)
     clock = Clock(progress)
+    targets = targets_of(formats, target, sms)
+    wider = MSCCL.on(sms) if target == "any" else None
+    if not parse_planned(collective).phases:
+        from forestcoll.compile.plan_set.exchange import make_exchange
+
+        demand = uniform(topology, ranks, relays)
+        return make_exchange(topology, demand, (low, high), targets, wider, sms, clock)
     with clock.stage("graph"):
         problem = Problem.of(topology, collective, root, ranks, relays)
     with clock.stage("optimum"):
@@ -151,17 +91,9 @@ def make(
     maker = _Maker(budget, instances, place, clock, topology)
     wishes = Wishes(budget=budget)
     chooser = Chooser(problem, {}, wishes, best, clock)
-    targets = targets_of(formats, target, sms)
     forests = maker.forests(chooser, tuple(targets.values()))
-    wider = MSCCL.on(sms) if target == "any" else None
     found = maker.all_plans(targets, wider, forests, problem.links, low, high)
-    graph = problem.graph
-    named = None if problem.root is None else graph.names[graph.ranks[problem.root]]
-    if named is not None:
-        maker.notes.append(
-            f"no runtime looks at the root: a {problem.collective} with another root than {named} "
-            "would be given these plans too, and be wrong"
-        )
+    named = maker.name_root(problem)
     return PlanSet(
         name=topology.name,
         collective=problem.collective,
@@ -169,8 +101,8 @@ def make(
         sms=sms,
         low=low,
         high=high,
-        optimum=best,
-        plain_bound=plain_bound(problem, best),
+        bound=best.bound.algbw,
+        plain_bound=plain_bound(problem, best).algbw,
         plans=tuple(found),
         timings=clock.seconds,
         notes=list(dict.fromkeys(maker.notes)),
@@ -199,6 +131,18 @@ class _Maker:
         self.notes: list[str] = []
         self._short: dict[int, str] = {}  # candidate -> why its plan keeps no links busy
         self._refused = ""  # why the last plan that was tried is none
+
+    def name_root(self, problem: Problem) -> str | None:
+        """The root's node id, if there is one; a note says what runtimes make of it."""
+        graph = problem.graph
+        if problem.root is None:
+            return None
+        root = graph.names[graph.ranks[problem.root]]
+        self.notes.append(
+            f"no runtime looks at the root: a {problem.collective} with another root than {root} "
+            "would be given these plans too, and be wrong"
+        )
+        return root
 
     def forests(self, chooser: Chooser, targets: Sequence[Target]) -> list[Forest]:
         """The lowest trees, some a root, the optimum, all rounded too; checked, none twice."""
@@ -346,8 +290,7 @@ class _Maker:
             return 0
         programs[place.index] = program
         self._short[place.index] = note
-        most = program.max_bytes or LARGEST
-        return min(most, _largest(program)) if program.style == "onesided" else most
+        return most_served(program)
 
     def _calls(self, program: Program) -> Place:
         """What all plans of the set are for: the shim goes by the first one of a process.
@@ -416,7 +359,7 @@ class _Maker:
             most = end if place is chosen[-1][0] else place.high
             if self._short[place.index]:
                 self.notes.append(self._short[place.index])
-            _check_served(program, target, place.low, most)
+            check_served(program, target, place.low, most)
             sized = replace(program, min_bytes=place.low, max_bytes=most)
             text = write_plan(
                 sized, form, limits, candidate.forest, self.clock, self._calls(program)
@@ -427,7 +370,7 @@ class _Maker:
         return Plans(form, target, tuple(entries), unserved)
 
 
-def _check_served(program: Program, target: Target, low: int, high: int) -> None:
+def check_served(program: Program, target: Target, low: int, high: int) -> None:
     """PlanError where no size of a plan's range divides into its chunks."""
     sizes = Sizes.of(program)
     least = sizes.multiple(1)  # bytes of the smallest elements
@@ -439,10 +382,12 @@ def _check_served(program: Program, target: Target, low: int, high: int) -> None
         )
 
 
-def _largest(program: Program) -> int:
+def most_served(program: Program) -> int:
+    """The largest size that a program serves."""
     from forestcoll.plans import mscclpp
 
-    return mscclpp.largest_size(program)
+    most = program.max_bytes or LARGEST
+    return min(most, mscclpp.largest_size(program)) if program.style == "onesided" else most
 
 
 def _gbs(value: Fraction) -> str:

@@ -1,0 +1,312 @@
+"""Plans of an all-to-all for all sizes: direct, two-level or over the optimum's routes.
+
+The candidates are the shortest way of every block, the way over the GPU of the own box that stands
+where the target stands in its own, and the optimum's routes (with one unit of every pair, and with
+as many as come near it), each with every protocol of the runtime. Which is fastest at which size
+is simulated, over links that share and over links in order together, for sizes that are apart by a
+factor; borders are then sought between two of them. No plan is made where the estimate alone says
+that others are faster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise, zip_longest
+from typing import TYPE_CHECKING, Final
+
+from forestcoll import plans, simulate
+from forestcoll.alltoall.filling import fill, shares_of
+from forestcoll.alltoall.flows import Optimum, solve
+from forestcoll.alltoall.given import routes_over
+from forestcoll.alltoall.lowering import write_out
+from forestcoll.alltoall.plans import check_loads
+from forestcoll.alltoall.rounding import MOST_UNITS, route
+from forestcoll.alltoall.routes import Routes
+from forestcoll.baselines.alltoall import named
+from forestcoll.compile.clock import Clock
+from forestcoll.compile.plan_set.estimate import HOP, WORTH, Range, line_of
+from forestcoll.compile.plan_set.make import check_served, most_served
+from forestcoll.compile.plan_set.values import (
+    Entry,
+    ExchangeCandidate,
+    Plans,
+    PlanSet,
+    Unserved,
+)
+from forestcoll.errors import ForestCollError, PlanError, UnsupportedError
+from forestcoll.plans import FORMATS
+from forestcoll.program import Collective, Program
+from forestcoll.sizes import Sizes, is_power
+from forestcoll.verify import verify
+
+if TYPE_CHECKING:
+    from forestcoll.alltoall.demand import Demand
+    from forestcoll.targets import PlanFormat, Target
+    from forestcoll.topology import Topology
+
+FEW: Final = 16
+"""Ranks up to which sizes are simulated that are apart by the FINE factor; else by the COARSE."""
+FINE, COARSE = 4, 16
+MOST: Final = 2 << 30
+"""Bytes of the largest of them: more only repeats it."""
+HALVINGS: Final = 2
+"""Times that a border is sought nearer, by the half of its factor each."""
+OTHERS: Final = ("direct", "two-level")
+"""The ways of others that are candidates (baselines/alltoall.py)."""
+NEVER = float("inf")
+
+
+def make_exchange(
+    topology: Topology,
+    demand: Demand,
+    span: tuple[int, int],
+    targets: Mapping[PlanFormat, Target],
+    wider: Target | None,
+    sms: int,
+    clock: Clock,
+) -> PlanSet:
+    """The set for sizes from `span[0]` to `span[1]` bytes; errors as of `make`.
+
+    `wider`: holds what the target of its format does not.
+    """
+    if not targets:
+        raise UnsupportedError(f"a plan set needs a plan format: {' or '.join(FORMATS)}")
+    with clock.stage("optimum"):
+        best = solve(demand)
+    notes: list[str] = []
+    with clock.stage("routes"):
+        ways = list(find_ways(best, notes))
+    found = []
+    for form, target in targets.items():
+        race = _Race(topology, form, target, ways, clock)
+        try:
+            found.append(race.plans(*span))
+        except PlanError as error:
+            if wider is None or form != wider.format:
+                raise
+            race = _Race(topology, form, wider, ways, clock)
+            found.append(race.plans(*span))
+            notes.append(f"the MSCCL XML is for msccl only; {error}")
+        notes += race.notes
+    return PlanSet(
+        name=topology.name,
+        collective=Collective.ALLTOALL,
+        root=None,
+        sms=sms,
+        low=span[0],
+        high=span[1],
+        bound=best.algbw,
+        plain_bound=best.algbw,
+        plans=tuple(found),
+        timings=clock.seconds,
+        notes=list(dict.fromkeys(notes)),
+    )
+
+
+def find_ways(best: Optimum, notes: list[str]) -> Iterator[Routes]:
+    """The candidates' routes, none twice; where some serve powers of two, no others."""
+    graph = best.demand.graph
+    found: list[Routes] = []
+    for name in OTHERS:
+        try:
+            found.append(routes_over(best, named(name).flows(graph)))
+        except ForestCollError:  # no boxes, or a way that meets itself
+            continue
+    fastest = route(best, powers=True)
+    found.append(fastest)
+    found += [route(best, k) for k in _fewer(fastest.units)]
+    most = max((w for w in found if is_power(w.units)), key=lambda w: w.algbw, default=fastest)
+    if fastest.algbw > most.algbw:
+        notes.append(
+            f"{float(most.algbw):.6g} of {float(fastest.algbw):.6g} GB/s: what is faster serves no "
+            "power of two; synthesize without --sizes makes it"
+        )
+        found.remove(fastest)
+    seen: set[object] = set()
+    for one in found:
+        carried = one.units, frozenset(write_out(one))
+        if carried not in seen:
+            seen.add(carried)
+            yield one
+
+
+def _fewer(units: int) -> list[int]:
+    """Units a pair beside those of the routes that come nearest to the optimum."""
+    powers = [k for k in (1, 2, 4, MOST_UNITS) if k <= units]
+    return [1] if is_power(units) and units > 1 else powers if units > 1 else []
+
+
+class _Race:
+    """The plans of one format; numbers are those of its candidates."""
+
+    def __init__(
+        self,
+        topology: Topology,
+        form: PlanFormat,
+        target: Target,
+        ways: Sequence[Routes],
+        clock: Clock,
+    ) -> None:
+        self.topology, self.form, self.target, self.clock = topology, form, target, clock
+        self.notes: list[str] = []
+        self.links = topology.latencies()
+        self.candidates = [
+            ExchangeCandidate(way, protocol, line_of(way, protocol, self.links))
+            for way in ways
+            for protocol in HOP
+        ]
+        self._shares = {id(way): shares_of(way) for way in ways}
+        self._programs: dict[int, Program | None] = {}
+        self._short: dict[int, str] = {}
+        self._refused = ""
+        self._times: dict[tuple[int, int], float] = {}
+
+    def plans(self, low: int, high: int) -> Plans:
+        """All of them; PlanError where none fits."""
+        reach = min(high, FORMATS[self.form].last_minimum or high)
+        if low > reach:
+            raise PlanError(
+                f"{self.target.name} has no plans for sizes of {low} bytes or more alone: it reads "
+                f"the smallest size as 32 bits; begin below {reach + 1} bytes"
+            )
+        ranges = self._ranges(low, reach, high)
+        last = self._program(ranges[-1].index)
+        assert last is not None
+        end = min(high, most_served(last))
+        entries = tuple(
+            self._entry(place, end if place is ranges[-1] else place.high) for place in ranges
+        )
+        why = f"{self.target.name} counts bytes in 32 bits: no plan serves larger buffers"
+        unserved = (Unserved(end + 1, high, why),) if end < high else ()
+        return Plans(self.form, self.target, entries, unserved)
+
+    # --- which is fastest where
+
+    def _ranges(self, low: int, reach: int, high: int) -> list[Range]:
+        sizes = [low]
+        factor = FINE if len(self.candidates[0].made_from.graph.ranks) <= FEW else COARSE
+        while sizes[-1] < min(reach, MOST):
+            sizes.append(min(sizes[-1] * factor, reach, max(MOST, low)))
+        out: set[int] = set()
+        while True:
+            winners = [self._fastest(size, out) for size in sizes]
+            worth = {i: self._worth(i, winners, sizes, out) for i in set(winners)}
+            least = min(worth, key=lambda i: (worth[i], i))
+            if len(worth) == 1 or worth[least] >= WORTH:
+                break
+            out.add(least)
+        found = [Range(low, high, winners[0])]
+        for (a, b), (i, j) in zip(pairwise(sizes), pairwise(winners), strict=True):
+            if i != j:
+                found.append(Range(self._border(a, b, i, j), high, j))
+        return [
+            Range(here.low, high if after is None else after.low - 1, here.index)
+            for here, after in zip_longest(found, found[1:])
+        ]
+
+    def _fastest(self, size: int, out: set[int]) -> int:
+        """The fastest candidate; those that the estimate alone rules out are not made."""
+        best, found = NEVER, -1
+        number = range(len(self.candidates))
+        for i in sorted(set(number) - out, key=lambda i: (self._estimate(i, size), i)):
+            if self._estimate(i, size) >= best * float(WORTH):
+                break
+            time = self._time(i, size)
+            if time < best:
+                best, found = time, i
+        if found < 0:  # too few bytes for any, or too many: what comes nearest
+            made = [i for i in number if i not in out and self._program(i) is not None]
+            if not made:
+                raise PlanError(self._refused)
+            return min(made, key=lambda i: self._distance(i, size))
+        return found
+
+    def _distance(self, i: int, size: int) -> int:
+        """Bytes from `size` to what a plan serves."""
+        program = self._program(i)
+        assert program is not None
+        return max(self._least(program) - size, size - most_served(program))
+
+    def _worth(self, i: int, winners: Sequence[int], sizes: Sequence[int], out: set[int]) -> float:
+        """How many times as fast as without it candidate `i` makes the set, where that is most."""
+        best = 1.0
+        for winner, size in zip(winners, sizes, strict=True):
+            if winner == i:
+                other = self._fastest(size, out | {i}) if len(self.candidates) > len(out) + 1 else i
+                best = max(best, self._time(other, size) / self._time(i, size))
+        return best
+
+    def _border(self, low: int, high: int, before: int, after: int) -> int:
+        """The first size at which `after` is faster, as far as a few steps tell."""
+        for _ in range(HALVINGS):
+            middle = round((low * high) ** 0.5)
+            if self._time(after, middle) < self._time(before, middle):
+                high = middle
+            else:
+                low = middle
+        return high
+
+    # --- how long it takes
+
+    def _estimate(self, i: int, size: int) -> float:
+        return 2 * float(self.candidates[i].line.time(size))
+
+    def _time(self, i: int, size: int) -> float:
+        """Microseconds over both kinds of links together; NEVER where the plan does not serve."""
+        program = self._program(i)
+        if program is None or not self._least(program) <= size <= most_served(program):
+            return NEVER
+        if (i, size) not in self._times:
+            self._times[i, size] = self._play(i, program, size)
+        return self._times[i, size]
+
+    def _play(self, i: int, program: Program, size: int) -> float:
+        if program.n > simulate.RANKS:
+            return self._estimate(i, size)
+        options = simulate.Options(signal=float(HOP[program.protocol]))
+        with self.clock.stage("play"):
+            played = simulate.run_each(program, self.topology, size, options=options)
+        return sum(timing.time for timing in played)
+
+    @staticmethod
+    def _least(program: Program) -> int:
+        """Bytes of float32 of the smallest size that is served."""
+        return Sizes.of(program).multiple()
+
+    def _program(self, i: int) -> Program | None:
+        """The plan of a candidate, or None where there is no room for it."""
+        if i not in self._programs:
+            one = self.candidates[i]
+            try:
+                with self.clock.stage("lower"):
+                    program, self._short[i] = fill(
+                        one.made_from,
+                        self._shares[id(one.made_from)],
+                        self.target,
+                        self.topology.name,
+                        one.protocol,
+                    )
+                self._programs[i] = program
+            except PlanError as error:
+                self._refused = self._refused or str(error)
+                self._programs[i] = None
+        return self._programs[i]
+
+    # --- what is written
+
+    def _entry(self, place: Range, high: int) -> Entry:
+        candidate, program = self.candidates[place.index], self._program(place.index)
+        assert program is not None
+        check_served(program, self.target, place.low, high)
+        if self._short[place.index]:
+            self.notes.append(self._short[place.index])
+        sized = replace(program, min_bytes=place.low, max_bytes=high)
+        with self.clock.stage("write"):
+            text = plans.dumps(sized, self.form, self.target)
+        with self.clock.stage("verify"):
+            back = plans.loads(text, source=f"<{self.form}>", format=self.form)
+            if back != sized:
+                raise PlanError(f"the {self.form} plan does not read back as written (a defect)")
+            check_loads(self._shares[id(candidate.made_from)], verify(back))
+        return Entry(place.low, high, candidate, sized, text)

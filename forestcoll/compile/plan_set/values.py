@@ -1,0 +1,99 @@
+"""What a plan set is before it is written: candidates, plans with the sizes that they serve."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import TYPE_CHECKING, Final
+
+from forestcoll.compile.plan_set.estimate import Line
+from forestcoll.program import Collective, Program, Protocol
+from forestcoll.targets import PlanFormat, Target
+
+if TYPE_CHECKING:
+    from forestcoll.alltoall.routes import Routes
+    from forestcoll.forest import Forest
+
+LARGEST: Final = 2**50
+"""Bytes that a set reaches up to at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A forest with a protocol, its estimate, and how many chunks a plan of it has."""
+
+    forest: Forest
+    protocol: Protocol
+    line: Line
+    chunks: int
+
+    @property
+    def made_from(self) -> Forest:
+        """What its plans are made from."""
+        return self.forest
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeCandidate:
+    """Routes of an all-to-all with a protocol, and their estimate."""
+
+    made_from: Routes
+    protocol: Protocol
+    line: Line
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One plan of the set, and what it was made from. Sizes in bytes, both inclusive."""
+
+    low: int
+    high: int
+    candidate: Candidate | ExchangeCandidate
+    program: Program
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unserved:
+    """What no plan of the set serves: sizes `low` to `high` (None: and all above), and why."""
+
+    low: int
+    high: int | None
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plans:
+    """All plans of one format, sizes ascending, and the sizes that none of them serves."""
+
+    format: PlanFormat
+    target: Target
+    entries: tuple[Entry, ...]
+    unserved: tuple[Unserved, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanSet:
+    """What `make` made: plans by format, for sizes from `low` to `high` bytes."""
+
+    name: str  # of the expanded topology
+    collective: Collective
+    root: str | None  # node id
+    sms: int  # multiprocessors of a GPU
+    low: int
+    high: int
+    bound: Fraction  # GB/s of algbw: the optimum
+    plain_bound: Fraction  # that of plans: see `optimum.plain_bound`
+    plans: tuple[Plans, ...]
+    timings: dict[str, float]
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def sources(self) -> list[Forest | Routes]:
+        """Each forest, or an all-to-all's routes, that a plan was made from, once."""
+        found: list[Forest | Routes] = []
+        for plans in self.plans:
+            for entry in plans.entries:
+                if all(entry.candidate.made_from is not source for source in found):
+                    found.append(entry.candidate.made_from)
+        return found
