@@ -26,7 +26,7 @@ from forestcoll.alltoall.routes import Routes
 from forestcoll.baselines.alltoall import named
 from forestcoll.compile.clock import Clock
 from forestcoll.compile.plan_set.estimate import HOP, WORTH, Range, line_of
-from forestcoll.compile.plan_set.make import check_served, most_served
+from forestcoll.compile.plan_set.served import check_served, most_served
 from forestcoll.compile.plan_set.values import (
     Entry,
     ExchangeCandidate,

@@ -23,6 +23,7 @@ from forestcoll.compile.clock import Clock, Progress
 from forestcoll.compile.formats import Place, targets_of
 from forestcoll.compile.optimum import plain_bound
 from forestcoll.compile.plan_set.estimate import HOP, Range, line_of, lowest_lines
+from forestcoll.compile.plan_set.served import check_served, most_served
 from forestcoll.compile.plan_set.settle import STEP, clip, play, settle
 from forestcoll.compile.plan_set.values import LARGEST, Candidate, Entry, Plans, PlanSet, Unserved
 from forestcoll.compile.plan_text import serve_place, write_plan
@@ -30,7 +31,7 @@ from forestcoll.compile.problem import Problem, parse_planned
 from forestcoll.errors import PlanError, UnsupportedError
 from forestcoll.plans import FORMATS
 from forestcoll.program import Collective, Program
-from forestcoll.sizes import Sizes, is_power
+from forestcoll.sizes import is_power
 from forestcoll.targets import MSCCL, PlanFormat, Target, TargetName, sms_of
 
 if TYPE_CHECKING:
@@ -368,26 +369,6 @@ class _Maker:
         why = f"{target.name} counts bytes in 32 bits: no plan serves larger buffers"
         unserved = (Unserved(end + 1, high, why),) if end < high else ()
         return Plans(form, target, tuple(entries), unserved)
-
-
-def check_served(program: Program, target: Target, low: int, high: int) -> None:
-    """PlanError where no size of a plan's range divides into its chunks."""
-    sizes = Sizes.of(program)
-    least = sizes.multiple(1)  # bytes of the smallest elements
-    if high // least * least < low:
-        raise PlanError(
-            f"{target.name}: sizes {low} to {high} bytes hold no multiple of {least} bytes, the "
-            f"{sizes.chunks} chunks of the best plan for them; ask for a range with one, such as "
-            f"--sizes {low}:{-(-low // least) * least}"
-        )
-
-
-def most_served(program: Program) -> int:
-    """The largest size that a program serves."""
-    from forestcoll.plans import mscclpp
-
-    most = program.max_bytes or LARGEST
-    return min(most, mscclpp.largest_size(program)) if program.style == "onesided" else most
 
 
 def _gbs(value: Fraction) -> str:
