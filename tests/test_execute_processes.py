@@ -127,6 +127,28 @@ def test_ranks_live_from_launch_to_launch() -> None:
     assert 1 <= len(seen) <= 4
 
 
+def private_bytes(pid: int | str) -> int:
+    """Of a process's memory, what it shares with nobody or has from its parent."""
+    text = Path(f"/proc/{pid}/status").read_text()
+    return sum(int(kib) for kib in re.findall(r"^(?:VmData|VmStk):\s+(\d+) kB$", text, re.M)) << 10
+
+
+def test_ranks_of_a_large_process_are_small() -> None:
+    """They leave its memory behind, large buffers and small objects, and work without it."""
+    large = [b"x" * (1 << 20) for _ in range(64)]
+    small = [[] for _ in range(500_000)]
+    seen: list[dict[str, int]] = []
+    thread = in_the_middle(
+        lambda found: seen.append({name: private_bytes(pid) for name, pid in found.items()})
+    )
+    result = run(pg.ring_allreduce(3), 6000, ranks_as="processes", iterations=5000, timeout=20)
+    thread.join()
+    mine = private_bytes("self")
+    assert (result.wrong, len(large), len(small)) == (0, 64, 500_000)
+    assert set(seen[0]) == {"rank 0", "rank 1", "rank 2"}
+    assert max(seen[0].values()) < min(mine // 4, mine - (90 << 20))
+
+
 def test_auto_makes_processes_for_few_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cpu.MOST_PROCESSES == 64
     plan = pg.ring_allreduce(40)
@@ -231,13 +253,6 @@ def test_a_stopped_rank_is_named() -> None:
     assert "rank 2, thread block 0, step " in text
 
 
-def test_ctrl_c_of_this_process_ends_the_ranks() -> None:
-    thread = in_the_middle(lambda found: os.kill(os.getpid(), signal.SIGINT))
-    with pytest.raises(KeyboardInterrupt):
-        run(in_single_elements(), LONG, check=False, iterations=50, ranks_as="processes")
-    thread.join()
-
-
 SCRIPT = """
 import sys
 sys.path.insert(0, {tests!r})
@@ -266,10 +281,12 @@ def begin_elsewhere() -> subprocess.Popen[str]:
     return process
 
 
-def test_ctrl_c_of_a_terminal_reaches_all_and_ends_all() -> None:
+@pytest.mark.parametrize("send", [os.kill, os.killpg], ids=["process", "terminal"])
+def test_ctrl_c_ends_the_ranks(send: Callable[[int, int], None]) -> None:
+    """Of the process alone, and of a terminal, whose Ctrl-C reaches all."""
     with begin_elsewhere() as process:
         mine = ranks(process.pid)
-        os.killpg(process.pid, signal.SIGINT)
+        send(process.pid, signal.SIGINT)
         output, _ = process.communicate(timeout=20)
     assert (process.returncode, output) == (0, "interrupted\n")
     assert not any(Path(f"/proc/{pid}").exists() for pid in mine.values())

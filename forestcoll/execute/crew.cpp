@@ -4,11 +4,13 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <system_error>
 
+#include "birth.hpp"
 #include "pages.hpp"
 #include "scheduler.hpp"
 
@@ -27,15 +29,44 @@ void reset_signals(const sigset_t& mask) {
   sigprocmask(SIG_SETMASK, &mask, nullptr);
 }
 
-// The life of a rank's process. It must not allocate: another thread may have held the allocator's
-// lock when this process was forked.
-[[noreturn]] void live(Machine& m, int rank, pid_t parent, std::uint32_t seen, const sigset_t& mask) {
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != parent) _exit(1);  // it died before this one could ask to follow it
-  char name[16];
-  std::snprintf(name, sizeof name, "rank %d", rank);
+// "rank 12", as tools show it. snprintf would look at the locale, which lies in the caller's heap.
+void set_name(int rank) {
+  char name[16] = "rank ";
+  const std::size_t first = 5;
+  std::size_t end = first;
+  do name[end++] = static_cast<char>('0' + rank % 10);
+  while ((rank /= 10) && end + 1 < sizeof name);
+  std::reverse(name + first, name + end);
   prctl(PR_SET_NAME, name);
-  reset_signals(mask);
+}
+
+// Blocks all signals of this thread for as long as it exists.
+struct Blocked {
+  sigset_t before;
+  Blocked() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+  }
+  ~Blocked() { pthread_sigmask(SIG_SETMASK, &before, nullptr); }
+};
+
+// What a rank's process is told by the one that makes the crew.
+struct Origin {
+  pid_t parent;
+  std::uint32_t seen;  // number of the last launch
+  sigset_t mask;       // signals that were blocked before
+};
+
+// The life of a rank's process. It must not allocate: another thread may have held the allocator's
+// lock when this process was forked, and of ordinary memory it has what birth.cpp lists.
+void live(Machine& m, int rank, const void* context) {
+  const Origin& origin = *static_cast<const Origin*>(context);
+  std::uint32_t seen = origin.seen;
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != origin.parent) _exit(1);  // it died before this one could ask to follow it
+  set_name(rank);
+  reset_signals(origin.mask);
   Control& control = *m.control;
   map_pages(m, rank);
   for (;;) {
@@ -68,25 +99,16 @@ char state_of(pid_t pid) {
 }  // namespace
 
 Crew::Crew(Machine& machine) : machine_(machine), thread_(thread_id()) {
-  const pid_t parent = getpid();
-  const std::uint32_t seen = machine.control->launch.load();
-  pids_.reserve(static_cast<std::size_t>(machine.workers));
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);  // no handler of ours in a child
-  int error = 0;
-  for (int rank = 0; rank < machine.workers && !error; ++rank) {
-    const pid_t pid = fork();
-    if (pid == 0) live(machine, rank, parent, seen, before);
-    if (pid < 0)
-      error = errno;
-    else
-      pids_.push_back(pid);
+  Births births;
+  {
+    const Blocked blocked;  // no handler of ours in a child
+    const Origin origin{getpid(), machine.control->launch.load(), blocked.before};
+    births = make_ranks(machine, live, &origin);
   }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  if (!error) return;
+  pids_ = std::move(births.processes);
+  if (!births.error) return;
   kill();
-  throw std::system_error(error, std::generic_category(),
+  throw std::system_error(births.error, std::generic_category(),
                           "cannot make a process for rank " + std::to_string(pids_.size()));
 }
 
