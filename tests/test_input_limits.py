@@ -7,6 +7,8 @@ import json
 import pickle
 import re
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -289,11 +291,37 @@ def test_the_guard_ends_what_takes_too_much(
 
 
 def test_the_guard_leaves_nothing_behind() -> None:
-    before = signal.getsignal(signal.SIGPROF)
-    with guard.guarded("x", 5), guard.guarded("y", 5):
-        assert signal.getsignal(signal.SIGPROF) is not before
-    assert signal.getsignal(signal.SIGPROF) is before
+    def handler(number: int, frame: object) -> None:
+        raise AssertionError(number, frame)
+
+    first = signal.signal(signal.SIGPROF, handler)
+    try:
+        with guard.guarded("x", 5), guard.guarded("y", 5):
+            assert signal.getsignal(signal.SIGPROF) is not handler
+        assert signal.getsignal(signal.SIGPROF) is handler
+    finally:
+        signal.signal(signal.SIGPROF, first)
     assert signal.getitimer(signal.ITIMER_PROF) == (0.0, 0.0)
+
+
+LATE = """
+import os, signal
+from forestcoll.cli import guard
+
+assert signal.getsignal(signal.SIGPROF) is signal.SIG_DFL
+with guard.guarded("x", 5):
+    pass
+os.kill(os.getpid(), signal.SIGPROF)
+print("alive")
+"""
+
+
+def test_a_signal_that_comes_after_the_guard_ends_nothing() -> None:
+    """Another thread may take the timer's last one when the main thread has gone on."""
+    done = subprocess.run(
+        [sys.executable, "-c", LATE], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "alive\n", "")
 
 
 def test_the_guard_lets_other_threads_be() -> None:

@@ -37,8 +37,11 @@ def guarded(source: str, size: int) -> Iterator[None]:
         return
     parts = max(1, -(-size // MEGABYTE))
     began, before = time.process_time(), memory()
+    watching = True
 
     def look(number: int, frame: FrameType | None) -> None:
+        if not watching:
+            return
         if time.process_time() - began > SECONDS * parts:
             raise ForestCollError(
                 f"{source}: takes more than {SECONDS * parts} s of processor time to check, too "
@@ -55,8 +58,11 @@ def guarded(source: str, size: int) -> Iterator[None]:
     try:
         yield
     finally:
+        watching = False
         signal.setitimer(signal.ITIMER_PROF, 0)
-        signal.signal(signal.SIGPROF, earlier)
+        # A last signal may still be on its way by another thread; the default would end the process.
+        if earlier is signal.SIG_IGN or callable(earlier):
+            signal.signal(signal.SIGPROF, earlier)
 
 
 def size_of(*names: str | Path) -> int:
