@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -65,13 +66,19 @@ def right(processes: bool) -> int:
 
 
 def racing() -> int:
-    """A plan whose ranks overwrite what others still read: the sanitizer must see it."""
+    """A plan whose ranks overwrite what others still read: the sanitizer must see it.
+
+    It sees one where two threads happen to run the two ranks; it ends the process when it has.
+    """
     from test_execute_cpu import reading_pair
 
     from forestcoll.execute.cpu import run
 
-    plan = replace(reading_pair(), in_place=True)
-    return len(run(plan, 3 * 4 * 10_000, threads=2, modes=["in-place"], iterations=20).rows)
+    plan, rows, end = replace(reading_pair(), in_place=True), 0, time.monotonic() + 120
+    while time.monotonic() < end:
+        result = run(plan, 3 * 4 * 10_000, threads=2, modes=["in-place"], iterations=20)
+        rows += len(result.rows)
+    return rows
 
 
 def overrunning(engine: Any) -> int:
