@@ -60,7 +60,7 @@ def guarded(source: str, size: int) -> Iterator[None]:
     finally:
         watching = False
         signal.setitimer(signal.ITIMER_PROF, 0)
-        # A last signal may still be on its way by another thread; the default would end the process.
+        # Another thread may still get a last signal, by which the default would end the process.
         if earlier is signal.SIG_IGN or callable(earlier):
             signal.signal(signal.SIGPROF, earlier)
 
