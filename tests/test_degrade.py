@@ -5,17 +5,33 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from fractions import Fraction
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from forestcoll import catalog, solver
 from forestcoll.cli import main
+from forestcoll.compile.formats import Format
 from forestcoll.compile.problem import capacity_graph, parse_root
-from forestcoll.degrade import KINDS, Problem, list_failures, report_losses
+from forestcoll.compile.synthesize import synthesize
+from forestcoll.degrade import (
+    KINDS,
+    Failure,
+    Workload,
+    list_failures,
+    play_whole,
+    play_worst,
+    report_losses,
+)
 from forestcoll.degrade.bundle import INDEX, NOTE, Request, folder_of, make_bundle
 from forestcoll.errors import ForestCollError, ForestError, InfeasibleError, UnsupportedError
+from forestcoll.forest import Forest
+from forestcoll.graph import CapacityGraph
 from forestcoll.program import Collective
+from forestcoll.report.degrade import table
+from forestcoll.solver import Optimum
 from forestcoll.topology import Link, Node, Topology
 
 GPU, SWITCH = Node("gpu"), Node("switch")
@@ -76,26 +92,24 @@ def test_what_a_failure_says_it_leaves_is_what_the_edited_topology_has(kind: str
         assert {arc: rate for arc, rate in expected.items() if rate} == after, failure.name
 
 
-def _brute(problem: Problem, failure_number: int) -> tuple[Fraction | None, Fraction | None]:
+def _brute(
+    workload: Workload, failure: Failure, forest: Forest
+) -> tuple[Fraction | None, Fraction | None]:
     """(old, new) of one failure, from the edited topology alone."""
-    graph = problem.graph()
-    collective = problem.collective
-    root = parse_root(graph, collective, problem.root)
-    forest = solver.solve(graph, collective, root)
-    failure = list_failures(problem.topology)[failure_number]
-    left = failure.applied(problem.topology).directed()
+    graph = capacity_graph(workload.topology)
+    left = failure.applied(workload.topology).directed()
     worst: Fraction | None = None
-    stops = failure.node in (problem.ranks or problem.topology.gpus)
+    stops = failure.node in (workload.ranks or workload.topology.gpus)
     for e, load in enumerate(forest.loads()):
         if load:
             arc = graph.names[graph.tail[e]], graph.names[graph.head[e]]
             rate = left.get(arc, Fraction(0)) * forest.total / load
             worst = rate if worst is None else min(worst, rate)
     try:
-        after = problem.after(failure)
-        rest = after.graph()
-        root = parse_root(rest, collective, after.root)
-        new = solver.optimum(rest, collective, root).algbw
+        after = workload.after(failure)
+        rest = capacity_graph(after.topology)
+        root = parse_root(rest, after.collective, after.root)
+        new = solver.optimum(rest, after.collective, root).algbw
     except (InfeasibleError, UnsupportedError):
         new = None
     return (None if stops or not worst else worst), new
@@ -108,18 +122,80 @@ def test_every_loss_is_what_brute_force_finds(machine: str, collective: str) -> 
     if machine != "irregular":
         topology = catalog.load(machine, {"boxes": "2"} if machine == "dgx-a100" else {})
     root = topology.gpus[1] if collective == "broadcast" else None
-    problem = Problem(topology, Collective(collective), root)
-    found = report_losses(problem)
+    workload = Workload(topology, Collective(collective), root)
+    found = report_losses(workload)
+    formats: tuple[Format, ...] = ("forest",)
+    made = synthesize(topology, collective, root=root, formats=formats)
+    assert found.forest == made.forest
     assert [loss.failure for loss in found.losses] == list_failures(topology)
     step = 1 if machine == "irregular" else 5  # each failure is solved anew here
     for number in range(0, len(found.losses), step):
         loss = found.losses[number]
-        assert (loss.old, loss.new) == _brute(problem, number), loss.failure.name
+        assert (loss.old, loss.new) == _brute(workload, loss.failure, made.forest), (
+            loss.failure.name
+        )
         assert loss.new is not None or loss.reason
 
 
+def test_what_takes_minutes_is_left_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    workload = Workload(irregular(), Collective.ALLREDUCE)
+    exact = report_losses(workload)
+    assert not any(loss.note for loss in exact.losses)
+    monkeypatch.setattr("forestcoll.solver.allreduce.PATIENT", 3)
+    found = report_losses(workload)
+    noted = 0
+    for loss, best in zip(found.losses, exact.losses, strict=True):
+        assert (loss.old, loss.reason) == (best.old, best.reason)
+        if loss.new is None or best.new is None:
+            assert loss.new == best.new
+        elif loss.note:
+            noted += 1
+            assert max(loss.old or 0, 0) <= loss.new <= best.new
+        else:
+            assert loss.new == best.new
+    assert noted
+    told = StringIO()
+    Console(file=told, width=200).print(table(found, play_worst(found, 40), None))
+    text = told.getvalue()
+    assert "may be faster than said: reduce-scatter and allgather over the same trees" in text
+    assert "at least " in text
+
+
+def test_a_failure_that_costs_nothing_is_not_solved(monkeypatch: pytest.MonkeyPatch) -> None:
+    workload = Workload(irregular(), Collective.ALLREDUCE)
+    solved: list[int] = []
+
+    def count(graph: CapacityGraph, *given: object, **more: object) -> Optimum:
+        solved.append(len(graph.ranks))
+        return optimum(graph, *given, **more)  # type: ignore[arg-type]
+
+    optimum = solver.optimum
+    monkeypatch.setattr(solver, "optimum", count)
+    found = report_losses(workload)
+    free = {loss.member_of for loss in found.losses if loss.old == found.optimum}
+    lost = {loss.member_of for loss in found.losses} - free
+    assert free
+    assert len(solved) == 1 + len(lost)
+    assert all(loss.new == found.optimum for loss in found.losses if loss.member_of in free)
+
+
+def test_the_worst_failures_are_simulated() -> None:
+    found = report_losses(Workload(irregular(), Collective.BROADCAST))
+    whole = play_whole(found)
+    assert whole is not None
+    assert whole.least < found.before
+    worst = play_worst(found, 100)
+    assert [(w.loss, w.alike) for w in worst] == found.worst()
+    for entry in worst:
+        old, new, loss = entry.old, entry.new, entry.loss
+        assert (old is None) == (loss.old is None)
+        assert (new is None) == (loss.new is None)
+        assert old is None or loss.old is None or 0 < old.least < loss.old
+        assert new is None or loss.new is None or 0 < new.least < loss.new
+
+
 def test_failures_that_are_alike_are_solved_once() -> None:
-    found = report_losses(Problem(catalog.load("dgx-a100", {"boxes": "16"}), Collective.ALLGATHER))
+    found = report_losses(Workload(catalog.load("dgx-a100", {"boxes": "16"}), Collective.ALLGATHER))
     assert (len(found.losses), found.solved) == (401, 5)
     entry = next(e for e in found.worst() if e[0].failure.kind == "adapter")
     assert entry[1] == 128
@@ -129,7 +205,7 @@ def test_failures_that_are_alike_are_solved_once() -> None:
 def test_a_group_looks_at_its_own_part_of_the_fabric() -> None:
     topology = catalog.load("dgx-a100", {"boxes": "2"})
     ranks = tuple(f"box0/gpu{i}" for i in range(4))
-    found = report_losses(Problem(topology, Collective.ALLGATHER, ranks=ranks))
+    found = report_losses(Workload(topology, Collective.ALLGATHER, ranks=ranks))
     names = {loss.failure.name for loss in found.losses}
     assert "box0/gpu3" in names
     assert not any("box1/gpu" in name or "gpu7" in name for name in names)
@@ -140,13 +216,13 @@ def test_a_forest_of_another_problem_is_refused() -> None:
     graph = capacity_graph(topology)
     forest = solver.solve(graph, Collective.ALLGATHER)
     with pytest.raises(ForestError, match="is of allgather, not of allreduce"):
-        report_losses(Problem(topology, Collective.ALLREDUCE), forest=forest)
+        report_losses(Workload(topology, Collective.ALLREDUCE), forest=forest)
     slower = catalog.load("dgx-a100", {"boxes": "2", "network": "12"})
     with pytest.raises(ForestError, match="topology with other links"):
-        report_losses(Problem(slower, Collective.ALLGATHER), forest=forest)
+        report_losses(Workload(slower, Collective.ALLGATHER), forest=forest)
     larger = catalog.load("dgx-a100", {"boxes": "3"})
     with pytest.raises(ForestError, match="other ranks"):
-        report_losses(Problem(larger, Collective.ALLGATHER), forest=forest)
+        report_losses(Workload(larger, Collective.ALLGATHER), forest=forest)
 
 
 # ------------------------------------------------------------------------------- command line
@@ -163,10 +239,10 @@ def test_the_table_names_the_worst_and_how_to_see_them(capsys: pytest.CaptureFix
     assert "51, in 5 classes" in text
     line = next(line for line in text.splitlines() if line.startswith("box0/gpu0's network"))
     assert line.split() == [
-        *["box0/gpu0's", "network", "adapter", "16", "stops", "320", "GB/s", "(92.31", "%)"],
-        "--without",
-        "'box0/gpu0<->fabric'",
+        *["box0/gpu0's", "network", "adapter", "16", "stops", "320", "(92.31", "%)"],
+        *["297.5", "-", "316.9", "--without"],
     ]
+    assert "simulated 344.4 GB/s in order, 343.9 fair, at 1 GB, the trees alone" in text
     assert "cannot reach" in text
 
 
@@ -221,12 +297,12 @@ def _write(texts: Mapping[Path, str]) -> None:
 
 def _request(formats: tuple[str, ...] = ("forest",)) -> Request:
     topology = catalog.load("dgx-a100", {"boxes": "2"})
-    return Request(Problem(topology, Collective.ALLGATHER), formats)  # type: ignore[arg-type]
+    return Request(Workload(topology, Collective.ALLGATHER), formats)  # type: ignore[arg-type]
 
 
 def test_a_bundle_goes_on_where_it_was(tmp_path: Path) -> None:
     request = _request()
-    failures = list_failures(request.problem.topology, ["adapter", "switch"])[:6]
+    failures = list_failures(request.workload.topology, ["adapter", "switch"])[:6]
     written: list[Path] = []
 
     class Cut(Exception):
@@ -256,7 +332,7 @@ def test_a_bundle_goes_on_where_it_was(tmp_path: Path) -> None:
 
 def test_a_bundle_refuses_what_it_did_not_make(tmp_path: Path) -> None:
     request = _request()
-    failures = list_failures(request.problem.topology, ["adapter"])[:2]
+    failures = list_failures(request.workload.topology, ["adapter"])[:2]
     make_bundle(request, failures, tmp_path, _write)
     with pytest.raises(ForestCollError, match="made for another problem or other formats"):
         make_bundle(_request(("forest", "msccl-xml")), failures, tmp_path, _write)
@@ -291,7 +367,7 @@ def test_a_cluster_makes_the_same_bundle(tmp_path: Path) -> None:
     from forestcoll.degrade import cluster
 
     request = _request()
-    failures = list_failures(request.problem.topology, ["adapter"])[:4]
+    failures = list_failures(request.workload.topology, ["adapter"])[:4]
     make_bundle(request, failures, tmp_path / "here", _write)
     make_bundle(request, failures, tmp_path / "there", _write, cluster.spread)
     for path in (tmp_path / "here").rglob("*.json"):

@@ -68,7 +68,7 @@ ALLOWED: dict[str, set[str]] = {
         "plans",
     }
     | {"simulate", "solver", "targets", "verify"},
-    "degrade": FOREST | {"compile", "edit", "garbage", "solver", "targets"},
+    "degrade": FOREST | {"compile", "edit", "garbage", "simulate", "solver", "targets"},
     "predict": FOREST
     | {"alltoall", "compile", "forest_file", "lower", "plans", "simulate", "targets"},
     "report": FOREST

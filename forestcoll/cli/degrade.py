@@ -121,7 +121,7 @@ def degrade(
     from forestcoll.report import degrade as words
 
     topology = problem.load()
-    asked = losses.Problem(
+    asked = losses.Workload(
         topology,
         parse_collective(problem.collective),
         problem.root,
@@ -133,15 +133,16 @@ def degrade(
         found = losses.report_losses(
             asked, chosen, None if in_use is None else _forest(in_use), progress
         )
+        whole, shown = losses.play_whole(found), losses.play_worst(found, worst, progress)
     if picture is not None:
         form = picture.suffix[1:]
         writing.write_all({picture: words.plot(found, worst, form)}, force)
     index = None if bundle is None else _bundle(found, Path(bundle), formats, target, dask)
     if as_json:
         made = {} if index is None else {"bundle": index}
-        print_json({**words.summary(found, worst), **made})
+        print_json({**words.summary(found, shown, whole), **made})
     else:
-        draw(words.table(found, worst))
+        draw(words.table(found, shown, whole))
         if picture is not None:
             report(words.written(picture))
         if index is not None:
@@ -182,7 +183,7 @@ def _bundle(
     if folder.exists() and not folder.is_dir():
         raise OutputError(f"{folder}: is not a directory")
     read = [form for form in FORMATS if target == "any" or form in ("forest", HOLDS[target])]
-    request = bundle.Request(found.problem, tuple(dict.fromkeys(formats)) or tuple(read), target)
+    request = bundle.Request(found.workload, tuple(dict.fromkeys(formats)) or tuple(read), target)
     failures = [loss.failure for loss in found.losses]
     if dask is None:
         dask = "local" if cluster.installed() and len(failures) > 1 else "none"

@@ -13,14 +13,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from forestcoll.compile.formats import FORMATS
 from forestcoll.compile.synthesize import synthesize
 from forestcoll.degrade.failures import Failure
-from forestcoll.degrade.losses import Problem
+from forestcoll.degrade.losses import Workload
 from forestcoll.errors import ForestCollError, InfeasibleError, PlanError, UnsupportedError
 from forestcoll.topology import dumps_topology, slug
 
@@ -37,20 +37,20 @@ NOTE: Final = "failure.json"
 class Request:
     """What is made for every failure."""
 
-    problem: Problem
+    workload: Workload
     formats: tuple[Format, ...]
     target: TargetName = "any"
 
     @property
     def digest(self) -> str:
         """What the files follow from: 16 hexadecimal digits."""
-        problem = self.problem
+        workload = self.workload
         facts = [
-            dumps_topology(problem.topology),
-            problem.collective.value,
-            str(problem.root),
-            str(problem.ranks),
-            problem.relays,
+            dumps_topology(workload.topology),
+            workload.collective.value,
+            str(workload.root),
+            str(workload.ranks),
+            workload.relays,
             *self.formats,
             self.target,
         ]
@@ -62,8 +62,9 @@ class Made:
     """What a failure leaves: files by name, or the reason why there are none."""
 
     texts: dict[str, str]
-    algbw: str | None  # exact, GB/s
+    algbw: str | None  # exact, GB/s: what links allow
     reason: str = ""
+    simulated: dict[str, Any] = field(default_factory=dict)  # per format, as `Band.summary`
 
     def note(self, failure: Failure, digest: str) -> dict[str, Any]:
         """The contents of `failure.json`."""
@@ -76,6 +77,7 @@ class Made:
             "without": list(failure.without),
             "scale": {change.pattern: str(change.factor) for change in failure.scale},
             "algbw": self.algbw,
+            "simulated": self.simulated,
             "reason": self.reason,
             "files": hashes,
         }
@@ -90,21 +92,22 @@ def folder_of(failure: Failure) -> str:
 def make(request: Request, failure: Failure) -> Made:
     """Forest and plans for what is left after `failure`; the reason where there can be none."""
     try:
-        problem = request.problem.after(failure)
+        workload = request.workload.after(failure)
         done = synthesize(
-            problem.topology,
-            problem.collective,
-            root=problem.root,
-            ranks=problem.ranks,
-            relays=problem.relays,
+            workload.topology,
+            workload.collective,
+            root=workload.root,
+            ranks=workload.ranks,
+            relays=workload.relays,
             formats=request.formats,
             target=request.target,
         )
     except (InfeasibleError, UnsupportedError, PlanError) as error:
         return Made({}, None, str(error))
-    stem = f"{done.name}.{problem.collective}"
+    stem = f"{done.name}.{workload.collective}"
     texts = {stem + FORMATS[form]: text for form, text in done.texts.items()}
-    return Made(texts, str(done.forest.plain_algbw))
+    bands: dict[str, Any] = {form: band.summary() for form, band in done.bands.items()}
+    return Made(texts, str(done.forest.plain_algbw), simulated=bands)
 
 
 def read_note(folder: Path, digest: str) -> dict[str, Any] | None:
@@ -164,8 +167,8 @@ def make_bundle(
     index = {
         "format": FORMAT,
         "problem": digest,
-        "topology": request.problem.topology.name,
-        "collective": request.problem.collective.value,
+        "topology": request.workload.topology.name,
+        "collective": request.workload.collective.value,
         "formats": list(request.formats),
         "target": request.target,
         "failures": [{"folder": folder_of(f), **(note or {})} for f, note in notes.items()],

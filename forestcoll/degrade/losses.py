@@ -2,19 +2,21 @@
 
 The figure of the forest in use is exact: algbw is 1 / max over links of (share / bandwidth), and a
 failure changes the bandwidth of a few links. A forest stops where a link that it uses is gone. The
-figure of a new forest is the optimum of what is left, solved once for each class of failures.
+figure of a new forest is the optimum of what is left, solved once for each class of failures, but
+where the forest in use is the optimum and loses nothing. Both are what links allow; `played` says
+what the trees make of it.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from forestcoll import solver
-from forestcoll.compile.problem import capacity_graph, parse_root
+from forestcoll.compile.problem import Problem
 from forestcoll.degrade.classes import classes
 from forestcoll.degrade.failures import KINDS, Failure, Kind, list_failures
 from forestcoll.errors import ForestError, InfeasibleError, UnsupportedError
@@ -24,12 +26,13 @@ if TYPE_CHECKING:
     from forestcoll.compile.clock import Progress
     from forestcoll.forest import Forest
     from forestcoll.graph import CapacityGraph, Relays
+    from forestcoll.solver import Optimum
     from forestcoll.topology import Topology
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
-    """A collective on a topology; `root` and `ranks` by id, as the command line has them."""
+class Workload:
+    """A collective on a topology, whole or with something gone; `root` and `ranks` by id."""
 
     topology: Topology
     collective: Collective
@@ -37,11 +40,12 @@ class Problem:
     ranks: tuple[str, ...] | None = None
     relays: Relays = "none"
 
-    def graph(self) -> CapacityGraph:
-        """The graph that is solved."""
-        return capacity_graph(self.topology, self.ranks, self.relays)
+    def problem(self) -> Problem:
+        """What is solved. GPUs copy and add, as in most plans: switches only pass on."""
+        found = Problem.of(self.topology, self.collective, self.root, self.ranks, self.relays)
+        return found.plain
 
-    def after(self, failure: Failure) -> Problem:
+    def after(self, failure: Failure) -> Workload:
         """The same collective on what is left; a GPU that is gone is no rank any more.
 
         Raises UnsupportedError where the root is gone.
@@ -61,6 +65,7 @@ class Loss:
 
     `old`: of the forest in use, None where it stops. `new`: of the best forest, None where there is
     none, and `reason` says why. `member_of`: number of the failure that was solved for the class.
+    `note`: why a new forest may reach more than `new`, if it may.
     """
 
     failure: Failure
@@ -68,13 +73,14 @@ class Loss:
     new: Fraction | None
     member_of: int
     reason: str = ""
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All single failures of a problem. `before`: algbw in GB/s of the forest while all works."""
+    """All single failures of a workload. `before`: algbw in GB/s of the forest while all works."""
 
-    problem: Problem
+    workload: Workload
     forest: Forest
     before: Fraction
     optimum: Fraction
@@ -97,49 +103,61 @@ class Report:
 
 
 def report_losses(
-    problem: Problem,
+    workload: Workload,
     kinds: Iterable[Kind] = KINDS,
     forest: Forest | None = None,
     progress: Progress | None = None,
 ) -> Report:
     """What every single failure of these kinds costs.
 
-    `forest`: the one in use; None: the one that `synthesize --format forest` makes. `progress` is
-    told the stage and the part of the work done. Raises what the solver raises on the whole fabric,
-    and ForestError where `forest` is of another problem.
+    `forest`: the one in use; None: the one that `synthesize --format forest` makes where no switch
+    copies. `progress` is told the stage and the part of the work done. Raises what the solver
+    raises on the whole fabric, and ForestError where `forest` is of another problem.
     """
     say = progress or (lambda _stage, _part: None)
     timings: dict[str, float] = {}
     began = time.perf_counter()
-    graph = _plain(problem.graph())
-    root = parse_root(graph, problem.collective, problem.root)
+    problem = workload.problem()
+    graph, root = problem.graph, problem.root
     if root is not None:
-        problem = replace(problem, root=graph.names[graph.ranks[root]])
+        workload = replace(workload, root=graph.names[graph.ranks[root]])
     say("optimum", 0.0)
-    best = solver.optimum(graph, problem.collective, root).algbw
+    best = problem.optimum()
     timings["optimum"], began = _lap(began)
     say("forest", 0.0)
     if forest is None:
-        forest = solver.solve(graph, problem.collective, root, name=problem.topology.name)
+        forest = best_forest(problem, best)
     else:
-        _check_same(forest, graph, problem)
+        _check_same(forest, graph, workload)
     timings["forest"], began = _lap(began)
     touched = set(graph.names)
     failures = [
         failure
-        for failure in list_failures(problem.topology, kinds)
+        for failure in list_failures(workload.topology, kinds)
         if failure.node in touched or any({*arc} <= touched for arc, _ in failure.left)
     ]
     members = classes(graph, failures, root)
     timings["symmetry"], began = _lap(began)
     old = _of_forest(forest, failures)
-    new = _of_optimum(problem, failures, members, lambda part: say("failures", part))
+    least = _least(old, members)
+    new = _of_optimum(workload, failures, least, best.algbw, lambda part: say("failures", part))
     losses = tuple(
-        Loss(failure, before, new[member][0], member, new[member][1])
+        Loss(failure, before, new[member].algbw, member, new[member].reason, new[member].note)
         for failure, before, member in zip(failures, old, members, strict=True)
     )
     timings["failures"], _ = _lap(began)
-    return Report(problem, forest, forest.plain_algbw, best, losses, len(new), timings)
+    before = forest.plain_algbw
+    optimum = max(best.algbw, before)  # of many ranks the latter may be nearer to the bound
+    return Report(workload, forest, before, optimum, losses, len(new), timings)
+
+
+def best_forest(problem: Problem, best: Optimum) -> Forest:
+    """The forest that `synthesize` makes where no plan is asked for."""
+    from forestcoll.compile.choose import Chooser
+    from forestcoll.compile.clock import Clock
+    from forestcoll.compile.wishes import Wishes
+
+    return Chooser(problem, {}, Wishes(), best, Clock()).choose().forest
 
 
 def _lap(began: float) -> tuple[float, float]:
@@ -153,8 +171,8 @@ def _plain(graph: CapacityGraph) -> CapacityGraph:
     return replace(graph, multicast=no, aggregation=no)
 
 
-def _check_same(forest: Forest, graph: CapacityGraph, problem: Problem) -> None:
-    """The forest is one of this problem, or ForestError that says what differs."""
+def _check_same(forest: Forest, graph: CapacityGraph, workload: Workload) -> None:
+    """The forest is one of this workload, or ForestError that says what differs."""
 
     def ids(g: CapacityGraph) -> list[str]:
         return [g.names[v] for v in g.ranks]
@@ -164,14 +182,14 @@ def _check_same(forest: Forest, graph: CapacityGraph, problem: Problem) -> None:
         return {(g.names[u], g.names[v]): g.bandwidth(e) for e, (u, v) in ends}
 
     what = ""
-    if forest.collective is not problem.collective:
-        what = f"is of {forest.collective}, not of {problem.collective}"
+    if forest.collective is not workload.collective:
+        what = f"is of {forest.collective}, not of {workload.collective}"
     elif ids(forest.graph) != ids(graph):
         what = "has other ranks than the topology"
     elif links(forest.graph) != links(graph):
         what = "is of a topology with other links"
-    elif problem.root is not None and ids(graph)[forest.root] != problem.root:
-        what = f"has the root {ids(graph)[forest.root]}, not {problem.root}"
+    elif workload.root is not None and ids(graph)[forest.root] != workload.root:
+        what = f"has the root {ids(graph)[forest.root]}, not {workload.root}"
     if what:
         raise ForestError(f"the forest in use {what}; give the one that was made for this problem")
 
@@ -195,22 +213,45 @@ def _of_forest(forest: Forest, failures: Sequence[Failure]) -> list[Fraction | N
     return found
 
 
+def _least(old: Sequence[Fraction | None], members: Sequence[int]) -> dict[int, Fraction]:
+    """First failure of each class -> what the forest in use leaves of the best of its failures."""
+    found: dict[int, Fraction] = {}
+    for rate, member in zip(old, members, strict=True):
+        found[member] = max(rate or Fraction(0), found.get(member, Fraction(0)))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _New:
+    """The best new forest's `algbw`; see `Loss`."""
+
+    algbw: Fraction | None
+    reason: str = ""
+    note: str = ""
+
+
 def _of_optimum(
-    problem: Problem,
+    workload: Workload,
     failures: Sequence[Failure],
-    members: Sequence[int],
+    least: Mapping[int, Fraction],
+    best: Fraction,
     say: Callable[[float], None],
-) -> dict[int, tuple[Fraction | None, str]]:
-    """First failure of each class -> (algbw of the best new forest, why there is none)."""
-    found: dict[int, tuple[Fraction | None, str]] = {}
-    firsts = sorted(set(members))
-    for done, member in enumerate(firsts):
-        say(done / len(firsts))
+) -> dict[int, _New]:
+    """First failure of each class -> what the best new forest leaves.
+
+    `least`: what the forest in use leaves of one of them. Where a GPU stays and that is `best`, the
+    whole fabric's optimum, there is nothing to solve: a fabric gets no faster by a failure.
+    """
+    found: dict[int, _New] = {}
+    for done, (member, kept) in enumerate(sorted(least.items())):
+        say(done / len(least))
+        if kept >= best:
+            found[member] = _New(kept)
+            continue
         try:
-            after = problem.after(failures[member])
-            graph = _plain(after.graph())
-            root = parse_root(graph, after.collective, after.root)
-            found[member] = solver.optimum(graph, after.collective, root).algbw, ""
+            problem = workload.after(failures[member]).problem()
+            new = solver.optimum(problem.graph, problem.collective, problem.root, patient=False)
+            found[member] = _New(max(kept, new.algbw), note=new.note)
         except (InfeasibleError, UnsupportedError) as error:
-            found[member] = None, str(error)
+            found[member] = _New(None, str(error))
     return found

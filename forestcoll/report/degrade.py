@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from fractions import Fraction
 from io import BytesIO, StringIO
 from typing import TYPE_CHECKING, Any
@@ -16,22 +18,30 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from forestcoll.degrade import Loss, Report
+    from forestcoll.degrade import Loss, Report, Worst
+    from forestcoll.simulate import Band
 
 STOPS = "stops"
 """What a plan does whose link is gone."""
+SIMULATED = "; simulated: what the trees alone reach at 1 GB over links in order and fair ones"
+NOTES = 3
+"""Reasons that are told why new plans may be faster than is said."""
 REASONS = 4
 """Failures of which a reason is given why there is no plan."""
 
 
-def table(report: Report, count: int | None) -> RenderableType:
-    """What the failures of each kind cost, and the `count` worst of all."""
+def table(report: Report, worst: Sequence[Worst], whole: Band | None) -> RenderableType:
+    """What the failures of each kind cost, and the worst of all.
+
+    `whole`: what the forest in use reaches while all works, where that is simulated.
+    """
     from rich.console import Group
 
-    problem = report.problem
+    workload = report.workload
+    played = "" if whole is None else f"; simulated {words.rates(whole)}, the trees alone"
     facts = [
-        ("failures", f"{problem.collective} on {problem.topology.name}, one at a time"),
-        ("in use", f"{words.exact(report.before)} GB/s"),
+        ("failures", f"{workload.collective} on {workload.topology.name}, one at a time"),
+        ("in use", f"{words.exact(report.before)} GB/s{played}"),
     ]
     if report.before != report.optimum:
         facts.append(("optimum", f"{words.exact(report.optimum)} GB/s"))
@@ -41,51 +51,90 @@ def table(report: Report, count: int | None) -> RenderableType:
             "looked at",
             f"{total}, in {words.plural(report.solved, 'class')} by the fabric's symmetry",
         ),
+        ("GB/s", "what links allow" + SIMULATED * (whole is not None)),
         ("time", words.seconds(sum(report.timings.values()))),
+        *_notes(report),
     ]
     heads = ["kind", "failures", "plan in use stops", "new plan, worst", "new plan, median"]
     kinds = [[str(cell) for cell in row] for row in _by_kind(report)]
-    entries = report.worst(count)
-    worst = [
-        [
-            _title(loss),
-            str(alike),
-            _rate(loss.old, report.before),
-            _rate(loss.new, report.before) if not loss.reason else "none",
-            loss.failure.options,
-        ]
-        for loss, alike in entries
-    ]
     parts: list[RenderableType] = [
         tables.facts(facts),
         "",
         tables.columns(heads, kinds, range(1, 5)),
         "",
-        tables.columns(
-            ["fails", "alike", "plan in use", "new plan", "see it with"], worst, range(1, 4)
-        ),
+        _worst(report, worst),
     ]
-    lost = [(loss.failure.name, _clause(loss.reason)) for loss, _ in entries if loss.reason]
+    lost = [(w.loss.failure.name, _clause(w.loss.reason)) for w in worst if w.loss.reason]
     if lost:
         facts = [("no plan", f"{name}: {why}") for name, why in lost[:REASONS]]
         parts += ["", tables.facts(facts)]
     return Group(*parts)
 
 
-def summary(report: Report, count: int | None) -> dict[str, object]:
+def _worst(report: Report, worst: Sequence[Worst]) -> RenderableType:
+    """A line a failure; without columns for what is simulated where nothing is."""
+    heads = ["fails", "alike", "plan in use, GB/s", "simulated"]
+    heads += ["new plan, GB/s", "simulated", "see it with"]
+    rows = [
+        [
+            _title(entry.loss),
+            str(entry.alike),
+            _rate(entry.loss.old, report.before, ""),
+            _rates(entry.old),
+            _new(entry.loss, report.before),
+            _rates(entry.new),
+            entry.loss.failure.options,
+        ]
+        for entry in worst
+    ]
+    kept = [i for i, head in enumerate(heads) if head != "simulated" or any(r[i] for r in rows)]
+    rows = [[row[i] for i in kept] for row in rows]
+    return tables.columns([heads[i] for i in kept], rows, range(1, len(kept) - 1))
+
+
+def _rates(band: Band | None) -> str:
+    return "" if band is None else words.span(band)
+
+
+def _new(loss: Loss, whole: Fraction) -> str:
+    if loss.reason:
+        return "none"
+    return ("at least " if loss.note else "") + _rate(loss.new, whole, "")
+
+
+def _notes(report: Report) -> list[tuple[str, str]]:
+    """Why new plans may be faster than is said, if they may: the commonest reasons."""
+    told = Counter(loss.note for loss in report.losses if loss.note)
+    return [
+        ("note", f"{words.plural(count, 'new plan')} may be faster than said: {note}")
+        for note, count in told.most_common(NOTES)
+    ]
+
+
+def summary(report: Report, worst: Sequence[Worst], whole: Band | None) -> dict[str, object]:
     """The same for machines, and every failure: fractions as strings, None where a plan stops."""
-    problem = report.problem
+    workload = report.workload
     return {
-        "topology": problem.topology.name,
-        "collective": problem.collective.value,
-        "root": problem.root,
+        "topology": workload.topology.name,
+        "collective": workload.collective.value,
+        "root": workload.root,
         "algbw": str(report.before),
         "algbw_decimal": float(report.before),
+        "simulated": None if whole is None else whole.summary(),
         "optimum": str(report.optimum),
         "classes": report.solved,
-        "worst": [{**_entry(loss), "alike": alike} for loss, alike in report.worst(count)],
+        "worst": [_worst_entry(entry) for entry in worst],
         "failures": [_entry(loss) for loss in report.losses],
         "seconds": dict(report.timings),
+    }
+
+
+def _worst_entry(worst: Worst) -> dict[str, object]:
+    return {
+        **_entry(worst.loss),
+        "alike": worst.alike,
+        "old_simulated": None if worst.old is None else worst.old.summary(),
+        "new_simulated": None if worst.new is None else worst.new.summary(),
     }
 
 
@@ -103,6 +152,8 @@ def _entry(loss: Loss) -> dict[str, object]:
     }
     if loss.reason:
         found["reason"] = loss.reason
+    if loss.note:
+        found["note"] = loss.note
     return found
 
 
@@ -134,11 +185,11 @@ def _by_kind(report: Report) -> list[list[object]]:
     return rows
 
 
-def _rate(rate: Fraction | None, whole: Fraction) -> str:
+def _rate(rate: Fraction | None, whole: Fraction, unit: str = " GB/s") -> str:
     """`"320 GB/s (92.31 %)"`."""
     if rate is None:
         return STOPS
-    return f"{words.decimal(rate)} GB/s ({words.percent(rate, whole)})"
+    return f"{words.decimal(rate)}{unit} ({words.percent(rate, whole)})"
 
 
 def plot(report: Report, count: int, form: str) -> bytes | str:
@@ -174,9 +225,9 @@ def plot(report: Report, count: int, form: str) -> bytes | str:
         axis.set_yticks(list(places), names, fontsize=8)
         axis.set_xlim(0, 118)
         axis.axvline(100, color="#666666", linewidth=0.8, linestyle="--")
-        axis.set_xlabel(f"percent of {words.decimal(report.before)} GB/s, the algbw before")
-        problem = report.problem
-        axis.set_title(f"Worst single failures: {problem.collective} on {problem.topology.name}")
+        axis.set_xlabel(f"percent of {words.decimal(report.before)} GB/s, what links allow before")
+        workload = report.workload
+        axis.set_title(f"Worst single failures: {workload.collective} on {workload.topology.name}")
         axis.spines[["top", "right"]].set_visible(False)
         figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=8)
         return _saved(figure, form)

@@ -54,9 +54,7 @@ def table(front: FrontTable) -> RenderableType:
 
 def _simulated(row: Row) -> str:
     """Least and most GB/s of the trees alone over links in order and links that share."""
-    if row.band is None:
-        return ""
-    return " - ".join(f"{rate:.1f}" for rate in sorted((row.band.fifo_algbw, row.band.fair_algbw)))
+    return "" if row.band is None else words.span(row.band)
 
 
 def _height(row: Row, ranks: int) -> str:

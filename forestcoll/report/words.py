@@ -106,6 +106,11 @@ def rates(found: Band) -> str:
     )
 
 
+def span(found: Band) -> str:
+    """`"168.1 - 170.9"`: GB/s over links in order and over fair ones, the least first."""
+    return " - ".join(f"{rate:.1f}" for rate in sorted((found.fifo_algbw, found.fair_algbw)))
+
+
 def shares(bands: Iterable[Band], algbw: Fraction) -> str:
     """`"simulated 95.1 to 99.3 %"`: the least and the most of plans under both rules of links."""
     reached = [rate for found in bands for rate in (found.fifo_algbw, found.fair_algbw)]

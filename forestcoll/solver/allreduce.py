@@ -20,6 +20,8 @@ from forestcoll.solver.task import Task, analyse
 
 FEW = 8
 """Trees a root that are few: where the optimum has more, it is tried to be reached with these."""
+PATIENT = 128
+"""Ranks up to which the joint program takes seconds where boxes are no help."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +57,18 @@ class Plan:
         return math.lcm(self.gather.trees_per_root, self.scatter.trees_per_root)
 
 
-@lru_cache(maxsize=4)
-def plan(graph: CapacityGraph) -> Plan:
+def plan(graph: CapacityGraph, patient: bool = True) -> Plan:
     """The better way; nothing beats it but copies and sums in switches, unless `note` says why not.
 
-    The joint program is solved only where cuts and partitions leave a gap above the same trees.
+    The joint program is solved only where cuts and partitions leave a gap above the same trees; for
+    many ranks it may take minutes, and is left out unless `patient`.
     Raises InfeasibleError where ranks cannot reach each other.
     """
+    return _plan(graph, patient or len(graph.ranks) <= PATIENT)
+
+
+@lru_cache(maxsize=4)
+def _plan(graph: CapacityGraph, patient: bool) -> Plan:
     gather = analyse(graph, None)
     scatter = gather if is_symmetric(graph) else analyse(graph.reverse(), None)
     same = Plan(gather, scatter, None, allreduce_bound(graph))
@@ -71,6 +78,8 @@ def plan(graph: CapacityGraph) -> Plan:
     if boxed is not None and boxed.algbw > same.same_algbw:
         return Plan(gather, scatter, boxed, same.bound, _nearness(boxed))
     try:
+        if not patient:
+            raise UnsupportedError(f"for {len(graph.ranks)} ranks it may take minutes")
         best = joint(graph)
     except UnsupportedError as reason:
         note = f"reduce-scatter and allgather over the same trees, no joint optimum: {reason}"

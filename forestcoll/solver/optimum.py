@@ -14,15 +14,18 @@ from forestcoll.solver.fixed_trees import fixed_capacities
 from forestcoll.solver.task import Optimum, analyse
 
 
-def optimum(graph: CapacityGraph, collective: Collective, root: int | None = None) -> Optimum:
+def optimum(
+    graph: CapacityGraph, collective: Collective, root: int | None = None, patient: bool = True
+) -> Optimum:
     """The best algbw of `collective` on `graph`, with its certificate.
 
-    `root` is a rank number, for broadcast and reduce only. InfeasibleError names the cut where some
-    ranks cannot reach others.
+    `root` is a rank number, for broadcast and reduce only. Unless `patient`, an allreduce that
+    would take minutes is left at reduce-scatter and allgather, and `note` says so. InfeasibleError
+    names the cut where some ranks cannot reach others.
     """
     root = check_root(graph, collective, root)
     if collective is Collective.ALLREDUCE:
-        return _allreduce(graph)
+        return _allreduce(graph, patient)
     task = analyse(graph.reverse() if collective.reduces else graph, root)
     return Optimum(
         algbw=task.algbw,
@@ -32,11 +35,11 @@ def optimum(graph: CapacityGraph, collective: Collective, root: int | None = Non
     )
 
 
-def _allreduce(graph: CapacityGraph) -> Optimum:
+def _allreduce(graph: CapacityGraph, patient: bool) -> Optimum:
     regular = regular_allreduce(graph) if len(graph.ranks) > ALIKE_FROM else None
     if regular is not None:
         return regular
-    chosen = plan(graph)
+    chosen = plan(graph, patient)
     return Optimum(
         algbw=chosen.algbw,
         rate=chosen.algbw / len(graph.ranks),
