@@ -57,6 +57,7 @@ class Plan:
         return math.lcm(self.gather.trees_per_root, self.scatter.trees_per_root)
 
 
+@lru_cache(maxsize=4)
 def plan(graph: CapacityGraph, patient: bool = True) -> Plan:
     """The better way; nothing beats it but copies and sums in switches, unless `note` says why not.
 
@@ -64,11 +65,6 @@ def plan(graph: CapacityGraph, patient: bool = True) -> Plan:
     many ranks it may take minutes, and is left out unless `patient`.
     Raises InfeasibleError where ranks cannot reach each other.
     """
-    return _plan(graph, patient or len(graph.ranks) <= PATIENT)
-
-
-@lru_cache(maxsize=4)
-def _plan(graph: CapacityGraph, patient: bool) -> Plan:
     gather = analyse(graph, None)
     scatter = gather if is_symmetric(graph) else analyse(graph.reverse(), None)
     same = Plan(gather, scatter, None, allreduce_bound(graph))
@@ -78,7 +74,7 @@ def _plan(graph: CapacityGraph, patient: bool) -> Plan:
     if boxed is not None and boxed.algbw > same.same_algbw:
         return Plan(gather, scatter, boxed, same.bound, _nearness(boxed))
     try:
-        if not patient:
+        if not patient and len(graph.ranks) > PATIENT:
             raise UnsupportedError(f"for {len(graph.ranks)} ranks it may take minutes")
         best = joint(graph)
     except UnsupportedError as reason:
