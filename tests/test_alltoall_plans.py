@@ -22,7 +22,7 @@ from forestcoll.execute import cpu
 from forestcoll.plans.lint import lint
 from forestcoll.program import Buffer, Collective, Op, Program, Protocol
 from forestcoll.program.ops import SIGNALS, WAITS
-from forestcoll.targets import MSCCL, MSCCLPP, RCCL, TARGETS
+from forestcoll.targets import MSCCL, MSCCLPP, RCCL, TARGETS, Target
 from forestcoll.verify import verify
 
 FABRICS: dict[str, tuple[str, dict[str, object], str]] = {
@@ -41,6 +41,7 @@ FABRICS: dict[str, tuple[str, dict[str, object], str]] = {
     "hypercube": ("hypercube", {"dimension": 4}, ""),
     "dragonfly": ("dragonfly", {}, ""),
 }
+LONG = {"ring-14": ("ring", {"gpus": 14}, "")}
 LARGE: dict[str, tuple[str, dict[str, object], str]] = {
     "torus-4": ("torus-3d", {}, ""),
     "a100-8": ("dgx-a100", {"boxes": 8}, ""),
@@ -53,7 +54,7 @@ LARGE: dict[str, tuple[str, dict[str, object], str]] = {
 
 @cache
 def routes(name: str) -> Routes:
-    topology, settings, without = (FABRICS | LARGE)[name]
+    topology, settings, without = (FABRICS | LARGE | LONG)[name]
     found = catalog.load(topology, settings)
     return route(solve(uniform(edit(found, (without,), []) if without else found)))
 
@@ -122,6 +123,34 @@ def test_in_what_order_scratch_lies() -> None:
     assert [(m.count, m.source.buffer, m.level) for m in middle] == [(3, Buffer.SCRATCH, 1)]
     last = [m for m in messages if m.dst == 5]
     assert [(m.count, m.total.buffer) for m in last] == [(3, Buffer.OUTPUT)]
+
+
+@pytest.mark.parametrize(("target", "most"), [(RCCL, 2), (MSCCLPP, 3)])
+def test_scratch_is_used_again(target: Target, most: int) -> None:
+    """Blocks go up to seven hops; a relay has the place of so many levels at most."""
+    found = routes("ring-14")
+    program = lower(found, target, "ring")
+    check(found, program)
+    assert found.hops == 7
+    passed_on = sum(flow.count * (len(flow.ranks) - 2) for flow in write_out(found))
+    assert program.ranks[0].scratch_chunks <= most * program.ranks[0].input_chunks
+    assert sum(rank.scratch_chunks for rank in program.ranks) <= Fraction(4, 5) * passed_on
+    assert [row.wrong for row in cpu.run(program, 14_000, iterations=3).rows] == [0]
+
+
+def test_scratch_is_not_used_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One level sooner, or without the signal that it is free, others would write too soon."""
+    found = routes("ring-14")
+    with monkeypatch.context() as patch:
+        patch.setattr("forestcoll.alltoall.lowering.TURNS", 2)
+        with pytest.raises(PlanError, match="race"):
+            check(found, lower(found, MSCCLPP, "ring"))
+    one_way = straight_ring()
+    check(one_way, lower(one_way, MSCCLPP, "ring"))
+    with monkeypatch.context() as patch:
+        patch.setattr("forestcoll.alltoall.onesided._Writer._tell", lambda *_: None)
+        with pytest.raises(PlanError, match="race"):
+            check(one_way, lower(one_way, MSCCLPP, "ring"))
 
 
 def test_no_message_is_longer_than_the_runtime_takes() -> None:

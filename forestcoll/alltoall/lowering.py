@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Final
 
-from forestcoll.alltoall.onesided import write_onesided
+from forestcoll.alltoall.onesided import TURNS, write_onesided
 from forestcoll.alltoall.packets import write_packets
 from forestcoll.alltoall.routes import Path, Routes
 from forestcoll.errors import PlanError
@@ -34,6 +34,9 @@ WAY_OUT = (
     "fewer units (--units 1) or part of the GPUs (--ranks) may fit, another runtime (--target) has "
     "other limits; --format routes writes the paths without any"
 )
+LOCAL_TURNS = 2
+"""Levels after which a relay of a fifo program uses its scratch again: what came in a level has
+been sent on in the next one."""
 MOST_PATHS = 65_536
 """Paths of all pairs that are written out for a plan."""
 
@@ -110,8 +113,9 @@ def lower_flows(
     if n * k > target.chunks:
         raise limits.refuse("every rank", "chunks in a buffer", n * k, target.chunks)
     chunks = Layout(Collective.ALLTOALL, n, n * k, tuple(range(0, n * k + 1, k)), (), lanes.local)
-    messages, scratch = messages_of(flows, n, units, target.count, lanes)
     fifo, packets = target.style == "fifo", target.style != "fifo" and protocol == "LL"
+    turns = 0 if packets else LOCAL_TURNS if fifo else TURNS
+    messages, scratch = messages_of(flows, n, units, target.count, lanes, turns)
     boxes = tuple(graph.box(node) for node in graph.ranks)
     if fifo:
         ranks = write_messages(chunks, messages, scratch, limits)
@@ -183,14 +187,15 @@ class _Piece:
 
 
 def messages_of(
-    flows: Iterable[Flow], n: int, units: int, most: int, lanes: Lanes = ONE
+    flows: Iterable[Flow], n: int, units: int, most: int, lanes: Lanes = ONE, turns: int = 0
 ) -> tuple[list[Message], list[int]]:
     """All messages in their order, and the chunks of scratch that every rank needs.
 
     `units`: of a block, each of `lanes.parts` chunks; no message has more than `most` chunks.
+    `turns`: after so many levels scratch is used again; 0: never.
     """
     pieces = [piece for flow in flows for piece in _cut(flow, units, lanes.parts, most)]
-    slots, scratch = _slots(pieces, n, lanes)
+    slots, scratch = _slots(pieces, n, lanes, turns)
     units *= lanes.parts
     messages: list[Message] = []
     for number, flow in enumerate(pieces):
@@ -226,10 +231,14 @@ def _cut(flow: Flow, units: int, parts: int, most: int) -> Iterator[_Piece]:
 
 
 def _slots(
-    pieces: list[_Piece], n: int, lanes: Lanes
+    pieces: list[_Piece], n: int, lanes: Lanes, turns: int
 ) -> tuple[dict[tuple[int, int], int], list[int]]:
-    """Where each piece lies in the scratch of the ranks that hand it on, and what each needs."""
-    held: list[list[tuple[tuple[int, ...], int]]] = [[] for _ in range(n)]
+    """Where each piece lies in the scratch of the ranks that hand it on, and what each needs.
+
+    What comes in a level lies together. `turns` levels later its place is used again.
+    """
+    held: list[dict[tuple[int, int], list[tuple[tuple[int, ...], int]]]]
+    held = [defaultdict(list) for _ in range(n)]
     for number, flow in enumerate(pieces):
         for hop in range(1, len(flow.ranks) - 1):
             before, here, *after = flow.ranks[hop - 1 :]
@@ -237,15 +246,21 @@ def _slots(
             into = lanes.lane(before, here, flow.part)
             ends = flow.ranks[-1], flow.ranks[0], flow.first
             order = (after[0], lanes.stage(flow.part), out, before, into, hop, *ends)
-            held[here].append((order, number))
+            level = hop - 1 + lanes.stage(flow.part)
+            held[here][level % turns if turns else 0, level if turns else 0].append((order, number))
     offsets: dict[tuple[int, int], int] = {}
     sizes = []
     for here, found in enumerate(held):
-        used = 0
-        for _, number in sorted(found):
-            offsets[number, here] = used
-            used += pieces[number].count
-        sizes.append(used)
+        first, end, turn = 0, 0, 0
+        for (place, _), together in sorted(found.items()):
+            if place != turn:
+                first, turn = end, place
+            used = first
+            for _, number in sorted(together):
+                offsets[number, here] = used
+                used += pieces[number].count
+            end = max(end, used)
+        sizes.append(end)
     return offsets, sizes
 
 

@@ -4,7 +4,8 @@ A thread block has one channel, to one peer. First both ends say that they are t
 before is then over, and memory free to be written. Then level after level: everything of the level
 is put, one signal follows; who receives waits for it; and where data goes on, all thread blocks of
 the rank meet, so that what came in over one channel may go out over another. A level's signals wait
-for nothing of the same level, so it cannot get stuck.
+for nothing of the same level, so it cannot get stuck. Before scratch is written again, its rank
+says that it has sent on what was there.
 """
 
 from __future__ import annotations
@@ -17,10 +18,13 @@ from forestcoll.lower.layout import Layout, local_blocks
 from forestcoll.lower.limits import Limits, check_ranks, steps
 from forestcoll.lower.messages import Message
 from forestcoll.lower.tree_pieces import kind_of
-from forestcoll.program import Channel, Instruction, Op, RankProgram, Step, ThreadBlock
+from forestcoll.program import Buffer, Channel, Instruction, Op, RankProgram, Step, ThreadBlock
 
 MOST_LANES = 8
 """Thread blocks between two ranks that are tried."""
+TURNS = 3
+"""Levels after which scratch is used again: what comes in a level has been sent on after the next,
+in the one after that a signal says so, and then others may write there."""
 
 Lane = tuple[int, int, int]  # rank, peer, number
 
@@ -69,6 +73,19 @@ class _Writer:
             self.into.add(((dst, src, lane), level))
             self.lanes[src].add((dst, lane))
             self.lanes[dst].add((src, lane))
+        self.free: set[tuple[Lane, int]] = set()  # lanes that only say that scratch is free again
+        for message in messages:
+            if message.total.buffer is Buffer.SCRATCH and message.level >= TURNS:
+                self._tell(message.dst, message.src, message.level - 1)
+
+    def _tell(self, rank: int, peer: int, level: int) -> None:
+        """Let `rank` signal to `peer` in a level, if it does not do so anyway."""
+        numbers = [number for other, number in self.lanes[rank] if other == peer]
+        if any(((rank, peer, number), level) in self.puts for number in numbers):
+            return
+        number = min(numbers)
+        self.free.add(((rank, peer, number), level))
+        self.into.add(((peer, rank, number), level))
 
     def ranks(self) -> tuple[RankProgram, ...]:
         """What every rank does."""
@@ -90,7 +107,7 @@ class _Writer:
         lane = (rank, peer, number)
         kind = kind_of(rank, peer, self.boxes)
         sends = any((lane, level) in self.puts for level in range(self.levels))
-        gets = any((lane, level) in self.into for level in range(self.levels))
+        gets = any(((peer, rank, number), level) in self.puts for level in range(self.levels))
         found: list[Step] = []
         if gets:
             found.append(Instruction(op=Op.RELAXED_SIGNAL, channels=(0,)))
@@ -124,6 +141,8 @@ class _Writer:
             )
         if puts and not port:
             found += [Instruction(op=Op.NOP), Instruction(op=Op.SIGNAL, channels=(0,))]
+        if (lane, level) in self.free:
+            found.append(Instruction(op=Op.SIGNAL, channels=(0,)))
         if (lane, level) in self.into:
             found.append(Instruction(op=Op.WAIT, channels=(0,)))
         return found

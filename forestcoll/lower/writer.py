@@ -37,7 +37,9 @@ class RankWriter:
         self.steps: list[list[Instruction]] = [[] for _ in range(len(ports) + local)]
         # per chunk the (thread block, step) that wrote it last
         self._writer: dict[Buffer, list[tuple[int, int]]] = defaultdict(list)
-        self._readers: dict[int, dict[int, int]] = defaultdict(dict)  # of the input's chunks
+        # per chunk of the input, and of scratch that is used again, who has sent it and where
+        self._readers: dict[int, dict[int, int]] = defaultdict(dict)
+        self._sent: dict[int, dict[int, int]] = defaultdict(dict)
         # per thread block what it has waited for already, and need not wait for again
         self._known: list[dict[int, int]] = [{} for _ in self.steps]
 
@@ -69,7 +71,14 @@ class RankWriter:
     ) -> None:
         """Appends an instruction: it waits for `readers` and the last writers of all it touches."""
         known = self._known[block]
-        waits = {b: s for b, s in (readers or {}).items() if s > known.get(b, -1)}
+        readers = dict(readers or {})
+        for ref in dst if op is Op.RECV else ():
+            if ref.buffer is Buffer.SCRATCH:
+                for chunk in range(ref.offset, ref.offset + ref.count):
+                    for other, step in self._sent.pop(chunk, {}).items():
+                        if other != block:
+                            readers[other] = max(step, readers.get(other, -1))
+        waits = {b: s for b, s in readers.items() if s > known.get(b, -1)}
         known |= waits
         for ref in (*src, *dst):
             for other, step in set(self._writer[ref.buffer][ref.offset : ref.offset + ref.count]):
@@ -80,9 +89,10 @@ class RankWriter:
             end = ref.offset + ref.count
             writer += [(block, -1)] * (end - len(writer))
             writer[ref.offset : end] = [(block, len(self.steps[block]))] * ref.count
-        if op is Op.SEND and src[0].buffer is Buffer.INPUT:
+        sent = {Buffer.INPUT: self._readers, Buffer.SCRATCH: self._sent}
+        if op is Op.SEND and src[0].buffer in sent:
             for chunk in range(src[0].offset, src[0].offset + src[0].count):
-                self._readers[chunk][block] = len(self.steps[block])
+                sent[src[0].buffer][chunk][block] = len(self.steps[block])
         self.steps[block].append(
             Instruction(op=op, src=src, dst=dst, after=tuple(sorted(waits.items())))
         )
