@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from command_line import Outcome, Run
 
-from forestcoll.garbage import THRESHOLD
+from forestcoll.garbage_collection import THRESHOLD
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell's background jobs ignore Ctrl-C, and so would all that the tests start and interrupt.

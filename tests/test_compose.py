@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from real_files import read_as, real
 
-from forestcoll import assemble, catalog, compose
+from forestcoll import catalog, compose, import_topology
 from forestcoll.errors import TopologyError
 from forestcoll.graph import CapacityGraph
 from forestcoll.program import Collective
@@ -153,7 +153,9 @@ def test_the_16_dies_as_two_boxes() -> None:
 
 
 def test_the_ndr_fabric_with_its_119_hosts() -> None:
-    topology = assemble.compose_cluster("dgx-h100", str(real(NDR)), {"hosts": "*dgx*"}, NDR_PORTS)
+    topology = import_topology.compose_cluster(
+        "dgx-h100", str(real(NDR)), {"hosts": "*dgx*"}, NDR_PORTS
+    )
     assert len(topology.gpus) == 952
     assert len(topology.boxes) == 119
     switches = [n for n in topology.nodes if "IBLEAF" in n or "IBSPINE" in n]
@@ -268,45 +270,48 @@ DUMP = (
 
 def test_files_of_a_machine_and_a_fabric(tmp_path: Path) -> None:
     dump, fabric = write(tmp_path, "node.xml", DUMP), write(tmp_path, "fabric.out", FABRIC)
-    together = assemble.import_files([fabric, dump])
+    together = import_topology.import_files([fabric, dump])
     assert together.directed()["n2/gpu0", "leaf"] == 25
-    assert assemble.compose_cluster(dump, fabric) == together
-    alone = assemble.import_files([dump])
+    assert import_topology.compose_cluster(dump, fabric) == together
+    alone = import_topology.import_files([dump])
     assert [a.name for a in alone.adapters] == ["mlx5_0", "mlx5_1"]
-    assert len(assemble.import_files([fabric]).gpus) == 2  # a rank a host
-    assert len(assemble.import_files([dump], {"boxes": "3"}).gpus) == 6
+    assert len(import_topology.import_files([fabric]).gpus) == 2  # a rank a host
+    assert len(import_topology.import_files([dump], {"boxes": "3"}).gpus) == 6
     with pytest.raises(TopologyError, match=r"node\.xml and .*node\.xml are two machines"):
-        assemble.import_files([dump, dump])
+        import_topology.import_files([dump, dump])
     with pytest.raises(TopologyError, match="are two fabrics"):
-        assemble.import_files([fabric, fabric])
+        import_topology.import_files([fabric, fabric])
     with pytest.raises(TopologyError, match="--port says which port of a fabric is which"):
-        assemble.import_files([dump], ports=["a=b"])
+        import_topology.import_files([dump], ports=["a=b"])
     with pytest.raises(TopologyError, match="a fabric of hosts, and boxes is for boxes of one"):
         catalog.load(fabric, {"boxes": "2"})
     with pytest.raises(TopologyError, match="rails is for regular networks; how many boxes there"):
-        assemble.compose_cluster(dump, fabric, {"rails": "2"})
+        import_topology.compose_cluster(dump, fabric, {"rails": "2"})
 
 
 def test_networks_by_name(tmp_path: Path) -> None:
     dump = write(tmp_path, "node.xml", DUMP)
-    assert len(assemble.compose_cluster(dump, "single", {"boxes": "2"}).gpus) == 4
-    catalogue = assemble.compose_cluster("dgx-a100", "rail", {"boxes": "2", "nvlink": "200"})
+    assert len(import_topology.compose_cluster(dump, "single", {"boxes": "2"}).gpus) == 4
+    catalogue = import_topology.compose_cluster("dgx-a100", "rail", {"boxes": "2", "nvlink": "200"})
     assert catalogue.directed()["box0/gpu0", "box0/nvswitch"] == 200
     with pytest.raises(TopologyError, match="no fabric 'rial'; did you mean 'rail'"):
-        assemble.compose_cluster(dump, "rial", {"boxes": "2"})
+        import_topology.compose_cluster(dump, "rial", {"boxes": "2"})
     with pytest.raises(TopologyError, match="NCCL topology dump, not a fabric: ibnetdiscover's"):
-        assemble.compose_cluster(dump, dump)
+        import_topology.compose_cluster(dump, dump)
     with pytest.raises(TopologyError, match="no machine of the catalogue is called 'dgx-a10'; did"):
-        assemble.compose_cluster("dgx-a10", "rail", {"boxes": "2"})
-    mine = write(tmp_path, "mine.yaml", assemble.dump_with_notes(FOUR, "a test"))
+        import_topology.compose_cluster("dgx-a10", "rail", {"boxes": "2"})
+    mine = write(tmp_path, "mine.yaml", import_topology.dump_with_notes(FOUR, "a test"))
     fabric = write(tmp_path, "fabric.out", FABRIC)
     ports = ["mlx5_0=gpu0", "mlx5_1=gpu1"]
-    assert assemble.compose_cluster(mine, fabric, ports=ports).directed()["n1/gpu0", "leaf"] == 25
+    assert (
+        import_topology.compose_cluster(mine, fabric, ports=ports).directed()["n1/gpu0", "leaf"]
+        == 25
+    )
 
 
 def test_notes_are_comments_of_the_file() -> None:
     topology = boxes(FOUR, 2)
-    text = assemble.dump_with_notes(topology, "a\ncommand")
+    text = import_topology.dump_with_notes(topology, "a\ncommand")
     assert text.startswith("# written by: a command\n# 2 boxes of node, 4 ports each\n")
     assert loads_topology(text) == topology
 
@@ -315,4 +320,4 @@ def test_a_devices_list_goes_with_its_links(tmp_path: Path) -> None:
     header = "StartDevice,StartPort,EndDevice,EndPort,BandWidth"
     links = write(tmp_path, "links.csv", f"{header}\na,1,t,1,8000\nb,1,t,2,8000\n")
     devices = write(tmp_path, "devices.csv", "Hostname,HwSku,Type\na,x,Server\nb,x,Server\n")
-    assert assemble.import_files([links, devices]).gpus == ("a", "b")
+    assert import_topology.import_files([links, devices]).gpus == ("a", "b")

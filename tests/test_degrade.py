@@ -364,12 +364,12 @@ def test_the_files_of_a_bundle_are_proven(
 @pytest.mark.slow
 def test_a_cluster_makes_the_same_bundle(tmp_path: Path) -> None:
     pytest.importorskip("distributed")
-    from forestcoll.degrade import cluster
+    from forestcoll.degrade import dask_cluster
 
     request = _request()
     failures = list_failures(request.workload.topology, ["adapter"])[:4]
     make_bundle(request, failures, tmp_path / "here", _write)
-    make_bundle(request, failures, tmp_path / "there", _write, cluster.spread)
+    make_bundle(request, failures, tmp_path / "there", _write, dask_cluster.spread)
     for path in (tmp_path / "here").rglob("*.json"):
         other = tmp_path / "there" / path.relative_to(tmp_path / "here")
         assert other.read_bytes() == path.read_bytes()
@@ -377,11 +377,11 @@ def test_a_cluster_makes_the_same_bundle(tmp_path: Path) -> None:
 
 def test_a_scheduler_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("distributed")
-    from forestcoll.degrade import cluster
+    from forestcoll.degrade import dask_cluster
 
-    monkeypatch.setattr(cluster, "CONNECT_SECONDS", 0.5)
+    monkeypatch.setattr(dask_cluster, "CONNECT_SECONDS", 0.5)
     failures = list_failures(irregular(), ["gpu"])[:1]
     with pytest.raises(
         UnsupportedError, match=r"no Dask scheduler answers at 'tcp://127\.0\.0\.1:9'"
     ):
-        list(cluster.spread(_request(), failures, "tcp://127.0.0.1:9"))
+        list(dask_cluster.spread(_request(), failures, "tcp://127.0.0.1:9"))

@@ -21,7 +21,7 @@ from click.testing import CliRunner
 from forestcoll import load_topology, plans, synthesize
 from forestcoll.cli import cli, main
 from forestcoll.deploy import RUNTIMES, deploy
-from forestcoll.deploy.places import places
+from forestcoll.deploy.rank_placement import places
 from forestcoll.errors import PlanError
 
 ROOT = Path(__file__).parents[1]

@@ -27,7 +27,7 @@ from forestcoll.compile import together
 from forestcoll.compile.front import front
 from forestcoll.compile.synthesize import synthesize
 from forestcoll.edit import edit, parse_scale
-from forestcoll.garbage import THRESHOLD
+from forestcoll.garbage_collection import THRESHOLD
 
 ALL = ("forest", "msccl-xml", "mscclpp-json")
 

@@ -11,8 +11,8 @@ import forestcoll
 from forestcoll.cli import main
 from forestcoll.compile.problem import Problem
 from forestcoll.explain import Explanation, explain
-from forestcoll.explain.raising import NEAR
 from forestcoll.explain.trees import scaled, value
+from forestcoll.explain.upgrades import NEAR
 
 MACHINES = [
     ("dgx-a100", {"boxes": "2"}, "allgather"),

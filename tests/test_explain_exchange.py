@@ -21,7 +21,7 @@ from forestcoll.catalog import load
 from forestcoll.cli import main
 from forestcoll.explain import Exchange, explain_exchange
 from forestcoll.explain.exchange import Static
-from forestcoll.explain.raising import NEAR, widen
+from forestcoll.explain.upgrades import NEAR, widen
 from forestcoll.graph import CapacityGraph
 
 

@@ -20,8 +20,8 @@ from typing import Any
 
 import pytest
 
-from forestcoll.cli import claims, writing
-from forestcoll.cli.claims import STAGING
+from forestcoll.cli import directory_lock, writing
+from forestcoll.cli.directory_lock import STAGING
 from forestcoll.errors import OutputError
 
 CALLS = ("mkdir", "rmdir", "link", "replace", "unlink", "open", "close")
@@ -258,7 +258,7 @@ def test_the_next_run_recovers_from_a_kill_anywhere(tmp_path: Path, start: dict[
         _, status = os.waitpid(child, 0)
         assert os.WTERMSIG(status) == signal.SIGKILL
         left.add((folder / STAGING / "journal.json").exists())
-        said.add(bool(claims.left_in(folder)))
+        said.add(bool(directory_lock.left_in(folder)))
         writing.write_all({folder / "other": "1"}, force=False)
         found = tree(folder)
         assert found.pop("other") == "1"
@@ -307,7 +307,7 @@ def test_another_run_in_between(tmp_path: Path, force: bool) -> None:
         def act() -> None:
             child = os.fork()
             if child == 0:
-                claims.WAIT_SECONDS = 0.0
+                directory_lock.WAIT_SECONDS = 0.0
                 try:
                     writing.write_all({folder / "a": "B's a", folder / "index": "B's index"}, force)
                 except OutputError:
@@ -369,13 +369,13 @@ def test_two_runs_at_once_without_force(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_another_run_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claims, "WAIT_SECONDS", 0.1)
+    monkeypatch.setattr(directory_lock, "WAIT_SECONDS", 0.1)
     held = os.open(tmp_path, os.O_RDONLY)
     fcntl.flock(held, fcntl.LOCK_EX)
     with pytest.raises(OutputError, match="another run is writing there; try again when it has"):
         writing.write_all({tmp_path / "a": "1"}, force=False)
     threading.Timer(0.3, os.close, [held]).start()
-    monkeypatch.setattr(claims, "WAIT_SECONDS", 20.0)
+    monkeypatch.setattr(directory_lock, "WAIT_SECONDS", 20.0)
     writing.write_all({tmp_path / "a": "1"}, force=False)
     assert tree(tmp_path) == {"a": "1"}
 
@@ -383,7 +383,7 @@ def test_a_folder_that_another_run_holds(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_run_of_another_host_is_not_taken_for_dead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(claims, "WAIT_SECONDS", 0.1)
+    monkeypatch.setattr(directory_lock, "WAIT_SECONDS", 0.1)
     (tmp_path / STAGING).mkdir()
     owner = tmp_path / STAGING / "owner.json"
     owner.write_text(json.dumps({"process": 5, "host": "elsewhere"}))
@@ -404,7 +404,7 @@ def test_where_nothing_can_be_locked(tmp_path: Path, monkeypatch: pytest.MonkeyP
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", refuse)
-    monkeypatch.setattr(claims, "WAIT_SECONDS", 0.1)
+    monkeypatch.setattr(directory_lock, "WAIT_SECONDS", 0.1)
     (tmp_path / STAGING).mkdir()
     owner = tmp_path / STAGING / "owner.json"
     host = os.uname().nodename

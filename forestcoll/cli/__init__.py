@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import click
 
 import forestcoll
-from forestcoll.cli import commands, completion, hints, machines, signals, streams, talk
+from forestcoll.cli import commands, completion, hints, machines, messages, signals, streams
 from forestcoll.cli.compare import compare
 from forestcoll.cli.degrade import degrade
 from forestcoll.cli.deploy import deploy
@@ -25,7 +25,7 @@ from forestcoll.cli.run import run
 from forestcoll.cli.timing import time
 from forestcoll.cli.view import view
 from forestcoll.errors import ForestCollError
-from forestcoll.garbage import THRESHOLD
+from forestcoll.garbage_collection import THRESHOLD
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -37,14 +37,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     stops = signals.Stops()
     stops.listen()
     if "standard output" in closed:
-        return talk.complain("standard output is closed; > /dev/null throws results away", 1)
+        return messages.complain("standard output is closed; > /dev/null throws results away", 1)
     try:
         code = _run(sys.argv[1:], own=True)
     except BaseException:
         if stops.first is None:
             raise
         # what was cut off by the signal came out as another error (an import does that)
-        code = talk.complain(signals.WORDS[stops.first.number], stops.first.code, kind="")
+        code = messages.complain(signals.WORDS[stops.first.number], stops.first.code, kind="")
     stops.leave()
     return code if stops.first is None else stops.first.code
 
@@ -71,24 +71,26 @@ def _run(words: Sequence[str], own: bool) -> int:
     except click.UsageError as error:
         where = error.ctx.command_path if error.ctx else "forestcoll"
         said = _one_line(error.format_message())
-        return talk.complain(f"{said}{hints.of_usage(error, words)} (see '{where} --help')", 2)
+        return messages.complain(f"{said}{hints.of_usage(error, words)} (see '{where} --help')", 2)
     except click.ClickException as error:
-        return talk.complain(error.format_message(), 1)
+        return messages.complain(error.format_message(), 1)
     except ForestCollError as error:
-        return _flushed(talk.complain(str(error), 1, notes=getattr(error, "__notes__", ())))
+        return _flushed(messages.complain(str(error), 1, notes=getattr(error, "__notes__", ())))
     except BrokenPipeError:
         streams.settle()
         return 141
     except OSError as error:
         streams.settle()
         name = f"{error.filename}: " if error.filename else ""
-        return talk.complain(f"{name}{error.strerror or error}", 1)
+        return messages.complain(f"{name}{error.strerror or error}", 1)
     except MemoryError:
-        return talk.complain("out of memory; a smaller topology, size or tree count needs less", 1)
+        return messages.complain(
+            "out of memory; a smaller topology, size or tree count needs less", 1
+        )
     except signals.Stopped as stopped:
-        return _flushed(talk.complain(signals.WORDS[stopped.number], stopped.code, kind=""))
+        return _flushed(messages.complain(signals.WORDS[stopped.number], stopped.code, kind=""))
     except KeyboardInterrupt:
-        return _flushed(talk.complain("interrupted", 130, kind=""))
+        return _flushed(messages.complain("interrupted", 130, kind=""))
 
 
 def _flushed(code: int) -> int:
@@ -98,7 +100,7 @@ def _flushed(code: int) -> int:
         return code
     if isinstance(error, BrokenPipeError):
         return 141
-    return talk.complain(error.strerror or str(error), 1)
+    return messages.complain(error.strerror or str(error), 1)
 
 
 def _one_line(text: str) -> str:
@@ -113,7 +115,7 @@ def _version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
 
 def _be_quiet(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
     if asked:
-        talk.be_quiet(ctx)
+        messages.be_quiet(ctx)
 
 
 @click.group(

@@ -12,8 +12,8 @@ import click
 from click.core import ParameterSource
 
 from forestcoll.cli import files, writing
+from forestcoll.cli.messages import draw, print_json, put, report, show_progress
 from forestcoll.cli.options import ALLTOALL, ROUTES, Problem
-from forestcoll.cli.talk import draw, print_json, put, report, show_progress
 
 if TYPE_CHECKING:
     from fractions import Fraction

@@ -10,6 +10,7 @@ import click
 from forestcoll.cli import alltoall, groups
 from forestcoll.cli.completion import FileType
 from forestcoll.cli.hints import examples
+from forestcoll.cli.messages import complain, draw, print_json, show_progress
 from forestcoll.cli.options import (
     ALLTOALL,
     COLLECTIVES,
@@ -19,7 +20,6 @@ from forestcoll.cli.options import (
     problem_options,
 )
 from forestcoll.cli.synthesize import synthesize
-from forestcoll.cli.talk import complain, draw, print_json, show_progress
 from forestcoll.cli.verify import verify
 
 

@@ -10,6 +10,7 @@ import click
 from forestcoll.cli import writing
 from forestcoll.cli.completion import FileType, TopologyType, WordType
 from forestcoll.cli.hints import examples
+from forestcoll.cli.messages import draw, print_json, put, show_progress
 from forestcoll.cli.options import (
     COLLECTIVES,
     edit_options,
@@ -18,7 +19,6 @@ from forestcoll.cli.options import (
     load,
     set_option,
 )
-from forestcoll.cli.talk import draw, print_json, put, show_progress
 from forestcoll.errors import UnsupportedError
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ from forestcoll.cli import files, writing
 from forestcoll.cli.completion import FileType, WordType
 from forestcoll.cli.guard import guarded
 from forestcoll.cli.hints import examples
+from forestcoll.cli.messages import draw, note, print_json, report, show_progress
 from forestcoll.cli.options import (
     FORMATS,
     HOLDS,
@@ -20,7 +21,6 @@ from forestcoll.cli.options import (
     json_option,
     problem_options,
 )
-from forestcoll.cli.talk import draw, note, print_json, report, show_progress
 from forestcoll.errors import OutputError
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ def _bundle(
     """Make what is missing of the bundle; its index."""
     from functools import partial
 
-    from forestcoll.degrade import bundle, cluster
+    from forestcoll.degrade import bundle, dask_cluster
 
     if folder.exists() and not folder.is_dir():
         raise OutputError(f"{folder}: is not a directory")
@@ -186,13 +186,13 @@ def _bundle(
     request = bundle.Request(found.workload, tuple(dict.fromkeys(formats)) or tuple(read), target)
     failures = [loss.failure for loss in found.losses]
     if dask is None:
-        dask = "local" if cluster.installed() and len(failures) > 1 else "none"
+        dask = "local" if dask_cluster.installed() and len(failures) > 1 else "none"
         if dask == "none" and len(failures) > 1:
             note("one failure after the other: with the extra 'dask' every core makes some")
     spread = (
         None
         if dask == "none"
-        else partial(cluster.spread, address=None if dask == "local" else dask)
+        else partial(dask_cluster.spread, address=None if dask == "local" else dask)
     )
     with show_progress("bundle") as progress:
         return bundle.make_bundle(

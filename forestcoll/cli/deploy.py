@@ -12,8 +12,8 @@ from forestcoll.cli import writing
 from forestcoll.cli.completion import FileType, WordType
 from forestcoll.cli.guard import guarded, size_of
 from forestcoll.cli.hints import examples
+from forestcoll.cli.messages import draw, print_json, report, show_progress
 from forestcoll.cli.options import force_option, json_option
-from forestcoll.cli.talk import draw, print_json, report, show_progress
 from forestcoll.errors import OutputError
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from forestcoll import export as exports
 from forestcoll.cli import writing
 from forestcoll.cli.completion import WordType
 from forestcoll.cli.hints import examples
+from forestcoll.cli.messages import put, report, show_progress
 from forestcoll.cli.options import BYTES, force_option, output_option, size_option
 from forestcoll.cli.subject import load_subject, subject_options
-from forestcoll.cli.talk import put, report, show_progress
 from forestcoll.cli.value_types import FiniteRange
 from forestcoll.errors import OutputError
 

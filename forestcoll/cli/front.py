@@ -7,8 +7,8 @@ import functools
 import click
 
 from forestcoll.cli.hints import examples
+from forestcoll.cli.messages import draw, print_json, show_progress
 from forestcoll.cli.options import Problem, json_option, problem_options
-from forestcoll.cli.talk import draw, print_json, show_progress
 
 
 @click.command(

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from forestcoll.cli import writing
+from forestcoll.cli.messages import draw, print_json, report, show_progress
 from forestcoll.cli.options import Problem
-from forestcoll.cli.talk import draw, print_json, report, show_progress
 
 if TYPE_CHECKING:
     from typing import Literal

@@ -12,8 +12,8 @@ from forestcoll.cli import files
 from forestcoll.cli.completion import FileType, TopologyType, WordType
 from forestcoll.cli.guard import guarded, size_of
 from forestcoll.cli.hints import examples
+from forestcoll.cli.messages import draw, note, print_json, show_progress
 from forestcoll.cli.options import ALLTOALL, edit_options, json_option, load, set_option
-from forestcoll.cli.talk import draw, note, print_json, show_progress
 from forestcoll.cli.value_types import FiniteRange, SizeType
 from forestcoll.errors import UnsupportedError
 

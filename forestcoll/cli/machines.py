@@ -12,6 +12,7 @@ from forestcoll.cli import writing
 from forestcoll.cli.completion import FileType, SettingType, TopologyType, WordType
 from forestcoll.cli.guard import guarded, size_of
 from forestcoll.cli.hints import examples
+from forestcoll.cli.messages import draw, note, print_json, put, report, say, show_progress
 from forestcoll.cli.options import (
     force_option,
     json_option,
@@ -20,7 +21,6 @@ from forestcoll.cli.options import (
     set_option,
     settings_of,
 )
-from forestcoll.cli.talk import draw, note, print_json, put, report, say, show_progress
 from forestcoll.cli.topology import topology
 from forestcoll.cli.value_types import FiniteRange
 
@@ -112,12 +112,12 @@ def import_(
     Read are NCCL's and RCCL's topology XML, nvidia-smi topo -m, rocm-smi --showtopo, hwloc XML,
     InfraGraph, ibnetdiscover, CSV lists of links, NetQ's graph (docs/real-machines.md).
     """
-    from forestcoll import assemble
+    from forestcoll import import_topology
 
     _prepare(output, force)
     settings = _with_options(pairs, machine=machine, hosts=hosts, ports=ports)
     with guarded(sources[0], size_of(*sources)):
-        found = assemble.import_files(sources, settings, form or "", port_map)
+        found = import_topology.import_files(sources, settings, form or "", port_map)
     _finish(found, f"forestcoll topology import {' '.join(sources)}", output, force)
 
 
@@ -157,7 +157,7 @@ def compose(
     --set takes the settings of the machine's file, of the fabric's, and of the network: rails,
     spine, hosts_per_leaf, spines, oversubscription.
     """
-    from forestcoll import assemble
+    from forestcoll import import_topology
 
     if fabric in NETWORKS and boxes is None:
         raise click.UsageError(f"--fabric {fabric} takes --boxes: how many machines")
@@ -168,7 +168,7 @@ def compose(
         pairs, boxes=None if boxes is None else str(boxes), hosts=hosts, ports=ports
     )
     with guarded(machine, size_of(machine, fabric)):
-        found = assemble.compose_cluster(machine, fabric, settings, port_map)
+        found = import_topology.compose_cluster(machine, fabric, settings, port_map)
     _finish(found, f"forestcoll topology compose {machine} --fabric {fabric}", output, force)
 
 
@@ -332,10 +332,10 @@ def _finish(found: Topology, command: str, output: str, force: bool) -> None:
 
 
 def _write(found: Topology, command: str, output: str, force: bool) -> None:
-    from forestcoll import assemble
+    from forestcoll import import_topology
     from forestcoll.report import topologies
 
-    text = assemble.dump_with_notes(found, command)
+    text = import_topology.dump_with_notes(found, command)
     if output == "-":
         put(text)
         return

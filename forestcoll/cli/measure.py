@@ -13,8 +13,8 @@ import click
 from forestcoll.cli import writing
 from forestcoll.cli.completion import WordType
 from forestcoll.cli.hints import examples
+from forestcoll.cli.messages import put, report, say, show_progress
 from forestcoll.cli.options import force_option, output_option, size_option
-from forestcoll.cli.talk import put, report, say, show_progress
 from forestcoll.cli.value_types import FiniteRange
 from forestcoll.errors import ExecutionError
 

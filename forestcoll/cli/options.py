@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from forestcoll import targets
-from forestcoll.cli import talk
+from forestcoll.cli import messages
 from forestcoll.cli.completion import (
     FileType,
     RanksType,
@@ -95,7 +95,7 @@ def _load(
     with guarded(name, size_of(name)):
         topology = catalog.load(name, settings)
     for text in topology.notes:
-        talk.note(text)
+        messages.note(text)
     if not without and not scale:
         return topology
     from forestcoll.edit import edit, parse_scale

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from forestcoll.cli import writing
-from forestcoll.cli.talk import print_json, report, show_progress
+from forestcoll.cli.messages import print_json, report, show_progress
 from forestcoll.compile.budget import Budget
 from forestcoll.errors import OutputError
 

@@ -15,6 +15,7 @@ from forestcoll.cli import writing
 from forestcoll.cli.completion import FileType, TopologyType, WordType
 from forestcoll.cli.guard import guarded, size_of
 from forestcoll.cli.hints import examples
+from forestcoll.cli.messages import note, print_json, put, show_progress
 from forestcoll.cli.options import (
     DTYPES,
     HOLDS,
@@ -24,7 +25,6 @@ from forestcoll.cli.options import (
     set_option,
     sizes_option,
 )
-from forestcoll.cli.talk import note, print_json, put, show_progress
 from forestcoll.cli.value_types import FiniteRange, GpusType, SizeType
 from forestcoll.errors import ForestCollError
 

@@ -11,6 +11,7 @@ import click
 from forestcoll.cli import alltoall, files, groups, plan_set, writing
 from forestcoll.cli.completion import FileType, WordType
 from forestcoll.cli.hints import examples
+from forestcoll.cli.messages import print_json, put, report, show_progress
 from forestcoll.cli.options import (
     ALLTOALL,
     COLLECTIVES,
@@ -25,7 +26,6 @@ from forestcoll.cli.options import (
     plan_options,
     problem_options,
 )
-from forestcoll.cli.talk import print_json, put, report, show_progress
 from forestcoll.cli.value_types import SizesType
 from forestcoll.compile.budget import Budget
 

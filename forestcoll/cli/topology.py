@@ -10,6 +10,7 @@ from forestcoll.cli import writing
 from forestcoll.cli.completion import TopologyType
 from forestcoll.cli.guard import guarded, size_of
 from forestcoll.cli.hints import examples
+from forestcoll.cli.messages import draw, print_json, put, say
 from forestcoll.cli.options import (
     edit_options,
     force_option,
@@ -19,7 +20,6 @@ from forestcoll.cli.options import (
     set_option,
     settings_of,
 )
-from forestcoll.cli.talk import draw, print_json, put, say
 
 
 @click.group(

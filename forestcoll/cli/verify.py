@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from forestcoll.cli import claims, files, plan_set
+from forestcoll.cli import directory_lock, files, plan_set
 from forestcoll.cli.completion import FileType, WordType
 from forestcoll.cli.guard import guarded, size_of
 from forestcoll.cli.hints import examples
+from forestcoll.cli.messages import complain, print_json, quiet, say, show_progress
 from forestcoll.cli.options import HOLDS, json_option
-from forestcoll.cli.talk import complain, print_json, quiet, say, show_progress
 from forestcoll.errors import ForestCollError
 from forestcoll.program import Collective
 
@@ -139,7 +139,7 @@ def _expanded(sources: tuple[str, ...], target: str | None) -> list[str]:
     found: list[str] = []
     for source in sources:
         path = Path(source)
-        if not path.is_dir() or (path / INDEX).is_file() or claims.left_in(path):
+        if not path.is_dir() or (path / INDEX).is_file() or directory_lock.left_in(path):
             found.append(source)
             continue
         ends = [FORMATS[form] for name, form in HOLDS.items() if target in (None, name)]
@@ -174,7 +174,7 @@ def _check_set(path: Path, target: str | None) -> None:
     """ForestCollError for a directory that holds nothing to verify."""
     from forestcoll.compile.plan_set import INDEX
 
-    left = claims.left_in(path)
+    left = directory_lock.left_in(path)
     if left:
         raise ForestCollError(f"{path}: {left}")
     if not (path / INDEX).is_file():

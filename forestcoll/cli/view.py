@@ -9,9 +9,9 @@ import click
 
 from forestcoll.cli import writing
 from forestcoll.cli.hints import examples
+from forestcoll.cli.messages import put, report, show_progress
 from forestcoll.cli.options import force_option, output_option, size_option
 from forestcoll.cli.subject import load_subject, subject_options
-from forestcoll.cli.talk import put, report, show_progress
 from forestcoll.errors import OutputError
 
 

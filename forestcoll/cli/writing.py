@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from forestcoll.cli.claims import JOURNAL, STAGING, claim, remove_staging
+from forestcoll.cli.directory_lock import JOURNAL, STAGING, claim, remove_staging
 from forestcoll.cli.signals import hold
 from forestcoll.errors import OutputError
 

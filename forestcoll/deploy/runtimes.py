@@ -14,7 +14,6 @@ from importlib import resources
 from pathlib import Path
 from typing import Literal
 
-from forestcoll.deploy.places import Places, same_places
 from forestcoll.deploy.plans import (
     Plan,
     channels,
@@ -24,6 +23,7 @@ from forestcoll.deploy.plans import (
     read_by_ports,
     reads_input_remotely,
 )
+from forestcoll.deploy.rank_placement import Places, same_places
 from forestcoll.errors import PlanError
 from forestcoll.targets import PlanFormat
 

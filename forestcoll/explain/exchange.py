@@ -17,7 +17,7 @@ from forestcoll.alltoall.lengths import distances
 from forestcoll.alltoall.spread import Boxes, boxes_of, spread, waits
 from forestcoll.alltoall.twice import Twice, twice_uniform
 from forestcoll.errors import UnsupportedError
-from forestcoll.explain.raising import KINDS, NEAR, Line, kinds_of, parts_of, take_over, widen
+from forestcoll.explain.upgrades import KINDS, NEAR, Line, kinds_of, parts_of, take_over, widen
 
 MOST_VARIABLES = 40_000
 """Sources times links up to which links are raised: each step of that is an optimum."""

@@ -13,7 +13,7 @@ from fractions import Fraction
 from forestcoll.bound import Bound
 from forestcoll.compile.problem import Problem
 from forestcoll.errors import ForestCollError
-from forestcoll.explain.raising import (
+from forestcoll.explain.upgrades import (
     KINDS,
     NEAR,
     Line,

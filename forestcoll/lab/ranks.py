@@ -16,8 +16,8 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any, Literal
 
 from forestcoll.errors import ExecutionError
+from forestcoll.lab.fork_server import ForkServer
 from forestcoll.lab.network import enter
-from forestcoll.lab.nursery import Nursery
 from forestcoll.program import Collective, Program
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 Mode = Literal["in-place", "out-of-place"]
 
-NURSERY = Nursery(
+FORK_SERVER = ForkServer(
     "forestcoll.lab.ranks", "forestcoll.torch.measure", "forestcoll.torch.measure_ragged"
 )
 
@@ -66,10 +66,10 @@ def run(trial: Trial, spaces: Sequence[str], patience: float) -> Outcome:
     pipes: list[Connection] = []
     try:
         for rank in range(len(spaces)):
-            pipes.append(NURSERY.fork(_rank, rank, spaces, store, trial))
+            pipes.append(FORK_SERVER.fork(_rank, rank, spaces, store, trial))
         return _collect(pipes, patience)
     finally:
-        NURSERY.end()
+        FORK_SERVER.end()
         for pipe in pipes:
             pipe.close()
         os.close(memory)

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TypedDict
 
-from forestcoll.plans.catalogue import RULES, SEVERITIES, Severity
+from forestcoll.plans.rule_catalogue import RULES, SEVERITIES, Severity
 from forestcoll.program import Program
 from forestcoll.verify import Verified
 

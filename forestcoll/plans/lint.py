@@ -13,9 +13,9 @@ from collections.abc import Callable
 from forestcoll import plans
 from forestcoll.errors import PlanError
 from forestcoll.input_limits import PLAN_BYTES
-from forestcoll.plans.catalogue import RULES, Rule, Severity
 from forestcoll.plans.findings import Finding, Findings, Report, report
-from forestcoll.plans.run import Told, run_plan
+from forestcoll.plans.rule_catalogue import RULES, Rule, Severity
+from forestcoll.plans.symbolic_run import Told, run_plan
 from forestcoll.program import FUSED, OPERATIONS, Collective
 from forestcoll.targets import NARROWEST, TARGETS, Target, sms_of
 

@@ -14,8 +14,8 @@ from importlib import import_module
 from typing import Any
 
 from forestcoll.errors import TopologyError, did_you_mean
+from forestcoll.readers.box_links import NO_MACHINES, Machines
 from forestcoll.readers.fabric import Fabric
-from forestcoll.readers.inside import NO_MACHINES, Machines
 from forestcoll.readers.settings import check_settings
 from forestcoll.topology import Topology
 from forestcoll.topology.file import NO_SETTINGS

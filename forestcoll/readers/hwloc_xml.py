@@ -15,7 +15,7 @@ from pathlib import PurePath
 
 from forestcoll.errors import TopologyError
 from forestcoll.input_limits import MATRIX_OBJECTS
-from forestcoll.readers.inside import MACHINE, Machines, put_inside
+from forestcoll.readers.box_links import MACHINE, Machines, put_inside
 from forestcoll.readers.matrix import are_joined
 from forestcoll.readers.pcie import socket_rate
 from forestcoll.readers.settings import Setting, Values

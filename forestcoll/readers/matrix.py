@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 
 from forestcoll.errors import TopologyError
-from forestcoll.readers.inside import MACHINE
+from forestcoll.readers.box_links import MACHINE
 from forestcoll.readers.settings import Setting, Values
 from forestcoll.topology import Link, Node, find_cut
 

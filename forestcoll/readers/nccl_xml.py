@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from forestcoll.readers.inside import Machines
+from forestcoll.readers.box_links import Machines
 from forestcoll.readers.rates import NVLINK
 from forestcoll.readers.settings import Values
 from forestcoll.readers.system_xml import Dialect, load_system

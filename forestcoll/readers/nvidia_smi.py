@@ -17,7 +17,7 @@ from pathlib import PurePath
 
 from forestcoll.errors import TopologyError
 from forestcoll.input_limits import MATRIX_DEVICES
-from forestcoll.readers.inside import Machines, put_inside
+from forestcoll.readers.box_links import Machines, put_inside
 from forestcoll.readers.matrix import (
     PCIE_SETTINGS,
     Groups,

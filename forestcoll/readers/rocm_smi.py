@@ -13,7 +13,7 @@ from pathlib import PurePath
 
 from forestcoll.errors import TopologyError
 from forestcoll.input_limits import MATRIX_DEVICES
-from forestcoll.readers.inside import Machines, put_inside
+from forestcoll.readers.box_links import Machines, put_inside
 from forestcoll.readers.matrix import PCIE_SETTINGS, add_pcie, strip_escapes
 from forestcoll.readers.rates import XGMI
 from forestcoll.readers.settings import Setting, Values

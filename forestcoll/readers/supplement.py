@@ -2,7 +2,7 @@
 
 They give NCCL the PCIe tree that a virtual machine hides, and nothing else: GPUs and network ports
 are PCI devices by their class, or by their place alone. The links between the GPUs come from the
-machine that the user names, or from readers/known.py.
+machine that the user names, or from readers/known_machines.py.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from fractions import Fraction
 from pathlib import PurePath
 
 from forestcoll.errors import TopologyError
-from forestcoll.readers.inside import Machines, put_inside
-from forestcoll.readers.known import KNOWN, Known, recognise
+from forestcoll.readers.box_links import Machines, put_inside
+from forestcoll.readers.known_machines import KNOWN, Known, recognise
 from forestcoll.readers.settings import Values
 from forestcoll.readers.xml_tree import Element
 from forestcoll.topology import Adapter, Node, Topology, slug

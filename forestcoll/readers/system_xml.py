@@ -11,7 +11,7 @@ What becomes a link:
   are nearest, in `Topology.adapters` for composing machines into a cluster.
 
 Files of cloud providers list PCI devices without `<gpu>`; the links between those GPUs come from a
-machine of the catalogue, which readers/known.py or the user names (readers/supplement.py).
+machine of the catalogue, which readers/known_machines.py or the user names (readers/supplement.py).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fractions import Fraction
 from pathlib import PurePath
 
 from forestcoll.errors import TopologyError
-from forestcoll.readers.inside import MACHINE, Machines, put_inside
+from forestcoll.readers.box_links import MACHINE, Machines, put_inside
 from forestcoll.readers.pcie import BRIDGE_TO_CPU, PcieTree
 from forestcoll.readers.settings import Setting, Values
 from forestcoll.readers.supplement import read_supplement

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from forestcoll.plans.catalogue import SEVERITIES
 from forestcoll.plans.lint import Report, Severity
+from forestcoll.plans.rule_catalogue import SEVERITIES
 
 if TYPE_CHECKING:
     from forestcoll.deploy.plans import Plan

@@ -316,7 +316,7 @@ def _settle(value: object) -> None:
 
     Imported here: pydantic takes longer to import than most topologies to read.
     """
-    from forestcoll.topology.settling import settle
+    from forestcoll.topology.conversion import settle
 
     settle(value)
 

@@ -13,6 +13,7 @@ from forestcoll.program import PACKETS, SENDS, Collective, Instruction, Program
 from forestcoll.program.check import check
 from forestcoll.program.chunks import ChunkCounts, count_chunks
 from forestcoll.targets import Target
+from forestcoll.verify.aliasing import explain_misplaced
 from forestcoll.verify.atoms import find_atoms
 from forestcoll.verify.fifo import run_fifo, slots_of
 from forestcoll.verify.halves import check_halves
@@ -26,7 +27,6 @@ from forestcoll.verify.packets import (
     run_packets,
     without_causes,
 )
-from forestcoll.verify.places import explain_misplaced
 from forestcoll.verify.replay import Replay
 from forestcoll.verify.scale import scale_of
 from forestcoll.verify.trace import Trace, flatten

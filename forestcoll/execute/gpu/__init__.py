@@ -27,7 +27,7 @@ from forestcoll import arguments
 from forestcoll.errors import UnsupportedError
 from forestcoll.execute.contents import Contents
 from forestcoll.execute.gpu.compiler import find_library
-from forestcoll.execute.gpu.explained import explain
+from forestcoll.execute.gpu.failure_texts import explain
 from forestcoll.execute.gpu.messages import SLOT_BYTES, SLOTS
 from forestcoll.execute.gpu.native import Library, Seen
 from forestcoll.execute.gpu.team import Processes, Team

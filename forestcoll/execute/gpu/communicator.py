@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from forestcoll.errors import ExecutionError, ForestCollError, UnsupportedError
 from forestcoll.execute.gpu.compiler import find_library
-from forestcoll.execute.gpu.explained import explain
+from forestcoll.execute.gpu.failure_texts import explain
 from forestcoll.execute.gpu.worker import Job, Worker
 from forestcoll.execute.request import Request
 from forestcoll.program import Program

@@ -10,6 +10,7 @@ from typing import Any
 
 from forestcoll.errors import did_you_mean
 from forestcoll.plans.findings import At
+from forestcoll.plans.mscclpp.op_context import OpContext, check_ids
 from forestcoll.plans.mscclpp.operands import (
     DATA_WORDS,
     GROUPS,
@@ -19,7 +20,6 @@ from forestcoll.plans.mscclpp.operands import (
     check_unused_data,
 )
 from forestcoll.plans.mscclpp.rules import ALIGNMENT, MAX_BARRIERS, MAX_SEMAPHORES
-from forestcoll.plans.mscclpp.scene import Scene, check_ids
 from forestcoll.plans.mscclpp.text import Access, kind
 from forestcoll.plans.mscclpp.values import Block, Plan
 from forestcoll.targets import Target
@@ -41,36 +41,36 @@ def lint_operations(
     for s, op in enumerate(ops):
         if len(op) == 1 and op.get("name") == "nop":
             continue  # by far the most frequent
-        scene = Scene({**at, "step": s}, plan, plan.ranks[r], block, r, access, f"operation {s}")
+        here = OpContext({**at, "step": s}, plan, plan.ranks[r], block, r, access, f"operation {s}")
         if op.get("name") == "pipeline":
-            _check_pipeline(op, scene)
+            _check_pipeline(op, here)
         else:
-            _check_operation(op, scene)
+            _check_operation(op, here)
 
 
-def _check_pipeline(op: dict[str, Any], scene: Scene) -> None:
-    out, at, access = scene.access.out, scene.at, scene.access
-    _check_groups(op, scene)
-    if scene.loop:
-        out.add("MPP-PIPE-NESTED", f"{scene.where} is a pipeline in a pipeline", **at)
+def _check_pipeline(op: dict[str, Any], here: OpContext) -> None:
+    out, at, access = here.access.out, here.at, here.access
+    _check_groups(op, here)
+    if here.loop:
+        out.add("MPP-PIPE-NESTED", f"{here.where} is a pipeline in a pipeline", **at)
         return
     if "iter_context" not in op:
-        out.add("MPP-MISSING", f"{scene.where} (pipeline) has no object iter_context", **at)
+        out.add("MPP-MISSING", f"{here.where} (pipeline) has no object iter_context", **at)
         return
-    chunks, unit = _check_context(op, scene)
+    chunks, unit = _check_context(op, here)
     if not isinstance(op["iter_context"], dict):
         return
     if unit is not None and chunks is not None:
-        scene.plan.pipelines.add((chunks, unit))
-    body = access.objects(op, "ops", scene.where, at)
+        here.plan.pipelines.add((chunks, unit))
+    body = access.objects(op, "ops", here.where, at)
     if "ops" in op and not body:
-        out.add("MPP-PIPE-EMPTY", f"{scene.where} has no operations", **at)
+        out.add("MPP-PIPE-EMPTY", f"{here.where} has no operations", **at)
     for k, item in enumerate(body):
         if len(item) == 1 and item.get("name") == "nop":
             continue
-        inside = Scene(
-            at, scene.plan, scene.rank, scene.block, scene.number, access,
-            f"{scene.where}.{k}", chunks or -1,
+        inside = OpContext(
+            at, here.plan, here.rank, here.block, here.number, access,
+            f"{here.where}.{k}", chunks or -1,
         )  # fmt: skip
         if item.get("name") == "pipeline":
             _check_pipeline(item, inside)
@@ -78,76 +78,76 @@ def _check_pipeline(op: dict[str, Any], scene: Scene) -> None:
             _check_operation(item, inside)
 
 
-def _read_context(op: dict[str, Any], scene: Scene) -> tuple[int | None, int | None]:
+def _read_context(op: dict[str, Any], here: OpContext) -> tuple[int | None, int | None]:
     """(num_chunks, unit_size), which the loader reads whatever the operation is."""
-    out, at, access = scene.access.out, scene.at, scene.access
+    out, at, access = here.access.out, here.at, here.access
     context = op["iter_context"]
     if not isinstance(context, dict):
-        out.add("MPP-TYPE", f"iter_context of {scene.where} is {kind(context)}, not an object",
+        out.add("MPP-TYPE", f"iter_context of {here.where} is {kind(context)}, not an object",
                 **at)  # fmt: skip
         return None, None
-    chunks = access.integer(context, "num_chunks", scene.where, at)
-    unit = access.integer(context, "unit_size", scene.where, at)
+    chunks = access.integer(context, "num_chunks", here.where, at)
+    unit = access.integer(context, "unit_size", here.where, at)
     if unit is not None and unit % 2**32 == 0:
-        out.add("MPP-PIPE-UNIT", f"{scene.where}: unit_size is {unit}: the loader divides by 0",
+        out.add("MPP-PIPE-UNIT", f"{here.where}: unit_size is {unit}: the loader divides by 0",
                 **at)  # fmt: skip
         unit = None
     return chunks, unit
 
 
-def _check_context(op: dict[str, Any], scene: Scene) -> tuple[int | None, int | None]:
+def _check_context(op: dict[str, Any], here: OpContext) -> tuple[int | None, int | None]:
     """The same of a pipeline, which also goes by them."""
-    out, at = scene.access.out, scene.at
-    chunks, unit = _read_context(op, scene)
+    out, at = here.access.out, here.at
+    chunks, unit = _read_context(op, here)
     if unit is not None and (unit < ALIGNMENT or unit % ALIGNMENT or unit >= 2**32):
-        out.add("MPP-PIPE-UNIT", f"{scene.where}: unit_size is {unit}", **at)
+        out.add("MPP-PIPE-UNIT", f"{here.where}: unit_size is {unit}", **at)
         unit = None
     if chunks is not None and chunks < 1:
-        out.add("MPP-PIPE-CHUNKS", f"{scene.where}: num_chunks is {chunks}", **at)
+        out.add("MPP-PIPE-CHUNKS", f"{here.where}: num_chunks is {chunks}", **at)
         chunks = None
     return chunks, unit
 
 
-def _check_operation(op: dict[str, Any], scene: Scene) -> None:
-    out, at = scene.access.out, scene.at
-    name = scene.access.text(op, "name", scene.where, at)
+def _check_operation(op: dict[str, Any], here: OpContext) -> None:
+    out, at = here.access.out, here.at
+    name = here.access.text(op, "name", here.where, at)
     if name is None:
         return
     if name not in GROUPS:
         hint = UNKNOWN.get(name) or did_you_mean(name[:40], NAMES)
-        out.add("MPP-OP-NAME", f"{scene.where} is {name[:40]!r}{hint}", **at)
+        out.add("MPP-OP-NAME", f"{here.where} is {name[:40]!r}{hint}", **at)
         return
-    _check_groups(op, scene)
-    _check_unused(op, name, scene)
+    _check_groups(op, here)
+    _check_unused(op, name, here)
     if name in DATA_WORDS:
-        check_data(op, name, scene)
+        check_data(op, name, here)
     elif name in SYNC_WORDS:
-        _check_sync(op, name, scene)
+        _check_sync(op, name, here)
     elif name in SEMAPHORE_WORDS:
-        _check_semaphores(op, name, scene)
+        _check_semaphores(op, name, here)
     elif name == "barrier":
-        _check_barrier(op, scene)
+        _check_barrier(op, here)
 
 
-def _check_unused(op: dict[str, Any], name: str, scene: Scene) -> None:
+def _check_unused(op: dict[str, Any], name: str, here: OpContext) -> None:
     """What the loader reads although the operation does not use it: wrong, it aborts too.
 
     Behind an array's end it writes over other fields (execution_plan.cc:478-599).
     """
-    out, at, access = scene.access.out, scene.at, scene.access
+    out, at, access = here.access.out, here.at, here.access
     own = GROUPS[name]
     if "iter_context" in op:
-        _read_context(op, scene)
-        access.objects(op, "ops", scene.where, at)
+        _read_context(op, here)
+        access.objects(op, "ops", here.where, at)
     if own != "data":
-        check_unused_data(op, name, scene)
+        check_unused_data(op, name, here)
     if own != "barrier":
         for key in ("barrier_id", "num_threadblocks"):
-            access.optional(op, key, 0, scene.where, at)
+            access.optional(op, key, 0, here.where, at)
     if own != "semaphore" and "semaphore_ids" in op:
-        ids = access.integers(op, "semaphore_ids", scene.where, at)
+        ids = access.integers(op, "semaphore_ids", here.where, at)
         if len(ids) > MAX_SEMAPHORES:
-            out.add("MPP-SEMAPHORES", f"{scene.where} ({name}) names {len(ids)} semaphores", **at)
+            out.add("MPP-SEMAPHORES", f"{here.where} ({name}) names {len(ids)} semaphores", **at)
 
 
 _FIELDS = {
@@ -157,63 +157,61 @@ _FIELDS = {
 }  # fmt: skip
 
 
-def _check_groups(op: dict[str, Any], scene: Scene) -> None:
+def _check_groups(op: dict[str, Any], here: OpContext) -> None:
     """The loader writes every group of fields that is there into the same bytes."""
     found = {_FIELDS[key] for key in op if key in _FIELDS and key not in ("ops", "tbg_info")}
     own = GROUPS.get(str(op.get("name")), "")
     if len(found) > 1:
         keys = ", ".join(key for key in op if key in _FIELDS)
-        scene.access.out.add(
-            "MPP-UNION", f"{scene.where} ({op.get('name')}) has {keys}", **scene.at
-        )
+        here.access.out.add("MPP-UNION", f"{here.where} ({op.get('name')}) has {keys}", **here.at)
     elif found and found != {own}:
         keys = ", ".join(key for key in op if key in _FIELDS)
-        scene.access.out.add(
-            "MPP-FIELD-UNUSED", f"{scene.where} ({op.get('name')}) has {keys}", **scene.at
+        here.access.out.add(
+            "MPP-FIELD-UNUSED", f"{here.where} ({op.get('name')}) has {keys}", **here.at
         )
 
 
-def _check_sync(op: dict[str, Any], name: str, scene: Scene) -> None:
-    out, at = scene.access.out, scene.at
+def _check_sync(op: dict[str, Any], name: str, here: OpContext) -> None:
+    out, at = here.access.out, here.at
     kind = op.get("channel_type")
     if kind not in ("memory", "port"):
         out.add("MPP-OP-CHANNEL-TYPE" if "channel_type" in op else "MPP-OP-INCOMPLETE",
-                f"{scene.where} ({name}) works over memory or port channels, not "
+                f"{here.where} ({name}) works over memory or port channels, not "
                 f"{str(kind)[:40]!r}", **at)  # fmt: skip
         return
-    ids = check_ids(op, name, kind, scene)
+    ids = check_ids(op, name, kind, here)
     if not ids:
-        out.add("MPP-OP-INCOMPLETE", f"{scene.where} ({name}) names no channel", **at)
+        out.add("MPP-OP-INCOMPLETE", f"{here.where} ({name}) names no channel", **at)
     if len(set(ids)) < len(ids):
-        out.add("MPP-CHANNEL-TWICE", f"{scene.where} ({name}) names a channel twice", **at)
+        out.add("MPP-CHANNEL-TWICE", f"{here.where} ({name}) names a channel twice", **at)
     if name == "flush":
-        out.add("MPP-FLUSH", f"{scene.where} is a flush", **at)
+        out.add("MPP-FLUSH", f"{here.where} is a flush", **at)
 
 
-def _check_semaphores(op: dict[str, Any], name: str, scene: Scene) -> None:
-    out, at = scene.access.out, scene.at
+def _check_semaphores(op: dict[str, Any], name: str, here: OpContext) -> None:
+    out, at = here.access.out, here.at
     ids = []
     if "semaphore_ids" in op:
-        ids = scene.access.integers(op, "semaphore_ids", scene.where, at)
+        ids = here.access.integers(op, "semaphore_ids", here.where, at)
     if not ids:
-        out.add("MPP-OP-INCOMPLETE", f"{scene.where} ({name}) names no semaphore", **at)
+        out.add("MPP-OP-INCOMPLETE", f"{here.where} ({name}) names no semaphore", **at)
     if len(ids) > MAX_SEMAPHORES or len(set(ids)) < len(ids):
-        out.add("MPP-SEMAPHORES", f"{scene.where} ({name}) names {len(ids)} semaphores, "
+        out.add("MPP-SEMAPHORES", f"{here.where} ({name}) names {len(ids)} semaphores, "
                 f"{len(set(ids))} of them different", **at)  # fmt: skip
     for number in ids:
-        if not 0 <= number < scene.rank.semaphores:
-            out.add("MPP-SEMAPHORE-ID", f"{scene.where} ({name}): semaphore {number}; the rank has "
-                    f"{scene.rank.semaphores}", **at)  # fmt: skip
+        if not 0 <= number < here.rank.semaphores:
+            out.add("MPP-SEMAPHORE-ID", f"{here.where} ({name}): semaphore {number}; the rank has "
+                    f"{here.rank.semaphores}", **at)  # fmt: skip
 
 
-def _check_barrier(op: dict[str, Any], scene: Scene) -> None:
-    out, at, access = scene.access.out, scene.at, scene.access
+def _check_barrier(op: dict[str, Any], here: OpContext) -> None:
+    out, at, access = here.access.out, here.at, here.access
     for key in ("barrier_id", "num_threadblocks"):
         if key not in op:
-            out.add("MPP-OP-INCOMPLETE", f"{scene.where} (barrier) has no {key}", **at)
-    number = access.optional(op, "barrier_id", 0, scene.where, at)
+            out.add("MPP-OP-INCOMPLETE", f"{here.where} (barrier) has no {key}", **at)
+    number = access.optional(op, "barrier_id", 0, here.where, at)
     if not 0 <= number < MAX_BARRIERS:
-        out.add("MPP-BARRIER-ID", f"{scene.where} is barrier {number}", **at)
-    count = access.optional(op, "num_threadblocks", 1, scene.where, at)
+        out.add("MPP-BARRIER-ID", f"{here.where} is barrier {number}", **at)
+    count = access.optional(op, "num_threadblocks", 1, here.where, at)
     if count < 1:
-        out.add("MPP-BARRIER-UNMATCHED", f"{scene.where} is for {count} thread blocks", **at)
+        out.add("MPP-BARRIER-UNMATCHED", f"{here.where} is for {count} thread blocks", **at)

@@ -12,7 +12,7 @@ from forestcoll.plans.mscclpp.values import Block, Plan, Rank
 
 
 @dataclass(slots=True)
-class Scene:
+class OpContext:
     """Where an operation stands: its place, the lists that it counts in, and its pipeline."""
 
     at: At
@@ -25,17 +25,17 @@ class Scene:
     loop: int = 0  # num_chunks of the pipeline around it, 0: none
 
 
-def check_ids(op: dict[str, Any], name: str, kind: str, scene: Scene) -> list[int]:
+def check_ids(op: dict[str, Any], name: str, kind: str, here: OpContext) -> list[int]:
     """The operation's channel_ids, each checked against the thread block's own list."""
     if "channel_ids" not in op:
         return []
-    out, at = scene.access.out, scene.at
-    ids = scene.access.integers(op, "channel_ids", scene.where, at)
-    own = scene.block.channels[kind]
+    out, at = here.access.out, here.at
+    ids = here.access.integers(op, "channel_ids", here.where, at)
+    own = here.block.channels[kind]
     if len(ids) > MAX_IDS:
-        out.add("MPP-OP-CHANNELS", f"{scene.where} ({name}) names {len(ids)} channels", **at)
+        out.add("MPP-OP-CHANNELS", f"{here.where} ({name}) names {len(ids)} channels", **at)
     for number in ids:
-        if not 0 <= number < len(own) and not scene.block.broken:
-            out.add("MPP-OP-CHANNEL-ID", f"{scene.where} ({name}): {kind} channel {number}; the "
+        if not 0 <= number < len(own) and not here.block.broken:
+            out.add("MPP-OP-CHANNEL-ID", f"{here.where} ({name}): {kind} channel {number}; the "
                     f"thread block has {len(own)}", **at)  # fmt: skip
     return ids

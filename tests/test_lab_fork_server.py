@@ -13,17 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from forestcoll.lab.nursery import Nursery
+from forestcoll.lab.fork_server import ForkServer
 
 HERE = Path(__file__).parent
 LAB = """
 import sys, time
 sys.path.insert(0, {here!r})
-import test_lab_nursery as t
-from forestcoll.lab.nursery import Nursery
-nursery = Nursery("test_lab_nursery")
-pipes = [nursery.fork(t.sleep) for _ in range(3)]
-print(*[pipe.recv() for pipe in pipes], nursery._process.pid, flush=True)
+import test_lab_fork_server as t
+from forestcoll.lab.fork_server import ForkServer
+fork_server = ForkServer("test_lab_fork_server")
+pipes = [fork_server.fork(t.sleep) for _ in range(3)]
+print(*[pipe.recv() for pipe in pipes], fork_server._process.pid, flush=True)
 time.sleep(60)
 """
 
@@ -48,8 +48,8 @@ def _found_by_children(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def nursery() -> Iterator[Nursery]:
-    made = Nursery("test_lab_nursery")
+def fork_server() -> Iterator[ForkServer]:
+    made = ForkServer("test_lab_fork_server")
     yield made
     made.end()
     made.close()
@@ -70,34 +70,34 @@ def gone(processes: list[int], seconds: float = 20.0) -> bool:
     return not any(map(alive, processes))
 
 
-def test_every_fork_does_its_own_work(nursery: Nursery) -> None:
-    said = [pipe.recv() for pipe in [nursery.fork(answer, k) for k in range(5)]]
+def test_every_fork_does_its_own_work(fork_server: ForkServer) -> None:
+    said = [pipe.recv() for pipe in [fork_server.fork(answer, k) for k in range(5)]]
     assert [number for number, _ in said] == list(range(5))
     assert len({process for _, process in said}) == 5
 
 
-def test_a_pipe_ends_with_its_process(nursery: Nursery) -> None:
-    pipe = nursery.fork(fail)
+def test_a_pipe_ends_with_its_process(fork_server: ForkServer) -> None:
+    pipe = fork_server.fork(fail)
     with pytest.raises(EOFError):
         pipe.recv()
-    assert nursery.fork(answer, 7).recv()[0] == 7
+    assert fork_server.fork(answer, 7).recv()[0] == 7
 
 
-def test_the_end_takes_all_along(nursery: Nursery) -> None:
-    pipes = [nursery.fork(sleep) for _ in range(3)]
+def test_the_end_takes_all_along(fork_server: ForkServer) -> None:
+    pipes = [fork_server.fork(sleep) for _ in range(3)]
     processes = [pipe.recv() for pipe in pipes]
-    nursery.end()
+    fork_server.end()
     assert not any(map(alive, processes))
-    assert nursery.fork(answer, 1).recv()[0] == 1  # and another lab may begin
+    assert fork_server.fork(answer, 1).recv()[0] == 1  # and another lab may begin
 
 
-def test_a_nursery_that_was_killed(nursery: Nursery) -> None:
-    nursery.fork(answer, 1).recv()
-    assert nursery._process is not None
-    nursery._process.kill()
-    nursery._process.wait()
-    nursery.end()
-    assert nursery.fork(answer, 2).recv()[0] == 2
+def test_a_fork_server_that_was_killed(fork_server: ForkServer) -> None:
+    fork_server.fork(answer, 1).recv()
+    assert fork_server._process is not None
+    fork_server._process.kill()
+    fork_server._process.wait()
+    fork_server.end()
+    assert fork_server.fork(answer, 2).recv()[0] == 2
 
 
 @pytest.mark.parametrize("group", [False, True])

@@ -20,10 +20,10 @@ from multiprocessing.connection import Connection
 from typing import NoReturn
 
 _FORK, _END = b"f", b"e"
-_SERVE = "import sys; from forestcoll.lab.nursery import serve; serve(*sys.argv[1:])"
+_SERVE = "import sys; from forestcoll.lab.fork_server import serve; serve(*sys.argv[1:])"
 
 
-class Nursery:
+class ForkServer:
     """The process, started with the first `fork`; it imports the `modules` before that."""
 
     def __init__(self, *modules: str) -> None:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Literal
 
 from forestcoll.errors import ForestCollError, PlanError, UnsupportedError
 from forestcoll.plans import FORMATS, Format, home_of
-from forestcoll.plans.catalogue import RULES
 from forestcoll.plans.findings import At, Findings
 from forestcoll.plans.mscclpp.rules import body_of
+from forestcoll.plans.rule_catalogue import RULES
 from forestcoll.plans.rules import OTHER_COLLECTIVES, check_header
 from forestcoll.program import (
     PUTS,

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 import forestcoll
-from forestcoll import garbage
+from forestcoll import garbage_collection
 from forestcoll.cli import main
-from forestcoll.degrade import cluster
+from forestcoll.degrade import dask_cluster
 from forestcoll.degrade.bundle import INDEX, NOTE
 
 distributed = pytest.importorskip("distributed")
@@ -157,7 +157,7 @@ def at_first_folder(bundle: Path, strike: Callable[[], None]) -> threading.Threa
 def slow(before: str = "", seconds: float = 0.3) -> str:
     """A worker that takes that long for each failure."""
     return (
-        "import os, time\nfrom forestcoll.degrade import cluster\nmake = cluster.make\n"
+        "import os, time\nfrom forestcoll.degrade import dask_cluster\nmake = dask_cluster.make\n"
         f"def slowly(request, failure):\n    time.sleep({seconds})\n{before}"
         "    return make(request, failure)\ncluster.make = slowly\n"
     )
@@ -238,7 +238,7 @@ def test_a_cluster_without_workers_is_told_of(
     capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(cluster, "WORKER_SECONDS", 1)
+    monkeypatch.setattr(dask_cluster, "WORKER_SECONDS", 1)
     address, _ = scheduler(start)
     bundle = tmp_path / "bundle"
     told = f"the Dask scheduler at '{address}' has had no worker for 1 s: start some with "
@@ -247,7 +247,7 @@ def test_a_cluster_without_workers_is_told_of(
     assert told in line
     only = worker(start, address, slow())
     await_workers(address, 1)
-    monkeypatch.setattr(cluster, "WORKER_SECONDS", 2)
+    monkeypatch.setattr(dask_cluster, "WORKER_SECONDS", 2)
     thread = at_first_folder(bundle, only.kill)
     assert main([*WORDS, "--bundle", str(bundle), "--dask", address]) == 1
     thread.join()
@@ -258,14 +258,14 @@ def test_a_cluster_without_workers_is_told_of(
 
 
 def test_two_clusters_of_this_machine_do_not_meet() -> None:
-    with cluster._local_cluster() as one, cluster._local_cluster() as other:
+    with dask_cluster._local_cluster() as one, dask_cluster._local_cluster() as other:
         assert one.scheduler_address != other.scheduler_address
 
 
 def test_workers_of_this_machine_spend_no_time_on_a_profile() -> None:
     asked = "__import__('dask').config.get('distributed.worker.profile.enabled')"
     with (
-        cluster._local_cluster() as local,
+        dask_cluster._local_cluster() as local,
         distributed.Client(local, set_as_default=False) as client,
     ):
         told = client.run(eval, asked)
@@ -277,13 +277,13 @@ def test_a_worker_looks_for_cycles_rarely_while_it_makes_something(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     seen = []
-    monkeypatch.setattr(cluster, "make", lambda *_: seen.append(gc.get_threshold()))
+    monkeypatch.setattr(dask_cluster, "make", lambda *_: seen.append(gc.get_threshold()))
     before = gc.get_threshold()
     try:
         gc.set_threshold(700, 10, 10)
-        packed = cluster._pack(None, None)  # type: ignore[arg-type]
-        cluster.make_packed(packed, forestcoll.__version__)
-        assert seen == [garbage.THRESHOLD]
+        packed = dask_cluster._pack(None, None)  # type: ignore[arg-type]
+        dask_cluster.make_packed(packed, forestcoll.__version__)
+        assert seen == [garbage_collection.THRESHOLD]
         assert gc.get_threshold() == (700, 10, 10)
     finally:
         gc.set_threshold(*before)
@@ -293,11 +293,11 @@ def test_the_last_of_several_threads_brings_the_old_pace_back() -> None:
     before = gc.get_threshold()
     try:
         gc.set_threshold(701, 11, 12)
-        first, second = garbage.collect_rarely(), garbage.collect_rarely()
+        first, second = garbage_collection.collect_rarely(), garbage_collection.collect_rarely()
         first.__enter__()
         second.__enter__()
         first.__exit__(None, None, None)
-        assert gc.get_threshold() == garbage.THRESHOLD
+        assert gc.get_threshold() == garbage_collection.THRESHOLD
         second.__exit__(None, None, None)
         assert gc.get_threshold() == (701, 11, 12)
     finally:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import forestcoll
 from forestcoll.degrade.bundle import Made, Request, make
 from forestcoll.errors import ForestCollError, UnsupportedError
-from forestcoll.garbage import collect_rarely
+from forestcoll.garbage_collection import collect_rarely
 
 if TYPE_CHECKING:
     from forestcoll.degrade.failures import Failure
@@ -31,8 +31,7 @@ CONNECT_SECONDS = 15
 WORKER_SECONDS = 60
 """How long a cluster without any worker is waited for."""
 
-TASK = """\
-__import__("forestcoll.degrade.cluster", fromlist=["make_packed"]).make_packed(packed, version)"""
+TASK = f'__import__("{__name__}", fromlist=["make_packed"]).make_packed(packed, version)'
 """What a worker evaluates. A function of this package would be unpickled by the scheduler, too, and
 a worker without the package would end at it, where this raises."""
 
