@@ -16,6 +16,7 @@ from forestcoll.alltoall.lowering import Flow, lower, messages_of, write_out
 from forestcoll.alltoall.plans import check, make, targets_of
 from forestcoll.alltoall.rounding import route
 from forestcoll.alltoall.routes import Routes
+from forestcoll.alltoall.spread import spread
 from forestcoll.edit import edit
 from forestcoll.errors import PlanError
 from forestcoll.execute import cpu
@@ -176,10 +177,32 @@ def test_steps_spread_over_thread_blocks() -> None:
     """More steps than a thread block holds become more thread blocks to the same peer."""
     found = routes("mi250")
     narrow = lower(found, MSCCLPP, "mi250")
-    wide = lower(found, replace(MSCCLPP, steps=36), "mi250")
+    wide = lower(found, replace(MSCCLPP, steps=31), "mi250")
     blocks = [max(len(rank.thread_blocks) for rank in p.ranks) for p in (narrow, wide)]
     assert blocks[1] > blocks[0]
     check(found, wide)
+
+
+def test_peers_share_thread_blocks() -> None:
+    """Where a rank has more peers than thread blocks: the same bytes with fewer of them."""
+    for name, most in (("a100-2", 5), ("dgx1-2", 6)):
+        found = routes(name)
+        program = lower(found, replace(MSCCLPP, thread_blocks=most), name)
+        check(found, program)
+        blocks = [block for rank in program.ranks for block in rank.thread_blocks]
+        assert max(len(rank.thread_blocks) for rank in program.ranks) <= most
+        assert 1 < max(len(block.channels) for block in blocks) <= 8
+        assert {len({c.kind for c in block.channels}) for block in blocks} <= {0, 1}
+        report = lint(plans.dumps(program, "mscclpp-json", MSCCLPP), "plan", "mscclpp")
+        assert not [f for f in report.findings if f.severity != "note"]
+        assert [row.wrong for row in cpu.run(program, 20_000, iterations=3).rows] == [0]
+
+
+def test_static_routes_of_two_dgx2_fit() -> None:
+    """The one connection between the boxes takes eight thread blocks, others one."""
+    found = spread(solve(uniform(catalog.load("dgx2-v100", {"boxes": 2}))))
+    program = lower(found, MSCCLPP.on(80), "dgx2")
+    assert max(len(rank.thread_blocks) for rank in program.ranks) == 24
 
 
 def test_protocols() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
@@ -20,9 +21,10 @@ from forestcoll.alltoall import file
 from forestcoll.alltoall.demand import Demand, uniform
 from forestcoll.alltoall.flows import solve
 from forestcoll.alltoall.free import free_group
+from forestcoll.alltoall.levels import even_out
 from forestcoll.alltoall.repair import Commodity, Load, Repair
 from forestcoll.alltoall.rounding import route
-from forestcoll.alltoall.routes import Route, Routes, check
+from forestcoll.alltoall.routes import Route, Routes, check, loads
 from forestcoll.edit import edit
 from forestcoll.errors import ForestError, UnsupportedError
 from forestcoll.graph import CapacityGraph
@@ -233,3 +235,44 @@ def test_images_of_one_source_are_not_listed_twice() -> None:
     images = tuple(Route(tuple(to[v] for v in r.path), 1) for r in found.routes)
     with pytest.raises(ForestError, match="images of each other"):
         check(replace(found, routes=found.routes + images))
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "most"),
+    [("torus-3d", {"x": 4, "y": 4, "z": 4}, 35), ("hypercube", {"dimension": 4}, 10)],
+)
+def test_hops_are_even(name: str, settings: dict[str, object], most: int) -> None:
+    """The fullest links of all hops, added up: without another order 63 and 16 blocks' time.
+
+    No order can have less than each hop's blocks dealt out to all links: 35 and 9.
+    """
+    best = solve(uniform(catalog.load(name, settings)))
+    found = route(best, 1)
+    assert found.algbw == best.algbw
+    assert time_by_hops(found) <= most
+
+
+def time_by_hops(found: Routes) -> int:
+    loads: Counter[tuple[int, tuple[int, int]]] = Counter()
+    for one in found.expand():
+        for hop, link in enumerate(pairwise(one.path)):
+            loads[hop, link] += one.units
+    hops = range(max(hop for hop, _ in loads) + 1)
+    return sum(max(load for (at, _), load in loads.items() if at == hop) for hop in hops)
+
+
+@pytest.mark.parametrize("name", ["torus", "box", "irregular"])
+def test_another_order_changes_no_load(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr("forestcoll.alltoall.rounding.even_out", lambda found: found)
+    case = {
+        "torus": demand("torus-3d", TORUS),
+        "box": demand("mi250", {}),
+        "irregular": demand("torus-3d", TORUS, "gpu0-gpu1"),
+    }[name]
+    found = route(solve(case), 2)
+    ordered = even_out(found)
+    assert check(ordered) == found.algbw
+    whole = [loads(found.graph, found.group, one.routes) for one in (found, ordered)]
+    assert whole[0] == whole[1]
+    assert time_by_hops(ordered) <= time_by_hops(found)
+    assert (time_by_hops(ordered) < time_by_hops(found)) == (name == "torus")

@@ -19,7 +19,7 @@ from typing import Final
 
 from forestcoll.alltoall.onesided import TURNS, write_onesided
 from forestcoll.alltoall.packets import write_packets
-from forestcoll.alltoall.routes import Path, Routes
+from forestcoll.alltoall.routes import MOST_PATHS, Path, Routes
 from forestcoll.errors import PlanError
 from forestcoll.graph import CapacityGraph
 from forestcoll.lower.layout import Layout
@@ -37,8 +37,6 @@ WAY_OUT = (
 LOCAL_TURNS = 2
 """Levels after which a relay of a fifo program uses its scratch again: what came in a level has
 been sent on in the next one."""
-MOST_PATHS = 65_536
-"""Paths of all pairs that are written out for a plan."""
 
 
 @dataclass(frozen=True, slots=True)

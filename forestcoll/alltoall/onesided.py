@@ -1,24 +1,27 @@
 """Messages -> onesided programs (MSCCL++): hop after hop, a thread block or more for each peer.
 
-A thread block has one channel, to one peer. First both ends say that they are there: the launch
-before is then over, and memory free to be written. Then level after level: everything of the level
-is put, one signal follows; who receives waits for it; and where data goes on, all thread blocks of
-the rank meet, so that what came in over one channel may go out over another. A level's signals wait
-for nothing of the same level, so it cannot get stuck. Before scratch is written again, its rank
-says that it has sent on what was there.
+A thread block has one channel, to one peer, or one each to several. First both ends say that they
+are there: the launch before is then over, and memory free to be written. Then level after level:
+everything of the level is put, one signal follows; who receives waits for it; and where data goes
+on, all thread blocks of the rank meet, so that what came in over one channel may go out over
+another. A level's signals wait for nothing of the same level, so it cannot get stuck. Before
+scratch is written again, its rank says that it has sent on what was there.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
+from forestcoll.errors import PlanError
 from forestcoll.lower.layout import Layout, local_blocks
 from forestcoll.lower.limits import Limits, check_ranks, steps
 from forestcoll.lower.messages import Message
-from forestcoll.lower.tree_pieces import kind_of
+from forestcoll.lower.tree_pieces import Kind, kind_of
 from forestcoll.program import Buffer, Channel, Instruction, Op, RankProgram, Step, ThreadBlock
+from forestcoll.targets import Target
 
 MOST_LANES = 8
 """Thread blocks between two ranks that are tried."""
@@ -36,18 +39,35 @@ def write_onesided(
     boxes: tuple[str, ...],
     limits: Limits,
 ) -> tuple[RankProgram, ...]:
-    """What every rank does, with as few thread blocks for a peer as hold its steps.
+    """What every rank does, with as few thread blocks for each peer as hold its steps.
 
-    PlanError where a limit cannot be kept.
+    Where a rank has more peers than thread blocks, several peers share one. PlanError where a limit
+    cannot be kept.
     """
-    lanes = 1
+    lanes: dict[tuple[int, int], int] = defaultdict(lambda: 1)
     while True:
-        ranks = _Writer(layout, messages, scratch, boxes, lanes).ranks()
-        longest = max(steps(block) for rank in ranks for block in rank.thread_blocks)
-        if longest <= limits.target.steps or lanes >= MOST_LANES:
-            check_ranks(ranks, limits)
-            return ranks
-        lanes *= 2
+        writer = _Writer(layout, messages, scratch, boxes, lanes)
+        ranks = writer.ranks(1)
+        wanting = writer.overlong(ranks, limits.target.steps)
+        if not wanting or any(lanes[pair] >= MOST_LANES for pair in wanting):
+            break
+        for pair in wanting:
+            lanes[pair] *= 2
+    try:
+        check_ranks(ranks, limits)
+        return ranks
+    except PlanError as refused:
+        for width in range(2, most_peers(limits.target) + 1):
+            ranks = writer.ranks(width)
+            with suppress(PlanError):
+                check_ranks(ranks, limits)
+                return ranks
+        raise refused from None
+
+
+def most_peers(target: Target) -> int:
+    """Peers of a thread block: it may reach two buffers of each, and one operation names them."""
+    return min(target.peers, target.channels, target.remote_buffers // 2)
 
 
 class _Writer:
@@ -57,7 +77,7 @@ class _Writer:
         messages: Sequence[Message],
         scratch: Sequence[int],
         boxes: tuple[str, ...],
-        lanes: int,
+        lanes: Mapping[tuple[int, int], int],
     ) -> None:
         self.layout, self.scratch, self.boxes = layout, scratch, boxes
         self.levels = 1 + max(message.level for message in messages)
@@ -67,7 +87,8 @@ class _Writer:
         turn: dict[tuple[int, int, int, int], int] = defaultdict(int)
         for message in messages:
             src, dst, level = message.src, message.dst, message.level
-            lane = message.instance * lanes + turn[src, dst, level, message.instance] % lanes
+            wide = lanes.get((src, dst), 1)
+            lane = message.instance * wide + turn[src, dst, level, message.instance] % wide
             turn[src, dst, level, message.instance] += 1
             self.puts[(src, dst, lane), level].append(message)
             self.into.add(((dst, src, lane), level))
@@ -87,35 +108,60 @@ class _Writer:
         self.free.add(((rank, peer, number), level))
         self.into.add(((peer, rank, number), level))
 
-    def ranks(self) -> tuple[RankProgram, ...]:
-        """What every rank does."""
-        return tuple(map(self.rank, range(self.layout.n)))
+    def ranks(self, width: int) -> tuple[RankProgram, ...]:
+        """What every rank does, with `width` lanes in a thread block at most."""
+        return tuple(self.rank(rank, width) for rank in range(self.layout.n))
 
-    def rank(self, rank: int) -> RankProgram:
-        """Its thread blocks: one a lane, the nearest peer in rank order first."""
-        n = self.layout.n
-        order = sorted(self.lanes[rank], key=lambda lane: ((lane[0] - rank) % n, lane[1]))
-        blocks = [self.block(rank, peer, number, len(order)) for peer, number in order]
+    def rank(self, rank: int, width: int) -> RankProgram:
+        """Its thread blocks, of the lanes of a kind so many each."""
+        lanes = self.order(rank)
+        groups: list[list[Lane]] = []
+        kinds = ["memory", "port"] if width > 1 else [""]
+        for kind in kinds:
+            alike = [lane for lane in lanes if kind in ("", self.kind(lane))]
+            count = -(-len(alike) // width)
+            groups += [alike[k::count] for k in range(count)]
+        blocks = [self.block(group, len(groups)) for group in groups]
         for a, b in self.layout.copies(rank, self.layout.chunks, local_blocks(self.layout)):
             copy = Instruction(op=Op.COPY, src=(a,), dst=(b,))
             blocks.append(ThreadBlock(steps=(copy,), channels=()))
         counts = self.layout.input_chunks, self.layout.output_chunks, self.scratch[rank]
         return RankProgram(tuple(blocks), *counts)
 
-    def block(self, rank: int, peer: int, number: int, group: int) -> ThreadBlock:
-        """The thread block of one lane; `group`: how many its rank has."""
-        lane = (rank, peer, number)
-        kind = kind_of(rank, peer, self.boxes)
-        sends = any((lane, level) in self.puts for level in range(self.levels))
-        gets = any(((peer, rank, number), level) in self.puts for level in range(self.levels))
+    def order(self, rank: int) -> list[Lane]:
+        """A rank's lanes, those to the nearest peer in rank order first."""
+        n = self.layout.n
+        order = sorted(self.lanes[rank], key=lambda lane: ((lane[0] - rank) % n, lane[1]))
+        return [(rank, peer, number) for peer, number in order]
+
+    def overlong(self, ranks: Sequence[RankProgram], most: int) -> set[tuple[int, int]]:
+        """From whom to whom the thread blocks of one lane each have more steps."""
+        return {
+            (rank, peer)
+            for number, program in enumerate(ranks)
+            for (rank, peer, _), block in zip(
+                self.order(number), program.thread_blocks, strict=False
+            )
+            if steps(block) > most
+        }
+
+    def kind(self, lane: Lane) -> Kind:
+        """Of the channel."""
+        return kind_of(lane[0], lane[1], self.boxes)
+
+    def block(self, lanes: Sequence[Lane], group: int) -> ThreadBlock:
+        """The thread block of lanes of one kind; `group`: how many its rank has."""
+        places = range(len(lanes))
+        every = range(self.levels)
+        sends = [k for k in places if any((lanes[k], level) in self.puts for level in every)]
+        back = [(peer, rank, number) for rank, peer, number in lanes]
+        gets = [k for k in places if any((back[k], level) in self.puts for level in every)]
         found: list[Step] = []
-        if gets:
-            found.append(Instruction(op=Op.RELAXED_SIGNAL, channels=(0,)))
-        if sends:
-            found.append(Instruction(op=Op.RELAXED_WAIT, channels=(0,)))
+        found += on(Op.RELAXED_SIGNAL, gets)
+        found += on(Op.RELAXED_WAIT, sends)
         found.append(Instruction(op=Op.NOP))
-        for level in range(self.levels):
-            found += self.level(lane, level, kind == "port")
+        for level in every:
+            found += self.level(lanes, level)
             if level < self.levels - 1 and group > 1:
                 found += [
                     Instruction(op=Op.NOP),
@@ -123,26 +169,42 @@ class _Writer:
                 ]
             elif level < self.levels - 1:
                 found.append(Instruction(op=Op.NOP))
-        return ThreadBlock(steps=tuple(found), channels=(Channel(peer, kind, number),))
+        kind = self.kind(lanes[0])
+        channels = tuple(Channel(peer, kind, number) for _, peer, number in lanes)
+        return ThreadBlock(steps=tuple(found), channels=channels)
 
-    def level(self, lane: Lane, level: int, port: bool) -> list[Step]:
-        """What a lane sends and waits for in one level."""
+    def level(self, lanes: Sequence[Lane], level: int) -> list[Step]:
+        """What lanes of a thread block send and wait for in one level, all lanes by turns."""
+        puts = [self.puts.get((lane, level), []) for lane in lanes]
+        port = self.kind(lanes[0]) == "port"
         found: list[Step] = []
-        puts = self.puts.get((lane, level), [])
-        for place, message in enumerate(puts):
-            last = place == len(puts) - 1
-            found.append(
-                Instruction(
-                    op=Op.PUT_SIGNAL_FLUSH if port and last else Op.PUT,
-                    src=(message.source,),
-                    dst=(replace(message.total, rank=lane[1]),),
-                    channels=(0,),
-                )
-            )
-        if puts and not port:
-            found += [Instruction(op=Op.NOP), Instruction(op=Op.SIGNAL, channels=(0,))]
-        if (lane, level) in self.free:
-            found.append(Instruction(op=Op.SIGNAL, channels=(0,)))
-        if (lane, level) in self.into:
-            found.append(Instruction(op=Op.WAIT, channels=(0,)))
+        last: dict[int, list[int]] = defaultdict(list)  # a port's last put of each lane, by length
+        for turn in range(max(map(len, puts))):
+            for place, lane in enumerate(puts):
+                if port and turn == len(lane) - 1:
+                    last[lane[turn].count].append(place)
+                elif turn < len(lane):
+                    found.append(put(Op.PUT, [lane[turn]], [place]))
+        for alike in last.values():
+            found.append(put(Op.PUT_SIGNAL_FLUSH, [puts[place][-1] for place in alike], alike))
+        signals = [place for place in range(len(lanes)) if puts[place] and not port]
+        if signals:
+            found += [Instruction(op=Op.NOP), *on(Op.SIGNAL, signals)]
+        found += on(Op.SIGNAL, [k for k, lane in enumerate(lanes) if (lane, level) in self.free])
+        found += on(Op.WAIT, [k for k, lane in enumerate(lanes) if (lane, level) in self.into])
         return found
+
+
+def on(op: Op, places: Sequence[int]) -> list[Step]:
+    """One operation on these channels of a thread block; none for none."""
+    return [Instruction(op=op, channels=tuple(places))] if places else []
+
+
+def put(op: Op, messages: Sequence[Message], places: Sequence[int]) -> Instruction:
+    """Messages that are equally long, each over its channel."""
+    return Instruction(
+        op=op,
+        src=tuple(message.source for message in messages),
+        dst=tuple(replace(message.total, rank=message.dst) for message in messages),
+        channels=tuple(places),
+    )

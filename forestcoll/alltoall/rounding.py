@@ -22,9 +22,10 @@ from typing import Any
 
 from forestcoll.alltoall.flows import Optimum
 from forestcoll.alltoall.free import free_group
+from forestcoll.alltoall.levels import even_out
 from forestcoll.alltoall.partial import partial_group
 from forestcoll.alltoall.repair import Commodity, Load, Repair
-from forestcoll.alltoall.routes import Path, Route, Routes, check, orbit_of
+from forestcoll.alltoall.routes import MOST_PATHS, Path, Route, Routes, check, orbit_of
 from forestcoll.errors import UnsupportedError
 from forestcoll.graph import CapacityGraph
 from forestcoll.sizes import is_power
@@ -82,7 +83,7 @@ def route(
             f"the optimum, not {float(100 * min_share):.2f} %; --units takes more"
         )
     check(found)
-    return found
+    return even_out(found) if found.total <= MOST_PATHS else found
 
 
 def _group(best: Optimum) -> SymmetryGroup | AbelianGroup | None:

@@ -26,6 +26,8 @@ from forestcoll.graph import CapacityGraph
 from forestcoll.symmetry.abelian import AbelianGroup
 from forestcoll.symmetry.group import SymmetryGroup
 
+MOST_PATHS = 65_536
+"""Paths of all pairs that are written out for a plan."""
 Path = tuple[int, ...]
 """Nodes, from the source to the target."""
 
