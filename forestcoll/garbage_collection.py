@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-THRESHOLD: Final = (200_000, 10, 10)
+THRESHOLD: Final = (1_000_000, 10, 10)
 """For `gc.set_threshold`: objects before a look at the young, then how many looks a generation."""
 
 _lock = threading.Lock()

@@ -26,10 +26,10 @@ def round_forest(
     The forest as it is where they do so already; None where no such weights reach `least` GB/s.
     Raises PlanError where no plan can be made of the forest.
     """
-    from forestcoll.solver.rounding import round_to_power
-
     if is_power(units_of(forest, targets)):
         return forest
+    from forestcoll.solver.rounding import round_to_power
+
     most = min(most_chunks(forest.n), *(target.chunks for target in targets)) // instances
     # few bytes want few chunks
     best = least if protocol == "LL" else forest.plain_algbw

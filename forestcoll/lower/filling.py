@@ -37,6 +37,9 @@ ALIKE: Final = 0.01
 """Shares that differ by less are as good: fewer thread blocks decide."""
 MORE: Final = 0.02
 """What a share has to gain by more thread blocks."""
+PROMISE: Final = 0.026
+"""What it has to gain where chunks half as long halve what is lost, for them to be tried in more
+thread blocks."""
 SHORT: Final = 64 * 10**6
 """Bytes of the call for which programs are cut finer, ..."""
 FLUENT: Final = {"fifo": 0.96, "onesided": 0.9}
@@ -124,7 +127,10 @@ def _finer(forest: Forest, target: Target, program: Program) -> Program:
     best, count = program, 2 * first.instances
     share = _share(forest, program, SHORT)
     while share < FLUENT["fifo"] and count <= most:
-        if 2 * usage(program).operations * forest.n > FINEST_OPERATIONS:
+        used = usage(program)
+        if 2 * used.operations * forest.n > FINEST_OPERATIONS:
+            break
+        if 2 * used.steps > target.steps and 2 * share / (1 + share) < share + PROMISE:
             break
         try:
             program = lower(forest, target, instances=count, protocol=program.protocol)

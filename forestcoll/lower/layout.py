@@ -10,12 +10,16 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
 
 from forestcoll.errors import PlanError
 from forestcoll.forest import Forest, Phase, Tree
 from forestcoll.lower.network_planes import Parity, no_parity
 from forestcoll.program import Buffer, Collective, Ref
+
+own_ref = lru_cache(2**16)(Ref)
+"""A Ref; those alike share one object, for ranks have much in the same places."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +77,12 @@ class Layout:
     def input(self, rank: int, chunk: int, count: int) -> Ref:
         """Where `rank` finds its own contribution to `count` chunks of the whole from `chunk`."""
         own = self.start[rank] if self.collective.input_is_part else 0
-        return Ref(Buffer.INPUT, chunk - own, count)
+        return own_ref(Buffer.INPUT, chunk - own, count)
 
     def output(self, rank: int, chunk: int, count: int) -> Ref:
         """Where `rank` has the result of `count` chunks of the whole from `chunk`."""
         own = self.start[rank] if self.collective.output_is_part else 0
-        return Ref(Buffer.OUTPUT, chunk - own, count)
+        return own_ref(Buffer.OUTPUT, chunk - own, count)
 
     def copies(self, rank: int, most: int, parts: int) -> list[tuple[Ref, Ref]]:
         """What `rank` as a root copies from input to output, in at least `parts` pieces if it can.

@@ -52,7 +52,7 @@ def _scratch(rank: RankProgram) -> Fraction:
 def steps(block: ThreadBlock) -> int:
     """Steps of a block: also a no-op for every dependency but the last, and pipelines' bodies."""
     return sum(
-        1 + len(s.body) if isinstance(s, Pipeline) else max(1, len(s.after)) for s in block.steps
+        [1 + len(s.body) if isinstance(s, Pipeline) else len(s.after) or 1 for s in block.steps]
     )
 
 
@@ -118,7 +118,8 @@ def check_ranks(ranks: Sequence[RankProgram], limits: Limits) -> None:
 def _check_rank(rank: RankProgram, n: int, limits: Limits, where: str) -> None:
     target = limits.target
     blocks = rank.thread_blocks
-    operations = sum(map(steps, blocks))
+    lengths = [steps(block) for block in blocks]
+    operations = sum(lengths)
     chunks = max(rank.input_chunks, rank.output_chunks, rank.scratch_chunks)
     depended = max((b for block in blocks for b in _depended(block)), default=-1) + 1
     for what, figure, limit in (
@@ -133,18 +134,19 @@ def _check_rank(rank: RankProgram, n: int, limits: Limits, where: str) -> None:
     ):
         if figure > limit:
             raise limits.refuse(where, what, figure, limit)
-    for number, block in enumerate(blocks):
-        _check_block(block, limits, f"{where}, thread block {number}")
+    for number, (block, length) in enumerate(zip(blocks, lengths, strict=True)):
+        _check_block(block, length, limits, f"{where}, thread block {number}")
 
 
-def _check_block(block: ThreadBlock, limits: Limits, where: str) -> None:
+def _check_block(block: ThreadBlock, length: int, limits: Limits, where: str) -> None:
     target = limits.target
     instructions = [i for s in block.steps for i in (s.body if isinstance(s, Pipeline) else (s,))]
-    count = max((r.count for i in instructions for r in (*i.src, *i.dst)), default=0)
-    peers = max(map(_width, instructions), default=0)
+    count = max([r.count for i in instructions for r in (*i.src, *i.dst)], default=0)
+    # fifo blocks have a peer each way
+    peers = max(map(_width, instructions), default=0) if target.style == "onesided" else 0
     what = "channels of one kind" if target.style == "onesided" else "channels"
     for words, figure, limit in (
-        ("steps", steps(block), target.steps),
+        ("steps", length, target.steps),
         (what, _channels(block), target.channels),
         ("chunks in one step", count, target.count),
         ("peers in one operation", peers, target.peers),
@@ -154,7 +156,7 @@ def _check_block(block: ThreadBlock, limits: Limits, where: str) -> None:
 
 
 def _depended(block: ThreadBlock) -> list[int]:
-    return [b for s in block.steps if isinstance(s, Instruction) for b, _ in s.after]
+    return [b for s in block.steps if isinstance(s, Instruction) and s.after for b, _ in s.after]
 
 
 def _width(instruction: Instruction) -> int:

@@ -24,7 +24,7 @@ Land = Literal["open", "add", "final"]
 Connection = tuple[int, int, int, int]  # sender, receiver, instance, parity of the channels
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)  # not frozen: that takes three times as long, and they are many
 class Message:
     """`count` chunks of the whole from `chunk`, at one step of the order.
 

@@ -28,7 +28,7 @@ from itertools import pairwise
 
 from forestcoll.forest import Forest
 from forestcoll.kernel import _kernel
-from forestcoll.lower.layout import Layout, RankTree
+from forestcoll.lower.layout import Layout, RankTree, own_ref
 from forestcoll.lower.messages import Connection, Land, Message, cut_trees, partial_sums
 from forestcoll.program import Buffer, Ref
 from forestcoll.routes import Pair, routes
@@ -53,6 +53,16 @@ class Links:
         """The time that a message of `count` chunks takes a lane of each link of a way."""
         unit = min(max(self.capacity) << FINE, min(self.capacity) << COARSE)
         return [max(1, count * lanes[link] * unit // self.capacity[link]) for link in way]
+
+    def all_lengths(
+        self, ways: Sequence[tuple[int, ...]], counts: Sequence[int], lanes: Sequence[int]
+    ) -> list[list[int]]:
+        """Those of messages of so many chunks each."""
+        known: dict[tuple[tuple[int, ...], int], list[int]] = {}
+        for kind in zip(ways, counts, strict=True):
+            if kind not in known:
+                known[kind] = self.lengths(*kind, lanes)
+        return [known[kind] for kind in zip(ways, counts, strict=True)]
 
 
 def links_of(forest: Forest) -> Links:
@@ -89,13 +99,13 @@ def scheduled_messages(
     lanes = _lanes_for(messages, links, layout.chunks, block)
     ways = [links.ways[m.src, m.dst] for m in messages]
     of_links = [1] * len(links.capacity)
-    for message, way in zip(messages, ways, strict=True):
-        for link in way:
-            of_links[link] = max(of_links[link], lanes[message.connection])
+    for connection, count in lanes.items():
+        for link in links.ways[connection[0], connection[1]]:
+            of_links[link] = max(of_links[link], count)
     starts = _kernel.schedule(
         of_links,
         ways,
-        [links.lengths(way, m.count, of_links) for way, m in zip(ways, messages, strict=True)],
+        links.all_lengths(ways, [m.count for m in messages], of_links),
         made.needs,
         _turns(layout.n, trees, messages),
     )
@@ -190,9 +200,9 @@ class _Maker:
             if parent == tree.root:
                 total = self.layout.output(parent, tree.first, tree.count)
             else:
-                total = Ref(Buffer.SCRATCH, self.sums[number, parent], tree.count)
+                total = own_ref(Buffer.SCRATCH, self.sums[number, parent], tree.count)
             if children[rank]:
-                source = Ref(Buffer.SCRATCH, self.sums[number, rank], tree.count)
+                source = own_ref(Buffer.SCRATCH, self.sums[number, rank], tree.count)
             else:
                 source = self.layout.input(rank, tree.first, tree.count)
             message = self._message(number, tree, "add", rank, parent, rank, source, total)

@@ -78,8 +78,8 @@ def _attempts(layout: Layout, target: Target) -> Iterator[tuple[int, Fraction | 
         unit *= 2
 
 
-Sum = tuple[int, Ref]
-"""A partial sum: the rank, and where it lies there."""
+Sum = tuple[int, int]
+"""A partial sum: the rank, and where it lies in its scratch."""
 LATE = 4
 """Parts of a sum at most that the block adds up that sends it on; of more, its list would be full
 long before those of the blocks that receive them."""
@@ -87,10 +87,26 @@ long before those of the blocks that receive them."""
 
 def _few_parts(messages: list[Message]) -> frozenset[Sum]:
     """Sums that the block adds up that sends them on: who receives can take the next message."""
-    parts = Counter((m.dst, m.total) for m in messages if m.land != "final")
-    return frozenset(
-        key for key, count in parts.items() if key[1].buffer is Buffer.SCRATCH and count <= LATE
+    parts = Counter(
+        (m.dst, m.total.offset)
+        for m in messages
+        if m.land != "final" and m.total.buffer is Buffer.SCRATCH
     )
+    return frozenset(key for key, count in parts.items() if count <= LATE)
+
+
+def _late(work: _Work, message: Message) -> Sum | None:
+    """The sum that the message is a part of, if whoever sends that on adds it up."""
+    if not work.late or message.land == "final" or message.total.buffer is not Buffer.SCRATCH:
+        return None
+    key = message.dst, message.total.offset
+    return key if key in work.late else None
+
+
+def _sent_on(message: Message) -> Sum | None:
+    """The sum that the message sends on, if it is one."""
+    source = message.source
+    return (message.src, source.offset) if source.buffer is Buffer.SCRATCH else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,17 +140,15 @@ def _write(work: _Work, lanes: Lanes, limits: Limits) -> tuple[RankProgram, ...]
 
 def _roomy(work: _Work, lanes: Lanes, target: Target) -> Lanes:
     """As many thread blocks for each connection, or as many as its steps take in any case."""
-    waiting = Counter[tuple[int, Ref]]()  # parts that whoever sends the sum on adds to it
+    waiting = Counter[Sum | None]()  # parts that whoever sends the sum on adds to it
     sends, receives = Counter[Connection](), Counter[Connection]()
     for message in work.messages:
-        sends[message.connection] += 1 + waiting.pop((message.src, message.source), 0)
-        receives[message.connection] += 1
-        if message.land == "final":
-            continue
-        if (message.dst, message.total) in work.late:
-            waiting[message.dst, message.total] += 1
-        else:
-            receives[message.connection] += 1
+        connection = message.connection
+        sends[connection] += 1 + waiting.pop(_sent_on(message), 0)
+        late = _late(work, message)
+        if late is not None:
+            waiting[late] += 1
+        receives[connection] += 1 if late is not None or message.land == "final" else 2
     return {
         c: max(count, -(-max(sends[c], receives[c]) // target.steps)) for c, count in lanes.items()
     }
@@ -257,14 +271,20 @@ def _emit(
         if number in early:
             rank.copy(copies[number])
         ranks.append(rank)
-    waiting: dict[tuple[int, Ref], list[Ref]] = defaultdict(list)  # what is not yet in a sum
+    waiting: dict[Sum | None, list[Ref]] = defaultdict(list)  # what is not yet in a sum
+    ends: dict[tuple[int, int, int], tuple[int, int]] = {}  # who sends, and who receives
     for message, channel in zip(work.messages, channels, strict=True):
-        sender, receiver = ranks[message.src], ranks[message.dst]
-        block = sender.block[Port(message.src, True, message.dst, channel)]
-        for part in waiting.pop((message.src, message.source), ()):
-            sender.add(block, Op.REDUCE, (part,), (message.source,))
-        sender.add(block, Op.SEND, (message.source,))
-        block = receiver.block[Port(message.dst, False, message.src, channel)]
+        src, dst = message.src, message.dst
+        sender, receiver = ranks[src], ranks[dst]
+        if (src, dst, channel) not in ends:
+            ends[src, dst, channel] = (
+                sender.block[Port(src, True, dst, channel)],
+                receiver.block[Port(dst, False, src, channel)],
+            )
+        out, block = ends[src, dst, channel]
+        for part in waiting.pop(_sent_on(message), ()):
+            sender.add(out, Op.REDUCE, (part,), (message.source,))
+        sender.add(out, Op.SEND, (message.source,))
         if message.land == "final":
             receiver.add(block, Op.RECV, dst=(message.total,))
             continue
@@ -272,10 +292,11 @@ def _emit(
             part = receiver.slot(message.count)
             receiver.add(block, Op.RECV, dst=(part,))
         else:
-            part = layout.input(message.dst, message.chunk, message.count)
+            part = layout.input(dst, message.chunk, message.count)
             receiver.add(block, Op.RECV, dst=(message.total,))
-        if (message.dst, message.total) in work.late:
-            waiting[message.dst, message.total].append(part)
+        late = _late(work, message)
+        if late is not None:
+            waiting[late].append(part)
         else:
             receiver.add(block, Op.REDUCE, (part,), (message.total,))
     for number, rank in enumerate(ranks):

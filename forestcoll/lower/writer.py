@@ -72,7 +72,7 @@ class RankWriter:
         """Appends an instruction: it waits for `readers` and the last writers of all it touches."""
         known = self._known[block]
         readers = dict(readers or {})
-        for ref in dst if op is Op.RECV else ():
+        for ref in dst if op is Op.RECV and self._sent else ():
             if ref.buffer is Buffer.SCRATCH:
                 for chunk in range(ref.offset, ref.offset + ref.count):
                     for other, step in self._sent.pop(chunk, {}).items():
@@ -80,22 +80,23 @@ class RankWriter:
                             readers[other] = max(step, readers.get(other, -1))
         waits = {b: s for b, s in readers.items() if s > known.get(b, -1)}
         known |= waits
+        steps = self.steps[block]
         for ref in (*src, *dst):
-            for other, step in set(self._writer[ref.buffer][ref.offset : ref.offset + ref.count]):
+            writer, low = self._writer[ref.buffer], ref.offset
+            last = writer[low : low + ref.count]
+            for other, step in last if ref.count == 1 else set(last):
                 if other != block and step > known.get(other, -1):
                     known[other] = waits[other] = step
         for ref in dst:
-            writer = self._writer[ref.buffer]
-            end = ref.offset + ref.count
-            writer += [(block, -1)] * (end - len(writer))
-            writer[ref.offset : end] = [(block, len(self.steps[block]))] * ref.count
-        sent = {Buffer.INPUT: self._readers, Buffer.SCRATCH: self._sent}
-        if op is Op.SEND and src[0].buffer in sent:
+            writer, low, end = self._writer[ref.buffer], ref.offset, ref.offset + ref.count
+            if end > len(writer):
+                writer += [(block, -1)] * (end - len(writer))
+            writer[low:end] = [(block, len(steps))] * ref.count
+        if op is Op.SEND and src[0].buffer is not Buffer.OUTPUT:
+            sent = self._readers if src[0].buffer is Buffer.INPUT else self._sent
             for chunk in range(src[0].offset, src[0].offset + src[0].count):
-                sent[src[0].buffer][chunk][block] = len(self.steps[block])
-        self.steps[block].append(
-            Instruction(op=op, src=src, dst=dst, after=tuple(sorted(waits.items())))
-        )
+                sent[chunk][block] = len(steps)
+        steps.append(Instruction(op, src, dst, tuple(sorted(waits.items())) if waits else ()))
 
     def program(self, layout: Layout) -> RankProgram:
         """All that was written."""

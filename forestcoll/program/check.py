@@ -7,6 +7,9 @@ plan format and its runtimes, or an engine, ask beyond it stands with them.
 
 from __future__ import annotations
 
+import weakref
+from typing import Final, NamedTuple
+
 from forestcoll.errors import PlanError
 from forestcoll.program.chunks import BUFFER_NAMES, ChunkCounts, count_chunks
 from forestcoll.program.ops import (
@@ -36,14 +39,42 @@ from forestcoll.program.program import (
 
 LARGEST = 2**31 - 1
 """Of all counts and numbers: runtimes and engines keep them in 32 bits."""
+_SYNCHRONIZES: Final = SIGNALS | WAITS
+_NAMES_THINGS: Final = _SYNCHRONIZES | SEMAPHORES | {Op.BARRIER}
+"""Operations that need channels, semaphores or a barrier."""
+_known: dict[int, tuple[weakref.ref[Program], ChunkCounts]] = {}
+"""By `id`: programs that are right, as long as they are there. (Their hash goes through them.)"""
+
+
+class _At(NamedTuple):
+    """Where an instruction stands; in words only where something is wrong with it."""
+
+    rank: int
+    block: int
+    step: int
+    op: Op
+
+    def __str__(self) -> str:
+        return where(*self)
+
+    def __format__(self, spec: str) -> str:
+        return str(self)
 
 
 def check(program: Program) -> ChunkCounts:
-    """The chunk counts of the program's buffers, once its structure is right."""
+    """The chunk counts of the program's buffers, once its structure is right.
+
+    A program never changes, so one that was right before is not looked at again.
+    """
+    known = _known.get(id(program))
+    if known is not None and known[0]() is program:
+        return known[1]
     check_frame(program)
     counts = count_chunks(program)
     check_instructions(program, counts)
     check_switches(program)
+    number = id(program)
+    _known[number] = weakref.ref(program, lambda _: _known.pop(number, None)), counts
     return counts
 
 
@@ -76,6 +107,7 @@ def check_instructions(program: Program, sizes: ChunkCounts) -> None:
     packets = False
     for r, rank in enumerate(program.ranks):
         _check_rank(program, r, rank)
+        own = {buffer: sizes.of(r, buffer) for buffer in BUFFER_NAMES}
         for b, block in enumerate(rank.thread_blocks):
             _check_block(program, r, b, block)
             for s, step in enumerate(block.steps):
@@ -88,11 +120,11 @@ def check_instructions(program: Program, sizes: ChunkCounts) -> None:
                 for i in body:
                     packets = packets or i.op in PACKETS
                     if i.src or i.dst or i.after:
-                        _check_instruction(program, sizes, r, b, s, i)
+                        _check_instruction(program, sizes, own, _At(r, b, s, i.op), i)
                         continue
                     alike = id(i), len(block.channels), len(rank.semaphores)
                     if alike not in fine:
-                        _check_instruction(program, sizes, r, b, s, i)
+                        _check_instruction(program, sizes, own, _At(r, b, s, i.op), i)
                         fine.add(alike)
     if program.double_scratch and not packets:
         raise PlanError("two halves of scratch, but no packets: plain puts ignore the halves")
@@ -191,37 +223,38 @@ def _check_pipeline(program: Program, r: int, b: int, s: int, loop: Pipeline) ->
 
 
 def _check_instruction(
-    program: Program, counts: ChunkCounts, r: int, b: int, s: int, i: Instruction
+    program: Program, counts: ChunkCounts, own: dict[Buffer, int], at: _At, i: Instruction
 ) -> None:
-    at = where(r, b, s, i.op)
-    if i.op not in STYLES[program.style]:
+    """`own`: chunks of the rank's buffers."""
+    r, b, _, op = at
+    if op not in STYLES[program.style]:
         raise PlanError(f"{at}: no operation of {program.style} programs")
     block = program.ranks[r].thread_blocks[b]
     _check_operands(at, i)
-    _check_fields(program, r, at, i)
+    _check_fields(program, at, i)
     _check_switched(block, at, i)
-    for refs in block.operands(r, i):
-        for ref in refs:
-            _check_range(counts, r, at, ref)
+    src, dst = block.operands(r, i)
+    for ref in (*src, *dst):
+        within = 0 <= ref.offset < ref.offset + ref.count <= own.get(ref.buffer, -1)
+        if ref.rank is not None or not within:
+            _check_range(counts, at, ref)
     if program.style == "fifo":
-        _check_direction(block, at, (r, b, s), i)
-        _check_after(program, r, b, s, at, i)
+        _check_direction(block, at, i)
+        _check_after(program, at, i)
     else:
         _check_remote(block, at, i)
         _check_packets(program, block, at, i)
 
 
-def _check_direction(
-    block: ThreadBlock, at: str, place: tuple[int, int, int], i: Instruction
-) -> None:
+def _check_direction(block: ThreadBlock, at: _At, i: Instruction) -> None:
     for ops, peer, word in (SENDS, block.send, "send"), (RECEIVES, block.recv, "recv"):
-        if i.op in ops and peer == -1:
+        if peer == -1 and i.op in ops:
             raise PlanError(
-                f"{at}: its thread block has no {word} peer", rule="XML-DIRECTION", at=place
+                f"{at}: its thread block has no {word} peer", rule="XML-DIRECTION", at=at[:3]
             )
 
 
-def _check_packets(program: Program, block: ThreadBlock, at: str, i: Instruction) -> None:
+def _check_packets(program: Program, block: ThreadBlock, at: _At, i: Instruction) -> None:
     """Packets lie in scratch, nothing else does, and they go where the kernel sends them.
 
     Plain data in scratch would lie across packets, and could be taken for some.
@@ -255,33 +288,35 @@ def _check_packets(program: Program, block: ThreadBlock, at: str, i: Instruction
         )
 
 
-def _check_operands(at: str, i: Instruction) -> None:
-    row = OPERATIONS[i.op]
-    for what, got, (low, high) in (
-        ("source", len(i.src), row.src),
-        ("destination", len(i.dst), row.dst),
-    ):
-        if not low <= got <= high:
+def _check_operands(at: _At, i: Instruction) -> None:
+    row, src, dst = OPERATIONS[i.op], i.src, i.dst
+    for what, refs, (low, high) in ("source", src, row.src), ("destination", dst, row.dst):
+        if not low <= len(refs) <= high:
             need = "no" if high == 0 else f"{low}" if low == high else f"at least {low}"
-            raise PlanError(f"{at}: {got} {what}s; it takes {need} {what}{'s' * (need != '1')}")
-    paired = row.pairs and not (row.spreads and len(i.src) == 1)
-    if paired and len(i.src) != len(i.dst):
-        raise PlanError(f"{at}: {len(i.src)} sources for {len(i.dst)} destinations")
-    if paired:
-        wrong = [(x, y) for x, y in zip(i.src, i.dst, strict=True) if x.count != y.count]
+            raise PlanError(
+                f"{at}: {len(refs)} {what}s; it takes {need} {what}{'s' * (need != '1')}"
+            )
+    if row.pairs and not (row.spreads and len(src) == 1):
+        if len(src) != len(dst):
+            raise PlanError(f"{at}: {len(src)} sources for {len(dst)} destinations")
+        pairs = list(zip(src, dst, strict=True))
     else:
-        refs = (*i.src, *i.dst)
-        wrong = [(refs[0], y) for y in refs if y.count != refs[0].count]
-    if wrong:
-        raise PlanError(
-            f"{at}: operands of {wrong[0][0].count} and {wrong[0][1].count} chunks; "
-            "they must be of one length"
-        )
+        refs = (*src, *dst)
+        pairs = [(refs[0], other) for other in refs[1:]]
+    for one, other in pairs:
+        if one.count != other.count:
+            raise PlanError(
+                f"{at}: operands of {one.count} and {other.count} chunks; "
+                "they must be of one length"
+            )
 
 
-def _check_switched(block: ThreadBlock, at: str, i: Instruction) -> None:
+def _check_switched(block: ThreadBlock, at: _At, i: Instruction) -> None:
     """The switches of an instruction are there, as many as it needs, and to the right buffers."""
-    needs = OPERATIONS[i.op].switches
+    row = OPERATIONS[i.op]
+    if not (i.switches or row.switched):
+        return
+    needs = row.switches
     if len(i.switches) != needs:
         raise PlanError(f"{at}: {len(i.switches)} switches; it takes {needs}")
     for number, ref in zip(i.switches, (i.dst if needs == 1 else (*i.src, *i.dst)), strict=False):
@@ -294,15 +329,18 @@ def _check_switched(block: ThreadBlock, at: str, i: Instruction) -> None:
             )
 
 
-def _check_fields(program: Program, r: int, at: str, i: Instruction) -> None:
-    index, size = i.part
+def _check_fields(program: Program, at: _At, i: Instruction) -> None:
+    r, (index, size) = at.rank, i.part
+    named = i.channels or i.semaphores or i.ident or i.group
+    if not (named or index or size != 1 or i.op in _NAMES_THINGS):
+        return
     if not 0 <= index < size:
         raise PlanError(f"{at}: part {index} of {size} does not exist")
     if size > 1 and (program.style == "fifo" or not (i.src or i.dst)):
         raise PlanError(f"{at}: only onesided data instructions can be done in parts")
     if i.channels and i.op not in CHANNELLED:
         raise PlanError(f"{at}: takes no channels")
-    if i.op in SIGNALS | WAITS and not i.channels:
+    if i.op in _SYNCHRONIZES and not i.channels:
         raise PlanError(f"{at}: names no channel")
     if bool(i.semaphores) != (i.op in SEMAPHORES):
         raise PlanError(f"{at}: {'takes no semaphores' if i.semaphores else 'names no semaphore'}")
@@ -321,8 +359,8 @@ def _check_fields(program: Program, r: int, at: str, i: Instruction) -> None:
         )
 
 
-def _check_range(sizes: ChunkCounts, r: int, at: str, ref: Ref) -> None:
-    owner = r
+def _check_range(sizes: ChunkCounts, at: _At, ref: Ref) -> None:
+    owner = r = at.rank
     if ref.rank is not None:
         owner = ref.rank
         if not 0 <= owner < sizes.ranks or owner == r:
@@ -337,7 +375,8 @@ def _check_range(sizes: ChunkCounts, r: int, at: str, ref: Ref) -> None:
         )
 
 
-def _check_after(program: Program, r: int, b: int, s: int, at: str, i: Instruction) -> None:
+def _check_after(program: Program, at: _At, i: Instruction) -> None:
+    r, b, s, _ = at
     for ref in (*i.src, *i.dst):
         if ref.rank is not None:
             raise PlanError(f"{at}: a remote buffer; fifo programs reach only their own")
@@ -356,7 +395,7 @@ def _check_after(program: Program, r: int, b: int, s: int, at: str, i: Instructi
             raise PlanError(f"{at}: comes after step {step} of its own thread block: a circle")
 
 
-def _check_remote(block: ThreadBlock, at: str, i: Instruction) -> None:
+def _check_remote(block: ThreadBlock, at: _At, i: Instruction) -> None:
     if i.after:
         raise PlanError(f"{at}: 'after' has no meaning in onesided programs; use semaphores")
     for c in i.channels:
@@ -389,7 +428,7 @@ def _check_remote(block: ThreadBlock, at: str, i: Instruction) -> None:
         )
 
 
-def _remote_operands(at: str, i: Instruction) -> tuple[Ref, ...]:
+def _remote_operands(at: _At, i: Instruction) -> tuple[Ref, ...]:
     """The operands that are at peers; raises unless exactly the allowed ones are."""
     row = OPERATIONS[i.op]
     own = (*i.src[: row.remote_src], *i.dst[: row.remote_dst])

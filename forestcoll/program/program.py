@@ -174,7 +174,7 @@ class RankProgram:
         return f"<RankProgram: {len(self.thread_blocks)} thread blocks; chunks: {chunks}>"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Program(Shown):
     """A collective for all ranks. `ranks[i]` is what rank i does; `names[i]` its node id or ''."""
 

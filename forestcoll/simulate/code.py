@@ -8,9 +8,8 @@ operation does.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, chain
+from itertools import accumulate
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from forestcoll.errors import PlanError
@@ -23,6 +22,16 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 TAKE, REACH, POST, MOVE, FETCH, START, JOIN, DELAY = range(8)
+OPERATION, SIZES, SEGMENT = 5, 3, 4
+"""Columns of the engine's tables: an operation's numbers, its sizes, a segment's."""
+
+
+def _integers() -> array[int]:
+    return array("i")
+
+
+def _doubles() -> array[float]:
+    return array("d")
 
 
 class Origin(NamedTuple):
@@ -47,23 +56,41 @@ class Size(NamedTuple):
         return Size(self.full * factor, self.last * factor)
 
 
+Passage = tuple["array[int]", "array[float]"]
+"""Operations of a thread, one after the other, with their sizes."""
+
+
 @dataclass(slots=True)
 class Thread:
-    """A thread in the making. `block` is -1 where a proxy works for several."""
+    """A thread in the making. `block` is -1 where a proxy works for several.
+
+    `operations` and `sizes` are rows of the engine's tables, one after the other.
+    """
 
     rank: int
     block: int
     proxy: bool
     origin: Origin = NOWHERE
-    operations: list[tuple[int, int, int, int, int]] = field(default_factory=list)
-    sizes: list[tuple[float, float, float]] = field(default_factory=list)
+    operations: array[int] = field(default_factory=_integers)
+    sizes: array[float] = field(default_factory=_doubles)
     origins: list[Origin] = field(default_factory=list)
     segments: list[tuple[int, int]] = field(default_factory=list)  # first operation, rounds
 
     def loop(self, rounds: int) -> None:
         """What follows is repeated so often."""
-        if not self.segments or self.segments[-1] != (len(self.operations), rounds):
-            self.segments.append((len(self.operations), rounds))
+        if not self.segments or self.segments[-1] != (len(self.origins), rounds):
+            self.segments.append((len(self.origins), rounds))
+
+    def since(self, first: int) -> Passage:
+        """All operations from the `first`, for `again`."""
+        return self.operations[OPERATION * first :], self.sizes[SIZES * first :]
+
+    def again(self, passage: Passage) -> None:
+        """The same operations once more, now for the `origin` of this time."""
+        operations, sizes = passage
+        self.operations += operations
+        self.sizes += sizes
+        self.origins += [self.origin] * (len(sizes) // SIZES)
 
     def take(self, counter: int) -> None:
         """Waits for one more in the counter, and takes it."""
@@ -101,8 +128,8 @@ class Thread:
     ) -> None:
         if not self.segments:
             self.segments.append((0, 1))
-        self.operations.append((kind, thing, amount, stride, post))
-        self.sizes.append(sizes)
+        self.operations.extend((kind, thing, amount, stride, post))
+        self.sizes.extend(sizes)
         self.origins.append(self.origin)
 
 
@@ -162,6 +189,10 @@ class Coder:
         """Microseconds that a signal from one rank to another takes."""
         return max(latency for _, latency, _ in self._ways(source, target))
 
+    def alone(self, source: int, target: int) -> bool:
+        """Whether there is but one way from one rank to another."""
+        return len(self._ways(source, target)) == 1
+
     def _ways(self, source: int, target: int) -> list[tuple[int, float, int]]:
         found = self._between.get((source, target))
         if found is None:
@@ -191,7 +222,7 @@ class Coder:
 
     def play(self, *, timeline: bool = False) -> Played:
         """Runs all threads. PlanError where some wait for ever."""
-        threads = [thread for thread in self.threads if thread.operations]
+        threads = [thread for thread in self.threads if thread.origins]
         if not threads:
             return Played(0.0, [0.0] * len(self.fabric.bandwidth), [], 0)
         operations, sizes, segments = _tables(threads)
@@ -200,56 +231,51 @@ class Coder:
             [1000 * rate for rate in self.fabric.bandwidth],
             self._rules(),
             routes,
-            _table("i", operations),
-            _table("d", sizes),
-            _table("i", segments),
+            _table(operations, OPERATION),
+            _table(sizes, SIZES),
+            _table(segments, SEGMENT),
             self._counters,
             len(threads),
             self.options.switching == "cut-through",
             self.options.seed,
             timeline,
         )
-        starts = [0, *accumulate(len(thread.operations) for thread in threads)]
+        starts = [0, *accumulate(len(thread.origins) for thread in threads)]
         if stuck:
             raise _deadlock([(threads[t], threads[t].origins[o - starts[t]]) for t, o, _ in stuck])
-        rounds = [0] * len(operations)
-        for _, first, after, times in segments:
-            rounds[first:after] = [times] * (after - first)
+        rounds: list[int] = []  # per operation, as far as anybody asks
+        for k in range(0, len(segments) if spans else 0, SEGMENT):
+            first, after, times = segments[k + 1 : k + SEGMENT]
+            rounds += [times] * (after - first)
         crossed = [tuple(link for links in way.stages for link in links) for way in self._routes]
         found = []
         for t, o, number, start, end in spans:
-            kind, route = operations[o][:2]
+            kind, route = operations[OPERATION * o : OPERATION * o + 2]
             moves = kind in (MOVE, FETCH, START)
-            amount = sizes[o][int(number == rounds[o] - 1)] if moves else 0.0
+            amount = sizes[SIZES * o + int(number == rounds[o] - 1)] if moves else 0.0
             origin = threads[t].origins[o - starts[t]]
             found.append((threads[t], origin, start, end, crossed[route] if moves else (), amount))
         return Played(time, moved, found, transfers)
 
 
-def _tables(
-    threads: list[Thread],
-) -> tuple[
-    list[tuple[int, int, int, int, int]],
-    list[tuple[float, float, float]],
-    list[tuple[int, int, int, int]],
-]:
-    operations: list[tuple[int, int, int, int, int]] = []
-    sizes: list[tuple[float, float, float]] = []
-    segments: list[tuple[int, int, int, int]] = []
+def _tables(threads: list[Thread]) -> tuple[array[int], array[float], array[int]]:
+    """Operations, sizes and segments of all threads."""
+    operations, sizes, segments = _integers(), _doubles(), _integers()
     for number, thread in enumerate(threads):
-        first = len(operations)
-        ends = [*(start for start, _ in thread.segments[1:]), len(thread.operations)]
+        first, count = len(operations) // OPERATION, len(thread.origins)
+        ends = [*(start for start, _ in thread.segments[1:]), count]
         for (start, rounds), end in zip(thread.segments, ends, strict=True):
-            segments.append((number, first + start, first + end, rounds))
+            segments.extend((number, first + start, first + end, rounds))
         operations += thread.operations
         sizes += thread.sizes
     return operations, sizes, segments
 
 
-def _table(code: Literal["i", "d"], rows: Sequence[Sequence[float]]) -> Buffer:
-    """The rows as the engine reads them: 32-bit integers, or doubles."""
-    cells = memoryview(array(code, chain.from_iterable(rows))).cast("B")
-    return cells.cast(code, shape=(len(rows), len(rows[0])))
+def _table(cells: array[int] | array[float], columns: int) -> Buffer:
+    """The cells as the engine reads them: rows of so many 32-bit integers, or doubles."""
+    code: Literal["i", "d"] = "d" if cells.typecode == "d" else "i"
+    view = memoryview(cells).cast("B")
+    return view.cast(code, shape=(len(cells) // columns, columns))
 
 
 def _deadlock(stuck: list[tuple[Thread, Origin]]) -> PlanError:
@@ -264,4 +290,4 @@ def _deadlock(stuck: list[tuple[Thread, Origin]]) -> PlanError:
     )
 
 
-__all__ = ["Coder", "Origin", "Played", "Size", "Thread"]
+__all__ = ["Coder", "Origin", "Passage", "Played", "Size", "Thread"]

@@ -28,14 +28,17 @@ from forestcoll.program import (
     Protocol,
     ThreadBlock,
 )
-from forestcoll.simulate.code import MOVE, Coder, Origin, Size, Thread
+from forestcoll.simulate.code import MOVE, Coder, Origin, Passage, Size, Thread
 from forestcoll.targets import message_slots
 
 WIRE: Final[dict[Protocol, float]] = {"Simple": 1.0, "LL": 2.0, "LL128": 16 / 15}
 """Bytes on a link for each byte of data: the rest is flags."""
 
 
+MESSAGES: Final = SENDS | RECEIVES
 Connection = tuple[int, int, int]  # sender, receiver, channel
+_Written = tuple[Passage, Passage]
+"""What a message became in the thread of its block, and in the proxy's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,14 +124,15 @@ class FifoCoder:
     ) -> None:
         thread = self.coder.thread(rank, number)
         thread.loop(self.slices.rounds)
+        known: dict[tuple[Op, int], _Written] = {}
         for place, step in enumerate(block.steps):
             assert not isinstance(step, Pipeline)
             peer = block.send if step.op in SENDS else block.recv if step.op in RECEIVES else -1
             thread.origin = Origin(place, step.op, peer)
             for after in step.after:
                 thread.reach(flags[after], 1, 1)
-            if step.op in RECEIVES or step.op in SENDS:
-                self._message(thread, rank, block, step)
+            if step.op in MESSAGES:
+                self._alike(thread, rank, block, step, known)
             elif step.op is not Op.NOP:
                 self._local(thread, step)
             if (number, place) in flags:
@@ -138,6 +142,32 @@ class FifoCoder:
         size = self.slices.size.times(sum(ref.count for ref in step.src))
         time = self.options.sum_time if step.op in ADDS else self.options.copy_time
         thread.delay(time(size.full), time(size.last))
+
+    def _alike(
+        self,
+        thread: Thread,
+        rank: int,
+        block: ThreadBlock,
+        step: Instruction,
+        known: dict[tuple[Op, int], _Written],
+    ) -> None:
+        """A message; as those of the block before that were `known`, where it has but one way."""
+        sends = step.op in SENDS
+        proxy = self._queue(rank, block.send, block.channel).proxy if sends else None
+        if proxy is not None:
+            proxy.origin = thread.origin
+        kind = step.op, (*step.src, *step.dst)[0].count
+        if kind in known:
+            own, theirs = known[kind]
+            thread.again(own)
+            if proxy is not None:
+                proxy.again(theirs)
+            return
+        own_first, their_first = len(thread.origins), len(proxy.origins) if proxy else 0
+        self._message(thread, rank, block, step)
+        if not sends or self.coder.alone(rank, block.send):
+            theirs = proxy.since(their_first) if proxy else thread.since(len(thread.origins))
+            known[kind] = thread.since(own_first), theirs
 
     def _message(self, thread: Thread, rank: int, block: ThreadBlock, step: Instruction) -> None:
         into = self._queue(block.recv, rank, block.channel) if step.op in RECEIVES else None
@@ -167,7 +197,6 @@ class FifoCoder:
         copy = self.options.copy_time
         thread.delay(copy(size.full), copy(size.last))
         thread.post(out.staged)
-        out.proxy.origin = thread.origin
         out.proxy.take(out.staged)
         out.proxy.take(out.room)
         out.proxy.transfer(MOVE, route, wire, 0.0, out.here)

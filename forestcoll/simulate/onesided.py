@@ -189,7 +189,7 @@ class _Writer:
             self._ports[c] = port
         if self._loops.get(c) != len(self.thread.segments):
             self._loops[c] = len(self.thread.segments)
-            port.thread.segments.append((len(port.thread.operations), self.rounds))
+            port.thread.segments.append((len(port.thread.origins), self.rounds))
         port.thread.origin = self.thread.origin
         return port
 

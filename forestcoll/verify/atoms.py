@@ -30,6 +30,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import NamedTuple
 
 from forestcoll.program import PAIRS, RECEIVES, SENDS, Buffer, ThreadBlock
 from forestcoll.verify.layout import Layout
@@ -48,8 +49,7 @@ That is always right, and costs no more than that there are so many locations.
 """Operations that move sources to destinations, one each (or one to all)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Operands:
+class Operands(NamedTuple):
     """What a line works on, in atoms."""
 
     src: tuple[Span, ...]
@@ -93,7 +93,7 @@ def find_atoms(code: Code, layout: Layout, rounds: int, piece: int) -> Atoms:
     starts.append(layout.size)
 
     def spans(of: Sequence[Span]) -> tuple[Span, ...]:
-        return tuple((number[low], number[high - 1] + 1) for low, high in of)
+        return tuple([(number[low], number[high - 1] + 1) for low, high in of])
 
     operands = [
         [Operands(spans(src), spans(dst)) if src or dst else NOTHING for src, dst in block]

@@ -9,7 +9,7 @@ if there are none, every timing gives the values of this one.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from forestcoll.errors import PlanError
 from forestcoll.program import PLAIN_MOVES, RECEIVES, SENDS, Instruction, Op
@@ -19,9 +19,10 @@ from forestcoll.verify.layout import SHIFT, SLICE, contributors
 from forestcoll.verify.memory import Final, Memory
 from forestcoll.verify.trace import SYNC, Trace
 
+_MESSAGES = SENDS | RECEIVES
 
-@dataclass(frozen=True, slots=True)
-class Work:
+
+class Work(NamedTuple):
     """What an instruction does in this mode: sources added up (or copied) to destinations.
 
     `written` is `dst` without destinations of a copy that are their own source: a copy that does
@@ -146,10 +147,10 @@ class Replay:
     # --- fifo -------------------------------------------------------------------------------------
 
     def _run_fifo(self) -> None:
-        trace = self.trace
+        trace, works = self.trace, self._works
         for event, (block, line) in enumerate(zip(trace.block, trace.line, strict=True)):
-            work = self._works[block][line] or self._place(block, line)
-            if work.op in RECEIVES or work.op in SENDS:
+            work = works[block][line] or self._place(block, line)
+            if work.op in _MESSAGES:
                 self._message(event, work)
             elif work.op is not Op.NOP:
                 self._local(event, work)
@@ -228,7 +229,7 @@ class Replay:
         src, dst = operands.src, operands.dst
         if i.op is Op.REDUCE:
             src = (*dst, *src)
-        clash = _clash(i, src, dst) if dst else None
+        clash = _clash(i, src, dst) if dst and (src or len(dst) > 1) else None
         if clash is not None:
             raise PlanError(
                 f"{code.where(block, line)}: two of its operands meet in "

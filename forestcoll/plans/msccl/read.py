@@ -28,6 +28,7 @@ from forestcoll.program import (
     BY_PLAN_WORD,
     BY_XML,
     OPERATIONS,
+    Buffer,
     Collective,
     Instruction,
     Op,
@@ -63,7 +64,8 @@ class _Header:
     collective: Collective
     n: int
     total: int
-    refs: dict[Ref, Ref] = field(default_factory=dict)  # equal references share one object
+    # equal references share one object
+    refs: dict[tuple[Buffer, int, int], Ref] = field(default_factory=dict)
 
 
 def loads(
@@ -280,8 +282,11 @@ def _ref(step: Step, side: str, header: _Header, source: str) -> Ref:
     offset = step.srcoff if side == "src" else step.dstoff
     if offset < 0:
         raise PlanError(f"{source}:{step.line}: {side}off={offset}, but {step.type!r} uses it")
-    ref = Ref(step.srcbuf if side == "src" else step.dstbuf, offset, step.cnt)
-    return header.refs.setdefault(ref, ref)
+    place = (step.srcbuf if side == "src" else step.dstbuf, offset, step.cnt)
+    found = header.refs.get(place)
+    if found is None:
+        found = header.refs[place] = Ref(*place)
+    return found
 
 
 def _extend(drafts: list[_Draft], step: Step, position: int, header: _Header, source: str) -> bool:

@@ -24,6 +24,9 @@ from forestcoll.program import BY_XML, Buffer
 
 STEP_TYPES = frozenset((*BY_XML, "nop"))
 _BUFFERS = {buffer.value: buffer for buffer in Buffer}
+_NUMBERS = {str(number): number for number in range(-1, 2**12)}
+"""Small numbers as nearly all stand in plans: reading them takes most of the time of reading."""
+_STEP_NUMBERS = ("s", "srcoff", "dstoff", "cnt", "depid", "deps", "hasdep")
 # What the hand-written parsers read: see 1.1 of their grammar in docs/plans.md.
 _STRICT = re.compile(
     r'[ \n\r]+|<!--.*?-->|</?[A-Za-z_][\w.:-]*(?: [A-Za-z_][\w.:-]*="[^"]*")*(?: ?/)?>', re.DOTALL
@@ -71,7 +74,8 @@ class Tag:
     def number(self, key: str, low: int, high: int) -> int:
         """A required integer, as the runtimes read it (0x and a leading 0 count), within bounds."""
         text = self.text(key)
-        value, octal = read_integer(text.lstrip())
+        known = _NUMBERS.get(text)
+        value, octal = (known, False) if known is not None else read_integer(text.lstrip())
         if value is None and octal:
             raise self.fail(f"{key}={text!r} starts with 0, so the runtimes read it as octal")
         if value is None:
@@ -189,7 +193,23 @@ class _Scanner(Elements):
     def step(self, tag: Tag) -> None:
         assert self.algo is not None
         self.count(tag)
-        self.algo.gpus[-1].blocks[-1].steps.append(read_step(tag))
+        self.algo.gpus[-1].blocks[-1].steps.append(_plain_step(tag) or read_step(tag))
+
+
+def _plain_step(tag: Tag) -> Step | None:
+    """The same as `read_step` where all is right and its numbers are small; else None."""
+    attributes = tag.attributes
+    try:
+        s, srcoff, dstoff, cnt, depid, deps, hasdep = [
+            _NUMBERS[attributes[key]] for key in _STEP_NUMBERS
+        ]
+        kind = attributes["type"]
+        srcbuf, dstbuf = _BUFFERS[attributes["srcbuf"]], _BUFFERS[attributes["dstbuf"]]
+    except KeyError:
+        return None
+    if s < 0 or cnt < 0 or not 0 <= hasdep <= 1 or kind not in STEP_TYPES:
+        return None
+    return Step(tag.line, s, kind, srcbuf, srcoff, dstbuf, dstoff, cnt, depid, deps, hasdep == 1)
 
 
 def read_step(tag: Tag) -> Step:
