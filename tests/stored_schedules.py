@@ -14,6 +14,7 @@ from forestcoll.plans import FORMATS
 from forestcoll.program import Collective, Program
 
 SCHEDULES = Path(__file__).parents[1] / "schedules"
+NO_SETTINGS: Mapping[str, str] = {}
 MACHINES: dict[str, tuple[str, dict[str, str]]] = {
     "dgx1-v100-1": ("dgx1-v100", {}),
     "dgx-a100-1": ("dgx-a100", {}),
@@ -22,6 +23,15 @@ MACHINES: dict[str, tuple[str, dict[str, str]]] = {
     "mi250-1": ("mi250", {}),
     "mi300x-1": ("mi300x", {}),
 }
+
+
+def forest_and_plans(
+    name: str, collective: Collective | str, settings: Mapping[str, str] = NO_SETTINGS
+) -> tuple[Forest, dict[str, Program]]:
+    """Those of one of the machines, as they are stored."""
+    found = stored(name, settings, Collective(collective))
+    assert found is not None, (name, settings)
+    return found
 
 
 def stored(

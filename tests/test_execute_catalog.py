@@ -1,8 +1,9 @@
 """Plans of the catalogue, each checked in every way: a selection of what the script checks.
 
-All machines of the catalogue up to 64 ranks: the plans that `synthesize` writes run, all elements
-checked, at queue depth 1 too, and have their forest's link loads; larger ones for some collectives.
-On three machines of 8 GPUs all targets' plans, on one of them every kind, are linted besides.
+All machines of the catalogue up to 64 ranks: the plans that `synthesize` writes run, ranks as
+processes, all elements checked, at queue depth 1 too, and have their forest's link loads; larger
+ones for some collectives. On three machines all targets' plans, on one of them every kind, are
+linted besides.
 scripts/benchmarks/catalogue.py checks every kind on every machine.
 """
 
@@ -21,18 +22,20 @@ from stored_schedules import stored
 
 from forestcoll import catalog, plans
 from forestcoll.compile.synthesize import Synthesis, synthesize
+from forestcoll.edit import edit
 from forestcoll.errors import PlanError
-from forestcoll.execute.cpu import run
+from forestcoll.execute.cpu import MOST_PROCESSES
 from forestcoll.program import BY_TREES, Collective, Pipeline
 from forestcoll.targets import TARGETS
 from forestcoll.verify import link_loads
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "benchmarks" / "catalogue.py"
-SMALL = 8  # ranks up to which they run as processes too
-EVERY = ("dgx-h100",)  # machines with every kind of plan
-SIMPLE = ("dgx1-v100", "ring")  # with every target's for much data
+SMALL = 8  # ranks of machines with every collective
+EVERY = "dgx-h100"  # five of its GPUs: with every kind of plan
+SIMPLE = ("dgx1-v100", "ring")  # with every target's for much data: six GPUs of a mesh, a ring
 SOME = (Collective.ALLREDUCE, Collective.REDUCE_SCATTER, Collective.BROADCAST)
 QUICK = (Collective.ALLGATHER,)
+ALIKE = {"dgx-b200": (Collective.ALLREDUCE, Collective.REDUCE)}  # dgx-h100's fabric, twice as fast
 IN_SWITCH = (Collective.ALLREDUCE, Collective.ALLGATHER, Collective.BROADCAST)
 NO_SETTINGS: dict[str, str] = {}
 
@@ -48,7 +51,7 @@ def _load() -> ModuleType:
 
 
 catalogue = _load()
-BOXES = ("dgx-a100", "dgx1-v100", "mi300x")  # machines of which two are tried
+BOXES = ("dgx-a100", "dgx1-v100", "mi300x")  # machines of which two are tried; see end to end
 ALL = [
     *((name, NO_SETTINGS) for name in catalog.names()),
     *((name, {"boxes": "2"}) for name in BOXES),
@@ -64,8 +67,8 @@ CASES = [
     )
     for name, settings in ALL
     if (n := SIZES[name, tuple(settings)]) <= 64
-    for collective in (
-        BY_TREES if n <= SMALL else SOME if n <= 16 else SOME[:1] if n <= 32 else QUICK
+    for collective in ALIKE.get(
+        name, BY_TREES if n <= SMALL else SOME if n <= 16 else SOME[:1] if n <= 32 else QUICK
     )
 ]
 
@@ -89,10 +92,8 @@ def test_plans_of_the_catalogue_run(
     assert set(programs) == {"msccl-xml", "mscclpp-json"}
     for program in programs.values():
         link_loads(program, forest)
+        assert program.n <= MOST_PROCESSES
         assert list(catalogue.faults_of_run(program)) == []
-        if program.n <= SMALL:
-            result = run(program, program.n * 4096, slots=1, ranks_as="processes", dtype="int32")
-            assert (result.wrong, result.mismatches) == (0, ())
 
 
 def test_the_catalogue_has_what_it_had() -> None:
@@ -113,13 +114,14 @@ def kinds(name: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("collective", BY_TREES)
-@pytest.mark.parametrize("name", EVERY + SIMPLE)
+@pytest.mark.parametrize("name", [EVERY, *SIMPLE])
 def test_every_kind_of_plan_is_right(name: str, collective: Collective) -> None:
-    topology = catalog.load(name)
+    gone = {EVERY: ["box0/gpu[5-7]"], "dgx1-v100": ["box0/gpu[67]"]}
+    topology = edit(catalog.load(name), gone.get(name, []))
     for kind in kinds(name):
         found = catalogue.checked(topology, collective, kind)
         assert found.faults == ()
-        if kind.nvls is not None and (name != "dgx-h100" or collective not in IN_SWITCH):
+        if kind.nvls is not None and (name != EVERY or collective not in IN_SWITCH):
             assert found.refused
         elif kind.nvls is not None and collective is Collective.ALLREDUCE:
             assert found.places == (kind.nvls,)

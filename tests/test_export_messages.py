@@ -27,7 +27,12 @@ from forestcoll.verify.dataflow import dataflow
 from forestcoll.view import Subject
 
 SCHEDULES = Path(__file__).parents[1] / "schedules"
-PLANS = sorted(p for p in SCHEDULES.glob("*/*") if p.name.endswith((".xml", ".mscclpp.json")))
+PLANS = [  # all of two small machines, of larger ones those that put rather than send
+    p
+    for p in sorted(SCHEDULES.glob("*/*"))
+    if p.name.endswith(".mscclpp.json")
+    or (p.name.endswith(".xml") and p.parent.name in ("dgx1-v100-1", "dgx-a100-1"))
+]
 SIZE = 2**30
 
 

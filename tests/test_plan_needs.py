@@ -35,11 +35,8 @@ def plain(forest: Forest, style: str, machine: str, patch: pytest.MonkeyPatch) -
 
 
 def times(program: Program, forest: Forest) -> list[float]:
-    return [
-        getattr(simulate.band(program, forest, size), rule)
-        for size in SIZES
-        for rule in ("fifo", "fair")
-    ]
+    bands = [simulate.band(program, forest, size) for size in SIZES]
+    return [time for band in bands for time in (band.fifo, band.fair)]
 
 
 @pytest.mark.parametrize(("machine", "file"), PLANS)

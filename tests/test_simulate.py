@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import pytest
 from programs import do, inp, out, scr
+from stored_schedules import forest_and_plans
 
 from forestcoll import baselines, catalog, simulate
 from forestcoll.compile.synthesize import synthesize
@@ -171,8 +172,7 @@ def test_halving_doubling(rule: simulate.Rule) -> None:
 @pytest.mark.parametrize("collective", ["allgather", "reduce-scatter", "allreduce"])
 def test_direct_behind_a_switch(collective: str) -> None:
     """Trees of one hop behind an NVSwitch: every GPU's link is full from begin to end."""
-    topology = catalog.load("dgx-a100")
-    forest = synthesize(topology, collective, formats=["msccl-xml"]).forest
+    forest, _ = forest_and_plans("dgx-a100", collective)
     for size in (SIZE, 8 * SIZE):
         found = simulate.run_forest(forest, size, rule="fair")
         phases = 2 if collective == "allreduce" else 1
@@ -182,9 +182,9 @@ def test_direct_behind_a_switch(collective: str) -> None:
 
 
 def test_every_link_carries_what_the_forest_says() -> None:
-    found = synthesize(catalog.load("dgx-a100", {"boxes": "2"}), "allreduce", formats=["msccl-xml"])
-    size, forest = 416 * 10_000, found.forest
-    timing = simulate.run(found.programs["msccl-xml"], forest, size)
+    forest, programs = forest_and_plans("dgx-a100", "allreduce", {"boxes": "2"})
+    size = 416 * 10_000
+    timing = simulate.run(programs["msccl-xml"], forest, size)
     loads = [load * size / forest.total for load in forest.loads()]
     assert [use.bytes for use in timing.links] == pytest.approx(loads, rel=1e-9)
     assert all(0 <= use.utilisation <= 1 + 1e-9 for use in timing.links)
@@ -313,8 +313,8 @@ def test_rates_of_a_thread_block() -> None:
 
 def test_between_boxes_a_proxy_sends() -> None:
     topology = catalog.load("dgx-a100", {"boxes": "2"})
-    found = synthesize(topology, "allgather")
-    for program in found.programs.values():
+    _, programs = forest_and_plans("dgx-a100", "allgather", {"boxes": "2"})
+    for program in programs.values():
         timing = simulate.run(program, topology, SIZE, timeline=True)
         far = [s for s in timing.timeline if s.peer >= 0 and s.rank // 8 != s.peer // 8]
         assert far
@@ -324,8 +324,7 @@ def test_between_boxes_a_proxy_sends() -> None:
 
 def test_more_flags_take_longer() -> None:
     """LL carries as many flags as data; LL128 a sixteenth."""
-    topology = catalog.load("mi300x")
-    forest = synthesize(topology, "allgather", formats=["msccl-xml"]).forest
+    forest, _ = forest_and_plans("mi300x", "allgather")
     at = {}
     for protocol in ("Simple", "LL", "LL128"):
         program = lower(forest, RCCL, protocol=protocol)
@@ -336,7 +335,7 @@ def test_more_flags_take_longer() -> None:
 
 def test_packets_wait_for_all_that_wrote_them() -> None:
     topology = catalog.load("dgx-a100")
-    forest = synthesize(topology, "allreduce", formats=["mscclpp-json"]).forest
+    forest, _ = forest_and_plans("dgx-a100", "allreduce")
     program = lower(forest, MSCCLPP, protocol="LL")
     size = 1 << 20
     found = simulate.run(program, topology, size, options=Options(latency=0.0))

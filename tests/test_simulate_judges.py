@@ -27,12 +27,13 @@ WITHIN = 0.01
 EXACT = 1e-6
 
 MACHINES = ("dgx-a100-1", "dgx1-v100-1", "mi250-1", "mi300x-1", "dgx-a100-2")
+LARGE = ("mi250-1", "dgx-a100-2")
 PLANS = [
     f"{machine}/{collective}.{form}"
     for machine in MACHINES
     for collective, form in (
-        ("allgather", "msccl.xml"),
-        ("allreduce", "msccl.xml"),
+        ("broadcast" if machine in LARGE else "allgather", "msccl.xml"),
+        *([] if machine in LARGE else [("allreduce", "msccl.xml")]),
         ("reduce-scatter", "mscclpp.json"),
         ("allreduce", "mscclpp.json"),
         ("broadcast", "mscclpp.json"),

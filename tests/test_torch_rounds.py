@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
+from collections.abc import Mapping
 from fractions import Fraction
 from functools import cache
 
@@ -13,10 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from programs import all_good
+from stored_schedules import forest_and_plans, stored
 
 import forestcoll
+from forestcoll import plans
 from forestcoll.program import BY_TREES, Collective, Program
-from forestcoll.topology import Topology
 from forestcoll.verify.dataflow import Dataflow, dataflow, levels
 
 pytest.importorskip("torch")  # forestcoll.torch asks for it; nothing here uses it
@@ -165,17 +167,21 @@ def flows() -> dict[str, Dataflow]:
         ("dgx1-v100", {}),
         ("dgx-a100", {"boxes": "2"}),
     ):
-        topology = forestcoll.load_topology(name, settings_)
         for collective in ("allreduce", "reduce-scatter") if name != "ring" else BY_TREES:
-            for key, program in compiled(topology, collective).items():
+            for key, program in compiled(name, settings_, collective).items():
                 found[f"{name} {collective} {key}"] = dataflow(program)
     return found
 
 
-def compiled(topology: Topology, collective: Collective | str) -> dict[str, Program]:
+def compiled(
+    name: str, settings_: Mapping[str, str], collective: Collective | str
+) -> Mapping[str, Program]:
     """Programs of both styles."""
-    formats = ("msccl-xml", "mscclpp-json")
-    return dict(forestcoll.synthesize(topology, collective, formats=formats).programs)
+    known = stored(name, settings_, Collective(collective))
+    if known is not None:
+        return known[1]
+    topology = forestcoll.load_topology(name, settings_)
+    return forestcoll.synthesize(topology, collective, formats=tuple(plans.FORMATS)).programs  # type: ignore[return-value]
 
 
 @settings(max_examples=120, deadline=None)
@@ -211,10 +217,9 @@ def test_what_moves_is_what_the_plan_moves() -> None:
 
 
 def test_rounds_are_as_many_as_hops() -> None:
-    topology = forestcoll.load_topology("dgx-a100", {"boxes": "2"})
-    made = forestcoll.synthesize(topology, "allreduce", formats=("msccl-xml",))
-    flow = dataflow(made.programs["msccl-xml"])
-    assert max(levels(flow)) + 1 == 2 * made.forest.height == 4
+    forest, programs = forest_and_plans("dgx-a100", "allreduce", {"boxes": "2"})
+    flow = dataflow(programs["msccl-xml"])
+    assert max(levels(flow)) + 1 == 2 * forest.height == 4
 
 
 def test_scratch_is_a_ring_of_slices() -> None:

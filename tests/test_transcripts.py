@@ -15,33 +15,50 @@ from transcripts import ROOT, Shell, Step
 
 PAGES = ("README.md", *(f"docs/{p.name}" for p in sorted((ROOT / "docs").glob("*.md"))))
 SHOWING = [page for page in PAGES if "```console" in (ROOT / page).read_text(encoding="utf-8")]
+TOGETHER = ("README.md", "docs/tour.md")
+"""In one folder: the second shows again, in more words, what the first one's commands print."""
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("page", SHOWING)
-def test_page(page: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize(
+    "pages",
+    [TOGETHER, *((page,) for page in SHOWING if page not in TOGETHER)],
+    ids=lambda pages: " and ".join(pages),
+)
+def test_page(pages: tuple[str, ...], tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """In the folder in which scripts/quickstart has run."""
     shell = Shell(tmp_path)
-    if page == "README.md":
+    if "README.md" in pages:
         left = shell.run("\n".join(["set -e", *transcripts.quickstart()]))
         assert any("0 OK" in line for line in left), left
-    path = ROOT / page
-    text = path.read_text(encoding="utf-8")
-    stated = transcripts.steps(text)
-    assert stated
-    lend(page, shell)
-    printed = [
-        list(step.printed) if MADE_UP & set(step.command.split()) else shell.run(step.command)
-        for step in stated
-    ]
-    for lines in printed:
-        assert not any("Traceback" in line for line in lines), lines
-    if request.config.getoption("--update-golden"):
-        path.write_text(transcripts.restated(text, printed), encoding="utf-8")
-        return
-    for step, lines in zip(stated, printed, strict=True):
-        assert transcripts.agree(lines, step.printed), "\n".join([f"$ {step.command}", *lines])
+    said: dict[str, list[str]] = {}
+    for page in pages:
+        path = ROOT / page
+        text = path.read_text(encoding="utf-8")
+        stated = transcripts.steps(text)
+        assert stated
+        lend(page, shell)
+        for step in stated:
+            if MADE_UP & set(step.command.split()):
+                said[step.command] = list(step.printed)
+            elif step.command not in said:
+                said[step.command] = shell.run(step.command)
+        printed = [said[step.command] for step in stated]
+        for lines in printed:
+            assert not any("Traceback" in line for line in lines), lines
+        if request.config.getoption("--update-golden"):
+            path.write_text(transcripts.restated(text, printed), encoding="utf-8")
+            continue
+        for step, lines in zip(stated, printed, strict=True):
+            assert transcripts.agree(lines, step.printed), "\n".join([f"$ {step.command}", *lines])
+
+
+def test_pages_together_are_there_and_no_command_of_a_page_runs_twice() -> None:
+    assert set(TOGETHER) <= set(SHOWING)
+    for page in SHOWING:
+        commands = [s.command for s in transcripts.steps((ROOT / page).read_text(encoding="utf-8"))]
+        assert len(commands) == len(set(commands)), page
 
 
 LENT = {
