@@ -32,7 +32,7 @@ PLANS = [
     f"{machine}/{collective}.{form}"
     for machine in MACHINES
     for collective, form in (
-        ("broadcast" if machine in LARGE else "allgather", "msccl.xml"),
+        ("allgather", "msccl.xml"),
         *([] if machine in LARGE else [("allreduce", "msccl.xml")]),
         ("reduce-scatter", "mscclpp.json"),
         ("allreduce", "mscclpp.json"),
