@@ -429,8 +429,8 @@ def test_front_of_rates_alone(capsys: pytest.CaptureFixture[str]) -> None:
 def test_synthesize_takes_a_point(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     common = ("synthesize", "-t", "mi250", "-c", "allgather", "--json", "-o")
     for options, k in (
-        (("--min-percent", "90"), 2),
-        (("--budget", "trees=2"), 2),
+        (("--min-percent", "90", "--format", "mscclpp-json"), 2),
+        (("--budget", "trees=2", "--format", "mscclpp-json"), 2),
         (("--min-percent", "70", "--budget", "trees=1,blocks=30,channels=8"), 1),
     ):
         code, out, _ = call(capsys, *common, str(tmp_path / f"{k}{options[0]}/"), *options)

@@ -55,7 +55,10 @@ class Compiler:
             device = ["-Xcicc", "-O1", "-Xptxas", "-O0"] if self.quick else []
             own = [*common, *device, "-Xcompiler", "-fPIC", *codes]
         else:
-            own = [*common, "-fPIC", "-x", "hip", *(f"--offload-arch={a}" for a in architectures)]
+            # What is not copied to where it is called is compiled once, in a sixth of the time.
+            device = ["-fno-inline"] if self.quick else []
+            codes = [f"--offload-arch={name}" for name in architectures]
+            own = [*common, *device, "-fPIC", "-x", "hip", *codes]
         return [self.path, *own, "-o", str(target), str(SOURCE)]
 
 
