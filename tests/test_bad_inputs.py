@@ -280,8 +280,8 @@ def test_output_is_a_device(call: Run) -> None:
 
 
 def test_too_many_trees_for_a_target(call: Run, tmp_path: Path) -> None:
-    line = "-t star --set gpus=70 -c allgather --trees 1 --target rccl -o out/"
-    refused(call("synthesize", *line.split()), 1, ["70 thread blocks", "rccl holds 64"])
+    line = "-t star --set gpus=66 -c allgather --trees 1 --target rccl -o out/"
+    refused(call("synthesize", *line.split()), 1, ["66 thread blocks", "rccl holds 64"])
     assert list(tmp_path.iterdir()) == []
 
 

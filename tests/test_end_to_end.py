@@ -16,7 +16,6 @@ from forestcoll.cli import main
 from forestcoll.compile.optimum import optimum
 from forestcoll.compile.synthesize import synthesize
 from forestcoll.compile.verdict import verify_text
-from forestcoll.errors import PlanError
 from forestcoll.execute import cpu
 from forestcoll.forest import Forest
 from forestcoll.lower import serve
@@ -168,16 +167,6 @@ def test_half_of_each_mi250_box() -> None:
     best = optimum(machine, "allgather", ranks=dies)
     assert best.algbw == 208
     assert best.trees_per_root == 13
-
-
-def test_what_rccl_cannot_hold_is_written_for_msccl() -> None:
-    """One NVSwitch domain of 72 GPUs: 72 thread blocks per rank, RCCL holds 64."""
-    machine = topology("star gpus=70")
-    made = synthesize(machine, "allgather", formats=("msccl-xml",))
-    assert made.forest.algbw == made.optimum.algbw
-    assert any("for msccl only" in note and "rccl holds 64" in note for note in made.notes)
-    with pytest.raises(PlanError, match="rccl holds 64"):
-        synthesize(machine, "allgather", formats=("msccl-xml",), target="rccl")
 
 
 def dump_of_eight(ports: int = 2) -> str:

@@ -809,7 +809,9 @@ def test_a_plan_does_not_fit_the_narrowest_runtime_then_the_next(
     topology = catalog.load("star", {"gpus": "65"})
     result = synthesize(topology, "allgather", formats=("forest", "msccl-xml"))
     assert [isinstance(came, PlanError) for came in tried.results] == [True, False]
-    assert any("the MSCCL XML is for msccl only" in note for note in result.notes)
+    (note,) = [note for note in result.notes if "the MSCCL XML is for msccl only" in note]
+    assert "rccl holds 64" in note
+    assert result.forest.algbw == result.optimum.algbw
     optimal(result.forest.graph, forest=result.forest)
 
 

@@ -33,7 +33,7 @@ if not (KERNEL / "edge_splitting.cpp").exists():  # an installed package has no 
     KERNEL = Path(__file__).parents[1] / "forestcoll" / "kernel"
 PROBE = Path(__file__).parent / "kernel_probe.cpp"
 ELSEWHERE = {"module", "tree_scan", "regular", "tree_paths", "rehanging_module"}
-ELSEWHERE |= {"rehanging", "hanging", "first_trees", "routes"}
+ELSEWHERE |= {"rehanging", "hanging", "first_trees", "routes", "local_search"}
 """Files that need Python, or that the probe does not ask."""
 
 HEADERS = ("algorithm", "map", "numeric", "optional", "span", "utility", "vector")

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import cache
 from itertools import pairwise, permutations
 from pathlib import Path
 from typing import Any
@@ -46,13 +47,18 @@ def graph_of(name: str, settings: dict[str, str]) -> CapacityGraph:
     return CapacityGraph.from_topology(forestcoll.load_topology(name, settings))
 
 
-def synthesized(name: str, settings: dict[str, str], collective: str = "allreduce") -> Any:
+@cache
+def made(name: str, settings: tuple[tuple[str, str], ...], collective: str) -> Any:
     return forestcoll.synthesize(
-        forestcoll.load_topology(name, settings),
+        forestcoll.load_topology(name, dict(settings)),
         collective,
         target="mscclpp",
         formats=("mscclpp-json",),
     )
+
+
+def synthesized(name: str, settings: dict[str, str], collective: str = "allreduce") -> Any:
+    return made(name, tuple(settings.items()), collective)
 
 
 # --- ways and tables ------------------------------------------------------------------------------

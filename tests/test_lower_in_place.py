@@ -79,14 +79,15 @@ def test_where_there_is_none_that_is_said() -> None:
 # --- the pipeline, plan sets and the command line
 
 
+HALVES = "box*/gpu[0-3]"
+
+
 @pytest.mark.parametrize(
     ("place", "wanted"), [(None, False), ("out-of-place", False), ("in-place", True)]
 )
 def test_synthesize_makes_the_one_that_is_asked_for(place: Place | None, wanted: bool) -> None:
-    topology = catalog.load("dgx-a100", {"boxes": "2"})
-    made = synthesize(
-        topology, "allgather", trees=1, place=place, formats=["mscclpp-json", "msccl-xml"]
-    )
+    topology, both = catalog.load("dgx-a100", {"boxes": "2"}), ["mscclpp-json", "msccl-xml"]
+    made = synthesize(topology, "allgather", ranks=HALVES, trees=1, place=place, formats=both)  # type: ignore[arg-type]
     program = made.programs["mscclpp-json"]
     assert (program.in_place, program.out_of_place) == (wanted, not wanted)
     assert json.loads(made.texts["mscclpp-json"])["inplace"] == wanted
@@ -118,8 +119,8 @@ def test_nvls_says_the_place_itself(capsys: pytest.CaptureFixture[str], tmp_path
 
 @pytest.mark.parametrize("place", ["in-place", "out-of-place"])
 def test_a_plan_set_is_for_one_kind_of_calls(place: str, tmp_path: Path) -> None:
-    command = ["synthesize", "-t", "dgx-a100", "--set", "boxes=2", "-c", "allgather"]
-    command += ["--sizes", "64K:64M", "--target", "mscclpp", "--place", place]
+    command = ["synthesize", "-t", "dgx-a100", "--set", "boxes=2", "--ranks", HALVES]
+    command += ["-c", "allgather", "--sizes", "64K:64M", "--target", "mscclpp", "--place", place]
     assert cli.main([*command, "-o", str(tmp_path)]) == 0
     assert cli.main(["verify", str(tmp_path)]) == 0
     index = json.loads((tmp_path / "index.json").read_text())

@@ -128,7 +128,8 @@ def test_a_star_for_both_runtimes_keeps_to_rccls_rounds() -> None:
 
 
 def test_plan_sets_end_within_the_rounds(tmp_path: Path) -> None:
-    command = ["synthesize", "-t", "mi300x", "-c", "broadcast", "--sizes", "1K:4G"]
+    command = ["synthesize", "-t", "star", "--set", "gpus=5", "-c", "broadcast"]
+    command += ["--sizes", "1K:4G"]
     assert cli.main([*command, "--target", "rccl", "-o", str(tmp_path)]) == 0
     assert cli.main(["verify", str(tmp_path)]) == 0
     plans = json.loads((tmp_path / "index.json").read_text())["runtimes"][0]["plans"]
