@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import product
 
 import pytest
 
 from forestcoll import catalog, simulate, solver
-from forestcoll.compile.problem import capacity_graph
+from forestcoll.compile.problem import Problem, capacity_graph
 from forestcoll.lower import UNIT_BYTES, fill, layout, lower, refine, usage
 from forestcoll.lower.instances import filled, hardest
-from forestcoll.lower.layout import from_next
+from forestcoll.lower.layout import RankTree, from_next
 from forestcoll.lower.onesided import Spread
+from forestcoll.lower.tree_pieces import cut
+from forestcoll.lower.writer import Port, match_ports
 from forestcoll.program import BY_TREES, Collective, Op, Pipeline
 from forestcoll.targets import MSCCLPP, RCCL, sms_of
 from forestcoll.verify import link_loads, verify
@@ -145,3 +148,43 @@ def test_fewer_parts_of_a_tree_are_faster_in_a_short_call() -> None:
     assert hardest(forest, program).ratio <= 1
     for size, least in ((10**9, 0.985), (64 * 10**6, 0.87)):
         assert simulate.band(program, forest, size).share(forest.plain_algbw) >= least
+
+
+def test_wide_sums_begin_at_other_ranks_at_every_rank() -> None:
+    """Of 31 children an operation takes eight: no link is in more first operations than others."""
+    begun: Counter[int] = Counter()
+    for root in range(32):
+        parent = tuple(-1 if rank == root else root for rank in range(32))
+        order = (root, *(rank for rank in range(32) if rank != root))
+        pieces = cut(RankTree(root, "reduce", 0, 1, parent, order), ["box"] * 32, MSCCLPP)
+        groups = [pieces.children[root][piece] for piece in pieces.chain(root)]
+        assert sorted(c for group in groups for c in group) == sorted({*range(32)} - {root})
+        assert max(map(len, groups)) <= MSCCLPP.peers
+        begun.update(groups[0])
+    assert len(set(begun.values())) == 1
+
+
+@pytest.mark.slow
+def test_no_link_waits_for_wide_sums() -> None:
+    """31 peers behind a switch, sums of four operations: 64 MB are 48 % where all begin alike."""
+    topology = catalog.load("gb200-nvl72")
+    problem = Problem.of(topology, Collective.ALLREDUCE, ranks=topology.gpus[:32])
+    forest = solver.solve(problem.graph, Collective.ALLREDUCE)
+    target = MSCCLPP.on(sms_of("gb200-nvl72"))
+    program, _ = fill(forest, target, lower(forest, target))
+    program = refine(forest, target, program)
+    assert simulate.band(program, forest, 64 * 10**6).share(forest.plain_algbw) >= 0.92
+
+
+def test_a_thread_block_for_two_connections_has_one_peer() -> None:
+    """Where senders of all peers are as long as the receivers; else the longest that fits."""
+
+    def ports(sends: bool, steps: dict[int, int]) -> dict[Port, int]:
+        return {Port(0, sends, peer, 0): length for peer, length in steps.items()}
+
+    same = ports(False, {1: 2, 2: 2, 3: 2}) | ports(True, {3: 1, 1: 1, 2: 1})
+    found = match_ports(same, most=64)
+    assert sorted((a.peer, b.peer) for a, b in found) == [(1, 1), (2, 2), (3, 3)]
+    assert all(b.sends and not a.sends for a, b in found)
+    long = ports(False, {1: 2, 2: 5}) | ports(True, {1: 1, 2: 6})
+    assert [(a.peer, b.peer) for a, b in match_ports(long, most=8)] == [(2, 1), (1, 2)]

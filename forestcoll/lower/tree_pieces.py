@@ -74,7 +74,7 @@ def cut(tree: RankTree, boxes: Boxes, target: Target, apart: Apart = "no") -> Pi
         if apart == "all" or (apart == "inner" and rank != tree.root):
             groups.update((place, [c]) for place, c in enumerate(from_next(children[rank], rank)))
         for kind in () if groups else KINDS:
-            left = iter(c for c in children[rank] if kind_of(rank, c, boxes) == kind)
+            left = (c for c in from_next(children[rank], rank) if kind_of(rank, c, boxes) == kind)
             place = 0
             while some := list(islice(left, most if wide else len(peers))):
                 groups[place] += some

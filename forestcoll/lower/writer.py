@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
@@ -180,7 +180,7 @@ def pair(
             for p, b in zip(ports, program.thread_blocks, strict=False)
             if len(p) == 1
         }
-        pairs = _matches(length, target.steps)[: max(0, excess)]
+        pairs = match_ports(length, target.steps)[: max(0, excess)]
         if len(pairs) < excess:
             figure = len(ports) + local - len(pairs)
             raise limits.refuse(limits.rank(rank), "thread blocks", figure, target.thread_blocks)
@@ -189,7 +189,7 @@ def pair(
     return result
 
 
-def _matches(length: dict[Port, int], most: int) -> list[Ports]:
+def match_ports(length: dict[Port, int], most: int) -> list[Ports]:
     """Receivers and senders of the same channel that fit one thread block, the shortest first."""
     found = []
     for channel in sorted({p.channel for p in length}):
@@ -200,6 +200,10 @@ def _matches(length: dict[Port, int], most: int) -> list[Ports]:
             # the longest sender that still fits leaves the short ones for long receivers
             place = bisect_right(senders, most - taken, key=lambda found: found[0]) - 1
             if place >= 0:
-                more, sender = senders.pop(place)
+                first = bisect_left(senders, senders[place][0], key=lambda found: found[0])
+                own = (n for n in range(first, place) if senders[n][1].peer == receiver.peer)
+                # what goes to a peer and what comes from it are far apart in the turns of messages:
+                # half of all blocks then send first, the others receive
+                more, sender = senders.pop(next(own, place))
                 found.append((taken + more, (receiver, sender)))
     return [joined for _, joined in sorted(found)]
