@@ -72,13 +72,14 @@ class Choice:
 class _Found:
     """A forest whose plans fit. `solved`: the same before its weights were rounded, if they were.
 
-    `programs`: of one instance.
+    `programs`: of one instance. `rings`: its trees are rings, `point` is the optimum's.
     """
 
     point: Point
     solved: Forest
     forest: Forest
     programs: dict[PlanFormat, Program]
+    rings: bool = False
 
 
 class Chooser:
@@ -353,6 +354,9 @@ class Chooser:
             return first, self._plans.finish(first.forest, judged)
         if judged.share >= rivals.SURE:
             return self._ringed(first, judged)
+        found, best = self._rounds(first, judged)
+        if best.share >= rivals.SURE:
+            return self._finished(first, judged, found, best)
         point, n = first.point, len(self.graph.ranks)
         others = rivals.points(self.front, self._exact(), self.collective, n, judged.share)
         made = ((p, self.forest_of(p)) for p in others if p.trees != point.trees)
@@ -362,7 +366,6 @@ class Chooser:
             with self.stage("simulate"):
                 forests = rivals.promising(alone, self.best.algbw, judged.share, self.problem.links)
         powers = self._powers(first)
-        found, best = first, judged
         for rival, forest in islice(forests, rivals.LOWERED):
             if best.share >= rivals.SURE:
                 break
@@ -373,13 +376,37 @@ class Chooser:
             theirs = self._plans.judge(other.forest, other.programs)
             if theirs.share > (rivals.GAIN if found is first else 1) * best.share:
                 found, best = other, theirs
+        return self._finished(first, judged, found, best)
+
+    def _finished(
+        self, first: _Found, judged: Judged, found: _Found, best: Judged
+    ) -> tuple[_Found, Judged]:
+        """What was found, its plans refined; with a note where it is not the first choice."""
         best = self._plans.finish(found.forest, best)
         if found is not first:
+            trees = first.point.trees
+            ours = "rings" if found.rings else _words(found.point.trees)
+            option = "--exact" if found.rings and first.point.exact else f"--trees {trees}"
             best.notes.append(
-                f"{_words(found.point.trees)} for speed: simulated at {best.call}, "
-                f"plans of them reach {best.least:.1f} GB/s, of {_words(point.trees)} "
-                f"{judged.least:.1f} (--trees {point.trees})"
+                f"{ours} for speed: simulated at {best.call}, plans of them reach "
+                f"{best.least:.1f} GB/s, of {_words(trees)} {judged.least:.1f} ({option})"
             )
+        return found, best
+
+    def _rounds(self, first: _Found, judged: Judged) -> tuple[_Found, Judged]:
+        """The first choice; or rings whose plans are far faster, be they below the optimum."""
+        from forestcoll.compile import rivals
+
+        found, best = first, judged
+        least = rivals.GAIN * judged.share
+        with self.stage("solve"):
+            made = rivals.rings_of(self.graph, self.collective, self.best, self.problem.name, least)
+        for forest in made:
+            other = self._held(forest, self._powers(first))
+            if other:
+                theirs = self._plans.judge(other.forest, other.programs)
+                if theirs.share > (rivals.GAIN if found is first else 1) * best.share:
+                    found, best = other, theirs
         return found, best
 
     def _ringed(self, first: _Found, judged: Judged) -> tuple[_Found, Judged]:
@@ -396,22 +423,16 @@ class Chooser:
                 faster = theirs.share > rivals.RING_GAIN * judged.share
                 if faster and theirs.blocks <= judged.blocks:
                     found, best = other, theirs
-        best = self._plans.finish(found.forest, best)
-        if found is not first:
-            best.notes.append(
-                f"rings for speed: simulated at {best.size // 10**6} MB, plans of them reach "
-                f"{best.least:.1f} GB/s, of {_words(first.point.trees)} {judged.least:.1f} "
-                "(--exact)"
-            )
-        return found, best
+        return self._finished(first, judged, found, best)
 
     def _held(self, solved: Forest, powers: bool) -> _Found | None:
-        """An optimum made elsewhere, rounded where it can be, with programs that fit, or None."""
+        """Rings, rounded where they can be, with programs that fit, or None."""
         rounded = self._rounded(solved)
         for forest in [rounded] if powers else [rounded, solved]:
             if forest is not None:
                 try:
-                    return _Found(self._exact(), solved, forest, self._plans.lower(forest))
+                    programs = self._plans.lower(forest)
+                    return _Found(self._exact(), solved, forest, programs, rings=True)
                 except PlanError:
                     continue
         return None
@@ -426,7 +447,7 @@ class Chooser:
         programs = judged.programs
         notes = [*self._written_out(forest), *judged.notes]
         exact = self._exact()
-        if found.solved.plain_algbw < self.best.algbw:
+        if found.solved.plain_algbw < self.best.algbw and not found.rings:
             why = self._tried.get(exact.trees)
             share = _percent(self._share(found.solved))
             notes.append(

@@ -3,8 +3,8 @@
 The optimum of the links may be the wrong forest for plans: dozens of unequal trees per root become
 thread blocks that wait for each other, and of two optima from one root the one of fewer trees is a
 chain of many hops. So plans are simulated, and where they stay far behind the optimum a few other
-forests are made too, and plans of the most promising. Where they come near it, a mesh may have
-rings that reach all of it.
+forests are made too, and plans of the most promising: rings, and other numbers of trees per root.
+Where they come near it, a mesh may have rings that reach all of it.
 """
 
 from __future__ import annotations
@@ -166,15 +166,28 @@ def rings(graph: CapacityGraph, collective: Collective, best: Optimum, name: str
 
     Everybody does the same at the same time, so that no link waits when a call begins and ends.
     """
-    from forestcoll.baselines import named
-
     n = len(graph.ranks)
     if not collective.two_phases or graph.n > n or n > RING_RANKS:
         return None
+    return next(iter(rings_of(graph, collective, best, name, 1)), None)
+
+
+def rings_of(
+    graph: CapacityGraph, collective: Collective, best: Optimum, name: str, least: float
+) -> list[Forest]:
+    """Sets of rings as libraries use them that reach `least` of the optimum, the fastest first.
+
+    Everybody has but one to send to and one to receive from in each, so plans of many ranks behind
+    one switch have thread blocks enough. None with a root: there chains fill and run dry.
+    """
+    from forestcoll.baselines import named
+
+    if collective.rooted:
+        return []
     try:
         made = named("rings").forests(graph, collective)
     except UnsupportedError:
-        return None
-    if not made or made[0].plain_algbw < best.algbw:
-        return None
-    return replace(made[0], name=name, bound=best.bound)
+        return []
+    slowest = Fraction(least) * best.algbw
+    fast = [forest for forest in made if forest.plain_algbw >= slowest]
+    return [replace(forest, name=name, bound=best.bound) for forest in fast]
