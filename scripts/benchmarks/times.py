@@ -26,6 +26,7 @@ from forestcoll import catalog, forest_file, plans, simulate
 from forestcoll.compile.synthesize import synthesize
 from forestcoll.errors import PlanError, UnsupportedError
 from forestcoll.forest import Forest
+from forestcoll.garbage_collection import collect_rarely
 from forestcoll.lower import usage
 from forestcoll.lower.filling import FINEST
 from forestcoll.program import BY_TREES, Collective, Program
@@ -160,6 +161,11 @@ def cases() -> Iterator[Case]:
 
 def measure(case: Case) -> Found:
     """The case's plan, as the command line makes it, played."""
+    with collect_rarely():
+        return _measured(case)
+
+
+def _measured(case: Case) -> Found:
     start = time.process_time()
     form = TARGETS[case.target].format
     topology = catalog.load(case.machine, dict(case.settings))
