@@ -354,9 +354,10 @@ class Chooser:
             return first, self._plans.finish(first.forest, judged)
         if judged.share >= rivals.SURE:
             return self._ringed(first, judged)
+        judged = self._plans.finish(first.forest, judged)
         found, best = self._rounds(first, judged)
         if best.share >= rivals.SURE:
-            return self._finished(first, judged, found, best)
+            return found, self._explain_speed(first, judged, found, best)
         point, n = first.point, len(self.graph.ranks)
         others = rivals.points(self.front, self._exact(), self.collective, n, judged.share)
         made = ((p, self.forest_of(p)) for p in others if p.trees != point.trees)
@@ -373,16 +374,17 @@ class Chooser:
             other = self._fitting(rival, powers)
             if other is None:
                 continue
-            theirs = self._plans.judge(other.forest, other.programs)
+            theirs = self._judged(other)
             if theirs.share > (rivals.GAIN if found is first else 1) * best.share:
                 found, best = other, theirs
-        return self._finished(first, judged, found, best)
+        return found, self._explain_speed(first, judged, found, best)
 
-    def _finished(
-        self, first: _Found, judged: Judged, found: _Found, best: Judged
-    ) -> tuple[_Found, Judged]:
-        """What was found, its plans refined; with a note where it is not the first choice."""
-        best = self._plans.finish(found.forest, best)
+    def _judged(self, found: _Found) -> Judged:
+        """Its plans as they would be written."""
+        return self._plans.finish(found.forest, self._plans.judge(found.forest, found.programs))
+
+    def _explain_speed(self, first: _Found, judged: Judged, found: _Found, best: Judged) -> Judged:
+        """What was found, with a note where it is not the first choice."""
         if found is not first:
             trees = first.point.trees
             ours = "rings" if found.rings else _words(found.point.trees)
@@ -391,7 +393,7 @@ class Chooser:
                 f"{ours} for speed: simulated at {best.call}, plans of them reach "
                 f"{best.least:.1f} GB/s, of {_words(trees)} {judged.least:.1f} ({option})"
             )
-        return found, best
+        return best
 
     def _rounds(self, first: _Found, judged: Judged) -> tuple[_Found, Judged]:
         """The first choice; or rings whose plans are far faster, be they below the optimum."""
@@ -404,7 +406,7 @@ class Chooser:
         for forest in made:
             other = self._held(forest, self._powers(first))
             if other:
-                theirs = self._plans.judge(other.forest, other.programs)
+                theirs = self._judged(other)
                 if theirs.share > (rivals.GAIN if found is first else 1) * best.share:
                     found, best = other, theirs
         return found, best
@@ -423,7 +425,8 @@ class Chooser:
                 faster = theirs.share > rivals.RING_GAIN * judged.share
                 if faster and theirs.blocks <= judged.blocks:
                     found, best = other, theirs
-        return self._finished(first, judged, found, best)
+        best = self._plans.finish(found.forest, best)
+        return found, self._explain_speed(first, judged, found, best)
 
     def _held(self, solved: Forest, powers: bool) -> _Found | None:
         """Rings, rounded where they can be, with programs that fit, or None."""
