@@ -76,6 +76,39 @@ def test_an_allreduce_over_a_mesh_is_no_slower_than_rings() -> None:
     assert not any("rings" in note for note in exact.notes)
 
 
+def test_rings_behind_a_switch_need_few_thread_blocks() -> None:
+    """Direct trees want a thread block for each of 31 peers and phase; RCCL has 64 at most."""
+    topology = catalog.load("gb200-nvl72")
+    ranks = topology.gpus[:32]
+    made = synthesize(topology, "allreduce", ranks=ranks, target="rccl", formats=("msccl-xml",))
+    assert made.forest.plain_algbw == made.optimum.algbw == Fraction(14400, 31)
+    assert least(made, 10**9) > 0.99
+    assert least(made, MB64) > 0.99
+    assert made.needs["msccl-xml"].thread_blocks < 64
+    (note,) = [note for note in made.notes if "for speed" in note]
+    told = re.fullmatch(
+        r"rings for speed: simulated at 1000 MB, plans of them reach ([\d.]+) GB/s, "
+        r"of 1 tree per root ([\d.]+) \(--exact\)",
+        note,
+    )
+    assert told is not None
+    assert float(told[2]) < rivals.SURE * 464.5 < float(told[1])
+
+
+def test_rings_that_are_slower_than_asked_for_are_no_rivals() -> None:
+    problem = Problem.of(
+        catalog.load("dgx-a100", {"boxes": 2}), "allgather", None, None, "none", None
+    )
+    best = problem.optimum()
+    graph, allgather = problem.graph, Collective.ALLGATHER
+    share = Fraction(640, 3) / best.algbw  # the adapters of a box are used once
+    (slower, *_) = rivals.rings_of(graph, allgather, best, "name", float(share) - 1e-6)
+    assert (slower.plain_algbw, slower.name) == (Fraction(640, 3), "name")
+    assert slower.bound == best.bound
+    assert rivals.rings_of(graph, allgather, best, "name", float(share) + 1e-6) == []
+    assert rivals.rings_of(graph, Collective.BROADCAST, best, "name", 0) == []
+
+
 @pytest.mark.parametrize(
     ("name", "collective"),
     [("dgx-a100", "allreduce"), ("torus-2d", "allgather"), ("mi250", "allreduce")],

@@ -385,29 +385,29 @@ class Chooser:
 
     def _explain_speed(self, first: _Found, judged: Judged, found: _Found, best: Judged) -> Judged:
         """What was found, with a note where it is not the first choice."""
+        from forestcoll.compile.rivals import speed_note
+
         if found is not first:
             trees = first.point.trees
             ours = "rings" if found.rings else _words(found.point.trees)
             option = "--exact" if found.rings and first.point.exact else f"--trees {trees}"
-            best.notes.append(
-                f"{ours} for speed: simulated at {best.call}, plans of them reach "
-                f"{best.least:.1f} GB/s, of {_words(trees)} {judged.least:.1f} ({option})"
-            )
+            best.notes.append(speed_note(ours, best, _words(trees), judged, option))
         return best
 
     def _rounds(self, first: _Found, judged: Judged) -> tuple[_Found, Judged]:
-        """The first choice; or rings whose plans are far faster, be they below the optimum."""
+        """The first choice; or rings whose plans are faster, be they below the optimum."""
         from forestcoll.compile import rivals
 
         found, best = first, judged
-        least = rivals.GAIN * judged.share
+        least = rivals.RING_GAIN * judged.share
         with self.stage("solve"):
             made = rivals.rings_of(self.graph, self.collective, self.best, self.problem.name, least)
         for forest in made:
             other = self._held(forest, self._powers(first))
             if other:
                 theirs = self._judged(other)
-                if theirs.share > (rivals.GAIN if found is first else 1) * best.share:
+                leaner = theirs.blocks <= best.blocks
+                if theirs.share > (rivals.RING_GAIN if leaner else rivals.GAIN) * best.share:
                     found, best = other, theirs
         return found, best
 

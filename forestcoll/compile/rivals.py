@@ -105,6 +105,14 @@ def judge(
     return Judged(programs, notes, bands, len(times) / sum(times))
 
 
+def speed_note(ours: str, taken: Judged, theirs: str, first: Judged, option: str) -> str:
+    """Why `ours` were taken in place of `theirs`, the first choice; `option` asks for those."""
+    return (
+        f"{ours} for speed: simulated at {taken.call}, plans of them reach {taken.least:.1f} GB/s, "
+        f"of {theirs} {first.least:.1f} ({option})"
+    )
+
+
 def points(front: Front, exact: Point, collective: Collective, n: int, share: float) -> list[Point]:
     """Numbers of trees per root whose links allow more than GAIN times `share` of the optimum.
 
