@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import platform
 import re
 import signal
 import subprocess
@@ -360,6 +361,43 @@ except ExecutionError as error:
     print(error)
 print(run(pg.ring_allreduce(8), 4096, threads=1).wrong)
 """
+
+
+SANDBOX = """
+import ctypes, struct, sys
+sys.path.insert(0, {tests!r})
+import programs as pg
+from forestcoll.execute.cpu import run
+
+def words(*each):  # code, jumps if true and false, value
+    return b"".join(struct.pack("HBBI", *one) for one in each)
+
+filter = words(
+    (0x20, 0, 0, 0),  # the call's number
+    (0x15, 0, 3, 56),  # clone
+    (0x20, 0, 0, 16),  # its flags
+    (0x45, 0, 1, 0x8000),  # CLONE_PARENT
+    (0x06, 0, 0, 0x50000 + 1),  # EPERM
+    (0x06, 0, 0, 0x7FFF0000),  # allowed
+)
+held = ctypes.create_string_buffer(filter, len(filter))
+program = ctypes.create_string_buffer(struct.pack("HxxxxxxP", 6, ctypes.addressof(held)))
+libc = ctypes.CDLL(None, use_errno=True)
+assert libc.prctl(38, 1, 0, 0, 0) == 0
+assert libc.prctl(22, 2, program, 0, 0) == 0, ctypes.get_errno()
+large = [[] for _ in range(10**6)]
+print(run(pg.ring_allreduce(4), 4096, ranks_as="processes").wrong)
+"""
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="numbers of system calls")
+def test_where_a_sandbox_forbids_children_for_ones_parent() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SANDBOX.format(tests=str(Path(__file__).parent))],
+        capture_output=True, text=True, timeout=60, check=False,
+        env=os.environ | {"PYTHONPATH": str(Path(cpu.__file__).parents[2])},
+    )  # fmt: skip
+    assert (done.stdout, done.stderr) == ("0\n", "")
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become a user with few processes")

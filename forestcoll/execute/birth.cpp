@@ -205,9 +205,11 @@ Births make_ranks(Machine& machine, Life live, const void* context) {
   // Where addresses of functions are found when they are first called, a rank must not be the first.
   (void)Clock::now();
   const std::vector<Range> unneeded = unneeded_memory(machine);
-  return unneeded.empty() || machine.workers < 2
-             ? make_here(machine, live, context)
-             : make_by_another(machine, live, context, unneeded);
+  if (unneeded.empty() || machine.workers < 2) return make_here(machine, live, context);
+  Births births = make_by_another(machine, live, context, unneeded);
+  // Sandboxes may forbid to make a child for one's parent.
+  const bool forbidden = births.error == EPERM || births.error == EINVAL || births.error == ENOSYS;
+  return forbidden && births.processes.empty() ? make_here(machine, live, context) : births;
 }
 
 }  // namespace forestcoll
