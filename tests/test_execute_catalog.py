@@ -1,6 +1,6 @@
 """Plans of the catalogue, each checked in every way: a selection of what the script checks.
 
-All machines of the catalogue up to 64 ranks: the plans that `synthesize` writes run, ranks as
+All machines of the catalogue, up to 32 ranks: the plans that `synthesize` writes run, ranks as
 processes, all elements checked, at queue depth 1 too, and have their forest's link loads; larger
 ones for some collectives. On three machines all targets' plans, on one of them every kind, are
 linted besides.
@@ -34,8 +34,11 @@ SMALL = 8  # ranks of machines with every collective
 EVERY = "dgx-h100"  # five of its GPUs: with every kind of plan
 SIMPLE = ("dgx1-v100", "ring")  # with every target's for much data: six GPUs of a mesh, a ring
 SOME = (Collective.ALLREDUCE, Collective.REDUCE_SCATTER, Collective.BROADCAST)
-QUICK = (Collective.ALLGATHER,)
-ALIKE = {"dgx-b200": (Collective.ALLREDUCE, Collective.REDUCE)}  # dgx-h100's fabric, twice as fast
+FEW = {
+    "dgx-b200": (Collective.ALLREDUCE,),  # dgx-h100's fabric, twice as fast
+    "torus-3d": (Collective.ALLGATHER,),
+}
+SIDES = {"torus-3d": {"x": "3", "y": "3", "z": "3"}}  # odd, and less than half of the usual 64
 IN_SWITCH = (Collective.ALLREDUCE, Collective.ALLGATHER, Collective.BROADCAST)
 NO_SETTINGS: dict[str, str] = {}
 
@@ -53,7 +56,7 @@ def _load() -> ModuleType:
 catalogue = _load()
 BOXES = ("dgx-a100", "dgx1-v100", "mi300x")  # machines of which two are tried; see end to end
 ALL = [
-    *((name, NO_SETTINGS) for name in catalog.names()),
+    *((name, SIDES.get(name, NO_SETTINGS)) for name in catalog.names()),
     *((name, {"boxes": "2"}) for name in BOXES),
 ]
 SIZES = {(name, tuple(s)): len(catalog.load(name, s).gpus) for name, s in ALL}
@@ -63,13 +66,10 @@ CASES = [
         settings,
         collective,
         id=f"{name}-{n}-{collective}",
-        marks=[pytest.mark.slow] if n > 32 else [],
     )
     for name, settings in ALL
-    if (n := SIZES[name, tuple(settings)]) <= 64
-    for collective in ALIKE.get(
-        name, BY_TREES if n <= SMALL else SOME if n <= 16 else SOME[:1] if n <= 32 else QUICK
-    )
+    if (n := SIZES[name, tuple(settings)]) <= 32
+    for collective in FEW.get(name, BY_TREES if n <= SMALL else SOME if n <= 16 else SOME[:1])
 ]
 
 
