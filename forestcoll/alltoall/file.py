@@ -62,7 +62,7 @@ def dumps(found: Optimum | Routes, name: str) -> str:
         head["groups"] = [[names[graph.ranks[i]] for i in group] for group in demand.groups]
         head["closed"] = demand.closed
     head |= {"algbw": str(found.algbw), "theta": str(found.algbw / demand.scale)}
-    head["bound"] = {"algbw": str(best.algbw), "lengths": best.lengths}
+    head["bound"] = {"algbw": str(best.bound), "lengths": best.lengths}
     if best.folding.generators:
         head["symmetry"] = _generators(graph, best.folding.generators)
     lines += [f' "{key}": {json.dumps(value)},' for key, value in head.items()]
@@ -162,7 +162,7 @@ def _read(model: AllToAllModel) -> tuple[Optimum | Routes, Fraction]:
         fits, _ = reached(demand, folding, flows, stated)
         if fits != stated:
             raise ForestError(f"states theta {model.theta}, the links let {fits * graph.unit} by")
-        found = Optimum(demand, folding, stated, flows, lengths)
+        found = Optimum(demand, folding, stated, flows, lengths, rate)
     proven = rate * graph.unit * demand.scale
     for what, said, recomputed in (
         ("algbw", model.algbw, found.algbw),

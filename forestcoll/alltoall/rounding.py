@@ -74,12 +74,12 @@ def route(
         made = net.round(flows, k)
         if found is None or made.algbw > found.algbw:
             found = made
-        if units is None and made.algbw >= wanted * best.algbw:
+        if units is None and made.algbw >= wanted * best.bound:
             break
     assert found is not None
-    if units is None and min_share is not None and found.algbw < min_share * best.algbw:
+    if units is None and min_share is not None and found.algbw < min_share * best.bound:
         raise UnsupportedError(
-            f"{MOST_UNITS} units per pair reach {float(100 * found.algbw / best.algbw):.2f} % of "
+            f"{MOST_UNITS} units per pair reach {float(100 * found.algbw / best.bound):.2f} % of "
             f"the optimum, not {float(100 * min_share):.2f} %; --units takes more"
         )
     check(found)
@@ -160,8 +160,16 @@ class _Net:
     def solve(self) -> list[Flow]:
         """Per commodity, what each link carries at the optimum, one unit to every target.
 
-        Of all flows that reach it, those that cross the fewest links, wide ones before narrow ones.
+        Of all flows that reach it, those that cross the fewest links, wide ones before narrow ones;
+        where the optimum was mixed out of trees, these.
         """
+        best = self.best
+        if best.proven is not None and len(best.flows) == len(self.commodities):
+            known = dict(zip(best.folding.sources, best.flows, strict=True))
+            return [
+                {e: float(amount / best.rate) for e, amount in known[c.source].items()}
+                for c in self.commodities
+            ]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             from ortools.linear_solver import pywraplp

@@ -77,7 +77,7 @@ def optimum_summary(
         "algbw_decimal": float(best.algbw),
         "theta": str(best.theta),
         "nanoseconds": None if best.demand.matrix is None else str(1 / best.theta),
-        "bound": str(best.algbw),
+        "bound": str(best.bound),
         "bound_method": "lengths",
         "limits": list(limiting(best)),
         "sources": len(best.folding.sources),
@@ -108,8 +108,8 @@ def routes_table(made: Made) -> RenderableType:
     rows = [
         ("routes", f"{word(found.demand)} on {made.name}, {_who(best)}"),
         ("algbw", f"{words.exact(algbw)} GB/s"),
-        ("bound", f"{words.exact(best.algbw)} GB/s"),
-        ("of optimal", words.percent(algbw, best.algbw)),
+        ("bound", f"{words.exact(best.bound)} GB/s"),
+        ("of optimal", words.percent(algbw, best.bound)),
         ("each pair", f"{pairs}, {words.exact(algbw / best.demand.scale)} GB/s"),
         ("paths", paths_of(found)),
     ]
@@ -137,7 +137,7 @@ def routes_table(made: Made) -> RenderableType:
 def routes_summary(made: Made) -> dict[str, object]:
     """The same for machines: fractions as strings, seconds as numbers."""
     found = made.found
-    algbw, bound = found.algbw, found.optimum.algbw
+    algbw, bound = found.algbw, found.optimum.bound
     return {
         "topology": made.name,
         "collective": word(found.demand),
@@ -282,7 +282,10 @@ def _proof(best: Optimum) -> str:
     flows = words.plural(len(best.flows), "flow")
     few = len(best.flows) < len(best.demand.graph.ranks)
     alike = f" ({len(best.demand.graph.ranks)} by symmetry)" if few else ""
-    return f"reached by {flows}{alike}; link lengths {_values(best)} prove that nothing is faster"
+    least = "nothing is faster"
+    if best.bound != best.algbw:
+        least = f"this is {words.percent(best.algbw, best.bound)} of the optimum at least"
+    return f"reached by {flows}{alike}; link lengths {_values(best)} prove that {least}"
 
 
 def _values(best: Optimum) -> str:
