@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
@@ -18,8 +20,10 @@ from forestcoll import catalog, cli
 from forestcoll.compile import plan_set
 from forestcoll.compile.budget import Budget
 from forestcoll.compile.plan_set.estimate import WORTH, Line, Range, line_of, lowest_lines
+from forestcoll.compile.plan_set.fewer import contest
 from forestcoll.compile.plan_set.index import FORMAT, chunks_of, digest, files_of, loads
-from forestcoll.compile.plan_set.settle import play, settle
+from forestcoll.compile.plan_set.settle import Plays, settle
+from forestcoll.compile.plan_set.values import Candidate
 from forestcoll.errors import ForestCollError, PlanError, UnsupportedError
 from forestcoll.execute import cpu
 from forestcoll.forest import check as check_forest
@@ -379,6 +383,40 @@ def test_a_wrong_plan_is_found_even_with_the_right_sum(right: Path, tmp_path: Pa
         plan_set.check(directory)
 
 
+def test_plans_of_fewer_trees_are_taken_where_they_are_faster() -> None:
+    ranges = [Range(1024, 2**30, 0)]
+    graph = CapacityGraph.from_topology(catalog.load("ring"))
+    forest, few = (solve(graph, Collective.ALLGATHER, trees=k) for k in (2, 1))
+    assert few.trees_per_root < forest.trees_per_root
+    assert few.height <= forest.height
+    candidates = [
+        Candidate(f, "Simple", Line(Fraction(10), Fraction(100)), 4) for f in (forest, few)
+    ]
+    made: list[int] = []
+
+    def make(place: Range) -> bool:
+        made.append(place.index)
+        return True
+
+    def decide(gain: Callable[[int], float]) -> list[Range]:
+        def time(index: int, size: int) -> float:
+            return 1e6 if index == 0 else 1e6 / gain(size)
+
+        return contest(ranges, candidates, make, time)
+
+    assert decide(lambda size: 1.1) == [Range(1024, 2**30, 1)]
+    assert decide(lambda size: 1.04) == ranges
+    both = decide(lambda size: 1.1 if size < 10**6 else 0.9)
+    assert [place.index for place in both] == [1, 0]
+    assert both[0].high + 1 == both[1].low
+    assert 2**18 < both[1].low <= 2**20
+    assert decide(lambda size: 0.9 if size < 10**6 else 1.2) == ranges
+    assert made == [1] * 4
+    quick = [replace(candidates[0], line=Line(Fraction(0), Fraction(1, 1000))), candidates[1]]
+    assert contest(ranges, quick, make, lambda i, size: 1.0) == ranges  # no rival is as near
+    assert len(made) == 4
+
+
 # ------------------------------------------------------------------------------- command line
 
 
@@ -547,8 +585,9 @@ def test_the_last_size_of_a_set_is_served_as_fast_as_direct_sending() -> None:
     made = plan_set.make(topology, "allreduce", 1024, 2**18, formats=("msccl-xml",))
     (plans,) = made.plans
     assert [entry.program.protocol for entry in plans.entries] == ["LL", "LL128"]
-    first, last = ((entry.program, entry.candidate.forest) for entry in plans.entries)
-    assert play(*last, topology, 2**18) < play(*first, topology, 2**18)
+    made_of = [(entry.program, entry.candidate.made_from) for entry in plans.entries]
+    plays = Plays(lambda i: made_of[i], topology, lambda _: nullcontext())  # type: ignore[return-value, arg-type]
+    assert plays.time(1, 2**18) < plays.time(0, 2**18)
 
 
 def test_few_bytes_of_an_allreduce_go_up_and_down_one_low_tree() -> None:

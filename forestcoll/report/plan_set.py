@@ -18,10 +18,14 @@ if TYPE_CHECKING:
     from forestcoll.compile.plan_set import Entry, PlanSet
 
 
+ENDS = "us at from", "GB/s at to"
+"""Columns of what is simulated."""
+SIMULATED = "simulated over links in order and fair ones, at 64 MiB at most"
+
+
 def _heads(made: PlanSet) -> tuple[str, ...]:
-    shape = ("height", "trees") if made.collective.phases else ("hops", "units")
-    sizes = ("blocks", "instances", "float32, multiple of")
-    return ("plans", "from", "to", "protocol", *shape, "algbw", *sizes)
+    shape = "trees" if made.collective.phases else "units"
+    return ("plans", "from", "to", "protocol", "hops", shape, "links", *ENDS, "blocks", "multiple")
 
 
 def table(
@@ -30,13 +34,18 @@ def table(
     """A line a plan; what no plan serves; what was written."""
     from rich.console import Group
 
-    rows = []
-    for plans in made.plans:
-        for entry in plans.entries:
-            rows.append([plans.format, *_row(entry)])
+    entries = [(plans.format, entry) for plans in made.plans for entry in plans.entries]
+    rows, heads = [[form, *_row(entry)] for form, entry in entries], _heads(made)
+    played = any(entry.ends for _, entry in entries)
+    if not played:
+        kept = [i for i, head in enumerate(heads) if head not in ENDS]
+        rows, heads = [[row[i] for i in kept] for row in rows], tuple(heads[i] for i in kept)
     facts = [
         ("plan set", f"{made.collective} on {made.name}, {_span(made.low, made.high)}"),
         ("bound", words.plain_bound(made.plain_bound, made.bound)),
+        ("multiple", "bytes of float32 that a plan's sizes are multiples of"),
+        ("links", "GB/s that they allow for many bytes"),
+        *[("us, GB/s", SIMULATED)] * played,
     ]
     after = [
         ("not served", f"{plans.format}: {_span(gap.low, gap.high)}: {gap.why}")
@@ -47,7 +56,7 @@ def table(
     after.append(("time", words.seconds(sum(timings.values()))))
     after.append(("written", f"{words.plural(len(list(files)), 'file')} in {directory}"))
     return Group(
-        tables.facts(facts), "", tables.columns(_heads(made), rows, (1, 2, 4, 5, 6, 7, 8)), "",
+        tables.facts(facts), "", tables.columns(heads, rows, (1, 2, *range(4, len(heads) - 1))), "",
         tables.facts(after),
     )  # fmt: skip
 
@@ -62,6 +71,17 @@ def summary(
         "index": json.loads(files["index.json"]),
         "bound": str(made.bound),
         "plain_bound": str(made.plain_bound),
+        "simulated": [
+            {
+                "format": plans.format,
+                "min_bytes": entry.low,
+                "from": entry.ends[0].summary(),
+                "to": entry.ends[1].summary(),
+            }
+            for plans in made.plans
+            for entry in plans.entries
+            if entry.ends is not None
+        ],
         "notes": list(made.notes),
         "seconds": dict(timings),
         "files": [str(directory / file) for file in files],
@@ -80,11 +100,20 @@ def _row(entry: Entry) -> list[str]:
         words.size(entry.high),
         entry.program.protocol,
         *map(str, shape[:2]),
-        words.decimal(shape[2]),
+        words.decimal(shape[2], 1),
+        *_ends(entry),
         str(used.thread_blocks),
-        str(used.instances),
         f"{Sizes.of(entry.program).multiple()} bytes",
     ]
+
+
+def _ends(entry: Entry) -> tuple[str, str]:
+    """The time of the first size and the bandwidth of the last."""
+    if entry.ends is None:
+        return "", ""
+    first, last = entry.ends
+    time = "-".join(f"{time:.1f}" for time in sorted((first.fifo, first.fair)))
+    return time, words.span(last).replace(" ", "")
 
 
 def _span(low: int, high: int | None) -> str:

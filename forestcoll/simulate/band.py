@@ -15,6 +15,7 @@ from forestcoll.simulate.fabric import Latencies, Where
 from forestcoll.simulate.options import Options
 from forestcoll.simulate.plays import BOTH, DEFAULTS, PIECES, run_each, run_forest
 from forestcoll.simulate.timing import Timing
+from forestcoll.topology import Topology
 
 SIZE: Final = 10**9
 """Bytes of a call for which plans state what they reach."""
@@ -76,7 +77,7 @@ def band(
     where: Where,
     size: int = SIZE,
     *,
-    links: Latencies | None = None,
+    links: Topology | Latencies | None = None,
     options: Options = DEFAULTS,
 ) -> Band:
     """The figures of a plan; the arguments are those of `run`."""

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from functools import cache
 from typing import TYPE_CHECKING, Final, Literal
 
 from forestcoll.alltoall.demand import uniform
@@ -23,8 +22,9 @@ from forestcoll.compile.clock import Clock, Progress
 from forestcoll.compile.formats import Place, targets_of
 from forestcoll.compile.optimum import plain_bound
 from forestcoll.compile.plan_set.estimate import HOP, Range, line_of, lowest_lines
+from forestcoll.compile.plan_set.fewer import contest
 from forestcoll.compile.plan_set.served import check_served, most_served
-from forestcoll.compile.plan_set.settle import STEP, clip, play, settle
+from forestcoll.compile.plan_set.settle import STEP, Plays, clip, settle
 from forestcoll.compile.plan_set.values import LARGEST, Candidate, Entry, Plans, PlanSet, Unserved
 from forestcoll.compile.plan_text import serve_place, write_plan
 from forestcoll.compile.problem import Problem, parse_planned
@@ -225,6 +225,14 @@ class _Maker:
                 f"{target.name} has no plans for sizes of {low} bytes or more alone: it reads the "
                 f"smallest size as 32 bits; begin below {reach + 1} bytes"
             )
+
+        def make(place: Range) -> bool:
+            """Makes the plan of a range, and says whether it serves all of it."""
+            most = self._try(candidates[place.index], limits, programs, place)
+            served[place.index] = most
+            until[place.index] = most if most < reach else reach * wide
+            return most >= place.high
+
         while True:
             lines = [candidate.line for candidate in candidates]
             ranges = lowest_lines(lines, max(1, low // wide), reach * wide, until)
@@ -235,37 +243,20 @@ class _Maker:
                 )
             for place in ranges:
                 if place.index not in programs:
-                    most = self._try(candidates[place.index], limits, programs, place)
-                    served[place.index] = most
-                    until[place.index] = most if most < reach else reach * wide
+                    make(place)
             if all(place.high <= until[place.index] for place in ranges):
-                if played:
-                    end = min(reach, ranges[-1].high)
-                    settled = self._settle(ranges, candidates, programs, until, low, end)
-                else:
-                    settled = clip(ranges, low, reach)
-                chosen = [(r, candidates[r.index], programs[r.index]) for r in settled]
-                end = min(high, served[settled[-1].index])
-                return self._written(form, target, limits, chosen, end, high)
-
-    def _settle(
-        self,
-        ranges: Sequence[Range],
-        candidates: Sequence[Candidate],
-        programs: Mapping[int, Program],
-        until: Sequence[int],
-        low: int,
-        high: int,
-    ) -> list[Range]:
-        """The ranges of `low` to `high` bytes, with their borders where simulated times cross."""
-
-        @cache
-        def time(index: int, size: int) -> float:
-            candidate = candidates[index]
-            return play(programs[index], candidate.forest, self.topology, size)
-
-        with self.clock.stage("play"):
-            return settle(ranges, time, until, low, high)
+                break
+        plays = None
+        settled = clip(ranges, low, reach)
+        if played:
+            stage, topology = self.clock.stage, self.topology
+            plays = Plays(lambda i: (programs[i], candidates[i].forest), topology, stage)
+            end = min(reach, ranges[-1].high)
+            found = settle(ranges, plays.time, until, low, end)
+            settled = contest(found, candidates, make, plays.time)
+        chosen = [(r, candidates[r.index], programs[r.index]) for r in settled]
+        end = min(high, served[settled[-1].index])
+        return self._written(form, target, limits, chosen, end, high, plays)
 
     def _try(
         self, candidate: Candidate, target: Target, programs: dict[int, Program], place: Range
@@ -353,6 +344,7 @@ class _Maker:
         chosen: Sequence[tuple[Range, Candidate, Program]],
         end: int,
         high: int,
+        plays: Plays | None,
     ) -> Plans:
         """The plans with their sizes; the last one reaches up to `end`, of the `high` asked for."""
         entries: list[Entry] = []
@@ -365,7 +357,8 @@ class _Maker:
             text = write_plan(
                 sized, form, limits, candidate.forest, self.clock, self._calls(program)
             )
-            entries.append(Entry(place.low, most, candidate, sized, text))
+            ends = None if plays is None else plays.ends(place, most_served(program))
+            entries.append(Entry(place.low, most, candidate, sized, text, ends))
         why = f"{target.name} counts bytes in 32 bits: no plan serves larger buffers"
         unserved = (Unserved(end + 1, high, why),) if end < high else ()
         return Plans(form, target, tuple(entries), unserved)

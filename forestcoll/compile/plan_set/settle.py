@@ -6,6 +6,7 @@ The estimate knows latency and bandwidth; messages, slots and thread blocks move
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from itertools import zip_longest
 from typing import Final
 
@@ -13,7 +14,7 @@ from forestcoll import simulate
 from forestcoll.compile.plan_set.estimate import HOP, Range
 from forestcoll.forest import Forest
 from forestcoll.program import Program
-from forestcoll.simulate import Options
+from forestcoll.simulate import Band, Options
 from forestcoll.topology import Topology
 
 STEP: Final = 4
@@ -23,15 +24,47 @@ STEPS: Final = 8
 HALVES: Final = 2
 """... and this many times halfway between two of them."""
 
+MANY: Final = 2**26
+"""Bytes at which plans for the largest sizes are looked at: more change little."""
+
 Time = Callable[[int, int], float]
 """(number of a plan, bytes) -> microseconds."""
 
 
-def play(program: Program, forest: Forest, topology: Topology, size: int) -> float:
-    """Microseconds over links that share and over links in order, added up."""
-    options = Options(signal=float(HOP[program.protocol]))
-    timings = simulate.run_each(program, forest, size, links=topology, options=options)
-    return sum(timing.time for timing in timings)
+class Plays:
+    """Simulated times of plans, each looked at once; plans by their numbers."""
+
+    def __init__(
+        self,
+        plan: Callable[[int], tuple[Program, Forest]],
+        topology: Topology,
+        stage: Callable[[str], AbstractContextManager[None]],
+    ) -> None:
+        self._plan, self._topology, self._stage = plan, topology, stage
+        self._known: dict[tuple[int, int], Band] = {}
+
+    def band(self, index: int, size: int) -> Band:
+        """Over links in order and links that share; a signal takes the protocol's time of a hop."""
+        if (index, size) not in self._known:
+            program, forest = self._plan(index)
+            options = Options(signal=float(HOP[program.protocol]))
+            with self._stage("play"):
+                found = simulate.band(program, forest, size, links=self._topology, options=options)
+            self._known[index, size] = found
+        return self._known[index, size]
+
+    def time(self, index: int, size: int) -> float:
+        """Microseconds over both kinds of links, added up."""
+        band = self.band(index, size)
+        return band.fifo + band.fair
+
+    def ends(self, place: Range, most: int) -> tuple[Band, Band]:
+        """At the least bytes of a range and at the most, `most` and MANY at most.
+
+        One byte more than the range has where another plan follows: there borders are looked at.
+        """
+        size = min(place.high + 1, most, max(MANY, place.low))
+        return self.band(place.index, place.low), self.band(place.index, size)
 
 
 def settle(

@@ -13,6 +13,7 @@ from forestcoll.targets import PlanFormat, Target
 if TYPE_CHECKING:
     from forestcoll.alltoall.routes import Routes
     from forestcoll.forest import Forest
+    from forestcoll.simulate import Band
 
 LARGEST: Final = 2**50
 """Bytes that a set reaches up to at most."""
@@ -44,13 +45,17 @@ class ExchangeCandidate:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One plan of the set, and what it was made from. Sizes in bytes, both inclusive."""
+    """One plan of the set, and what it was made from. Sizes in bytes, both inclusive.
+
+    `ends`: simulated at the least and at the most of its bytes (64 MiB at most), if at all.
+    """
 
     low: int
     high: int
     candidate: Candidate | ExchangeCandidate
     program: Program
     text: str
+    ends: tuple[Band, Band] | None = None
 
 
 @dataclass(frozen=True, slots=True)
