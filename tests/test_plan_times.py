@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from forestcoll import plans
+from forestcoll.lower import usage
 from forestcoll.program import Collective
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts" / "benchmarks"))
@@ -38,6 +40,14 @@ SCHEDULES = Path(__file__).parents[1] / "schedules"
 def test_a_plan_keeps_the_links_busy(plan: str) -> None:
     collective = Path(plan).name.split(".")[0]
     assert min(times.percent(SCHEDULES / plan, 10**9)) >= times.LEAST[collective]
+
+
+def test_a_reduce_takes_no_more_thread_blocks_than_make_it_faster() -> None:
+    """Seven trees of unequal shares, in 16 equal parts each, were 112 thread blocks at 93.8 %."""
+    plan = SCHEDULES / "dgx-h100-1" / "reduce.mscclpp.json"
+    assert usage(plans.read_plan(plan)).thread_blocks <= 96
+    assert min(times.percent(plan, 10**9)) > 98
+    assert min(times.percent(plan, 64 * 10**6)) > 92
 
 
 def test_the_table_takes_up_what_is_stored_and_measures_the_rest(tmp_path: Path) -> None:

@@ -51,6 +51,8 @@ FINEST_OPERATIONS: Final = 2**16
 LEAST_SLICE: Final = 2**16
 """... nor a slice of a onesided pipeline. Of shorter ones 65,535 make less than the 4 GiB that
 operations can tell (plans/mscclpp)."""
+MANY: Final = 64
+"""Thread blocks of a rank from which on fewer are looked for, be the program fast or not."""
 PARTED: Final = 8
 """Chunks of the parts of a tree, if it has room: their number need be no power of two."""
 RANKS: Final = 64
@@ -168,9 +170,9 @@ def _leaner(forest: Forest, target: Target, program: Program, share: float) -> P
     """
     from forestcoll.lower import lower
 
-    if share >= FLUENT["onesided"]:
-        return program
     best, blocks, load = program, usage(program).thread_blocks, hardest(forest, program).ratio
+    if share >= FLUENT["onesided"] and blocks <= MANY:
+        return program
     whole = lower(forest, target, protocol=program.protocol)
     parts = math.ceil(hardest(forest, whole).ratio)
     most = max(tree.count for tree in layout(forest).trees)
