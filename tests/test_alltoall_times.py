@@ -62,7 +62,7 @@ def test_from_the_command_line(call: Run) -> None:
         ] * 3
     code, out, _ = call("run", plan, "-b", "64K", "-e", "64K")
     assert code == 0
-    assert "# Predicted algbw      : 512 GB/s, the routes beside it" in out
+    assert "# Allowed by links     : 512 GB/s, the routes beside it" in out
     assert "# Simulated algbw" in out
 
 

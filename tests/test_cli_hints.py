@@ -136,7 +136,7 @@ def test_a_processor_is_not_held_against_links(call: Run) -> None:
     assert code == 0
     assert "of predicted" not in out
     assert (
-        "# Predicted algbw      : 400/3 (133.333) GB/s, ring-4.allgather.forest.json (on its" in out
+        "# Allowed by links     : 400/3 (133.333) GB/s, ring-4.allgather.forest.json (on its" in out
     )
     code, out, _ = call("run", plan, "--size", "64K", "-t", "ring", "--set", "gpus=4", "--json")
     assert code == 0

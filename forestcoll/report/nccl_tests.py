@@ -61,7 +61,7 @@ def table(
     lines.append(f"# Avg bus bandwidth    : {average:.4g}")
     if predicted:
         elsewhere = "" if shared else " (on its machine; the times are this processor's)"
-        lines.append(f"# Predicted algbw      : {predicted}{elsewhere}")
+        lines.append(f"# Allowed by links     : {predicted}{elsewhere}")
     if band is not None:
         lines.append(f"# Simulated algbw      : {words.band(band)}")
     lines.extend(f"# wrong: {text}" for text in _details(results))
