@@ -58,11 +58,10 @@ def topology(name: str) -> Topology:
         if not ORACLE.exists():
             pytest.skip("the dump of a real H100 machine is not here")
         return catalog.load(str(ORACLE), {})
-    first, *settings = name.removeprefix(HALF).split()
+    first, *settings = name.split()
     return catalog.load(first, dict(s.split("=", 1) for s in settings))
 
 
-HALF = "half of "  # every box: its first eight GPUs
 SMALL = [
     "oracle",
     "three-levels",
@@ -76,7 +75,6 @@ SMALL = [
 LARGE = [  # test_execute_catalog has other collectives of these machines, the script all
     ("mi300x boxes=2", Collective.ALLGATHER),
     ("mi300x boxes=2", Collective.REDUCE),
-    ("half of mi250 boxes=2", Collective.ALLREDUCE),
     ("mi250 boxes=2", Collective.BROADCAST),
     ("torus-3d x=3 y=3 z=2", Collective.REDUCE_SCATTER),
 ]
@@ -92,8 +90,7 @@ CASES = [
 
 def made(name: str, collective: Collective) -> tuple[Forest, dict[str, Program]]:
     """The forest, and its programs as they are read from the plans; of stored ones see golden."""
-    ranks = "box*/gpu[0-7]" if name.startswith(HALF) else None
-    found = synthesize(topology(name), collective, ranks=ranks)
+    found = synthesize(topology(name), collective)
     forest = found.forest
     assert forest.bound is not None
     check_share(found)
@@ -111,9 +108,8 @@ def made(name: str, collective: Collective) -> tuple[Forest, dict[str, Program]]
 def test_every_plan_proves_itself_and_runs(
     name: str, collective: Collective, dtype: str, op: str
 ) -> None:
-    first, *settings = name.removeprefix(HALF).split()
-    whole = not name.startswith(HALF)
-    known = whole and stored(first, dict(s.split("=", 1) for s in settings), collective)
+    first, *settings = name.split()
+    known = stored(first, dict(s.split("=", 1) for s in settings), collective)
     forest, programs = known or made(name, collective)
     assert forest.bound is not None
     assert verify_text(forest_file.dumps(forest), "forest").kind == "forest"
