@@ -110,7 +110,7 @@ class Repair:
         weight = commodity.weight
         for orbit in before:
             load.count[orbit] -= weight
-        other = self._cheapest(path[0], path[-1], commodity.open)
+        other = self._cheapest(path, commodity.open)
         after = self.orbits(other)
         for orbit in after:
             load.count[orbit] += weight
@@ -150,9 +150,11 @@ class Repair:
         else:
             del self.routes[path]
 
-    def _cheapest(self, source: int, target: int, open_: frozenset[int]) -> Path:
-        """The cheapest way at the present prices (Dijkstra)."""
+    def _cheapest(self, path: Path, open_: frozenset[int]) -> Path:
+        """The cheapest way at the present prices (Dijkstra), no dearer than the path itself."""
+        source, target = path[0], path[-1]
         prices = [HOP + self.load.price(o) for o in range(len(self.load.room))]
+        most = sum(prices[o] for o in self.orbits(path)) * (1 + FULL)
         best, parent = {source: 0.0}, {source: source}
         heap, done = [(0.0, source)], set()
         while heap:
@@ -164,10 +166,12 @@ class Repair:
                 break
             for v, orbit in self.near[u]:
                 to = d + prices[orbit]
-                if v in open_ and v not in done and to < best.get(v, math.inf):
+                if to <= most and v in open_ and v not in done and to < best.get(v, math.inf):
                     best[v], parent[v] = to, u
                     heapq.heappush(heap, (to, v))
-        path = [target]
-        while path[-1] != source:
-            path.append(parent[path[-1]])
-        return tuple(reversed(path))
+        if target not in parent:
+            return path
+        found = [target]
+        while found[-1] != source:
+            found.append(parent[found[-1]])
+        return tuple(reversed(found))

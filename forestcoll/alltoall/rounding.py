@@ -175,6 +175,8 @@ class _Net:
             from ortools.linear_solver import pywraplp
         graph = self.graph
         solver = pywraplp.Solver.CreateSolver("GLOP")
+        # no link costs less than nothing: shortest ways are where the dual simplex starts
+        solver.SetSolverSpecificParametersAsString("use_dual_simplex: true")
         inf = solver.infinity()
         unit = (1 + NEAR / 100) / float(self.best.rate)
         rows = [solver.Constraint(-inf, room * unit) for room in self.room]

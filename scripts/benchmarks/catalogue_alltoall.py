@@ -53,6 +53,10 @@ class Machine:
     settings: dict[str, str] = field(default_factory=dict)
     without: tuple[str, ...] = ()
 
+    def __str__(self) -> str:
+        said = [self.name, *(f"{key}={value}" for key, value in self.settings.items())]
+        return " ".join((*said, *(f"without {link}" for link in self.without)))
+
     def load(self) -> Topology:
         """The topology as it is then."""
         found = catalog.load(self.name, self.settings)
@@ -171,7 +175,7 @@ def run_all(chosen: list[Machine], state: State) -> tuple[list[Outcome], dict[st
         topology = one.load()
         best: Optimum | None = None
         for way in WAYS:
-            name = f"{topology.name} {way}"
+            name = f"{one} {way}"  # several have one topology's name
             keys = {kind: (name, str(kind), way) for kind in KINDS}
             found: Routes | str | None = None
             for kind, key in keys.items():
