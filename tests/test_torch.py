@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from once import made_once
 from torch_ranks import run_ranks
 
 import forestcoll
@@ -33,17 +34,29 @@ FORMATS = {"msccl-xml": ".msccl.xml", "mscclpp-json": ".mscclpp.json"}
 Plans = dict[str, Path]
 
 
+MACHINES = {
+    2: ("ring", {"gpus": "2"}),
+    4: ("ring", {"gpus": "4"}),
+    8: ("dgx1-v100", {}),
+    16: ("hypercube", {"dimension": "4"}),
+}
+
+
 @pytest.fixture(scope="session")
 def plans(tmp_path_factory: pytest.TempPathFactory) -> Plans:
     """Files by `<ranks>.<collective>.<format>`: rings of links, a mesh of eight, a hypercube."""
-    folder = tmp_path_factory.mktemp("plans")
-    found = {}
-    for n, topology, given in (
-        (2, "ring", {"gpus": "2"}),
-        (4, "ring", {"gpus": "4"}),
-        (8, "dgx1-v100", {}),
-        (16, "hypercube", {"dimension": "4"}),
-    ):
+    folder = made_once(tmp_path_factory, "plans-for-torch", make_plans)
+    return {
+        f"{n}.{collective}.{form}": folder / f"{n}.{collective}{suffix}"
+        for n in MACHINES
+        for collective in COLLECTIVES
+        for form, suffix in FORMATS.items()
+    }
+
+
+def make_plans(folder: Path) -> None:
+    folder.mkdir()
+    for n, (topology, given) in MACHINES.items():
         known = forestcoll.load_topology(topology, given)
         for collective in COLLECTIVES:
             root = n // 2 if collective in ("broadcast", "reduce") else None
@@ -51,10 +64,7 @@ def plans(tmp_path_factory: pytest.TempPathFactory) -> Plans:
                 known, collective, root=root, formats=tuple(FORMATS), min_percent=90
             )
             for form, suffix in FORMATS.items():
-                path = folder / f"{n}.{collective}{suffix}"
-                path.write_text(made.texts[form])
-                found[f"{n}.{collective}.{form}"] = path
-    return found
+                (folder / f"{n}.{collective}{suffix}").write_text(made.texts[form])
 
 
 # --- what every rank knows of the data ------------------------------------------------------------
