@@ -102,12 +102,13 @@ def built(
         compile_(*common, *checked, level, source, "-o", target)
         return target
 
-    sources = [Path(nanobind.source_dir()) / "nb_combined.cpp", *sorted(SOURCES.glob("*.cpp"))]
-    with ThreadPoolExecutor(2) as pool:
-        objects = list(pool.map(build, sources))
-    engine = folder / "_engine.so"
-    compile_("-shared", f"-fsanitize={sanitizer}", *objects, "-o", engine, "-pthread")
-    return sanitizer, runtime, engine
+    def link(engine: Path) -> None:
+        sources = [Path(nanobind.source_dir()) / "nb_combined.cpp", *sorted(SOURCES.glob("*.cpp"))]
+        with ThreadPoolExecutor(2) as pool:
+            objects = list(pool.map(build, sources))
+        compile_("-shared", f"-fsanitize={sanitizer}", *objects, "-o", engine, "-pthread")
+
+    return sanitizer, runtime, made_once(tmp_path_factory, f"engine-{sanitizer}.so", link)
 
 
 def run_with(built: tuple[str, Path, Path], what: str) -> subprocess.CompletedProcess[str]:
