@@ -50,15 +50,22 @@ def units_of(forest: Forest, targets: Iterable[Target]) -> int:
 
 
 def why_rounded(forest: Forest, solved: Forest, option: str) -> str:
-    """What the weights of `solved` were rounded to, and what they bring: `option` asks for them."""
+    """What the weights of `solved` were rounded to, and what these bring: `option` asks for them.
+
+    Rounded weights of few rings may fit the links better than the rings' own: nothing is offered.
+    """
     parts = forest.collective.parts(forest.n)
     unit = "the data" if parts == 1 else "a rank's part"
-    more = 100 * float(solved.plain_algbw / forest.plain_algbw - 1)
-    return (
+    rounded = (
         f"shares are rounded to 1/{forest.total // parts} of {unit}, so that every power of two is "
-        f"served; {option} takes 1/{units_of(solved, ())} and {float(solved.plain_algbw):.6g} GB/s "
-        f"({more:.2f} % more)"
+        "served"
     )
+    algbw = float(solved.plain_algbw)
+    more = 100 * float(solved.plain_algbw / forest.plain_algbw - 1)
+    if more <= 0:
+        return rounded
+    units = units_of(solved, ())
+    return f"{rounded}; {option} takes 1/{units} and {algbw:.6g} GB/s ({more:.2f} % more)"
 
 
 def why_odd(sizes: Sizes) -> str:
