@@ -159,7 +159,7 @@ def slow(before: str = "", seconds: float = 0.3) -> str:
     return (
         "import os, time\nfrom forestcoll.degrade import dask_cluster\nmake = dask_cluster.make\n"
         f"def slowly(request, failure):\n    time.sleep({seconds})\n{before}"
-        "    return make(request, failure)\ncluster.make = slowly\n"
+        "    return make(request, failure)\ndask_cluster.make = slowly\n"
     )
 
 

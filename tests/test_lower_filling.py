@@ -186,5 +186,8 @@ def test_a_thread_block_for_two_connections_has_one_peer() -> None:
     found = match_ports(same, most=64)
     assert sorted((a.peer, b.peer) for a, b in found) == [(1, 1), (2, 2), (3, 3)]
     assert all(b.sends and not a.sends for a, b in found)
+    middle = {Port(2, sends, peer, 0): 2 for sends in (False, True) for peer in (0, 1, 3, 4)}
+    turns = [a.peer for a, _ in match_ports(middle, most=64)]
+    assert turns == [3, 4, 0, 1]  # where few are joined, not everybody joins those to rank 0
     long = ports(False, {1: 2, 2: 5}) | ports(True, {1: 1, 2: 6})
     assert [(a.peer, b.peer) for a, b in match_ports(long, most=8)] == [(2, 1), (1, 2)]

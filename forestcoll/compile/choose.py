@@ -131,7 +131,7 @@ class Chooser:
         quick = self._quick()
         if quick is not None:
             return self._explained(quick, self._plans.judge(quick.forest, quick.programs))
-        lowest = self.wishes.protocol == "LL" and self.wishes.min_percent is None
+        lowest = self.wishes.lowest
         for points, powers in [(self._low(), False)] if lowest else self._candidates():
             found = self._first(points, powers)
             if found is not None:
@@ -355,7 +355,7 @@ class Chooser:
         if judged.share >= rivals.SURE:
             return self._ringed(first, judged)
         judged = self._plans.finish(first.forest, judged)
-        found, best = self._rounds(first, judged)
+        found, best = (first, judged) if self.wishes.lowest else self._rounds(first, judged)
         if best.share >= rivals.SURE:
             return found, self._explain_speed(first, judged, found, best)
         point, n = first.point, len(self.graph.ranks)
@@ -416,7 +416,7 @@ class Chooser:
         from forestcoll.compile import rivals
 
         found, best = first, judged
-        if judged.share * rivals.RING_GAIN < 1:
+        if judged.share * rivals.RING_GAIN < 1 and not self.wishes.lowest:
             with self.stage("solve"):
                 made = rivals.rings(self.graph, self.collective, self.best, self.problem.name)
             other = made and self._held(made, self._powers(first))

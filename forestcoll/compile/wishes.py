@@ -63,6 +63,11 @@ class Wishes:
                 raise UnsupportedError(f"{what} is {limit}: must be at least 1")
 
     @property
+    def lowest(self) -> bool:
+        """Whether plans are for few bytes: the lowest trees, whatever is faster for many."""
+        return self.protocol == "LL" and self.min_percent is None
+
+    @property
     def parts(self) -> int:
         """Instances of the plans that are judged; "auto" adds more to the one that is taken."""
         return 1 if self.instances == "auto" else self.instances

@@ -206,4 +206,9 @@ def match_ports(length: dict[Port, int], most: int) -> list[Ports]:
                 # half of all blocks then send first, the others receive
                 more, sender = senders.pop(next(own, place))
                 found.append((taken + more, (receiver, sender)))
-    return [joined for _, joined in sorted(found)]
+    return [joined for _, joined in sorted(found, key=lambda f: (f[0], _turn(f[1][0]), f[1]))]
+
+
+def _turn(port: Port) -> tuple[bool, int]:
+    """The next ranks first: where only some are joined, not all ranks join those to the same."""
+    return port.peer <= port.rank, port.peer
