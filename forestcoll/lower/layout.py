@@ -50,7 +50,12 @@ def from_next(ranks: Iterable[int], rank: int) -> list[int]:
 
     Were all to begin with rank 0, the links to it would be full while the others idle.
     """
-    return sorted(ranks, key=lambda other: (other <= rank, other))
+    return sorted(ranks, key=lambda other: turn(other, rank))
+
+
+def turn(other: int, rank: int) -> tuple[bool, int]:
+    """The place of `other` in that order."""
+    return other <= rank, other
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from forestcoll.lower.layout import Layout
+from forestcoll.lower.layout import Layout, turn
 from forestcoll.lower.limits import Limits, steps
 from forestcoll.program import Buffer, Instruction, Op, RankProgram, Ref, ThreadBlock
 
@@ -206,9 +206,10 @@ def match_ports(length: dict[Port, int], most: int) -> list[Ports]:
                 # half of all blocks then send first, the others receive
                 more, sender = senders.pop(next(own, place))
                 found.append((taken + more, (receiver, sender)))
-    return [joined for _, joined in sorted(found, key=lambda f: (f[0], _turn(f[1][0]), f[1]))]
 
+    def place_of(pair: tuple[int, Ports]) -> tuple[int, tuple[bool, int], Ports]:
+        """The next ranks first: where only some are joined, not all ranks join those to one."""
+        taken, joined = pair
+        return taken, turn(joined[0].peer, joined[0].rank), joined
 
-def _turn(port: Port) -> tuple[bool, int]:
-    """The next ranks first: where only some are joined, not all ranks join those to the same."""
-    return port.peer <= port.rank, port.peer
+    return [joined for _, joined in sorted(found, key=place_of)]

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from typing import Final
 
 from forestcoll.alltoall.routes import Routes, orbit_of
@@ -55,6 +55,14 @@ class Range:
     low: int
     high: int
     index: int
+
+
+def abut(ranges: Sequence[Range], high: int) -> list[Range]:
+    """Each from where it begins up to where the next one does, the last one up to `high` bytes."""
+    return [
+        Range(here.low, high if after is None else after.low - 1, here.index)
+        for here, after in zip_longest(ranges, ranges[1:])
+    ]
 
 
 def line_of(made_from: Forest | Routes, protocol: Protocol, links: Latencies) -> Line:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise, zip_longest
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from forestcoll import plans, simulate
@@ -25,14 +25,13 @@ from forestcoll.alltoall.rounding import MOST_UNITS, route
 from forestcoll.alltoall.routes import Routes
 from forestcoll.baselines.alltoall import named
 from forestcoll.compile.clock import Clock
-from forestcoll.compile.plan_set.estimate import HOP, WORTH, Range, line_of
-from forestcoll.compile.plan_set.served import check_served, most_served
+from forestcoll.compile.plan_set.estimate import HOP, WORTH, Range, abut, line_of
+from forestcoll.compile.plan_set.served import check_served, last_begin, most_served, unserved_above
 from forestcoll.compile.plan_set.values import (
     Entry,
     ExchangeCandidate,
     Plans,
     PlanSet,
-    Unserved,
 )
 from forestcoll.errors import ForestCollError, PlanError, UnsupportedError
 from forestcoll.plans import FORMATS
@@ -164,12 +163,7 @@ class _Race:
 
     def plans(self, low: int, high: int) -> Plans:
         """All of them; PlanError where none fits."""
-        reach = min(high, FORMATS[self.form].last_minimum or high)
-        if low > reach:
-            raise PlanError(
-                f"{self.target.name} has no plans for sizes of {low} bytes or more alone: it reads "
-                f"the smallest size as 32 bits; begin below {reach + 1} bytes"
-            )
+        reach = last_begin(self.form, self.target, low, high)
         ranges = self._ranges(low, reach, high)
         last = self._program(ranges[-1].index)
         assert last is not None
@@ -177,9 +171,7 @@ class _Race:
         entries = tuple(
             self._entry(place, end if place is ranges[-1] else place.high) for place in ranges
         )
-        why = f"{self.target.name} counts bytes in 32 bits: no plan serves larger buffers"
-        unserved = (Unserved(end + 1, high, why),) if end < high else ()
-        return Plans(self.form, self.target, entries, unserved)
+        return Plans(self.form, self.target, entries, unserved_above(end, high, self.target))
 
     # --- which is fastest where
 
@@ -200,10 +192,7 @@ class _Race:
         for (a, b), (i, j) in zip(pairwise(sizes), pairwise(winners), strict=True):
             if i != j:
                 found.append(Range(self._border(a, b, i, j), high, j))
-        return [
-            Range(here.low, high if after is None else after.low - 1, here.index)
-            for here, after in zip_longest(found, found[1:])
-        ]
+        return abut(found, high)
 
     def _fastest(self, size: int, out: set[int]) -> int:
         """The fastest candidate; those that the estimate alone rules out are not made."""

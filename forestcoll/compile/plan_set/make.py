@@ -23,9 +23,14 @@ from forestcoll.compile.formats import Place, targets_of
 from forestcoll.compile.optimum import plain_bound
 from forestcoll.compile.plan_set.estimate import HOP, Range, line_of, lowest_lines
 from forestcoll.compile.plan_set.fewer import contest
-from forestcoll.compile.plan_set.served import check_served, most_served
+from forestcoll.compile.plan_set.served import (
+    check_served,
+    last_begin,
+    most_served,
+    unserved_above,
+)
 from forestcoll.compile.plan_set.settle import STEP, Plays, clip, settle
-from forestcoll.compile.plan_set.values import LARGEST, Candidate, Entry, Plans, PlanSet, Unserved
+from forestcoll.compile.plan_set.values import LARGEST, Candidate, Entry, Plans, PlanSet
 from forestcoll.compile.plan_text import serve_place, write_plan
 from forestcoll.compile.problem import Problem, parse_planned
 from forestcoll.errors import PlanError, UnsupportedError
@@ -218,13 +223,7 @@ class _Maker:
         until = [high * wide] * len(candidates)
         programs: dict[int, Program] = {}
         served: dict[int, int] = {}  # candidate -> the largest size that its plan serves
-        # what serves the last size at which a plan may begin serves all above
-        reach = min(high, FORMATS[form].last_minimum or high)
-        if low > reach:
-            raise PlanError(
-                f"{target.name} has no plans for sizes of {low} bytes or more alone: it reads the "
-                f"smallest size as 32 bits; begin below {reach + 1} bytes"
-            )
+        reach = last_begin(form, target, low, high)
 
         def make(place: Range) -> bool:
             """Makes the plan of a range, and says whether it serves all of it."""
@@ -359,9 +358,7 @@ class _Maker:
             )
             ends = None if plays is None else plays.ends(place, most_served(program))
             entries.append(Entry(place.low, most, candidate, sized, text, ends))
-        why = f"{target.name} counts bytes in 32 bits: no plan serves larger buffers"
-        unserved = (Unserved(end + 1, high, why),) if end < high else ()
-        return Plans(form, target, tuple(entries), unserved)
+        return Plans(form, target, tuple(entries), unserved_above(end, high, target))
 
 
 def _gbs(value: Fraction) -> str:

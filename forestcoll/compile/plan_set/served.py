@@ -1,12 +1,33 @@
-"""Which sizes of a range a plan serves, and up to where."""
+"""Which sizes a plan serves, and up to where; which sizes no plan of a runtime serves."""
 
 from __future__ import annotations
 
-from forestcoll.compile.plan_set.values import LARGEST
+from forestcoll.compile.plan_set.values import LARGEST, Unserved
 from forestcoll.errors import PlanError
+from forestcoll.plans import FORMATS
 from forestcoll.program import Program
 from forestcoll.sizes import Sizes
-from forestcoll.targets import Target
+from forestcoll.targets import PlanFormat, Target
+
+
+def last_begin(form: PlanFormat, target: Target, low: int, high: int) -> int:
+    """The last size at which a plan for `low` to `high` bytes may begin; PlanError: none may.
+
+    What serves that size serves all above.
+    """
+    last = min(high, FORMATS[form].last_minimum or high)
+    if low > last:
+        raise PlanError(
+            f"{target.name} has no plans for sizes of {low} bytes or more alone: it reads the "
+            f"smallest size as 32 bits; begin below {last + 1} bytes"
+        )
+    return last
+
+
+def unserved_above(end: int, high: int, target: Target) -> tuple[Unserved, ...]:
+    """The sizes up to `high` that the last plan, which serves `end` bytes at most, leaves over."""
+    why = f"{target.name} counts bytes in 32 bits: no plan serves larger buffers"
+    return (Unserved(end + 1, high, why),) if end < high else ()
 
 
 def check_served(program: Program, target: Target, low: int, high: int) -> None:

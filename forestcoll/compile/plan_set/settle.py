@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from itertools import zip_longest
 from typing import Final
 
 from forestcoll import simulate
-from forestcoll.compile.plan_set.estimate import HOP, Range
+from forestcoll.compile.plan_set.estimate import HOP, Range, abut
 from forestcoll.forest import Forest
 from forestcoll.program import Program
 from forestcoll.simulate import Band, Options
@@ -86,10 +85,7 @@ def settle(
             start = found.pop().low
         if start <= high:
             found.append(Range(start, max(start, after.high), after.index))
-    return [
-        Range(here.low, high if after is None else after.low - 1, here.index)
-        for here, after in zip_longest(found, found[1:])
-    ]
+    return abut(found, high)
 
 
 def clip(ranges: Sequence[Range], low: int, high: int) -> list[Range]:
