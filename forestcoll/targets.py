@@ -7,6 +7,7 @@ ROCm/rccl 0cbce2a (the same files), microsoft/mscclpp 1f5f065d (execution_common
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Literal, NamedTuple
 
 from forestcoll.program import FUSED, Program, Protocol, Style
@@ -23,21 +24,28 @@ class Messages(NamedTuple):
     With default buffers: a step of the buffer, of which there are 8; in Simple half of all steps.
     LL spends half of its lines on flags, LL128 one word of a line (mscclSetupCount). A step holds
     8 lines of LL for each of a number of threads, and of LL128 as many words: here runtimes differ.
+    `line`: words of a line of LL128, of which one is the flag.
     """
 
     simple: int
     ll: int
     ll128: int
+    line: int
 
     def of(self, protocol: Protocol) -> int:
         """Of one protocol."""
         return {"Simple": self.simple, "LL": self.ll, "LL128": self.ll128}[protocol]
 
+    def wire(self, protocol: Protocol) -> Fraction:
+        """Bytes on a link for each byte of data: the rest is flags."""
+        lines = {"Simple": Fraction(1), "LL": Fraction(2)}
+        return lines.get(protocol, Fraction(self.line, self.line - 1))
+
 
 # 512 threads with 8 lines of 16 bytes (half flags); 640 with 120 words (15 of 16 are data)
-MSCCL_MESSAGES = Messages(2 << 20, 32 << 10, 576_000)
+MSCCL_MESSAGES = Messages(2 << 20, 32 << 10, 576_000, 16)
 # 256 threads with 8 lines of 16 bytes (half flags); 256 with 28 words (7 of 8 are data)
-RCCL_MESSAGES = Messages(2 << 20, 16 << 10, 50_176)
+RCCL_MESSAGES = Messages(2 << 20, 16 << 10, 50_176, 8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,12 +145,25 @@ Fabrics have the links of H100 GPUs by default. Sources: NVIDIA's whitepapers on
 Hopper; AMD's on CDNA 2 and CDNA 3. For Blackwell the smallest number of its versions.
 """
 DEFAULT_SMS = 108
+AMD = frozenset({"mi250", "mi300x"})
+"""Machines of those whose GPUs are AMD's: MSCCL XML runs on RCCL there, else on the executor for
+NCCL."""
+
+
+def _machine(topology: str) -> str:
+    """The catalogue's name of the machine; "" where it is unknown."""
+    found = [name for name in SMS if topology == name or topology.startswith(f"{name}-")]
+    return max(found, key=len, default="")
 
 
 def sms_of(topology: str) -> int:
     """Multiprocessors of the GPUs of the machine of that name; an A100's where it is unknown."""
-    found = [name for name in SMS if topology == name or topology.startswith(f"{name}-")]
-    return SMS[max(found, key=len)] if found else DEFAULT_SMS
+    return SMS.get(_machine(topology), DEFAULT_SMS)
+
+
+def library_on(topology: str) -> Target:
+    """The runtime of MSCCL XML on that machine's GPUs; NVIDIA's are meant where it is unknown."""
+    return RCCL if _machine(topology) in AMD else MSCCL
 
 
 SLOTS: dict[Protocol, int] = {"Simple": 2, "LL": 8, "LL128": 8}
@@ -177,6 +198,14 @@ def runtime_of(program: Program) -> Target:
     blocks = max((len(rank.thread_blocks) for rank in program.ranks), default=0)
     fits = blocks <= RCCL.loader_blocks
     return RCCL if fits and all(i.op not in FUSED for *_, i in program.instructions()) else MSCCL
+
+
+def runtime_on(program: Program, topology: str) -> Target:
+    """The runtime whose messages a fifo program has on a machine, which is what its time is for.
+
+    RCCL is for AMD's GPUs alone; msccl-executor-nccl takes longer messages, and more programs.
+    """
+    return library_on(topology) if runtime_of(program) is RCCL else MSCCL
 
 
 def message_slots(program: Program, target: Target | None = None) -> tuple[int, int]:

@@ -24,8 +24,14 @@ from pathlib import Path
 from typing import Any
 
 Line = list[Any]
-HOLDS = {"Simple": (2 << 20, 2, 2, 1.0), "LL128": (576_000, 8, 1, 16 / 15)}
+HOLDS = {
+    "Simple": (2 << 20, 2, 2, 1.0),
+    "LL": (32 << 10, 8, 1, 2.0),
+    "LL128": (576_000, 8, 1, 16 / 15),
+}
 """Bytes of a message, messages of a connection, parts of a message, bytes on a link for one."""
+RCCL_HOLDS = HOLDS | {"LL": (16 << 10, 8, 1, 2.0), "LL128": (50_176, 8, 1, 8 / 7)}
+"""The same on AMD's GPUs."""
 
 
 class Play:
@@ -96,7 +102,8 @@ class _Xml:
 
     def __init__(self, play: Play, algo: ET.Element, size: int) -> None:
         self.play, self.algo = play, algo
-        message, slots, self.parts, self.wire = HOLDS[algo.attrib["proto"]]
+        holds = RCCL_HOLDS if algo.attrib["name"].startswith("mi") else HOLDS
+        message, slots, self.parts, self.wire = holds[algo.attrib["proto"]]
         chunk = size / int(algo.attrib["nchunksperloop"])
         self.rounds = max(1, math.ceil(chunk / message))
         self.most = max(1, int(message / chunk)) if self.rounds == 1 else 1

@@ -57,6 +57,24 @@ def test_latencies_come_from_the_topology(capsys: pytest.CaptureFixture[str]) ->
     assert time("--block-rate", "1") > 10 * bare
 
 
+def test_messages_are_those_of_the_machine_or_as_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    """LL128 takes other messages on RCCL, which no A100 runs; Simple the same."""
+    boxes = SCHEDULES.parent / "dgx-a100-2"
+
+    def time(plan: Path, *arguments: str) -> float:
+        more = ("--rule", "fifo", "--size", "16M", "--json", *arguments)
+        code, out, _ = call(capsys, str(plan), *more)
+        assert code == 0
+        return float(json.loads(out)["timings"][0]["time_us"])
+
+    flagged, plain = boxes / "broadcast.msccl.xml", boxes / "allgather.msccl.xml"
+    assert time(flagged) == time(flagged, "--target", "msccl") != time(flagged, "--target", "rccl")
+    assert time(plain) == time(plain, "--target", "rccl")
+    code, _, err = call(capsys, str(plain), "--target", "mscclpp")
+    assert code == 2
+    assert "msccl" in err
+
+
 def test_a_forest_alone(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = call(capsys, str(SCHEDULES / "allgather.forest.json"), "--json")
     assert (code, err) == (0, "")

@@ -580,14 +580,14 @@ def test_a_plan_that_the_estimate_begins_beyond_the_sizes_may_serve_them() -> No
 
 
 def test_the_last_size_of_a_set_is_served_as_fast_as_direct_sending() -> None:
-    """LL128 wins at 256 KiB, where the estimate still has LL and begins LL128 at 466 KiB."""
+    """LL128 wins at 336 KiB, where the estimate still has LL and begins LL128 at 466 KiB."""
     topology = catalog.load("dgx-a100")
-    made = plan_set.make(topology, "allreduce", 1024, 2**18, formats=("msccl-xml",))
+    made = plan_set.make(topology, "allreduce", 1024, 336 << 10, formats=("msccl-xml",))
     (plans,) = made.plans
     assert [entry.program.protocol for entry in plans.entries] == ["LL", "LL128"]
     made_of = [(entry.program, entry.candidate.made_from) for entry in plans.entries]
     plays = Plays(lambda i: made_of[i], topology, lambda _: nullcontext())  # type: ignore[return-value, arg-type]
-    assert plays.time(1, 2**18) < plays.time(0, 2**18)
+    assert plays.time(1, 336 << 10) < plays.time(0, 336 << 10)
 
 
 def test_few_bytes_of_an_allreduce_go_up_and_down_one_low_tree() -> None:

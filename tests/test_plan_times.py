@@ -112,6 +112,8 @@ def test_slow_plans_are_listed_with_what_keeps_them_slow() -> None:
     assert (
         times.reason(slow, "rccl") == "LL128 has 93.75 % data, the rest flags; trees fill and drain"
     )
+    slow = times.Found("mi250 boxes=2: reduce, rccl", *figures, 20, protocol="LL128")
+    assert times.reason(slow, "rccl").startswith("LL128 has 87.50 % data")
     assert "slices of 39 thread blocks" in times.reason(times.Found("x", *figures, 5), "mscclpp")
 
 

@@ -19,6 +19,7 @@ from judge_plays import Play, read
 
 from forestcoll import forest_file, plans, simulate
 from forestcoll.forest import Forest
+from forestcoll.targets import TARGETS
 
 SCHEDULES = Path(__file__).parents[1] / "schedules"
 PYTHON = "/usr/bin/python3"  # the one that Debian's packages are for
@@ -39,6 +40,22 @@ PLANS = [
         ("broadcast", "mscclpp.json"),
     )
 ]
+ROOTED = ("dgx-a100-2/broadcast.msccl.xml", "dgx-a100-2/reduce.msccl.xml")
+CALLS = [
+    *((plan, SIZE) for plan in PLANS),
+    *((plan, size) for plan in ROOTED for size in (65_536, 10**6, SIZE)),
+    *(
+        (plan, size)
+        for plan in (
+            "dgx-a100-1/allreduce.msccl.xml",
+            "dgx-a100-1/broadcast.msccl.xml",
+            "mi300x-1/broadcast.msccl.xml",
+            "dgx-a100-2/reduce.mscclpp.json",
+        )
+        for size in (65_536, 10**6)
+    ),
+]
+"""Plans and bytes: messages of each protocol that are full, half full, and nearly empty."""
 
 
 def forest_of(plan: str) -> Forest:
@@ -83,19 +100,19 @@ def test_closed_forms_by_the_judge_of_queues(play: Play, time: float) -> None:
     assert Fifo(play).run() == pytest.approx(time, rel=EXACT)
 
 
-@pytest.mark.parametrize("plan", PLANS)
-def test_fifo(plan: str) -> None:
+@pytest.mark.parametrize(("plan", "size"), CALLS)
+def test_fifo(plan: str, size: int) -> None:
     """On links that all differ a little: else chance decides who is first among equals."""
     forest, draw = forest_of(plan), random.Random(1)
     capacity = tuple(c * (10**6 + draw.randrange(-5000, 5000)) for c in forest.graph.capacity)
     graph = replace(forest.graph, capacity=capacity, unit=forest.graph.unit / 10**6)
-    play = read(SCHEDULES / plan, SIZE)
+    play = read(SCHEDULES / plan, size)
     play.links = [
         (float(c * graph.unit) * 1000, far)
         for c, (_, far) in zip(capacity, play.links, strict=True)
     ]
     program = plans.read_plan(SCHEDULES / plan)
-    found = simulate.run(program, replace(forest, graph=graph), SIZE, rule="fifo")
+    found = simulate.run(program, replace(forest, graph=graph), size, rule="fifo")
     assert found.time == pytest.approx(Fifo(play).run(), rel=WITHIN)
     assert found.transfers == play.transfers
 
@@ -127,11 +144,37 @@ def test_closed_forms_by_simgrid(play: Play, time: float) -> None:
     assert simgrid(play) == pytest.approx(time, rel=EXACT)
 
 
-@pytest.mark.parametrize("plan", PLANS)
-def test_fair(plan: str) -> None:
-    play = read(SCHEDULES / plan, SIZE)
+@pytest.mark.parametrize(("plan", "size"), CALLS)
+def test_fair(plan: str, size: int) -> None:
+    play = read(SCHEDULES / plan, size)
     expected = simgrid(play)
     program = plans.read_plan(SCHEDULES / plan)
-    found = simulate.run(program, forest_of(plan), SIZE, rule="fair")
+    found = simulate.run(program, forest_of(plan), size, rule="fair")
     assert found.time == pytest.approx(expected, rel=WITHIN)
     assert found.transfers == play.transfers
+
+
+# --- messages of the machine's runtime ------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("machine", "message", "words"), [("dgx-a100-2", 576_000, 16), ("mi250-2", 50_176, 8)]
+)
+def test_messages_are_those_of_the_runtime_on_the_machine(
+    machine: str, message: int, words: int, tmp_path: Path
+) -> None:
+    """One LL128 plan under two names: RCCL cuts it into shorter messages, of shorter lines."""
+    for part in ("forest.json", "msccl.xml"):
+        text = (SCHEDULES / f"dgx-a100-2/broadcast.{part}").read_text()
+        (tmp_path / f"plan.{part}").write_text(text.replace('"dgx-a100-2"', f'"{machine}"'))
+    plan = tmp_path / "plan.msccl.xml"
+    play = read(plan, SIZE)
+    program, forest = plans.read_plan(plan), forest_file.load(tmp_path / "plan.forest.json")
+    found = simulate.run(program, forest, SIZE, rule="fifo")
+    assert found.time == pytest.approx(Fifo(play).run(), rel=WITHIN)
+    assert found.transfers == play.transfers
+    sent = [line[2] for actor in play.actors for line in actor if line[0] == "send"]
+    chunk = SIZE / program.ranks[0].input_chunks
+    assert max(sent) == pytest.approx(min(message, chunk) * words / (words - 1))
+    other = simulate.Options(runtime=TARGETS["rccl" if machine.startswith("dgx") else "msccl"])
+    assert simulate.run(program, forest, SIZE, rule="fifo", options=other).time != found.time

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from forestcoll.topology import Topology
 
 DEFAULT_SIZE = 2**30
+MESSAGES = ("msccl", "rccl")
 RULES = ("fair", "fifo", "weighted")
 DEFAULT_RULES: tuple[Rule | None, ...] = (None, "fair", "fifo")
 
@@ -67,6 +68,11 @@ DEFAULT_RULES: tuple[Rule | None, ...] = (None, "fair", "fifo")
     help="Switches pass transfers on as they arrive, or when they are all there.",
 )
 @click.option(
+    "--target",
+    type=WordType(MESSAGES),
+    help="Whose messages MSCCL XML has. Default: RCCL's on machines of AMD's GPUs, else msccl's.",
+)
+@click.option(
     "--seed",
     type=click.IntRange(0, 2**62),
     default=0,
@@ -91,10 +97,12 @@ def time(plan: str, as_json: bool, shown: int, **options: Any) -> int:
     from forestcoll.compile import verdict
     from forestcoll.report import simulation
     from forestcoll.simulate import Options
+    from forestcoll.targets import TARGETS
     from forestcoll.view.subject import NO_ORDER
 
     settings = ("latency", "signal", "block_rate", "reduce_rate", "switching", "seed")
-    chosen = Options(**{name: options[name] for name in settings})
+    runtime = TARGETS[options["target"]] if options["target"] else None
+    chosen = Options(**{name: options[name] for name in settings}, runtime=runtime)
     if options["pairs"] and not options["topology"]:
         raise click.UsageError("--set is for a --topology")
     topology = load(options["topology"], options["pairs"]) if options["topology"] else None

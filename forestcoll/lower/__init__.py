@@ -24,6 +24,7 @@
     filling          how the work is spread over thread blocks, by simulated time
     instances        into how many parts trees are cut, for more thread blocks at work
     limits           what a program takes of a target, and the refusals
+    protocols        how messages are sent
 
 A program that a box's ports leave with an allgather's input is right out of place only, and
 `serve` makes one for calls in place of it; a few of packets are too (packets). All others are right
@@ -43,6 +44,7 @@ from forestcoll.lower.limits import Limits, Usage, check_limits, check_ranks, us
 from forestcoll.lower.network_planes import no_parity, parity_of
 from forestcoll.lower.onesided import TOGETHER, Spread, lower_onesided
 from forestcoll.lower.packets import MAX_BYTES, lower_packets
+from forestcoll.lower.protocols import bulk_protocol, choose_protocol
 from forestcoll.lower.scheduled import Links, links_of
 from forestcoll.lower.twosided import lower_fifo
 from forestcoll.lower.twosided_fused import lower_fused
@@ -86,9 +88,9 @@ def lower(
     extra = {"instances": str(instances)} if instances > 1 else {}
     if not fifo and protocol not in (None, "Simple"):
         return _packets(forest, chunks, limits, boxes, protocol, extra)
-    sent = _protocol(forest, target, boxes, protocol)
+    sent = choose_protocol(forest, target, protocol)
     if fifo:
-        bulk = sent == _protocol(forest, target, boxes, None)
+        bulk = sent == bulk_protocol(forest, target)
         ranks = _fifo(chunks, limits, links_of(forest) if bulk else None)
     else:
         ranks, halves = lower_onesided(chunks, limits, boxes, unit_bytes, spread)
@@ -214,28 +216,3 @@ def hopeless(target: Target, collective: Collective, n: int, trees: int) -> str 
     if steps > limit:
         return f"{steps} steps at a rank, {target.name} holds {limit}"
     return None
-
-
-def _protocol(
-    forest: Forest, target: Target, boxes: tuple[str, ...], asked: Protocol | None
-) -> Protocol:
-    """What is asked for; else Simple, but LL128 for a rooted collective that leaves a box in MSCCL.
-
-    There the proxies count a Simple broadcast's or reduce's steps by those collectives' own rule,
-    which the interpreter does not follow (Azure/msccl-executor-nccl c6f6b36, msccl_setup.cc): it
-    would stop half-way.
-    """
-    if target.style == "onesided":
-        if asked not in (None, "Simple"):
-            raise PlanError(
-                f"protocol {asked}: {target.name} plans are of protocol Simple; LL and LL128 are "
-                "for msccl and rccl (--target, or --format msccl-xml)"
-            )
-        return "Simple"
-    far = forest.collective.rooted and len(set(boxes)) > 1
-    if far and asked == "Simple":
-        raise PlanError(
-            f"protocol Simple: a {forest.collective} that leaves a box would stop half-way in "
-            f"{target.name}, whose proxies count its steps otherwise; use LL or LL128 (--protocol)"
-        )
-    return asked or ("LL128" if far else "Simple")

@@ -25,9 +25,10 @@ from forestcoll.lower.instances import OPERATIONS, filled, hardest
 from forestcoll.lower.layout import layout
 from forestcoll.lower.limits import steps, usage
 from forestcoll.lower.onesided import Spread
+from forestcoll.lower.protocols import bulk_protocol
 from forestcoll.program import Pipeline, Program, ThreadBlock
 from forestcoll.sizes import RARE, Sizes, most_chunks
-from forestcoll.targets import Target
+from forestcoll.targets import Target, runtime_on
 
 SIZE: Final = 10**9
 """Bytes of the call that is played: long enough for the links to be all that counts."""
@@ -43,7 +44,7 @@ thread blocks."""
 SHORT: Final = 64 * 10**6
 """Bytes of the call for which programs are cut finer, ..."""
 FLUENT: Final = {"fifo": 0.96, "onesided": 0.9}
-"""... until it reaches that share of the forest's algbw, ..."""
+"""... until it reaches that share of the forest's algbw, as far as flags leave it, ..."""
 FINEST: Final = 62_500
 """... to no fewer bytes a chunk: then signals take longer than data, ..."""
 FINEST_OPERATIONS: Final = 2**16
@@ -102,9 +103,10 @@ def fill(forest: Forest, target: Target, program: Program) -> tuple[Program, str
 def refine(forest: Forest, target: Target, program: Program) -> Program:
     """The filled program in so small pieces that a short call, too, keeps the links busy.
 
-    In no more thread blocks. Deterministic. Those of packets, LL and LL128 stay as they are.
+    In no more thread blocks. Deterministic. Those that are for few bytes by their protocol stay as
+    they are.
     """
-    if not _played(forest, program):
+    if forest.n > RANKS or program.protocol != bulk_protocol(forest, target):
         return program
     if program.style == "fifo":
         return _finer(forest, target, program)
@@ -124,11 +126,13 @@ def _finer(forest: Forest, target: Target, program: Program) -> Program:
 
     first = usage(program)
     served = Sizes.of(program)
+    flags = runtime_on(program, forest.name).messages.wire(program.protocol)
+    enough = FLUENT["fifo"] / float(flags)
     chunks = min(most_chunks(forest.n) if served.powers else RARE, SHORT // FINEST)
     most = first.instances * chunks // served.chunks
     best, count = program, 2 * first.instances
     share = _share(forest, program, SHORT)
-    while share < FLUENT["fifo"] and count <= most:
+    while share < enough and count <= most:
         used = usage(program)
         if 2 * used.operations * forest.n > FINEST_OPERATIONS:
             break

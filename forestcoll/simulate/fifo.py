@@ -25,15 +25,10 @@ from forestcoll.program import (
     Op,
     Pipeline,
     Program,
-    Protocol,
     ThreadBlock,
 )
 from forestcoll.simulate.code import MOVE, Coder, Origin, Passage, Size, Thread
-from forestcoll.targets import message_slots
-
-WIRE: Final[dict[Protocol, float]] = {"Simple": 1.0, "LL": 2.0, "LL128": 16 / 15}
-"""Bytes on a link for each byte of data: the rest is flags."""
-
+from forestcoll.targets import message_slots, runtime_on
 
 MESSAGES: Final = SENDS | RECEIVES
 Connection = tuple[int, int, int]  # sender, receiver, channel
@@ -81,11 +76,12 @@ class FifoCoder:
 
     def __init__(self, program: Program, chunk: Fraction, coder: Coder) -> None:
         self.program, self.coder, self.options = program, coder, coder.options
-        message, slots = message_slots(program)
+        runtime = self.options.runtime or runtime_on(program, coder.fabric.machine or program.name)
+        message, slots = message_slots(program, runtime)
         self.slices = slices(chunk, message)
         self.parts = self.options.parts if program.protocol == "Simple" else 1
         self._slots = slots * self.parts
-        self._wire = WIRE[program.protocol]
+        self._wire = float(runtime.messages.wire(program.protocol))
         self._queues: dict[Connection, _Queue] = {}
         graph = coder.fabric.graph
         self._boxes = [graph.box(node) for node in graph.ranks]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from forestcoll.errors import UnsupportedError
+from forestcoll.targets import Target
 from forestcoll.topology import LinkRule
 
 Rule = LinkRule
@@ -25,7 +26,8 @@ class Options:
     message's announcement takes besides the links' latency. `block_rate`: what a thread block moves
     of a copy, a send or a receive. `reduce_rate`: what it adds up. `switching`: a switch passes a
     transfer on as it arrives ("cut-through") or when it is all there ("store"). `seed`: who goes
-    first where several thread blocks could; 0 is the order in which they came to wait.
+    first where several thread blocks could; 0 is the order in which they came to wait. `runtime`:
+    whose messages MSCCL XML has; None: `targets.runtime_on` the machine.
     """
 
     latency: float | None = None
@@ -35,6 +37,7 @@ class Options:
     switching: Switching = "cut-through"
     parts: int = PARTS
     seed: int = 0
+    runtime: Target | None = None
 
     def __post_init__(self) -> None:
         for name in ("latency", "signal"):

@@ -30,8 +30,7 @@ from forestcoll.garbage_collection import collect_rarely
 from forestcoll.lower import usage
 from forestcoll.lower.filling import FINEST
 from forestcoll.program import BY_TREES, Collective, Program
-from forestcoll.simulate.fifo import WIRE
-from forestcoll.targets import TARGETS
+from forestcoll.targets import TARGETS, library_on
 
 ROOT = Path(__file__).parents[2]
 STORE = ROOT / "build" / "times.jsonl"
@@ -264,7 +263,8 @@ def reason(found: Found, target: str) -> str:
     if limits.style == "onesided":
         return f"the shortest slices of {found.blocks} thread blocks are on their way at once"
     if found.protocol != "Simple":
-        share = 100 / WIRE[found.protocol]
+        messages = library_on(found.key.split(":")[0].split()[0]).messages
+        share = 100 / float(messages.wire(found.protocol))  # type: ignore[arg-type]  # of a plan
         return f"{found.protocol} has {share:.2f} % data, the rest flags; trees fill and drain"
     if found.steps > limits.steps * 3 // 4:
         return f"lists have {found.steps} of {limits.steps} steps: no room for shorter chunks"

@@ -1,0 +1,37 @@
+"""Which protocol a plan sends its messages in."""
+
+from __future__ import annotations
+
+from forestcoll.errors import PlanError
+from forestcoll.forest import Forest
+from forestcoll.program import Protocol
+from forestcoll.targets import Target
+
+
+def bulk_protocol(forest: Forest, target: Target) -> Protocol:
+    """That for much data: Simple, but LL128 for a rooted collective that leaves a box in MSCCL XML.
+
+    There the proxies count a Simple broadcast's or reduce's steps by those collectives' own rule,
+    which the interpreter does not follow (Azure/msccl-executor-nccl c6f6b36, msccl_setup.cc): it
+    would stop half-way.
+    """
+    if target.style == "onesided" or not forest.collective.rooted:
+        return "Simple"
+    graph = forest.graph
+    return "LL128" if len({graph.box(node) for node in graph.ranks}) > 1 else "Simple"
+
+
+def choose_protocol(forest: Forest, target: Target, asked: Protocol | None) -> Protocol:
+    """What is asked for, else that for much data. PlanError where the target does not have it."""
+    bulk = bulk_protocol(forest, target)
+    if target.style == "onesided" and asked not in (None, "Simple"):
+        raise PlanError(
+            f"protocol {asked}: {target.name} plans are of protocol Simple; LL and LL128 are "
+            "for msccl and rccl (--target, or --format msccl-xml)"
+        )
+    if asked == "Simple" != bulk:
+        raise PlanError(
+            f"protocol Simple: a {forest.collective} that leaves a box would stop half-way in "
+            f"{target.name}, whose proxies count its steps otherwise; use LL or LL128 (--protocol)"
+        )
+    return asked or bulk
