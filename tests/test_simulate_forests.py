@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from fractions import Fraction
 from typing import Any
@@ -16,6 +17,7 @@ from forestcoll.graph import CapacityGraph
 from forestcoll.lower import fill, lower
 from forestcoll.program import Collective, Program
 from forestcoll.simulate import Options
+from forestcoll.simulate.trees import _gate
 from forestcoll.targets import RCCL, Target
 
 RULES: tuple[simulate.Rule, ...] = ("fair", "fifo")
@@ -41,6 +43,22 @@ def test_a_torus_keeps_its_links_busy_with_64_pieces() -> None:
     assert forest.algbw == Fraction(4050, 13)
     found = simulate.run_forest(forest, 10**9, rule="fifo", pieces=64)
     assert found.algbw >= 306
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_piece_of_a_broadcast_waits_for_the_pieces_of_sums_that_lie_in_it(seed: int) -> None:
+    """The pieces of the sum are laid beside those of the broadcast, one by one."""
+    draw = random.Random(seed)
+    pieces = draw.choice([1, 3, 64])
+    own, other = ((a, a + draw.randrange(1, 9)) for a in (draw.randrange(9), draw.randrange(9)))
+    wanted = []
+    for p in range(pieces):
+        low, high = (own[0] + Fraction((own[1] - own[0]) * k, pieces) for k in (p, p + 1))
+        begins = [other[0] + Fraction((other[1] - other[0]) * k, pieces) for k in range(pieces)]
+        inside = low < other[1] and other[0] < high
+        wanted.append(sum(begin < high for begin in begins) if inside else 0)
+    assert _gate(own, other, pieces) == ([] if own == other else wanted)
+    assert _gate(own, own, pieces) == []  # which stands for 1, 2, 3, ...
 
 
 def test_pieces_come_to_a_link_in_order_as_their_rank_has_them() -> None:

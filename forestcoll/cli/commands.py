@@ -80,7 +80,6 @@ def optimum(
         return
     topology = problem.load()
 
-    from forestcoll import explain as explaining
     from forestcoll.compile import problem as problems
     from forestcoll.compile.in_switches import nvls_algbw
     from forestcoll.compile.optimum import optimum_of
@@ -98,7 +97,11 @@ def optimum(
         )
         best = optimum_of(asked)
         switched = nvls_algbw(asked) if best.in_switches is not None else None
-        why = explaining.explain(asked, progress) if explain else None
+        why = None
+        if explain:
+            from forestcoll import explain as explaining  # with all-to-all, twice the imports
+
+            why = explaining.explain(asked, progress)
     took = time.perf_counter() - began
     rank = -1 if asked.root is None else asked.root
     shown = (topology.name, asked.graph, asked.collective, best, rank, took, switched)

@@ -11,7 +11,6 @@ import contextlib
 import fcntl
 import json
 import os
-import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -127,7 +126,7 @@ def _take(home: Path, folder: int, recover: Callable[[Path, Path], None], waited
         if _left_behind(staging, locked, waited > WAIT_SECONDS / 2):
             recover(home, staging)
         return False
-    owner = {"process": os.getpid(), "host": socket.gethostname()}
+    owner = {"process": os.getpid(), "host": os.uname().nodename}
     try:
         (staging / OWNER).write_text(json.dumps(owner), encoding="utf-8")
     except OSError:
@@ -142,7 +141,7 @@ def _left_behind(staging: Path, locked: bool, late: bool) -> bool:
     if owner is None:  # it is just being made, or being taken away
         return locked or late
     process, host = owner
-    if host != socket.gethostname():
+    if host != os.uname().nodename:
         return False
     if locked:
         return True

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from contextlib import nullcontext
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -88,6 +87,8 @@ def measure(size: int, repeat: int, pairs: str, timeout: float, output: str, for
 
 
 def _write(found: Pairs, ranks: int, output: str, force: bool) -> None:
+    from statistics import median
+
     from forestcoll.calibrate import Measured
     from forestcoll.calibrate.measured import dumps_measured
     from forestcoll.report import table

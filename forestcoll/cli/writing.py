@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import json
 import os
 import shutil
@@ -103,6 +102,8 @@ def write_all(
     of an earlier set go; those whose SHA-256 is another by now stay. Signals wait until the files
     are whole. Raises OutputError.
     """
+    from hashlib import sha256
+
     prepare(texts, force)
     home = _home(texts)
     with _told_as_output(home), hold() as held, claim(home, held, _recover) as staging:
@@ -114,7 +115,7 @@ def write_all(
             _check_folders(home, path)
             data = text.encode() if isinstance(text, str) else text
             (staging / f"new-{number}").write_bytes(data)
-            staged[path] = f"new-{number}", hashlib.sha256(data).hexdigest()
+            staged[path] = f"new-{number}", sha256(data).hexdigest()
         _carry_out(home, staging, _plan(home, staging, staged, goes))
 
 
@@ -135,12 +136,14 @@ def _going(
 
 def digest_of(path: Path) -> str | None:
     """SHA-256 of a regular file; None where there is none (links are not followed)."""
+    from hashlib import file_digest
+
     try:
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         with open(file, "rb") as stream:
             if not stat.S_ISREG(os.fstat(file).st_mode):
                 return None
-            return hashlib.file_digest(stream, "sha256").hexdigest()
+            return file_digest(stream, "sha256").hexdigest()
     except OSError:
         return None
 

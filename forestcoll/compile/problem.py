@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from forestcoll import arguments
@@ -21,19 +22,18 @@ if TYPE_CHECKING:
 Shares = Sequence[int | str] | Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: a cached property needs a place
 class Problem:
     """A collective over the ranks of a graph.
 
-    `root`: a rank number, None where the collective has none. `name`: of the expanded topology;
-    `links`: microseconds over each of its links.
+    `root`: a rank number, None where the collective has none. `name`: of the expanded topology.
     """
 
     graph: CapacityGraph
     collective: Collective
     root: int | None = None
     name: str = ""
-    links: Latencies = field(default_factory=dict, repr=False)
+    topology: Topology | None = field(default=None, repr=False)
 
     @staticmethod
     def of(
@@ -48,7 +48,12 @@ class Problem:
         collective = parse_collective(collective)
         graph = capacity_graph(topology, ranks, relays, shares)
         root_rank = parse_root(graph, collective, root)
-        return Problem(graph, collective, root_rank, topology.name, topology.latencies())
+        return Problem(graph, collective, root_rank, topology.name, topology)
+
+    @cached_property
+    def links(self) -> Latencies:
+        """Microseconds over each link of the topology; its optimum alone never asks for them."""
+        return {} if self.topology is None else self.topology.latencies()
 
     @property
     def switches_copy(self) -> bool:

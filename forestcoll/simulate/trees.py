@@ -13,10 +13,8 @@ others waiting for what it adds up.
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from dataclasses import dataclass
-from fractions import Fraction
 from itertools import pairwise
 
 from forestcoll.forest import Forest, Tree
@@ -27,7 +25,7 @@ from forestcoll.simulate.options import RULES
 FIFO = RULES.index("fifo")
 TREES = -2
 """The block of a thread that sends for all trees of a rank."""
-Range = tuple[Fraction, Fraction]  # of a root's share
+Range = tuple[int, int]  # of a root's share, in units of the trees' weights
 
 
 def write_trees(forest: Forest, coder: Coder, size: int, pieces: int) -> None:
@@ -42,32 +40,37 @@ def write_trees(forest: Forest, coder: Coder, size: int, pieces: int) -> None:
     for number, tree in enumerate(forest.trees):
         if tree.phase == "broadcast":
             own = ranges[number]
-            gates = [_gate(own, other, c, pieces) for other, c in sums[tree.root]]
-            found = [(c, needs) for c, needs in gates if any(needs)]
-            _write_tree(forest, coder, number, size, pieces, found, posts)
+            gates = [
+                (counter, _gate(own, other, pieces))
+                for other, counter in sums[tree.root]
+                if own[0] < other[1] and other[0] < own[1]
+            ]
+            _write_tree(forest, coder, number, size, pieces, gates, posts)
     posts.write()
 
 
 def _ranges(forest: Forest) -> list[Range]:
     """Per tree its part of its root's share: trees of a phase one after the other."""
-    begun: dict[tuple[int, str], Fraction] = defaultdict(Fraction)
+    begun: dict[tuple[int, str], int] = defaultdict(int)
     found = []
     for tree in forest.trees:
         start = begun[tree.root, tree.phase]
-        begun[tree.root, tree.phase] = start + forest.share(tree)
-        found.append((start, start + forest.share(tree)))
+        begun[tree.root, tree.phase] = start + tree.weight
+        found.append((start, start + tree.weight))
     return found
 
 
-def _gate(own: Range, other: Range, counter: int, pieces: int) -> tuple[int, list[int]]:
-    """Per piece of a broadcast how many pieces of a sum, counted by `counter`, it needs."""
+def _gate(own: Range, other: Range, pieces: int) -> list[int]:
+    """Per piece of a broadcast how many pieces of a sum it needs; [] where as many as it has."""
+    if own == other:
+        return []
     needs = []
-    step, width = (own[1] - own[0]) / pieces, (other[1] - other[0]) / pieces
+    step, width = own[1] - own[0], other[1] - other[0]  # a piece's, in units of 1 / `pieces`
     for piece in range(pieces):
-        low, high = own[0] + piece * step, own[0] + (piece + 1) * step
-        overlap = low < other[1] and other[0] < high
-        needs.append(min(pieces, math.ceil((high - other[0]) / width)) if overlap else 0)
-    return counter, needs
+        low, high = own[0] * pieces + piece * step, own[0] * pieces + (piece + 1) * step
+        overlap = low < other[1] * pieces and other[0] * pieces < high
+        needs.append(min(pieces, -((other[0] * pieces - high) // width)) if overlap else 0)
+    return needs
 
 
 def _write_tree(
@@ -95,7 +98,10 @@ def _write_tree(
         in_order = all(coder.fabric.rules[link] == FIFO for link in links)
         kind = START if in_order and tree.phase == "broadcast" else MOVE
         waits = [*inward[path[0]]]
-        gated = gates if tree.phase == "broadcast" and path[0] == tree.root else []
+        gated = []
+        if tree.phase == "broadcast" and path[0] == tree.root:
+            waits += [counter for counter, needs in gates if not needs]
+            gated = [(counter, needs) for counter, needs in gates if needs]
         if kind == START and not waits and not gated:
             posts.add(rank, _Post(heights[path[-1]], origin, route, piece, arrived))
         else:

@@ -257,7 +257,9 @@ class Topology(Shown):
         for link in self.links:
             own = DEFAULT_LATENCY if link.latency is None else link.latency
             for ends in link.directions():
-                merged[ends] = max(own, merged.get(ends, own))
+                known = merged.get(ends)
+                if known is None or (known is not own and known < own):
+                    merged[ends] = own
         return merged
 
     def rules(self) -> dict[tuple[str, str], LinkRule]:
