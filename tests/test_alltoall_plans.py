@@ -38,7 +38,8 @@ FABRICS: dict[str, tuple[str, dict[str, object], str]] = {
     "mi250": ("mi250", {}, ""),
     "mi250-2": ("mi250", {"boxes": 2}, ""),
     "mi300x-2": ("mi300x", {"boxes": 2}, ""),
-    "torus": ("torus-3d", {"x": 3, "y": 3, "z": 3}, ""),
+    "torus": ("torus-3d", {"x": 3, "y": 3, "z": 2}, ""),
+    "rail": ("rail", {}, ""),
     "ring": ("ring", {"gpus": 6}, ""),
     "hypercube": ("hypercube", {"dimension": 4}, ""),
     "dragonfly": ("dragonfly", {}, ""),
@@ -48,9 +49,7 @@ LARGE: dict[str, tuple[str, dict[str, object], str]] = {
     "torus-4": ("torus-3d", {}, ""),
     "a100-8": ("dgx-a100", {"boxes": 8}, ""),
     "mi250-4": ("mi250", {"boxes": 4}, ""),
-    "hypercube-6": ("hypercube", {"dimension": 6}, ""),
     "fat-tree": ("fat-tree", {"leaves": 4, "hosts": 2}, ""),
-    "rail": ("rail", {"boxes": 8}, ""),
 }
 
 
@@ -86,7 +85,10 @@ def test_plans_are_right(name: str, target: str) -> None:
     ("name", "target"), [*zip(LARGE, itertools.cycle(["rccl", "mscclpp"]), strict=False)]
 )
 def test_plans_of_64_ranks_are_right(name: str, target: str) -> None:
-    """For one runtime each, as smaller ones of the same kinds are for all three above."""
+    """For one runtime each, as smaller ones of the same kinds are for all three above.
+
+    All machines, runtimes and protocols: `scripts/benchmarks/catalogue_alltoall.py`.
+    """
     prove(name, target)
 
 
@@ -279,7 +281,7 @@ def test_definition() -> None:
 
 def test_plans_are_read_back() -> None:
     for target in (RCCL, MSCCLPP):
-        plan = make(routes("mi250"), target.format, target, "mi250")
+        plan = make(routes("dgx1"), target.format, target, "dgx1")
         again = plans.loads(plan.text, "plan")
         assert again.collective is Collective.ALLTOALL
         assert again.ranks == plan.program.ranks

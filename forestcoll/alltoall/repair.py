@@ -80,8 +80,10 @@ class Repair:
         self.graph, self.orbits, self.of = graph, orbits, of
         self.routes, self.load = routes, load
         self.near: list[list[tuple[int, int]]] = [[] for _ in range(graph.n)]
+        self.into: list[set[int]] = [set() for _ in range(graph.n)]
         for e, (u, v) in enumerate(zip(graph.tail, graph.head, strict=True)):
             self.near[u].append((v, orbit[e]))
+            self.into[v].add(orbit[e])
 
     def run(self) -> None:
         """Until nothing is over its room, or nothing helps."""
@@ -91,9 +93,10 @@ class Repair:
             if worst <= 1 + FULL:
                 return
             full = {o for o in range(len(self.load.room)) if self.load.share(o) > worst - FULL}
-            crossing = [path for path in self.routes if full.intersection(self.orbits(path))]
             moved = False
-            for path in crossing:
+            for path in self.routes:  # which a move changes, and ends the loop
+                if full.isdisjoint(self.orbits(path)):
+                    continue
                 tries -= 1
                 if self._move(path, full):
                     moved = True
@@ -155,6 +158,7 @@ class Repair:
         source, target = path[0], path[-1]
         prices = [HOP + self.load.price(o) for o in range(len(self.load.room))]
         most = sum(prices[o] for o in self.orbits(path)) * (1 + FULL)
+        most_before = most - min(prices[o] for o in self.into[target]) * (1 - FULL)
         best, parent = {source: 0.0}, {source: source}
         heap, done = [(0.0, source)], set()
         while heap:
@@ -166,7 +170,9 @@ class Repair:
                 break
             for v, orbit in self.near[u]:
                 to = d + prices[orbit]
-                if to <= most and v in open_ and v not in done and to < best.get(v, math.inf):
+                if to > (most if v == target else most_before) or v in done or v not in open_:
+                    continue  # the last link is still to come
+                if to < best.get(v, math.inf):
                     best[v], parent[v] = to, u
                     heapq.heappush(heap, (to, v))
         if target not in parent:

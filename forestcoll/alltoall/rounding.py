@@ -69,17 +69,19 @@ def route(
     net = _Net(best, _group(best))
     flows = net.solve()
     found: Routes | None = None
+    reached = Fraction(0)
     wanted = min_share or ENOUGH
     for k in _tried(len(best.demand.graph.ranks), powers) if units is None else (units,):
         made = net.round(flows, k)
-        if found is None or made.algbw > found.algbw:
-            found = made
-        if units is None and made.algbw >= wanted * best.bound:
+        algbw = made.algbw
+        if found is None or algbw > reached:
+            found, reached = made, algbw
+        if units is None and algbw >= wanted * best.bound:
             break
     assert found is not None
-    if units is None and min_share is not None and found.algbw < min_share * best.bound:
+    if units is None and min_share is not None and reached < min_share * best.bound:
         raise UnsupportedError(
-            f"{MOST_UNITS} units per pair reach {float(100 * found.algbw / best.bound):.2f} % of "
+            f"{MOST_UNITS} units per pair reach {float(100 * reached / best.bound):.2f} % of "
             f"the optimum, not {float(100 * min_share):.2f} %; --units takes more"
         )
     check(found)

@@ -51,11 +51,17 @@ class AbelianGroup:
 
     def keeping(self, nodes: Sequence[int]) -> Mask:
         """Which elements keep all of the nodes in place."""
+        import numpy as np
+
         key = frozenset(nodes)
         mask = self._masks.get(key)
         if mask is None:
-            chosen = sorted(key)
-            mask = (self.table[:, chosen] == chosen).all(axis=1)
+            if len(key) == 1:
+                mask = self.table[:, nodes[0]] == nodes[0]
+            else:
+                mask = np.ones(self.size, dtype=np.bool_)
+                for node in key:
+                    mask &= self.keeping([node])
             if len(key) < 3:  # pairs and ranks come again, paths do not
                 self._masks[key] = mask
         return mask
