@@ -13,13 +13,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forestcoll import simulate
+from forestcoll.compile.verdict import machine_of
 from forestcoll.errors import ForestCollError, PlanError
+from forestcoll.forest import Forest
+from forestcoll.graph import CapacityGraph
 from forestcoll.plans import FORMATS
 
 if TYPE_CHECKING:
     from forestcoll.alltoall.routes import Routes
     from forestcoll.program import Program
     from forestcoll.simulate import Where
+    from forestcoll.simulate.fabric import Latencies
     from forestcoll.topology import Topology
 
 FOREST = ".forest.json"
@@ -132,6 +136,40 @@ def beside(program: Program, plan: Path) -> tuple[Prediction | None, str]:
         return by_forest(program, path), ""
     except ForestCollError as error:
         return None, f"no prediction by the forest beside the plan: {error}"
+
+
+def band_of(
+    program: Program, plan: Path, topology: Topology | None = None
+) -> tuple[simulate.Band | None, str]:
+    """What a plan reaches, for a report: on a topology, else on what `beside` finds; and its note.
+
+    A file states no latencies: they are the catalogue's where its links are, else 0. None where
+    nothing is known of the links, or it takes long.
+    """
+    if topology is not None or program.n > simulate.RANKS:
+        return None if topology is None else simulate.plan_band(program, topology), ""
+    found, text = beside(program, plan)
+    if found is None:
+        return None, text
+    where = found.where
+    if isinstance(where, Forest):
+        return simulate.plan_band(program, where, _latencies(where)), text
+    if isinstance(where, CapacityGraph):
+        where = machine_of(where, program.name) or where
+    return simulate.plan_band(program, where), text
+
+
+def forest_band_of(forest: Forest, topology: Topology | None = None) -> simulate.Band | None:
+    """The same of the trees of a forest alone."""
+    if forest.n > simulate.RANKS:
+        return None
+    links = _latencies(forest) if topology is None else topology.latencies()
+    return simulate.simulated_band(forest, links)
+
+
+def _latencies(forest: Forest) -> Latencies | None:
+    machine = machine_of(forest.graph, forest.name)
+    return None if machine is None else machine.latencies()
 
 
 def forest_beside(plan: Path) -> Path | None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -48,6 +51,8 @@ def test_the_band_is_what_both_rules_give() -> None:
 def test_words_of_a_band() -> None:
     band = Band(10**9, 5000.0, 4000.0, 64.2)
     assert words.band(band) == "200.0 GB/s in order, 250.0 fair, at 1 GB; fill 64 us"
+    assert words.band(Band(10**9, 5000.0, 4000.0, 5.8e-12)).endswith("; fill 0 us")
+    assert words.band(Band(10**9, 5000.0, 4000.0, 0.68)).endswith("; fill 0.68 us")
     assert words.shares([band], Fraction(250)) == "simulated 80.0 to 100.0 %"
     assert words.shares([Band(1000, 4.0, 4.0, 0.0)], Fraction(1)) == "simulated 25.0 %"
     assert words.rates(Band(64 << 20, 1.0, 1.0, 0.0)).endswith("at 64 MiB")
@@ -86,6 +91,86 @@ def test_a_forest_alone_has_one_too(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "fair, at 1 GB, the trees alone" in text
     said = json.loads(call(capsys, *argv, "-o", str(tmp_path / "b.forest.json"), "--json"))
     assert 0 < said["simulated"]["fair"]["algbw"] <= said["algbw_decimal"]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """Files of a reduce-scatter over two boxes, and what synthesize says of them."""
+    out, said = tmp_path_factory.mktemp("made"), io.StringIO()
+    argv = ["synthesize", "-t", "dgx-a100", "--set", "boxes=2", "-c", "reduce-scatter", "--json"]
+    with contextlib.redirect_stdout(said):
+        assert cli.main([*argv, "-o", str(out)]) == 0
+    return out, json.loads(said.getvalue())["plans"]
+
+
+SUFFIXES = {"msccl-xml": "msccl.xml", "mscclpp-json": "mscclpp.json"}
+
+
+@pytest.mark.parametrize("form", SUFFIXES)
+def test_verify_says_what_synthesize_said(
+    form: str, made: tuple[Path, dict[str, Any]], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    out, plans = made
+    file = out / f"dgx-a100-2.reduce-scatter.{SUFFIXES[form]}"
+    machine = ["-t", "dgx-a100", "--set", "boxes=2"]
+    (entry,) = json.loads(call(capsys, "verify", "--json", str(file)))
+    assert entry["simulated"] == plans[form]["simulated"]
+    line = f"{entry['simulated']['fair']['algbw']:.1f} fair, at 1 GB; fill"
+    assert (
+        f"  simulated {entry['simulated']['in_order']['algbw']:.1f} GB/s in order, {line}"
+        in call(capsys, "verify", str(file))
+    )
+    alone = tmp_path / file.name
+    alone.write_bytes(file.read_bytes())
+    assert "simulated" not in call(capsys, "verify", str(alone))  # where does it run?
+    assert line in call(capsys, "verify", str(alone), *machine)
+    assert "simulated" not in call(capsys, "verify", str(file), "--no-simulate")
+    (entry,) = json.loads(call(capsys, "verify", "--json", str(file), "--no-simulate"))
+    assert entry["simulated"] is None
+
+
+def test_verify_simulates_the_trees_of_a_forest(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "a.forest.json"
+    argv = ["synthesize", "-t", "torus-2d", "-c", "allreduce", "--format", "forest", "--json"]
+    said = json.loads(call(capsys, *argv, "-o", str(file)))
+    (entry,) = json.loads(call(capsys, "verify", "--json", str(file)))
+    assert entry["simulated"] == said["simulated"]
+    text = call(capsys, "verify", str(file))
+    assert f"simulated {said['simulated']['in_order']['algbw']:.1f} GB/s in order" in text
+    assert "at 1 GB, the trees alone" in text
+
+
+def test_a_right_plan_stays_right_where_it_cannot_be_simulated(
+    made: tuple[Path, dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = made[0] / "dgx-a100-2.reduce-scatter.msccl.xml"
+    assert cli.main(["verify", str(file), "-t", "dgx-a100"]) == 0
+    found = capsys.readouterr()
+    assert "no race" in found.out
+    assert "simulated" not in found.out
+    assert "not simulated: the plan is for 16 ranks; dgx-a100-1 has 8 GPUs" in found.err
+    forest = made[0] / "dgx-a100-2.reduce-scatter.forest.json"
+    for command in ("verify", "time"):  # the proof of a forest is its own; its time is on links
+        code = cli.main([command, str(forest), "-t", "mi250"])
+        assert code == (0 if command == "verify" else 1)
+        lost = "there is no link from 'box0/gpu0' to 'box0/nvswitch', which the forest has"
+        assert lost in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("more", "words_"),
+    [
+        (["--set", "boxes=2"], "--set is for --topology"),
+        (["-t", "dgx-a100", "--no-simulate"], "leave --no-simulate away"),
+    ],
+)
+def test_options_of_the_simulation_belong_together(
+    more: list[str], words_: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["verify", "plan.xml", *more]) == 2
+    assert words_ in capsys.readouterr().err
 
 
 def test_nothing_is_simulated_for_many_ranks() -> None:

@@ -231,11 +231,8 @@ def _simulate(plans: list[Plan], topology: Topology, times: dict[str, float]) ->
     if not plans:
         return {}
     with _timed(times, "simulate"):
-        return {
-            plan.format: simulate.band(plan.program, topology)
-            for plan in plans
-            if plan.program.n <= simulate.RANKS
-        }
+        found = {plan.format: simulate.plan_band(plan.program, topology) for plan in plans}
+    return {form: band for form, band in found.items() if band is not None}
 
 
 @contextmanager

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import click
 
 from forestcoll.cli import directory_lock, files, plan_set
-from forestcoll.cli.completion import FileType, WordType
+from forestcoll.cli.completion import FileType, TopologyType, WordType
 from forestcoll.cli.guard import guarded, size_of
 from forestcoll.cli.hints import examples
-from forestcoll.cli.messages import complain, print_json, quiet, say, show_progress
-from forestcoll.cli.options import HOLDS, json_option
+from forestcoll.cli.messages import complain, note, print_json, quiet, say, show_progress
+from forestcoll.cli.options import HOLDS, json_option, load, set_option
 from forestcoll.errors import ForestCollError
 from forestcoll.program import Collective
 
 if TYPE_CHECKING:
+    from forestcoll.compile.verdict import Verdict
     from forestcoll.deploy.plans import Plan
+    from forestcoll.forest import Forest
     from forestcoll.plans.lint import Report, Told
+    from forestcoll.program import Program
+    from forestcoll.simulate import Band
+    from forestcoll.topology import Topology
 
 Entry = dict[str, object]
 LISTED_CLASHES = 20
@@ -31,6 +37,7 @@ LISTED_CLASHES = 20
         "forestcoll verify anybodys.xml --target rccl --collective allreduce",
         "forestcoll verify plans/ --quiet && echo all right",
         "zcat plan.json.gz | forestcoll verify -",
+        "forestcoll verify anybodys.xml --topology dgx-a100 --set boxes=2",
     )
 )
 @click.argument("sources", nargs=-1, type=FileType(), required=True, metavar="FILE|DIR...")
@@ -63,6 +70,20 @@ LISTED_CLASHES = 20
     help="SMs of the GPU: thread blocks that run at once. Default: by the plan's name, else 108.",
 )
 @click.option(
+    "--topology",
+    "-t",
+    type=TopologyType(),
+    help="What plans and forests are simulated on. Default: the links of the forest, or of the "
+    "forest or routes file beside a plan, with the catalogue's latencies where they are its links.",
+)
+@set_option
+@click.option(
+    "--no-simulate",
+    is_flag=True,
+    help="Leave out what plans and forests reach in simulated time: for 64 ranks that may take as "
+    "long as the proof. More ranks are never simulated.",
+)
+@click.option(
     "--links", is_flag=True, help="With --json: bandwidth, load and use of every link of a forest."
 )
 @json_option
@@ -73,6 +94,9 @@ def verify(
     root: int | None,
     place: Literal["in", "out", "both"] | None,
     sms: int | None,
+    topology: str | None,
+    pairs: tuple[tuple[str, str], ...],
+    no_simulate: bool,
     links: bool,
     as_json: bool,
 ) -> int:
@@ -81,14 +105,18 @@ def verify(
     Takes anybody's files; "-" is standard input, a directory a plan set (--sizes) or all plans in
     it. Plans are also checked against the rules of the runtime that is to run them, which the
     runtimes themselves do not check; with --target, several of them also for calls that two would
-    answer. Exit 1 if any is wrong.
+    answer. What is right is simulated at 1 GB where its links are known. Exit 1 if any is wrong.
     """
-    from forestcoll.compile import verdict as verdicts
-    from forestcoll.deploy.plans import offered
-    from forestcoll.plans.lint import Told, lint
+    from forestcoll.plans.lint import Told
 
     if links and not as_json:
         raise click.UsageError("--links is for --json")
+    if pairs and topology is None:
+        raise click.UsageError("--set is for --topology")
+    if topology is not None and no_simulate:
+        raise click.UsageError("--topology is for the simulation: leave --no-simulate away")
+    machine = None if topology is None else load(topology, pairs)
+    shown = _Shown(machine, not no_simulate and (as_json or not quiet()), links, as_json)
     told = Told(None if collective is None else Collective(collective), root, place)
     results: list[Entry] = []
     together: list[Plan] = []
@@ -98,16 +126,7 @@ def verify(
                 _check_set(Path(source), target)
                 results.append(_set(source, as_json))
                 continue
-            with ExitStack() as guard, show_progress(f"verifying {source}"):
-                text = files.read_text(source)
-                guard.enter_context(guarded(source, _size(source, text)))
-                if verdicts.is_plan(text):
-                    report = lint(text, source, target, told=told, sms=sms)
-                    entry = _plan(report, as_json)
-                    if target is not None and report.program is not None:
-                        together.append(offered(source, text, HOLDS[target], report.program))
-                else:
-                    entry = _forest(text, source, target, told, as_json, links)
+            entry = _file(source, target, told, sms, shown, together)
         except ForestCollError as error:
             message = str(error) if source in str(error) else f"{source}: {error}"
             entry = {"file": source, "ok": False, "error": message}
@@ -117,6 +136,43 @@ def verify(
     if as_json:
         print_json(results)
     return 0 if all(entry["ok"] for entry in results) else 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """What is said of files that are right; `topology`: what they are simulated on, if asked."""
+
+    topology: Topology | None
+    simulated: bool
+    links: bool
+    as_json: bool
+
+
+def _file(
+    source: str,
+    target: str | None,
+    told: Told,
+    sms: int | None,
+    shown: _Shown,
+    together: list[Plan],
+) -> Entry:
+    """What is proven of one file, said; a plan for `target` is added to `together`."""
+    from forestcoll.compile import verdict as verdicts
+    from forestcoll.deploy.plans import offered
+    from forestcoll.plans.lint import lint
+
+    with ExitStack() as guard, show_progress(f"verifying {source}"):
+        text = files.read_text(source)
+        guard.enter_context(guarded(source, _size(source, text)))
+        if not verdicts.is_plan(text):
+            forest, verdict = _forest(text, source, target, told)
+        else:
+            report = lint(text, source, target, told=told, sms=sms)
+            if target is not None and report.program is not None:
+                together.append(offered(source, text, HOLDS[target], report.program))
+    if not verdicts.is_plan(text):
+        return _say_forest(source, verdict, forest, shown)
+    return _say_plan(report, shown)
 
 
 def _size(source: str, text: str) -> int:
@@ -196,8 +252,8 @@ def _set(source: str, as_json: bool) -> Entry:
 
 
 def _forest(
-    text: str, source: str, target: str | None, told: Told, as_json: bool, links: bool
-) -> Entry:
+    text: str, source: str, target: str | None, told: Told
+) -> tuple[Forest | None, Verdict]:
     from forestcoll.compile import verdict as verdicts
     from forestcoll.plans.lint import Told
 
@@ -208,42 +264,80 @@ def _forest(
         verdict = verdicts.verify_text(text, source)
     if target is not None or told != Told():
         raise ForestCollError(f"{source}: a forest; --target and the like are for plans")
-    if not as_json:
-        _say(source, verdict.lines)
+    return forest, verdict
+
+
+def _say_forest(source: str, verdict: Verdict, forest: Forest | None, shown: _Shown) -> Entry:
+    from forestcoll.report import words
+
+    lines = list(verdict.lines)
     entry: Entry = {"file": source, "ok": True, "kind": verdict.kind}
     figures = dict(verdict.figures)
-    if links and forest is not None:
-        figures["links"] = [
-            {name: str(value) for name, value in row._asdict().items()} for row in forest.links
-        ]
+    if forest is not None:
+        band = _band(source, shown, forest)
+        entry["simulated"] = None if band is None else band.summary()
+        if band is not None:
+            lines.append(f"simulated {words.rates(band)}, the trees alone")
+        if shown.links:
+            figures["links"] = [
+                {name: str(value) for name, value in row._asdict().items()} for row in forest.links
+            ]
+    if not shown.as_json:
+        _say(source, lines)
     return {**entry, "proven": list(verdict.lines), "figures": figures}
 
 
-def _plan(report: Report, as_json: bool) -> Entry:
+def _say_plan(report: Report, shown: _Shown) -> Entry:
     from forestcoll.compile import verdict as verdicts
-    from forestcoll.report import lint as words
+    from forestcoll.report import lint, words
 
     form = HOLDS[report.target]
-    entry = {**words.summary(report), "kind": form}
+    entry = {**lint.summary(report), "kind": form}
     proven: list[str] = []
+    more: list[str] = []
     if report.ok and report.program is not None and report.verified is not None:
         verdict = verdicts.verdict_of(report.program, report.verified, form)
         proven = verdict.lines
+        band = _band(report.source, shown, report.program)
+        more = [] if band is None else [f"simulated {words.band(band)}"]
         entry |= {"figures": dict(verdict.figures)}
+        entry |= {"simulated": None if band is None else band.summary()}
     entry |= {"proven": proven}
     if not report.ok:
-        complaint = words.complaint(report)
+        complaint = lint.complaint(report)
         entry |= {"error": complaint}
         complain(complaint, 1)
-    if as_json:
+    if shown.as_json:
         return entry
     if report.ok:
-        _say(report.source, [*proven, words.target(report), *words.lines(report)])
+        _say(report.source, [*proven, *more, lint.target(report), *lint.lines(report)])
     else:
-        say(f"{report.source}: {words.title(report)}")
-        for line in words.lines(report):
+        say(f"{report.source}: {lint.title(report)}")
+        for line in lint.lines(report):
             say(f"  {line}")
     return entry
+
+
+def _band(source: str, shown: _Shown, what: Program | Forest) -> Band | None:
+    """What a plan or the trees of a forest reach; a note where they cannot be simulated."""
+    if not shown.simulated:
+        return None
+    from forestcoll import predict
+    from forestcoll.program import Program
+
+    topology = shown.topology
+    beside = () if topology else (predict.forest_beside(Path(source)),)
+    size = size_of(source, *(path for path in beside if path))
+    try:
+        with show_progress(f"simulating {source}"), guarded(source, size):
+            if not isinstance(what, Program):
+                return predict.forest_band_of(what, topology)
+            band, text = predict.band_of(what, Path(source), topology)
+    except ForestCollError as error:
+        band, text = None, f"not simulated: {error}"
+    if text:
+        note(text if source in text else f"{source}: {text}")
+    return band
 
 
 def _say(source: str, lines: list[str]) -> None:

@@ -298,11 +298,12 @@ def _bands(
             alone = simulate.simulated_band(forest, problem.links)
             return {} if alone is None else {"forest": alone}
         found: dict[Format, Band] = {}
-        for form, program in programs.items() if forest.n <= simulate.RANKS else ():
-            band, size = known.get(form), simulate.longest(program)
-            if band is None or band.size != size:
-                band = simulate.band(program, forest, size, links=problem.links)
-            found[form] = band
+        for form, program in programs.items():
+            band = known.get(form)
+            if band is None or band.size != simulate.longest(program):
+                band = simulate.plan_band(program, forest, problem.links)
+            if band is not None:
+                found[form] = band
         return found
 
 

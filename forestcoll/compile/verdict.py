@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from forestcoll.graph import CapacityGraph
     from forestcoll.program import Program
     from forestcoll.targets import PlanFormat
+    from forestcoll.topology import Topology
     from forestcoll.verify import Verified
 
 
@@ -126,6 +127,13 @@ def catalogued(graph: CapacityGraph, name: str) -> bool | None:
     except TopologyError:  # other GPUs
         return False
     return _facts(graph) == _facts(ours)
+
+
+def machine_of(graph: CapacityGraph, name: str) -> Topology | None:
+    """The catalogue's topology of that name where the graph is its: it has the latencies."""
+    from forestcoll import catalog
+
+    return catalog.named(name, graph.n) if catalogued(graph, name) else None
 
 
 def differs(name: str) -> str:

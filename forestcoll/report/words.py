@@ -94,7 +94,7 @@ def amount(count: int) -> str:
 
 def band(found: Band) -> str:
     """`"168.1 GB/s in order, 170.9 fair, at 1 GB; fill 64 us"`."""
-    fill = f"{found.fill:.0f}" if found.fill >= 10 else f"{found.fill:.2g}"
+    fill = f"{found.fill:.0f}" if found.fill >= 10 else f"{round(found.fill, 3):.2g}"
     return f"{rates(found)}; fill {fill} us"
 
 

@@ -26,6 +26,7 @@ from forestcoll.simulate.band import (
     band,
     forest_band,
     longest,
+    plan_band,
     simulated_band,
 )
 from forestcoll.simulate.fabric import Where
@@ -52,6 +53,7 @@ __all__ = [
     "band",
     "forest_band",
     "longest",
+    "plan_band",
     "run",
     "run_each",
     "run_forest",

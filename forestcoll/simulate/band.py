@@ -91,6 +91,15 @@ def forest_band(
     return _band(*(run_forest(forest, size, links=links, rule=r, pieces=pieces) for r in BOTH))
 
 
+def plan_band(
+    program: Program, where: Where, links: Topology | Latencies | None = None
+) -> Band | None:
+    """Those of a plan for a report, of as many bytes as it serves; None where it takes long."""
+    if program.n > RANKS:
+        return None
+    return band(program, where, longest(program), links=links)
+
+
 def simulated_band(forest: Forest, links: Latencies | None) -> Band | None:
     """Those of a forest alone for a report; None where it takes long."""
     flows = sum(len(tree.edges) for tree in forest.trees)

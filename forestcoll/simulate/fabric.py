@@ -162,4 +162,10 @@ def _latencies(
     if options.latency is not None or stated is None:
         return [options.latency or 0.0] * len(graph.tail)
     names = graph.names
-    return [float(stated[names[t], names[h]]) for t, h in zip(graph.tail, graph.head, strict=True)]
+    ends = [(names[t], names[h]) for t, h in zip(graph.tail, graph.head, strict=True)]
+    if lost := next((pair for pair in ends if pair not in stated), None):
+        whose = "" if topology is None else f"{topology.name}: "
+        raise TopologyError(
+            f"{whose}there is no link from '{lost[0]}' to '{lost[1]}', which the forest has"
+        )
+    return [float(stated[pair]) for pair in ends]
