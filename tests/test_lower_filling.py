@@ -10,11 +10,13 @@ import pytest
 from forestcoll import catalog, simulate, solver
 from forestcoll.compile.problem import Problem, capacity_graph
 from forestcoll.lower import UNIT_BYTES, fill, layout, lower, refine, usage
+from forestcoll.lower.filling import _sliced
 from forestcoll.lower.instances import filled, hardest
 from forestcoll.lower.layout import RankTree, from_next
 from forestcoll.lower.onesided import Spread
 from forestcoll.lower.tree_pieces import cut
 from forestcoll.lower.writer import Port, match_ports
+from forestcoll.plans import mscclpp
 from forestcoll.program import BY_TREES, Collective, Op, Pipeline
 from forestcoll.targets import MSCCLPP, RCCL, sms_of
 from forestcoll.verify import link_loads, verify
@@ -134,6 +136,32 @@ def test_finer_chunks_take_more_thread_blocks_only_where_lists_are_full(
     assert chunks <= 64 * 10**6 // 62_500
     times = [simulate.run(p, forest, 64 * 10**6, rule="fifo").time for p in (first, program)]
     assert times[1] < 0.95 * times[0]
+    verify(program)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "collective", "slice_bytes"),
+    [
+        ("mi300x", {"boxes": "2"}, Collective.REDUCE, 2**15),
+        pytest.param(
+            "rail", {"boxes": "4"}, Collective.REDUCE_SCATTER, 2**16, marks=pytest.mark.slow
+        ),
+    ],
+)
+def test_the_shortest_slices_are_for_what_signals_do_not_slow_down(
+    name: str, settings: dict[str, str], collective: Collective, slice_bytes: int
+) -> None:
+    """With 0.7 us a signal they gain 7 and lose 0 points (64 MB, 1 GB); on rails gain 3, lose 4."""
+    root = 0 if collective.rooted else None
+    forest = solver.solve(capacity_graph(catalog.load(name, settings)), collective, root)
+    target = MSCCLPP.on(sms_of(name))
+    program = refine(forest, target, fill(forest, target, lower(forest, target))[0])
+    blocks = [block for rank in program.ranks for block in rank.thread_blocks]
+    assert {
+        step.unit_bytes for block in blocks for step in block.steps if isinstance(step, Pipeline)
+    } == {slice_bytes}
+    served = mscclpp.largest_size(program)
+    assert served == mscclpp.largest_size(_sliced(program, 2**20))  # their rounds end no earlier
     verify(program)
 
 

@@ -50,8 +50,13 @@ FINEST: Final = 62_500
 FINEST_OPERATIONS: Final = 2**16
 """... and for no more operations of all ranks: larger programs take half a minute, ..."""
 LEAST_SLICE: Final = 2**16
-"""... nor a slice of a onesided pipeline. Of shorter ones 65,535 make less than the 4 GiB that
-operations can tell (plans/mscclpp)."""
+"""... nor a slice of a onesided pipeline; ..."""
+SHORTEST_SLICE: Final = 2**15
+"""... but that, where it gains more in a short call than it loses in an endless one ..."""
+SIGNAL: Final = 0.7
+"""... when each signal takes so many microseconds."""
+ROUNDS: Final = 2**16 - 1
+"""Of a onesided pipeline at most: a 16-bit number on the device, which bounds the sizes served."""
 MANY: Final = 64
 """Thread blocks of a rank from which on fewer are looked for, be the program fast or not."""
 PARTED: Final = 8
@@ -110,7 +115,8 @@ def refine(forest: Forest, target: Target, program: Program) -> Program:
         return program
     if program.style == "fifo":
         return _finer(forest, target, program)
-    return _leaner(forest, target, *_sooner(forest, program))
+    best, share = _leaner(forest, target, *_sooner(forest, program))
+    return _shortest(forest, best) if share < FLUENT["onesided"] else best
 
 
 def _played(forest: Forest, program: Program) -> bool:
@@ -165,7 +171,43 @@ def _sooner(forest: Forest, program: Program) -> tuple[Program, float]:
     return best, share
 
 
-def _leaner(forest: Forest, target: Target, program: Program, share: float) -> Program:
+def _counts(program: Program) -> bool:
+    """Whether the rounds of its pipelines serve all sizes that 32 bits can tell."""
+    most = max(
+        max(r.input_chunks, r.output_chunks, r.scratch_chunks * program.scratch_factor)
+        for r in program.ranks
+    )
+    return all(
+        ROUNDS * step.unit_bytes * most >= 2**32 * step.chunks
+        for rank in program.ranks
+        for block in rank.thread_blocks
+        for step in block.steps
+        if isinstance(step, Pipeline)
+    )
+
+
+def _reached(forest: Forest, program: Program) -> float:
+    """Shares of the forest's algbw in a short and an endless call with signals, added up.
+
+    What further bytes take is what twice as many take longer.
+    """
+    options = simulate.Options(signal=SIGNAL)
+    short, twice = (simulate.band(program, forest, k * SHORT, options=options) for k in (1, 2))
+    further = max(twice.fifo - short.fifo, twice.fair - short.fair)
+    return short.share(forest.plain_algbw) + SHORT / (1000 * further * float(forest.plain_algbw))
+
+
+def _shortest(forest: Forest, program: Program) -> Program:
+    """The onesided program with the shortest slices, or as it is where those are of no use."""
+    other = _sliced(program, SHORTEST_SLICE)
+    if _slice(program) != LEAST_SLICE or not _counts(other):
+        return program
+    return other if _reached(forest, other) > _reached(forest, program) else program
+
+
+def _leaner(
+    forest: Forest, target: Target, program: Program, share: float
+) -> tuple[Program, float]:
     """The onesided program, or one of fewer thread blocks that is faster for a short call.
 
     `share`: what the program reaches in that call. Instances are powers of two, often more than the
@@ -176,7 +218,7 @@ def _leaner(forest: Forest, target: Target, program: Program, share: float) -> P
 
     best, blocks, load = program, usage(program).thread_blocks, hardest(forest, program).ratio
     if share >= FLUENT["onesided"] and blocks <= MANY:
-        return program
+        return program, share
     whole = lower(forest, target, protocol=program.protocol)
     parts = math.ceil(hardest(forest, whole).ratio)
     most = max(tree.count for tree in layout(forest).trees)
@@ -198,7 +240,7 @@ def _leaner(forest: Forest, target: Target, program: Program, share: float) -> P
         found = _share(forest, other, SHORT)
         if found > share + ALIKE and _share(forest, other) > _share(forest, program) - ALIKE:
             best, share = other, found
-    return best
+    return best, share
 
 
 def _slice(program: Program) -> int:
