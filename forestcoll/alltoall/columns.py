@@ -4,7 +4,7 @@ A source's flow is a mixture of trees. Prices of links follow the load of the ch
 the prices before (Frank and Wolfe's method on the softened maximum of the loads); the trees of the
 last rounds are columns of a small program that mixes them, a row a source and a row an orbit of
 links. Its duals are new prices; what is cheaper under these are further columns, until the mixture
-reaches what the prices prove.
+reaches what the prices prove. The solver goes on each time from the vertex where it stopped.
 
 Floating point proposes. Shares of a mixture are rounded so that they add up, lengths to whole
 numbers: flows and lengths are then right as they stand, whatever they prove. They are not one
@@ -13,10 +13,12 @@ number, as an optimum of hundreds of uneven links has a denominator of hundreds 
 
 from __future__ import annotations
 
+import math
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from forestcoll.alltoall.demand import Demand
 from forestcoll.alltoall.fold import Folding
@@ -37,8 +39,8 @@ STEEP, STEEPER, EVERY = 12.0, 1.18, 20
 """Prices are exp(steepness * (load / room)), the largest being 1; it grows every so many rounds."""
 FLOOR = -18.0
 """The least exponent: prices so far apart still add up in floating point."""
-MIXTURES = 8
-"""Times at most that the small program is solved."""
+MIXTURES = 60
+"""Times at most that the small program is solved; links that are few take some 25."""
 NEAR = 1e-6
 """The gap, as a share, at which it is enough."""
 PARTS = 2**30
@@ -64,25 +66,82 @@ def mix(demand: Demand, folding: Folding) -> Mixed | None:
 
     pool = _Pool(demand, folding)
     pool.approach()
+    program = _Program(folding, pool.capacity)
     best: Floats | None = None
+    least = math.inf
     shares: list[float] = []
     for _ in range(MIXTURES):
-        found = pool.solve()
+        found = program.solve(pool.columns)
         if found is None:
             return None
         worst, shares, prices = found
-        best = prices
         # where links are free, distances would tie, and trees be none
         far, trees = pool.trees.each(np.maximum(prices, prices.max() / PARTS))
         pool.add(trees)
-        proven = pool.trees.bound(best, pool.capacity, far)
-        if proven * worst <= 1 + NEAR:
+        proven = pool.trees.bound(prices, pool.capacity, far)
+        if proven < least:
+            best, least = prices, proven
+        if least * worst <= 1 + NEAR:
             break
     if best is None:
         return None
     lengths = pool.lengths(best)
     rate, flows = pool.flows(shares)
     return Mixed(rate, flows, lengths, bound(demand, folding, lengths))
+
+
+class _Program:
+    """The small program: rows are shares of each orbit's bandwidth, in one unit, so that numbers
+    are near 1 without the solver's scaling, which would make it begin anew."""
+
+    def __init__(self, folding: Folding, capacity: Floats) -> None:
+        import numpy as np
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            from ortools.linear_solver import pywraplp
+        self.folding = folding
+        self.solver = pywraplp.Solver.CreateSolver("GLOP")
+        self.solver.SetSolverSpecificParametersAsString(
+            "use_preprocessing: false use_scaling: false"
+        )
+        self.infinity = self.solver.infinity()
+        count = len(folding.sizes)
+        self.room = np.bincount(folding.link, weights=capacity, minlength=count)
+        self.worst = self.solver.NumVar(0, self.infinity, "")
+        self.rows = [self.solver.Constraint(-self.infinity, 0) for _ in range(count)]
+        for row in self.rows:
+            row.SetCoefficient(self.worst, -1)
+        self.whole = [self.solver.Constraint(1, 1) for _ in folding.sources]
+        self.solver.Objective().SetCoefficient(self.worst, 1)
+        self.solver.Objective().SetMinimization()
+        self.shares: list[Any] = []
+        self.unit = 0.0
+
+    def solve(
+        self, columns: Sequence[tuple[int, Floats]]
+    ) -> tuple[float, list[float], Floats] | None:
+        """(the fullest orbit's use for a unit of demand, share of each column, prices of links).
+
+        `columns`: (source, loads of links), those of the last time first. None: not solved.
+        """
+        import numpy as np
+
+        orbits, count = self.folding.link, len(self.room)
+        for source, loads in columns[len(self.shares) :]:
+            share = self.solver.NumVar(0, self.infinity, "")
+            self.shares.append(share)
+            self.whole[source].SetCoefficient(share, 1)
+            images = float(self.folding.images[source])
+            use = images * np.bincount(orbits, weights=loads, minlength=count) / self.room
+            self.unit = self.unit or float(use.max()) * len(self.whole) / count
+            for orbit in np.flatnonzero(use).tolist():
+                self.rows[orbit].SetCoefficient(share, float(use[orbit]) / self.unit)
+        if self.solver.Solve() != self.solver.OPTIMAL:
+            return None
+        dual = np.array([max(0.0, -row.dual_value()) for row in self.rows])
+        shares = [share.solution_value() for share in self.shares]
+        return self.worst.solution_value() * self.unit, shares, (dual / self.room)[orbits]
 
 
 class _Pool:
@@ -122,39 +181,6 @@ class _Pool:
                 self.add(each)
             if number % EVERY == EVERY - 1:
                 steepness *= STEEPER
-
-    def solve(self) -> tuple[float, list[float], Floats] | None:
-        """(the fullest orbit's use for a unit of demand, share of each column, prices of links)."""
-        import numpy as np
-
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            from ortools.linear_solver import pywraplp
-        solver = pywraplp.Solver.CreateSolver("GLOP")
-        infinity = solver.infinity()
-        worst = solver.NumVar(0, infinity, "")
-        orbits = self.folding.link
-        count = len(self.folding.sizes)
-        room = np.bincount(orbits, weights=self.capacity, minlength=count)
-        rows = [solver.Constraint(-infinity, 0) for _ in range(count)]
-        for row, most in zip(rows, room.tolist(), strict=True):
-            row.SetCoefficient(worst, -most)
-        whole = [solver.Constraint(1, 1) for _ in self.folding.sources]
-        shares = []
-        for source, loads in self.columns:
-            share = solver.NumVar(0, infinity, "")
-            shares.append(share)
-            whole[source].SetCoefficient(share, 1)
-            images = float(self.folding.images[source])
-            carried = images * np.bincount(orbits, weights=loads, minlength=count)
-            for orbit in np.flatnonzero(carried).tolist():
-                rows[orbit].SetCoefficient(share, float(carried[orbit]))
-        solver.Objective().SetCoefficient(worst, 1)
-        solver.Objective().SetMinimization()
-        if solver.Solve() != pywraplp.Solver.OPTIMAL:
-            return None
-        dual = np.array([max(0.0, -row.dual_value()) for row in rows])
-        return worst.solution_value(), [share.solution_value() for share in shares], dual[orbits]
 
     def lengths(self, prices: Floats) -> tuple[int, ...]:
         """Prices as whole numbers."""

@@ -8,6 +8,7 @@ its links busy, one whose paths take turns all of them.
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
@@ -23,7 +24,7 @@ STEPS = 2_000
 ROUNDS = 4
 """Times that every path is looked at."""
 STEEP = 6
-"""The power of a load: the fullest links count most."""
+"""The power of a load: the fullest links of a hop count most."""
 
 Key = tuple[int, int]  # hop, orbit of links
 
@@ -34,7 +35,7 @@ def even_out(found: Routes) -> Routes:
     rng = Random(0)
     listed = list(found.routes)
     choices = [orders.choices(route.path, rng) for route in listed]
-    best, cost = listed, orders.time()
+    best, cost = list(listed), orders.time()
     for _ in range(ROUNDS):
         moved = False
         for number in rng.sample(range(len(listed)), len(listed)):
@@ -69,6 +70,7 @@ class _Orders:
             self.orbit[u, v] = orbit[e]
             self.near[u].append((v, orbit[e]))
         self.load: dict[Key, float] = defaultdict(float)
+        self.powers: dict[int, float] = defaultdict(float)  # per hop, of all loads
         for route in found.routes:
             self._add(route, 1)
 
@@ -123,15 +125,21 @@ class _Orders:
         return sum(worst.values())
 
     def _cost(self, route: Route) -> float:
-        cost = 0.0
-        for key, more in self._keys(route):
+        """About what `time` would be with the route: the norms of all hops' loads, added up."""
+        more: dict[Key, float] = defaultdict(float)
+        for key, amount in self._keys(route):
+            more[key] += amount
+        powers = dict(self.powers)
+        for key, amount in more.items():
             now = self.load.get(key, 0.0)
-            cost += (now + more) ** STEEP - now**STEEP
-        return cost
+            powers[key[0]] = powers.get(key[0], 0.0) + (now + amount) ** STEEP - now**STEEP
+        return sum(math.pow(max(0.0, power), 1 / STEEP) for power in powers.values())
 
     def _add(self, route: Route, sign: int) -> None:
         for key, more in self._keys(route):
-            self.load[key] += sign * more
+            now = self.load[key]
+            self.load[key] = now + sign * more
+            self.powers[key[0]] += (now + sign * more) ** STEEP - now**STEEP
 
     def _keys(self, route: Route) -> Iterator[tuple[Key, float]]:
         images = route.units * self._images(route.path)
