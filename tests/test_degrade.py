@@ -351,7 +351,7 @@ def test_the_files_of_a_bundle_are_proven(
 ) -> None:
     folder = tmp_path / "bundle"
     machine = ["-t", "torus-2d", "--set", "x=3", "--set", "y=2"]
-    words = [*machine, "-c", "allreduce", "--kinds", "gpu", "--bundle", str(folder)]
+    words = [*machine, "-c", "allgather", "--kinds", "gpu", "--bundle", str(folder)]
     assert run(*words, "--dask", "none") == 0
     assert "6 failures, forest, msccl-xml, mscclpp-json" in capsys.readouterr().out
     assert run(*words, "--dask", "none") == 0

@@ -31,6 +31,7 @@ from forestcoll.edit import edit, parse_scale
 from forestcoll.garbage_collection import THRESHOLD
 
 ALL = ("forest", "msccl-xml", "mscclpp-json")
+FOREST = ("forest",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +73,10 @@ def boxes(count: int) -> dict[str, str]:
     return {"boxes": str(count)}
 
 
-FOREST = ("forest",)
 CASES = (  # without those of schedules/, which every process that runs test_golden.py writes anew
     Case("dgx-a100", "allgather", boxes(2), more={"instances": 1}),
-    Case("mi250", "reduce-scatter", more={"instances": 1}),
+    Case("mi250", "reduce-scatter", {}, FOREST),
+    Case("dgx1-v100", "reduce-scatter", more={"instances": 1}),
     Case("mi250", "allreduce", {}, ("forest", "mscclpp-json"), more={"ranks": ["box0/gpu[0-7]"]}),
     Case("mi300x", "allreduce", more={"instances": 1}),
     Case("dgx1-v100", "broadcast", more={"root": 3}),
@@ -104,8 +105,8 @@ def groups() -> Iterator[tuple[str, str]]:
 
 
 def fronts() -> Iterator[tuple[str, str]]:
-    for name in ("mi250", "dgx-a100"):
-        found = front(catalog.load(name, boxes(2)), "allgather", plans=name == "dgx-a100")
+    for name in ("mi250", "dgx1-v100"):
+        found = front(catalog.load(name, {}), "allgather", plans=name == "dgx1-v100")
         rows = [(row.point, row.height, row.different, sorted(row.needs)) for row in found.rows]
         yield f"front of {name}", repr(rows)
 

@@ -137,7 +137,11 @@ def test_no_lowest_trees_where_only_strangers_lead_on() -> None:
 
 @pytest.mark.parametrize(
     ("name", "collective"),
-    [("dgx1-v100", collective) for collective in BY_TREES] + [("dgx-a100", Collective.ALLREDUCE)],
+    [
+        ("dgx1-v100", Collective.REDUCE_SCATTER),
+        ("dgx-a100", Collective.ALLREDUCE),
+        *(("ring gpus=5", collective) for collective in BY_TREES),
+    ],
 )
 def test_every_size_has_one_plan_and_the_plans_run(
     name: str, collective: Collective, tmp_path: Path

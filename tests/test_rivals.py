@@ -121,13 +121,18 @@ def test_rings_are_looked_for_where_they_reach_the_optimum_of_a_mesh(
     assert rivals.rings(graph, Collective(collective), best, name) is None
 
 
-@pytest.mark.slow
 def test_two_boxes_of_dies_take_fewer_trees_a_root() -> None:
-    """166 trees per root reach the optimum of the links; two reach 96 % of it, and plans follow."""
-    made = synthesize(catalog.load("mi250", {"boxes": 2}), "reduce-scatter", target="mscclpp")
+    """13 trees per root reach the optimum of the links, and their plan 169 of its 208 GB/s."""
+    made = synthesize(
+        catalog.load("mi250", {"boxes": 2}),
+        "reduce-scatter",
+        target="mscclpp",
+        ranks=["box*/gpu[0-7]"],
+    )
     band = made.bands["mscclpp-json"]
+    assert made.optimum.trees_per_root == 13
     assert made.forest.trees_per_root <= 4
-    assert band.least >= 315
+    assert band.least >= 180
 
 
 def chooser(shares: Mapping[int, float], monkeypatch: pytest.MonkeyPatch) -> Chooser:
