@@ -56,13 +56,14 @@ def launch(n: int, *arguments: str) -> list[tuple[str, str, int]]:
 
 def test_the_command(tmp_path: Path) -> None:
     file = tmp_path / "measured.json"
-    given = ("--size", "1K", "--repeat", "2", "--pairs", "ring")
-    first, second = launch(2, *given, "-o", str(file))
+    first, second = launch(2, "--size", "4K", "--repeat", "2", "-o", str(file))
     assert (first[2], second) == (0, ("", "", 0))
     assert first[0].splitlines()[-1] == f"{file}: 2 ranks, 2 pairs"
-    assert "least" in first[1]
     found = loads_measured(file.read_text(), "f")
     assert set(found.rates) == {(0, 1), (1, 0)}
+    first, second = launch(2, "--size", "1K", "--repeat", "1", "--pairs", "ring")
+    assert json.loads(first[0])["ranks"] == 2
+    assert "least" in first[1]
 
 
 def test_without_torchrun(

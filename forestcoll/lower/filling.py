@@ -262,13 +262,13 @@ def _sliced(program: Program, unit: int) -> Program:
 
 
 def _spreads(forest: Forest) -> Iterator[Spread]:
-    """Other ways than all trees whole, those of few thread blocks first."""
+    """Other ways than all trees whole: a thread block for each child first, as most are faster."""
     counts = sorted({tree.count for tree in layout(forest).trees})
     yield Spread(children=True)
     grains = [counts[0], max(1, counts[0] // 2)] if counts[0] != counts[-1] else [counts[0]]
     for grain in dict.fromkeys(grains):
-        yield Spread(grain=grain)
         yield Spread(grain=grain, children=True)
+        yield Spread(grain=grain)
 
 
 def _better(one: _Tried, other: _Tried) -> _Tried:
