@@ -126,13 +126,12 @@ def test_rings_do_without_a_nic_that_failed() -> None:
         assert check(forest) == Fraction(nics * wide * n, n - 1)
 
 
-@pytest.mark.parametrize("boxes", [2, 3])
 @pytest.mark.parametrize(
-    ("machine", "lost", "width"),
+    ("machine", "lost", "width", "boxes"),
     [
-        ("dgx-a100", ["box*/gpu[0-4]<->fabric", "box*/gpu[67]<->fabric"], 25),
-        ("dgx-a100", ["box1/gpu[0-4]<->fabric", "box1/gpu[67]<->fabric"], 25),
-        ("mi250", ["box*/gpu[1-9]<->fabric", "box*/gpu1[0-5]<->fabric"], 16),
+        ("dgx-a100", ["box*/gpu[0-4]<->fabric", "box*/gpu[67]<->fabric"], 25, 2),
+        ("dgx-a100", ["box1/gpu[0-4]<->fabric", "box1/gpu[67]<->fabric"], 25, 3),
+        ("mi250", ["box*/gpu[1-9]<->fabric", "box*/gpu1[0-5]<->fabric"], 16, 2),
     ],
     ids=["one NIC each", "one box with one NIC", "meshes with one NIC each"],
 )

@@ -50,7 +50,6 @@ def rows() -> dict[tuple[str, str], list[str]]:
         ("dgx-a100", {"boxes": "2"}, "allgather", "mscclpp"),
         ("dgx-a100", {"boxes": "2"}, "allreduce", "any"),
         ("dgx-a100", {"boxes": "2"}, "broadcast", "rccl"),
-        ("dgx-a100", {"boxes": "3"}, "allreduce", "mscclpp"),
         ("dgx-h100", {}, "reduce-scatter", "msccl"),
         ("dgx1-v100", {}, "allreduce", "rccl"),
         ("dgx1-v100", {}, "broadcast", "mscclpp"),
@@ -58,10 +57,9 @@ def rows() -> dict[tuple[str, str], list[str]]:
         ("mi250", {}, "allgather", "rccl"),
         ("mi250", {}, "reduce", "any"),
         ("mi300x", {}, "broadcast", "msccl"),
-        ("mi300x", {"boxes": "2"}, "allgather", "mscclpp"),
         ("star", {"gpus": "9"}, "allreduce", "any"),
         ("star", {"gpus": "9"}, "allgather", "msccl"),
-        ("torus-3d", {"x": "3", "y": "3", "z": "3"}, "allreduce", "msccl"),
+        ("torus-2d", {}, "allreduce", "msccl"),
     ],
 )
 def test_rows_are_what_synthesize_takes(
