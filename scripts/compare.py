@@ -60,7 +60,7 @@ made.programs["mscclpp-json"]
 
 # %%
 against = ["rings", "double-tree", "hierarchical", "halving-doubling"]
-found = forestcoll.compare(machine, "allreduce", sizes="4K:256M:16", against=against)
+found = forestcoll.compare(machine, "allreduce", sizes="4K:64M:128", against=against)
 found
 
 # %%

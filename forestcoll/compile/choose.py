@@ -366,17 +366,17 @@ class Chooser:
             alone = [*forests]
             with self.stage("simulate"):
                 forests = rivals.promising(alone, self.best.algbw, judged.share, self.problem.links)
-        powers = self._powers(first)
-        for rival, forest in islice(forests, rivals.LOWERED):
-            if best.share >= rivals.SURE:
+        powers, ahead = self._powers(first), False
+        for number, (rival, forest) in enumerate(forests):
+            if best.share >= rivals.SURE or (number >= rivals.LOWERED and not ahead):
                 break
             self._made[rival.trees] = forest
-            other = self._fitting(rival, powers)
-            if other is None:
-                continue
-            theirs = self._judged(other)
-            if theirs.share > (rivals.GAIN if found is first else 1) * best.share:
-                found, best = other, theirs
+            if other := self._fitting(rival, powers):
+                theirs = self._plans.judge(other.forest, other.programs)
+                if theirs.share * rivals.REFINED > best.share:
+                    theirs = self._plans.finish(other.forest, theirs)
+                ahead = theirs.share > (rivals.GAIN if found is first else 1) * best.share
+                found, best = (other, theirs) if ahead else (found, best)
         return found, self._explain_speed(first, judged, found, best)
 
     def _judged(self, found: _Found) -> Judged:
