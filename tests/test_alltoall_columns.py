@@ -14,6 +14,7 @@ from stranger_alltoall import judge
 
 from forestcoll.alltoall import columns, file, flows
 from forestcoll.alltoall.demand import Demand
+from forestcoll.compile.verdict import bound_line, verify_text
 from forestcoll.graph import CapacityGraph
 
 
@@ -59,6 +60,19 @@ def test_the_file_holds_both(monkeypatch: pytest.MonkeyPatch) -> None:
     found, name, proven = file.loads(text)
     assert (name, found.algbw, proven) == ("regular", mixed.algbw, mixed.bound)
     assert judge(json.loads(text)) == (mixed.algbw, mixed.bound)
+    last = verify_text(text, "regular").lines[2]
+    assert last.startswith(f"bound {mixed.bound} = ")
+    assert "holds: at least 99.9999" in last
+
+
+@pytest.mark.parametrize(
+    ("algbw", "share"),
+    [("99379/1000", "99.37"), ("99.999", "99.999"), ("99.99999996", "99.99999996"), ("1", "1.00")],
+)
+def test_no_share_is_rounded_up(algbw: str, share: str) -> None:
+    """What is said to be there at least is there, and 100 % is said of the optimum alone."""
+    line = bound_line(Fraction(algbw), Fraction(100))
+    assert line == f"bound 100 = 100.000 GB/s holds: at least {share} %"
 
 
 def test_rounded_shares_add_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -183,9 +183,11 @@ class _Pool:
                 steepness *= STEEPER
 
     def lengths(self, prices: Floats) -> tuple[int, ...]:
-        """Prices as whole numbers."""
+        """Prices as whole numbers, without a common factor."""
         largest = float(prices.max())
-        return tuple(round(price / largest * PARTS) for price in prices.tolist())
+        found = [round(price / largest * PARTS) for price in prices.tolist()]
+        common = math.gcd(*found)
+        return tuple(length // common for length in found)
 
     def flows(self, shares: list[float]) -> tuple[Fraction, tuple[dict[int, Fraction], ...]]:
         """(rate, per source what each link carries), from shares that are made to add up."""

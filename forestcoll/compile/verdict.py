@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import TYPE_CHECKING, Literal
 
 from forestcoll import arguments
@@ -32,6 +34,15 @@ class Verdict:
     kind: Literal["forest", "groups", "alltoall"] | PlanFormat
     lines: list[str]
     figures: dict[str, object]
+
+
+def bound_line(algbw: Fraction, bound: Fraction) -> str:
+    """What a bound that is not reached proves: the share rounded down, never to 100 %."""
+    share, digits = algbw / bound, 2
+    while digits < 9 and 1 - share < Fraction(1, 10 ** (digits + 2)):
+        digits += 1
+    whole, rest = divmod(math.floor(share * 10 ** (digits + 2)), 10**digits)
+    return f"bound {bound} = {decimal(bound)} GB/s holds: at least {whole}.{rest:0{digits}d} %"
 
 
 def verify_text(text: str, source: str) -> Verdict:
@@ -87,8 +98,7 @@ def verify_forest(text: str, source: str) -> tuple[Forest, Verdict]:
     elif bound == algbw:
         lines.append(f"optimal: the bound ({forest.bound and forest.bound.method}) equals it")
     else:
-        percent = float(100 * algbw / bound)
-        lines.append(f"bound {bound} = {decimal(bound)} GB/s holds: at least {percent:.2f} %")
+        lines.append(bound_line(algbw, bound))
     known = catalogued(forest.graph, forest.name)
     if known is False:
         lines.append(differs(forest.name))
@@ -177,8 +187,7 @@ def _verify_groups(text: str, source: str) -> Verdict:
     if bound == algbw:
         lines.append("optimal: no common algbw is larger (linear program, its dual recomputed)")
     else:
-        share = float(100 * algbw / bound)
-        lines.append(f"bound {bound} = {decimal(bound)} GB/s holds: at least {share:.2f} %")
+        lines.append(bound_line(algbw, bound))
     figures: dict[str, object] = {
         "collective": done.collective.value,
         "groups": [len(group.graph.ranks) for group in done.groups],
@@ -221,8 +230,7 @@ def _verify_alltoall(text: str, source: str) -> Verdict:
     if bound == found.algbw:
         lines.append("optimal: the bound (lengths of links, shortest ways recomputed) equals it")
     else:
-        percent = float(100 * found.algbw / bound)
-        lines.append(f"bound {bound} = {decimal(bound)} GB/s holds: at least {percent:.2f} %")
+        lines.append(bound_line(found.algbw, bound))
     known = catalogued(graph, name)
     if known is False:
         lines.append(differs(name))
