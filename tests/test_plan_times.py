@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
 
-from forestcoll import plans
-from forestcoll.lower import usage
+from forestcoll import baselines, catalog, plans
+from forestcoll.graph import CapacityGraph
+from forestcoll.lower import lower, usage
 from forestcoll.program import Collective
+from forestcoll.targets import RCCL
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts" / "benchmarks"))
 
@@ -57,8 +60,10 @@ def test_the_table_takes_up_what_is_stored_and_measures_the_rest(tmp_path: Path)
         times.Case(*machine, collective, "rccl")
         for collective in (Collective.BROADCAST, Collective.ALLGATHER)
     )
-    found = times.Found(known.key, 448.0, (91.0, 80.0), (92.0, 90.0), 39, 3, 5, 1.0)
-    store.write_text(json.dumps({n: getattr(found, n) for n in times.Found.__slots__}) + "\n")
+    found = times.Found(known.key, 448.0, (91.0, 80.0), (92.0, 90.0), 39, 3, 5, 1.0, optimum=448.0)
+    older = {"key": fresh.key, "algbw": 1.0, "refused": ""}  # the form that had no optimum
+    lines = [{n: getattr(found, n) for n in times.Found.__slots__}, older]
+    store.write_text("".join(json.dumps(line) + "\n" for line in lines))
     rows = times.collect([known, fresh], store, 1)
     assert rows[known.key].worse == (91.0, 80.0)
     assert times.stored(store) == {
@@ -89,6 +94,21 @@ def test_the_plans_that_are_stored_have_a_row_each(tmp_path: Path) -> None:
     assert lines[2].startswith("| mi300x-1 | allgather | 100.0, 100.0 (")
 
 
+def test_rings_below_the_optimum_count_by_the_optimum() -> None:
+    """All that its own links allow is far less than what the best trees have."""
+    graph = CapacityGraph.from_topology(catalog.load("dgx-a100", {"boxes": 2}))
+    forest = baselines.forests("rings", graph, Collective.ALLGATHER)[0]
+    best = times.best_of(forest)
+    assert (forest.plain_algbw, best) == (Fraction(640, 3), float(Fraction(1040, 3)))
+    program = lower(forest, RCCL)
+    fair, fifo = times.shares(program, forest, 10**9, best)
+    assert 60 < fifo <= fair + 1e-9 <= float(100 * forest.plain_algbw) / best + 1e-6
+    slow = times.Found("x", float(forest.plain_algbw), (fair,) * 2, (fifo,) * 2, optimum=best)
+    assert times.reason(slow, "rccl") == (
+        "rings or fewer trees, 61.5 % of the optimum: plans of it are slower"
+    )
+
+
 def test_slow_plans_are_listed_with_what_keeps_them_slow() -> None:
     machine = ("mi250", (), "")
     cases = [
@@ -96,7 +116,7 @@ def test_slow_plans_are_listed_with_what_keeps_them_slow() -> None:
     ]
     figures = (200.0, (91.0, 80.0), (92.0, 90.0), 39, 3)
     found = {
-        cases[0].key: times.Found(cases[0].key, *figures, 64, 1.0),
+        cases[0].key: times.Found(cases[0].key, *figures, 64, 1.0, optimum=200.0),
         cases[1].key: times.Found(cases[1].key, 200.0, (91.0, 86.0), (92.0, 90.0), 39, 3, 5, 1.0),
         cases[2].key: times.Found(cases[2].key, refused="too many chunks"),
     }

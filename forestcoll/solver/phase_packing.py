@@ -24,7 +24,7 @@ BOTH_WAYS = 256
 
 
 PATIENT = 128
-"""Ranks up to which the general packers take seconds where nothing else works."""
+"""Ranks up to which the general packers and the joint program of an allreduce take seconds."""
 
 
 class SlowError(Exception):

@@ -1,20 +1,22 @@
-"""Simulated times of plans over the catalogue up to 64 ranks: percent of the links' algbw.
+"""Simulated times of plans over the catalogue up to 64 ranks: percent of the optimum.
 
     python scripts/benchmarks/times.py [--only MACHINE] [--collective C] [--target T] [--jobs N]
                                        [--store FILE] [--stored] [--schedules] [--write]
 
 Every plan is synthesized anew and played at 1 GB and 64 MB; of fair and fifo links the worse
 counts, fifo being the least of two draws of who goes first. What is done is kept in `--store`, and
-a later call goes on from there; a store holds for one version of the code. `--schedules` plays the
-plans in schedules/ instead. `--write` puts the table into docs/plan-time.md; that of the catalogue
-with another of the plans that are slower than they should be, why, and what they reach. Cases that
-are not in the store yet are left out with `--stored`.
+a later call goes on from there; a row says of which commit it is, and lines that have no optimum
+are of an older form and measured anew. `--schedules` plays the plans in schedules/ instead.
+`--write` puts the table into docs/plan-time.md; that of the catalogue with another of the plans
+that are slower than they should be, why, and what they reach. Cases that are not in the store yet
+are left out with `--stored`.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -23,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from forestcoll import catalog, forest_file, plans, simulate
+from forestcoll.compile.problem import Problem
 from forestcoll.compile.synthesize import synthesize
 from forestcoll.errors import PlanError, UnsupportedError
 from forestcoll.forest import Forest
@@ -39,9 +42,11 @@ SUFFIXES = (".msccl.xml", ".mscclpp.json")
 SCHEDULED, CATALOGUE, EXCEPTIONS = "times", "catalogue", "exceptions"
 """Places in the page: `<!-- times -->` begins one, `<!-- /times -->` ends it."""
 LEAST = {"allgather": 95, "reduce-scatter": 92, "allreduce": 90, "broadcast": 90, "reduce": 90}
-"""Percent of the links' algbw that a plan has to reach at 1 GB, ..."""
+"""Percent of the optimum that a plan has to reach at 1 GB, ..."""
 LEAST_SHORT = 85
 """... and at 64 MB."""
+FAR = 0.95
+"""Of the optimum: forests below it were taken for the speed of their plans."""
 MACHINES: tuple[tuple[str, dict[str, str], str], ...] = (
     ("dgx-a100", {}, ""),
     ("dgx-a100", {"boxes": "2"}, ""),
@@ -97,7 +102,10 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a plan reaches at each of SIZES, percent, and what it takes; or why there is none."""
+    """What a plan reaches at each of SIZES, percent, and what it takes; or why there is none.
+
+    `algbw`, `optimum`: GB/s that links allow its forest, and the best one. `commit`: of the code.
+    """
 
     key: str
     algbw: float = 0.0
@@ -109,6 +117,8 @@ class Found:
     seconds: float = 0.0
     refused: str = ""
     protocol: str = "Simple"
+    optimum: float = 0.0
+    commit: str = ""
 
     @property
     def worse(self) -> tuple[float, ...]:
@@ -116,9 +126,14 @@ class Found:
         return tuple(map(min, self.fair, self.fifo))
 
 
-def shares(program: Program, forest: Forest, size: int) -> tuple[float, float]:
-    """Percent of the links' algbw: (fair, fifo)."""
-    best = float(forest.plain_algbw)
+def best_of(forest: Forest) -> float:
+    """GB/s of the best forest for the same, whose GPUs copy and add."""
+    root = forest.root if forest.collective.rooted else None
+    return float(Problem(forest.graph, forest.collective, root).plain.optimum().algbw)
+
+
+def shares(program: Program, forest: Forest, size: int, best: float) -> tuple[float, float]:
+    """Percent of `best` GB/s: (fair, fifo)."""
 
     def run(rule: simulate.Rule, seed: int) -> float:
         options = simulate.Options(seed=seed)
@@ -131,7 +146,7 @@ def percent(plan: Path, size: int) -> tuple[float, float]:
     """The same of a plan file that stands beside its forest file."""
     name = next(plan.name.removesuffix(s) for s in SUFFIXES if plan.name.endswith(s))
     forest = forest_file.load(plan.with_name(f"{name}.forest.json"))
-    return shares(plans.read_plan(plan), forest, size)
+    return shares(plans.read_plan(plan), forest, size, best_of(forest))
 
 
 def of_schedules(root: Path = ROOT) -> tuple[list[Case], dict[str, Found]]:
@@ -181,7 +196,8 @@ def _measured(case: Case) -> Found:
         return Found(case.key, refused=str(error))
     seconds = time.process_time() - start
     program, needs = made.programs[form], usage(made.programs[form])
-    fair, fifo = zip(*(shares(program, made.forest, size) for size in SIZES), strict=True)
+    best = best_of(made.forest)
+    fair, fifo = zip(*(shares(program, made.forest, size, best) for size in SIZES), strict=True)
     return Found(
         case.key,
         float(made.forest.plain_algbw),
@@ -192,7 +208,15 @@ def _measured(case: Case) -> Found:
         needs.steps,
         seconds,
         protocol=program.protocol,
+        optimum=best,
+        commit=_commit(),
     )
+
+
+def _commit() -> str:
+    """The version of the code, if git knows one."""
+    words = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
+    return subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def stored(store: Path) -> dict[str, Found]:
@@ -200,7 +224,7 @@ def stored(store: Path) -> dict[str, Found]:
     if not store.exists():
         return {}
     rows = [json.loads(line) for line in store.read_text(encoding="utf-8").splitlines()]
-    return {row["key"]: Found(**row) for row in rows}
+    return {row["key"]: Found(**row) for row in rows if row.get("optimum") or row["refused"]}
 
 
 def collect(wanted: Iterable[Case], store: Path, jobs: int) -> dict[str, Found]:
@@ -260,6 +284,9 @@ def reason(found: Found, target: str) -> str:
     limits = TARGETS[target]
     if found.refused:
         return found.refused
+    if found.algbw < FAR * found.optimum:
+        share = 100 * found.algbw / found.optimum
+        return f"rings or fewer trees, {share:.1f} % of the optimum: plans of it are slower"
     if limits.style == "onesided":
         return f"the shortest slices of {found.blocks} thread blocks are on their way at once"
     if found.protocol != "Simple":
@@ -283,7 +310,7 @@ def exceptions(wanted: Iterable[Case], found: Mapping[str, Found]) -> str:
     ]
     for case in slow:
         one = found[case.key]
-        rates = [f"{share:.1f} %, {share * one.algbw / 100:.1f} GB/s" for share in one.worse] or [
+        rates = [f"{share:.1f} %, {share * one.optimum / 100:.1f} GB/s" for share in one.worse] or [
             "-",
             "-",
         ]
