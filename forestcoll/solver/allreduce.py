@@ -16,8 +16,7 @@ from forestcoll.solver.flows.joint import Joint, joint
 from forestcoll.solver.flows.joint_trees import fixed_joint
 from forestcoll.solver.joint_boxes import joint_of_boxes
 from forestcoll.solver.partitions import allreduce_bound
-from forestcoll.solver.phase_packing import PATIENT
-from forestcoll.solver.task import Task, analyse
+from forestcoll.solver.task import PATIENT, Task, analyse
 
 FEW = 8
 """Trees a root that are few: where the optimum has more, it is tried to be reached with these."""

@@ -11,7 +11,7 @@ from forestcoll.solver.flows.joint import Joint
 from forestcoll.solver.packing import pack, pack_quickly
 from forestcoll.solver.preference import prefer
 from forestcoll.solver.shallow.rehanging import Wanted, pack_irregular, suits
-from forestcoll.solver.task import Task
+from forestcoll.solver.task import PATIENT, Task
 from forestcoll.symmetry.structures import find_structures
 
 LITTLE = 1
@@ -21,10 +21,6 @@ QUICK_PARENTS = 1_000_000
 """Parents in all trees above which what was packed quickly below one tier of switches stays."""
 BOTH_WAYS = 256
 """Ranks up to which a fabric that can be packed by orbits is packed in general, too."""
-
-
-PATIENT = 128
-"""Ranks up to which the general packers and the joint program of an allreduce take seconds."""
 
 
 class SlowError(Exception):

@@ -20,9 +20,6 @@ from forestcoll.solver.phase_packing import pack_both, pack_part, pack_phase
 from forestcoll.solver.shallow.rehanging import suits
 from forestcoll.solver.task import Task, analyse
 
-BOTH_WAYS = 256
-"""Ranks up to which a fabric that can be packed by orbits is packed in general, too."""
-
 SLACK = Fraction(249, 250)
 """What is left of an algbw at least where less is enough: the rest is room for low trees."""
 

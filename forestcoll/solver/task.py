@@ -13,6 +13,9 @@ from forestcoll.kernel import _kernel
 from forestcoll.solver.cut import least_cut
 from forestcoll.solver.flows.balance import balance
 
+PATIENT = 128
+"""Ranks up to which the general packers and the joint program of an allreduce take seconds."""
+
 
 @dataclass(frozen=True, slots=True)
 class Optimum:
