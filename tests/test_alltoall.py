@@ -89,10 +89,17 @@ def oracle(demand: Demand) -> float:
             into[v].append(amount)
         for v in range(graph.n):
             if v != source:
-                lp.Add(sum(into[v]) - sum(out[v]) == rate * wanted[v])
+                balance = lp.Constraint(0, 0)
+                balance.SetCoefficient(rate, -float(wanted[v]))
+                for sign, amounts in ((1, into[v]), (-1, out[v])):
+                    for amount in amounts:
+                        balance.SetCoefficient(amount, sign)
     for e, amounts in used.items():
-        lp.Add(sum(amounts) <= graph.capacity[e])
-    lp.Maximize(rate)
+        room = lp.Constraint(-inf, graph.capacity[e])
+        for amount in amounts:
+            room.SetCoefficient(amount, 1)
+    lp.Objective().SetCoefficient(rate, 1)
+    lp.Objective().SetMaximization()
     assert lp.Solve() == pywraplp.Solver.OPTIMAL
     return float(rate.solution_value())
 
