@@ -75,13 +75,16 @@ SMALL = [
 LARGE = [  # test_execute_catalog has other collectives of these machines, the script all
     ("mi300x boxes=2", Collective.ALLGATHER),
     ("star gpus=16", Collective.REDUCE),
-    ("mi250 boxes=2", Collective.BROADCAST),
     ("torus-3d x=3 y=2 z=2", Collective.REDUCE_SCATTER),
 ]
+DUMPED = (Collective.REDUCE_SCATTER, Collective.REDUCE)  # longest, and the same fabric as others
 DTYPES = itertools.cycle(["float32", "float16", "int32", "bfloat16", "float64", "int8", "int64"])
 OPS = itertools.cycle(["sum", "max", "prod", "min"])
 CASES = [
-    pytest.param(n, c, next(DTYPES), next(OPS), id=f"{n}-{c}") for n in SMALL for c in BY_TREES
+    pytest.param(n, c, next(DTYPES), next(OPS), id=f"{n}-{c}")
+    for n in SMALL
+    for c in BY_TREES
+    if n != "oracle" or c not in DUMPED
 ] + [
     pytest.param(n, c, next(DTYPES), next(OPS), id=f"{n}-{c}", marks=pytest.mark.slow)
     for n, c in LARGE
@@ -199,6 +202,7 @@ def test_from_a_dump_to_plans_of_two_boxes_on_rails(
     path, out = tmp_path / "node.xml", tmp_path / "out"
     path.write_text(dump_of_eight())
     given = ["-t", str(path), "--set", "boxes=2", "--set", "fabric=rail", "-c", "allgather"]
+    given += ["--trees", "2"]  # what it takes for speed; without that it takes a while to say so
     assert main(["synthesize", *given, "--output", str(out), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     topology = catalog.load(str(path), {"boxes": "2", "fabric": "rail"})

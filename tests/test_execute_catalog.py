@@ -33,10 +33,11 @@ SCRIPT = Path(__file__).parents[1] / "scripts" / "benchmarks" / "catalogue.py"
 SMALL = 8  # ranks of machines with every collective
 EVERY = "dgx-h100"  # five of its GPUs: with every kind of plan
 SIMPLE = ("dgx1-v100", "ring")  # with every target's for much data: six GPUs of a mesh, a ring
-SOME = (Collective.ALLREDUCE, Collective.REDUCE_SCATTER, Collective.BROADCAST)
+SOME = (Collective.ALLREDUCE, Collective.BROADCAST)
 FEW = {
-    "dgx-b200": (Collective.BROADCAST,),  # dgx-h100's fabric, twice as fast
-    "torus-3d": (Collective.BROADCAST,),
+    "dgx-b200": (Collective.ALLGATHER,),  # dgx-h100's fabric, twice as fast
+    "torus-3d": (Collective.ALLGATHER,),
+    "fat-tree": (Collective.ALLGATHER,),
 }
 SIDES = {"torus-3d": {"x": "3", "y": "3", "z": "3"}}  # odd, and less than half of the usual 64
 IN_SWITCH = (Collective.ALLREDUCE, Collective.ALLGATHER, Collective.BROADCAST)

@@ -330,7 +330,7 @@ def knows(compiler: builds.Compiler, architecture: str, folder: Path) -> bool:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("platform", "architectures"),
-    [("cuda", ("sm_80", "sm_100")), ("hip", ("gfx90a",))],
+    [("cuda", ("sm_90",)), ("hip", ("gfx90a",))],
 )
 def test_the_engine_compiles(
     platform: builds.Platform, architectures: tuple[str, ...], tmp_path: Path
@@ -342,7 +342,7 @@ def test_the_engine_compiles(
         assert knows(found, "gfx90a", tmp_path)
         assert not knows(found, "gfx90b", tmp_path)  # there is none
         if knows(found, "gfx942", tmp_path):
-            architectures = (*architectures, "gfx942")
+            architectures = ("gfx942",)
     found = replace(found, quick=True)  # -O3 finds no other errors and takes longer
     made = builds.compile_library(found, architectures, tmp_path)
     code = made.read_bytes()

@@ -144,7 +144,7 @@ def test_finer_chunks_take_more_thread_blocks_only_where_lists_are_full(
     [
         ("mi300x", {"boxes": "2"}, Collective.REDUCE, 2**15),
         pytest.param(
-            "rail", {"boxes": "4"}, Collective.REDUCE_SCATTER, 2**16, marks=pytest.mark.slow
+            "rail", {"boxes": "2"}, Collective.REDUCE_SCATTER, 2**16, marks=pytest.mark.slow
         ),
     ],
 )

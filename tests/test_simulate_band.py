@@ -95,9 +95,9 @@ def test_a_forest_alone_has_one_too(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
-    """Files of a reduce-scatter over two boxes, and what synthesize says of them."""
+    """Files of a reduce-scatter, and what synthesize says of them."""
     out, said = tmp_path_factory.mktemp("made"), io.StringIO()
-    argv = ["synthesize", "-t", "dgx-a100", "--set", "boxes=2", "-c", "reduce-scatter", "--json"]
+    argv = ["synthesize", "-t", "dgx1-v100", "-c", "reduce-scatter", "--json"]
     with contextlib.redirect_stdout(said):
         assert cli.main([*argv, "-o", str(out)]) == 0
     return out, json.loads(said.getvalue())["plans"]
@@ -111,8 +111,8 @@ def test_verify_says_what_synthesize_said(
     form: str, made: tuple[Path, dict[str, Any]], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     out, plans = made
-    file = out / f"dgx-a100-2.reduce-scatter.{SUFFIXES[form]}"
-    machine = ["-t", "dgx-a100", "--set", "boxes=2"]
+    file = out / f"dgx1-v100-1.reduce-scatter.{SUFFIXES[form]}"
+    machine = ["-t", "dgx1-v100"]
     (entry,) = json.loads(call(capsys, "verify", "--json", str(file)))
     assert entry["simulated"] == plans[form]["simulated"]
     line = f"{entry['simulated']['fair']['algbw']:.1f} fair, at 1 GB; fill"
@@ -145,17 +145,17 @@ def test_verify_simulates_the_trees_of_a_forest(
 def test_a_right_plan_stays_right_where_it_cannot_be_simulated(
     made: tuple[Path, dict[str, Any]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = made[0] / "dgx-a100-2.reduce-scatter.msccl.xml"
-    assert cli.main(["verify", str(file), "-t", "dgx-a100"]) == 0
+    file = made[0] / "dgx1-v100-1.reduce-scatter.msccl.xml"
+    assert cli.main(["verify", str(file), "-t", "ring", "--set", "gpus=4"]) == 0
     found = capsys.readouterr()
     assert "no race" in found.out
     assert "simulated" not in found.out
-    assert "not simulated: the plan is for 16 ranks; dgx-a100-1 has 8 GPUs" in found.err
-    forest = made[0] / "dgx-a100-2.reduce-scatter.forest.json"
+    assert "not simulated: the plan is for 8 ranks; ring-4 has 4 GPUs" in found.err
+    forest = made[0] / "dgx1-v100-1.reduce-scatter.forest.json"
     for command in ("verify", "time"):  # the proof of a forest is its own; its time is on links
         code = cli.main([command, str(forest), "-t", "mi250"])
         assert code == (0 if command == "verify" else 1)
-        lost = "there is no link from 'box0/gpu0' to 'box0/nvswitch', which the forest has"
+        lost = "there is no link from 'box0/gpu0' to 'box0/gpu2', which the forest has"
         assert lost in capsys.readouterr().err
 
 

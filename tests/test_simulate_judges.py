@@ -43,17 +43,11 @@ PLANS = [
 ROOTED = ("dgx-a100-2/broadcast.msccl.xml", "dgx-a100-2/reduce.msccl.xml")
 CALLS = [
     *((plan, SIZE) for plan in PLANS),
-    *((plan, size) for plan in ROOTED for size in (65_536, 10**6, SIZE)),
-    *(
-        (plan, size)
-        for plan in (
-            "dgx-a100-1/allreduce.msccl.xml",
-            "dgx-a100-1/broadcast.msccl.xml",
-            "mi300x-1/broadcast.msccl.xml",
-            "dgx-a100-2/reduce.mscclpp.json",
-        )
-        for size in (65_536, 10**6)
-    ),
+    *((plan, size) for plan in ROOTED for size in (10**6, SIZE)),
+    ("dgx-a100-1/allreduce.msccl.xml", 65_536),
+    ("dgx-a100-1/broadcast.msccl.xml", 10**6),
+    ("mi300x-1/broadcast.msccl.xml", 65_536),
+    ("dgx-a100-2/reduce.mscclpp.json", 65_536),
 ]
 """Plans and bytes: messages of each protocol that are full, half full, and nearly empty."""
 
