@@ -164,13 +164,14 @@ def _file(
     with ExitStack() as guard, show_progress(f"verifying {source}"):
         text = files.read_text(source)
         guard.enter_context(guarded(source, _size(source, text)))
-        if not verdicts.is_plan(text):
+        is_plan = verdicts.is_plan(text)
+        if not is_plan:
             forest, verdict = _forest(text, source, target, told)
         else:
             report = lint(text, source, target, told=told, sms=sms)
             if target is not None and report.program is not None:
                 together.append(offered(source, text, HOLDS[target], report.program))
-    if not verdicts.is_plan(text):
+    if not is_plan:
         return _say_forest(source, verdict, forest, shown)
     return _say_plan(report, shown)
 

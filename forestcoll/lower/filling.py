@@ -177,13 +177,7 @@ def _counts(program: Program) -> bool:
         max(r.input_chunks, r.output_chunks, r.scratch_chunks * program.scratch_factor)
         for r in program.ranks
     )
-    return all(
-        ROUNDS * step.unit_bytes * most >= 2**32 * step.chunks
-        for rank in program.ranks
-        for block in rank.thread_blocks
-        for step in block.steps
-        if isinstance(step, Pipeline)
-    )
+    return all(ROUNDS * p.unit_bytes * most >= 2**32 * p.chunks for p in _pipelines(program))
 
 
 def _reached(forest: Forest, program: Program) -> float:
@@ -245,9 +239,14 @@ def _leaner(
 
 def _slice(program: Program) -> int:
     """Bytes of the longest slice of its pipelines."""
-    blocks = (block for rank in program.ranks for block in rank.thread_blocks)
-    pipelines = (step for block in blocks for step in block.steps if isinstance(step, Pipeline))
-    return max((pipeline.unit_bytes for pipeline in pipelines), default=0)
+    return max((pipeline.unit_bytes for pipeline in _pipelines(program)), default=0)
+
+
+def _pipelines(program: Program) -> Iterator[Pipeline]:
+    """Those of all thread blocks."""
+    for rank in program.ranks:
+        for block in rank.thread_blocks:
+            yield from (step for step in block.steps if isinstance(step, Pipeline))
 
 
 def _sliced(program: Program, unit: int) -> Program:
