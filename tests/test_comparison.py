@@ -13,11 +13,13 @@ import pytest
 
 import forestcoll
 from forestcoll import baselines, comparison, simulate
-from forestcoll.comparison import Comparison, compare, parse_sizes, play
+from forestcoll.comparison import Comparison, compare, competitors, parse_sizes, play
 from forestcoll.edit import edit
 from forestcoll.errors import PlanError, UnsupportedError
 from forestcoll.graph import CapacityGraph
 from forestcoll.program import Collective
+from forestcoll.simulate import Options
+from forestcoll.targets import MSCCL, RCCL
 
 RING = ("ring", {"gpus": "4"})
 
@@ -26,6 +28,21 @@ RING = ("ring", {"gpus": "4"})
 def small() -> Comparison:
     topology = forestcoll.load_topology(*RING)
     return compare(topology, "allgather", sizes="1K,1M,64M", against=("rings", "tree", "multitree"))
+
+
+def test_baselines_have_the_messages_of_the_machine() -> None:
+    """Their forests are called by other names than the machine, whose GPUs are AMD's."""
+    topology = forestcoll.load_topology("mi300x")
+    graph = CapacityGraph.from_topology(topology)
+    rings = baselines.named("rings")
+    theirs = competitors.Theirs.of(rings, graph, Collective.ALLGATHER, None, topology)
+    (plan,) = [p for p in theirs.at(1 << 20) if p.protocol == "LL128"]
+    assert plan.program is not None
+    timings = [
+        simulate.run(plan.program, plan.forest or graph, 1 << 20, options=Options(runtime=runtime))
+        for runtime in (None, RCCL, MSCCL)
+    ]
+    assert timings[0].time == timings[1].time != timings[2].time
 
 
 def test_every_cell_is_there_and_within_the_bound() -> None:

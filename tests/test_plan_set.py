@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forestcoll import catalog, cli
+from forestcoll import catalog, cli, simulate
 from forestcoll.compile import plan_set
 from forestcoll.compile.budget import Budget
 from forestcoll.compile.plan_set.estimate import WORTH, Line, Range, line_of, lowest_lines
@@ -28,9 +28,11 @@ from forestcoll.errors import ForestCollError, PlanError, UnsupportedError
 from forestcoll.execute import cpu
 from forestcoll.forest import check as check_forest
 from forestcoll.graph import CapacityGraph
+from forestcoll.lower import lower
 from forestcoll.program import BY_TREES, Collective
 from forestcoll.solver import optimum, solve
 from forestcoll.solver.shallow.lowest import pack_lowest
+from forestcoll.targets import RCCL
 
 K, G = 1 << 10, 1 << 30
 
@@ -103,11 +105,32 @@ def test_the_latency_is_that_of_the_longest_way() -> None:
     best = optimum(graph, Collective.ALLREDUCE, None)
     star = pack_lowest(graph, Collective.ALLREDUCE, None, best, "star")
     assert star is not None
-    line = line_of(star, "LL", topology.latencies())
+    line = line_of(star, "LL", topology.latencies(), topology.name)
     # both ways over the network: 2 x (0.85 + 0.85 of the links + 0.6 of the runtime)
     assert line.latency == 2 * Fraction("2.3")
     assert line.algbw == star.algbw / 2
-    assert line_of(star, "Simple", topology.latencies()).latency == 2 * Fraction("5.1")
+    simple = line_of(star, "Simple", topology.latencies(), topology.name)
+    assert (simple.latency, simple.algbw) == (2 * Fraction("5.1"), star.algbw)
+
+
+@pytest.mark.parametrize(
+    ("name", "data"), [("dgx-a100", Fraction(15, 16)), ("mi300x", Fraction(7, 8))]
+)
+def test_flags_take_what_the_simulation_has_them_take(name: str, data: Fraction) -> None:
+    """RCCL's lines of LL128 are shorter: what is data there depends on whose GPUs they are."""
+    topology = catalog.load(name, {})
+    graph = CapacityGraph.from_topology(topology)
+    best = optimum(graph, Collective.ALLGATHER, None)
+    star = pack_lowest(graph, Collective.ALLGATHER, None, best, topology.name)
+    assert star is not None
+    size, shares = 1 << 20, {"LL": Fraction(1, 2), "LL128": data, "Simple": Fraction(1)}
+    for protocol, share in shares.items():
+        line = line_of(star, protocol, topology.latencies(), topology.name)  # type: ignore[arg-type]
+        assert line.algbw == star.algbw * share
+        program = lower(star, RCCL, protocol=protocol)  # type: ignore[arg-type]
+        links = simulate.run(program, star, size, links=topology).links
+        busy = max(use.bytes / use.bandwidth for use in links) / 1000
+        assert busy == pytest.approx(float(line.time(size) - line.latency))
 
 
 @pytest.mark.parametrize("collective", list(BY_TREES), ids=str)

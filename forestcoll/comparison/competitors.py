@@ -103,11 +103,12 @@ class Ours:
 
 @dataclass(slots=True)
 class Theirs:
-    """A baseline's plans, made when they are first wanted."""
+    """A baseline's plans, made when they are first wanted, for the library of the `machine`."""
 
     baseline: Baseline
     forests: list[Forest]
     links: Latencies
+    machine: str
     _made: dict[tuple[int, str, Protocol], Plan | None] = field(default_factory=dict)
 
     @staticmethod
@@ -126,7 +127,7 @@ class Theirs:
                 found.append(forest)
         lowest = min(found, key=lambda forest: forest.height)
         kept = found[:FORESTS] + [f for f in (lowest,) if f not in found[:FORESTS]]
-        return Theirs(baseline, kept, topology.latencies())
+        return Theirs(baseline, kept, topology.latencies(), topology.name)
 
     @property
     def ends(self) -> list[Forest]:
@@ -154,7 +155,7 @@ class Theirs:
         return found
 
     def _line(self, k: int, protocol: Protocol) -> Line:
-        return line_of(self.forests[k], protocol, self.links)
+        return line_of(self.forests[k], protocol, self.links, self.machine)
 
     def _plan(self, k: int, target: Target, protocol: Protocol) -> Plan | None:
         key = (k, target.style, protocol)
@@ -164,7 +165,8 @@ class Theirs:
             self._made[key] = next((plan for plan in made if plan is not None), None)
         return self._made[key]
 
-    def _lowered(self, forest: Forest, target: Target, protocol: Protocol) -> Plan | None:
+    def _lowered(self, named: Forest, target: Target, protocol: Protocol) -> Plan | None:
+        forest = replace(named, name=self.machine)
         try:
             program = lower(forest, target, protocol=protocol)
             if protocol == "Simple":
@@ -173,7 +175,7 @@ class Theirs:
             return None
         verify(program)
         most = program.max_bytes or 2**62
-        return Plan(f"{target.format}, {protocol}, {forest.name}", program, forest, high=most)
+        return Plan(f"{target.format}, {protocol}, {named.name}", program, forest, high=most)
 
     def _in_switch(self) -> Plan | None:
         key = (0, "onesided", "Simple")

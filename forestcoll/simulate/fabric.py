@@ -44,7 +44,7 @@ class Fabric:
         latencies: Latencies | None = None,
     ) -> None:
         self.graph = graph
-        named = forest or topology
+        named = topology or forest
         self.machine = "" if named is None else named.name
         self.number = {ends: e for e, ends in enumerate(zip(graph.tail, graph.head, strict=True))}
         self.bandwidth = [float(graph.bandwidth(e)) for e in range(len(graph.tail))]  # GB/s

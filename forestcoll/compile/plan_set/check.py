@@ -217,7 +217,7 @@ def _check_plan(
     report = lint(text, source, runtime.target, told=told, sms=index.sms)
     if not report.ok or report.program is None or report.verified is None:
         raise PlanError(f"{source}: {report.findings[0]}")
-    made = claims.of_plan_and_source(plan, report.program, report.verified, made_from)
+    made = claims.of_plan_and_source(index, plan, report.program, report.verified, made_from)
     try:
         claims.compare(source, made)
     except PlanError as error:

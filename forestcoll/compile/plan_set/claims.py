@@ -147,7 +147,7 @@ def of_plan(
 
 
 def of_plan_and_source(
-    plan: PlanFile, program: Program, verified: Verified, source: Forest | Routes
+    index: Index, plan: PlanFile, program: Program, verified: Verified, source: Forest | Routes
 ) -> Iterator[Claim]:
     """Of a plan that has been run: that it is one of its forest, and what is estimated of it.
 
@@ -166,7 +166,8 @@ def of_plan_and_source(
         raise PlanError(f"no plan of {plan.forest}: {error}") from None
     names = source.graph.names
     ends = zip(source.graph.tail, source.graph.head, strict=True)
-    line = line_of(source, plan.protocol, {(names[u], names[v]): Fraction(0) for u, v in ends})
+    links = {(names[u], names[v]): Fraction(0) for u, v in ends}
+    line = line_of(source, plan.protocol, links, index.topology)
     yield "the estimated algbw", _fraction(plan.algbw), Fraction(line.algbw)
     stated = _fraction(plan.latency)
     yield "the estimated latency", stated, max(stated or Fraction(0), line.latency)

@@ -3,8 +3,8 @@
     time = hops' latency + bytes / algbw
 
 What a hop costs beyond the link is the runtime's; measured by others, it depends on the protocol
-most: LL sends a flag with every 4 bytes and waits for nothing else, LL128 one with every 120,
-Simple waits for the whole message (NCCL src/graph/tuning.cc: hwLat of rings on NVLink).
+most: LL sends a flag with every 4 bytes and waits for nothing else, LL128 one with every 120 (RCCL:
+56), Simple waits for the whole message (NCCL src/graph/tuning.cc: hwLat of rings on NVLink).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from forestcoll.alltoall.routes import Routes, orbit_of
 from forestcoll.forest import Forest
 from forestcoll.latency import Latencies, latency
 from forestcoll.program import Protocol
+from forestcoll.targets import library_on
 
 HOP: Final[Mapping[Protocol, Fraction]] = {
     "LL": Fraction("0.6"),
@@ -26,12 +27,6 @@ HOP: Final[Mapping[Protocol, Fraction]] = {
     "Simple": Fraction("3.4"),
 }
 """Microseconds of a hop besides those of its links."""
-SHARE: Final[Mapping[Protocol, Fraction]] = {
-    "LL": Fraction(1, 2),
-    "LL128": Fraction(15, 16),
-    "Simple": Fraction(1),
-}
-"""What of the bandwidth is data: the rest is flags."""
 WORTH = Fraction(21, 20)
 """A plan has to be this many times as fast as the others somewhere, or it is left out."""
 
@@ -65,18 +60,20 @@ def abut(ranges: Sequence[Range], high: int) -> list[Range]:
     ]
 
 
-def line_of(made_from: Forest | Routes, protocol: Protocol, links: Latencies) -> Line:
+def line_of(made_from: Forest | Routes, protocol: Protocol, links: Latencies, machine: str) -> Line:
     """The estimate for the forest with that protocol; for an allreduce both ways count.
 
-    For routes of an all-to-all that of the longest of them.
+    For routes of an all-to-all that of the longest of them. `machine`: name of the topology, which
+    says whose library runs there, and so what of the bandwidth is data: the rest is flags.
     """
+    wire = library_on(machine).messages.wire(protocol)
     if isinstance(made_from, Routes):
-        return _line_of_routes(made_from, protocol, links)
-    worst = latency(made_from, links, HOP[protocol])
-    return Line(worst, made_from.plain_algbw * SHARE[protocol])
+        return Line(_longest_route(made_from, protocol, links), made_from.algbw / wire)
+    return Line(latency(made_from, links, HOP[protocol]), made_from.plain_algbw / wire)
 
 
-def _line_of_routes(found: Routes, protocol: Protocol, links: Latencies) -> Line:
+def _longest_route(found: Routes, protocol: Protocol, links: Latencies) -> Fraction:
+    """Microseconds of the slowest way, a hop's own with them."""
     graph, orbit = found.graph, orbit_of(found.graph, found.group)
     slowest: dict[int, Fraction] = {}  # of each orbit: images of a path may take any of its links
     number = {}
@@ -84,12 +81,11 @@ def _line_of_routes(found: Routes, protocol: Protocol, links: Latencies) -> Line
         number[u, v] = orbit[e]
         time = links[graph.names[u], graph.names[v]]
         slowest[orbit[e]] = max(time, slowest.get(orbit[e], time))
-    worst = max(
+    return max(
         sum((slowest[number[hop]] for hop in pairwise(route.path)), start=Fraction(0))
         + HOP[protocol] * sum(graph.gpu[v] for v in route.path[1:])
         for route in found.routes
     )
-    return Line(worst, found.algbw * SHARE[protocol])
 
 
 def lowest_lines(

@@ -151,7 +151,7 @@ class _Race:
         self.notes: list[str] = []
         self.links = topology.latencies()
         self.candidates = [
-            ExchangeCandidate(way, protocol, line_of(way, protocol, self.links))
+            ExchangeCandidate(way, protocol, line_of(way, protocol, self.links, topology.name))
             for way in ways
             for protocol in HOP
         ]

@@ -302,7 +302,8 @@ class _Maker:
             except PlanError as error:  # GPUs that are no ranks relay
                 self._refused = str(error)
                 continue
-            found += [Candidate(forest, p, line_of(forest, p, links), chunks) for p in HOP]
+            lines = ((p, line_of(forest, p, links, forest.name)) for p in HOP)
+            found += [Candidate(forest, protocol, line, chunks) for protocol, line in lines]
         return found
 
     def _rounded(self, forest: Forest, targets: Sequence[Target]) -> Forest | None:
