@@ -67,7 +67,14 @@ def test_the_file_holds_both(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("algbw", "share"),
-    [("99379/1000", "99.37"), ("99.999", "99.999"), ("99.99999996", "99.99999996"), ("1", "1.00")],
+    [
+        ("99379/1000", "99.37"),
+        ("99.999", "99.999"),
+        ("99.99999996", "99.99999996"),
+        ("1", "1"),
+        ("99.996", "99.996"),
+        ("200/3", "66.66"),
+    ],
 )
 def test_no_share_is_rounded_up(algbw: str, share: str) -> None:
     """What is said to be there at least is there, and 100 % is said of the optimum alone."""

@@ -303,7 +303,7 @@ def test_the_command(
     assert cli.main(words) == 0
     said = capsys.readouterr()
     assert "box*/gpu* -> box*/nvswitch" in said.out
-    assert "86.67 %" in said.out
+    assert "86.66 %" in said.out
     assert "box0/gpu3 -> box0/nvswitch" in said.out
     assert "box0/gpu1 -> box0/gpu2 measured 15 GB/s where its links give 390" in said.err
     found = load_topology("real.yaml")

@@ -239,7 +239,7 @@ def test_the_table_names_the_worst_and_how_to_see_them(capsys: pytest.CaptureFix
     assert "51, in 5 classes" in text
     line = next(line for line in text.splitlines() if line.startswith("box0/gpu0's network"))
     assert line.split() == [
-        *["box0/gpu0's", "network", "adapter", "16", "stops", "320", "(92.31", "%)"],
+        *["box0/gpu0's", "network", "adapter", "16", "stops", "320", "(92.30", "%)"],
         *["297.5", "-", "316.9", "--without"],
     ]
     assert "simulated 344.4 GB/s in order, 343.9 fair, at 1 GB, the trees alone" in text

@@ -8,9 +8,12 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from forestcoll import catalog
 from forestcoll.compile.synthesize import synthesize
+from forestcoll.compile.verdict import bound_line
 from forestcoll.forest import Bound
 from forestcoll.graph import CapacityGraph
 from forestcoll.program import Collective
@@ -76,9 +79,27 @@ def test_exact() -> None:
 
 def test_percent_says_100_only_when_it_is() -> None:
     assert words.percent(Fraction(7), Fraction(7)) == "100 %"
-    assert words.percent(Fraction(320), Fraction(1040, 3)) == "92.31 %"
+    assert words.percent(Fraction(320), Fraction(1040, 3)) == "92.30 %"
+    assert words.percent(Fraction(4), Fraction(5)) == "80 %"
     assert words.percent(Fraction(999_999), Fraction(1_000_000)) == "99.9999 %"
-    assert words.percent(Fraction(10**12 - 1), Fraction(10**12)) == "less than 100 %"
+    assert words.percent(Fraction(10**12 - 1), Fraction(10**12)) == "99.999999999 %"
+    assert words.percent(Fraction(10**15 - 1), Fraction(10**15)) == "99.999999999 %"
+    assert words.percent(Fraction(200_001), Fraction(200_000)) == "100.0005 %"
+
+
+@given(
+    st.fractions(Fraction(1, 100), 2, max_denominator=10**4),
+    st.fractions(1, 2, max_denominator=10**4),
+)
+def test_no_share_is_said_to_be_more(part: Fraction, whole: Fraction) -> None:
+    """Rounded down below the whole, by less than a hundredth; the same words as of a bound."""
+    text = words.percent(part, whole)
+    share, said = 100 * part / whole, Fraction(text.removesuffix(" %"))
+    assert abs(said - share) < Fraction(1, 100)
+    assert (said == 100) == (share == 100)
+    if share < 100:
+        assert said <= share
+        assert bound_line(part, whole).endswith(f"at least {text}")
 
 
 def test_sizes_times_and_plurals() -> None:

@@ -31,6 +31,7 @@ from forestcoll.graph import CapacityGraph
 from forestcoll.sizes import is_power
 from forestcoll.symmetry.abelian import AbelianGroup
 from forestcoll.symmetry.group import SymmetryGroup
+from forestcoll.topology.numbers import percent
 
 MOST_UNITS = 8
 """Units a pair that are tried where none are asked for."""
@@ -81,8 +82,8 @@ def route(
     assert found is not None
     if units is None and min_share is not None and reached < min_share * best.bound:
         raise UnsupportedError(
-            f"{MOST_UNITS} units per pair reach {float(100 * reached / best.bound):.2f} % of "
-            f"the optimum, not {float(100 * min_share):.2f} %; --units takes more"
+            f"{MOST_UNITS} units per pair reach {percent(reached / best.bound)} of "
+            f"the optimum, not {percent(min_share)}; --units takes more"
         )
     check(found)
     return even_out(found) if found.total <= MOST_PATHS else found

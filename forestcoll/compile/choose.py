@@ -25,6 +25,7 @@ from forestcoll.compile.wishes import Wishes, different_trees
 from forestcoll.errors import PlanError, UnsupportedError
 from forestcoll.sizes import Sizes
 from forestcoll.targets import PlanFormat, Target
+from forestcoll.topology.numbers import percent
 
 if TYPE_CHECKING:
     from forestcoll.compile.rivals import Judged
@@ -331,7 +332,7 @@ class Chooser:
     def _failure(self) -> PlanError | UnsupportedError:
         """The error when nothing suits: the nearest miss, and what would help."""
         least, highest = self.wishes.min_percent, self.wishes.max_height
-        what = "" if least is None else f"with {_percent(least / 100)} of the optimum or more "
+        what = "" if least is None else f"with {percent(least / 100)} of the optimum or more "
         if highest is not None and self._heights:
             trees, height = min(self._heights.items(), key=lambda item: (item[1], item[0]))
             if height > highest:
@@ -452,7 +453,7 @@ class Chooser:
         exact = self._exact()
         if found.solved.plain_algbw < self.best.algbw and not found.rings:
             why = self._tried.get(exact.trees)
-            share = _percent(self._share(found.solved))
+            share = percent(self._share(found.solved))
             notes.append(
                 f"{_words(point.trees)}, at most {different_trees(forest)} of a root different: "
                 f"{share} of the optimum, which takes {exact.trees} per root"
@@ -488,12 +489,6 @@ class Chooser:
         if not self.wishes.compact or forest.group is not None:
             return []
         return ["no compact forest was found here: all trees are written"]
-
-
-def _percent(share: Fraction) -> str:
-    """`"99.31 %"`, rounded down: a share below the whole never reads as the whole."""
-    hundredths = share * 10_000 // 1
-    return f"{hundredths // 100}.{hundredths % 100:02d} %"
 
 
 def _words(trees: int) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from forestcoll.errors import PlanError, UnsupportedError
 from forestcoll.targets import MSCCLPP
+from forestcoll.topology.numbers import percent
 
 if TYPE_CHECKING:
     from forestcoll.compile.problem import Problem
@@ -42,7 +43,7 @@ def choose_by_percent(
     share = wanted / best.algbw
     found = find_forest(problem)
     reached = max(best.algbw, Fraction(0) if found is None else found.algbw)
-    refusal = f"the best has {float(reached):.6g} GB/s, {float(100 * reached / bound):.2f} %"
+    refusal = f"the best has {float(reached):.6g} GB/s, {percent(reached / bound)}"
     enough = found if found is not None and found.algbw >= wanted else None
     if enough is not None and (share > 1 or enough.trees_per_root <= fewest(share)):
         problems = wishes.refusal(enough)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from forestcoll.topology.numbers import percent
+
 if TYPE_CHECKING:
     from forestcoll.forest import Forest
     from forestcoll.program import Program
@@ -27,9 +29,8 @@ def forest_notes(forest: Forest, best: Optimum, *, plain: bool = True) -> list[s
         and best.bound.algbw > forest.algbw
         and forest.trees_per_root == best.trees_per_root
     ):
-        notes.append(
-            f"proven within {float(100 * forest.algbw / best.bound.algbw):.1f} % of any schedule"
-        )
+        share = percent(forest.algbw / best.bound.algbw)
+        notes.append(f"proven within {share} of any schedule")
     if best.note:
         notes.append(best.note)
     return notes

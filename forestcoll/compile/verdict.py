@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Literal
@@ -11,7 +10,7 @@ from forestcoll import arguments
 from forestcoll.alltoall.file import looks_like_one
 from forestcoll.alltoall.routes import Routes
 from forestcoll.errors import ForestCollError, ForestError
-from forestcoll.topology.numbers import decimal
+from forestcoll.topology.numbers import decimal, percent
 
 if TYPE_CHECKING:
     from forestcoll.alltoall.flows import Optimum
@@ -37,12 +36,8 @@ class Verdict:
 
 
 def bound_line(algbw: Fraction, bound: Fraction) -> str:
-    """What a bound that is not reached proves: the share rounded down, never to 100 %."""
-    share, digits = algbw / bound, 2
-    while digits < 9 and 1 - share < Fraction(1, 10 ** (digits + 2)):
-        digits += 1
-    whole, rest = divmod(math.floor(share * 10 ** (digits + 2)), 10**digits)
-    return f"bound {bound} = {decimal(bound)} GB/s holds: at least {whole}.{rest:0{digits}d} %"
+    """What a bound that is not reached proves."""
+    return f"bound {bound} = {decimal(bound)} GB/s holds: at least {percent(algbw / bound)}"
 
 
 def verify_text(text: str, source: str) -> Verdict:

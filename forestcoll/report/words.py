@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from forestcoll.program import Collective
 from forestcoll.sizes import is_power
+from forestcoll.topology import numbers
 
 if TYPE_CHECKING:
     from forestcoll.forest import Bound, Forest
@@ -45,15 +46,8 @@ def plain_bound(plain: Fraction, bound: Fraction) -> str:
 
 
 def percent(part: Fraction, whole: Fraction) -> str:
-    """`"100 %"` only where it is so exactly; else as many digits as show the difference."""
-    if part == whole:
-        return "100 %"
-    share = part / whole * 100
-    for digits in range(2, 9):
-        text = decimal(share, digits)
-        if text != "100":
-            return f"{text} %"
-    return f"{'less' if part < whole else 'more'} than 100 %"
+    """`"100 %"` only where it is so exactly; a smaller part is rounded down."""
+    return numbers.percent(part / whole)
 
 
 def size(count: int) -> str:

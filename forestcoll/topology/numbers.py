@@ -65,6 +65,21 @@ def decimal(value: int | Fraction, places: int = 3) -> str:
     return f"{Decimal(value.numerator) / Decimal(value.denominator):.6e}"
 
 
+def percent(share: Fraction) -> str:
+    """`"92.30 %"`, `"80 %"` exactly: a share below the whole is rounded down: it is that at least.
+
+    "100 %" is said of the whole alone: there are as many digits as show what is missing, 9 at most.
+    """
+    digits = 2
+    while digits < 9 and 0 < abs(1 - share) < Fraction(1, 10 ** (digits + 2)):
+        digits += 1
+    scaled = share * 10 ** (digits + 2)
+    rounded = math.floor(scaled) if share < 1 else round(scaled)
+    whole, rest = divmod(rounded, 10**digits)
+    text = f"{whole}.{rest:0{digits}d}"
+    return (text.rstrip("0").rstrip(".") if rounded == scaled else text) + " %"
+
+
 def exact(value: object) -> Fraction:
     """The number that `value` states, exactly.
 

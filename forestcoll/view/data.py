@@ -25,6 +25,7 @@ from forestcoll.graph import CapacityGraph
 from forestcoll.link_table import LinkTable
 from forestcoll.simulate import Timing
 from forestcoll.topology import show
+from forestcoll.topology.numbers import percent
 from forestcoll.view.lanes import Row, assign_rows, name_row
 from forestcoll.view.layout import lay_out
 from forestcoll.view.subject import NO_ORDER, Subject
@@ -117,14 +118,14 @@ def _facts(subject: Subject, timing: Timing | None, limit: str) -> list[list[str
         facts.append(["algbw", f"{_number(algbw)} GB/s"])
         if forest.bound is not None:
             bound = forest.bound.algbw
-            share = f"{float(100 * algbw / bound):.4g} % of it"
+            share = f"{percent(algbw / bound)} of it"
             facts.append(["bound", f"{_number(bound)} GB/s ({share})"])
             facts.append(["limited by", limit])
         trees = len(forest.trees) * forest.images
         facts.append(["trees", f"{trees}, {_count(forest.height, 'hop')} high at most"])
     exchange = subject.exchange
     if exchange is not None and subject.program is None:
-        share = f"{float(100 * exchange.algbw / exchange.bound):.4g} % of it"
+        share = f"{percent(exchange.algbw / exchange.bound)} of it"
         facts.append(["algbw", f"{_number(exchange.algbw)} GB/s"])
         facts.append(["bound", f"{_number(exchange.bound)} GB/s ({share})"])
         facts.append(["limited by", exchange.limit])
