@@ -13,31 +13,40 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forestcoll import simulate
-from forestcoll.compile.verdict import machine_of
+from forestcoll.compile.verdict import has_links_of, machine_of
 from forestcoll.errors import ForestCollError, PlanError
-from forestcoll.forest import Forest
-from forestcoll.graph import CapacityGraph
 from forestcoll.plans import FORMATS
 
 if TYPE_CHECKING:
     from forestcoll.alltoall.routes import Routes
+    from forestcoll.forest import Forest
     from forestcoll.program import Program
     from forestcoll.simulate import Where
-    from forestcoll.simulate.fabric import Latencies
     from forestcoll.topology import Topology
 
 FOREST = ".forest.json"
+NO_LATENCIES = "the links' latencies are unknown and count as 0; --topology NAME or FILE tells them"
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What a plan is simulated on: `where`, and the topology that has its links' latencies.
+
+    A forest's ways are those of its trees. `links` None: latencies are unknown, and count as 0.
+    `note`: what a user should know of it, or "".
+    """
+
+    where: Where
+    links: Topology | None
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Of a program on the links of a topology, or of a forest or routes, which state no latencies.
-
-    `algbw`: GB/s of 10^9 bytes that the links allow, and where that comes from.
-    """
+    """Of a program on its site. `algbw`: GB/s of 10^9 bytes that links allow, and by what."""
 
     program: Program
-    where: Where
+    site: Site
     algbw: Fraction
     source: str
 
@@ -50,11 +59,13 @@ class Prediction:
         """For nccl-tests' size in bytes; transfers meet as each link's own rule says."""
         if not self.simulated:
             return float(size / self.algbw / 1000)
-        return simulate.run(self.program, self.where, size).time
+        return simulate.run(self.program, self.site.where, size, links=self.site.links).time
 
     def band(self, size: int) -> simulate.Band | None:
         """Under both rules of links; None for more ranks than are simulated."""
-        return simulate.band(self.program, self.where, size) if self.simulated else None
+        if not self.simulated:
+            return None
+        return simulate.band(self.program, self.site.where, size, links=self.site.links)
 
 
 def by_source(program: Program, path: Path) -> Prediction:
@@ -72,39 +83,33 @@ def by_source(program: Program, path: Path) -> Prediction:
 
 def by_forest(program: Program, path: Path) -> Prediction:
     """The algbw of the forest in a file. Raises ForestCollError: no forest, or another one's."""
-    from forestcoll import forest_file
     from forestcoll.lower.nvls import most_algbw
 
-    forest = forest_file.load(path)
-    ours = (program.collective, program.n, program.root)
-    if (forest.collective, forest.n, forest.root) != ours:
-        raise PlanError(
-            f"{path}: a forest for {forest.collective} over {forest.n} ranks, not for the plan's "
-            f"{program.collective} over {program.n}" + _root(program)
-        )
+    forest = _forest_of(program, path)
     algbw = most_algbw(forest) if program.in_switches else forest.plain_algbw
-    return Prediction(program, forest, algbw, path.name)
+    return Prediction(program, _site_of_forest(forest), algbw, path.name)
 
 
-def by_topology(program: Program, topology: Topology) -> Prediction:
-    """The best algbw that a topology allows all of its GPUs."""
+def by_topology(program: Program, topology: Topology, forest: Path | None = None) -> Prediction:
+    """The best algbw that a topology allows all of its GPUs; `forest`: the plan's file, if any."""
     from forestcoll.compile.optimum import optimum
 
     if len(topology.gpus) != program.n:
         raise PlanError(
             f"{topology.name} has {len(topology.gpus)} GPUs; the plan is for {program.n} ranks"
         )
+    site = _site_on(program, topology, forest)
     if not program.collective.phases:
         from forestcoll.alltoall.demand import uniform
         from forestcoll.alltoall.flows import solve
 
         flows = solve(uniform(topology))
-        return Prediction(program, topology, flows.algbw, f"the optimum of {topology.name}")
+        return Prediction(program, site, flows.algbw, f"the optimum of {topology.name}")
     root = program.root if program.root >= 0 else None
     best = optimum(topology, program.collective, root=root, fabric=program.in_switches)
     if program.in_switches and best.in_switches is not None:
         best = best.in_switches
-    return Prediction(program, topology, best.algbw, f"the optimum of {topology.name}")
+    return Prediction(program, site, best.algbw, f"the optimum of {topology.name}")
 
 
 def by_routes(program: Program, found: Routes) -> Prediction:
@@ -113,7 +118,9 @@ def by_routes(program: Program, found: Routes) -> Prediction:
         raise PlanError(
             f"routes among {len(found.graph.ranks)} ranks, not among the plan's {program.n}"
         )
-    return Prediction(program, found.graph, found.algbw, "the routes beside it")
+    machine = machine_of(found.graph, program.name)
+    site = Site(found.graph, machine, "" if machine else NO_LATENCIES)
+    return Prediction(program, site, found.algbw, "the routes beside it")
 
 
 def beside(program: Program, plan: Path) -> tuple[Prediction | None, str]:
@@ -138,38 +145,75 @@ def beside(program: Program, plan: Path) -> tuple[Prediction | None, str]:
         return None, f"no prediction by the forest beside the plan: {error}"
 
 
+def site_of(
+    program: Program, plan: Path, topology: Topology | None = None
+) -> tuple[Site | None, str]:
+    """What a plan file is simulated on, and a note: `synthesize`, `verify`, `time`, `run` agree.
+
+    The ways are those of the forest file beside it, where that has the topology's links; latencies
+    are the topology's, without one the catalogue's where the links are its. Site None: no links are
+    known, the note says why a file does not tell them.
+    """
+    if topology is not None:
+        site = _site_on(program, topology, forest_beside(plan))
+        return site, site.note
+    found, text = beside(program, plan)
+    return (None, text) if found is None else (found.site, found.site.note)
+
+
 def band_of(
     program: Program, plan: Path, topology: Topology | None = None
 ) -> tuple[simulate.Band | None, str]:
-    """What a plan reaches, for a report: on a topology, else on what `beside` finds; and its note.
-
-    A file states no latencies: they are the catalogue's where its links are, else 0. None where
-    nothing is known of the links, or it takes long.
-    """
-    if topology is not None or program.n > simulate.RANKS:
-        return None if topology is None else simulate.plan_band(program, topology), ""
-    found, text = beside(program, plan)
-    if found is None:
-        return None, text
-    where = found.where
-    if isinstance(where, Forest):
-        return simulate.plan_band(program, where, _latencies(where)), text
-    if isinstance(where, CapacityGraph):
-        where = machine_of(where, program.name) or where
-    return simulate.plan_band(program, where), text
+    """What a plan reaches on its site, for a report, and a note; None where it takes long."""
+    if program.n > simulate.RANKS:
+        return None, ""
+    site, text = site_of(program, plan, topology)
+    return None if site is None else simulate.plan_band(program, site.where, site.links), text
 
 
-def forest_band_of(forest: Forest, topology: Topology | None = None) -> simulate.Band | None:
+def forest_band_of(
+    forest: Forest, topology: Topology | None = None
+) -> tuple[simulate.Band | None, str]:
     """The same of the trees of a forest alone."""
     if forest.n > simulate.RANKS:
-        return None
-    links = _latencies(forest) if topology is None else topology.latencies()
-    return simulate.simulated_band(forest, links)
+        return None, ""
+    machine = topology or machine_of(forest.graph, forest.name)
+    links = None if machine is None else machine.latencies()
+    band = simulate.simulated_band(forest, links)
+    return band, NO_LATENCIES if band and machine is None else ""
 
 
-def _latencies(forest: Forest) -> Latencies | None:
+def _site_of_forest(forest: Forest) -> Site:
     machine = machine_of(forest.graph, forest.name)
-    return None if machine is None else machine.latencies()
+    return Site(forest, machine, "" if machine else NO_LATENCIES)
+
+
+def _site_on(program: Program, topology: Topology, path: Path | None) -> Site:
+    """A topology; the ways are those of the plan's forest in a file where that has its links."""
+    if path is None or not program.collective.phases:
+        return Site(topology, topology)
+    try:
+        forest = _forest_of(program, path)
+    except ForestCollError as error:
+        return Site(topology, topology, f"ranks take the shortest ways: {error}")
+    if not has_links_of(forest.graph, topology):
+        text = f"ranks take the shortest ways: {path}: its links are not those of {topology.name}"
+        return Site(topology, topology, text)
+    return Site(forest, topology)
+
+
+def _forest_of(program: Program, path: Path) -> Forest:
+    """The plan's forest in a file. Raises ForestCollError: no forest, or another one's."""
+    from forestcoll import forest_file
+
+    forest = forest_file.load(path)
+    ours = (program.collective, program.n, program.root)
+    if (forest.collective, forest.n, forest.root) != ours:
+        raise PlanError(
+            f"{path}: a forest for {forest.collective} over {forest.n} ranks, not for the plan's "
+            f"{program.collective} over {program.n}" + _root(program)
+        )
+    return forest
 
 
 def forest_beside(plan: Path) -> Path | None:

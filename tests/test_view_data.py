@@ -116,7 +116,7 @@ def test_a_plan_on_a_topology_keeps_its_forest_where_the_links_are_the_same(
 
     bare, slow = view(), view("-t", "dgx-a100", "--set", "boxes=2")
     assert slow["trees"] == bare["trees"]
-    assert slow["run"]["time"] > bare["run"]["time"]  # latencies
+    assert slow["run"]["time"] == bare["run"]["time"]  # the forest's links are the catalogue's
     assert (slow["linkBytes"] == bare["linkBytes"]).all()
     ends = slow["tail"][slow["wayLinks"]], slow["head"][slow["wayLinks"]]
     first = starts(slow["waySizes"])

@@ -129,7 +129,7 @@ MOST_SIZES = 1000
     type=TopologyType(),
     help="What the plan is for: adds its best algbw, what the plan reaches there in simulated time "
     "and, but for --engine cpu, the percentage of that. Default: by the forest file beside the "
-    "plan, if there is one.",
+    "plan, if there is one, with the catalogue's latencies where the links are its.",
 )
 @set_option
 @click.option(
@@ -358,19 +358,28 @@ def _prediction(
     program: Program, plan: Path, options: dict[str, Any], forest: Path | None = None
 ) -> Prediction | None:
     """By the options, else by the plan's `forest`, else by the file that lies beside it."""
+    found, text = _predict(program, plan, options, forest)
+    for each in (text, found.site.note if found else ""):
+        if each:
+            note(each)
+    return found
+
+
+def _predict(
+    program: Program, plan: Path, options: dict[str, Any], forest: Path | None
+) -> tuple[Prediction | None, str]:
     from forestcoll import predict
 
     try:
         if options["topology"]:
-            return predict.by_topology(program, load(options["topology"], options["pairs"]))
+            topology = load(options["topology"], options["pairs"])
+            forest = forest or predict.forest_beside(plan)
+            return predict.by_topology(program, topology, forest), ""
         if options["forest"]:
-            return predict.by_forest(program, Path(options["forest"]))
+            return predict.by_forest(program, Path(options["forest"])), ""
     except ForestCollError as error:
         option = "--topology" if options["topology"] else "--forest"
         raise type(error)(f"{option}: {error}") from error
     if forest is not None:
-        return predict.by_source(program, forest)
-    found, text = predict.beside(program, plan)
-    if text:
-        note(text)
-    return found
+        return predict.by_source(program, forest), ""
+    return predict.beside(program, plan)

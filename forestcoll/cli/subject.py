@@ -37,7 +37,7 @@ def subject_options(command: F) -> F:
         "-t",
         type=TopologyType(),
         help="What a plan or forest runs on, with its latencies. Default: the links of the forest "
-        "file (of a plan: the one beside it), without any.",
+        "file (of a plan: the one beside it), with the catalogue's latencies where they are its.",
     )(command)
     return click.argument("file", type=TopologyType(), metavar="FILE|NAME")(command)
 
@@ -63,7 +63,8 @@ def load_subject(source: str, topology: str | None, pairs: tuple[tuple[str, str]
         with guarded(source, len(text)):
             forest = forest_file.loads(text, source)
         where = load(topology, pairs) if topology else None
-        return Subject(forest.name, "forest", where, forest)
+        machine = verdict.machine_of(forest.graph, forest.name)
+        return Subject(forest.name, "forest", where, forest, machine=machine)
     if not _is_plan(text):
         return _topology(source, topology, pairs)
     with guarded(source, len(text)):
@@ -131,14 +132,16 @@ def _plan(program: Program, source: str, topology: Topology | None) -> Subject:
     from forestcoll import predict
     from forestcoll.alltoall.plans import routes_beside
     from forestcoll.cli.timing import forest_beside
+    from forestcoll.compile.verdict import machine_of
     from forestcoll.view import Subject
 
     if not program.collective.phases and topology is None:
         routes = routes_beside(Path(source))
         if routes is not None:
-            predict.by_routes(program, routes)
+            machine = predict.by_routes(program, routes).site.links
             name = Path(source).name.partition(".")[0]
-            return replace(_of_exchange(routes, name), kind="plan", program=program)
+            found = _of_exchange(routes, name)
+            return replace(found, kind="plan", program=program, machine=machine)
     beside = predict.forest_beside(Path(source))
     forest = None
     if beside is not None and topology is not None:
@@ -147,13 +150,14 @@ def _plan(program: Program, source: str, topology: Topology | None) -> Subject:
         forest = forest_beside(program, source)
     where = topology or forest
     name = where.name if where is not None else Path(source).name.partition(".")[0] or "plan"
-    return Subject(name, "plan", topology, forest, program)
+    machine = None if forest is None else machine_of(forest.graph, forest.name)
+    return Subject(name, "plan", topology, forest, program, machine=machine)
 
 
 def _fitting(program: Program, topology: Topology, beside: Path) -> Forest | None:
     """The forest beside a plan, where it is the plan's and has the links of the topology."""
     from forestcoll import forest_file
-    from forestcoll.simulate.fabric import graph_of
+    from forestcoll.compile.verdict import has_links_of
 
     with guarded(str(beside), size_of(beside)):
         forest = forest_file.load(beside)
@@ -163,11 +167,4 @@ def _fitting(program: Program, topology: Topology, beside: Path) -> Forest | Non
         program.n,
     ):
         return None
-    ours, theirs = (
-        {
-            (graph.names[t], graph.names[h]): graph.bandwidth(e)
-            for e, (t, h) in enumerate(zip(graph.tail, graph.head, strict=True))
-        }
-        for graph in (forest.graph, graph_of(program, topology))
-    )
-    return forest if ours == theirs else None
+    return forest if has_links_of(forest.graph, topology) else None

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from forestcoll.forest import Forest
     from forestcoll.program import Program
-    from forestcoll.simulate import Options, Rule, Timing, Where
+    from forestcoll.simulate import Options, Rule, Timing
     from forestcoll.topology import Topology
 
 DEFAULT_SIZE = 2**30
@@ -41,8 +41,9 @@ DEFAULT_RULES: tuple[Rule | None, ...] = (None, "fair", "fifo")
     "--topology",
     "-t",
     type=TopologyType(),
-    help="What the plan runs on, with its latencies. Default: the links of the forest file beside "
-    "the plan, without any.",
+    help="What the plan runs on, with its latencies, over the ways of the forest file beside the "
+    "plan where it has these links. Default: the links of that file, with the catalogue's "
+    "latencies where they are its, else without any.",
 )
 @set_option
 @sizes_option("1G")
@@ -138,27 +139,37 @@ def _plan(
 ) -> Found:
     from forestcoll import plans, predict, simulate
 
-    program = plans.loads(text, source)
-    where: Where
-    if topology is None:
-        prediction, why = predict.beside(program, Path(source))
-        if why:
-            note(why)
-        if prediction is not None and not program.collective.phases:
-            where = prediction.where
-        else:
-            where = forest_beside(program, source)
+    program, file = plans.loads(text, source), Path(source)
+    beside = predict.forest_beside(file)
+    if topology is not None:
+        prediction = predict.by_topology(program, topology, beside)
     else:
-        prediction = predict.by_topology(program, topology)
-        where = topology
+        with guarded(source, size_of(*([beside] if beside else []))):
+            known, why = predict.beside(program, file)
+        if known is None:
+            raise ForestCollError(why or _no_links(program, source))
+        prediction = known
+    if prediction.site.note and chosen.latency is None:
+        note(prediction.site.note)
+    where, links = prediction.site.where, prediction.site.links
     with show_progress(f"simulating {source}"):
         found = [
             timing
             for size in sizes
-            for timing in simulate.run_each(program, where, size, rules, options=chosen)
+            for timing in simulate.run_each(
+                program, where, size, rules, links=links, options=chosen
+            )
         ]
     title = f"{program.collective} on {program.name or source}, {program.n} ranks"
-    return title, prediction.algbw if prediction else None, found
+    return title, prediction.algbw, found
+
+
+def _no_links(program: Program, source: str) -> str:
+    kind = "forest" if program.collective.phases else "routes"
+    return (
+        f"{source}: no {kind} file beside it, so "
+        "its links are unknown; give the topology with --topology NAME or FILE"
+    )
 
 
 def forest_beside(program: Program, source: str) -> Forest:
@@ -167,11 +178,7 @@ def forest_beside(program: Program, source: str) -> Forest:
 
     path = predict.forest_beside(Path(source))
     if path is None:
-        kind = "forest" if program.collective.phases else "routes"
-        raise ForestCollError(
-            f"{source}: no {kind} file beside it, so "
-            "its links are unknown; give the topology with --topology NAME or FILE"
-        )
+        raise ForestCollError(_no_links(program, source))
     with guarded(str(path), size_of(path)):
         forest = forest_file.load(path)
     if (forest.collective, forest.root) != (program.collective, program.root):
@@ -190,11 +197,15 @@ def _forest(
     rules: tuple[Rule | None, ...],
     chosen: Options,
 ) -> Found:
-    from forestcoll import forest_file, simulate
+    from forestcoll import forest_file, predict, simulate
+    from forestcoll.compile.verdict import machine_of
     from forestcoll.forest import check
 
     forest = forest_file.loads(text, source)
     check(forest)
+    topology = topology or machine_of(forest.graph, forest.name)
+    if topology is None and chosen.latency is None:
+        note(predict.NO_LATENCIES)
     with show_progress(f"simulating {source}"):
         found = [
             simulate.run_forest(forest, size, topology=topology, rule=rule, options=chosen)

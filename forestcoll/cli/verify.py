@@ -73,8 +73,9 @@ LISTED_CLASHES = 20
     "--topology",
     "-t",
     type=TopologyType(),
-    help="What plans and forests are simulated on. Default: the links of the forest, or of the "
-    "forest or routes file beside a plan, with the catalogue's latencies where they are its links.",
+    help="What plans and forests are simulated on, over the ways of the forest file beside a plan "
+    "where it has these links. Default: the links of the forest, or of the forest or routes file "
+    "beside a plan, with the catalogue's latencies where they are its links.",
 )
 @set_option
 @click.option(
@@ -327,13 +328,14 @@ def _band(source: str, shown: _Shown, what: Program | Forest) -> Band | None:
     from forestcoll.program import Program
 
     topology = shown.topology
-    beside = () if topology else (predict.forest_beside(Path(source)),)
-    size = size_of(source, *(path for path in beside if path))
+    beside = predict.forest_beside(Path(source))
+    size = size_of(source, *([beside] if beside else []))
     try:
         with show_progress(f"simulating {source}"), guarded(source, size):
-            if not isinstance(what, Program):
-                return predict.forest_band_of(what, topology)
-            band, text = predict.band_of(what, Path(source), topology)
+            if isinstance(what, Program):
+                band, text = predict.band_of(what, Path(source), topology)
+            else:
+                band, text = predict.forest_band_of(what, topology)
     except ForestCollError as error:
         band, text = None, f"not simulated: {error}"
     if text:

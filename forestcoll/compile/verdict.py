@@ -119,12 +119,16 @@ def catalogued(graph: CapacityGraph, name: str) -> bool | None:
     MOST_NODES.
     """
     from forestcoll import catalog
+
+    topology = catalog.named(name, graph.n) if graph.n <= MOST_NODES else None
+    return None if topology is None else has_links_of(graph, topology)
+
+
+def has_links_of(graph: CapacityGraph, topology: Topology) -> bool:
+    """Whether a graph is that of its ranks in a topology: nodes, kinds and bandwidths."""
     from forestcoll.errors import TopologyError
     from forestcoll.graph import CapacityGraph
 
-    topology = catalog.named(name, graph.n) if graph.n <= MOST_NODES else None
-    if topology is None:
-        return None
     ranks = [graph.names[node] for node in graph.ranks]
     spare = sum(graph.gpu) > len(ranks)
     try:

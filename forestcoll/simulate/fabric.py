@@ -99,23 +99,24 @@ def fabric(
 ) -> Fabric:
     """The fabric of a topology, of the graph of a forest, whose ways are its trees', or of a graph.
 
-    `links`: says rules and latencies of a forest's links, which states none; or the latencies.
+    `links`: says rules and latencies of a forest's or graph's links, which state none; or the
+    latencies.
 
     Raises PlanError where its ranks are not the program's.
     """
+    stated, latencies = (links, None) if isinstance(links, Topology) else (None, links)
     if isinstance(topology, CapacityGraph):
         if len(topology.ranks) != program.n:
             raise PlanError(
                 f"the plan is for {program.n} ranks, its links join {len(topology.ranks)}"
             )
-        return Fabric(topology, None, None, rule, options)
+        return Fabric(topology, stated, None, rule, options, latencies)
     if isinstance(topology, Forest):
         forest = topology.expanded()
         if forest.n != program.n:
             raise PlanError(
                 f"the plan is for {program.n} ranks, the forest of {forest.name} for {forest.n}"
             )
-        stated, latencies = (links, None) if isinstance(links, Topology) else (None, links)
         return Fabric(forest.graph, stated, forest, rule, options, latencies)
     return Fabric(graph_of(program, topology), topology, None, rule, options)
 

@@ -39,7 +39,8 @@ class Exchange:
 class Subject:
     """`kind` is what the file holds; of what lies beside it, whatever is known.
 
-    `topology` is the one that was given with the file, or the file itself.
+    `topology` is the one that was given with the file, or the file itself; `machine` one that is
+    known to have the file's links, for their latencies.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Subject:
     forest: Forest | None = None
     program: Program | None = None
     exchange: Exchange | None = None
+    machine: Topology | None = None
 
     @property
     def links(self) -> LinkTable | None:
@@ -88,10 +90,10 @@ class Subject:
 
         Of a forest alone every tree is cut into so many `pieces`.
         """
-        options = options or Options()
+        options, known = options or Options(), self.topology or self.machine
         if self.program is not None:
-            where = self.topology or self.forest or self.graph()
-            timing = run(self.program, where, size, options=options, timeline=True)
+            where = self.forest or self.topology or self.graph()
+            timing = run(self.program, where, size, links=known, options=options, timeline=True)
             return _renumber(timing, self.graph())
         if self.exchange is not None:
             raise UnsupportedError(f"{self.name}: {NO_ORDER}")
@@ -100,7 +102,7 @@ class Subject:
         return run_forest(
             self.forest,
             size,
-            topology=self.topology,
+            topology=known,
             options=options,
             pieces=pieces,
             timeline=True,
