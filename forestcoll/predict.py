@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from forestcoll import simulate
 from forestcoll.compile.verdict import has_links_of, machine_of
@@ -188,6 +188,18 @@ def _site_of_forest(forest: Forest) -> Site:
     return Site(forest, machine, "" if machine else NO_LATENCIES)
 
 
+def site_with(
+    program: Program, made_from: Forest | Routes, topology: Topology | None = None
+) -> Site:
+    """As `site_of`, of a plan and what it was made from. Errors as of `by_routes`."""
+    if topology is not None:
+        forest = made_from if program.collective.phases else None
+        return _site_by(topology, cast("Forest | None", forest), "its forest")
+    if program.collective.phases:
+        return _site_of_forest(cast("Forest", made_from))
+    return by_routes(program, cast("Routes", made_from)).site
+
+
 def _site_on(program: Program, topology: Topology, path: Path | None) -> Site:
     """A topology; the ways are those of the plan's forest in a file where that has its links."""
     if path is None or not program.collective.phases:
@@ -196,8 +208,14 @@ def _site_on(program: Program, topology: Topology, path: Path | None) -> Site:
         forest = _forest_of(program, path)
     except ForestCollError as error:
         return Site(topology, topology, f"ranks take the shortest ways: {error}")
+    return _site_by(topology, forest, str(path))
+
+
+def _site_by(topology: Topology, forest: Forest | None, file: str) -> Site:
+    if forest is None:
+        return Site(topology, topology)
     if not has_links_of(forest.graph, topology):
-        text = f"ranks take the shortest ways: {path}: its links are not those of {topology.name}"
+        text = f"ranks take the shortest ways: {file}: its links are not those of {topology.name}"
         return Site(topology, topology, text)
     return Site(forest, topology)
 

@@ -22,7 +22,7 @@ from forestcoll.compile.budget import Budget
 from forestcoll.compile.plan_set.estimate import WORTH, Line, Range, line_of, lowest_lines
 from forestcoll.compile.plan_set.fewer import contest
 from forestcoll.compile.plan_set.index import FORMAT, chunks_of, digest, files_of, loads
-from forestcoll.compile.plan_set.settle import Plays, settle
+from forestcoll.compile.plan_set.settle import Plays, play, settle
 from forestcoll.compile.plan_set.values import Candidate
 from forestcoll.errors import ForestCollError, PlanError, UnsupportedError
 from forestcoll.execute import cpu
@@ -197,6 +197,20 @@ def test_protocols_go_from_little_data_to_much() -> None:
     assert gap.why == "mscclpp counts bytes in 32 bits: no plan serves larger buffers"
     heights = [e.candidate.forest.height for e in xml.entries]
     assert heights == sorted(heights)
+
+
+def test_borders_between_plans_of_many_ranks_are_simulated() -> None:
+    """Past 16 ranks, too, a plan begins where it is faster than the one before it."""
+    topology = catalog.load("star", {"gpus": "20"})
+    for plans in made("star gpus=20", "allgather", K, 1 << 24, formats=("mscclpp-json",)).plans:
+        assert len(plans.entries) > 1
+        assert all(entry.ends for entry in plans.entries)
+        for before, after in pairwise(plans.entries):
+            times = []
+            for entry in (before, after):
+                band = play(entry.program, entry.candidate.made_from, after.low, topology)
+                times.append(band.fifo + band.fair)
+            assert times[1] < times[0]
 
 
 def test_plans_serve_powers_of_two() -> None:

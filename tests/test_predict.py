@@ -46,6 +46,11 @@ def call(*words: str) -> Any:
     return json.loads(said.getvalue())
 
 
+def index_of(directory: Path) -> Any:
+    """The index of a plan set."""
+    return json.loads((directory / "index.json").read_text())
+
+
 def times(band: dict[str, Any]) -> tuple[float, float]:
     """Microseconds over links in order, and over links that share."""
     return band["in_order"]["time_us"], band["fair"]["time_us"]
@@ -83,6 +88,43 @@ def test_all_commands_say_the_same(
             assert timed(file, GB, *topology) == times(plan["simulated"])
         once = [times(call("run", file, "--size", str(SMALL), *t)["simulated"]) for t in topologies]
         assert set(once) == {timed(file, str(SMALL))}
+
+
+@pytest.mark.parametrize(
+    ("machine", "collective"),
+    [(("ring", "--set", "gpus=4"), "allreduce"), (("star", "--set", "gpus=4"), "alltoall")],
+)
+def test_a_set_says_the_same(
+    machine: tuple[str, ...],
+    collective: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The table of a set that is made, and of one that is verified."""
+    asked = ("synthesize", "-t", *machine, "-c", collective, "--sizes", "1K:1G")
+    assert cli.main([*asked, "-o", str(tmp_path / "set")]) == 0
+    text = capsys.readouterr().out
+    table = text[text.index("plans  ") : text.index("time  ")].strip()
+    assert table.count("msccl") > 3
+    made = call(*asked, "-o", str(tmp_path / "again"))["simulated"]
+    plans = [plan for r in index_of(tmp_path / "set")["runtimes"] for plan in r["plans"]]
+    sizes = [(plan["min_bytes"], min(plan["max_bytes"], 1 << 26)) for plan in plans]
+    assert [(each["from"]["size"], each["to"]["size"]) for each in made] == sizes
+    for topology in ((), ("-t", *machine)):
+        assert cli.main(["verify", str(tmp_path / "set"), *topology]) == 0
+        said = capsys.readouterr()
+        assert table in said.out
+        assert not said.err
+        (entry,) = call("verify", str(tmp_path / "set"), *topology)
+        assert entry["simulated"] == made
+    assert cli.main(["verify", str(tmp_path / "set"), "--no-simulate"]) == 0
+    assert "simulated" not in capsys.readouterr().out
+    (entry,) = call("verify", str(tmp_path / "set"), "--no-simulate")
+    assert entry["simulated"] is None
+    assert cli.main(["verify", str(tmp_path / "set"), "-t", "dgx-a100"]) == 0
+    said = capsys.readouterr()
+    assert "GB/s at to" not in said.out
+    assert "not simulated: the plan is for 4 ranks; dgx-a100-1 has 8 GPUs" in said.err
 
 
 def test_a_machine_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

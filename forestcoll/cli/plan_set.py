@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,10 @@ if TYPE_CHECKING:
     from forestcoll.cli.files import Destination
     from forestcoll.cli.options import Problem
     from forestcoll.compile.formats import Place
+    from forestcoll.compile.plan_set import Proven, Verdict
+    from forestcoll.report.plan_set import Row
     from forestcoll.targets import TargetName
+    from forestcoll.topology import Topology
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +81,27 @@ def synthesize(problem: Problem, how: How, where: Destination, force: bool, as_j
         report(words.table(made, texts, timings, where.directory))
 
 
-def verify(source: str) -> tuple[list[str], dict[str, object]]:
-    """What is proven of the set in that directory: a line a fact, and figures."""
+def verify(source: str) -> Verdict:
+    """What is proven of the set in that directory: a line a fact, figures, and its plans."""
     from forestcoll.compile import plan_set
 
-    verdict = plan_set.check(Path(source))
-    return verdict.lines, verdict.figures
+    return plan_set.check(Path(source))
+
+
+def play(proven: Sequence[Proven], topology: Topology | None) -> tuple[list[Row], str]:
+    """The plans with what they reach in simulated time, as `synthesize` has it, and a note."""
+    from forestcoll import predict
+    from forestcoll.compile.plan_set import ends_of
+    from forestcoll.report.plan_set import Row
+
+    rows, text = [], ""
+    for plan in proven:
+        low, high = plan.stated.min_bytes, plan.stated.max_bytes
+        site = predict.site_with(plan.program, plan.made_from, topology)
+        ends = ends_of(plan.program, site.where, site.links, low, high)
+        rows.append(Row(plan.format, low, high, plan.program, plan.made_from, ends))
+        text = text or site.note if ends else text
+    return rows, text
 
 
 def _earlier(directory: Path, formats: tuple[str, ...], force: bool) -> dict[Path, str]:

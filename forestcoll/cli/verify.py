@@ -13,17 +13,27 @@ from forestcoll.cli import directory_lock, files, plan_set
 from forestcoll.cli.completion import FileType, TopologyType, WordType
 from forestcoll.cli.guard import guarded, size_of
 from forestcoll.cli.hints import examples
-from forestcoll.cli.messages import complain, note, print_json, quiet, say, show_progress
+from forestcoll.cli.messages import (
+    complain,
+    note,
+    print_json,
+    quiet,
+    report,
+    say,
+    show_progress,
+)
 from forestcoll.cli.options import HOLDS, json_option, load, set_option
 from forestcoll.errors import ForestCollError
 from forestcoll.program import Collective
 
 if TYPE_CHECKING:
+    from forestcoll.compile.plan_set import Proven
     from forestcoll.compile.verdict import Verdict
     from forestcoll.deploy.plans import Plan
     from forestcoll.forest import Forest
     from forestcoll.plans.lint import Report, Told
     from forestcoll.program import Program
+    from forestcoll.report.plan_set import Row
     from forestcoll.simulate import Band
     from forestcoll.topology import Topology
 
@@ -125,7 +135,7 @@ def verify(
         try:
             if Path(source).is_dir():
                 _check_set(Path(source), target)
-                results.append(_set(source, as_json))
+                results.append(_set(source, shown))
                 continue
             entry = _file(source, target, told, sms, shown, together)
         except ForestCollError as error:
@@ -243,14 +253,34 @@ def _check_set(path: Path, target: str | None) -> None:
         )
 
 
-def _set(source: str, as_json: bool) -> Entry:
+def _set(source: str, shown: _Shown) -> Entry:
+    from forestcoll.report import plan_set as words
 
     size = size_of(*Path(source).glob("*"), *Path(source).glob("*/*"))
     with show_progress(f"verifying {source}"), guarded(source, size):
-        lines, figures = plan_set.verify(source)
-    if not as_json:
-        _say(source, lines)
-    return {"file": source, "ok": True, "kind": "plan-set", "proven": lines, "figures": figures}
+        verdict = plan_set.verify(source)
+    rows = _played(source, verdict.plans, shown, size)
+    if not shown.as_json:
+        _say(source, verdict.lines)
+        if rows:
+            report("", words.plans_table(rows), f"us, GB/s: {words.SIMULATED}", "")
+    found = {"proven": verdict.lines, "figures": verdict.figures}
+    simulated = words.simulated(rows) if rows else None
+    return {"file": source, "ok": True, "kind": "plan-set", **found, "simulated": simulated}
+
+
+def _played(source: str, proven: list[Proven], shown: _Shown, size: int) -> list[Row]:
+    """The plans of a set with what they reach; a note, and none, where that is not simulated."""
+    if not shown.simulated:
+        return []
+    try:
+        with show_progress(f"simulating {source}"), guarded(source, size):
+            rows, text = plan_set.play(proven, shown.topology)
+    except ForestCollError as error:
+        rows, text = [], f"not simulated: {error}"
+    if text:
+        note(f"{source}: {text}")
+    return [row for row in rows if row.ends is not None]
 
 
 def _forest(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forestcoll.alltoall.routes import Routes
+from forestcoll.compile.plan_set.estimate import HOP
 from forestcoll.lower import usage
 from forestcoll.report import table as tables
 from forestcoll.report import words
@@ -15,17 +17,37 @@ from forestcoll.sizes import Sizes
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from forestcoll.compile.plan_set import Entry, PlanSet
+    from forestcoll.compile.plan_set import Ends, PlanSet
+    from forestcoll.forest import Forest
+    from forestcoll.program import Program
+    from forestcoll.targets import PlanFormat
 
 
 ENDS = "us at from", "GB/s at to"
 """Columns of what is simulated."""
-SIMULATED = "simulated over links in order and fair ones, at 64 MiB at most"
+_SIGNALS = ", ".join(f"{words.decimal(us)} us {protocol}" for protocol, us in HOP.items())
+SIMULATED = (
+    f"simulated over links in order and fair ones, at 64 MiB at most; a signal takes {_SIGNALS}"
+)
 
 
-def _heads(made: PlanSet) -> tuple[str, ...]:
-    shape = "trees" if made.collective.phases else "units"
-    return ("plans", "from", "to", "protocol", "hops", shape, "links", *ENDS, "blocks", "multiple")
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A plan of a set: bytes that it serves, what it was made from, what is simulated of it."""
+
+    format: PlanFormat
+    low: int
+    high: int
+    program: Program
+    made_from: Forest | Routes
+    ends: Ends | None
+
+
+def _rows(made: PlanSet) -> list[Row]:
+    return [
+        Row(form, entry.low, entry.high, entry.program, entry.candidate.made_from, entry.ends)
+        for form, entry in ((plans.format, e) for plans in made.plans for e in plans.entries)
+    ]
 
 
 def table(
@@ -34,12 +56,8 @@ def table(
     """A line a plan; what no plan serves; what was written."""
     from rich.console import Group
 
-    entries = [(plans.format, entry) for plans in made.plans for entry in plans.entries]
-    rows, heads = [[form, *_row(entry)] for form, entry in entries], _heads(made)
-    played = any(entry.ends for _, entry in entries)
-    if not played:
-        kept = [i for i, head in enumerate(heads) if head not in ENDS]
-        rows, heads = [[row[i] for i in kept] for row in rows], tuple(heads[i] for i in kept)
+    rows = _rows(made)
+    played = any(row.ends for row in rows)
     facts = [
         ("plan set", f"{made.collective} on {made.name}, {_span(made.low, made.high)}"),
         ("bound", words.plain_bound(made.plain_bound, made.bound)),
@@ -56,9 +74,33 @@ def table(
     after.append(("time", words.seconds(sum(timings.values()))))
     after.append(("written", f"{words.plural(len(list(files)), 'file')} in {directory}"))
     return Group(
-        tables.facts(facts), "", tables.columns(heads, rows, (1, 2, *range(4, len(heads) - 1))), "",
-        tables.facts(after),
+        tables.facts(facts), "", plans_table(rows), "", tables.facts(after),
     )  # fmt: skip
+
+
+def plans_table(rows: Sequence[Row]) -> RenderableType:
+    """A line a plan; without the columns of what is simulated where nothing is."""
+    shape = "units" if isinstance(rows[0].made_from, Routes) else "trees"
+    heads = ["plans", "from", "to", "protocol", "hops", shape, "links", *ENDS, "blocks", "multiple"]
+    cells = [_cells(row) for row in rows]
+    if not any(row.ends for row in rows):
+        kept = [i for i, head in enumerate(heads) if head not in ENDS]
+        cells, heads = [[row[i] for i in kept] for row in cells], [heads[i] for i in kept]
+    return tables.columns(heads, cells, (1, 2, *range(4, len(heads) - 1)))
+
+
+def simulated(rows: Iterable[Row]) -> list[dict[str, object]]:
+    """What was simulated of each plan, for machines."""
+    return [
+        {
+            "format": row.format,
+            "min_bytes": row.low,
+            "from": row.ends[0].summary(),
+            "to": row.ends[1].summary(),
+        }
+        for row in rows
+        if row.ends is not None
+    ]
 
 
 def summary(
@@ -71,47 +113,37 @@ def summary(
         "index": json.loads(files["index.json"]),
         "bound": str(made.bound),
         "plain_bound": str(made.plain_bound),
-        "simulated": [
-            {
-                "format": plans.format,
-                "min_bytes": entry.low,
-                "from": entry.ends[0].summary(),
-                "to": entry.ends[1].summary(),
-            }
-            for plans in made.plans
-            for entry in plans.entries
-            if entry.ends is not None
-        ],
+        "simulated": simulated(_rows(made)),
         "notes": list(made.notes),
         "seconds": dict(timings),
         "files": [str(directory / file) for file in files],
     }
 
 
-def _row(entry: Entry) -> list[str]:
-    source = entry.candidate.made_from
-    used = usage(entry.program)
+def _cells(row: Row) -> list[str]:
+    source, used = row.made_from, usage(row.program)
     if isinstance(source, Routes):
         shape = source.hops, source.units, source.algbw
     else:
         shape = source.height, source.trees_per_root, source.plain_algbw
     return [
-        words.size(entry.low),
-        words.size(entry.high),
-        entry.program.protocol,
+        row.format,
+        words.size(row.low),
+        words.size(row.high),
+        row.program.protocol,
         *map(str, shape[:2]),
         words.decimal(shape[2], 1),
-        *_ends(entry),
+        *_ends(row),
         str(used.thread_blocks),
-        f"{Sizes.of(entry.program).multiple()} bytes",
+        f"{Sizes.of(row.program).multiple()} bytes",
     ]
 
 
-def _ends(entry: Entry) -> tuple[str, str]:
+def _ends(row: Row) -> tuple[str, str]:
     """The time of the first size and the bandwidth of the last."""
-    if entry.ends is None:
+    if row.ends is None:
         return "", ""
-    first, last = entry.ends
+    first, last = row.ends
     time = "-".join(f"{time:.1f}" for time in sorted((first.fifo, first.fair)))
     return time, words.span(last).replace(" ", "")
 

@@ -11,21 +11,25 @@ check      a directory proven right, as the runtime looks plans up
 
 from __future__ import annotations
 
-from forestcoll.compile.plan_set.check import Verdict, check, files_named
+from forestcoll.compile.plan_set.check import Proven, Verdict, check, files_named
 from forestcoll.compile.plan_set.index import INDEX, files_of
 from forestcoll.compile.plan_set.lookup import Chosen, choose_plans
 from forestcoll.compile.plan_set.make import make
+from forestcoll.compile.plan_set.settle import Ends, ends_of
 from forestcoll.compile.plan_set.values import LARGEST, Entry, PlanSet
 
 __all__ = [
     "INDEX",
     "LARGEST",
     "Chosen",
+    "Ends",
     "Entry",
     "PlanSet",
+    "Proven",
     "Verdict",
     "check",
     "choose_plans",
+    "ends_of",
     "files_named",
     "files_of",
     "make",

@@ -32,19 +32,31 @@ from forestcoll.errors import PlanError
 from forestcoll.input_limits import PLAN_BYTES
 from forestcoll.plans import FORMATS
 from forestcoll.plans.lint import Told, lint
-from forestcoll.program import Collective
+from forestcoll.program import Collective, Program
 from forestcoll.text_file import read_text
 
 if TYPE_CHECKING:
     from forestcoll.forest import Forest
+    from forestcoll.targets import PlanFormat
+
+
+@dataclass(frozen=True, slots=True)
+class Proven:
+    """A plan of a set that is right, with what the index says of it and what it was made from."""
+
+    format: PlanFormat
+    stated: PlanFile
+    program: Program
+    made_from: Forest | Routes
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What was proven of a set: one line a fact, and the figures for machines."""
+    """What was proven of a set: one line a fact, the figures for machines, and the plans."""
 
     lines: list[str]
     figures: dict[str, object]
+    plans: list[Proven]
 
 
 def check(directory: Path) -> Verdict:
@@ -68,6 +80,7 @@ def check(directory: Path) -> Verdict:
     if not sources:
         raise PlanError(f"{where}: names no {FORESTS if collective.phases else ROUTES}")
     claims.check_one_machine(str(directory), sources)
+    proven: list[Proven] = []
     known = verdict.catalogued(next(iter(sources.values())).graph, index.topology)
     if known is False:
         lines.append(verdict.differs(index.topology))
@@ -80,7 +93,9 @@ def check(directory: Path) -> Verdict:
         for plan in runtime.plans:
             if plan.forest not in sources:
                 raise PlanError(f"{where}: {plan.file}: no forest {plan.forest}")
-            _check_plan(directory, index, collective, runtime, plan, sources[plan.forest])
+            source = sources[plan.forest]
+            program = _check_plan(directory, index, collective, runtime, plan, source)
+            proven.append(Proven(runtime.format, plan, program, source))
         last = runtime.plans[-1].max_bytes
         lines.append(
             f"{runtime.format}: {len(runtime.plans)} plans, each right and within the rules of "
@@ -95,7 +110,7 @@ def check(directory: Path) -> Verdict:
             r.format: [[p.min_bytes, p.max_bytes, p.file] for p in r.plans] for r in index.runtimes
         },
     }
-    return Verdict(lines, figures)
+    return Verdict(lines, figures, proven)
 
 
 def read_index(directory: Path) -> Index:
@@ -205,7 +220,7 @@ def _check_plan(
     runtime: Runtime,
     plan: PlanFile,
     made_from: Forest | Routes,
-) -> None:
+) -> Program:
     source = str(directory / plan.file)
     if PurePosixPath(plan.file).parent.as_posix() != runtime.directory:
         raise PlanError(f"{source}: does not lie in {runtime.directory}")
@@ -222,6 +237,7 @@ def _check_plan(
         claims.compare(source, made)
     except PlanError as error:
         raise PlanError(str(error) if source in str(error) else f"{source}: {error}") from None
+    return program
 
 
 def _served(runtime: Runtime) -> Iterator[str]:

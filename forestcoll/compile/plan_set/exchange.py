@@ -15,7 +15,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from forestcoll import plans, simulate
+from forestcoll import plans
 from forestcoll.alltoall.filling import fill, shares_of
 from forestcoll.alltoall.flows import Optimum, solve
 from forestcoll.alltoall.given import routes_over
@@ -27,6 +27,7 @@ from forestcoll.baselines.alltoall import named
 from forestcoll.compile.clock import Clock
 from forestcoll.compile.plan_set.estimate import HOP, WORTH, Range, abut, line_of
 from forestcoll.compile.plan_set.served import check_served, last_begin, most_served, unserved_above
+from forestcoll.compile.plan_set.settle import ends_of, play
 from forestcoll.compile.plan_set.values import (
     Entry,
     ExchangeCandidate,
@@ -36,6 +37,7 @@ from forestcoll.compile.plan_set.values import (
 from forestcoll.errors import ForestCollError, PlanError, UnsupportedError
 from forestcoll.plans import FORMATS
 from forestcoll.program import Collective, Program
+from forestcoll.simulate import RANKS
 from forestcoll.sizes import Sizes, is_power
 from forestcoll.verify import verify
 
@@ -251,12 +253,11 @@ class _Race:
         return self._times[i, size]
 
     def _play(self, i: int, program: Program, size: int) -> float:
-        if program.n > simulate.RANKS:
+        if program.n > RANKS:
             return self._estimate(i, size)
-        options = simulate.Options(signal=float(HOP[program.protocol]))
         with self.clock.stage("play"):
-            played = simulate.run_each(program, self.topology, size, options=options)
-        return sum(timing.time for timing in played)
+            band = play(program, self.topology, size, self.topology)
+        return band.fifo + band.fair
 
     @staticmethod
     def _least(program: Program) -> int:
@@ -298,4 +299,6 @@ class _Race:
             if back != sized:
                 raise PlanError(f"the {self.form} plan does not read back as written (a defect)")
             check_loads(self._shares[id(candidate.made_from)], verify(back))
-        return Entry(place.low, high, candidate, sized, text)
+        with self.clock.stage("play"):
+            ends = ends_of(sized, self.topology, self.topology, place.low, high)
+        return Entry(place.low, high, candidate, sized, text, ends)

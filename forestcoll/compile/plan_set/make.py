@@ -36,6 +36,7 @@ from forestcoll.compile.problem import Problem, parse_planned
 from forestcoll.errors import PlanError, UnsupportedError
 from forestcoll.plans import FORMATS
 from forestcoll.program import Collective, Program
+from forestcoll.simulate import RANKS
 from forestcoll.sizes import is_power
 from forestcoll.targets import MSCCL, PlanFormat, Target, TargetName, sms_of
 
@@ -49,8 +50,6 @@ if TYPE_CHECKING:
 
 TREES: Final = (1, 2, 4, 8, 16, 32)
 """Trees per root of the candidates, besides the optimum's."""
-SETTLED: Final = 16
-"""Ranks up to which borders between plans are set by simulation."""
 
 
 def make(
@@ -218,7 +217,7 @@ class _Maker:
         """The plans of one format, or PlanError where nothing fits."""
         limits = self.budget.lowered(target)
         candidates = self._even(self._candidates(forests, links))
-        played = all(forest.n <= SETTLED for forest in forests)
+        played = all(forest.n <= RANKS for forest in forests)
         wide = STEP if played else 1  # how far simulated borders may be from the estimate's
         until = [high * wide] * len(candidates)
         programs: dict[int, Program] = {}
@@ -357,7 +356,7 @@ class _Maker:
             text = write_plan(
                 sized, form, limits, candidate.forest, self.clock, self._calls(program)
             )
-            ends = None if plays is None else plays.ends(place, most_served(program))
+            ends = None if plays is None else plays.ends(place.index, place.low, most)
             entries.append(Entry(place.low, most, candidate, sized, text, ends))
         return Plans(form, target, tuple(entries), unserved_above(end, high, target))
 

@@ -13,7 +13,7 @@ from forestcoll import simulate
 from forestcoll.compile.plan_set.estimate import HOP, Range, abut
 from forestcoll.forest import Forest
 from forestcoll.program import Program
-from forestcoll.simulate import Band, Options
+from forestcoll.simulate import RANKS, Band, Options, Where
 from forestcoll.topology import Topology
 
 STEP: Final = 4
@@ -26,6 +26,33 @@ HALVES: Final = 2
 MANY: Final = 2**26
 """Bytes at which plans for the largest sizes are looked at: more change little."""
 
+
+def play(program: Program, where: Where, size: int, links: Topology | None) -> Band:
+    """Over links in order and links that share; a signal takes the protocol's time of a hop."""
+    options = Options(signal=float(HOP[program.protocol]))
+    return simulate.band(program, where, size, links=links, options=options)
+
+
+def ends_of(
+    program: Program, where: Where, links: Topology | None, low: int, high: int
+) -> Ends | None:
+    """At the least and the most bytes that a plan of a set serves, MANY at most.
+
+    None of more ranks than reports have simulated figures of.
+    """
+    if program.n > RANKS:
+        return None
+    first, last = (play(program, where, size, links) for size in (low, last_size(low, high)))
+    return first, last
+
+
+def last_size(low: int, high: int) -> int:
+    """The largest of a plan's sizes at which it is looked at."""
+    return min(high, max(MANY, low))
+
+
+Ends = tuple[Band, Band]
+"""Of a plan at the least of its bytes, and at the most."""
 Time = Callable[[int, int], float]
 """(number of a plan, bytes) -> microseconds."""
 
@@ -43,13 +70,11 @@ class Plays:
         self._known: dict[tuple[int, int], Band] = {}
 
     def band(self, index: int, size: int) -> Band:
-        """Over links in order and links that share; a signal takes the protocol's time of a hop."""
+        """That of a plan for so many bytes."""
         if (index, size) not in self._known:
             program, forest = self._plan(index)
-            options = Options(signal=float(HOP[program.protocol]))
             with self._stage("play"):
-                found = simulate.band(program, forest, size, links=self._topology, options=options)
-            self._known[index, size] = found
+                self._known[index, size] = play(program, forest, size, self._topology)
         return self._known[index, size]
 
     def time(self, index: int, size: int) -> float:
@@ -57,13 +82,9 @@ class Plays:
         band = self.band(index, size)
         return band.fifo + band.fair
 
-    def ends(self, place: Range, most: int) -> tuple[Band, Band]:
-        """At the least bytes of a range and at the most, `most` and MANY at most.
-
-        One byte more than the range has where another plan follows: there borders are looked at.
-        """
-        size = min(place.high + 1, most, max(MANY, place.low))
-        return self.band(place.index, place.low), self.band(place.index, size)
+    def ends(self, index: int, low: int, high: int) -> Ends:
+        """As `ends_of` a plan that serves `low` to `high` bytes."""
+        return self.band(index, low), self.band(index, last_size(low, high))
 
 
 def settle(

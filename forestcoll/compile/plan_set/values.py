@@ -12,8 +12,8 @@ from forestcoll.targets import PlanFormat, Target
 
 if TYPE_CHECKING:
     from forestcoll.alltoall.routes import Routes
+    from forestcoll.compile.plan_set.settle import Ends
     from forestcoll.forest import Forest
-    from forestcoll.simulate import Band
 
 LARGEST: Final = 2**50
 """Bytes that a set reaches up to at most."""
@@ -55,7 +55,7 @@ class Entry:
     candidate: Candidate | ExchangeCandidate
     program: Program
     text: str
-    ends: tuple[Band, Band] | None = None
+    ends: Ends | None = None
 
 
 @dataclass(frozen=True, slots=True)
