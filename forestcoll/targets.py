@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal, NamedTuple
 
-from forestcoll.program import FUSED, Program, Protocol, Style
+from forestcoll.program import FUSED, Instruction, Program, Protocol, RankProgram, Style
 
 PlanFormat = Literal["msccl-xml", "mscclpp-json"]
 """The formats of plans; what each is stands in `plans.FORMATS`."""
@@ -197,7 +197,14 @@ def runtime_of(program: Program) -> Target:
     """
     blocks = max((len(rank.thread_blocks) for rank in program.ranks), default=0)
     fits = blocks <= RCCL.loader_blocks
-    return RCCL if fits and all(i.op not in FUSED for *_, i in program.instructions()) else MSCCL
+    return RCCL if fits and not any(map(_fused, program.ranks)) else MSCCL
+
+
+def _fused(rank: RankProgram) -> bool:
+    return any(
+        not FUSED.isdisjoint([s.op for s in block.steps if isinstance(s, Instruction)])
+        for block in rank.thread_blocks
+    )
 
 
 def runtime_on(program: Program, topology: str) -> Target:

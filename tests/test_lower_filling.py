@@ -10,7 +10,7 @@ import pytest
 from forestcoll import catalog, simulate, solver
 from forestcoll.compile.problem import Problem, capacity_graph
 from forestcoll.lower import UNIT_BYTES, fill, layout, lower, refine, usage
-from forestcoll.lower.filling import _sliced
+from forestcoll.lower.filling import _sliced, _spreads
 from forestcoll.lower.instances import filled, hardest
 from forestcoll.lower.layout import RankTree, from_next
 from forestcoll.lower.onesided import Spread
@@ -42,6 +42,23 @@ def test_every_spread_is_right(name: str, spread: Spread, collective: Collective
     program = lower(forest, MSCCLPP, spread=spread)
     verify(program)
     link_loads(program, forest)
+
+
+@pytest.mark.parametrize("collective", list(BY_TREES))
+@pytest.mark.parametrize("name", ["dgx1-v100", "ring", "star"])
+def test_blocks_for_children_are_only_tried_where_there_are_any(
+    name: str, collective: Collective
+) -> None:
+    """The same plan would be made, filled, and played twice."""
+    root = 1 if collective.rooted else None
+    forest = solver.solve(capacity_graph(catalog.load(name)), collective, root)
+    tried = [spread for spread in _spreads(forest) if spread.children]
+    for grain, instances in product((0, 1), (1, 2)):
+        apart, alike = (
+            lower(forest, MSCCLPP, instances=instances, spread=Spread(grain, children))
+            for children in (True, False)
+        )
+        assert (apart != alike) == bool(tried)
 
 
 def test_trees_are_cut_near_the_grain() -> None:

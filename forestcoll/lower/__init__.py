@@ -113,7 +113,8 @@ def lower(
         program = replace(program, max_bytes=most)
     if next(program.misplaced(), None) is not None:
         program = replace(program, in_place=False)  # `serve` makes one for calls in place
-    check_limits(program, limits)
+    if not fifo:
+        check_limits(program, limits)
     return program
 
 
@@ -127,7 +128,9 @@ def _check_arguments(forest: Forest, unit_bytes: int, instances: int) -> None:
 
 
 def _fifo(chunks: Layout, limits: Limits, links: Links | None) -> tuple[RankProgram, ...]:
-    """Fused steps where the target has them and they fit, plain ones where only those do.
+    """Programs within the limits.
+
+    Fused steps where the target has them and they fit, plain ones where only those do.
 
     With `links`, for much data, plain ones first: fused ones keep the thread blocks of a chain in
     step, each of which does other things in between, and take up to ten times as long.
@@ -136,9 +139,7 @@ def _fifo(chunks: Layout, limits: Limits, links: Links | None) -> tuple[RankProg
         return lower_fifo(chunks, limits, links)
     if links is not None:
         try:
-            ranks = lower_fifo(chunks, limits, links)
-            check_ranks(ranks, limits)
-            return ranks
+            return lower_fifo(chunks, limits, links)
         except PlanError:
             pass  # fewer steps may fit
     try:
@@ -149,9 +150,7 @@ def _fifo(chunks: Layout, limits: Limits, links: Links | None) -> tuple[RankProg
         # A thread block of fused steps has one turn, from whom and to whom; those of plain steps
         # are joined as they fit, so that many peers take half as many of them.
         try:
-            ranks = lower_fifo(chunks, limits)
-            check_ranks(ranks, limits)
-            return ranks
+            return lower_fifo(chunks, limits)
         except PlanError:
             raise fused from None
 

@@ -221,7 +221,7 @@ def _leaner(
     while most * units < PARTED * parts and 2 * units <= room:
         units *= 2
     grain = max(1, round(Fraction(most * units, parts)))
-    for children in (False, True) if "broadcast" in forest.collective.phases else (False,):
+    for children in (False, True) if _forks(forest) else (False,):
         try:
             other = lower(forest, target, spread=Spread(grain, children, units))
         except PlanError:
@@ -263,11 +263,26 @@ def _sliced(program: Program, unit: int) -> Program:
 def _spreads(forest: Forest) -> Iterator[Spread]:
     """Other ways than all trees whole: a thread block for each child first, as most are faster."""
     counts = sorted({tree.count for tree in layout(forest).trees})
-    yield Spread(children=True)
+    forks = _forks(forest)
+    if forks:
+        yield Spread(children=True)
     grains = [counts[0], max(1, counts[0] // 2)] if counts[0] != counts[-1] else [counts[0]]
     for grain in dict.fromkeys(grains):
-        yield Spread(grain=grain, children=True)
+        if forks:
+            yield Spread(grain=grain, children=True)
         yield Spread(grain=grain)
+
+
+def _forks(forest: Forest) -> bool:
+    """Whether there are ranks for whose children `Spread.children` makes thread blocks."""
+    both = forest.collective.two_phases
+    return any(
+        len(found) > 1
+        for tree in layout(forest).trees
+        if (apart := Spread(children=True).apart(tree, both)) != "no"
+        for rank, found in enumerate(tree.children())
+        if apart == "all" or rank != tree.root
+    )
 
 
 def _better(one: _Tried, other: _Tried) -> _Tried:

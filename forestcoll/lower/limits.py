@@ -27,11 +27,12 @@ class Usage:
 def usage(program: Program) -> Usage:
     """What the fullest rank or thread block of the program takes, figure by figure."""
     ranks = program.ranks
+    lengths = [[*map(steps, r.thread_blocks)] for r in ranks]
     return Usage(
-        thread_blocks=max((len(r.thread_blocks) for r in ranks), default=0),
-        steps=max((steps(b) for r in ranks for b in r.thread_blocks), default=0),
+        thread_blocks=max(map(len, lengths), default=0),
+        steps=max((length for rank in lengths for length in rank), default=0),
         channels=max((_channels(b) for r in ranks for b in r.thread_blocks), default=0),
-        operations=max((sum(map(steps, r.thread_blocks)) for r in ranks), default=0),
+        operations=max(map(sum, lengths), default=0),
         busy=max((sum(map(_busy, r.thread_blocks)) for r in ranks), default=0),
         scratch=max((_scratch(r) for r in ranks), default=Fraction(0)) * program.scratch_factor,
         instances=int(program.extra.get("instances", "1")),

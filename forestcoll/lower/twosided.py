@@ -51,7 +51,9 @@ def lower_fifo(
                 continue
     messages, scratch = messages_of(layout, limits.target.count, early)
     work = _Work(layout, messages, scratch, early)
-    return _write(work, {m.connection: 1 for m in messages}, limits)
+    programs = _write(work, {m.connection: 1 for m in messages}, limits)
+    check_ranks(programs, limits)
+    return programs
 
 
 def write_messages(
