@@ -510,7 +510,7 @@ def test_a_check_without_its_gpu_says_so_in_a_line(
     deployed(schedules, "rccl" if check == "check_nccl.py" else "torch", folder)
     environment = {**os.environ, "BACKEND": "nccl", "PYTHONPATH": str(ROOT)}
     environment |= {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
-    for local in (0, 1):
+    for local in (0, 1) if check == "check_torch.py" else (0,):
         done = subprocess.run(
             [sys.executable, str(folder / check)],
             capture_output=True,

@@ -74,7 +74,6 @@ def boxes(count: int) -> dict[str, str]:
 
 
 CASES = (  # without those of schedules/, which every process that runs test_golden.py writes anew
-    Case("dgx-a100", "allgather", boxes(2), more={"instances": 1}),
     Case("mi250", "reduce-scatter", {}, FOREST),
     Case("dgx1-v100", "reduce-scatter", more={"instances": 1}),
     Case("mi250", "allreduce", {}, ("forest", "mscclpp-json"), more={"ranks": ["box0/gpu[0-7]"]}),
@@ -112,7 +111,7 @@ def fronts() -> Iterator[tuple[str, str]]:
 
 
 def random_forests() -> Iterator[tuple[str, str]]:
-    for seed in range(120):
+    for seed in range(60):
         problem = random_problem(seed)
         if feasible(problem):
             made = solver.solve(problem.graph, problem.collective, problem.root, name="random")
@@ -158,8 +157,8 @@ def test_two_processes_write_the_same_bytes() -> None:
         one = pool.submit(written_elsewhere, "0", cores, "forwards")
         other = pool.submit(written_elsewhere, "4242", 1, "backwards")
     (first, again), (last,) = one.result(), other.result()
-    assert len(first) > 150
-    assert len(again) > 100
+    assert len(first) > 90
+    assert len(again) > 55
     assert {name for name in again if first[name] != again[name]} == set()
     assert first.keys() == last.keys()
     assert {name for name in first if first[name] != last[name]} == set()

@@ -1,6 +1,6 @@
 """Plans of the catalogue, each checked in every way: a selection of what the script checks.
 
-All machines of the catalogue, up to 32 ranks: the plans that `synthesize` writes run, ranks as
+All machines of the catalogue, up to 16 ranks: the plans that `synthesize` writes run, ranks as
 processes, all elements checked, at queue depth 1 too, and have their forest's link loads; larger
 ones for some collectives. On three machines all targets' plans, on one of them every kind, are
 linted besides.
@@ -38,8 +38,14 @@ FEW = {
     "dgx-b200": (Collective.ALLGATHER,),  # dgx-h100's fabric, twice as fast
     "torus-3d": (Collective.ALLGATHER,),
     "fat-tree": (Collective.ALLGATHER,),
+    "dgx2-v100": (Collective.ALLREDUCE,),  # a star of 8 has the others
 }
-SIDES = {"torus-3d": {"x": "3", "y": "3", "z": "3"}}  # odd, and less than half of the usual 64
+SIDES = {  # odd, and fewer GPUs than usual
+    "torus-2d": {"x": "3", "y": "3"},
+    "torus-3d": {"x": "3", "y": "2", "z": "2"},
+    "fat-tree": {"gpus": "3"},
+    "rail": {"gpus": "5", "rails": "5"},
+}
 IN_SWITCH = (Collective.ALLREDUCE, Collective.ALLGATHER, Collective.BROADCAST)
 NO_SETTINGS: dict[str, str] = {}
 
@@ -69,8 +75,8 @@ CASES = [
         id=f"{name}-{n}-{collective}",
     )
     for name, settings in ALL
-    if (n := SIZES[name, tuple(settings)]) <= 32
-    for collective in FEW.get(name, BY_TREES if n <= SMALL else SOME if n <= 16 else SOME[:1])
+    if (n := SIZES[name, tuple(settings)]) <= 16
+    for collective in FEW.get(name, BY_TREES if n <= SMALL else SOME)
 ]
 
 

@@ -40,13 +40,14 @@ PLANS = [
         ("broadcast", "mscclpp.json"),
     )
 ]
+MANY_MESSAGES = ("mi250-1/allgather.msccl.xml", "dgx-a100-2/allgather.msccl.xml")
 ROOTED = ("dgx-a100-2/broadcast.msccl.xml", "dgx-a100-2/reduce.msccl.xml")
 CALLS = [
-    *((plan, SIZE) for plan in PLANS),
-    *((plan, size) for plan in ROOTED for size in (10**6, SIZE)),
+    *((plan, SIZE // 2 if plan in MANY_MESSAGES else SIZE) for plan in PLANS),
+    *((plan, size) for plan in ROOTED for size in (10**6, SIZE // 2)),
     ("dgx-a100-1/allreduce.msccl.xml", 65_536),
-    ("dgx-a100-1/broadcast.msccl.xml", 10**6),
-    ("mi300x-1/broadcast.msccl.xml", 65_536),
+    ("dgx-a100-1/broadcast.msccl.xml", 500_000),
+    ("mi300x-1/allgather.msccl.xml", 65_536),
     ("dgx-a100-2/reduce.mscclpp.json", 65_536),
 ]
 """Plans and bytes: messages of each protocol that are full, half full, and nearly empty."""
