@@ -228,6 +228,20 @@ class Forest(Shown):
         return replace(self, graph=replace(graph, multicast=no, aggregation=no)).algbw
 
 
+def ranges(forest: Forest) -> list[tuple[int, int]]:
+    """Per tree which part of its root's data it carries, from and to in units of weight.
+
+    Trees of a phase come one after the other.
+    """
+    begun: dict[tuple[int, Phase], int] = defaultdict(int)
+    found = []
+    for tree in forest.trees:
+        start = begun[tree.root, tree.phase]
+        begun[tree.root, tree.phase] = start + tree.weight
+        found.append((start, start + tree.weight))
+    return found
+
+
 def in_order(root: int, phase: Phase, edges: Sequence[Path]) -> tuple[Path, ...]:
     """The edges from the root outwards (broadcast) or from the leaves inwards (reduce).
 

@@ -12,7 +12,7 @@ import pytest
 from graphs import dgx_a100
 from random_graphs import random_graph
 
-from forestcoll import catalog, solver
+from forestcoll import catalog, simulate, solver
 from forestcoll.compile import together
 from forestcoll.compile.front import front
 from forestcoll.compile.synthesize import synthesize
@@ -28,9 +28,9 @@ from forestcoll.solver.compact.forests import solve_compact
 
 
 def written_out(forest: Forest, links: Latencies, hop: Fraction) -> Fraction:
-    """The same, node by node."""
+    """The same, node by node, and unit by unit of each root's data."""
     names = forest.graph.names
-    longest: dict[tuple[int, str], Fraction] = defaultdict(Fraction)
+    units: dict[int, dict[str, list[Fraction]]] = defaultdict(lambda: defaultdict(list))
     for tree in forest.trees:
         down = tree.phase == "broadcast"
         time = {tree.root: Fraction(0)}
@@ -38,10 +38,8 @@ def written_out(forest: Forest, links: Latencies, hop: Fraction) -> Fraction:
             near, far = (path[0], path[-1]) if down else (path[-1], path[0])
             way = sum((links[names[a], names[b]] for a, b in pairwise(path)), hop)
             time[far] = time[near] + way
-        key = tree.root, tree.phase
-        longest[key] = max(longest[key], *time.values())
-    roots = {root for root, _ in longest}
-    return max(longest[r, "reduce"] + longest[r, "broadcast"] for r in roots)
+        units[tree.root][tree.phase] += [max(time.values())] * tree.weight
+    return max(map(sum, (way for own in units.values() for way in zip(*own.values(), strict=True))))
 
 
 def drawn(graph: CapacityGraph, rng: random.Random) -> dict[tuple[str, str], Fraction]:
@@ -61,6 +59,19 @@ def test_random_forests_agree_with_ways_written_out(collective: Collective) -> N
         links = drawn(graph, rng)
         hop = Fraction(rng.randrange(0, 30), 10)
         assert latency(forest, links, hop) == written_out(forest, links, hop)
+
+
+@pytest.mark.parametrize("collective", list(BY_TREES), ids=str)
+def test_a_byte_takes_as_long_in_the_simulation(collective: Collective) -> None:
+    """The trees alone, over links of either rule: reports and simulation know one latency."""
+    rng = random.Random(collective.value)
+    for seed in range(20):
+        graph = random_graph(seed)
+        forest = solver.solve(graph, collective, 0 if collective.rooted else None)
+        links = drawn(graph, rng)
+        for rule in simulate.BOTH:
+            byte = simulate.run_forest(forest, 1, links=links, rule=rule, pieces=1)
+            assert byte.time == pytest.approx(float(latency(forest, links)), abs=0.05)
 
 
 def test_hops_alone_are_the_height() -> None:

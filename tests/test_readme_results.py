@@ -47,6 +47,16 @@ def test_a_row_has_todays_figures(place: int) -> None:
     assert cells[7] == f"{float(plan / Fraction(value)):.2f} x"
 
 
+def test_the_plans_figure_is_what_synthesize_reports() -> None:
+    """With the latencies of the links, as everywhere."""
+    case, cells = readme.CASES[0], rows()[0]
+    topology = edit(catalog.load(case.machine, dict(case.settings)), case.without)
+    form = "mscclpp-json"
+    made = forestcoll.synthesize(topology, case.collective, target="mscclpp", formats=form)
+    assert cells[4] == f"{made.bands[form].least:.1f}"
+    assert readme.measure(case).plan == made.bands[form].least
+
+
 def test_there_are_no_more_rows() -> None:
     assert len(rows()) == len(readme.CASES)
 

@@ -121,6 +121,8 @@ def filled(
 def hardest(forest: Forest, program: Program) -> Work:
     """The work that is too much, or nearest to it, for the thread blocks that do it.
 
+    A count of GB/s at the links' bandwidth, no time: it says how many parts are worth a program;
+    between programs `filling` decides by simulated times.
     Onesided: all that a rank's thread blocks read from peers in its box and write to them; what
     goes through a port is moved by others. Fifo: what it receives, or what it sends.
     """

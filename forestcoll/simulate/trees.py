@@ -17,7 +17,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from itertools import pairwise
 
-from forestcoll.forest import Forest, Tree
+from forestcoll.forest import Forest, Tree, ranges
 from forestcoll.program import Op
 from forestcoll.simulate.code import MOVE, START, Coder, Origin, Size
 from forestcoll.simulate.options import RULES
@@ -30,16 +30,16 @@ Range = tuple[int, int]  # of a root's share, in units of the trees' weights
 
 def write_trees(forest: Forest, coder: Coder, size: int, pieces: int) -> None:
     """Adds a thread for every edge to the coder: `size` bytes in all, each tree's in pieces."""
-    ranges = _ranges(forest)
+    parts = ranges(forest)
     posts = _Posts(coder, pieces)
     sums: dict[int, list[tuple[Range, int]]] = defaultdict(list)  # root: what has arrived there
     for number, tree in enumerate(forest.trees):
         if tree.phase == "reduce":
             counter = _write_tree(forest, coder, number, size, pieces, [], posts)
-            sums[tree.root].append((ranges[number], counter))
+            sums[tree.root].append((parts[number], counter))
     for number, tree in enumerate(forest.trees):
         if tree.phase == "broadcast":
-            own = ranges[number]
+            own = parts[number]
             gates = [
                 (counter, _gate(own, other, pieces))
                 for other, counter in sums[tree.root]
@@ -47,17 +47,6 @@ def write_trees(forest: Forest, coder: Coder, size: int, pieces: int) -> None:
             ]
             _write_tree(forest, coder, number, size, pieces, gates, posts)
     posts.write()
-
-
-def _ranges(forest: Forest) -> list[Range]:
-    """Per tree its part of its root's share: trees of a phase one after the other."""
-    begun: dict[tuple[int, str], int] = defaultdict(int)
-    found = []
-    for tree in forest.trees:
-        start = begun[tree.root, tree.phase]
-        begun[tree.root, tree.phase] = start + tree.weight
-        found.append((start, start + tree.weight))
-    return found
 
 
 def _gate(own: Range, other: Range, pieces: int) -> list[int]:

@@ -3,7 +3,8 @@
     python scripts/benchmarks/readme.py [--write]
 
 For each case: what NCCL's way, rings with one a NIC, may reach on the links; the best of all
-baselines; our plan, simulated at 1 GB under the worse of fair and fifo links; and the bound.
+baselines; our plan, simulated at 1 GB under the worse of fair and fifo links, as `synthesize`
+reports it; and the bound.
 Baselines are taken at what the links allow them, which flatters them: their plans lose, too.
 """
 
@@ -18,7 +19,7 @@ from html import escape
 from pathlib import Path
 
 import forestcoll
-from forestcoll import baselines, catalog, forest_file, simulate
+from forestcoll import baselines, catalog, forest_file
 from forestcoll.edit import edit
 from forestcoll.errors import ForestCollError
 from forestcoll.forest import Forest
@@ -30,7 +31,6 @@ ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 PICTURE = ROOT / "docs" / "overview.svg"
 BEGIN, END = "<!-- results -->", "<!-- /results -->"
-SIZE = 10**9
 HEAD = (
     "| machine | collective | rings | best baseline | plan, simulated | bound "
     "| speed-up over rings | over best baseline | compile time |\n"
@@ -103,10 +103,7 @@ def measure(case: Case) -> Result:
         formats=("forest", "mscclpp-json"),
     )
     took = time.process_time() - start
-    program = made.programs["mscclpp-json"]
-    plan = min(
-        simulate.run(program, made.forest, SIZE, rule=rule).algbw for rule in ("fair", "fifo")
-    )
+    plan = made.bands["mscclpp-json"].least
     others = {}
     for name in baselines.BASELINES:
         try:

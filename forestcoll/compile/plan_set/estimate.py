@@ -5,6 +5,10 @@
 What a hop costs beyond the link is the runtime's; measured by others, it depends on the protocol
 most: LL sends a flag with every 4 bytes and waits for nothing else, LL128 one with every 120 (RCCL:
 56), Simple waits for the whole message (NCCL src/graph/tuning.cc: hwLat of rings on NVLink).
+
+Lines guide the search: they say which candidates are worth a plan. Messages and thread blocks are
+not in them, so they are far off at sizes that a protocol is not for (figures: docs/plan-sets.md).
+Up to `simulate.RANKS` ranks simulated times then say where plans begin, and which of them stay.
 """
 
 from __future__ import annotations
