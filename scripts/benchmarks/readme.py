@@ -125,12 +125,13 @@ def measure(case: Case) -> Result:
 
 
 def row(found: Result) -> str:
-    """A line of the table."""
-    name, best = found.best
+    """A line of the table; speed-ups are those of its figures."""
+    name, best = found.best[0], round(found.best[1], 1)
+    plan, rings = round(found.plan, 1), round(found.rings, 1)
     return (
-        f"| {found.case.words} | {found.case.collective} | {found.rings:.1f} | {best:.1f} ({name}) "
-        f"| {found.plan:.1f} | {float(found.bound):.1f} | {found.plan / found.rings:.2f} x "
-        f"| {found.plan / best:.2f} x | {found.seconds:.1f} s |"
+        f"| {found.case.words} | {found.case.collective} | {rings:.1f} | {best:.1f} ({name}) "
+        f"| {plan:.1f} | {float(found.bound):.1f} | {plan / rings:.2f} x "
+        f"| {plan / best:.2f} x | {found.seconds:.1f} s |"
     )
 
 
