@@ -145,6 +145,11 @@ Fabrics have the links of H100 GPUs by default. Sources: NVIDIA's whitepapers on
 Hopper; AMD's on CDNA 2 and CDNA 3. For Blackwell the smallest number of its versions.
 """
 DEFAULT_SMS = 108
+HOPPER = frozenset({"dgx-h100", "dgx-b200", "gb200-nvl72", "fat-tree", "rail"})
+"""Machines and fabrics whose GPUs are Hopper's or later."""
+TREE_RATE, HOPPER_TREE_RATE = Fraction(24), Fraction("36.7")
+"""GB/s that NCCL gives a thread block that does trees: on an Ampere in Simple, and from a Hopper on
+in LL128 (NCCL src/graph/tuning.cc: perChMaxTreeBws, perChMaxTreeLL128Bws)."""
 AMD = frozenset({"mi250", "mi300x"})
 """Machines of those whose GPUs are AMD's: MSCCL XML runs on RCCL there, else on the executor for
 NCCL."""
@@ -159,6 +164,12 @@ def _machine(topology: str) -> str:
 def sms_of(topology: str) -> int:
     """Multiprocessors of the GPUs of the machine of that name; an A100's where it is unknown."""
     return SMS.get(_machine(topology), DEFAULT_SMS)
+
+
+def tree_rate_of(topology: str, protocol: Protocol) -> Fraction:
+    """GB/s that a thread block moves on that machine; an Ampere's where no other is known."""
+    hopper = protocol == "LL128" and _machine(topology) in HOPPER
+    return HOPPER_TREE_RATE if hopper else TREE_RATE
 
 
 def library_on(topology: str) -> Target:

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from itertools import product
 
 import pytest
 
 from forestcoll import catalog, simulate, solver
 from forestcoll.compile.problem import Problem, capacity_graph
-from forestcoll.lower import UNIT_BYTES, fill, layout, lower, refine, usage
+from forestcoll.lower import UNIT_BYTES, fill, lower, refine, usage
 from forestcoll.lower.filling import _sliced, _spreads
 from forestcoll.lower.instances import filled, hardest
-from forestcoll.lower.layout import RankTree, from_next
+from forestcoll.lower.layout import RankTree, from_next, layout
+from forestcoll.lower.messages import Message, early_copies
 from forestcoll.lower.onesided import Spread
+from forestcoll.lower.scheduled import links_of, scheduled_messages
+from forestcoll.lower.sums import share_sums
 from forestcoll.lower.tree_pieces import cut
 from forestcoll.lower.writer import Port, match_ports
 from forestcoll.plans import mscclpp
-from forestcoll.program import BY_TREES, Collective, Op, Pipeline
+from forestcoll.program import BY_TREES, Collective, Instruction, Op, Pipeline
 from forestcoll.targets import MSCCLPP, RCCL, sms_of
 from forestcoll.verify import link_loads, verify
 
@@ -197,6 +200,45 @@ def test_messages_of_flags_are_cut_finer_where_no_others_may_leave_a_box(
     verify(program)
     few = lower(forest, RCCL, protocol="LL")
     assert refine(forest, RCCL, few) is few
+
+
+def test_sums_leave_the_lists_of_those_that_receive_where_these_are_full() -> None:
+    """With a list for each part 83 % at 64 MB; finer ones of that kind lose 6 points at 1 GB."""
+    topology = catalog.load("dgx-a100", {"boxes": "4"})
+    forest = solver.solve(capacity_graph(topology), Collective.REDUCE, 0)
+    program = refine(forest, RCCL, lower(forest, RCCL))
+    best = forest.plain_algbw
+    assert simulate.band(program, forest, 64 * 10**6).share(best) > 0.85
+    assert simulate.band(program, forest, 10**9).share(best) > 0.9
+    adders = [
+        [step.op for step in block.steps if isinstance(step, Instruction)]
+        for rank in program.ranks
+        for block in rank.thread_blocks
+        if (block.send, block.recv) == (-1, -1) and block.steps[0].op is Op.REDUCE
+    ]
+    assert adders
+    assert all(set(ops) == {Op.REDUCE} for ops in adders)
+    assert usage(program).channels == 2
+    verify(program)
+
+
+def test_adders_share_the_sums_of_one_tree() -> None:
+    topology = catalog.load("dgx-a100", {"boxes": "2"})
+    forest = solver.solve(capacity_graph(topology), Collective.REDUCE, 0)
+    chunks = layout(forest, 8)
+    messages, _, _ = scheduled_messages(
+        chunks, early_copies(chunks), links_of(forest), most=1, block=None, apart=True
+    )
+    adders = share_sums(chunks.n, messages, 20)
+    parts: dict[tuple[int, int], list[Message]] = defaultdict(list)
+    for message in messages:
+        parts[message.dst, adders.of(message)].append(message)
+    assert all(0 <= number < adders.counts[rank] for rank, number in parts)
+    assert len(parts) == sum(adders.counts)
+    assert max(map(len, parts.values())) <= 20
+    assert all(len({m.instance for m in own}) == 1 for own in parts.values())  # of one tree
+    sums = {(m.dst, m.total): adders.of(m) for m in messages}
+    assert all(sums[m.dst, m.total] == adders.of(m) for m in messages)
 
 
 def test_fewer_parts_of_a_tree_are_faster_in_a_short_call() -> None:

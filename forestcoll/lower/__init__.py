@@ -4,6 +4,7 @@
     twosided         MSCCL XML: send, receive, copy, reduce; dependencies between thread blocks
       messages       what goes over a connection, and in which order
       scheduled      the same for much data, by a schedule on the links
+      sums           which thread block adds
     twosided_fused   MSCCL XML for runtimes that receive, add and send in one step
       chains         what goes over several connections without a stop
       chain_channels which channels chains take, which ends share a thread block
@@ -65,13 +66,15 @@ def lower(
     instances: int = 1,
     protocol: Protocol | None = None,
     spread: Spread = TOGETHER,
+    adders: bool = False,
 ) -> Program:
     """The program that carries the forest out on every rank, within the limits of `target`.
 
     `unit_bytes`: the slice that a onesided pipeline moves at a time, a multiple of 16. `instances`:
     equal parts into which every tree is cut, for more thread blocks at work on few trees.
     `protocol`: how messages are sent; None takes what is fastest for much data. Onesided programs
-    have Simple and, for little data, LL: packets.
+    have Simple and, for little data, LL: packets. `adders`: thread blocks of their own add up the
+    sums of a fifo program.
     A compact forest is written out first (UnsupportedError beyond its limit).
     Raises PlanError where the target cannot hold it (naming rank, figure, limit and a way out), or
     where a path relays through a GPU that is no rank.
@@ -91,7 +94,7 @@ def lower(
     sent = choose_protocol(forest, target, protocol)
     if fifo:
         bulk = sent == bulk_protocol(forest, target)
-        ranks = _fifo(chunks, limits, links_of(forest) if bulk else None)
+        ranks = _fifo(chunks, limits, links_of(forest, sent) if bulk else None, adders)
     else:
         ranks, halves = lower_onesided(chunks, limits, boxes, unit_bytes, spread)
         if halves:
@@ -127,7 +130,9 @@ def _check_arguments(forest: Forest, unit_bytes: int, instances: int) -> None:
         raise PlanError(f"{forest.name} has {forest.n} ranks: a plan needs at least 2")
 
 
-def _fifo(chunks: Layout, limits: Limits, links: Links | None) -> tuple[RankProgram, ...]:
+def _fifo(
+    chunks: Layout, limits: Limits, links: Links | None, adders: bool
+) -> tuple[RankProgram, ...]:
     """Programs within the limits.
 
     Fused steps where the target has them and they fit, plain ones where only those do.
@@ -136,10 +141,10 @@ def _fifo(chunks: Layout, limits: Limits, links: Links | None) -> tuple[RankProg
     step, each of which does other things in between, and take up to ten times as long.
     """
     if not limits.target.fused:
-        return lower_fifo(chunks, limits, links)
+        return lower_fifo(chunks, limits, links, adders)
     if links is not None:
         try:
-            return lower_fifo(chunks, limits, links)
+            return lower_fifo(chunks, limits, links, adders)
         except PlanError:
             pass  # fewer steps may fit
     try:

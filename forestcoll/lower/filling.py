@@ -28,7 +28,7 @@ from forestcoll.lower.onesided import Spread
 from forestcoll.lower.protocols import bulk_protocol
 from forestcoll.program import Pipeline, Program, ThreadBlock
 from forestcoll.sizes import RARE, Sizes, most_chunks
-from forestcoll.targets import Target, runtime_on
+from forestcoll.targets import Target, message_slots, runtime_on
 
 SIZE: Final = 10**9
 """Bytes of the call that is played: long enough for the links to be all that counts."""
@@ -49,6 +49,8 @@ FINEST: Final = 62_500
 """... to no fewer bytes a chunk: then signals take longer than data, ..."""
 FINEST_OPERATIONS: Final = 80_000
 """... and for no more operations of all ranks: larger programs take half a minute, ..."""
+MOST_SUMS: Final = 128_000
+"""... or more where a third of them are sums, in thread blocks of their own, ..."""
 LEAST_SLICE: Final = 2**16
 """... nor a slice of a onesided pipeline; ..."""
 SHORTEST_SLICE: Final = 2**15
@@ -137,12 +139,17 @@ def _finer(forest: Forest, target: Target, program: Program) -> Program:
     chunks = min(most_chunks(forest.n) if served.powers else RARE, SHORT // FINEST)
     most = first.instances * chunks // served.chunks
     best, count = program, 2 * first.instances
+    if forest.collective.rooted:  # longer chunks than a message go in the same messages
+        message, _ = message_slots(program, runtime_on(program, forest.name))
+        while 2 * count <= most and count * served.chunks * message < SHORT * first.instances:
+            count *= 2
     share = _share(forest, program, SHORT)
     while share < enough and count <= most:
         used = usage(program)
-        if 2 * used.operations * forest.n > FINEST_OPERATIONS:
+        finer = Fraction(count, used.instances)
+        if finer * used.operations * forest.n > FINEST_OPERATIONS:
             break
-        if 2 * used.steps > target.steps and 2 * share / (1 + share) < share + PROMISE:
+        if finer * used.steps > target.steps and 2 * share / (1 + share) < share + PROMISE:
             break
         try:
             program = lower(forest, target, instances=count, protocol=program.protocol)
@@ -155,7 +162,39 @@ def _finer(forest: Forest, target: Target, program: Program) -> Program:
         if wider:
             break
         count *= 2
+    if share < enough and forest.collective.rooted and forest.collective.reduces:
+        return _leaving_sums(forest, target, best, share, most)
     return best
+
+
+def _leaving_sums(
+    forest: Forest, target: Target, program: Program, share: float, most: int
+) -> Program:
+    """The fifo program of a reduce, or a finer one whose sums have thread blocks of their own.
+
+    Where the lists of those that receive are full of sums, finer pieces take them more thread
+    blocks; so the sums do. `share`: what it reaches in a short call. `most`: instances.
+    """
+    from forestcoll.lower import lower
+
+    used = usage(program)
+    if 2 * used.steps <= target.steps:
+        return program
+    count = used.instances
+    while (
+        2 * count <= most and 2 * count * used.operations * forest.n <= MOST_SUMS * used.instances
+    ):
+        count *= 2
+    if count == used.instances:
+        return program
+    try:
+        other = lower(forest, target, instances=count, protocol=program.protocol, adders=True)
+    except PlanError:
+        return program
+    gain = _share(forest, other, SHORT) - share
+    if gain > MORE and _share(forest, other) > _share(forest, program) - gain:
+        return other
+    return program
 
 
 def _sooner(forest: Forest, program: Program) -> tuple[Program, float]:

@@ -28,9 +28,9 @@ from forestcoll.program import (
     ThreadBlock,
 )
 from forestcoll.sizes import RARE, Sizes, most_chunks
-from forestcoll.targets import Target
+from forestcoll.targets import TREE_RATE, Target, tree_rate_of
 
-BLOCK: Final = Fraction(24)
+BLOCK: Final = TREE_RATE
 """GB/s that a thread block moves, while it sends as much as it receives in fifo style.
 
 So much NCCL gives one that does Simple trees on an Ampere (26.5 on a Volta, 38.7 on a Hopper:
@@ -58,16 +58,17 @@ class Work:
 
     rate: Fraction  # GB/s of the links' bandwidth
     blocks: int  # thread blocks that share it
+    block: Fraction = BLOCK  # GB/s that each moves
 
     @property
     def needed(self) -> int:
         """Thread blocks that suffice for it."""
-        return math.ceil(self.rate * LINK * ENOUGH / BLOCK)
+        return math.ceil(self.rate * LINK * ENOUGH / self.block)
 
     @property
     def ratio(self) -> Fraction:
         """How many times as many thread blocks as there are it takes."""
-        return self.rate * LINK * ENOUGH / BLOCK / self.blocks
+        return self.rate * LINK * ENOUGH / self.block / self.blocks
 
 
 IDLE: Final = Work(Fraction(0), 1)
@@ -127,10 +128,11 @@ def hardest(forest: Forest, program: Program) -> Work:
     goes through a port is moved by others. Fifo: what it receives, or what it sends.
     """
     algbw = forest.plain_algbw
+    block = tree_rate_of(forest.name, program.protocol)
     boxes = tuple(forest.graph.box(node) for node in forest.graph.ranks)
     moved = _moved_fifo if program.style == "fifo" else _moved_onesided
     found = (
-        Work(algbw * Fraction(sum(chunks), total), len(chunks))
+        Work(algbw * Fraction(sum(chunks), total), len(chunks), block)
         for number, rank in enumerate(program.ranks)
         for total in (max(rank.input_chunks, rank.output_chunks),)
         for chunks in moved(number, rank, boxes)
@@ -200,5 +202,5 @@ def _note(work: Work, target: Target, why: str) -> str:
     """`"mscclpp-json: 8 of the 14 thread blocks that 450 GB/s of a rank take (...): ..."`."""
     return (
         f"{target.format}: {work.blocks} of the {work.needed} thread blocks that "
-        f"{float(work.rate):.4g} GB/s of a rank take (each moves some {BLOCK}): {why}"
+        f"{float(work.rate):.4g} GB/s of a rank take (each moves some {float(work.block):g}): {why}"
     )

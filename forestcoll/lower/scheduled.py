@@ -30,8 +30,9 @@ from forestcoll.forest import Forest
 from forestcoll.kernel import _kernel
 from forestcoll.lower.layout import Layout, RankTree, own_ref
 from forestcoll.lower.messages import Connection, Land, Message, cut_trees, partial_sums
-from forestcoll.program import Buffer, Ref
+from forestcoll.program import Buffer, Protocol, Ref
 from forestcoll.routes import Pair, routes
+from forestcoll.targets import tree_rate_of
 
 MOST_UNIT = 16
 """Chunks in a message at most; where even those are too many messages, levels have fewer."""
@@ -43,11 +44,15 @@ FINE, COARSE = 10, 40
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """Per pair of ranks the links between them; capacities in units; GB/s of the whole schedule."""
+    """Per pair of ranks the links between them; capacities in units; GB/s of the whole schedule.
+
+    `block`: GB/s that a thread block moves on these GPUs.
+    """
 
     ways: dict[Pair, tuple[int, ...]]
     capacity: tuple[int, ...]
     algbw: Fraction
+    block: Fraction
 
     def lengths(self, way: Sequence[int], count: int, lanes: Sequence[int]) -> list[int]:
         """The time that a message of `count` chunks takes a lane of each link of a way."""
@@ -65,15 +70,16 @@ class Links:
         return [known[kind] for kind in zip(ways, counts, strict=True)]
 
 
-def links_of(forest: Forest) -> Links:
-    """The links of a forest's graph, and the ways that its trees take."""
+def links_of(forest: Forest, protocol: Protocol = "Simple") -> Links:
+    """The links of a forest's graph, and the ways that its trees take; `protocol`: of messages."""
     graph = forest.graph
     number = {ends: e for e, ends in enumerate(zip(graph.tail, graph.head, strict=True))}
     ways = {
         pair: tuple(number[step] for step in pairwise(path))
         for pair, path in routes(graph, forest).ways.items()
     }
-    return Links(ways, graph.capacity, forest.plain_algbw)
+    block = tree_rate_of(forest.name, protocol)
+    return Links(ways, graph.capacity, forest.plain_algbw, block)
 
 
 def scheduled_messages(

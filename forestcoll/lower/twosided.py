@@ -23,27 +23,33 @@ from forestcoll.lower.layout import Layout, local_blocks
 from forestcoll.lower.limits import Limits, check_ranks, check_steps, most_steps, steps
 from forestcoll.lower.messages import Connection, Message, early_copies, messages_of
 from forestcoll.lower.scheduled import MOST_UNIT, Lanes, Links, scheduled_messages
+from forestcoll.lower.sums import Adders, Sum, few_parts, sent_on, share_sums, sum_of
 from forestcoll.lower.writer import Port, Ports, RankWriter, pair, waited_first
-from forestcoll.program import Buffer, Op, RankProgram, Ref
+from forestcoll.program import Op, RankProgram, Ref
 from forestcoll.targets import Target
 
 
 def lower_fifo(
-    layout: Layout, limits: Limits, links: Links | None = None
+    layout: Layout, limits: Limits, links: Links | None = None, adders: bool = False
 ) -> tuple[RankProgram, ...]:
     """What every rank does, or PlanError where a limit cannot be kept.
 
     With `links` for much data: in the order of a schedule on them, as far as the limits allow.
-    Without, or where they do not, level by level, in as few steps as can be.
+    Without, or where they do not, level by level, in as few steps as can be. `adders`: in that
+    order, sums are left to thread blocks of their own.
     """
     early = early_copies(layout)
     if links is not None:
-        for unit, rate, apart in _attempts(layout, limits.target):
+        for unit, rate, apart in _attempts(layout, limits.target, links):
             messages, scratch, lanes = scheduled_messages(
                 layout, early, links, most=unit, block=rate, apart=apart
             )
             try:
-                work = _Work(layout, messages, scratch, early, _few_parts(messages))
+                work = _Work(layout, messages, scratch, early, few_parts(messages))
+                if adders:
+                    room = limits.target.steps - local_blocks(layout)  # a root's wait for copies
+                    shared = share_sums(layout.n, messages, room)
+                    work = _Work(layout, messages, scratch, early, adders=shared)
                 programs = _write(work, lanes, limits)
                 check_ranks(programs, limits)
                 return programs
@@ -67,59 +73,58 @@ def write_messages(
     return _write(work, {m.connection: 1 for m in messages}, limits)
 
 
-def _attempts(layout: Layout, target: Target) -> Iterator[tuple[int, Fraction | None, bool]]:
+def _attempts(
+    layout: Layout, target: Target, links: Links
+) -> Iterator[tuple[int, Fraction | None, bool]]:
     """Chunks in a message, GB/s of links a thread block, whether phases and trees share none."""
+    rate = _block_rate(layout, links)
     unit = 1
     while unit <= min(MOST_UNIT, target.count):
         if _least_steps(layout, unit) > most_steps(layout.n, target):
             unit *= 2
             continue
-        yield unit, BLOCK / LINK / ENOUGH, True
+        yield unit, rate, True
         yield unit, None, True
         yield unit, None, False
         unit *= 2
 
 
-Sum = tuple[int, int]
-"""A partial sum: the rank, and where it lies in its scratch."""
-LATE = 4
-"""Parts of a sum at most that the block adds up that sends it on; of more, its list would be full
-long before those of the blocks that receive them."""
+def _block_rate(layout: Layout, links: Links) -> Fraction:
+    """GB/s of links that a thread block is counted for.
 
-
-def _few_parts(messages: list[Message]) -> frozenset[Sum]:
-    """Sums that the block adds up that sends them on: who receives can take the next message."""
-    parts = Counter(
-        (m.dst, m.total.offset)
-        for m in messages
-        if m.land != "final" and m.total.buffer is Buffer.SCRATCH
-    )
-    return frozenset(key for key, count in parts.items() if count <= LATE)
-
-
-def _late(work: _Work, message: Message) -> Sum | None:
-    """The sum that the message is a part of, if whoever sends that on adds it up."""
-    if not work.late or message.land == "final" or message.total.buffer is not Buffer.SCRATCH:
-        return None
-    key = message.dst, message.total.offset
-    return key if key in work.late else None
-
-
-def _sent_on(message: Message) -> Sum | None:
-    """The sum that the message sends on, if it is one."""
-    source = message.source
-    return (message.src, source.offset) if source.buffer is Buffer.SCRATCH else None
+    Trees of one root have connections of their own. Each message of another thread block of a
+    connection is as long on its way as all of them, so there are no more than the GPU takes; but a
+    tree of twice the rate of others keeps twice as many, for where they share a link it gets no
+    more of it with as many as they.
+    """
+    least = BLOCK / LINK / ENOUGH
+    if not layout.collective.rooted:
+        return least
+    shares = Counter[tuple[int, ...]]()
+    for tree in layout.trees:
+        shares[tree.parent] += tree.count
+    slowest = links.algbw * min(shares.values()) / layout.chunks
+    return max(least, min(slowest, links.block / LINK / ENOUGH))
 
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """The messages in their order; `late`: sums that the block adds up that sends them on."""
+    """The messages in their order; `late`: sums that the block adds up that sends them on.
+
+    `adders`: thread blocks that add up all sums, where there are any.
+    """
 
     layout: Layout
     messages: list[Message]
     scratch: list[int]
     early: frozenset[int]
     late: frozenset[Sum] = frozenset()
+    adders: Adders | None = None
+
+    def late_sum(self, message: Message) -> Sum | None:
+        """The sum that the message is a part of, if whoever sends that on adds it up."""
+        key = sum_of(message) if self.late else None
+        return key if key in self.late else None
 
 
 def _write(work: _Work, lanes: Lanes, limits: Limits) -> tuple[RankProgram, ...]:
@@ -134,7 +139,7 @@ def _write(work: _Work, lanes: Lanes, limits: Limits) -> tuple[RankProgram, ...]
         owner = {(m.src, m.dst, c): m.connection for m, c in zip(messages, channels, strict=True)}
         if not _widen(lanes, owner, blocks, programs, limits):
             break
-    paired = pair(blocks, programs, limits)
+    paired = pair(blocks, programs, limits, work.adders.counts if work.adders else ())
     if paired != blocks:
         programs = _emit(work, channels, paired, target)
     return tuple(waited_first(program, target.dependency_blocks) for program in programs)
@@ -146,11 +151,12 @@ def _roomy(work: _Work, lanes: Lanes, target: Target) -> Lanes:
     sends, receives = Counter[Connection](), Counter[Connection]()
     for message in work.messages:
         connection = message.connection
-        sends[connection] += 1 + waiting.pop(_sent_on(message), 0)
-        late = _late(work, message)
+        sends[connection] += 1 + waiting.pop(sent_on(message), 0)
+        late = work.late_sum(message)
         if late is not None:
             waiting[late] += 1
-        receives[connection] += 1 if late is not None or message.land == "final" else 2
+        only = late is not None or work.adders is not None or message.land == "final"
+        receives[connection] += 1 if only else 2
     return {
         c: max(count, -(-max(sends[c], receives[c]) // target.steps)) for c, count in lanes.items()
     }
@@ -266,10 +272,11 @@ def _emit(
     ranks = []
     copies = []
     for number, ports in enumerate(blocks):
-        spare = max(1, target.thread_blocks - len(ports))
+        adders = work.adders.counts[number] if work.adders else 0
+        spare = max(1, target.thread_blocks - len(ports) - adders)
         local = min(spare, local_blocks(layout))
         copies.append(layout.copies(number, target.count, local))
-        rank = RankWriter(ports, min(local, len(copies[number])), work.scratch[number])
+        rank = RankWriter(ports, min(local, len(copies[number])), work.scratch[number], adders)
         if number in early:
             rank.copy(copies[number])
         ranks.append(rank)
@@ -284,7 +291,7 @@ def _emit(
                 receiver.block[Port(dst, False, src, channel)],
             )
         out, block = ends[src, dst, channel]
-        for part in waiting.pop(_sent_on(message), ()):
+        for part in waiting.pop(sent_on(message), ()):
             sender.add(out, Op.REDUCE, (part,), (message.source,))
         sender.add(out, Op.SEND, (message.source,))
         if message.land == "final":
@@ -296,11 +303,12 @@ def _emit(
         else:
             part = layout.input(dst, message.chunk, message.count)
             receiver.add(block, Op.RECV, dst=(message.total,))
-        late = _late(work, message)
+        late = work.late_sum(message)
         if late is not None:
             waiting[late].append(part)
         else:
-            receiver.add(block, Op.REDUCE, (part,), (message.total,))
+            adder = receiver.adders[work.adders.of(message)] if work.adders else block
+            receiver.add(adder, Op.REDUCE, (part,), (message.total,))
     for number, rank in enumerate(ranks):
         if number not in early:
             rank.copy(copies[number])

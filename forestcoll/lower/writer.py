@@ -27,14 +27,15 @@ Ports = tuple[Port, ...]
 
 
 class RankWriter:
-    """The thread blocks of one rank: `ports` of each, and `local` more for local copies."""
+    """The thread blocks of one rank: `ports` of each, more for local copies, and more that add."""
 
-    def __init__(self, ports: list[Ports], local: int, scratch: int) -> None:
+    def __init__(self, ports: list[Ports], local: int, scratch: int, adders: int = 0) -> None:
         self.ports = ports
         self.scratch = scratch
         self.block = {port: b for b, group in enumerate(ports) for port in group}
         self.local = range(len(ports), len(ports) + local)
-        self.steps: list[list[Instruction]] = [[] for _ in range(len(ports) + local)]
+        self.adders = range(self.local.stop, self.local.stop + adders)
+        self.steps: list[list[Instruction]] = [[] for _ in range(self.adders.stop)]
         # per chunk the (thread block, step) that wrote it last
         self._writer: dict[Buffer, list[tuple[int, int]]] = defaultdict(list)
         # per chunk of the input, and of scratch that is used again, who has sent it and where
@@ -166,14 +167,21 @@ def waited_first(program: RankProgram, most: int) -> RankProgram:
 
 
 def pair(
-    blocks: list[list[Ports]], programs: Sequence[RankProgram], limits: Limits
+    blocks: list[list[Ports]],
+    programs: Sequence[RankProgram],
+    limits: Limits,
+    adders: Sequence[int] = (),
 ) -> list[list[Ports]]:
-    """The blocks, where a rank has too many of them with short senders and receivers joined."""
+    """The blocks, where a rank has too many of them with short senders and receivers joined.
+
+    `adders`: per rank the thread blocks that only add.
+    """
     target = limits.target
     result = []
     for rank, (ports, program) in enumerate(zip(blocks, programs, strict=True)):
         # one for local copies, if there are any
-        local = min(1, len(program.thread_blocks) - len(ports))
+        add = adders[rank] if adders else 0
+        local = add + min(1, len(program.thread_blocks) - len(ports) - add)
         excess = len(ports) + local - target.thread_blocks
         length = {
             p[0]: steps(b)
