@@ -40,6 +40,7 @@ from forestcoll.errors import PlanError
 from forestcoll.forest import Forest
 from forestcoll.lower.filling import fill, refine
 from forestcoll.lower.in_place import serve
+from forestcoll.lower.instances import block_rate
 from forestcoll.lower.layout import Layout, layout
 from forestcoll.lower.limits import Limits, Usage, check_limits, check_ranks, usage
 from forestcoll.lower.network_planes import no_parity, parity_of
@@ -94,7 +95,8 @@ def lower(
     sent = choose_protocol(forest, target, protocol)
     if fifo:
         bulk = sent == bulk_protocol(forest, target)
-        ranks = _fifo(chunks, limits, links_of(forest, sent) if bulk else None, adders)
+        links = links_of(forest, block_rate(forest, sent)) if bulk else None
+        ranks = _fifo(chunks, limits, links, adders)
     else:
         ranks, halves = lower_onesided(chunks, limits, boxes, unit_bytes, spread)
         if halves:

@@ -24,6 +24,7 @@ from forestcoll.program import (
     Instruction,
     Pipeline,
     Program,
+    Protocol,
     RankProgram,
     ThreadBlock,
 )
@@ -119,6 +120,17 @@ def filled(
     return taken, _note(work, target, why)
 
 
+def block_rate(forest: Forest, protocol: Protocol) -> Fraction:
+    """GB/s that a thread block is counted for: those of the forest's GPUs in a broadcast.
+
+    In sums leaves send as soon as there is room, and whoever waits for them gets as much of a link
+    that they share only with as many thread blocks as an Ampere takes.
+    """
+    if forest.collective.reduces or not forest.collective.rooted:
+        return BLOCK
+    return tree_rate_of(forest.name, protocol)
+
+
 def hardest(forest: Forest, program: Program) -> Work:
     """The work that is too much, or nearest to it, for the thread blocks that do it.
 
@@ -128,7 +140,7 @@ def hardest(forest: Forest, program: Program) -> Work:
     goes through a port is moved by others. Fifo: what it receives, or what it sends.
     """
     algbw = forest.plain_algbw
-    block = tree_rate_of(forest.name, program.protocol)
+    block = block_rate(forest, program.protocol)
     boxes = tuple(forest.graph.box(node) for node in forest.graph.ranks)
     moved = _moved_fifo if program.style == "fifo" else _moved_onesided
     found = (

@@ -30,9 +30,9 @@ from forestcoll.forest import Forest
 from forestcoll.kernel import _kernel
 from forestcoll.lower.layout import Layout, RankTree, own_ref
 from forestcoll.lower.messages import Connection, Land, Message, cut_trees, partial_sums
-from forestcoll.program import Buffer, Protocol, Ref
+from forestcoll.program import Buffer, Ref
 from forestcoll.routes import Pair, routes
-from forestcoll.targets import tree_rate_of
+from forestcoll.targets import TREE_RATE
 
 MOST_UNIT = 16
 """Chunks in a message at most; where even those are too many messages, levels have fewer."""
@@ -70,15 +70,14 @@ class Links:
         return [known[kind] for kind in zip(ways, counts, strict=True)]
 
 
-def links_of(forest: Forest, protocol: Protocol = "Simple") -> Links:
-    """The links of a forest's graph, and the ways that its trees take; `protocol`: of messages."""
+def links_of(forest: Forest, block: Fraction = TREE_RATE) -> Links:
+    """The links of a forest's graph, and the ways that its trees take."""
     graph = forest.graph
     number = {ends: e for e, ends in enumerate(zip(graph.tail, graph.head, strict=True))}
     ways = {
         pair: tuple(number[step] for step in pairwise(path))
         for pair, path in routes(graph, forest).ways.items()
     }
-    block = tree_rate_of(forest.name, protocol)
     return Links(ways, graph.capacity, forest.plain_algbw, block)
 
 

@@ -92,10 +92,9 @@ def _attempts(
 def _block_rate(layout: Layout, links: Links) -> Fraction:
     """GB/s of links that a thread block is counted for.
 
-    Trees of one root have connections of their own. Each message of another thread block of a
-    connection is as long on its way as all of them, so there are no more than the GPU takes; but a
-    tree of twice the rate of others keeps twice as many, for where they share a link it gets no
-    more of it with as many as they.
+    Trees of one root have connections of their own. With two thread blocks each message of a
+    connection takes twice as long, so there are no more than the GPU's rate asks for; but a tree of
+    twice the rate of others has twice as many: of a link that they share each gets the same.
     """
     least = BLOCK / LINK / ENOUGH
     if not layout.collective.rooted:
