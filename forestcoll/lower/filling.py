@@ -188,13 +188,14 @@ def _leaving_sums(
     if count == used.instances:
         return program
     try:
-        other = lower(forest, target, instances=count, protocol=program.protocol, adders=True)
+        for pieces in (used.instances, count):  # as many as there are take little time to try
+            kept = lower(forest, target, instances=pieces, protocol=program.protocol, adders=True)
+            gain = _share(forest, kept, SHORT) - share
+            if gain < (MORE if pieces == count else -ALIKE):
+                return program
     except PlanError:
         return program
-    gain = _share(forest, other, SHORT) - share
-    if gain > MORE and _share(forest, other) > _share(forest, program) - gain:
-        return other
-    return program
+    return kept if _share(forest, kept) > _share(forest, program) - gain else program
 
 
 def _sooner(forest: Forest, program: Program) -> tuple[Program, float]:

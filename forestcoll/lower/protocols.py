@@ -12,8 +12,11 @@ def bulk_protocol(forest: Forest, target: Target) -> Protocol:
     """That for much data: Simple, but LL128 for a rooted collective that leaves a box in MSCCL XML.
 
     There the proxies count a Simple broadcast's or reduce's steps by those collectives' own rule,
-    which the interpreter does not follow (Azure/msccl-executor-nccl c6f6b36, msccl_setup.cc): it
-    would stop half-way.
+    one a slice, which the interpreter does not follow (Azure/msccl-executor-nccl c6f6b36,
+    msccl_setup.cc): it would stop half-way. Nor would messages for which both counts agree help:
+    the interpreter's slices are two steps and it tells the size of the first alone, while the proxy
+    waits for that of each (prims_simple.h: waitPeer; net.cc: sendProxyProgress). RCCL 0cbce2a does
+    the same.
     """
     if target.style == "onesided" or not forest.collective.rooted:
         return "Simple"
