@@ -94,9 +94,7 @@ def lower(
         return _packets(forest, chunks, limits, boxes, protocol, extra)
     sent = choose_protocol(forest, target, protocol)
     if fifo:
-        bulk = sent == bulk_protocol(forest, target)
-        links = links_of(forest, block_rate(forest, sent)) if bulk else None
-        ranks = _fifo(chunks, limits, links, adders)
+        ranks = _fifo(chunks, limits, _scheduled_on(forest, target, sent), adders)
     else:
         ranks, halves = lower_onesided(chunks, limits, boxes, unit_bytes, spread)
         if halves:
@@ -130,6 +128,13 @@ def _check_arguments(forest: Forest, unit_bytes: int, instances: int) -> None:
         raise PlanError(f"instances is {instances}: must be at least 1")
     if forest.n < 2:
         raise PlanError(f"{forest.name} has {forest.n} ranks: a plan needs at least 2")
+
+
+def _scheduled_on(forest: Forest, target: Target, protocol: Protocol) -> Links | None:
+    """The links on whose schedule messages go, where the protocol is that for much data."""
+    if protocol != bulk_protocol(forest, target):
+        return None
+    return links_of(forest, block_rate(forest, protocol))
 
 
 def _fifo(
