@@ -159,6 +159,21 @@ def test_finer_chunks_take_more_thread_blocks_only_where_lists_are_full(
     verify(program)
 
 
+@pytest.mark.slow
+def test_chunks_are_cut_finer_for_long_calls() -> None:
+    """A call of 64 MB is as fast with chunks twice as long, where one of 1 GB reaches 86 %."""
+    forest = solver.solve(capacity_graph(catalog.load("fat-tree")), Collective.ALLGATHER, None, 1)
+    coarse = lower(forest, RCCL, instances=8)
+    program = refine(forest, RCCL, coarse)
+    short, long = 64 * 10**6, 10**9
+    shares = [
+        [simulate.band(p, forest, size).share(forest.plain_algbw) for size in (short, long)]
+        for p in (coarse, program)
+    ]
+    assert shares[0][1] < 0.9 < shares[0][0]
+    assert shares[1][1] > shares[0][1] + 0.03
+
+
 @pytest.mark.parametrize(
     ("name", "settings", "collective", "slice_bytes"),
     [

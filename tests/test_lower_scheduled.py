@@ -88,6 +88,22 @@ def test_sums_are_scheduled_as_closely_as_broadcasts(monkeypatch: pytest.MonkeyP
     assert least <= span <= 1.03 * least
 
 
+@pytest.mark.parametrize(("uplink", "late"), [(4, [0, 0, 0, 0]), (2, [0, 0, 1, 1])])
+def test_uplinks_serve_as_many_ports_as_they_are_wide(uplink: int, late: list[int]) -> None:
+    """One after the other, the fourth of four ports begins when a message is nearly there."""
+    ports, links = range(4), (1, 1, 1, 1, uplink, 1, 1, 1, 1)
+    ways = {(port, 4 + port): (port, 4, 5 + port) for port in ports}
+    made = scheduled._schedule(
+        scheduled.Links(ways, links, Fraction(1)),
+        list(ways.values()),
+        [1] * 4,
+        [[] for _ in ports],
+        list(ports),
+        {(src, dst, 0, -1): 1 for src, dst in ways},
+    )
+    assert [start > 0 for start in made] == late
+
+
 @pytest.mark.parametrize(("collective", "least"), [("allgather", 80), ("reduce-scatter", 92)])
 def test_parts_of_all_trees_take_turns(collective: str, least: float) -> None:
     """Tree after tree, the adapters' connections deliver what nobody waits for: 65 and 90 %."""

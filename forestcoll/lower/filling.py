@@ -128,7 +128,9 @@ def _played(forest: Forest, program: Program) -> bool:
 def _finer(forest: Forest, target: Target, program: Program) -> Program:
     """The fifo program with smaller chunks: a rank hands on sooner what it gets.
 
-    In more thread blocks only where that is faster by MORE, and lists are long already.
+    In more thread blocks only where that is faster by MORE, and lists are long already. Where a
+    short call is as fast, smaller chunks are taken if a long one is faster by MORE: its list is
+    repeated for slices of a chunk, and what begins anew in each waits for what ends.
     """
     from forestcoll.lower import lower
 
@@ -157,7 +159,10 @@ def _finer(forest: Forest, target: Target, program: Program) -> Program:
             break
         wider = usage(program).thread_blocks > first.thread_blocks
         found = _share(forest, program, SHORT)
-        if found > share + (MORE if wider else ALIKE):
+        alike = not wider and abs(found - share) <= ALIKE
+        if alike and _share(forest, program) > _share(forest, best) + MORE:
+            best, share = program, max(found, share)
+        elif found > share + (MORE if wider else ALIKE):
             best, share = program, found
         if wider:
             break

@@ -38,6 +38,8 @@ MOST_UNIT = 16
 """Chunks in a message at most; where even those are too many messages, levels have fewer."""
 TURNS = 2**12
 """Places among which the parts of each tree are spread."""
+FULL = 1.03
+"""Time of a schedule, of what its busiest link takes, from which on another one is looked for."""
 FINE, COARSE = 10, 40
 """A chunk takes the widest link 2^10 units of time at least, but the narrowest 2^40 at most."""
 
@@ -103,17 +105,8 @@ def scheduled_messages(
     messages = made.messages
     lanes = _lanes_for(messages, links, layout.chunks, block)
     ways = [links.ways[m.src, m.dst] for m in messages]
-    of_links = [1] * len(links.capacity)
-    for connection, count in lanes.items():
-        for link in links.ways[connection[0], connection[1]]:
-            of_links[link] = max(of_links[link], count)
-    starts = _kernel.schedule(
-        of_links,
-        ways,
-        links.all_lengths(ways, [m.count for m in messages], of_links),
-        made.needs,
-        _turns(layout.n, trees, messages),
-    )
+    turns = _turns(layout.n, trees, messages)
+    starts = _schedule(links, ways, [m.count for m in messages], made.needs, turns, lanes)
     order = sorted(range(len(messages)), key=lambda i: (starts[i], i))
     return _opened(layout, trees, [messages[i] for i in order]), scratch, lanes
 
@@ -150,6 +143,70 @@ def _lanes_for(
 
 
 Lanes = dict[Connection, int]
+
+
+def _lanes_of_links(links: Links, lanes: Lanes) -> list[list[int]]:
+    """Messages that each link serves at once: one for each channel of a connection.
+
+    Then the same with links inside a fabric that are wider than the ends of their ways, if there
+    are any: they serve several connections side by side, each as fast as its end.
+    """
+    found = [1] * len(links.capacity)
+    for (src, dst, *_), count in lanes.items():
+        for link in links.ways[src, dst]:
+            found[link] = max(found[link], count)
+    beside = list(found)
+    for way in {links.ways[src, dst] for src, dst, *_ in lanes}:
+        for link in way[1:-1]:
+            for end in (way[0], way[-1]):
+                fitting = links.capacity[link] * found[end] // links.capacity[end]
+                beside[link] = max(beside[link], fitting)
+    return [found] if beside == found else [found, beside]
+
+
+def _schedule(
+    links: Links,
+    ways: Sequence[tuple[int, ...]],
+    counts: Sequence[int],
+    needs: list[list[int]],
+    turns: list[int],
+    lanes: Lanes,
+) -> list[int]:
+    """Per message its start.
+
+    Uplinks serve one message after the other, so that not all arrive at the same time. Where ports
+    are idle for that (the schedule takes FULL times as long as its busiest link), side by side.
+    """
+    best: list[int] = []
+    shortest = math.inf
+    choices = _lanes_of_links(links, lanes)
+    for of_links in choices:
+        lengths = links.all_lengths(ways, counts, of_links)
+        starts = _kernel.schedule(of_links, ways, lengths, needs, turns)
+        if len(choices) == 1:
+            return starts
+        share = _stretch(of_links, ways, lengths, starts)
+        if share < shortest:
+            best, shortest = starts, share
+        if share < FULL:
+            break
+    return best
+
+
+def _stretch(
+    lanes: Sequence[int],
+    ways: Sequence[tuple[int, ...]],
+    lengths: Sequence[Sequence[int]],
+    starts: Sequence[int],
+) -> float:
+    """How many times as long as its busiest link is busy a schedule takes."""
+    busy = [0] * len(lanes)
+    span = 0
+    for way, times, start in zip(ways, lengths, starts, strict=True):
+        for link, time in zip(way, times, strict=True):
+            busy[link] += time
+        span = max(span, start + max(times))
+    return span / max(time / count for time, count in zip(busy, lanes, strict=True))
 
 
 def _opened(layout: Layout, trees: Sequence[RankTree], messages: list[Message]) -> list[Message]:

@@ -9,6 +9,7 @@ from forestcoll.graph import CapacityGraph
 from forestcoll.solver.compact.forests import pack_compact
 from forestcoll.solver.flows.joint import Joint
 from forestcoll.solver.packing import pack, pack_quickly
+from forestcoll.solver.parallel_switches import spread_evenly
 from forestcoll.solver.preference import prefer
 from forestcoll.solver.shallow.rehanging import Wanted, pack_irregular, suits
 from forestcoll.solver.task import PATIENT, Task
@@ -44,14 +45,16 @@ def pack_phase(
     """
     found = _pack_quickly(task, k, links, capacity, algbw)
     if found is not None:
-        return k, found
+        few = len(links.ranks) <= BOTH_WAYS
+        return k, spread_evenly(task.given, found) if few else found
     if suits(task.given, task.root):
         found = pack_irregular(Wanted.of(task, 2 * k, algbw))  # with more room for whole numbers
         if found is not None:
             return 2 * k, found
         if not patient and len(links.ranks) > PATIENT:
             raise SlowError
-    return k, pack(links, capacity, task.supply(k))
+    packed = pack(links, capacity, task.supply(k))
+    return k, spread_evenly(task.given, packed)
 
 
 def _pack_quickly(
