@@ -183,7 +183,16 @@ SOLVER: dict[str, set[str]] = {
     "compact": {"fixed_trees", "packing", "partitions", "task"},
     "allreduce": {"fixed_trees", "flows", "joint_boxes", "partitions", "task"},
     "optimum": {"allreduce", "compact", "cut", "fixed_trees", "task"},
-    "phase_packing": {"compact", "flows", "packing", "preference", "shallow", "task"},
+    "parallel_switches": set(),
+    "phase_packing": {
+        "compact",
+        "flows",
+        "packing",
+        "parallel_switches",
+        "preference",
+        "shallow",
+        "task",
+    },
     "front": {"fixed_trees", "flows", "optimum", "rates", "task"},
     "solve": {"allreduce", "fixed_trees", "flows", "optimum", "packing", "phase_packing"}
     | {"shallow", "task"},

@@ -94,7 +94,7 @@ def test_uplinks_serve_as_many_ports_as_they_are_wide(uplink: int, late: list[in
     ports, links = range(4), (1, 1, 1, 1, uplink, 1, 1, 1, 1)
     ways = {(port, 4 + port): (port, 4, 5 + port) for port in ports}
     made = scheduled._schedule(
-        scheduled.Links(ways, links, Fraction(1)),
+        scheduled.Links(ways, links, Fraction(1), Fraction(1)),
         list(ways.values()),
         [1] * 4,
         [[] for _ in ports],
