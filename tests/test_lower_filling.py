@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from dataclasses import replace
 from itertools import product
 
 import pytest
 
 from forestcoll import catalog, simulate, solver
 from forestcoll.compile.problem import Problem, capacity_graph
+from forestcoll.errors import PlanError
 from forestcoll.lower import UNIT_BYTES, fill, lower, refine, usage
 from forestcoll.lower.filling import _sliced, _spreads
 from forestcoll.lower.instances import filled, hardest
@@ -254,6 +256,16 @@ def test_adders_share_the_sums_of_one_tree() -> None:
     assert all(len({m.instance for m in own}) == 1 for own in parts.values())  # of one tree
     sums = {(m.dst, m.total): adders.of(m) for m in messages}
     assert all(sums[m.dst, m.total] == adders.of(m) for m in messages)
+
+
+def test_sums_have_no_thread_blocks_of_their_own_where_there_are_too_few() -> None:
+    """And nothing else is tried in their place: without them those of plain lists are there."""
+    topology = catalog.load("dgx-a100", {"boxes": "2"})
+    forest = solver.solve(capacity_graph(topology), Collective.REDUCE, 0)
+    few = replace(RCCL, thread_blocks=24)
+    assert usage(lower(forest, few, instances=8)).thread_blocks <= 24
+    with pytest.raises(PlanError, match=r"needs \d+ thread blocks, rccl holds 24"):
+        lower(forest, few, instances=32, adders=True)
 
 
 def test_fewer_parts_of_a_tree_are_faster_in_a_short_call() -> None:

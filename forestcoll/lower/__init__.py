@@ -153,7 +153,9 @@ def _fifo(
         try:
             return lower_fifo(chunks, limits, links, adders)
         except PlanError:
-            pass  # fewer steps may fit
+            if adders:
+                raise
+            # fewer steps may fit
     try:
         ranks = lower_fused(chunks, limits)
         check_ranks(ranks, limits)

@@ -49,14 +49,17 @@ FINEST: Final = 62_500
 """... to no fewer bytes a chunk: then signals take longer than data, ..."""
 FINEST_OPERATIONS: Final = 80_000
 """... and for no more operations of all ranks: larger programs take half a minute, ..."""
-MOST_SUMS: Final = 128_000
-"""... or more where a third of them are sums, in thread blocks of their own, ..."""
 LEAST_SLICE: Final = 2**16
 """... nor a slice of a onesided pipeline; ..."""
 SHORTEST_SLICE: Final = 2**15
 """... but that, where it gains more in a short call than it loses in an endless one ..."""
 SIGNAL: Final = 0.7
 """... when each signal takes so many microseconds."""
+SLOW: Final = 0.9
+"""Share, of what flags leave, below which a reduce is tried with sums in thread blocks of their
+own, ..."""
+MOST_SUMS: Final = 128_000
+"""... with no more operations of all ranks than so many."""
 ROUNDS: Final = 2**16 - 1
 """Of a onesided pipeline at most: a 16-bit number on the device, which bounds the sizes served."""
 MANY: Final = 64
@@ -167,7 +170,7 @@ def _finer(forest: Forest, target: Target, program: Program) -> Program:
         if wider:
             break
         count *= 2
-    if share < enough and forest.collective.rooted and forest.collective.reduces:
+    if share < SLOW / flags and forest.collective.rooted and forest.collective.reduces:
         return _leaving_sums(forest, target, best, share, most)
     return best
 

@@ -36,7 +36,7 @@ def lower_fifo(
 
     With `links` for much data: in the order of a schedule on them, as far as the limits allow.
     Without, or where they do not, level by level, in as few steps as can be. `adders`: in that
-    order, sums are left to thread blocks of their own.
+    order, sums are left to thread blocks of their own, if all messages of a chunk fit then.
     """
     early = early_copies(layout)
     if links is not None:
@@ -54,6 +54,8 @@ def lower_fifo(
                 check_ranks(programs, limits)
                 return programs
             except PlanError:
+                if adders:  # longer messages are nothing that they are for
+                    raise
                 continue
     messages, scratch = messages_of(layout, limits.target.count, early)
     work = _Work(layout, messages, scratch, early)
