@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from itertools import pairwise
 
+import pytest
 from graphs import build
 
 from forestcoll import catalog, simulate, solver
@@ -13,6 +14,7 @@ from forestcoll.forest import Tree
 from forestcoll.graph import CapacityGraph
 from forestcoll.lower import lower
 from forestcoll.program import Collective
+from forestcoll.solver import phase_packing
 from forestcoll.solver.parallel_switches import spread_evenly
 from forestcoll.targets import RCCL
 
@@ -88,3 +90,11 @@ def test_plans_over_all_spines_are_faster() -> None:
     forest = solver.solve(graph, Collective.REDUCE_SCATTER)
     program = lower(forest, RCCL, instances=8)
     assert simulate.band(program, forest, 10**9).share(forest.plain_algbw) >= 0.95
+
+
+def test_chains_of_one_root_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reduce over two leaves loses 5 % by other spines."""
+    graph = capacity_graph(catalog.load("fat-tree", {"hosts": "1", "gpus": "4"}))
+    trees = solver.solve(graph, Collective.REDUCE, 0).trees
+    monkeypatch.setattr(phase_packing, "spread_evenly", lambda _, trees: trees[:1])
+    assert solver.solve(graph, Collective.REDUCE, 0).trees == trees

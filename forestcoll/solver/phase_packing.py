@@ -41,12 +41,13 @@ def pack_phase(
     `links`, `capacity`: how many trees each link carries, balanced at every switch. Regular fabrics
     with several tiers of switches are packed by orbits: removing those switches is slow and makes
     tall trees. Irregular ones are searched for low trees; others are packed in general. Raises
-    SlowError instead of that where many ranks make it slow, unless `patient`.
+    SlowError instead of that where many ranks make it slow, unless `patient`. With many roots, paths
+    are dealt out over parallel switches; chains from one root keep apart better as they are.
     """
     found = _pack_quickly(task, k, links, capacity, algbw)
     if found is not None:
-        few = len(links.ranks) <= BOTH_WAYS
-        return k, spread_evenly(task.given, found) if few else found
+        alike = task.root is None and len(links.ranks) <= BOTH_WAYS
+        return k, spread_evenly(task.given, found) if alike else found
     if suits(task.given, task.root):
         found = pack_irregular(Wanted.of(task, 2 * k, algbw))  # with more room for whole numbers
         if found is not None:
@@ -54,7 +55,7 @@ def pack_phase(
         if not patient and len(links.ranks) > PATIENT:
             raise SlowError
     packed = pack(links, capacity, task.supply(k))
-    return k, spread_evenly(task.given, packed)
+    return k, packed if task.root is not None else spread_evenly(task.given, packed)
 
 
 def _pack_quickly(
