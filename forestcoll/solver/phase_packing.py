@@ -41,8 +41,8 @@ def pack_phase(
     `links`, `capacity`: how many trees each link carries, balanced at every switch. Regular fabrics
     with several tiers of switches are packed by orbits: removing those switches is slow and makes
     tall trees. Irregular ones are searched for low trees; others are packed in general. Raises
-    SlowError instead of that where many ranks make it slow, unless `patient`. With many roots, paths
-    are dealt out over parallel switches; chains from one root keep apart better as they are.
+    SlowError instead of that where many ranks make it slow, unless `patient`. With many roots,
+    paths are dealt out over parallel switches; chains from one root are better as they are.
     """
     found = _pack_quickly(task, k, links, capacity, algbw)
     if found is not None:
