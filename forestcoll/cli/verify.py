@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -157,6 +157,16 @@ class _Shown:
     simulated: bool
     links: bool
     as_json: bool
+    noted: set[str] = field(default_factory=set)
+
+    def note(self, source: str, text: str) -> None:
+        """Something to know of a file; what is so for any file is said once."""
+        from forestcoll.predict import NO_LATENCIES
+
+        if text == NO_LATENCIES and text in self.noted:
+            return
+        self.noted.add(text)
+        note(text if source in text or text == NO_LATENCIES else f"{source}: {text}")
 
 
 def _file(
@@ -279,7 +289,7 @@ def _played(source: str, proven: list[Proven], shown: _Shown, size: int) -> list
     except ForestCollError as error:
         rows, text = [], f"not simulated: {error}"
     if text:
-        note(f"{source}: {text}")
+        shown.note(source, text)
     return [row for row in rows if row.ends is not None]
 
 
@@ -369,7 +379,7 @@ def _band(source: str, shown: _Shown, what: Program | Forest) -> Band | None:
     except ForestCollError as error:
         band, text = None, f"not simulated: {error}"
     if text:
-        note(text if source in text else f"{source}: {text}")
+        shown.note(source, text)
     return band
 
 
