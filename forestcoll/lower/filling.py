@@ -47,8 +47,8 @@ FLUENT: Final = {"fifo": 0.96, "onesided": 0.9}
 """... until it reaches that share of the forest's algbw, as far as flags leave it, ..."""
 FINEST: Final = 62_500
 """... to no fewer bytes a chunk: then signals take longer than data, ..."""
-FINEST_OPERATIONS: Final = 80_000
-"""... and for no more operations of all ranks: larger programs take half a minute, ..."""
+FINEST_OPERATIONS: Final = 160_000
+"""... and for no more operations of all ranks: larger programs take minutes, ..."""
 LEAST_SLICE: Final = 2**16
 """... nor a slice of a onesided pipeline; ..."""
 SHORTEST_SLICE: Final = 2**15
