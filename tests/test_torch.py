@@ -198,16 +198,16 @@ def check(results: list[tuple[int, list[str]]], least: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("n", "least"), [(2, 200), (4, 400), (8, 60), (16, 60)])
+@pytest.mark.parametrize(("n", "least"), [(2, 200), (4, 400), (8, 60), (16, 20)])
 def test_all_collectives_types_and_operations(plans: Plans, n: int, least: int) -> None:
-    """In both formats (with many ranks one for each collective); with 4 ranks every type with
-    every operation. Few ranks read the files for themselves, many are sent the proven plans."""
+    """In both formats (with 8 ranks one for each collective, with 16 two); with 4 ranks every type
+    with every operation. Few ranks read files for themselves, many are sent the proven plans."""
     import forestcoll.torch as ft
 
     xml, json_ = ([plans[f"{n}.{c}.{form}"] for c in COLLECTIVES] for form in FORMATS)
     given: list[Any] = [*xml, *json_]
     if n >= 8:
-        given = [ft.load_plan(path) for path in (*xml[::2], *json_[1::2])]
+        given = [ft.load_plan(path) for path in (*xml[::2], *json_[1::2])[:: n // 4 - 1]]
     check(run_ranks(n, matrix, n, given, xml if n == 4 else []), least)
 
 
