@@ -48,7 +48,9 @@ FLUENT: Final = {"fifo": 0.96, "onesided": 0.9}
 FINEST: Final = 62_500
 """... to no fewer bytes a chunk: then signals take longer than data, ..."""
 FINEST_OPERATIONS: Final = 160_000
-"""... and for no more operations of all ranks: larger programs take minutes, ..."""
+"""... and for no more operations of all ranks: larger programs take minutes; ..."""
+FINEST_ROOTED: Final = 80_000
+"""... with a root for no more than that, for there several forests' programs are cut; ..."""
 LEAST_SLICE: Final = 2**16
 """... nor a slice of a onesided pipeline; ..."""
 SHORTEST_SLICE: Final = 2**15
@@ -144,6 +146,7 @@ def _finer(forest: Forest, target: Target, program: Program) -> Program:
     chunks = min(most_chunks(forest.n) if served.powers else RARE, SHORT // FINEST)
     most = first.instances * chunks // served.chunks
     best, count = program, 2 * first.instances
+    largest = FINEST_ROOTED if forest.collective.rooted else FINEST_OPERATIONS
     if forest.collective.rooted:  # longer chunks than a message go in the same messages
         message, _ = message_slots(program, runtime_on(program, forest.name))
         while 2 * count <= most and count * served.chunks * message < SHORT * first.instances:
@@ -152,7 +155,7 @@ def _finer(forest: Forest, target: Target, program: Program) -> Program:
     while share < enough and count <= most:
         used = usage(program)
         finer = Fraction(count, used.instances)
-        if finer * used.operations * forest.n > FINEST_OPERATIONS:
+        if finer * used.operations * forest.n > largest:
             break
         if finer * used.steps > target.steps and 2 * share / (1 + share) < share + PROMISE:
             break
