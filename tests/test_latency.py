@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections import defaultdict
+from collections.abc import Iterator
 from fractions import Fraction
 from itertools import pairwise
 
@@ -50,13 +51,19 @@ def drawn(graph: CapacityGraph, rng: random.Random) -> dict[tuple[str, str], Fra
     }
 
 
+def forests(
+    collective: Collective, count: int, rng: random.Random
+) -> Iterator[tuple[Forest, Latencies]]:
+    """Forests of so many random graphs, with the links' latencies."""
+    for seed in range(count):
+        graph = random_graph(seed)
+        yield solver.solve(graph, collective, 0 if collective.rooted else None), drawn(graph, rng)
+
+
 @pytest.mark.parametrize("collective", list(BY_TREES), ids=str)
 def test_random_forests_agree_with_ways_written_out(collective: Collective) -> None:
     rng = random.Random(collective.value)
-    for seed in range(60):
-        graph = random_graph(seed)
-        forest = solver.solve(graph, collective, 0 if collective.rooted else None)
-        links = drawn(graph, rng)
+    for forest, links in forests(collective, 60, rng):
         hop = Fraction(rng.randrange(0, 30), 10)
         assert latency(forest, links, hop) == written_out(forest, links, hop)
 
@@ -64,11 +71,7 @@ def test_random_forests_agree_with_ways_written_out(collective: Collective) -> N
 @pytest.mark.parametrize("collective", list(BY_TREES), ids=str)
 def test_a_byte_takes_as_long_in_the_simulation(collective: Collective) -> None:
     """The trees alone, over links of either rule: reports and simulation know one latency."""
-    rng = random.Random(collective.value)
-    for seed in range(20):
-        graph = random_graph(seed)
-        forest = solver.solve(graph, collective, 0 if collective.rooted else None)
-        links = drawn(graph, rng)
+    for forest, links in forests(collective, 20, random.Random(collective.value)):
         for rule in simulate.BOTH:
             byte = simulate.run_forest(forest, 1, links=links, rule=rule, pieces=1)
             assert byte.time == pytest.approx(float(latency(forest, links)), abs=0.05)

@@ -13,7 +13,7 @@ slices at a time, until a call of some MB is fast (`refine`).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Final
@@ -22,7 +22,7 @@ from forestcoll import simulate
 from forestcoll.errors import PlanError
 from forestcoll.forest import Forest
 from forestcoll.lower.instances import OPERATIONS, filled, hardest
-from forestcoll.lower.layout import layout
+from forestcoll.lower.layout import RankTree, layout
 from forestcoll.lower.limits import steps, usage
 from forestcoll.lower.onesided import Spread
 from forestcoll.lower.protocols import bulk_protocol
@@ -141,19 +141,19 @@ def _finer(forest: Forest, target: Target, program: Program) -> Program:
 
     first = usage(program)
     served = Sizes.of(program)
-    flags = runtime_on(program, forest.name).messages.wire(program.protocol)
+    runtime = runtime_on(program, forest.name)
+    flags = runtime.messages.wire(program.protocol)
     enough = FLUENT["fifo"] / float(flags)
     chunks = min(most_chunks(forest.n) if served.powers else RARE, SHORT // FINEST)
     most = first.instances * chunks // served.chunks
     best, count = program, 2 * first.instances
     largest = FINEST_ROOTED if forest.collective.rooted else FINEST_OPERATIONS
     if forest.collective.rooted:  # longer chunks than a message go in the same messages
-        message, _ = message_slots(program, runtime_on(program, forest.name))
+        message, _ = message_slots(program, runtime)
         while 2 * count <= most and count * served.chunks * message < SHORT * first.instances:
             count *= 2
-    share = _share(forest, program, SHORT)
+    share, used = _share(forest, program, SHORT), first
     while share < enough and count <= most:
-        used = usage(program)
         finer = Fraction(count, used.instances)
         if finer * used.operations * forest.n > largest:
             break
@@ -163,7 +163,8 @@ def _finer(forest: Forest, target: Target, program: Program) -> Program:
             program = lower(forest, target, instances=count, protocol=program.protocol)
         except PlanError:
             break
-        wider = usage(program).thread_blocks > first.thread_blocks
+        used = usage(program)
+        wider = used.thread_blocks > first.thread_blocks
         found = _share(forest, program, SHORT)
         alike = not wider and abs(found - share) <= ALIKE
         if alike and _share(forest, program) > _share(forest, best) + MORE:
@@ -266,13 +267,14 @@ def _leaner(
         return program, share
     whole = lower(forest, target, protocol=program.protocol)
     parts = math.ceil(hardest(forest, whole).ratio)
-    most = max(tree.count for tree in layout(forest).trees)
+    trees = layout(forest).trees
+    most = max(tree.count for tree in trees)
     room = most_chunks(whole.n) // Sizes.of(whole).chunks
     units = 1
     while most * units < PARTED * parts and 2 * units <= room:
         units *= 2
     grain = max(1, round(Fraction(most * units, parts)))
-    for children in (False, True) if _forks(forest) else (False,):
+    for children in (False, True) if _forks(forest, trees) else (False,):
         try:
             other = lower(forest, target, spread=Spread(grain, children, units))
         except PlanError:
@@ -313,8 +315,9 @@ def _sliced(program: Program, unit: int) -> Program:
 
 def _spreads(forest: Forest) -> Iterator[Spread]:
     """Other ways than all trees whole: a thread block for each child first, as most are faster."""
-    counts = sorted({tree.count for tree in layout(forest).trees})
-    forks = _forks(forest)
+    trees = layout(forest).trees
+    counts = sorted({tree.count for tree in trees})
+    forks = _forks(forest, trees)
     if forks:
         yield Spread(children=True)
     grains = [counts[0], max(1, counts[0] // 2)] if counts[0] != counts[-1] else [counts[0]]
@@ -324,12 +327,12 @@ def _spreads(forest: Forest) -> Iterator[Spread]:
         yield Spread(grain=grain)
 
 
-def _forks(forest: Forest) -> bool:
-    """Whether there are ranks for whose children `Spread.children` makes thread blocks."""
+def _forks(forest: Forest, trees: Iterable[RankTree]) -> bool:
+    """Whether `Spread.children` makes thread blocks for any children; `trees`: of its layout."""
     both = forest.collective.two_phases
     return any(
         len(found) > 1
-        for tree in layout(forest).trees
+        for tree in trees
         if (apart := Spread(children=True).apart(tree, both)) != "no"
         for rank, found in enumerate(tree.children())
         if apart == "all" or rank != tree.root
