@@ -32,7 +32,10 @@ from forestcoll.verify import link_loads
 SCRIPT = Path(__file__).parents[1] / "scripts" / "benchmarks" / "catalogue.py"
 SMALL = 8  # ranks of machines with every collective
 EVERY = "dgx-h100"  # four of its GPUs: with every kind of plan
-SIMPLE = ("dgx1-v100", "ring")  # with every target's for much data: five GPUs of a mesh, a ring of four
+SIMPLE = (
+    "dgx1-v100",
+    "ring",
+)  # five GPUs of a mesh, a ring of four: every target's for much data
 SOME = (Collective.ALLREDUCE, Collective.BROADCAST)
 FEW = {
     "mi250": BY_TREES,  # stored, as are both of the next

@@ -1,9 +1,8 @@
-// Ranks as processes are forked from a process that has let go of the memory they never look at.
+// Ranks as processes are forked without the memory they never look at.
 //
 // A fork copies the page tables of all memory of its process, and what the parent writes meanwhile:
-// milliseconds for a hundred megabytes, once for every rank. So where the caller is large (it holds a
-// network, or a notebook's arrays), one process is forked from it, unmaps what no rank needs, and
-// makes the ranks as children of the caller.
+// milliseconds for a hundred megabytes, once for every rank. So what no rank needs of the caller's
+// memory (a network, a notebook's arrays) is hidden from forks while the ranks are made.
 
 #pragma once
 
@@ -22,7 +21,7 @@ struct Births {
 };
 
 // A process for each rank, which calls `live` (never returns, allocates nothing); all signals are
-// blocked meanwhile in the caller and in them.
+// blocked meanwhile in the caller and in them. No other thread may fork meanwhile.
 using Life = void (*)(Machine& machine, int rank, const void* context);
 Births make_ranks(Machine& machine, Life live, const void* context);
 

@@ -298,7 +298,7 @@ void run_processes(Machine& m, Crew& crew, const std::function<bool()>& poll, Re
 
 Result Engine::launch(const std::vector<byte*>& addresses, const Options& options,
                       const std::vector<Average>& averages, int turn, int turns,
-                      const std::function<bool()>& poll) {
+                      const Caller& caller) {
   State& s = *state_;
   if (turn < 0 || turn >= turns) throw std::invalid_argument("launch: no such turn");
   const std::size_t ranks = addresses.size() / addresses_each / static_cast<std::size_t>(turns);
@@ -325,10 +325,10 @@ Result Engine::launch(const std::vector<byte*>& addresses, const Options& option
   s.control->turn = turn;
   s.broken = true;
   if (options.processes) {
-    if (!s.crew) s.crew = std::make_unique<Crew>(s);
-    run_processes(s, *s.crew, poll, result);
+    if (!s.crew) caller.alone([&s] { s.crew = std::make_unique<Crew>(s); });
+    run_processes(s, *s.crew, caller.poll, result);
   } else {
-    run_threads(s, poll, result);
+    run_threads(s, caller.poll, result);
   }
   const auto time = s.control->finish - s.control->begin;
   result.nanoseconds = std::chrono::duration_cast<Nanoseconds>(time).count();

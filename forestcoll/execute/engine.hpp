@@ -86,19 +86,25 @@ struct Result {
   std::vector<Death> deaths;  // died: the rank; stalled: ranks that somebody has stopped
 };
 
+// What the engine asks of those who launch.
+struct Caller {
+  std::function<bool()> poll;  // called a few times a second by the thread that launches
+  std::function<void(const std::function<void()>&)> alone;  // does it while no other thread forks
+};
+
 class Engine {
  public:
   explicit Engine(Plan plan);
   ~Engine();
   // Runs the plan once. addresses: 6 per rank (of input, output and scratch, and of the allocations
-  // that they lie in), once for every turn that launches may take; `turn`: which of them this one uses. `poll` is called a few times a second on
-  // the calling thread; when it returns true the launch is interrupted.
+  // that they lie in), once for every turn that launches may take; `turn`: which of them this one
+  // uses. When `caller.poll` returns true the launch is interrupted.
   //
   // With `processes`, all addresses must lie in shared memory, and ranks stay alive, waiting, between
   // launches with the same arguments (but for `turn`). After a launch that was not done the engine is of no more use.
   Result launch(const std::vector<byte*>& addresses, const Options& options,
                 const std::vector<Average>& averages, int turn, int turns,
-                const std::function<bool()>& poll);
+                const Caller& caller);
   // Ends the processes of ranks, if there are any.
   void rest();
 

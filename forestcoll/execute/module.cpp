@@ -82,7 +82,7 @@ using ResultRow = std::tuple<int, std::int64_t, std::vector<StopRow>, std::vecto
                              std::vector<DeathRow>>;
 
 // Python's own signal handling runs in between: Ctrl-C ends the launch, and the KeyboardInterrupt is
-// raised once all workers have stopped.
+// raised once all workers have stopped. Python forks with its lock held: nobody does while we hold it.
 ResultRow launch(Engine& engine, const std::vector<std::uintptr_t>& addresses,
                  const Options& options, const std::vector<AverageRow>& sums, int turn, int turns) {
   std::vector<byte*> starts;
@@ -93,10 +93,15 @@ ResultRow launch(Engine& engine, const std::vector<std::uintptr_t>& addresses,
   Result result;
   {
     const nb::gil_scoped_release released;
-    result = engine.launch(starts, options, averages, turn, turns, [] {
-      const nb::gil_scoped_acquire held;
-      return PyErr_CheckSignals() != 0;
-    });
+    const Caller caller{[] {
+                          const nb::gil_scoped_acquire held;
+                          return PyErr_CheckSignals() != 0;
+                        },
+                        [](const std::function<void()>& work) {
+                          const nb::gil_scoped_acquire held;
+                          work();
+                        }};
+    result = engine.launch(starts, options, averages, turn, turns, caller);
   }
   if (PyErr_Occurred()) throw nb::python_error();
   std::vector<StopRow> stops;
