@@ -194,6 +194,18 @@ def test_a_little_faster_is_not_worth_more_trees(monkeypatch: pytest.MonkeyPatch
     assert chooser(shares, monkeypatch).choose().forest.trees_per_root == 2
 
 
+@pytest.mark.parametrize(("more", "taken"), [(0, 8), (1, 4)])
+def test_more_thread_blocks_have_to_gain_more(
+    more: int, taken: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of eight trees a root the second rival; 0.61 is 2 % more than 0.6, and GAIN asks for 3."""
+    monkeypatch.setattr(rivals, "promising", lambda forests, *_: iter([*forests][:2]))
+    blocks = property(lambda self: 4 + more * (self.share == 0.61))
+    monkeypatch.setattr(Judged, "blocks", blocks)
+    shares = {2: 0.5, 4: 0.6, 8: 0.61}
+    assert chooser(shares, monkeypatch).choose().forest.trees_per_root == taken
+
+
 def test_the_same_trees_twice_are_no_rival() -> None:
     """On a full mesh each other rank is a child of the root, in one tree or in seven alike."""
     graph = CapacityGraph.from_topology(catalog.load("mi300x"))

@@ -376,7 +376,8 @@ class Chooser:
                 theirs = self._plans.judge(other.forest, other.programs)
                 if theirs.share * rivals.REFINED > best.share:
                     theirs = self._plans.finish(other.forest, theirs)
-                ahead = theirs.share > (rivals.GAIN if found is first else 1) * best.share
+                leaner = found is not first and theirs.blocks <= best.blocks
+                ahead = theirs.share > (1 if leaner else rivals.GAIN) * best.share
                 found, best = (other, theirs) if ahead else (found, best)
         return found, self._explain_speed(first, judged, found, best)
 

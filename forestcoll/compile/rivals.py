@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 SURE: Final = 0.9
 """Share of the optimum from which on no other forest is looked for."""
 GAIN: Final = 1.03
-"""How many times as fast as the first choice another forest's plans have to be."""
+"""How many times as fast another forest's plans have to be: as the first choice's, or as those of
+one found since that takes fewer thread blocks."""
 TREES: Final = (1, 2, 4, 8, 16)
 """Trees a root of forests that are looked at."""
 LOWERED: Final = 2

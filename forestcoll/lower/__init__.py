@@ -47,7 +47,7 @@ from forestcoll.lower.network_planes import no_parity, parity_of
 from forestcoll.lower.onesided import TOGETHER, Spread, lower_onesided
 from forestcoll.lower.packets import MAX_BYTES, lower_packets
 from forestcoll.lower.protocols import bulk_protocol, choose_protocol
-from forestcoll.lower.scheduled import Links, links_of
+from forestcoll.lower.scheduled import Links, Partners, links_of
 from forestcoll.lower.twosided import lower_fifo
 from forestcoll.lower.twosided_fused import lower_fused
 from forestcoll.program import Collective, Program, Protocol, RankProgram
@@ -68,6 +68,7 @@ def lower(
     protocol: Protocol | None = None,
     spread: Spread = TOGETHER,
     adders: bool = False,
+    partners: Partners = "shift",
 ) -> Program:
     """The program that carries the forest out on every rank, within the limits of `target`.
 
@@ -75,7 +76,7 @@ def lower(
     equal parts into which every tree is cut, for more thread blocks at work on few trees.
     `protocol`: how messages are sent; None takes what is fastest for much data. Onesided programs
     have Simple and, for little data, LL: packets. `adders`: thread blocks of their own add up the
-    sums of a fifo program.
+    sums of a fifo program. `partners`: which of its equally urgent messages go first.
     A compact forest is written out first (UnsupportedError beyond its limit).
     Raises PlanError where the target cannot hold it (naming rank, figure, limit and a way out), or
     where a path relays through a GPU that is no rank.
@@ -94,7 +95,7 @@ def lower(
         return _packets(forest, chunks, limits, boxes, protocol, extra)
     sent = choose_protocol(forest, target, protocol)
     if fifo:
-        ranks = _fifo(chunks, limits, _scheduled_on(forest, target, sent), adders)
+        ranks = _fifo(chunks, limits, _scheduled_on(forest, target, sent, partners), adders)
     else:
         ranks, halves = lower_onesided(chunks, limits, boxes, unit_bytes, spread)
         if halves:
@@ -130,11 +131,13 @@ def _check_arguments(forest: Forest, unit_bytes: int, instances: int) -> None:
         raise PlanError(f"{forest.name} has {forest.n} ranks: a plan needs at least 2")
 
 
-def _scheduled_on(forest: Forest, target: Target, protocol: Protocol) -> Links | None:
+def _scheduled_on(
+    forest: Forest, target: Target, protocol: Protocol, partners: Partners
+) -> Links | None:
     """The links on whose schedule messages go, where the protocol is that for much data."""
     if protocol != bulk_protocol(forest, target):
         return None
-    return links_of(forest, block_rate(forest, protocol))
+    return links_of(forest, block_rate(forest, protocol), partners)
 
 
 def _fifo(

@@ -26,6 +26,7 @@ from forestcoll.lower.layout import RankTree, layout
 from forestcoll.lower.limits import steps, usage
 from forestcoll.lower.onesided import Spread
 from forestcoll.lower.protocols import bulk_protocol
+from forestcoll.lower.scheduled import ORDERS
 from forestcoll.program import Pipeline, Program, ThreadBlock
 from forestcoll.sizes import RARE, Sizes, most_chunks
 from forestcoll.targets import Target, message_slots, runtime_on
@@ -53,8 +54,8 @@ FINEST_ROOTED: Final = 80_000
 """... with a root for no more than that, for there several forests' programs are cut; ..."""
 LEAST_SLICE: Final = 2**16
 """... nor a slice of a onesided pipeline; ..."""
-SHORTEST_SLICE: Final = 2**15
-"""... but that, where it gains more in a short call than it loses in an endless one ..."""
+SHORT_SLICES: Final = (3 * 2**14, 2**15, 3 * 2**13)
+"""... but one of those, where a short call gains more than one four times as long loses ..."""
 SIGNAL: Final = 0.7
 """... when each signal takes so many microseconds."""
 SLOW: Final = 0.9
@@ -174,9 +175,41 @@ def _finer(forest: Forest, target: Target, program: Program) -> Program:
         if wider:
             break
         count *= 2
-    if share < SLOW / flags and forest.collective.rooted and forest.collective.reduces:
+    if not forest.collective.rooted:
+        return _reordered(forest, target, best, enough)
+    if share < SLOW / flags and forest.collective.reduces:
         return _leaving_sums(forest, target, best, share, most)
     return best
+
+
+def _reordered(forest: Forest, target: Target, program: Program, enough: float) -> Program:
+    """The fifo program, or the fastest of those whose lists have equally urgent messages otherwise.
+
+    Until one reaches `enough` in short calls and long ones. Only switches have messages for several
+    ranks; where the first other order changes nothing, none does.
+    """
+    from forestcoll.lower import lower
+
+    if forest.graph.n == forest.n:
+        return program
+    used, sizes = usage(program), (SHORT, SIZE)
+    first = best = min(_share(forest, program, size) for size in sizes)
+    for partners in ORDERS[1:]:
+        if best >= enough:
+            break
+        made = lower(
+            forest,
+            target,
+            instances=used.instances,
+            protocol=program.protocol,
+            partners=partners,
+        )
+        share = min(_share(forest, made, size) for size in sizes)
+        if partners == ORDERS[1] and share == first:
+            break
+        if share > best and usage(made).thread_blocks <= used.thread_blocks:
+            program, best = made, share
+    return program
 
 
 def _leaving_sums(
@@ -233,22 +266,28 @@ def _counts(program: Program) -> bool:
 
 
 def _reached(forest: Forest, program: Program) -> float:
-    """Shares of the forest's algbw in a short and an endless call with signals, added up.
+    """Shares of the forest's algbw with signals in a short call and one four times as long, added.
 
     What further bytes take is what twice as many take longer.
     """
     options = simulate.Options(signal=SIGNAL)
     short, twice = (simulate.band(program, forest, k * SHORT, options=options) for k in (1, 2))
-    further = max(twice.fifo - short.fifo, twice.fair - short.fair)
-    return short.share(forest.plain_algbw) + SHORT / (1000 * further * float(forest.plain_algbw))
+    slowest = max(3 * twice.fifo - 2 * short.fifo, 3 * twice.fair - 2 * short.fair)
+    return short.share(forest.plain_algbw) + SHORT / (250 * slowest * float(forest.plain_algbw))
 
 
 def _shortest(forest: Forest, program: Program) -> Program:
-    """The onesided program with the shortest slices, or as it is where those are of no use."""
-    other = _sliced(program, SHORTEST_SLICE)
-    if _slice(program) != LEAST_SLICE or not _counts(other):
+    """The onesided program with still shorter slices, or as it is where those are of no use."""
+    if _slice(program) != LEAST_SLICE:
         return program
-    return other if _reached(forest, other) > _reached(forest, program) else program
+    reached = _reached(forest, program)
+    for unit in SHORT_SLICES:
+        other = _sliced(program, unit)
+        found = _reached(forest, other) if _counts(other) else 0.0
+        if found <= reached:
+            break
+        program, reached = other, found
+    return program
 
 
 def _leaner(

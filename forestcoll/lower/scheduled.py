@@ -7,8 +7,8 @@ here each message has the place at which a greedy schedule of all of them on the
 or of what comes before where the schedule is made from the end: whichever takes less time).
 
 * Equally urgent messages take turns: the first parts of all trees, then the second ones, for
-  connections of their own are at work at once; then by (receiver - sender) mod n, so that not
-  everybody sends to the same rank.
+  connections of their own are at work at once; then by the distance of receiver and sender, so
+  that not everybody sends to the same rank (`Partners`).
 * A message carries one unit of share (a chunk), or as few as the target's limits allow: whoever
   hands it on waits for no other.
 * The first part of a sum in that order opens it.
@@ -25,6 +25,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import pairwise
+from typing import Literal, get_args
 
 from forestcoll.forest import Forest
 from forestcoll.kernel import _kernel
@@ -34,6 +35,13 @@ from forestcoll.program import Buffer, Ref
 from forestcoll.routes import Pair, routes
 from forestcoll.targets import TREE_RATE
 
+Partners = Literal["shift", "exchange", "exchange-back", "shift-back"]
+"""Which of equally urgent messages goes first: that to the nearest rank, or to the farthest.
+
+Ranks are as far from each other as (receiver - sender) mod n, or as the bits in which they differ.
+Which fills the lists of a fabric best shows in simulated time alone.
+"""
+ORDERS: tuple[Partners, ...] = get_args(Partners)
 MOST_UNIT = 16
 """Chunks in a message at most; where even those are too many messages, levels have fewer."""
 TURNS = 2**12
@@ -48,13 +56,14 @@ FINE, COARSE = 10, 40
 class Links:
     """Per pair of ranks the links between them; capacities in units; GB/s of the whole schedule.
 
-    `block`: GB/s that a thread block moves on these GPUs.
+    `block`: GB/s that a thread block moves on these GPUs. `partners`: who goes first among equals.
     """
 
     ways: dict[Pair, tuple[int, ...]]
     capacity: tuple[int, ...]
     algbw: Fraction
     block: Fraction
+    partners: Partners = "shift"
 
     def lengths(self, way: Sequence[int], count: int, lanes: Sequence[int]) -> list[int]:
         """The time that a message of `count` chunks takes a lane of each link of a way."""
@@ -72,7 +81,7 @@ class Links:
         return [known[kind] for kind in zip(ways, counts, strict=True)]
 
 
-def links_of(forest: Forest, block: Fraction = TREE_RATE) -> Links:
+def links_of(forest: Forest, block: Fraction = TREE_RATE, partners: Partners = "shift") -> Links:
     """The links of a forest's graph, and the ways that its trees take."""
     graph = forest.graph
     number = {ends: e for e, ends in enumerate(zip(graph.tail, graph.head, strict=True))}
@@ -80,7 +89,7 @@ def links_of(forest: Forest, block: Fraction = TREE_RATE) -> Links:
         pair: tuple(number[step] for step in pairwise(path))
         for pair, path in routes(graph, forest).ways.items()
     }
-    return Links(ways, graph.capacity, forest.plain_algbw, block)
+    return Links(ways, graph.capacity, forest.plain_algbw, block, partners)
 
 
 def scheduled_messages(
@@ -105,13 +114,15 @@ def scheduled_messages(
     messages = made.messages
     lanes = _lanes_for(messages, links, layout.chunks, block)
     ways = [links.ways[m.src, m.dst] for m in messages]
-    turns = _turns(layout.n, trees, messages)
+    turns = _turns(layout.n, trees, messages, links.partners)
     starts = _schedule(links, ways, [m.count for m in messages], made.needs, turns, lanes)
     order = sorted(range(len(messages)), key=lambda i: (starts[i], i))
     return _opened(layout, trees, [messages[i] for i in order]), scratch, lanes
 
 
-def _turns(n: int, trees: Sequence[RankTree], messages: Sequence[Message]) -> list[int]:
+def _turns(
+    n: int, trees: Sequence[RankTree], messages: Sequence[Message], partners: Partners
+) -> list[int]:
     """Which of equally urgent messages goes first: the place of its part in its tree, then whom to.
 
     All parts of a tree are spread evenly over the turns, be they many or few.
@@ -122,7 +133,11 @@ def _turns(n: int, trees: Sequence[RankTree], messages: Sequence[Message]) -> li
     for kind in kinds:
         place.append((2 * seen[kind] + 1) * TURNS // (2 * parts[kind]))
         seen[kind] += 1
-    return [place[m.tree] * n + (m.dst - m.src) % n for m in messages]
+    width = 1 << (n - 1).bit_length()
+    near = [(m.dst ^ m.src if "exchange" in partners else (m.dst - m.src) % n) for m in messages]
+    if partners.endswith("back"):
+        near = [width - distance for distance in near]
+    return [place[m.tree] * width + d for m, d in zip(messages, near, strict=True)]
 
 
 def _lanes_for(
