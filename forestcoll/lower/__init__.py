@@ -76,10 +76,9 @@ def lower(
     equal parts into which every tree is cut, for more thread blocks at work on few trees.
     `protocol`: how messages are sent; None takes what is fastest for much data. Onesided programs
     have Simple and, for little data, LL: packets. `adders`: thread blocks of their own add up the
-    sums of a fifo program. `partners`: which of its equally urgent messages go first.
-    A compact forest is written out first (UnsupportedError beyond its limit).
-    Raises PlanError where the target cannot hold it (naming rank, figure, limit and a way out), or
-    where a path relays through a GPU that is no rank.
+    sums of a fifo program. `partners`: which of its equally urgent messages go first. A compact
+    forest is written out first (UnsupportedError beyond its limit). Raises PlanError where the
+    target cannot hold it (with rank, figure, limit, a way out), or a path relays through no rank.
     """
     _check_arguments(forest, unit_bytes, instances)
     forest = forest.expanded()
