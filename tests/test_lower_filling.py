@@ -243,9 +243,9 @@ def test_adders_share_the_sums_of_one_tree() -> None:
     topology = catalog.load("dgx-a100", {"boxes": "2"})
     forest = solver.solve(capacity_graph(topology), Collective.REDUCE, 0)
     chunks = layout(forest, 8)
-    messages, _, _ = scheduled_messages(
+    messages = scheduled_messages(
         chunks, early_copies(chunks), links_of(forest), most=1, block=None, apart=True
-    )
+    ).messages
     adders = share_sums(chunks.n, messages, 20)
     parts: dict[tuple[int, int], list[Message]] = defaultdict(list)
     for message in messages:

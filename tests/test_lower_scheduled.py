@@ -95,7 +95,7 @@ def test_uplinks_serve_as_many_ports_as_they_are_wide(uplink: int, late: list[in
     """One after the other, the fourth of four ports begins when a message is nearly there."""
     ports, links = range(4), (1, 1, 1, 1, uplink, 1, 1, 1, 1)
     ways = {(port, 4 + port): (port, 4, 5 + port) for port in ports}
-    made = scheduled._schedule(
+    made, _ = scheduled._schedule(
         scheduled.Links(ways, links, Fraction(1), Fraction(1)),
         list(ways.values()),
         [1] * 4,
@@ -124,10 +124,9 @@ def test_equal_messages_go_to_partner_after_partner(
     star = RankTree(2, "broadcast", 0, 1, parents, (2, 0, 1, 3, 4), parities=(-1,) * 5)
     chunks = Layout(Collective.BROADCAST, 5, 1, (0, 1, 1, 1, 1, 1), (star,))
     links = scheduled.Links(ways, (1,), Fraction(1), Fraction(1), partners)
-    messages, _, _ = scheduled.scheduled_messages(
-        chunks, frozenset(), links, most=1, block=None, apart=True
-    )
-    assert [message.dst for message in messages] == order
+    made = scheduled.scheduled_messages(chunks, frozenset(), links, most=1, block=None, apart=True)
+    assert [message.dst for message in made.messages] == order
+    assert made.arrivals == [1, 2, 3, 4]
 
 
 def test_the_order_of_equal_messages_is_the_fastest_of_four() -> None:

@@ -20,12 +20,13 @@ or of what comes before where the schedule is made from the end: whichever takes
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import pairwise
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 from forestcoll.forest import Forest
 from forestcoll.kernel import _kernel
@@ -92,6 +93,19 @@ def links_of(forest: Forest, block: Fraction = TREE_RATE, partners: Partners = "
     return Links(ways, graph.capacity, forest.plain_algbw, block, partners)
 
 
+class Scheduled(NamedTuple):
+    """Messages in the order of their starts.
+
+    `arrivals`: of each, how many messages have started when it is there. `scratch`: chunks of it
+    that every rank needs for partial sums. `lanes`: channels of each connection.
+    """
+
+    messages: list[Message]
+    arrivals: list[int]
+    scratch: list[int]
+    lanes: Lanes
+
+
 def scheduled_messages(
     layout: Layout,
     early: frozenset[int],
@@ -100,12 +114,12 @@ def scheduled_messages(
     most: int,
     block: Fraction | None,
     apart: bool,
-) -> tuple[list[Message], list[int], Lanes]:
+) -> Scheduled:
     """All messages of at most `most` chunks in the order of their schedule.
 
     `apart`: phases of an allreduce and trees of a rooted collective have channels of their own.
-    Also returns how many chunks of scratch every rank needs for partial sums, and the channels of
-    each connection: as many as its rate takes where a block has `block` GB/s of a link, or 1.
+    Each connection has as many channels as its rate takes where a block has `block` GB/s of a link,
+    or 1.
     """
     trees = list(cut_trees(layout.trees, most))
     sums, scratch = partial_sums(trees, layout.n)
@@ -115,9 +129,11 @@ def scheduled_messages(
     lanes = _lanes_for(messages, links, layout.chunks, block)
     ways = [links.ways[m.src, m.dst] for m in messages]
     turns = _turns(layout.n, trees, messages, links.partners)
-    starts = _schedule(links, ways, [m.count for m in messages], made.needs, turns, lanes)
+    starts, ends = _schedule(links, ways, [m.count for m in messages], made.needs, turns, lanes)
     order = sorted(range(len(messages)), key=lambda i: (starts[i], i))
-    return _opened(layout, trees, [messages[i] for i in order]), scratch, lanes
+    in_order = sorted(starts)
+    arrivals = [bisect_left(in_order, ends[i]) for i in order]
+    return Scheduled(_opened(layout, trees, [messages[i] for i in order]), arrivals, scratch, lanes)
 
 
 def _turns(
@@ -186,23 +202,24 @@ def _schedule(
     needs: list[list[int]],
     turns: list[int],
     lanes: Lanes,
-) -> list[int]:
-    """Per message its start.
+) -> tuple[list[int], list[int]]:
+    """Per message its start, and its end.
 
     Uplinks serve one message after the other, so that not all arrive at the same time. Where ports
     are idle for that (the schedule takes FULL times as long as its busiest link), side by side.
     """
-    best: list[int] = []
+    best: tuple[list[int], list[int]] = [], []
     shortest = math.inf
     choices = _lanes_of_links(links, lanes)
     for of_links in choices:
         lengths = links.all_lengths(ways, counts, of_links)
         starts = _kernel.schedule(of_links, ways, lengths, needs, turns)
+        ends = [start + max(times) for start, times in zip(starts, lengths, strict=True)]
         if len(choices) == 1:
-            return starts
+            return starts, ends
         share = _stretch(of_links, ways, lengths, starts)
         if share < shortest:
-            best, shortest = starts, share
+            best, shortest = (starts, ends), share
         if share < FULL:
             break
     return best

@@ -12,12 +12,13 @@ full queue, for an earlier message of the same connection to be taken.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import islice
 
 from forestcoll.errors import PlanError
+from forestcoll.lower.arrivals import Event, as_they_arrive, at_once
 from forestcoll.lower.instances import BLOCK, ENOUGH, LINK
 from forestcoll.lower.layout import Layout, local_blocks
 from forestcoll.lower.limits import Limits, check_ranks, check_steps, most_steps, steps
@@ -41,16 +42,15 @@ def lower_fifo(
     early = early_copies(layout)
     if links is not None:
         for unit, rate, apart in _attempts(layout, limits.target, links):
-            messages, scratch, lanes = scheduled_messages(
-                layout, early, links, most=unit, block=rate, apart=apart
-            )
+            made = scheduled_messages(layout, early, links, most=unit, block=rate, apart=apart)
             try:
-                work = _Work(layout, messages, scratch, early, few_parts(messages))
+                known = (layout, made.messages, made.scratch, early, made.arrivals)
+                work = _Work(*known, few_parts(made.messages))
                 if adders:
                     room = limits.target.steps - local_blocks(layout)  # a root's wait for copies
-                    shared = share_sums(layout.n, messages, room)
-                    work = _Work(layout, messages, scratch, early, adders=shared)
-                programs = _write(work, lanes, limits)
+                    shared = share_sums(layout.n, made.messages, room)
+                    work = _Work(*known, adders=shared)
+                programs = _write(work, made.lanes, limits)
                 check_ranks(programs, limits)
                 return programs
             except PlanError:
@@ -112,6 +112,7 @@ def _block_rate(layout: Layout, links: Links) -> Fraction:
 class _Work:
     """The messages in their order; `late`: sums that the block adds up that sends them on.
 
+    `arrivals`: of each message, how many have been sent when it is there; none: not known.
     `adders`: thread blocks that add up all sums, where there are any.
     """
 
@@ -119,6 +120,7 @@ class _Work:
     messages: list[Message]
     scratch: list[int]
     early: frozenset[int]
+    arrivals: Sequence[int] = ()
     late: frozenset[Sum] = frozenset()
     adders: Adders | None = None
 
@@ -136,14 +138,23 @@ def _write(work: _Work, lanes: Lanes, limits: Limits) -> tuple[RankProgram, ...]
     while True:
         channels = _share_out(messages, lanes, limits)
         blocks = _own_blocks(messages, channels, n)
-        programs = _emit(work, channels, blocks, target)
+        programs = _emit(work, channels, at_once(len(messages)), blocks, target)
         owner = {(m.src, m.dst, c): m.connection for m, c in zip(messages, channels, strict=True)}
         if not _widen(lanes, owner, blocks, programs, limits):
             break
     paired = pair(blocks, programs, limits, work.adders.counts if work.adders else ())
     if paired != blocks:
-        programs = _emit(work, channels, paired, target)
+        programs = _emit(work, channels, _events(work, channels), paired, target)
+        if any(steps(b) > target.steps for program in programs for b in program.thread_blocks):
+            programs = _emit(work, channels, at_once(len(messages)), paired, target)
     return tuple(waited_first(program, target.dependency_blocks) for program in programs)
+
+
+def _events(work: _Work, channels: list[int]) -> Iterator[Event]:
+    """Where messages are sent and received by thread blocks of two connections."""
+    if not work.arrivals:
+        return at_once(len(work.messages))
+    return as_they_arrive(work.messages, channels, work.arrivals)
 
 
 def _roomy(work: _Work, lanes: Lanes, target: Target) -> Lanes:
@@ -267,8 +278,13 @@ def _widen(
 
 
 def _emit(
-    work: _Work, channels: list[int], blocks: list[list[Ports]], target: Target
+    work: _Work,
+    channels: list[int],
+    events: Iterable[tuple[int, bool]],
+    blocks: list[list[Ports]],
+    target: Target,
 ) -> tuple[RankProgram, ...]:
+    """What every rank does. `events`: numbers of messages, each where it is sent, and received."""
     layout, early = work.layout, work.early
     ranks = []
     copies = []
@@ -283,7 +299,8 @@ def _emit(
         ranks.append(rank)
     waiting: dict[Sum | None, list[Ref]] = defaultdict(list)  # what is not yet in a sum
     ends: dict[tuple[int, int, int], tuple[int, int]] = {}  # who sends, and who receives
-    for message, channel in zip(work.messages, channels, strict=True):
+    for number, sends in events:
+        message, channel = work.messages[number], channels[number]
         src, dst = message.src, message.dst
         sender, receiver = ranks[src], ranks[dst]
         if (src, dst, channel) not in ends:
@@ -292,9 +309,11 @@ def _emit(
                 receiver.block[Port(dst, False, src, channel)],
             )
         out, block = ends[src, dst, channel]
-        for part in waiting.pop(sent_on(message), ()):
-            sender.add(out, Op.REDUCE, (part,), (message.source,))
-        sender.add(out, Op.SEND, (message.source,))
+        if sends:
+            for part in waiting.pop(sent_on(message), ()):
+                sender.add(out, Op.REDUCE, (part,), (message.source,))
+            sender.add(out, Op.SEND, (message.source,))
+            continue
         if message.land == "final":
             receiver.add(block, Op.RECV, dst=(message.total,))
             continue
