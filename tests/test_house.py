@@ -7,6 +7,7 @@ import resource
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -123,6 +124,18 @@ def modules() -> list[Path]:
     return sorted(p for p in PACKAGE.rglob("*.py") if copied not in p.parents)
 
 
+@cache
+def everything(path: Path) -> tuple[ast.AST, ...]:
+    """All nodes of a file: read once for all rules."""
+    return tuple(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _nothing_is_kept() -> Iterator[None]:
+    yield
+    everything.cache_clear()
+
+
 def piece(path: Path) -> str:
     """The part of the house that a file belongs to: its first name below the package."""
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
@@ -130,7 +143,7 @@ def piece(path: Path) -> str:
 
 def imported(path: Path) -> Iterator[tuple[int, str]]:
     """(line, piece) of everything of this package that a file imports, for types or at run time."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in everything(path):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -227,7 +240,7 @@ COMPILE: dict[str, set[str]] = {
 
 def inside(room: str, path: Path) -> Iterator[tuple[int, str]]:
     """(line, module or smaller room) of what a file imports of its own room."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in everything(path):
         if not isinstance(node, ast.ImportFrom) or node.module is None:
             continue
         for alias in node.names:
@@ -255,7 +268,7 @@ def test_nothing_in_the_package_knows_the_oracle() -> None:
     assert (Path(__file__).parent / "reference.py").is_file()
     for path in modules():
         assert path.stem not in ("reference", "oracle"), path
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in everything(path):
             named = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             named += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             wrong = [name for name in named if name.split(".")[0] in ("tests", "reference")]
@@ -269,9 +282,8 @@ def test_files_and_functions_are_short() -> None:
     for path in native:
         assert len(path.read_text(encoding="utf-8").splitlines()) <= 500, path
     for path in modules():
-        text = path.read_text(encoding="utf-8")
-        assert len(text.splitlines()) <= 500, path
-        for node in ast.walk(ast.parse(text)):
+        assert len(path.read_text(encoding="utf-8").splitlines()) <= 500, path
+        for node in everything(path):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 length = (node.end_lineno or 0) - node.lineno + 1
                 assert length <= 60, f"{path}:{node.lineno}: {node.name} has {length} lines"
@@ -294,7 +306,7 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     graph: nx.DiGraph[str] = nx.DiGraph()
     for path in modules():
         here = module_name(path)
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in everything(path):
             if not isinstance(node, ast.ImportFrom):
                 continue
             for alias in node.names:
@@ -313,7 +325,7 @@ def test_plan_formats_keep_to_themselves() -> None:
     for path in modules():
         here = path.relative_to(PACKAGE).parts
         own = here[1] if here[0] == "plans" and here[1] in formats else ""
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in everything(path):
             if not isinstance(node, ast.ImportFrom) or node.module is None:
                 continue
             parts = node.module.split(".")
@@ -354,7 +366,7 @@ def test_nobody_asks_which_collective_it_is_but_the_solver() -> None:
     for path in modules():
         if piece(path) in {"program", "solver"}:
             continue
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in everything(path):
             asked: list[ast.expr] = []
             if isinstance(node, ast.Compare):
                 asked = [node.left, *node.comparators]
@@ -368,7 +380,7 @@ def test_nobody_asks_which_collective_it_is_but_the_solver() -> None:
 def nodes(paths: Iterable[Path]) -> Iterator[tuple[Path, ast.AST]]:
     """All of the files' syntax, each with its file."""
     for path in paths:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in everything(path):
             yield path, node
 
 
