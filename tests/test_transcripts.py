@@ -53,7 +53,7 @@ def test_page(pages: tuple[str, ...], tmp_path: Path, request: pytest.FixtureReq
 
 
 def quick_start(shell: Shell, said: set[str]) -> None:
-    """Runs what scripts/quickstart runs: its schedule is the one that the README's commands made."""
+    """What scripts/quickstart runs; its schedule is the one that the README's commands made."""
     make, *rest = transcripts.quickstart()
     folder = next(word for word in make.split() if word.endswith(".out/"))
     assert make.replace(folder, "out/").replace(" --force", "") in said
