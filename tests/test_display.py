@@ -106,6 +106,10 @@ def test_the_notebook_is_its_script() -> None:
     assert cells == [(c.cell_type, c.source) for c in script.cells]
 
 
+FEWER = {r"\"gpus\": 4, \"rails\": 4": r"\"gpus\": 2, \"rails\": 2", "gpu3-rail3": "gpu1-rail1"}
+"""What the notebook has and what it is run with: plans of eight ranks take most of its time."""
+
+
 @pytest.mark.slow
 def test_the_notebook_runs_from_top_to_bottom() -> None:
     pytest.importorskip("pandas")
@@ -113,7 +117,11 @@ def test_the_notebook_runs_from_top_to_bottom() -> None:
     nbformat = pytest.importorskip("nbformat")
     nbclient = pytest.importorskip("nbclient")
     pytest.importorskip("ipykernel")
-    notebook = nbformat.read(SCRIPTS / "compare.ipynb", as_version=4)
+    text = (SCRIPTS / "compare.ipynb").read_text(encoding="utf-8")
+    for old, new in FEWER.items():
+        assert old in text
+        text = text.replace(old, new)
+    notebook = nbformat.reads(text, as_version=4)
     nbclient.NotebookClient(notebook, timeout=170, kernel_name="python3").execute()
     texts = json.dumps(notebook.cells)
     assert "jointly 128 GB/s, the allgather's trees both ways 104" in texts
