@@ -90,21 +90,27 @@ def built(
     checked = ["-g1", "-fno-omit-frame-pointer", f"-fsanitize={sanitizer}"]
 
     def build(source: Path) -> Path:
-        if source.parent != SOURCES or source.stem == "module":  # not tested, and slow to compile
-            return made_once(
-                tmp_path_factory,
-                f"{source.stem}.o",
-                lambda target: compile_(*common, "-O0", source, "-o", target),
-            )
-        target = folder / f"{source.stem}.o"
+        """What is not tested, and slow to compile: once for all sanitizers."""
+        return made_once(
+            tmp_path_factory,
+            f"{source.stem}.o",
+            lambda target: compile_(*common, "-O0", source, "-o", target),
+        )
+
+    def build_tested() -> Path:
+        """The engine's sources as one, which takes half of the time of one by one."""
+        source, target = folder / "tested.cpp", folder / "tested.o"
+        tested = [path for path in sorted(SOURCES.glob("*.cpp")) if path.stem != "module"]
+        source.write_text("".join(f'#include "{path}"\n' for path in tested))
         compile_(*common, *checked, "-O0", source, "-o", target)
         return target
 
     def link(engine: Path) -> None:
-        sources = [Path(nanobind.source_dir()) / "nb_combined.cpp", *sorted(SOURCES.glob("*.cpp"))]
+        others = [Path(nanobind.source_dir()) / "nb_combined.cpp", SOURCES / "module.cpp"]
         with ThreadPoolExecutor(2) as pool:
-            objects = list(pool.map(build, sources))
-        compile_("-shared", f"-fsanitize={sanitizer}", *objects, "-o", engine, "-pthread")
+            objects = [pool.submit(build_tested), *(pool.submit(build, one) for one in others)]
+        files = [one.result() for one in objects]
+        compile_("-shared", f"-fsanitize={sanitizer}", *files, "-o", engine, "-pthread")
 
     return sanitizer, runtime, made_once(tmp_path_factory, f"engine-{sanitizer}.so", link)
 

@@ -36,8 +36,10 @@ ELSEWHERE = {"module", "tree_scan", "regular", "tree_paths", "rehanging_module"}
 ELSEWHERE |= {"rehanging", "hanging", "first_trees", "routes", "local_search"}
 """Files that need Python, or that the probe does not ask."""
 
-HEADERS = ("algorithm", "map", "numeric", "optional", "span", "utility", "vector")
-"""What nearly all sources include: read once for all, as it takes the compiler half of its time."""
+ALONE = ("edge_splitting", "packing")
+"""Files that are compiled by themselves, as they are compiled again with another line; the rest is
+compiled as one, which takes half of the time."""
+REST = "rest"
 FLAGS = ("-std=c++20", "-O0", "--coverage", "-pthread", f"-I{KERNEL}")
 LINKING = ("--coverage", "-pthread")
 
@@ -229,18 +231,17 @@ class Probe:
             for p in KERNEL.glob("*.cpp")
             if p.stem not in ELSEWHERE and b"nanobind" not in p.read_bytes()
         )
-        common = folder / "common.hpp"
-        common.write_text("".join(f"#include <{name}>\n" for name in HEADERS))
-        run([compiler, *FLAGS, "-x", "c++-header", str(common), "-o", f"{common}.gch"], folder)
+        rest = folder / f"{REST}.cpp"
+        together = [*(path for path in sources if path.stem not in ALONE), PROBE]
+        rest.write_text("".join(f'#include "{path}"\n' for path in together))
 
         def compiled(source: Path) -> str:
             target = folder / f"{source.stem}.o"
-            given = ("-include", str(common), "-c", str(source))
-            run([compiler, *FLAGS, *given, "-o", str(target)], folder)
+            run([compiler, *FLAGS, "-c", str(source), "-o", str(target)], folder)
             return target.name
 
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            objects = list(pool.map(compiled, [*sources, PROBE]))
+            objects = list(pool.map(compiled, [rest, *(KERNEL / f"{stem}.cpp" for stem in ALONE)]))
         run([compiler, *LINKING, *objects, "-o", "probe"], folder)
         return Probe(folder, compiler)
 
@@ -274,8 +275,9 @@ class Probe:
         """How often each line ran since the last `answers`."""
         found: dict[Line, int] = {}
         for stem in {stem for stem, _ in lines}:
+            unit = stem if stem in ALONE else REST
             text = (KERNEL / f"{stem}.cpp").read_text(encoding="utf-8").splitlines()
-            told = run(["gcov", "--json-format", "--stdout", f"{stem}.gcda"], self.folder)
+            told = run(["gcov", "--json-format", "--stdout", f"{unit}.gcda"], self.folder)
             ran: dict[int, int] = {}
             for file in json.loads(told)["files"]:
                 if Path(file["file"]).name == f"{stem}.cpp":

@@ -24,8 +24,8 @@
 namespace forestcoll {
 namespace {
 
-constexpr std::uintptr_t page = 1 << 16;     // a multiple of every page size
-constexpr std::uintptr_t least = 1 << 20;    // bytes of a mapping that is looked at
+constexpr std::uintptr_t grain = 1 << 16;    // bytes; a multiple of every page size
+constexpr std::uintptr_t noticed = 1 << 20;  // bytes of a mapping that is looked at
 constexpr std::uintptr_t beside = 1 << 20;   // bytes on both sides of a thread pointer: its variables
 
 using Range = std::pair<std::uintptr_t, std::uintptr_t>;  // first byte, byte behind the last
@@ -33,7 +33,7 @@ using Range = std::pair<std::uintptr_t, std::uintptr_t>;  // first byte, byte be
 template <class T>
 void add(std::vector<Range>& kept, const T* start, std::size_t n) {
   const auto first = reinterpret_cast<std::uintptr_t>(start);
-  if (n) kept.push_back({first / page * page, (first + n * sizeof(T) + page - 1) / page * page});
+  if (n) kept.push_back({first / grain * grain, (first + n * sizeof(T) + grain - 1) / grain * grain});
 }
 
 template <class T>
@@ -99,7 +99,7 @@ std::vector<Range> private_memory() {
     card = std::string_view(line + name).starts_with("/dev/infiniband/");
     const bool unnamed = line[name] == 0 || line[name] == '\n';
     const bool heap = std::string_view(line + name).starts_with("[heap]");
-    if ((unnamed || heap) && rights[1] == 'w' && rights[3] == 'p' && last - first >= least &&
+    if ((unnamed || heap) && rights[1] == 'w' && rights[3] == 'p' && last - first >= noticed &&
         (here < first || here >= last))
       found.push_back({first, last});
   }

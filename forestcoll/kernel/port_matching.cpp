@@ -7,7 +7,7 @@
 namespace forestcoll {
 namespace {
 
-constexpr int kRounds = 256;  // of filling; what they leave is matched by flows
+constexpr int kFillRounds = 256;  // of filling; what they leave is matched by flows
 
 // Rows that have units, columns that take them, and what goes from where to where.
 struct Table {
@@ -62,7 +62,7 @@ void fill(Table& table, std::vector<Cell> cells, std::vector<Amount>& limit) {
            limit[cell.boxes] < box_count[cell.boxes];
   };
   for (const Cell& cell : cells) count(cell, 1);
-  for (int round = 0; round < kRounds && !cells.empty(); ++round) {
+  for (int round = 0; round < kFillRounds && !cells.empty(); ++round) {
     Amount step = kInfinite;
     for (const Cell& cell : cells)
       step = std::min({step, table.rows[cell.row] / row_count[cell.row],
