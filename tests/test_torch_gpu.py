@@ -23,7 +23,7 @@ FORMATS = ("msccl-xml", "mscclpp-json")
 
 
 def _gpus(count: int) -> None:
-    os.environ |= {"EMULATED_GPUS": str(count), "EMULATED_THREADS": "2"}
+    os.environ |= {"EMULATED_GPUS": str(count), "EMULATED_THREADS": "1"}
     os.environ["EMULATED_PROCESSORS"] = "1000"
 
 

@@ -5,6 +5,7 @@ Every process is forked from one that has imported all already: PyTorch's import
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import tempfile
 import time
@@ -14,6 +15,8 @@ from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
+
+from forestcoll.garbage_collection import THRESHOLD
 
 PATIENCE = 120.0
 
@@ -85,6 +88,8 @@ def _rank(
     import torch.distributed as dist
 
     torch.set_num_threads(1)
+    gc.freeze()  # PyTorch's objects stay; what the rank makes is looked through as by the program
+    gc.set_threshold(*THRESHOLD)
     try:
         dist.init_process_group(
             "gloo",
