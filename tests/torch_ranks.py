@@ -20,6 +20,11 @@ from forestcoll.garbage_collection import THRESHOLD
 
 PATIENCE = 120.0
 
+# Ranks come from a process that imports this after PyTorch, whose objects stay to the end; for
+# cycles among what they make themselves they look as seldom as the program does.
+gc.freeze()
+gc.set_threshold(*THRESHOLD)
+
 
 def run_ranks(
     n: int,
@@ -34,7 +39,7 @@ def run_ranks(
     result (None). Raises AssertionError with the traceback of a rank that failed.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch_ranks", "torch.distributed", "forestcoll.torch"])
+    context.set_forkserver_preload(["torch.distributed", "forestcoll.torch", "torch_ranks"])
     with tempfile.TemporaryDirectory() as folder:
         store = Path(folder) / "store"
         pipes = [context.Pipe(duplex=False) for _ in range(n)]
@@ -88,8 +93,6 @@ def _rank(
     import torch.distributed as dist
 
     torch.set_num_threads(1)
-    gc.freeze()  # PyTorch's objects stay; what the rank makes is looked through as by the program
-    gc.set_threshold(*THRESHOLD)
     try:
         dist.init_process_group(
             "gloo",
