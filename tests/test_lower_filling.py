@@ -12,7 +12,7 @@ from forestcoll import catalog, simulate, solver
 from forestcoll.compile.problem import Problem, capacity_graph
 from forestcoll.errors import PlanError
 from forestcoll.lower import UNIT_BYTES, fill, lower, refine, usage
-from forestcoll.lower.filling import _sliced, _spreads
+from forestcoll.lower.filling import _reached, _slice, _sliced, _spreads
 from forestcoll.lower.instances import filled, hardest
 from forestcoll.lower.layout import RankTree, from_next, layout
 from forestcoll.lower.messages import Message, early_copies
@@ -179,7 +179,7 @@ def test_chunks_are_cut_finer_for_long_calls() -> None:
 @pytest.mark.parametrize(
     ("name", "settings", "collective", "slice_bytes"),
     [
-        ("mi300x", {"boxes": "2"}, Collective.REDUCE, 24 * 2**10),
+        ("mi300x", {"boxes": "2"}, Collective.REDUCE, 2**14),
         pytest.param(
             "rail", {"boxes": "2"}, Collective.REDUCE_SCATTER, 2**16, marks=pytest.mark.slow
         ),
@@ -279,6 +279,49 @@ def test_fewer_parts_of_a_tree_are_faster_in_a_short_call() -> None:
     assert hardest(forest, program).ratio <= 1
     for size, least in ((10**9, 0.985), (64 * 10**6, 0.87)):
         assert simulate.band(program, forest, size).share(forest.plain_algbw) >= least
+
+
+@pytest.mark.parametrize(
+    ("ranks", "sms", "blocks", "share"), [(32, 148, 124, 0.9), (17, 24, 24, 0.7)]
+)
+def test_parts_do_not_wait_for_each_other_in_a_thread_block(
+    ranks: int, sms: int, blocks: int, share: float
+) -> None:
+    """Eight parts of each of 31 trees share the root's thread blocks, four have one each.
+
+    Of 17 ranks that would take a thread block far more than it is counted for.
+    """
+    names = catalog.load("gb200-nvl72").gpus[:ranks]
+    problem = Problem.of(catalog.load("gb200-nvl72"), Collective.REDUCE, 0, names)
+    forest = solver.solve(problem.graph, Collective.REDUCE, 0, ranks - 1)
+    target = MSCCLPP.on(sms)
+    program, note = fill(forest, target, lower(forest, target))
+    assert usage(program).thread_blocks == blocks
+    assert share < simulate.band(program, forest).share(forest.plain_algbw) < share + 0.1
+    assert (hardest(forest, program).ratio <= 2) == (ranks == 32)
+    assert ("16 of the 27 thread blocks" in note and "wait for each other" in note) == (ranks == 32)
+    verify(program)
+
+
+def test_slices_are_short_where_thread_blocks_are_slow() -> None:
+    """With 0.7 us a signal and 24 GB/s a thread block they gain more than they lose.
+
+    Thread blocks as fast as links would lose more by signals.
+    """
+    topology = catalog.load("gb200-nvl72")
+    problem = Problem.of(topology, Collective.REDUCE, 0, topology.gpus[:32])
+    forest = solver.solve(problem.graph, Collective.REDUCE, 0, 31)
+    target = MSCCLPP.on(148)
+    program = refine(forest, target, lower(forest, target, instances=4, spread=Spread(1)))
+    assert _slice(program) == 2**15
+    long = _sliced(program, 3 * 2**14)
+    for rate in (24.0, None):
+        assert (_reached(forest, program, rate) > _reached(forest, long, rate)) == (rate == 24.0)
+    shares = [
+        simulate.band(plan, forest, 64 * 10**6).share(forest.plain_algbw)
+        for plan in (program, long)
+    ]
+    assert shares[0] > 0.85 > shares[1]
 
 
 def test_wide_sums_begin_at_other_ranks_at_every_rank() -> None:

@@ -21,10 +21,10 @@ from typing import Final
 from forestcoll import simulate
 from forestcoll.errors import PlanError
 from forestcoll.forest import Forest
-from forestcoll.lower.instances import OPERATIONS, filled, hardest
+from forestcoll.lower.instances import BLOCK, OPERATIONS, filled, hardest, shortage
 from forestcoll.lower.layout import RankTree, layout
 from forestcoll.lower.limits import steps, usage
-from forestcoll.lower.onesided import Spread
+from forestcoll.lower.onesided import TOGETHER, Spread
 from forestcoll.lower.protocols import bulk_protocol
 from forestcoll.lower.scheduled import ORDERS
 from forestcoll.program import Pipeline, Program, ThreadBlock
@@ -39,6 +39,10 @@ ALIKE: Final = 0.01
 """Shares that differ by less are as good: fewer thread blocks decide."""
 MORE: Final = 0.02
 """What a share has to gain by more thread blocks."""
+LOADED: Final = 2
+"""Times what a thread block is counted for that one may have to move for want of others."""
+WAITING: Final = "with more, parts of trees share thread blocks and wait for each other"
+"""Why a program has no more."""
 PROMISE: Final = 0.026
 """What it has to gain where chunks half as long halve what is lost, for them to be tried in more
 thread blocks."""
@@ -54,7 +58,7 @@ FINEST_ROOTED: Final = 80_000
 """... with a root for no more than that, for there several forests' programs are cut; ..."""
 LEAST_SLICE: Final = 2**16
 """... nor a slice of a onesided pipeline; ..."""
-SHORT_SLICES: Final = (3 * 2**14, 2**15, 3 * 2**13)
+SHORT_SLICES: Final = (3 * 2**14, 2**15, 3 * 2**13, 2**14)
 """... but one of those, where a short call gains more than one four times as long loses ..."""
 SIGNAL: Final = 0.7
 """... when each signal takes so many microseconds."""
@@ -98,7 +102,7 @@ def fill(forest: Forest, target: Target, program: Program) -> tuple[Program, str
     first = filled(forest, target, program)
     if program.style == "fifo" or not _played(forest, program):
         return first
-    best = _Tried(*first, _share(forest, first[0]))
+    best, taken = _Tried(*first, _share(forest, first[0])), TOGETHER
     for spread in _spreads(forest):
         if best.share >= ENOUGH:
             break
@@ -109,8 +113,34 @@ def fill(forest: Forest, target: Target, program: Program) -> tuple[Program, str
             more = filled(forest, target, other, spread)
         except PlanError:  # a target has only so many thread blocks
             continue
-        best = _better(best, _Tried(*more, _share(forest, more[0])))
+        tried = _Tried(*more, _share(forest, more[0]))
+        if _better(best, tried) is tried:
+            best, taken = tried, spread
+    best = _apart(forest, target, best, taken)
     return best.program, best.note
+
+
+def _apart(forest: Forest, target: Target, tried: _Tried, spread: Spread) -> _Tried:
+    """The onesided program, or one of fewer instances where those it has wait for each other.
+
+    With more parts than thread blocks, several share one, which does them one after the other, and
+    elsewhere thread blocks wait for the last of them. Those of fewer instances have more to move
+    than they are counted for, so the program has to gain MORE, and none may have over LOADED times
+    as much.
+    """
+    from forestcoll.lower import lower
+
+    if tried.blocks < target.thread_blocks:
+        return tried
+    while tried.share < ENOUGH and (count := usage(tried.program).instances // 2):
+        fewer = lower(forest, target, instances=count, spread=spread)
+        if hardest(forest, fewer).ratio > LOADED:
+            break
+        share = _share(forest, fewer)
+        if share <= tried.share + MORE:
+            break
+        tried = _Tried(fewer, shortage(forest, target, fewer, WAITING), share)
+    return tried
 
 
 def refine(forest: Forest, target: Target, program: Program) -> Program:
@@ -265,25 +295,29 @@ def _counts(program: Program) -> bool:
     return all(ROUNDS * p.unit_bytes * most >= 2**32 * p.chunks for p in _pipelines(program))
 
 
-def _reached(forest: Forest, program: Program) -> float:
+def _reached(forest: Forest, program: Program, block_rate: float | None) -> float:
     """Shares of the forest's algbw with signals in a short call and one four times as long, added.
 
-    What further bytes take is what twice as many take longer.
+    What further bytes take is what twice as many take longer. `block_rate`: GB/s of a thread block.
     """
-    options = simulate.Options(signal=SIGNAL)
+    options = simulate.Options(signal=SIGNAL, block_rate=block_rate)
     short, twice = (simulate.band(program, forest, k * SHORT, options=options) for k in (1, 2))
     slowest = max(3 * twice.fifo - 2 * short.fifo, 3 * twice.fair - 2 * short.fair)
     return short.share(forest.plain_algbw) + SHORT / (250 * slowest * float(forest.plain_algbw))
 
 
 def _shortest(forest: Forest, program: Program) -> Program:
-    """The onesided program with still shorter slices, or as it is where those are of no use."""
+    """The onesided program with still shorter slices, or as it is where those are of no use.
+
+    Thread blocks that have more to move than they are counted for are as slow as that.
+    """
     if _slice(program) != LEAST_SLICE:
         return program
-    reached = _reached(forest, program)
+    rate = float(BLOCK) if hardest(forest, program).ratio > 1 else None
+    reached = _reached(forest, program, rate)
     for unit in SHORT_SLICES:
         other = _sliced(program, unit)
-        found = _reached(forest, other) if _counts(other) else 0.0
+        found = _reached(forest, other, rate) if _counts(other) else 0.0
         if found <= reached:
             break
         program, reached = other, found

@@ -120,6 +120,12 @@ def filled(
     return taken, _note(work, target, why)
 
 
+def shortage(forest: Forest, target: Target, program: Program, why: str) -> str:
+    """The note that it has too few thread blocks to keep the links busy, and why; or ""."""
+    work = hardest(forest, program)
+    return _note(work, target, why) if work.ratio > 1 else ""
+
+
 def block_rate(forest: Forest, protocol: Protocol) -> Fraction:
     """GB/s that a thread block is counted for: those of the forest's GPUs in a broadcast.
 
