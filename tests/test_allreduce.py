@@ -193,9 +193,9 @@ def flow_program(graph: CapacityGraph) -> float:
     return float(lp.Objective().Value() * top * graph.unit)
 
 
-def test_200_random_graphs_agree_with_flows_written_out() -> None:
+def test_100_random_graphs_agree_with_flows_written_out() -> None:
     better = duals = tried = seed = 0
-    while tried < 200:
+    while tried < 100:
         graph = random_graph(seed) if seed % 5 else starved_graph(seed)
         seed += 1
         if graph.n > 10:
@@ -207,13 +207,13 @@ def test_200_random_graphs_agree_with_flows_written_out() -> None:
         assert flow_program(graph) == pytest.approx(float(plan.algbw), rel=1e-7), seed
         better += plan.joint is not None
         duals += plan.bound.method == "linear-program"
-    assert better >= 100
-    assert duals >= 5
+    assert better >= 50
+    assert duals >= 3
 
 
 @pytest.mark.parametrize("kind", ["direct", "switched", "mixed", "cycles", "asymmetric"])
 def test_random_forests_reach_it(kind: str) -> None:
-    for seed in range(30):
+    for seed in range(15):
         solved(random_graph(seed, kind))
 
 
@@ -388,7 +388,7 @@ def test_no_certificate_proves_too_little() -> None:
     """Any weights, potentials and symmetries that are accepted give at least the optimum."""
     rng = random.Random(1)
     accepted = 0
-    for seed in range(150):
+    for seed in range(80):
         graph = random_graph(seed)
         if graph.n > 8:
             continue
@@ -417,7 +417,7 @@ def test_no_certificate_proves_too_little() -> None:
                 continue
             accepted += 1
             assert proven >= best.algbw
-    assert accepted >= 100
+    assert accepted >= 50
 
 
 def test_files_keep_the_certificate(tmp_path: Path) -> None:
