@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
 from fractions import Fraction
 from functools import cache
+from itertools import product
 
 import pytest
 from graphs import build, dgx_a100
@@ -48,8 +48,6 @@ LONG = {"ring-14": ("ring", {"gpus": 14}, "")}
 LARGE: dict[str, tuple[str, dict[str, object], str]] = {
     "torus-4": ("torus-3d", {}, ""),
     "a100-8": ("dgx-a100", {"boxes": 8}, ""),
-    "mi250-4": ("mi250", {"boxes": 4}, ""),
-    "fat-tree": ("fat-tree", {"leaves": 4, "hosts": 2}, ""),
 }
 
 
@@ -73,19 +71,23 @@ def prove(name: str, target: str, protocol: Protocol | None = None) -> Program:
     return plan.program
 
 
-@pytest.mark.parametrize("target", ["rccl", "msccl", "mscclpp"])
-@pytest.mark.parametrize("name", FABRICS)
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [
+        *product(FABRICS, ["rccl", "mscclpp"]),
+        *((name, "msccl") for name in ("dgx1", "a100-2-nic", "mi250", "torus", "ring")),
+    ],
+)
 def test_plans_are_right(name: str, target: str) -> None:
+    """Of the two runtimes of MSCCL XML the wider one has plans of a few of the fabrics."""
     prove(name, target)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(
-    ("name", "target"), [*zip(LARGE, itertools.cycle(["rccl", "mscclpp"]), strict=False)]
-)
+@pytest.mark.parametrize(("name", "target"), [("torus-4", "rccl"), ("a100-8", "mscclpp")])
 def test_plans_of_64_ranks_are_right(name: str, target: str) -> None:
-    """For one runtime each, as smaller ones of the same kinds are for all three above.
+    """For one runtime each, as smaller ones of the same kinds are for all above.
 
     All machines, runtimes and protocols: `scripts/benchmarks/catalogue_alltoall.py`.
     """

@@ -500,13 +500,13 @@ def test_machines(collective: Collective, name: str, parameters: Any, trees: Any
         proven(made, target)
 
 
-TWO = {"dgx2-v100", "dgx-h100", "dgx-b200", "mi250"}  # four are as two, or as dgx-a100's four
+FOUR = {"dgx-a100", "dgx1-v100"}  # four of the others are as two, or as these
 MACHINES = [
-    pytest.param(name, boxes, id=f"{name}-{boxes}", marks=[pytest.mark.slow] * (boxes > 2))
+    pytest.param(name, boxes, id=f"{name}-{boxes}")
     for name in catalog.names()
     for boxes in (0, 2, 4)
     if not boxes or ("boxes" in parameters(name) and name != "gb200-nvl72")
-    if not (boxes > 2 and name in TWO)
+    if boxes < 4 or name in FOUR
 ]
 
 
