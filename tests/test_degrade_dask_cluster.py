@@ -209,7 +209,7 @@ def test_failures_that_end_their_workers_are_told_of_once_the_others_are_made(
     address, _ = scheduler(start)
     die = "    if failure.name == 'box0/gpu2': os._exit(1)\n"
     bundle = tmp_path / "bundle"
-    for _ in range(6):  # Dask gives a task up once four workers died of it
+    for _ in range(5):  # Dask gives a task up once four workers died of it
         worker(start, address, slow(die, 0.1))
     assert main([*WORDS, "--bundle", str(bundle), "--dask", address]) == 1
     (line,) = capfd.readouterr().err.splitlines()
@@ -257,17 +257,14 @@ def test_a_cluster_without_workers_is_told_of(
     assert "what is made stays" in line
 
 
-def test_two_clusters_of_this_machine_do_not_meet() -> None:
-    with dask_cluster._local_cluster() as one, dask_cluster._local_cluster() as other:
-        assert one.scheduler_address != other.scheduler_address
-
-
-def test_workers_of_this_machine_spend_no_time_on_a_profile() -> None:
+def test_two_clusters_of_this_machine_do_not_meet_and_spend_no_time_on_a_profile() -> None:
     asked = "__import__('dask').config.get('distributed.worker.profile.enabled')"
     with (
-        dask_cluster._local_cluster() as local,
-        distributed.Client(local, set_as_default=False) as client,
+        dask_cluster._local_cluster() as one,
+        dask_cluster._local_cluster() as other,
+        distributed.Client(one, set_as_default=False) as client,
     ):
+        assert one.scheduler_address != other.scheduler_address
         told = client.run(eval, asked)
     assert len(told) == len(os.sched_getaffinity(0))
     assert set(told.values()) == {False}

@@ -27,10 +27,10 @@ from forestcoll.verify.dataflow import dataflow
 from forestcoll.view import Subject
 
 SCHEDULES = Path(__file__).parents[1] / "schedules"
-PLANS = [  # all of two small machines, of larger ones those that put rather than send
+PLANS = [  # all of two small machines, of two larger ones those that put rather than send
     p
     for p in sorted(SCHEDULES.glob("*/*"))
-    if p.name.endswith(".mscclpp.json")
+    if (p.name.endswith(".mscclpp.json") and p.parent.name not in ("mi250-1", "dgx-h100-1"))
     or (p.name.endswith(".xml") and p.parent.name in ("dgx1-v100-1", "dgx-a100-1"))
 ]
 SIZE = 2**30

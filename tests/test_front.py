@@ -428,10 +428,11 @@ def test_front_of_rates_alone(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_synthesize_takes_a_point(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     common = ("synthesize", "-t", "mi250", "-c", "allgather", "--json", "-o")
+    xml = ("--format", "msccl-xml")
     for options, k in (
         (("--min-percent", "90", "--format", "mscclpp-json"), 2),
         (("--budget", "trees=2", "--format", "mscclpp-json"), 2),
-        (("--min-percent", "70", "--budget", "trees=1,blocks=30,channels=8"), 1),
+        (("--min-percent", "70", "--budget", "trees=1,blocks=30,channels=8", *xml), 1),
     ):
         code, out, _ = call(capsys, *common, str(tmp_path / f"{k}{options[0]}/"), *options)
         assert code == 0
@@ -439,7 +440,7 @@ def test_synthesize_takes_a_point(capsys: pytest.CaptureFixture[str], tmp_path: 
         assert summary["trees_per_root"] == k
         assert summary["different_trees_per_root"] <= k
         assert any("of the optimum, which takes 3 per root" in n for n in summary["notes"])
-    code, out, _ = call(capsys, *common, str(tmp_path / "low/"), "--max-height", "5")
+    code, out, _ = call(capsys, *common, str(tmp_path / "low/"), "--max-height", "5", *xml)
     low = json.loads(out)
     assert (code, low["trees_per_root"], low["height"]) == (0, 32, 5)  # the optimum is as low
     assert all(plan["powers_of_two"] for plan in low["plans"].values())

@@ -184,7 +184,7 @@ def compiled(
     return forestcoll.synthesize(topology, collective, formats=tuple(plans.FORMATS)).programs  # type: ignore[return-value]
 
 
-@settings(max_examples=35, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(data=st.data())
 def test_any_timing_gives_the_right_result(data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(sorted(flows())))
