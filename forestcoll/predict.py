@@ -85,7 +85,7 @@ def by_forest(program: Program, path: Path) -> Prediction:
     """The algbw of the forest in a file. Raises ForestCollError: no forest, or another one's."""
     from forestcoll.lower.nvls import most_algbw
 
-    forest = _forest_of(program, path)
+    forest = forest_of(program, path)
     algbw = most_algbw(forest) if program.in_switches else forest.plain_algbw
     return Prediction(program, _site_of_forest(forest), algbw, path.name)
 
@@ -205,7 +205,7 @@ def _site_on(program: Program, topology: Topology, path: Path | None) -> Site:
     if path is None or not program.collective.phases:
         return Site(topology, topology)
     try:
-        forest = _forest_of(program, path)
+        forest = forest_of(program, path)
     except ForestCollError as error:
         return Site(topology, topology, f"ranks take the shortest ways: {error}")
     return _site_by(topology, forest, str(path))
@@ -220,7 +220,7 @@ def _site_by(topology: Topology, forest: Forest | None, file: str) -> Site:
     return Site(forest, topology)
 
 
-def _forest_of(program: Program, path: Path) -> Forest:
+def forest_of(program: Program, path: Path) -> Forest:
     """The plan's forest in a file. Raises ForestCollError: no forest, or another one's."""
     from forestcoll import forest_file
 

@@ -168,6 +168,12 @@ def test_a_page_asks_for_nothing_and_escapes_what_others_wrote() -> None:
         (["{plan}", "-t", "ring", "--set", "gpus=3"], 1, "the plan is for 8 ranks; ring-3 has 3"),
         (["{plan}", "--tree", "99"], 1, "tree must be at least 0 and at most 7, not 99"),
         (["{alone}"], 1, "give the topology with --topology NAME or FILE"),
+        (
+            ["{foreign}"],
+            1,
+            "a forest for allreduce over 8 ranks, not for the plan's allgather over 8; give the "
+            "topology with --topology NAME or FILE",
+        ),
         (["none.xml", "-t", "dgx-a100", "--set", "boxes=2"], 1, "none.xml: no such file"),
         (["{other}"], 1, "a file of format forestcoll.front; give a plan, a forest or"),
         (["{groups}"], 1, "several forests at once; name one of the files in it"),
@@ -186,7 +192,12 @@ def test_what_is_wrong(
     other.write_text('{"format": "forestcoll.front/1", "topology": {}}')
     groups = tmp_path / "groups.json"
     groups.write_text('{"format": "forestcoll.groups/1"}')
-    asked = [word.format(plan=plan, alone=alone, other=other, groups=groups) for word in arguments]
+    foreign = tmp_path / "foreign.msccl.xml"
+    foreign.write_bytes(plan.read_bytes())
+    forest = plan.with_name("allreduce.forest.json")
+    (tmp_path / "foreign.forest.json").write_bytes(forest.read_bytes())
+    files = {"plan": plan, "alone": alone, "other": other, "groups": groups, "foreign": foreign}
+    asked = [word.format(**files) for word in arguments]
     assert cli.main(["view", *asked]) == code
     captured = capsys.readouterr()
     assert captured.out == ""

@@ -14,7 +14,7 @@ from forestcoll.cli import files
 from forestcoll.cli.completion import TopologyType
 from forestcoll.cli.guard import guarded, size_of
 from forestcoll.cli.options import load, set_option
-from forestcoll.errors import ForestCollError
+from forestcoll.errors import ForestCollError, PlanError
 
 if TYPE_CHECKING:
     from forestcoll.alltoall.flows import Optimum
@@ -156,15 +156,12 @@ def _plan(program: Program, source: str, topology: Topology | None) -> Subject:
 
 def _fitting(program: Program, topology: Topology, beside: Path) -> Forest | None:
     """The forest beside a plan, where it is the plan's and has the links of the topology."""
-    from forestcoll import forest_file
+    from forestcoll import predict
     from forestcoll.compile.verdict import has_links_of
 
-    with guarded(str(beside), size_of(beside)):
-        forest = forest_file.load(beside)
-    if (forest.collective, forest.root, forest.n) != (
-        program.collective,
-        program.root,
-        program.n,
-    ):
+    try:
+        with guarded(str(beside), size_of(beside)):
+            forest = predict.forest_of(program, beside)
+    except PlanError:
         return None
     return forest if has_links_of(forest.graph, topology) else None

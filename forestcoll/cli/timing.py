@@ -13,7 +13,7 @@ from forestcoll.cli.guard import guarded, size_of
 from forestcoll.cli.hints import examples
 from forestcoll.cli.messages import draw, note, print_json, show_progress
 from forestcoll.cli.options import json_option, load, set_option, sizes_option
-from forestcoll.errors import ForestCollError, UnsupportedError
+from forestcoll.errors import ForestCollError, PlanError, UnsupportedError
 
 if TYPE_CHECKING:
     from fractions import Fraction
@@ -174,19 +174,16 @@ def _no_links(program: Program, source: str) -> str:
 
 def forest_beside(program: Program, source: str) -> Forest:
     """The forest file that lies beside a plan, as `synthesize` writes it."""
-    from forestcoll import forest_file, predict
+    from forestcoll import predict
 
     path = predict.forest_beside(Path(source))
     if path is None:
         raise ForestCollError(_no_links(program, source))
-    with guarded(str(path), size_of(path)):
-        forest = forest_file.load(path)
-    if (forest.collective, forest.root) != (program.collective, program.root):
-        raise ForestCollError(
-            f"{path}: a forest for {forest.collective}, not for the plan's {program.collective}; "
-            "give the topology with --topology NAME or FILE"
-        )
-    return forest
+    try:
+        with guarded(str(path), size_of(path)):
+            return predict.forest_of(program, path)
+    except PlanError as error:
+        raise PlanError(f"{error}; give the topology with --topology NAME or FILE") from None
 
 
 def _forest(
