@@ -55,7 +55,7 @@ def rows() -> dict[tuple[str, str], list[str]]:
         ("dgx1-v100", {}, "broadcast", "mscclpp"),
         ("hypercube", {}, "reduce", "msccl"),
         ("mi250", {}, "allgather", "rccl"),
-        ("mi250", {}, "reduce", "any"),
+        ("dgx1-v100", {}, "reduce", "any"),
         ("mi300x", {}, "broadcast", "msccl"),
         ("star", {"gpus": "9"}, "allreduce", "any"),
         ("star", {"gpus": "9"}, "allgather", "msccl"),

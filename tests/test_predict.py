@@ -66,7 +66,7 @@ def timed(file: str, size: str, *words: str) -> tuple[float, float]:
 @pytest.mark.parametrize(
     ("machine", "collective", "ranks"),
     [
-        (("hypercube",), "reduce-scatter", ()),
+        (("hypercube", "--set", "dimension=2"), "reduce-scatter", ()),
         (("fat-tree", "--set", "hosts=1", "--set", "gpus=2"), "allreduce", ()),
         (("dgx-a100",), "allgather", ("--ranks", "box0/gpu[0-4]")),
         (("dgx-a100", "--set", "boxes=2"), "alltoall", ()),
