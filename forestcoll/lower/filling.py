@@ -58,8 +58,10 @@ FINEST_ROOTED: Final = 80_000
 """... with a root for no more than that, for there several forests' programs are cut; ..."""
 LEAST_SLICE: Final = 2**16
 """... nor a slice of a onesided pipeline; ..."""
-SHORT_SLICES: Final = (3 * 2**14, 2**15, 3 * 2**13, 2**14)
+SHORT_SLICES: Final = (3 * 2**14, 2**15, 3 * 2**13)
 """... but one of those, where a short call gains more than one four times as long loses ..."""
+LOADED_SLICES: Final = (*SHORT_SLICES, 2**14)
+"""... (the last a word for each of 1,024 threads, where thread blocks are what is slow), ..."""
 SIGNAL: Final = 0.7
 """... when each signal takes so many microseconds."""
 SLOW: Final = 0.9
@@ -315,7 +317,7 @@ def _shortest(forest: Forest, program: Program) -> Program:
         return program
     rate = float(BLOCK) if hardest(forest, program).ratio > 1 else None
     reached = _reached(forest, program, rate)
-    for unit in SHORT_SLICES:
+    for unit in SHORT_SLICES if rate is None else LOADED_SLICES:
         other = _sliced(program, unit)
         found = _reached(forest, other, rate) if _counts(other) else 0.0
         if found <= reached:
