@@ -15,7 +15,7 @@ from forestcoll import catalog, forest_file, simulate
 from forestcoll.compile.synthesize import synthesize
 from forestcoll.kernel import _kernel
 from forestcoll.lower import lower, scheduled, usage
-from forestcoll.lower.filling import SHORT, SIZE, _reordered
+from forestcoll.lower.filling import SHORT, SIZE, reorder
 from forestcoll.lower.layout import Layout, RankTree, layout
 from forestcoll.lower.messages import early_copies
 from forestcoll.lower.twosided import _block_rate
@@ -134,7 +134,7 @@ def test_the_order_of_equal_messages_is_the_fastest_of_four() -> None:
     topology = catalog.load("fat-tree", {"leaves": "3", "gpus": "2"})
     forest = synthesize(topology, "allreduce", trees=1, formats=("forest",)).forest
     first = lower(forest, RCCL, instances=4)
-    reordered = _reordered(forest, RCCL, first, 0.92)
+    reordered = reorder(forest, RCCL, first)
     assert usage(reordered) == usage(first)
     verify(reordered)
     shares = [
@@ -143,10 +143,11 @@ def test_the_order_of_equal_messages_is_the_fastest_of_four() -> None:
     ]
     assert shares[0] < 0.82
     assert shares[1] > 0.92
-    assert _reordered(forest, RCCL, first, shares[0]) is first
+    few = lower(forest, RCCL, protocol="LL")
+    assert reorder(forest, RCCL, few) is few
     mesh = synthesize(catalog.load("torus-2d"), "allgather", formats=("forest",)).forest
     alone = lower(mesh, RCCL)
-    assert _reordered(mesh, RCCL, alone, 2.0) is alone
+    assert reorder(mesh, RCCL, alone) is alone
 
 
 @pytest.mark.parametrize(("collective", "least"), [("allgather", 80), ("reduce-scatter", 92)])

@@ -352,7 +352,8 @@ class Chooser:
 
         judged = self._plans.judge(first.forest, first.programs)
         if self.wishes != Wishes():
-            return first, self._plans.finish(first.forest, judged)
+            finished = self._plans.finish(first.forest, judged)
+            return first, self._plans.order(first.forest, finished)
         if judged.share >= rivals.SURE:
             return self._ringed(first, judged)
         judged = self._plans.finish(first.forest, judged)
@@ -386,9 +387,10 @@ class Chooser:
         return self._plans.finish(found.forest, self._plans.judge(found.forest, found.programs))
 
     def _explain_speed(self, first: _Found, judged: Judged, found: _Found, best: Judged) -> Judged:
-        """What was found, with a note where it is not the first choice."""
+        """What was found, as it is written, with a note where it is not the first choice."""
         from forestcoll.compile.rivals import speed_note
 
+        best = self._plans.order(found.forest, best)
         if found is not first:
             trees = first.point.trees
             ours = "rings" if found.rings else _words(found.point.trees)

@@ -76,14 +76,17 @@ class Planner:
                 notes += [note] if note else []
         return found, notes
 
-    def refine(self, forest: Forest, programs: Programs) -> Programs:
-        """The filled programs in smaller pieces, where short calls are faster for it."""
+    def refine(self, forest: Forest, programs: Programs, orders: bool = True) -> Programs:
+        """The filled programs in smaller pieces, where short calls are faster for it.
+
+        `orders`: also in the best order of equal messages.
+        """
         if self.wishes.instances != "auto" or not programs:
             return programs
         from forestcoll.lower import refine
 
         with self.stage("lower"):
-            return {f: refine(forest, self.targets[f], p) for f, p in programs.items()}
+            return {f: refine(forest, self.targets[f], p, orders) for f, p in programs.items()}
 
     def judge(self, forest: Forest, programs: Programs) -> Judged:
         """The programs filled, and with a root refined, with what they reach."""
@@ -96,7 +99,20 @@ class Planner:
         """The judged programs refined, where that was not needed to judge them."""
         if self.problem.collective.rooted:
             return judged
-        programs = self.refine(forest, judged.programs)
+        return self._again(forest, judged, self.refine(forest, judged.programs, orders=False))
+
+    def order(self, forest: Forest, judged: Judged) -> Judged:
+        """The finished programs of the forest that is taken, equal messages in the best order."""
+        if self.wishes.instances != "auto":
+            return judged
+        from forestcoll.lower import reorder
+
+        with self.stage("lower"):
+            programs = {f: reorder(forest, self.targets[f], p) for f, p in judged.programs.items()}
+        return self._again(forest, judged, programs)
+
+    def _again(self, forest: Forest, judged: Judged, programs: Programs) -> Judged:
+        """The same with these programs, played where they are others."""
         if all(program is judged.programs[form] for form, program in programs.items()):
             return judged
         return self._played(forest, programs, judged.notes)

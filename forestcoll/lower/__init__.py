@@ -38,7 +38,7 @@ from dataclasses import replace
 
 from forestcoll.errors import PlanError
 from forestcoll.forest import Forest
-from forestcoll.lower.filling import fill, refine
+from forestcoll.lower.filling import fill, refine, reorder
 from forestcoll.lower.in_place import serve
 from forestcoll.lower.instances import block_rate
 from forestcoll.lower.layout import Layout, layout
@@ -53,7 +53,18 @@ from forestcoll.lower.twosided_fused import lower_fused
 from forestcoll.program import Collective, Program, Protocol, RankProgram
 from forestcoll.targets import Target, most_bytes, runtime_of
 
-__all__ = ["UNIT_BYTES", "Usage", "fill", "fits", "hopeless", "lower", "refine", "serve", "usage"]
+__all__ = [
+    "UNIT_BYTES",
+    "Usage",
+    "fill",
+    "fits",
+    "hopeless",
+    "lower",
+    "refine",
+    "reorder",
+    "serve",
+    "usage",
+]
 
 UNIT_BYTES = 256 * 1024
 """Slice of a onesided pipeline: long enough for a network's packets, short against a buffer."""

@@ -145,16 +145,17 @@ def _apart(forest: Forest, target: Target, tried: _Tried, spread: Spread) -> _Tr
     return tried
 
 
-def refine(forest: Forest, target: Target, program: Program) -> Program:
+def refine(forest: Forest, target: Target, program: Program, orders: bool = True) -> Program:
     """The filled program in so small pieces that a short call, too, keeps the links busy.
 
     In no more thread blocks. Deterministic. Those that are for few bytes by their protocol stay as
-    they are.
+    they are. `orders`: also in the best order of equal messages (`reorder`), which takes as long.
     """
     if forest.n > RANKS or program.protocol != bulk_protocol(forest, target):
         return program
     if program.style == "fifo":
-        return _finer(forest, target, program)
+        finer = _finer(forest, target, program)
+        return reorder(forest, target, finer) if orders else finer
     best, share = _leaner(forest, target, *_sooner(forest, program))
     return _shortest(forest, best) if share < FLUENT["onesided"] else best
 
@@ -207,27 +208,29 @@ def _finer(forest: Forest, target: Target, program: Program) -> Program:
         if wider:
             break
         count *= 2
-    if not forest.collective.rooted:
-        return _reordered(forest, target, best, enough)
-    if share < SLOW / flags and forest.collective.reduces:
+    if share < SLOW / flags and forest.collective.rooted and forest.collective.reduces:
         return _leaving_sums(forest, target, best, share, most)
     return best
 
 
-def _reordered(forest: Forest, target: Target, program: Program, enough: float) -> Program:
-    """The fifo program, or the fastest of those whose lists have equally urgent messages otherwise.
+def reorder(forest: Forest, target: Target, program: Program) -> Program:
+    """The refined program, or the fastest of those whose lists have equal messages otherwise.
 
-    Until one reaches `enough` in short calls and long ones. Only switches have messages for several
-    ranks; where the first other order changes nothing, none does.
+    Of fifo programs without a root, until one is FLUENT in short calls and long ones. Only switches
+    have equally urgent messages for several ranks; where the first other order changes nothing,
+    none does.
     """
     from forestcoll.lower import lower
 
-    if forest.graph.n == forest.n:
+    meshed = forest.graph.n == forest.n
+    if program.style != "fifo" or forest.collective.rooted or meshed or forest.n > RANKS:
+        return program
+    if program.protocol != bulk_protocol(forest, target):
         return program
     used, sizes = usage(program), (SHORT, SIZE)
     first = best = min(_share(forest, program, size) for size in sizes)
     for partners in ORDERS[1:]:
-        if best >= enough:
+        if best >= FLUENT["fifo"]:
             break
         made = lower(
             forest,
