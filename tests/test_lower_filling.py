@@ -179,7 +179,7 @@ def test_chunks_are_cut_finer_for_long_calls() -> None:
 @pytest.mark.parametrize(
     ("name", "settings", "collective", "slice_bytes"),
     [
-        ("mi300x", {"boxes": "2"}, Collective.REDUCE, 24 * 2**10),
+        ("mi300x", {"boxes": "2"}, Collective.REDUCE, 2**15),
         pytest.param(
             "rail", {"boxes": "2"}, Collective.REDUCE_SCATTER, 2**16, marks=pytest.mark.slow
         ),

@@ -58,9 +58,9 @@ FINEST_ROOTED: Final = 80_000
 """... with a root for no more than that, for there several forests' programs are cut; ..."""
 LEAST_SLICE: Final = 2**16
 """... nor a slice of a onesided pipeline; ..."""
-SHORT_SLICES: Final = (3 * 2**14, 2**15, 3 * 2**13)
+SHORT_SLICES: Final = (3 * 2**14, 2**15)
 """... but one of those, where a short call gains more than one four times as long loses ..."""
-LOADED_SLICES: Final = (*SHORT_SLICES, 2**14)
+LOADED_SLICES: Final = (*SHORT_SLICES, 3 * 2**13, 2**14)
 """... (the last a word for each of 1,024 threads, where thread blocks are what is slow), ..."""
 SIGNAL: Final = 0.7
 """... when each signal takes so many microseconds."""
