@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from forestcoll import catalog, forest_file, simulate
 from forestcoll.compile.synthesize import synthesize
+from forestcoll.errors import PlanError
 from forestcoll.kernel import _kernel
 from forestcoll.lower import lower, scheduled, usage
 from forestcoll.lower.filling import SHORT, SIZE, reorder
@@ -148,6 +149,21 @@ def test_the_order_of_equal_messages_is_the_fastest_of_four() -> None:
     mesh = synthesize(catalog.load("torus-2d"), "allgather", formats=("forest",)).forest
     alone = lower(mesh, RCCL)
     assert reorder(mesh, RCCL, alone) is alone
+
+
+def test_orders_that_a_target_cannot_hold_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    topology = catalog.load("fat-tree", {"leaves": "3", "gpus": "2"})
+    forest = synthesize(topology, "allreduce", trees=1, formats=("forest",)).forest
+    first = lower(forest, RCCL, instances=4)
+    asked = []
+
+    def refuse(*_: object, partners: scheduled.Partners, **__: object) -> None:
+        asked.append(partners)
+        raise PlanError("too long a list")
+
+    monkeypatch.setattr("forestcoll.lower.lower", refuse)
+    assert reorder(forest, RCCL, first) is first
+    assert asked == ["exchange", "exchange-back", "shift-back"]
 
 
 @pytest.mark.parametrize(("collective", "least"), [("allgather", 80), ("reduce-scatter", 92)])

@@ -135,13 +135,17 @@ def _apart(forest: Forest, target: Target, tried: _Tried, spread: Spread) -> _Tr
     if tried.blocks < target.thread_blocks:
         return tried
     while tried.share < ENOUGH and (count := usage(tried.program).instances // 2):
-        fewer = lower(forest, target, instances=count, spread=spread)
-        if hardest(forest, fewer).ratio > LOADED:
+        try:
+            fewer = lower(forest, target, instances=count, spread=spread)
+        except PlanError:
+            break
+        work = hardest(forest, fewer)
+        if work.ratio > LOADED:
             break
         share = _share(forest, fewer)
         if share <= tried.share + MORE:
             break
-        tried = _Tried(fewer, shortage(forest, target, fewer, WAITING), share)
+        tried = _Tried(fewer, shortage(work, target, WAITING), share)
     return tried
 
 
@@ -232,13 +236,16 @@ def reorder(forest: Forest, target: Target, program: Program) -> Program:
     for partners in ORDERS[1:]:
         if best >= FLUENT["fifo"]:
             break
-        made = lower(
-            forest,
-            target,
-            instances=used.instances,
-            protocol=program.protocol,
-            partners=partners,
-        )
+        try:
+            made = lower(
+                forest,
+                target,
+                instances=used.instances,
+                protocol=program.protocol,
+                partners=partners,
+            )
+        except PlanError:  # lists of another order may be longer
+            continue
         share = min(_share(forest, made, size) for size in sizes)
         if partners == ORDERS[1] and share == first:
             break

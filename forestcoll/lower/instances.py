@@ -120,9 +120,8 @@ def filled(
     return taken, _note(work, target, why)
 
 
-def shortage(forest: Forest, target: Target, program: Program, why: str) -> str:
-    """The note that it has too few thread blocks to keep the links busy, and why; or ""."""
-    work = hardest(forest, program)
+def shortage(work: Work, target: Target, why: str) -> str:
+    """The note that too few thread blocks do it to keep the links busy, and why; or ""."""
     return _note(work, target, why) if work.ratio > 1 else ""
 
 

@@ -6,7 +6,8 @@ Why it cannot get stuck, whatever the depth of the queues: all messages are put 
 which each comes after those that it is made of, and every thread block does its steps in that
 order. A step then waits only for what stands earlier in the order (or in an earlier slice): for
 data that a thread block of the rank got or added before, for the message's own send, or, in a
-full queue, for an earlier message of the same connection to be taken.
+full queue, for an earlier message of the same connection to be taken. Thread blocks of two
+connections receive later in that order, where a message is there (arrivals.py).
 """
 
 from __future__ import annotations
@@ -280,7 +281,7 @@ def _widen(
 def _emit(
     work: _Work,
     channels: list[int],
-    events: Iterable[tuple[int, bool]],
+    events: Iterable[Event],
     blocks: list[list[Ports]],
     target: Target,
 ) -> tuple[RankProgram, ...]:
