@@ -290,12 +290,12 @@ def test_what_is_refused(plans: Plans) -> None:
         assert len(said) == 8
         assert "output_split_sizes: 5 sizes that add up to 5" in said[0]
         assert "output_split_sizes: 4 sizes" in said[1]
-        assert "rows of the input are (2,), of the output (3,)" in said[2]
+        assert said[2] == "rank 0 sends rank 0 2 elements, which expects 3"
         assert "the output needs 1 times the input" in said[3]
         assert "1 output tensors; the plan has 5 ranks" in said[4]
-        assert "rank 0 sends rank 0 3 rows, which expects 2" in said[5]
+        assert "rank 0 sends rank 0 3 elements, which expects 2" in said[5]
         assert "is a plan for alltoall, not for allreduce" in said[6]
-        assert said[7] == "rank 4 has rows of 12 bytes, rank 0 of 8"
+        assert said[7] == "rank 0 sends rank 4 4 elements, which expects 6"
 
 
 def _leaves(rank: int, n: int, path: Path, how: str) -> tuple[str, float]:

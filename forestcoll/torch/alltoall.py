@@ -1,13 +1,14 @@
 """`torch.distributed`'s all-to-all by a plan, blocks of any size: ragged, empty, odd.
 
 The plan says which way each part of each block goes; how large the blocks are is known at run time
-(`ragged`). Blocks of one size go as those of other collectives (`engine`).
+(`ragged`), and so is whether every rank can make the call (`agreement`). Blocks of one size go as
+those of other collectives (`engine`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ import torch
 from forestcoll.errors import UnsupportedError
 from forestcoll.program import Collective
 from forestcoll.torch import collectives
+from forestcoll.torch.agreement import Agreement, describe, group_of
 from forestcoll.torch.collectives import AnyPlan
 from forestcoll.torch.plan import Plan, plan_of
 from forestcoll.torch.ragged import Ragged
@@ -36,25 +38,24 @@ def all_to_all_single(
 
     Splits are sizes along the first dimension, one a rank; None: equal ones. All ranks must give
     splits, or none. Returns a Work if `async_op`. Raises PlanError (the plan is not one for this),
-    UnsupportedError (splits that do not fit, at this rank or another) and ExecutionError (a peer
-    failed or did not answer in time).
+    UnsupportedError (splits that do not fit) and ExecutionError (a peer failed or did not answer in
+    time); where there are splits, at all ranks what is wrong at one.
     """
-    ready = plan_of(plan)
-    if output_split_sizes is None and input_split_sizes is None:
-        return collectives.exchange(ready, input, output, group, async_op)
-    group = collectives.check_call(ready, Collective.ALLTOALL, (input, output), group)
-    whole = [tuple(t.shape[1:]) for t in (input, output)]
-    if whole[0] != whole[1]:
-        raise UnsupportedError(f"rows of the input are {whole[0]}, of the output {whole[1]}")
-    row = math.prod(whole[0])
-    splits = [
-        _splits(name, given, tensor, ready.ranks)
-        for name, given, tensor in (
-            ("input_split_sizes", input_split_sizes, input),
-            ("output_split_sizes", output_split_sizes, output),
-        )
-    ]
-    call = Ragged(ready, group, input.detach(), output.detach(), row, splits[0], splits[1])
+    if not has_sizes(output_split_sizes) and not has_sizes(input_split_sizes):
+        return collectives.exchange(plan_of(plan), input, output, group, async_op)
+    group = group_of(group)
+
+    def prepare() -> _Prepared:
+        ready = plan_of(plan)
+        collectives.check_alike(input, output)
+        collectives.check_call(ready, Collective.ALLTOALL, (input, output), group)
+        sizes = [
+            *_sizes("input_split_sizes", input_split_sizes, input, ready.ranks),
+            *_sizes("output_split_sizes", output_split_sizes, output, ready.ranks),
+        ]
+        return ready, input.detach(), output.detach(), sizes
+
+    call = _tell(group, prepare, input)
     work = submit(call, group, [output], wait=not async_op)
     return work if async_op else None
 
@@ -70,19 +71,31 @@ def all_to_all(
 
     Tensors of one type, of any sizes. Otherwise as `all_to_all_single`.
     """
-    ready = plan_of(plan)
-    for name, given in (("output", output_tensor_list), ("input", input_tensor_list)):
-        if len(given) != ready.ranks:
-            raise UnsupportedError(f"{len(given)} {name} tensors; the plan has {ready.ranks} ranks")
-    flat = torch.cat([t.detach().reshape(-1) for t in input_tensor_list])
-    sizes = [t.numel() for t in output_tensor_list]
-    result = torch.empty(sum(sizes), dtype=flat.dtype, device=flat.device)
-    group = collectives.check_call(ready, Collective.ALLTOALL, (flat, result), group)
-    call = Ragged(ready, group, flat, result, 1, [t.numel() for t in input_tensor_list], sizes)
+    group = group_of(group)
+
+    def prepare() -> _Prepared:
+        ready = plan_of(plan)
+        for name, given in (("output", output_tensor_list), ("input", input_tensor_list)):
+            if len(given) != ready.ranks:
+                raise UnsupportedError(
+                    f"{len(given)} {name} tensors; the plan has {ready.ranks} ranks"
+                )
+        for pair in zip(input_tensor_list, output_tensor_list, strict=True):
+            collectives.check_alike(*pair)
+            collectives.check_call(ready, Collective.ALLTOALL, pair, group)
+        kinds = sorted({f"{t.dtype} on {t.device}" for t in input_tensor_list})
+        if len(kinds) > 1:
+            raise UnsupportedError(f"tensors of {' and '.join(kinds)}; they must be alike")
+        sizes = [t.numel() for t in (*input_tensor_list, *output_tensor_list)]
+        flat = torch.cat([t.detach().reshape(-1) for t in input_tensor_list])
+        return ready, flat, flat.new_empty(sum(sizes[ready.ranks :])), sizes
+
+    call = _tell(group, prepare, next(iter(input_tensor_list), None))
 
     def run() -> None:
         call()
-        for tensor, part in zip(output_tensor_list, result.split(sizes), strict=True):
+        parts = call.output.split([t.numel() for t in output_tensor_list])
+        for tensor, part in zip(output_tensor_list, parts, strict=True):
             tensor.detach().copy_(part.view(tensor.shape))
 
     work = submit(run, group, list(output_tensor_list), wait=not async_op)
@@ -98,7 +111,7 @@ def all_to_all_single_autograd(
 ) -> torch.Tensor:
     """The output of `all_to_all_single`, through which gradients flow back, by the same plan."""
     ready = plan_of(plan)
-    rows = input.shape[0] if output_split_sizes is None else sum(output_split_sizes)
+    rows = sum(output_split_sizes) if output_split_sizes else input.shape[0]
     found: torch.Tensor = _Exchange.apply(
         input, ready, rows, output_split_sizes, input_split_sizes, group
     )
@@ -132,17 +145,40 @@ class _Exchange(torch.autograd.Function):  # type: ignore[misc]
         return back, None, None, None, None, None
 
 
-def _splits(name: str, given: Splits, tensor: torch.Tensor, n: int) -> list[int]:
-    """One size a rank, that add up to the first dimension; UnsupportedError where they do not."""
-    rows = tensor.shape[0] if tensor.dim() else 0
-    if given is None:
+def has_sizes(splits: Splits) -> bool:
+    """Whether splits are given: to torch, too, none are None."""
+    return splits is not None and len(splits) > 0
+
+
+_Prepared = tuple[Plan, torch.Tensor, torch.Tensor, list[int]]
+"""Plan, input and output, elements sent to each rank and expected from each."""
+
+
+def _tell(group: Any, prepare: Callable[[], _Prepared], given: Any) -> Ragged:
+    """The call, of which the others are told; where this rank cannot make it, they are told why."""
+    device = getattr(given, "device", torch.device("cpu"))
+    try:
+        plan, input_, output, sizes = prepare()
+    except Exception as error:
+        Agreement(group, "", device, refusal=error).settle()
+        raise
+    text = describe(plan, "blocks with splits", input_.dtype)
+    return Ragged(plan, group, input_, output, Agreement(group, text, device, sizes))
+
+
+def _sizes(name: str, given: Splits, tensor: torch.Tensor, n: int) -> list[int]:
+    """Elements of each rank's block, of rows that add up to the first dimension."""
+    if not tensor.dim():
+        raise UnsupportedError(f"{name}: a tensor without dimensions has no rows")
+    rows, row = tensor.shape[0], math.prod(tensor.shape[1:])
+    if given is None or not has_sizes(given):
         if rows % n:
             raise UnsupportedError(f"{name}: {rows} rows are not dealt out to {n} ranks evenly")
-        return [rows // n] * n
+        return [rows // n * row] * n
     sizes = [int(size) for size in given]
     if len(sizes) != n or min(sizes) < 0 or sum(sizes) != rows:
         raise UnsupportedError(
             f"{name}: {len(sizes)} sizes that add up to {sum(sizes)}; it takes {n}, none below 0, "
             f"that add up to {rows} rows"
         )
-    return sizes
+    return [size * row for size in sizes]

@@ -6,21 +6,19 @@ import functools
 from collections.abc import Sequence
 from os import PathLike
 from typing import Any
-from weakref import WeakSet
 
 import torch
 import torch.distributed as dist
 
-from forestcoll.errors import ExecutionError, PlanError, UnsupportedError, did_you_mean
+from forestcoll.errors import PlanError, UnsupportedError, did_you_mean
 from forestcoll.program import Collective
+from forestcoll.torch.agreement import Once, describe, group_of, movable
 from forestcoll.torch.engine import Buffers, Run
 from forestcoll.torch.operators import OPERATORS
 from forestcoll.torch.plan import Plan, plan_of
 from forestcoll.torch.work import Work, submit
 
 AnyPlan = Plan | str | PathLike[str]
-
-_met: WeakSet[Any] = WeakSet()
 
 
 def all_reduce(
@@ -148,7 +146,7 @@ def unserved(tensor: torch.Tensor, op: str | None, group: Any) -> str:
     """
     if tensor.layout is not torch.strided:
         return f"a tensor of layout {tensor.layout} has no plain memory; make it dense"
-    types = {device.type for device in getattr(group, "_device_types", ())}
+    types = movable(group)
     if types and tensor.device.type not in types:
         reached = " and ".join(sorted(types))
         return f"the tensor is on {tensor.device}, and the group's backend moves only {reached}"
@@ -179,9 +177,8 @@ def _root(word: str, rank: int | None) -> tuple[str, int] | None:
     return None if rank is None else (word, rank)
 
 
-def _check_alike(
-    collective: Collective, n: int, input_: torch.Tensor, output: torch.Tensor
-) -> None:
+def check_alike(input_: torch.Tensor, output: torch.Tensor) -> None:
+    """Two tensors of one type on one device; else UnsupportedError."""
     for given in (input_, output):
         if not isinstance(given, torch.Tensor):
             raise UnsupportedError(f"{type(given).__name__} is not a tensor")
@@ -190,11 +187,21 @@ def _check_alike(
             f"input is {input_.dtype} on {input_.device}, output {output.dtype} on "
             f"{output.device}; they must be alike"
         )
+
+
+def _check_sizes(
+    collective: Collective, n: int, input_: torch.Tensor, output: torch.Tensor
+) -> None:
     less, more = collective.input_parts(n), collective.output_parts(n)
     if input_.numel() * more != output.numel() * less:
         raise UnsupportedError(
             f"input has {input_.numel()} elements and output {output.numel()}; the output needs "
             + (f"1 / {less} of the input" if less > more else f"{more // less} times the input")
+        )
+    if input_.numel() % less:
+        raise UnsupportedError(
+            f"input and output of {input_.numel()} elements are not dealt out to {n} ranks evenly; "
+            "give splits, or pad them"
         )
 
 
@@ -210,10 +217,13 @@ def _start(
 ) -> Work | None:
     """Check what can be checked before anything is sent, then go."""
     ready, name = plan_of(plan), op_name(op)
-    _check_alike(collective, ready.ranks, input_, output)
-    adds = name if collective.reduces else None
-    group = check_call(ready, collective, (input_, output), group, adds, root)
-    call = _Call(ready, name, group, dist.get_rank(group), input_, output)
+    check_alike(input_, output)
+    _check_sizes(collective, ready.ranks, input_, output)
+    adds, group = name if collective.reduces else None, group_of(group)
+    check_call(ready, collective, (input_, output), group, adds, root)
+    what = f"{input_.numel()} elements{', ' + name if adds else ''}"
+    told = Once(group, describe(ready, what, input_.dtype), input_.device)
+    call = _Call(ready, name, group, told, input_, output)
     work = submit(call, group, [output], wait=not async_op)
     return work if async_op else None
 
@@ -225,19 +235,13 @@ def check_call(
     group: Any,
     op: str | None = None,
     root: tuple[str, int] | None = None,
-) -> Any:
-    """The process group, once all is checked that can be before anything is sent.
+) -> None:
+    """Check all that one rank can before anything is sent.
 
     `tensors`: input and output. `op`: what adds them up, if anything.
     """
-    input_, output = tensors
-    if not dist.is_initialized():
-        raise ExecutionError("no process group: call torch.distributed.init_process_group first")
-    group = dist.group.WORLD if group is None else group
-    rank, size = dist.get_rank(group), dist.get_world_size(group)
-    if rank < 0:
-        raise ExecutionError("this process is not in the group")
-    _check_plan(plan, collective, size, group, root)
+    output = tensors[1]
+    _check_plan(plan, collective, dist.get_world_size(group), group, root)
     for tensor in tensors:
         if why := unserved(tensor, op, group):
             raise UnsupportedError(why)
@@ -245,11 +249,6 @@ def check_call(
         size > 1 and step == 0 for size, step in zip(output.shape, output.stride(), strict=True)
     ):
         raise UnsupportedError("elements of the output share memory (expand); clone it")
-    if input_.device.type != "cpu" and group not in _met:
-        # Some backends need all ranks at their first call, and not every rank is in every step.
-        dist.barrier(group=group)
-        _met.add(group)
-    return group
 
 
 def _check_plan(
@@ -277,14 +276,16 @@ class _Call:
         plan: Plan,
         op: str,
         group: Any,
-        rank: int,
+        told: Once,
         input_: torch.Tensor,
         output: torch.Tensor,
     ) -> None:
-        self.plan, self.op, self.group, self.rank = plan, op, group, rank
+        self.plan, self.op, self.group, self.told = plan, op, group, told
+        self.rank: int = dist.get_rank(group)
         self.input, self.output = input_.detach(), output.detach()
 
     def __call__(self) -> None:
+        self.told.settle()
         if not self.input.numel():
             return
         same = self.input is self.output or _same(self.input, self.output)
@@ -296,7 +297,7 @@ class _Call:
             flat_in, in_place = flat_in.clone(), False
         part = flat_in.numel() // self.plan.collective.input_parts(self.plan.ranks)
         job = self.plan.job(self.rank, part, output.element_size(), in_place=in_place)
-        Run(self.plan, job, Buffers(flat_in, flat_out), self.op, self.group)()
+        Run(self.plan, job, Buffers(flat_in, flat_out), self.op, self.group, self.told.tag)()
         if output is not self.output:
             self.output.copy_(output)
 

@@ -21,8 +21,8 @@ from forestcoll.torch.plan import Plan
 
 BATCH = 256
 """Transfers in a batch: with more, backends have been seen to hang."""
-TAG = 0x46C011
-"""Of our messages, where the backend has tags: other traffic of the group does not meet them."""
+TAG = 0x460000
+"""The least of our messages', where the backend has tags: others' traffic does not meet them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +78,10 @@ class _Flight(NamedTuple):
 class Run:
     """One call on one rank."""
 
-    def __init__(self, plan: Plan, job: Job, buffers: Buffers, op: str, group: Any) -> None:
-        self.plan, self.job, self.op = plan, job, op
+    def __init__(
+        self, plan: Plan, job: Job, buffers: Buffers, op: str, group: Any, tag: int = TAG
+    ) -> None:
+        self.plan, self.job, self.op, self.tag = plan, job, op, tag
         self.group, self.rank = group, dist.get_rank(group)
         self.peers = [dist.get_global_rank(group, r) for r in range(plan.ranks)]
         self.add = OPERATORS[op].combine
@@ -134,7 +136,7 @@ class Run:
         n = self.plan.ranks
         distance = (peer - self.rank if kind is dist.isend else self.rank - peer) % n
         data = memory.view(torch.uint8)  # transports move bytes; not all know every type
-        made = dist.P2POp(kind, data, self.peers[peer], self.group, TAG)
+        made = dist.P2POp(kind, data, self.peers[peer], self.group, self.tag)
         return distance // (BATCH // 2), made
 
     def post(self, flight: _Flight, batch: list[dist.P2POp]) -> None:

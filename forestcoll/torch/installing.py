@@ -166,7 +166,7 @@ class Installation:
         if not all(type(t) in (torch.Tensor, torch.nn.Parameter) for t in tensors):
             return None, "not a plain tensor"
         size = max(t.numel() * t.element_size() for t in tensors)
-        ragged = any(given.get(word) is not None for word in SPLITS)
+        ragged = any(alltoall.has_sizes(given.get(word)) for word in SPLITS)
         op = given["op"] if collective.reduces else None
         root = _root_of(given, self._group) if collective.rooted else None
         why = ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections import OrderedDict
 from functools import cached_property
@@ -70,6 +71,14 @@ class Plan:
     def root(self) -> int:
         """The root's rank in the group (broadcast, reduce); else -1."""
         return self.flow.root
+
+    @cached_property
+    def digest(self) -> str:
+        """Of all that the ranks must have alike: values and their order, slices, lead."""
+        flow = self.flow
+        values = [(v.rank, v.start, v.length, v.made_from) for v in flow.values]
+        alike = flow.units, flow.root, values, flow.outputs, self.slices, self.lead
+        return hashlib.sha256(repr(alike).encode()).hexdigest()[:12]
 
     @property
     def levels(self) -> list[int]:

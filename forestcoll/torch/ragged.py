@@ -1,6 +1,6 @@
 """All-to-all of blocks of any size on one rank: slices of ragged pieces, round by round.
 
-Relays have to know how large others' blocks are, so the ranks tell each other their splits first.
+Relays have to know how large others' blocks are: the ranks have told each other (`agreement`).
 Every piece is then cut into slices; slice s goes through round r in step s + lead * r, as in
 `cutting`: a step has all that goes from one rank to another in one message, and `lead` steps are
 under way at once, so that one round's links work while another's data are put in their places.
@@ -17,7 +17,8 @@ from weakref import WeakKeyDictionary
 import torch
 import torch.distributed as dist
 
-from forestcoll.errors import ExecutionError, UnsupportedError
+from forestcoll.errors import ExecutionError
+from forestcoll.torch.agreement import Agreement
 from forestcoll.torch.engine import BATCH, TAG
 from forestcoll.torch.plan import Plan
 
@@ -109,13 +110,10 @@ class Ragged:
         group: Any,
         input: torch.Tensor,
         output: torch.Tensor,
-        row: int,
-        in_splits: list[int],
-        out_splits: list[int],
+        told: Agreement,
     ) -> None:
-        self.plan, self.group, self.row = plan, group, row
+        self.plan, self.group, self.told = plan, group, told
         self.input, self.output = input, output
-        self.in_splits, self.out_splits = in_splits, out_splits
         self.rank = dist.get_rank(group)
         self.peers = [dist.get_global_rank(group, r) for r in range(plan.ranks)]
         self.rounds = rounds_of(plan, self.rank)
@@ -123,8 +121,8 @@ class Ragged:
         self.steps = 0
 
     def __call__(self) -> None:
-        """Run all steps. ExecutionError: a peer failed, or did not answer in time."""
-        cut = self._cut([[rows * self.row for rows in line] for line in self._matrix()])
+        """Run all steps. Errors: Agreement's; ExecutionError where a peer fails later."""
+        cut = self._cut(self.told.settle())
         flat_in = self.input.contiguous().view(-1)
         output = self.output if self.output.is_contiguous() else self.output.contiguous()
         flat_out = output.view(-1)
@@ -150,29 +148,6 @@ class Ragged:
         most = max(*map(sum, sizes), *(sum(column) for column in zip(*sizes, strict=True)))
         slices = self.plan.count_slices(most * self.input.element_size())
         return _Cut(sizes, self.rounds.units, slices)
-
-    def _matrix(self) -> Matrix:
-        """Rows that each rank sends to each; UnsupportedError, at all ranks, where two disagree."""
-        n = self.plan.ranks
-        own = [*self.in_splits, *self.out_splits, self.row * self.input.element_size()]
-        mine = torch.tensor(own, device=self.input.device)
-        every = [torch.empty_like(mine) for _ in range(n)]
-        try:
-            dist.all_gather(every, mine, group=self.group)
-        except RuntimeError as error:
-            raise self._failure("telling each other the splits", error) from error
-        told: Matrix = [line.tolist() for line in every]
-        for s in range(n):
-            if told[s][-1] != told[0][-1]:
-                raise UnsupportedError(
-                    f"rank {s} has rows of {told[s][-1]} bytes, rank 0 of {told[0][-1]}"
-                )
-            for t in range(n):
-                if told[s][t] != told[t][n + s]:
-                    raise UnsupportedError(
-                        f"rank {s} sends rank {t} {told[s][t]} rows, which expects {told[t][n + s]}"
-                    )
-        return [line[:n] for line in told]
 
     def _start(self, number: int, cut: _Cut) -> _Flight:
         """Begin all transfers of a step: one message for each peer, there and back."""
