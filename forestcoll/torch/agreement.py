@@ -3,7 +3,7 @@
 One small all-gather, begun by the caller's thread in the order of its calls: it keeps its place
 among others' collectives on the group, whenever a thread waits for it. Calls with splits need it
 each time, as relays have to know all sizes; others only for a plan, size, type and operation that
-are new to the group, or under TORCH_DISTRIBUTED_DEBUG=DETAIL.
+are new to the group, or all of them under TORCH_DISTRIBUTED_DEBUG=INFO.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class Once:
     def __init__(self, group: Any, text: str, device: torch.device) -> None:
         self.text, self.known = text, _known.setdefault(group, {})
         self.tag = TAG + zlib.crc32(text.encode(errors="replace")) % 0xFFFF
-        if text not in self.known or dist.get_debug_level() == dist.DebugLevel.DETAIL:
+        if text not in self.known or dist.get_debug_level() != dist.DebugLevel.OFF:
             self.known[text] = Agreement(group, text, device)
         self.agreement = self.known[text]
 

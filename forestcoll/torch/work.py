@@ -1,8 +1,9 @@
 """What asynchronous calls return, and the order of calls on one process group.
 
-On GPUs everything is put into a stream of its own by the caller's thread: nothing blocks. On the
-processor a thread waits for the transfers. Calls on one group run one after another, in the order
-in which they were made, as every rank must make them in the same order.
+On GPUs everything is put into a stream of its own by the caller's thread: nothing blocks but what
+the ranks tell each other first (agreement.py). On the processor a thread waits for the transfers.
+Calls on one group run one after another, in the order in which they were made, as every rank must
+make them in the same order.
 """
 
 from __future__ import annotations
