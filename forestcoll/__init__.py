@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 # fmt: off
 __all__ = ["Budget", "Collective", "Forest", "ForestCollError", "Program", "Synthesis", "Topology",
-           "compare", "front", "load_topology", "optimum", "read_plan", "run", "synthesize",
-           "verify_text"]
+    "compare", "front", "load_topology", "optimum", "read_plan", "run", "synthesize", "verify_text"]
 _HOMES = {"synthesize": "compile.synthesize", "Synthesis": "compile.synthesize", "Forest": "forest",
           "verify_text": "compile.verdict", "optimum": "compile.optimum", "front": "compile.front",
           "ForestCollError": "errors", "Budget": "compile.budget", "load_topology": "catalog",
           "Collective": "program", "compare": "comparison", "Topology": "topology",
           "Program": "program", "run": "execute.cpu", "read_plan": "plans"}
 # fmt: on
+import_module("forestcoll.native")  # who looks for compiled modules where nobody else finds them
 
 
 def __getattr__(name: str) -> object:

@@ -20,6 +20,7 @@ GRAPH = BASE | {"topology", "graph"}
 FOREST = GRAPH | {"program", "sizes", "symmetry", "forest"}
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
+    "native": {"errors"},
     "display": set(),
     "arguments": {"errors"},
     "garbage_collection": set(),

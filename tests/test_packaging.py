@@ -1,0 +1,117 @@
+"""What pip builds and installs: a clone beside it, and machines without a compiler for it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from forestcoll import native
+
+ROOT = Path(__file__).parents[1]
+IMPORTS = "import importlib; [print(importlib.import_module(m).__file__) for m in {}]"
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """The sources, never built; `site` beside them has all that `pip install .` puts there."""
+    folder = tmp_path / "clone"
+    for name in ("clone", "site"):
+        leave = shutil.ignore_patterns("*.so", "__pycache__")
+        shutil.copytree(ROOT / "forestcoll", tmp_path / name / "forestcoll", ignore=leave)
+        shutil.copytree(ROOT / "topologies", tmp_path / name / "topologies")
+    for name in native.MODULES:
+        built = Path(str(__import__(name, fromlist=["_"]).__file__))
+        shutil.copy(built, tmp_path / "site" / Path(*name.split(".")[:-1]))
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    return folder
+
+
+def python(clone: Path, *words: str, path: list[Path]) -> subprocess.CompletedProcess[str]:
+    """Python in the clone, with nothing of this installation but what `path` says."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, path))}
+    return subprocess.run(
+        [sys.executable, "-S", *words],
+        cwd=clone,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_sources_take_what_is_installed_of_them(clone: Path) -> None:
+    site, others = clone.parent / "site", [Path(p) for p in sys.path if p.endswith("-packages")]
+    done = python(clone, "-c", IMPORTS.format(native.MODULES), path=[site, *others])
+    assert done.stderr == ""
+    assert [Path(line).parents[2] for line in done.stdout.split()] == [site] * 3
+    done = python(
+        clone, "-m", "forestcoll", "optimum", "-t", "ring", "-c", "allgather", path=[site, *others]
+    )
+    assert done.stdout.startswith("optimum     allgather on ring-8, 8 ranks\n"), done.stderr
+
+
+def test_sources_that_are_not_those_installed(clone: Path) -> None:
+    """One line, which says where they are and what to do; also where there are none at all."""
+    site = clone.parent / "site"
+    with (clone / "forestcoll" / "kernel" / "cuts.cpp").open("a") as file:
+        file.write("// changed\n")
+    todo = f"run 'pip install -e .' or scripts/quickstart in {clone}"
+    start = f"{clone}/forestcoll has no compiled modules for this Python"
+    hides = f"{start}, and hides those of other sources in {site}/forestcoll: go elsewhere, or"
+    script = "from forestcoll.kernel import _kernel"
+    for path, said in (([site], f"{hides} {todo}"), ([], f"{start}: {todo}")):
+        done = python(clone, "-c", script, path=path)
+        assert done.returncode == 1
+        last = done.stderr.splitlines()[-1]
+        assert last == f"forestcoll.errors.UnsupportedError: {said}"
+    others = [Path(p) for p in sys.path if p.endswith("-packages")]
+    done = python(
+        clone, "-m", "forestcoll", "optimum", "-t", "ring", "-c", "allgather", path=[site, *others]
+    )
+    assert done.returncode == 1
+    assert done.stderr == f"forestcoll: error: {hides} {todo}\n"
+
+
+# --- compilers ------------------------------------------------------------------------------------
+
+
+NEEDED = "forestcoll needs a C++20 compiler: g++ 11, clang++ 14, or newer; "
+TODO = ": install one (Debian, Ubuntu: apt install g++), or set CXX to it"
+
+
+def configure(folder: Path, compiler: Path | None, path: str) -> str:
+    """The first message of CMake's about an error."""
+    environment = {k: v for k, v in os.environ.items() if k not in ("CXX", "CXXFLAGS")}
+    environment |= {"PATH": path} | ({"CXX": str(compiler)} if compiler else {})
+    done = subprocess.run(
+        [str(shutil.which("cmake")), "-G", "Ninja", "-S", str(ROOT), "-B", str(folder / "build")],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    return done.stderr.partition("(message):\n")[2].partition("\n")[0].strip()
+
+
+@pytest.mark.skipif(
+    None in map(shutil.which, ("cmake", "ninja", "g++")), reason="cmake, ninja or g++ is missing"
+)
+def test_no_compiler_or_an_old_one_is_said_in_one_line(tmp_path: Path) -> None:
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "ninja").symlink_to(str(shutil.which("ninja")))
+    none = f"{NEEDED}none at $CXX or on the PATH works{TODO}"
+    assert configure(tmp_path / "1", None, str(tools)) == none
+    assert configure(tmp_path / "2", tmp_path / "g++", os.environ["PATH"]) == none
+    old = tmp_path / "g++-9"
+    old.write_text(f'#!/bin/sh\nexec {shutil.which("g++")} -U__GNUC__ -D__GNUC__=9 "$@"\n')
+    old.chmod(0o755)
+    said = configure(tmp_path / "3", old, os.environ["PATH"])
+    assert said.startswith(f"{NEEDED}{old} is GNU 9.")
+    assert said.endswith(TODO)
