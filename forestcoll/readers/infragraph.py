@@ -23,7 +23,7 @@ from forestcoll.input_limits import LINKS, NESTED_DEVICES, NODES
 from forestcoll.readers.fabric import list_some
 from forestcoll.readers.matrix import Groups
 from forestcoll.readers.settings import Setting, Values
-from forestcoll.topology import Link, Node, Topology, exact, slug
+from forestcoll.topology import Link, Node, Topology, bandwidth, exact, slug
 from forestcoll.topology.source import Items, Source, Table, Value, parse
 
 TITLE = "an InfraGraph file"
@@ -66,7 +66,7 @@ def _read_rates(text: str, source: str) -> dict[str, Fraction | None]:
     for entry in (part.strip() for part in text.split(",") if part.strip()):
         name, equals, word = entry.rpartition("=")
         try:
-            rate = None if word == "none" else exact(word)
+            rate = None if word == "none" else bandwidth(word)
         except TopologyError as error:
             raise TopologyError(f"{source}: rates: {error}") from None
         if not equals or not name.strip() or (rate is not None and rate <= 0):

@@ -9,7 +9,7 @@ from fractions import Fraction
 
 from forestcoll.errors import TopologyError, did_you_mean
 from forestcoll.input_limits import SETTING_LENGTH
-from forestcoll.topology import exact, show
+from forestcoll.topology import bandwidth, show
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Values:
 
     def rate(self, name: str) -> Fraction | None:
         """GB/s, or None where it is not given."""
-        return exact(self.texts[name]) if name in self.texts else None
+        return bandwidth(self.texts[name]) if name in self.texts else None
 
     def given(self, name: str) -> bool:
         """Whether the user set it."""
@@ -94,7 +94,7 @@ def check_settings(
 
 def _check_rate(name: str, value: str, source: str) -> None:
     try:
-        rate = exact(value)
+        rate = bandwidth(value)
     except TopologyError as error:
         raise TopologyError(f"{source}: {name}: {error}") from None
     if rate <= 0:

@@ -55,7 +55,7 @@ from forestcoll.topology.model import (
     slug,
     unknown_node,
 )
-from forestcoll.topology.numbers import exact, show
+from forestcoll.topology.numbers import bandwidth, doubt_port, exact, show
 from forestcoll.topology.parameters import Parameter
 
 __all__ = [
@@ -68,8 +68,10 @@ __all__ = [
     "Node",
     "Parameter",
     "Topology",
+    "bandwidth",
     "check_connected",
     "cut_in_words",
+    "doubt_port",
     "dumps_topology",
     "exact",
     "find_cut",

@@ -31,7 +31,7 @@ from forestcoll.topology.model import (
     copies,
     unknown_node,
 )
-from forestcoll.topology.numbers import exact
+from forestcoll.topology.numbers import bandwidth, exact, has_unit, show
 from forestcoll.topology.parameters import RESERVED
 from forestcoll.topology.source import Source, Table, Text, Value, located
 
@@ -225,7 +225,7 @@ class Expansion:
 
     def join(self, template: _LinkTemplate, prefix: str, names: Mapping[str, Number]) -> None:
         """Links every node that `src` stands for with every one that `dst` stands for."""
-        bandwidth = template.bandwidth.value(names)
+        rate = template.bandwidth.value(names)
         latency = None if template.latency is None else template.latency.value(names)
         count = 1 if template.count is None else template.count.integer(names)
         sources = self.names(prefix, template.src, names)
@@ -238,11 +238,11 @@ class Expansion:
         check_sizes(0, len(self.links) + pairs)
         if pairs == 0:
             return
-        look = (bandwidth, latency, count, template.oneway, template.rule)
+        look = (rate, latency, count, template.oneway, template.rule)
         like = self.likes.get(look)
         if like is None:
             exactly = None if latency is None else Fraction(latency)
-            how = Fraction(bandwidth), exactly, count, template.oneway, template.rule
+            how = Fraction(rate), exactly, count, template.oneway, template.rule
             like = Link(sources[0], targets[0], *how)
             self.likes[look] = like
         if pairs == 1:
@@ -303,6 +303,8 @@ class _LinkTemplate:
             if found is None:
                 return None
             with located(source, found.line, f"{what}: {key}"):
+                if key != "bandwidth" and has_unit(found.text):
+                    raise TopologyError(f"'{found.text[:40]}' is a bandwidth; a number goes here")
                 return _number(found.text)
 
         def template(key: str) -> Template:
@@ -310,18 +312,18 @@ class _LinkTemplate:
             with located(source, found.line, f"{what}: {key}"):
                 return compile_template(found.text)
 
-        bandwidth = expression("bandwidth")
-        assert bandwidth is not None  # `keys` has seen it
+        rate = expression("bandwidth")
+        assert rate is not None  # `keys` has seen it
         oneway = table.items.get("oneway")
         ends, when = (template("src"), template("dst")), expression("when")
         latency, count = expression("latency"), expression("count")
-        computed = (*ends, bandwidth, latency, count)
+        computed = (*ends, rate, latency, count)
         return _LinkTemplate(
             line=table.line,
             what=what,
             src=ends[0],
             dst=ends[1],
-            bandwidth=bandwidth,
+            bandwidth=rate,
             latency=latency,
             count=count,
             oneway=oneway is not None
@@ -370,6 +372,8 @@ def _loops(value: Value | None, what: str, expansion: Expansion) -> tuple[tuple[
 @lru_cache(maxsize=4096)
 def _number(text: str) -> Expression:
     """An expression; what looks like a plain number is checked as one, for its better message."""
+    if has_unit(text):
+        text = show(bandwidth(text))
     if _PLAIN.fullmatch(text.strip()):
         exact(text)
     return compile_expression(text)

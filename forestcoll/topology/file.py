@@ -17,7 +17,12 @@ from forestcoll.topology.arithmetic import Number, compile_template
 from forestcoll.topology.compact import Expansion
 from forestcoll.topology.model import Link, Topology, check_name
 from forestcoll.topology.numbers import show
-from forestcoll.topology.parameters import Parameter, apply_settings, read_parameters
+from forestcoll.topology.parameters import (
+    Parameter,
+    apply_settings,
+    doubt_settings,
+    read_parameters,
+)
 from forestcoll.topology.source import Source, Table, located, parse
 
 FORMAT = "forestcoll.topology/1"
@@ -48,7 +53,8 @@ def loads_topology(
     """The same from text; `source` stands for the file's name in errors."""
     where = Source(source)
     table = _document(text, where)
-    values = apply_settings(read_parameters(table.items.get("parameters"), where), settings, source)
+    parameters = read_parameters(table.items.get("parameters"), where)
+    values = apply_settings(parameters, settings, source)
     name = _name(table, values, where)
     expansion = Expansion(where, values)
     if "boxes" in table.items:
@@ -58,7 +64,8 @@ def loads_topology(
     for template in expansion.link_templates(table.items.get("links"), "links"):
         expansion.add_link(template, "", values)
     try:
-        return Topology(name, expansion.nodes, tuple(expansion.links))
+        doubts = doubt_settings(parameters, settings, values)
+        return Topology(name, expansion.nodes, tuple(expansion.links), notes=tuple(doubts))
     except TopologyError as error:
         raise TopologyError(f"{source}: {error}") from None
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 from forestcoll.display import Shown
 from forestcoll.errors import InfeasibleError, TopologyError, did_you_mean
 from forestcoll.input_limits import LINKS, NODES, PARALLEL_LINKS
-from forestcoll.topology.numbers import exact
+from forestcoll.topology.numbers import bandwidth, exact
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -23,16 +23,25 @@ if TYPE_CHECKING:
 class _AsExact:
     """Has pydantic read a number as `exact` does."""
 
+    read = staticmethod(exact)
+
     @classmethod
     def __get_pydantic_core_schema__(cls, source: object, handler: object) -> CoreSchema:
         from pydantic_core import core_schema
 
-        return core_schema.no_info_plain_validator_function(exact)
+        return core_schema.no_info_plain_validator_function(cls.read)
+
+
+class _AsBandwidth(_AsExact):
+    """The same with `bandwidth`: "200Gb/s" is 25."""
+
+    read = staticmethod(bandwidth)
 
 
 Kind = Literal["gpu", "switch"]
 LinkRule = Literal["fair", "fifo", "weighted"]
 Exact = Annotated[Fraction, _AsExact]
+Bandwidth = Annotated[Fraction, _AsBandwidth]
 
 RULES: tuple[LinkRule | None, ...] = (None, *get_args(LinkRule))
 DEFAULT_LATENCY = Fraction(1)  # microseconds a link, where the file states none
@@ -100,7 +109,7 @@ class Link:
 
     src: str
     dst: str
-    bandwidth: Exact  # GB/s (10^9 bytes a second) of one of the parallel links, each direction
+    bandwidth: Bandwidth  # GB/s (10^9 bytes a second) of one of the parallel links, each direction
     latency: Exact | None = None  # microseconds
     count: int = 1
     oneway: bool = False
@@ -167,7 +176,7 @@ class Adapter:
     """A network port that a machine's own dump names. Nothing beyond it is described there."""
 
     name: str
-    bandwidth: Exact | None  # GB/s; None where the dump does not say
+    bandwidth: Bandwidth | None  # GB/s; None where the dump does not say
     near: tuple[str, ...]  # ids of the GPUs that are nearest on PCIe
     attributes: dict[str, str] = field(default_factory=dict)
 

@@ -14,10 +14,16 @@ from forestcoll.input_limits import COMMON_DIGITS, DIGITS
 LARGEST: int = 10**DIGITS
 """Numerators and denominators beyond this are refused before any arithmetic is done with them."""
 
+FASTEST_PORT = 100
+"""GB/s; what a network port states beyond this is doubted: 800 Gb/s is the fastest that is sold."""
+
 _DECIMAL = r"(?:[0-9]{1,40}(?:\.[0-9]{0,40})?|\.[0-9]{1,40})(?:[eE][+-]?[0-9]{1,2})?"
 DECIMAL = re.compile(_DECIMAL)
 _NUMBER = re.compile(rf"\s*([+-]?{_DECIMAL})\s*(?:/\s*({_DECIMAL})\s*)?")
 _TOO_LONG = re.compile(r"[+-]?[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?")
+_WITH_UNIT = re.compile(
+    r"([-+0-9./eE\s]*[0-9.])\s*([MGT])(?:(b|B)(?:its?|ytes?)?(?:/s|ps)?)?\s*", re.IGNORECASE
+)
 _NOT_FINITE = re.compile(r"[+-]?\.?(?:inf|infinity|nan)", re.IGNORECASE)
 
 
@@ -117,6 +123,39 @@ def exact(value: object) -> Fraction:
     if not is_small(number):
         raise TopologyError(f"'{text}' is out of range: more than {DIGITS} digits {DIGITS.note}")
     return number
+
+
+def has_unit(text: str) -> bool:
+    """Whether `text` ends like a bandwidth with its unit: "200Gb/s", "25 GB/s"."""
+    return _WITH_UNIT.fullmatch(text) is not None
+
+
+def bandwidth(value: object, plain: Fraction = Fraction(1), label: bool = False) -> Fraction:
+    """GB/s that `value` states: "25", "25GB/s" and "200Gb/s" are the same; M and T as well as G.
+
+    b is bits and B bytes. `plain`: GB/s of a number without a unit; `label`: "400G" is bits too, as
+    on ports. Raises `TopologyError` as `exact`, and for "400G" elsewhere.
+    """
+    unit = _WITH_UNIT.fullmatch(value) if isinstance(value, str) else None
+    if unit is None:
+        return exact(value) * plain
+    number, prefix, kind = unit.groups()
+    if kind is None and not label:
+        text = f"{number}{prefix.upper()}"
+        raise TopologyError(f"'{text[:40]}' may be bits or bytes: write {text[:40]}b/s or "
+                            f"{text[:40]}B/s")  # fmt: skip
+    scale = {"M": Fraction(1, 1000), "G": Fraction(1), "T": Fraction(1000)}[prefix.upper()]
+    return exact(number) * scale / (1 if kind == "B" else 8)
+
+
+def doubt_port(what: str, rate: int | Fraction) -> list[str]:
+    """A note where `rate`, GB/s, is more than a network port carries; `what` says whose it is."""
+    if rate <= FASTEST_PORT:
+        return []
+    return [
+        f"{what} is {float(rate):g} GB/s, {float(8 * rate):,.10g} Gb/s, and no network port carries "
+        f"so much: did you mean {float(rate):g}Gb/s = {float(rate / 8):g} GB/s?"
+    ]
 
 
 def show(value: int | Fraction) -> str:

@@ -9,10 +9,11 @@ from fractions import Fraction
 
 from forestcoll.errors import TopologyError, did_you_mean
 from forestcoll.topology.arithmetic import Number
-from forestcoll.topology.numbers import exact, show
-from forestcoll.topology.source import Source, Table, Value, located
+from forestcoll.topology.numbers import bandwidth, doubt_port, exact, has_unit, show
+from forestcoll.topology.source import Source, Table, Text, Value, located
 
 PARAMETER_KEYS = ("default", "minimum", "maximum", "type", "description")
+_PORT = re.compile(r"\b(network|nic|uplink|port|fabric|leaf|rail)\b")
 RESERVED = ("and", "or", "not", "true", "false", "box")
 
 
@@ -26,6 +27,15 @@ class Parameter:
     maximum: Number | None
     integer: bool
     description: str = ""
+    bandwidth: bool = False  # GB/s: a unit may be written
+
+    def read(self, text: str) -> Number:
+        """The number that `text` states, if the parameter may have it."""
+        if has_unit(text) and not self.bandwidth:
+            raise TopologyError(
+                f"{self.name} is no bandwidth (its description would say GB/s); give a number"
+            )
+        return self.check(bandwidth(text))
 
     def __str__(self) -> str:
         return f"{self.name}={show(self.default)}"
@@ -70,7 +80,7 @@ def _parameter(name: str, entry: Value, line: int, source: Source) -> Parameter:
             return None
         text = source.text(table.items[key], f"{what}: {key}")
         with located(source, text.line, f"{what}: {key}"):
-            value = exact(text.text)
+            value = bandwidth(text.text)
         return value.numerator if value.denominator == 1 else value
 
     def words(key: str) -> str:
@@ -80,11 +90,19 @@ def _parameter(name: str, entry: Value, line: int, source: Source) -> Parameter:
     assert default is not None  # `keys` has seen it
     if words("type") not in ("", "integer", "number"):
         raise source.error(line, f"{what}: type is 'integer' or 'number', not '{words('type')}'")
-    integer = words("type") == "integer" or (not words("type") and isinstance(default, int))
+    entries = [table.items[key] for key in ("default", "minimum", "maximum") if key in table.items]
+    rate = "GB/s" in words("description") or any(
+        isinstance(entry, Text) and has_unit(entry.text) for entry in entries
+    )
+    integer = words("type") == "integer" or (
+        not words("type") and isinstance(default, int) and not rate
+    )
     minimum = number("minimum")
     if minimum is None and integer:
         minimum = 1
-    parameter = Parameter(name, default, minimum, number("maximum"), integer, words("description"))
+    parameter = Parameter(
+        name, default, minimum, number("maximum"), integer, words("description"), rate
+    )
     with located(source, line, f"{what}: default"):
         parameter.check(Fraction(default))
     return parameter
@@ -104,7 +122,19 @@ def apply_settings(
                 hint = f"; it has {listed}" if listed else "; it has no parameters"
             raise TopologyError(f"{where}: unknown parameter '{str(name)[:60]}'{hint}")
         try:
-            values[name] = known[name].check(exact(str(text)))
+            values[name] = known[name].read(str(text))
         except TopologyError as error:
             raise TopologyError(f"{where}: {name}={str(text)[:60]}: {error}") from None
     return values
+
+
+def doubt_settings(
+    parameters: tuple[Parameter, ...], settings: Mapping[str, str], values: Mapping[str, Number]
+) -> list[str]:
+    """Notes on bandwidths of network ports, set by the user, that no port carries."""
+    return [
+        note
+        for p in parameters
+        if p.name in settings and p.bandwidth and _PORT.search(f"{p.name} {p.description}")
+        for note in doubt_port(f"{p.name}={settings[p.name]}", values[p.name])
+    ]
