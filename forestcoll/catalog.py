@@ -188,7 +188,7 @@ def machine(name: str, settings: Mapping[str, str] = NO_SETTINGS) -> Topology:
             links.append(link.between(*ends))
         elif len(ends) == 1:
             adapters.append(Adapter(f"nic{len(adapters)}", link.bandwidth, (ends[0],)))
-    return Topology(name.removesuffix(".yaml"), nodes, tuple(links), tuple(adapters))
+    return Topology(name.removesuffix(".yaml"), nodes, tuple(links), tuple(adapters), pair.notes)
 
 
 @cache

@@ -74,7 +74,7 @@ def import_files(
     if machines:
         return _repeat(source, settings)
     found = readers.read(source.text, source.name, settings, catalog.machine, source.form)
-    return found.to_topology() if isinstance(found, readers.Fabric) else found
+    return readers.ranks_of(found) if isinstance(found, readers.Fabric) else found
 
 
 def compose_cluster(

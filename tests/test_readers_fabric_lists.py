@@ -87,7 +87,8 @@ def test_an_lldp_table() -> None:
         Fraction(25, 2): 1,
         Fraction(25): 1,
     }
-    assert "1 cables lead from a device to itself" in found.notes[0]
+    assert "line 3 of line 2" in found.notes[0]
+    assert "1 cables lead from a device to itself" in found.notes[-1]
     check_connected(found.to_topology())
 
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any
 
 from forestcoll.errors import TopologyError, did_you_mean
 from forestcoll.readers.box_links import NO_MACHINES, Machines
+from forestcoll.readers.doubts import doubt_fabric, doubt_topology
 from forestcoll.readers.fabric import Fabric
 from forestcoll.readers.settings import check_settings
 from forestcoll.topology import Topology
@@ -29,6 +30,7 @@ __all__ = [
     "find_format",
     "format_of",
     "loads",
+    "ranks_of",
     "read",
     "settings_of",
 ]
@@ -213,7 +215,8 @@ def read(
     values = check_settings(settings, reader.SETTINGS, source, reader.TITLE)
     found = reader.loads(text, values, *([machines] if form.machine else []))
     assert isinstance(found, Topology | Fabric)
-    return found
+    doubts = doubt_topology(found, "GPUs") if isinstance(found, Topology) else doubt_fabric(found)
+    return replace(found, notes=(*found.notes, *doubts)) if doubts else found
 
 
 def loads(
@@ -224,4 +227,10 @@ def loads(
 ) -> Topology:
     """The same as a topology; of a fabric, every host is one rank."""
     found = read(text, source, settings, machines)
-    return found.to_topology() if isinstance(found, Fabric) else found
+    return ranks_of(found) if isinstance(found, Fabric) else found
+
+
+def ranks_of(fabric: Fabric) -> Topology:
+    """Every host of a fabric as one rank, with notes on hosts unlike the others."""
+    found = fabric.to_topology()
+    return replace(found, notes=(*found.notes, *doubt_topology(found, "hosts")))

@@ -85,6 +85,7 @@ class _Graph:
         self.edges: dict[tuple[str, str], Fraction | None] = {}
         self.unrated: set[str] = set()
         self.known_links: set[str] = set()
+        self.unequal: dict[str, str] = {}  # edges with two rates
         self.name = where.name
 
     def topology(self) -> Topology:
@@ -151,7 +152,10 @@ class _Graph:
         device = Device(entry)
         for part in self.entries(entry, "components"):
             kind = self.word(part, "choice")
-            device.components[self.word(part, "name")] = kind, self.count(part)
+            word = self.word(part, "name")
+            if word in device.components:
+                raise self.where.error(part.line, f"a second component '{word[:60]}' in '{name}'")
+            device.components[word] = kind, self.count(part)
         device.links = self.read_links(entry)
         self.devices[name] = device
 
@@ -160,6 +164,11 @@ class _Graph:
         found: dict[str, Fraction | None] = {}
         for entry in self.entries(table, "links"):
             name = self.word(entry, "name")
+            if name in found:
+                raise self.where.error(
+                    entry.line, f"a second link '{name[:60]}': which of the two its edges mean is "
+                    "not said; rename or remove one"
+                )  # fmt: skip
             self.known_links.add(name)
             if name in self.rates:
                 found[name] = self.rates[name]
@@ -173,6 +182,19 @@ class _Graph:
         bandwidth = physical.items.get("bandwidth") if isinstance(physical, Table) else None
         if not isinstance(bandwidth, Table):
             return None
+        stated = [key for key in bandwidth.items if key.endswith("_per_second")]
+        if "choice" in bandwidth.items:
+            choice = self.word(bandwidth, "choice")
+            if choice not in stated:
+                raise self.where.error(
+                    bandwidth.line, f"the bandwidth's choice is '{choice[:40]}', and it has "
+                    f"{list_some(stated) or 'none'}"
+                )  # fmt: skip
+        if len(stated) > 1:
+            raise self.where.error(
+                bandwidth.line, f"one bandwidth in {len(stated)} figures, {list_some(stated)}: "
+                "leave the one that holds"
+            )  # fmt: skip
         for unit, factor in _UNITS.items():
             if unit in bandwidth.items:
                 text = self.where.text(bandwidth.items[unit], unit)
@@ -295,6 +317,8 @@ class _Graph:
                     raise self.where.error(entry.line, f"'{end[:60]}' is a device, not a component")
             key = min(one, two), max(one, two)
             known = self.edges.setdefault(key, rate)
+            if known != rate:
+                self.unequal.setdefault(f"{one} - {two}", f"line {entry.line}")
             if known is not None and rate is not None:
                 self.edges[key] = max(known, rate)
             if len(self.edges) > LINKS:
@@ -363,8 +387,12 @@ class _Graph:
         name = self.where.text(title, "name").text if title else PurePath(self.name).stem
         if not gpus:
             raise TopologyError(f"{self.name}: no component of choice xpu in an instance: no GPU")
+        notes = [
+            f"{len(self.unequal)} pairs of components have two edges of different rates, and the "
+            f"faster counts: {list_some([f'{ends} ({at})' for ends, at in self.unequal.items()])}"
+        ]
         try:
-            return Topology(slug(name), nodes, links)
+            return Topology(slug(name), nodes, links, notes=tuple(notes if self.unequal else ()))
         except TopologyError as error:
             raise TopologyError(f"{self.name}: {error}") from None
 

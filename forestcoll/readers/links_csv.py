@@ -2,7 +2,11 @@
 
 The header names the columns: two devices, their ports (or none), and what a link carries. In
 SONiC's lists (`StartDevice,StartPort,EndDevice,EndPort,BandWidth`) and under `speed` a plain number
-is Mb/s, under `bandwidth` GB/s as everywhere in this project; `400G` and `400Gb/s` are Gb/s.
+is Mb/s, under `bandwidth` GB/s as everywhere in this project; `400G` and `400Gb/s` are Gb/s,
+`50GB/s` is GB/s.
+
+A cable that stands there from both ends, or twice, counts once; a row without ports is a link of its
+own, unless the list has every pair of devices in both directions.
 
 Nodes called `gpu<i>` (also `box0/gpu0`) are GPUs, and the list is a whole topology; else devices
 are switches and hosts, and hosts are what `hosts` matches or what SONiC's list of devices
@@ -14,16 +18,18 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import PurePath
 
 from forestcoll.errors import TopologyError
 from forestcoll.input_limits import DUMP_BYTES, LINKS, PARALLEL_LINKS
+from forestcoll.readers.doubts import kind_of, note_unlike
 from forestcoll.readers.fabric import HOSTS, Cable, Fabric, Port, list_some, make_ids
 from forestcoll.readers.settings import Setting, Values
-from forestcoll.topology import Link, Node, Topology, exact, read_text, slug
+from forestcoll.topology import Link, Node, Topology, bandwidth, exact, has_unit, read_text, slug
 
 TITLE = "a CSV list of links"
 SETTINGS = (
@@ -48,7 +54,10 @@ COLUMNS = {
 }  # fmt: skip
 NEEDED = ("src", "dst")
 _GPU_NAME = re.compile(r"(?:.*/)?gpu\d+", re.IGNORECASE)
-_WITH_UNIT = re.compile(r"([0-9.]{1,12})\s*([MG])(?:b(?:it)?(?:/s|ps)?)?", re.IGNORECASE)
+MOST = 10_000
+"""GB/s that no link carries: the figure is in another unit than its column."""
+LEAST = 1000
+"""Mb/s below which a port has 10 or 100: other figures are Gb/s in a column of Mb/s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +73,18 @@ class Row:
     count: int
     latency: Fraction | None
 
+    @property
+    def pair(self) -> str:
+        """Its two devices, in an order that does not depend on the row."""
+        return " - ".join(sorted((self.src, self.dst), key=lambda end: (kind_of(end), end)))
+
+    @property
+    def words(self) -> str:
+        """What the link carries, to be compared."""
+        rate = "no rate" if self.rate is None else f"{float(self.rate):g} GB/s"
+        latency = "" if self.latency is None else f", {float(self.latency):g} us"
+        return rate + latency + (f", count {self.count}" if self.count > 1 else "")
+
 
 def loads(text: str, values: Values) -> Topology | Fabric:
     """What the list describes. Raises `TopologyError` with line, reason and cure."""
@@ -73,9 +94,11 @@ def loads(text: str, values: Values) -> Topology | Fabric:
     rows = list(_rows(text, source))
     if not rows:
         raise TopologyError(f"{source}: a header and no link below it")
+    rows, notes = _count_once(rows, source)
+    notes += note_unlike("rows", {f"{row.pair} in line {row.line}": row.words for row in rows})
     if any(_GPU_NAME.fullmatch(end) for row in rows for end in (row.src, row.dst)):
-        return _topology(rows, source, values)
-    return _Cabling(rows, source, values).fabric().choose_hosts(values.patterns("hosts"))
+        return _topology(rows, source, values, notes)
+    return _Cabling(rows, source, values, notes).fabric().choose_hosts(values.patterns("hosts"))
 
 
 def find_columns(header: list[str]) -> dict[str, int]:
@@ -159,12 +182,20 @@ def _row(
 
 
 def _rate(word: str, factor: Fraction, where: str) -> Fraction:
-    unit = _WITH_UNIT.fullmatch(word)
-    if unit:
-        factor = Fraction(1, 8) if unit[2].upper() == "G" else Fraction(1, 8000)
-    rate = _number(unit[1] if unit else word, where) * factor
+    try:
+        rate = bandwidth(word, factor, label=True)
+    except TopologyError as error:
+        raise TopologyError(f"{where}: {error}") from None
     if rate <= 0:
         raise TopologyError(f"{where}: rate '{word[:20]}' must be more than 0")
+    megabits = rate * 8000
+    mega = factor == Fraction(1, 8000) and not has_unit(word)
+    if rate > MOST or (mega and megabits < LEAST and megabits not in (10, 100)):
+        says = f"{word[:20]} Mb/s" if mega else f"{float(rate):,.10g} GB/s"
+        raise TopologyError(
+            f"{where}: rate '{word[:20]}' is {says} in this column, and no link carries that: write "
+            "the unit behind the number, 400Gb/s or 50GB/s"
+        )
     return rate
 
 
@@ -173,6 +204,102 @@ def _number(word: str, where: str) -> Fraction:
         return exact(word)
     except TopologyError as error:
         raise TopologyError(f"{where}: {error}") from None
+
+
+def _count_once(rows: list[Row], source: str) -> tuple[list[Row], list[str]]:
+    """Each cable once, and notes on those that stand there again. Raises for a port with two."""
+    kept: dict[frozenset[tuple[str, str]], Row] = {}
+    ports: dict[tuple[str, str], Row] = {}
+    again: list[str] = []
+    found: list[Row] = []
+    for row in rows:
+        ends = (row.src, row.src_port), (row.dst, row.dst_port)
+        if not (row.src_port and row.dst_port) or row.src == row.dst:
+            found.append(row)
+            continue
+        first = kept.setdefault(frozenset(ends), row)
+        if first is not row:
+            _check_same(first, row, source)
+            again.append(f"line {row.line} of line {first.line}")
+            continue
+        for end in ends:
+            other = ports.setdefault(end, row)
+            if other is not row:
+                raise TopologyError(
+                    f"{source}:{row.line}: {end[0]} {end[1]} has a cable already, in line "
+                    f"{other.line}; a port has one"
+                )
+        found.append(row)
+    notes = []
+    if again:
+        notes.append(
+            f"{len(again)} rows name a cable again, twice or from its other end, and it counts "
+            f"once: {list_some(again)}"
+        )
+    return _count_pairs_once(found, source, notes), notes
+
+
+def _doubt_trunks(rows: list[Row], hosts: Collection[str]) -> list[str]:
+    """Notes on switches with fewer cables to switches of some kind than those of their own have."""
+    near: Counter[str] = Counter()
+    for row in rows:
+        if row.src not in hosts and row.dst not in hosts:
+            near[f"{row.src} to {kind_of(row.dst)}"] += row.count
+            near[f"{row.dst} to {kind_of(row.src)}"] += row.count
+    words = {name: str(number) for name, number in near.items()}
+    return note_unlike("the cables between switches", words, fewer=True)
+
+
+def _check_same(one: Row, two: Row, source: str) -> None:
+    if one.words != two.words:
+        raise TopologyError(
+            f"{source}:{two.line}: {two.words} for {two.pair}, and {one.words} in line {one.line} "
+            "for the same cable"
+        )
+
+
+def _count_pairs_once(rows: list[Row], source: str, notes: list[str]) -> list[Row]:
+    """Rows without ports, each once where the list has every pair of devices both ways round."""
+    ways: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        if not (row.src_port and row.dst_port) and row.src != row.dst:
+            ways.setdefault((row.src, row.dst), []).append(row)
+    twice = [
+        f"{row.pair} in line {row.line}"
+        for same in ways.values()
+        for i, row in enumerate(same)
+        if row.words in {other.words for other in same[:i]}
+    ]
+    if twice:
+        notes.append(
+            f"{len(twice)} rows are like one before and name no ports: they count as parallel "
+            f"links: {list_some(twice)}"
+        )
+    back = [ends for ends in ways if ends[::-1] in ways]
+    if not back:
+        return rows
+    if any(len(same) != len(ways.get(ends[::-1], ())) for ends, same in ways.items()):
+        pairs = [ways[ends][0].pair for ends in back[::2]]
+        notes.append(
+            f"{len(pairs)} pairs of devices stand in both directions, others do not, and no ports "
+            f"are named: they count as parallel links: {list_some(pairs)}"
+        )
+        return rows
+    gone: set[int] = set()
+    seen: set[tuple[str, str]] = set()
+    for ends, same in ways.items():
+        seen.add(ends)
+        if ends[::-1] in seen:
+            firsts = sorted(ways[ends[::-1]], key=lambda row: row.words)
+            for one, two in zip(firsts, sorted(same, key=lambda row: row.words), strict=True):
+                _check_same(one, two, source)
+            gone |= {row.line for row in same}
+    notes.append(
+        f"the list has every pair of devices in both directions and names no ports: {len(gone)} "
+        "rows are the other ends of those before and count no second time (where they are links "
+        "of their own, write count=2 instead)"
+    )
+    return [row for row in rows if row.line not in gone]
 
 
 def _rated(row: Row, source: str, values: Values) -> Fraction:
@@ -185,7 +312,7 @@ def _rated(row: Row, source: str, values: Values) -> Fraction:
     return rate
 
 
-def _topology(rows: list[Row], source: str, values: Values) -> Topology:
+def _topology(rows: list[Row], source: str, values: Values, notes: list[str]) -> Topology:
     """A list whose nodes are GPUs and switches."""
     names = list(dict.fromkeys(end for row in rows for end in (row.src, row.dst)))
     gpus = [name for name in names if _GPU_NAME.fullmatch(name)]
@@ -199,9 +326,13 @@ def _topology(rows: list[Row], source: str, values: Values) -> Topology:
         except TopologyError as error:
             where = "" if str(error).startswith(source) else f"{source}:{row.line}: "
             raise TopologyError(f"{where}{error}") from None
-    note = f"{len(gpus)} nodes are GPUs by their names, in the order of the list"
+    notes = [
+        f"{len(gpus)} nodes are GPUs by their names, in the order of the list",
+        *notes,
+        *_doubt_trunks(rows, gpus),
+    ]
     try:
-        return Topology(slug(PurePath(source).stem), nodes, tuple(links), notes=(note,))
+        return Topology(slug(PurePath(source).stem), nodes, tuple(links), notes=tuple(notes))
     except TopologyError as error:
         raise TopologyError(f"{source}: {error}") from None
 
@@ -209,19 +340,22 @@ def _topology(rows: list[Row], source: str, values: Values) -> Topology:
 class _Cabling:
     """A list of devices' ports: switches and hosts."""
 
-    def __init__(self, rows: list[Row], source: str, values: Values) -> None:
-        self.source, self.values = source, values
-        self.notes: list[str] = []
+    def __init__(self, rows: list[Row], source: str, values: Values, notes: list[str]) -> None:
+        self.source, self.values, self.notes = source, values, notes
         names = list(dict.fromkeys(end for row in rows for end in (row.src, row.dst)))
         made = make_ids([(name, str(i)) for i, name in enumerate(names)])
         self.ids = dict(zip(names, made, strict=True))
-        self.rows = self.without_doubles(rows)
+        self.rows = [row for row in rows if row.src != row.dst]
+        if len(self.rows) < len(rows):
+            own = len(rows) - len(self.rows)
+            self.notes.append(f"{own} cables lead from a device to itself and are left out")
 
     def fabric(self) -> Fabric:
         if sum(row.count for row in self.rows) > LINKS:
             raise TopologyError(f"{self.source}: more than {LINKS:,} cables {LINKS.note}")
         hosts = self.hosts()
         switches = tuple(name for name in self.ids.values() if name not in hosts)
+        self.notes += _doubt_trunks(self.rows, [n for n, node in self.ids.items() if node in hosts])
         cables = tuple(
             Cable(
                 self.place(row.src, row.src_port, hosts),
@@ -258,31 +392,6 @@ class _Cabling:
             "them with --set hosts=NAME,GLOB, or give SONiC's list of devices with --set "
             "devices=FILE"
         )
-
-    def without_doubles(self, rows: list[Row]) -> list[Row]:
-        """Each cable once: LLDP lists it from both ends; cables of a device to itself left out."""
-        kept: dict[object, Row] = {}
-        own = 0
-        ports: dict[tuple[str, str], Row] = {}
-        for row in rows:
-            ends = (row.src, row.src_port), (row.dst, row.dst_port)
-            if row.src == row.dst:
-                own += 1
-                continue
-            both = bool(row.src_port and row.dst_port)
-            if both and frozenset(ends) in kept:
-                continue
-            for end in ends if both else ():
-                other = ports.setdefault(end, row)
-                if other is not row:
-                    raise TopologyError(
-                        f"{self.source}:{row.line}: {end[0]} {end[1]} has a cable already, in line "
-                        f"{other.line}; a port has one"
-                    )
-            kept[frozenset(ends) if both else row.line] = row
-        if own:
-            self.notes.append(f"{own} cables lead from a device to itself and are left out")
-        return list(kept.values())
 
 
 def _servers(path: str) -> set[str]:

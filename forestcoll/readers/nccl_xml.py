@@ -14,7 +14,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 from forestcoll.readers.box_links import Machines
-from forestcoll.readers.rates import NVLINK
+from forestcoll.readers.rates import MOST_NVLINKS, NVLINK
 from forestcoll.readers.settings import Values
 from forestcoll.readers.system_xml import Dialect, load_system
 from forestcoll.readers.xml_tree import Element
@@ -37,6 +37,6 @@ def _rate(gpu: Element) -> tuple[Fraction, str]:
     raise gpu.error(f"sm {sm} has no NVLink that is known; give --set nvlink=GB/s")
 
 
-NCCL = Dialect("NCCL", "nvlink", "NVLink", _rate)
+NCCL = Dialect("NCCL", "nvlink", "NVLink", MOST_NVLINKS, _rate)
 TITLE = "an NCCL dump"
 SETTINGS = NCCL.settings

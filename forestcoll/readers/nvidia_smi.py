@@ -24,15 +24,12 @@ from forestcoll.readers.matrix import (
     add_pcie,
     strip_escapes,
 )
-from forestcoll.readers.rates import LINKS_OF, NVLINK, PCIE_OF
+from forestcoll.readers.rates import LINKS_OF, MOST_NVLINKS, NVLINK, PCIE_OF
 from forestcoll.readers.settings import Setting, Values
 from forestcoll.topology import Adapter, Link, Node, Topology, slug
 
 TITLE = "an nvidia-smi matrix"
 SETTINGS = (Setting("nvlink", "GB/s of one NVLink and direction", rate=True), *PCIE_SETTINGS)
-MOST_LINKS = 18
-"""NVLinks that a GPU has at most (H100, B200)."""
-
 LEVELS = {"PIX": 1, "PXB": 2, "PHB": 3, "NODE": 4, "SYS": 5, "SOC": 5}
 _RELATION = re.compile(r"X|NV\d{1,3}|PIX|PXB|PHB|NODE|SYS|SOC")
 _GPU = re.compile(r"GPU(\d{1,4})")
@@ -200,7 +197,7 @@ def _nvlinks(
     for group in groups.groups():
         inside = {pair: n for pair, n in counts.items() if pair[0] in group and n > 0}
         total = {g: sum(n for pair, n in inside.items() if g in pair) for g in group}
-        if max(total.values()) <= MOST_LINKS:
+        if max(total.values()) <= MOST_NVLINKS:
             most = max(most, *total.values())
             meshed += [(one, two, n) for (one, two), n in inside.items()]
             continue
@@ -208,7 +205,7 @@ def _nvlinks(
         if len(every) != 1:
             raise TopologyError(
                 f"{matrix.source}: {group[0]} would have {total[group[0]]} NVLinks, more than the "
-                f"{MOST_LINKS} that a GPU has, and not the same number to all peers, as with a "
+                f"{MOST_NVLINKS} that a GPU has, and not the same number to all peers, as with a "
                 "switch; give the machine (--set machine=NAME)"
             )
         name = f"nvswitch{len(switched)}" if switched else "nvswitch"

@@ -78,6 +78,8 @@ class PcieTree:
         self.raised = raised
         self.nodes: dict[str, Node] = {}
         self.links: list[Link] = []
+        self.bridges: dict[str, Fraction] = {}  # rate above each, by bus id
+        self.sockets: dict[str, Fraction] = {}  # rate to others
 
     def build(self, nvlink: Callable[[Element], Fraction]) -> None:
         """Fills `nodes` and `links`; `nvlink` gives GB/s of one NVLink of a `<gpu>`."""
@@ -94,6 +96,7 @@ class PcieTree:
                 if self.prefixes[other.attributes.get("host_hash", "")] == prefix:
                     self.join(other_name, name, socket_rate(other), socket_rate(cpu))
             sockets.append((cpu, name))
+            self.sockets[name] = socket_rate(cpu)
 
     def switch(self, element: Element, name: str) -> str:
         number = 2
@@ -124,6 +127,7 @@ class PcieTree:
         if self.raised:
             rate = max([rate, *(r for r in below if r is not None)])
         self.links.append(Link(name, above, rate))
+        self.bridges[name] = rate
         return rate
 
     def beside_pcie(self, cpu: Element, name: str, nvlink: Callable[[Element], Fraction]) -> None:

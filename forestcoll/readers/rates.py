@@ -21,6 +21,10 @@ XGMI = (
 """One xGMI link, by how the architecture's name starts, as RCCL counts it (ROCm/rccl,
 src/graph/topo.h)."""
 
+MOST_NVLINKS, MOST_XGMI = 18, 8
+"""Links that a GPU has at most: H100 and B200 18; a die of MI250 8, of which 7 in the machines
+that are known, and MI300X 7 (the makers' architecture whitepapers)."""
+
 LINKS_OF = {18: 90, 12: 80, 6: 70, 4: 60}
 """NVLinks of a GPU -> its compute capability: H100 has 18, A100 12, V100 6, P100 4 (NVIDIA's
 architecture whitepapers). B200 has 18 as well: only its owner can tell."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 from forestcoll.readers.box_links import Machines
-from forestcoll.readers.rates import XGMI
+from forestcoll.readers.rates import MOST_XGMI, XGMI
 from forestcoll.readers.settings import Values
 from forestcoll.readers.system_xml import Dialect, load_system
 from forestcoll.readers.xml_tree import Element
@@ -32,6 +32,6 @@ def _rate(gpu: Element) -> tuple[Fraction, str]:
     raise gpu.error(f"gcn '{gcn[:20]}' has no xGMI that is known; give --set xgmi=GB/s")
 
 
-RCCL = Dialect("RCCL", "xgmi", "xGMI", _rate)
+RCCL = Dialect("RCCL", "xgmi", "xGMI", MOST_XGMI, _rate)
 TITLE = "an RCCL dump"
 SETTINGS = RCCL.settings

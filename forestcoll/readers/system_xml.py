@@ -17,6 +17,7 @@ machine of the catalogue, which readers/known_machines.py or the user names (rea
 from __future__ import annotations
 
 import re
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -24,6 +25,8 @@ from pathlib import PurePath
 
 from forestcoll.errors import TopologyError
 from forestcoll.readers.box_links import MACHINE, Machines, put_inside
+from forestcoll.readers.doubts import is_run, note_unlike
+from forestcoll.readers.fabric import list_some
 from forestcoll.readers.pcie import BRIDGE_TO_CPU, PcieTree
 from forestcoll.readers.settings import Setting, Values
 from forestcoll.readers.supplement import read_supplement
@@ -31,6 +34,7 @@ from forestcoll.readers.xml_tree import Element, parse
 from forestcoll.topology import Adapter, Link, Node, Topology, find_cut, slug
 
 SWITCH_CLASS, GPU_CLASSES = "0x068000", ("0x03", "0x12")
+GPU_DEVICES = ("0x0302", "0x0380", "0x12")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,7 @@ class Dialect:
     library: str
     tag: str
     noun: str
+    most: int  # links of a GPU
     rate: Callable[[Element], tuple[Fraction, str]]
 
     @property
@@ -146,6 +151,9 @@ class _Reader:
         tree.build(self.nvlink_of)
         self.nodes.update(tree.nodes)
         self.links.extend(tree.links)
+        for what, rates in (("PCIe bridges", tree.bridges), ("sockets", tree.sockets)):
+            words = {name: f"{float(rate):g} GB/s" for name, rate in rates.items()}
+            self.notes += note_unlike(what, words, mixed=True)
         if pcie == "auto":
             self.notes.append(
                 f"{noun} does not join all GPUs, so the PCIe tree and the links between sockets "
@@ -217,6 +225,27 @@ class _Reader:
             if gpu.id in self.nodes:
                 raise gpu.element.error(f"dev {gpu.dev} is there already, on another GPU")
             self.nodes[gpu.id] = Node("gpu")
+        self.doubt_numbers()
+
+    def doubt_numbers(self) -> None:
+        """Notes where GPUs are missing by their numbers, or by the class of their device."""
+        hosts: dict[int, list[Gpu]] = defaultdict(list)
+        for gpu in self.gpus:
+            hosts[gpu.host].append(gpu)
+        for gpus in hosts.values():
+            for what in ("dev", "rank"):
+                numbers = [getattr(gpu, what) for gpu in gpus]
+                if len(set(numbers)) < len(numbers) or not is_run(numbers):
+                    listed = ", ".join(f"{gpu.id} {number}" for gpu, number in zip(
+                        gpus, numbers, strict=True))  # fmt: skip
+                    self.notes.append(f"the GPUs' {what} are no run of numbers: {listed}")
+        for pci in self.root.walk():
+            lost = pci.tag == "pci" and not any(child.tag == "gpu" for child in pci.children)
+            if lost and pci.attributes.get("class", "").lower().startswith(GPU_DEVICES):
+                self.notes.append(
+                    f"PCI device {pci.attributes.get('busid', '')} in line {pci.line} is a GPU by "
+                    "its class and has no <gpu>: it takes no part"
+                )
 
     def prefix(self, host: int) -> str:
         return f"box{host}/" if len(self.hosts) > 1 else ""
@@ -231,24 +260,27 @@ class _Reader:
         """Every NVLink as its two ends state it: both ways where they agree, else one way each."""
         by_bus = {(gpu.host, bus_key(gpu.bus)): gpu for gpu in self.gpus}
         stated: dict[tuple[str, str], tuple[int, Fraction]] = {}
-        outside = 0
+        entries: dict[tuple[str, str], Element] = {}
+        outside: list[str] = []
         for gpu in self.gpus:
-            for entry in gpu.element.named(self.dialect.tag):
+            for entry in self.entries(gpu):
                 count = entry.integer("count")
-                if not 0 <= count <= 1000:
-                    raise entry.error(f"count {count} is no number of {self.dialect.noun} links")
                 target = self.target(entry, gpu, by_bus)
                 if target is None:
-                    outside += 1
+                    outside.append(f"{gpu.id} to {entry.text('target')}, line {entry.line}")
                 elif target and count:
                     known = stated.get((gpu.id, target), (0, Fraction(0)))[0]
-                    stated[gpu.id, target] = (known + count, self.nvlink_rate(gpu))
+                    stated[gpu.id, target] = (known + count, self.nvlink_of(gpu.element))
+                    most = entries.setdefault((gpu.id, target), entry)
+                    if count > most.integer("count"):
+                        entries[gpu.id, target] = entry
         if outside:
             self.notes.append(
-                f"{outside} <{self.dialect.tag}> lead to devices that are not in the file and are "
-                "left out"
+                f"{len(outside)} <{self.dialect.tag}> lead to devices that are not in the file and "
+                f"are left out: {list_some(outside)}"
             )
         order = {name: i for i, name in enumerate(self.nodes)}
+        self.check_both_ends(stated, entries)
         switches = sorted({dst for _, dst in stated if dst not in order})
         self.nodes.update({name: Node("switch") for name in switches})
         for (src, dst), (count, rate) in stated.items():
@@ -259,6 +291,54 @@ class _Reader:
                 yield Link(src, dst, rate, None, count, oneway=True)
             elif order[src] < order[dst]:
                 yield Link(src, dst, rate, None, count)
+
+    def entries(self, gpu: Gpu) -> Iterator[Element]:
+        """The links that a GPU states, each target once."""
+        tag, noun = self.dialect.tag, self.dialect.noun
+        seen: dict[str, Element] = {}
+        for entry in gpu.element.named(tag):
+            count, target = entry.integer("count"), entry.text("target")
+            if not 0 <= count <= 1000:
+                raise entry.error(f"count {count} is no number of {noun} links")
+            other = seen.setdefault(target.lower(), entry)
+            if other is not entry:
+                raise entry.error(
+                    f"a second <{tag}> of {gpu.id} to {target}, after line {other.line}: "
+                    f"{self.dialect.library} writes one, with a count; leave one"
+                )
+            yield entry
+
+    def check_both_ends(
+        self,
+        stated: Mapping[tuple[str, str], tuple[int, Fraction]],
+        entries: Mapping[tuple[str, str], Element],
+    ) -> None:
+        """Two GPUs state as many links of each other, and none more than a GPU has."""
+        gpus = {gpu.id for gpu in self.gpus}
+        total: Counter[str] = Counter()
+        below: Counter[str] = Counter()
+        for (src, dst), (count, _) in stated.items():
+            total[src] += count
+            if dst not in gpus:
+                below[dst] += 1
+                continue
+            back = stated.get((dst, src), (0, 0))[0]
+            if back != count:
+                other = entries.get((dst, src))
+                raise entries[src, dst].error(
+                    f"{src} states {count} {self.dialect.noun} links to {dst}, which states {back} "
+                    f"back" + (f" in line {other.line}" if other else "") + "; both ends of a link "
+                    "are in a dump, so one of them is wrong"
+                )
+        for gpu, number in total.items():
+            if number > self.dialect.most:
+                own = [entry for (src, _), entry in entries.items() if src == gpu]
+                most = max(own, key=lambda entry: entry.integer("count"))
+                raise most.error(
+                    f'count="{most.integer("count")}": {gpu} would have {number} '
+                    f"{self.dialect.noun} links; a GPU has {self.dialect.most} at most"
+                )
+        self.notes += note_unlike("the GPUs on NVSwitches", {s: str(n) for s, n in below.items()})
 
     def target(self, entry: Element, gpu: Gpu, by_bus: Mapping[tuple[int, int], Gpu]) -> str | None:
         """The node at the other end; None when not in the file, "" for a processor."""
@@ -276,9 +356,6 @@ class _Reader:
         if other is gpu:
             raise entry.error(f"an {self.dialect.noun} from a GPU to itself")
         return other.id if other else None
-
-    def nvlink_rate(self, gpu: Gpu) -> Fraction:
-        return self.nvlink_of(gpu.element)
 
     def nvlink_of(self, gpu: Element) -> Fraction:
         """GB/s of one NVLink of that `<gpu>`."""
@@ -313,7 +390,17 @@ class _Reader:
                     near = below[id(above)]
                     above = above.parent
                 speed = net.integer("speed", default=0)
-                if speed > 0:
+                if speed < 0:
+                    raise net.error(
+                        f'speed="{speed}" of port {net.text("name")}: no rate; write what it '
+                        "carries in Mb/s (400 Gb/s: 400000)"
+                    )
+                if not speed:
+                    self.notes.append(
+                        f"port {net.text('name')} in line {net.line} states no speed and is left "
+                        "out"
+                    )
+                else:
                     keep = ("dev", "port", "guid", "gdr")
                     more = {key: net.attributes[key] for key in keep if key in net.attributes}
                     yield Adapter(net.text("name"), Fraction(speed, 8000), near, more)

@@ -55,7 +55,7 @@ from forestcoll.topology.model import (
     slug,
     unknown_node,
 )
-from forestcoll.topology.numbers import bandwidth, doubt_port, exact, show
+from forestcoll.topology.numbers import bandwidth, doubt_port, exact, has_unit, show
 from forestcoll.topology.parameters import Parameter
 
 __all__ = [
@@ -76,6 +76,7 @@ __all__ = [
     "exact",
     "find_cut",
     "from_networkx",
+    "has_unit",
     "load_topology",
     "loads_topology",
     "read_heading",
