@@ -1,12 +1,15 @@
 """Damaged copies of dumps: cut off, fields gone, wrong types, doubles, huge numbers, bombs, odd
 encodings. Every mutation is a function of bytes and a random generator, named for messages.
+
+`slips` are of another kind: still well-formed, and wrong in one place.
 """
 
 from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 Mutation = Callable[[bytes, random.Random], bytes]
 
@@ -142,3 +145,64 @@ def mutate(data: bytes, seed: str) -> tuple[str, bytes]:
     for mutation in chosen:
         data = mutation(data, rng) if data else data
     return "+".join(mutation.__name__ for mutation in chosen), data
+
+
+FIGURE = re.compile(
+    r"(?<=\bNV)\d+|(?<=\[)\d+(?=[:\]])|(?<=\d:)\d+(?=\])"
+    r"|(?<![\w.:])(?<![A-Za-z]-)\d+(?:\.\d+)?(?=x[A-Z]{3}|[GM]\b|(?![\w:.]))"
+)
+"""A number that stands for itself: `count="4"`, NV4, 4xNDR, 400G, xpu[0:2], and not gpu4, 0x1c, a
+bus id or part of a name."""
+
+
+@dataclass(frozen=True)
+class Slip:
+    """A copy with one figure changed, or one line repeated or gone; `before` and `after` are what
+    stands around the figure in its line."""
+
+    what: str  # "figure", "repeat", "drop"
+    line: int
+    before: str
+    old: str
+    new: str
+    after: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.what} line {self.line}: {self.before}[{self.old} -> {self.new}]{self.after}"
+
+
+def slips(text: str, seed: str, count: int, figure: re.Pattern[str] = FIGURE) -> Iterator[Slip]:
+    """`count` such copies, by `seed` alone: a third change lines and the others a figure."""
+    rng = random.Random(seed)
+    lines = text.split("\n")
+    found = [(i, match) for i, line in enumerate(lines) for match in figure.finditer(line)]
+    for number in range(count):
+        if number % 3 == 0 or not found:
+            at = rng.randrange(len(lines))
+            what = rng.choice(("repeat", "drop"))
+            changed = lines[:at] + lines[at : at + 1] * (2 if what == "repeat" else 0)
+            yield Slip(what, at + 1, "", lines[at].strip()[:120], "", "",
+                       "\n".join(changed + lines[at + 1 :]))  # fmt: skip
+            continue
+        at, match = rng.choice(found)
+        old, line = match[0], lines[at]
+        new = rng.choice([each for each in _other_figures(old, found, rng) if each != old])
+        before, after = line[: match.start()], line[match.end() :]
+        made = [*lines[:at], before + new + after, *lines[at + 1 :]]
+        yield Slip("figure", at + 1, before, old, new, after, "\n".join(made))
+
+
+def _other_figures(
+    old: str, found: list[tuple[int, re.Match[str]]], rng: random.Random
+) -> list[str]:
+    """Twice and half of it, one more or less, a unit off, a negative, and another of the file."""
+    if "." in old:
+        value = float(old)
+        made = [f"{value * factor:.6g}" for factor in (2, 0.5, 10, 0.001)]
+    else:
+        number = int(old)
+        made = [
+            str(n) for n in (number * 2, number // 2, number + 1, abs(number - 1), number * 1000)
+        ]
+    return [*made, "0", f"-{old}", rng.choice(found)[1][0]]

@@ -307,8 +307,8 @@ BAD = [
         "f:8: links[1]: 'fast' is neither a number nor a parameter or index",
     ),
     (
-        link("src: a, dst: b, bandwidth: 25 GB/s"),
-        "f:8: links[1]: bandwidth: '25 GB/s' is not a number or expression: 'GB' makes",
+        link("src: a, dst: b, bandwidth: 25 GiB/s"),
+        "f:8: links[1]: bandwidth: '25 GiB/s' is not a number or expression: 'GB' makes",
     ),
     (
         link("src: a, dst: b, bandwidth: 1e999999999"),

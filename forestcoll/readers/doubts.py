@@ -11,6 +11,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
+from itertools import pairwise
 
 from forestcoll.readers.fabric import Cable, Fabric, list_some
 from forestcoll.topology import Adapter, Topology, doubt_port
@@ -29,21 +30,23 @@ def note_unlike(
 ) -> list[str]:
     """Notes that name those whose value, in words, is not that of most of their kind.
 
-    `fewer`: only those that have less than most; values are then numbers. `mixed`: names are of one
-    kind whatever they are.
+    `fewer`: only those that have less, where all have some or most have more; values are numbers.
+    `mixed`: names are of one kind whatever they are.
     """
     kinds: dict[str, dict[str, str]] = defaultdict(dict)
     for name, value in values.items():
         kinds["" if mixed else kind_of(name)][name] = value
     notes = []
     for found in kinds.values():
-        (usual, often), *others = Counter(found.values()).most_common()
+        counts = Counter(found.values())
+        usual = max(counts, key=lambda word: (counts[word], int(word) if fewer else 0))
+        often = counts[usual]
         odd = [
             f"{name} {value}"
             for name, value in found.items()
             if value != usual and (not fewer or int(value) < int(usual))
         ]
-        if others and odd and (not fewer or 2 * often > len(found)):
+        if odd and not (fewer and 2 * often <= len(found) and "0" in counts):
             usually = f"{often} of {len(found)} have {usual}"
             notes.append(f"{what} are not alike: {list_some(odd)}; {usually}")
     return notes
@@ -57,9 +60,13 @@ def doubt_topology(topology: Topology, noun: str) -> list[str]:
             if end in sums:
                 sums[end][way] += rate
     totals = {gpu: _both(*rates) for gpu, rates in sums.items()}
+    bare = [gpu for gpu, rates in sums.items() if not any(rates)]
     slow = next((link for link in topology.links if link.bandwidth < SLOWEST_PORT), None)
     notes = [] if slow is None else _doubt_rate(f"{slow.src} - {slow.dst}", slow.bandwidth)
-    notes += note_unlike(f"the links of {noun}", totals)
+    if bare and len(sums) > 1:
+        notes.append(f"{len(bare)} {noun} have no link: {list_some(bare)}")
+    else:
+        notes += note_unlike(f"the links of {noun}", totals)
     return notes + _doubt_adapters(topology)
 
 
@@ -93,10 +100,25 @@ def _doubt_rate(what: str, rate: Fraction) -> list[str]:
     return doubt_port(what, rate)
 
 
+def note_gaps(names: Iterable[str]) -> list[str]:
+    """Notes where the numbers at the end of names of one kind have a gap: gpu0, gpu1, gpu3."""
+    kinds: dict[str, list[int]] = defaultdict(list)
+    for name in names:
+        found = re.fullmatch(r"(.*?)([0-9]{1,9})", name)
+        if found:
+            kinds[found[1]].append(int(found[2]))
+    return [
+        f"{kind}{min(numbers)} to {kind}{max(numbers)} are {len(numbers)} GPUs: the others between "
+        "are not in the file"
+        for kind, numbers in kinds.items()
+        if len(numbers) > 1 and max(numbers) - min(numbers) != len(numbers) - 1
+    ]
+
+
 def is_run(numbers: Iterable[int]) -> bool:
     """Whether the numbers, sorted, are as far apart each from the next: 4, 5, 6, 7."""
     ordered = sorted(numbers)
-    return len({b - a for a, b in zip(ordered, ordered[1:], strict=False)}) <= 1
+    return len({b - a for a, b in pairwise(ordered)}) <= 1
 
 
 def _rate(rate: Fraction) -> str:

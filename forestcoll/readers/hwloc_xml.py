@@ -16,6 +16,7 @@ from pathlib import PurePath
 from forestcoll.errors import TopologyError
 from forestcoll.input_limits import MATRIX_OBJECTS
 from forestcoll.readers.box_links import MACHINE, Machines, put_inside
+from forestcoll.readers.doubts import note_unlike
 from forestcoll.readers.matrix import are_joined
 from forestcoll.readers.pcie import socket_rate
 from forestcoll.readers.settings import Setting, Values
@@ -50,11 +51,15 @@ class _Reader:
     def __init__(self, root: Element, source: str, values: Values) -> None:
         self.root, self.source, self.values = root, source, values
         self.notes: list[str] = []
-        self.objects = {
-            e.attributes["gp_index"]: e
-            for e in root.walk()
-            if e.tag == "object" and "gp_index" in e.attributes
-        }
+        self.objects: dict[str, Element] = {}
+        for e in root.walk():
+            if e.tag == "object" and "gp_index" in e.attributes:
+                other = self.objects.setdefault(e.attributes["gp_index"], e)
+                if other is not e:
+                    raise e.error(
+                        f'gp_index="{e.attributes["gp_index"]}" is that of the object in line '
+                        f"{other.line} too; each has its own"
+                    )
         gpus = [e for e in root.walk() if _is_gpu(e)]
         if not gpus:
             raise TopologyError(
@@ -64,6 +69,14 @@ class _Reader:
         self.ids = {id(e): f"gpu{i}" for i, e in enumerate(gpus)}
         self.nodes = {name: Node("gpu") for name in self.ids.values()}
         self.links: list[Link] = []
+        self.bridges: dict[str, str] = {}  # what is above each, in words
+        makes = {_make(e) for e in gpus}
+        self.notes += [
+            f"PCI device {e.attributes.get('pci_busid', '')} in line {e.line} is "
+            f"{_make(e)} like the GPUs, and its class is another: it counts as none"
+            for e in root.walk()
+            if e.attributes.get("type") == "PCIDev" and not _is_gpu(e) and _make(e) in makes
+        ]
 
     def topology(self, machines: Machines) -> Topology:
         name, machine = slug(PurePath(self.source).stem), self.values.text("machine")
@@ -123,6 +136,11 @@ class _Reader:
         for (one, two), rate in rates.items():
             if rates.get((two, one)) != rate:
                 self.links.append(Link(one, two, rate, oneway=True))
+                back = rates.get((two, one), Fraction(0))
+                self.notes.append(
+                    f"{matrix.attributes['name']} states {float(rate):g} GB/s from {one} to {two} "
+                    f"and {float(back):g} back; each direction counts as stated"
+                )
             elif order[one] < order[two]:
                 self.links.append(Link(one, two, rate))
         if "nvswitch" in switches:
@@ -159,6 +177,9 @@ class _Reader:
             self.nodes[name] = Node("switch")
             self.links += [Link(node, name, rate) for node, rate in below]
             cpus.append((name, top))
+        rates = {name: f"{float(_socket_rate(top)):g} GB/s" for name, top in cpus}
+        self.notes += note_unlike("sockets", rates)
+        self.notes += note_unlike("PCIe bridges", self.bridges, mixed=True)
         done = {link.src for link in self.links if link.dst.startswith("cpu")}
         for i, (two, top) in enumerate(cpus):
             self.links += [Link(one, two, _socket_rate(top)) for one, _ in cpus[:i]]
@@ -185,7 +206,9 @@ class _Reader:
             name = f"pci-{slug(child.attributes['pci_busid'])}"
             self.nodes[name] = Node("switch")
             self.links += [Link(node, name, rate) for node, rate in below]
-            yield name, max([_speed(child), *(rate for _, rate in below)])
+            above = max([_speed(child), *(rate for _, rate in below)])
+            self.bridges[name] = f"{float(above):g} GB/s"
+            yield name, above
 
     def adapters(self) -> Iterator[Adapter]:
         for element in self.root.walk():
@@ -208,6 +231,13 @@ def _is_gpu(element: Element) -> bool:
         return False
     match = _TYPE.fullmatch(element.attributes.get("pci_type", ""))
     return match is not None and match[1] in _GPU_CLASSES and match[2].lower() in _GPU_VENDORS
+
+
+def _make(element: Element) -> str:
+    """Vendor and device of a PCI device, "[10de:1db8]"; the bare type where it has none."""
+    text = element.attributes.get("pci_type", "")
+    found = re.search(r"\[[0-9a-f]{4}:[0-9a-f]{4}\]", text, re.IGNORECASE)
+    return found[0] if found else text
 
 
 def _words(matrix: Element, tag: str) -> list[str]:

@@ -67,6 +67,7 @@ class _Dump:
     devices: dict[str, Device] = field(default_factory=dict)
     far: dict[End, tuple[End, int]] = field(default_factory=dict)  # each end, with its line
     rates: dict[tuple[End, End], set[Fraction]] = field(default_factory=dict)
+    blocks: dict[tuple[End, End], set[str]] = field(default_factory=dict)  # whose blocks have it
     speeds: set[str] = field(default_factory=set)
 
     def error(self, line: int, message: str) -> TopologyError:
@@ -146,7 +147,9 @@ def _port(dump: _Dump, here: Device, line: str, number: int) -> None:
     about = quoted[1] if quoted else ""
     dump.devices.setdefault(guid, Device(guid, kind, about, number, own=False))
     rate = _rate(dump, rest, number)
-    dump.rates.setdefault((min(one, two), max(one, two)), set()).add(rate)
+    cable = min(one, two), max(one, two)
+    dump.rates.setdefault(cable, set()).add(rate)
+    dump.blocks.setdefault(cable, set()).add(here.guid)
 
 
 def _rate(dump: _Dump, rest: str, number: int) -> Fraction:
@@ -259,10 +262,22 @@ class _Builder:
         for (one, two), rates in self.dump.rates.items():
             ends = [self.end(end) for end in (one, two)]
             if len(rates) > 1:
-                differ.append(f"{one[0]}[{one[1]}]")
+                stated = " and ".join(f"{float(rate):g}" for rate in sorted(rates))
+                differ.append(f"{one[0]}[{one[1]}] {stated} GB/s")
             if ends[0] is None or ends[1] is None:
                 continue
             yield Cable(ends[0], ends[1], min(rates))
+        devices = self.dump.devices
+        once = [
+            f"{one[0]}[{one[1]}]"
+            for (one, two), blocks in self.dump.blocks.items()
+            if len(blocks) < 2 and one[0] != two[0] and devices[one[0]].own and devices[two[0]].own
+        ]
+        if once:
+            self.notes.append(
+                f"{len(once)} cables stand in the block of one end only ({list_some(once)}): lines "
+                "are missing; they count"
+            )
         if differ:
             self.notes.append(
                 f"the two ends state different rates for {len(differ)} cables "

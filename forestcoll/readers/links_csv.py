@@ -5,8 +5,8 @@ SONiC's lists (`StartDevice,StartPort,EndDevice,EndPort,BandWidth`) and under `s
 is Mb/s, under `bandwidth` GB/s as everywhere in this project; `400G` and `400Gb/s` are Gb/s,
 `50GB/s` is GB/s.
 
-A cable that stands there from both ends, or twice, counts once; a row without ports is a link of its
-own, unless the list has every pair of devices in both directions.
+A cable that stands there from both ends, or twice, counts once; a row without ports is a link of
+its own, unless the list has every pair of devices in both directions.
 
 Nodes called `gpu<i>` (also `box0/gpu0`) are GPUs, and the list is a whole topology; else devices
 are switches and hosts, and hosts are what `hosts` matches or what SONiC's list of devices
@@ -26,7 +26,7 @@ from pathlib import PurePath
 
 from forestcoll.errors import TopologyError
 from forestcoll.input_limits import DUMP_BYTES, LINKS, PARALLEL_LINKS
-from forestcoll.readers.doubts import kind_of, note_unlike
+from forestcoll.readers.doubts import kind_of, note_gaps, note_unlike
 from forestcoll.readers.fabric import HOSTS, Cable, Fabric, Port, list_some, make_ids
 from forestcoll.readers.settings import Setting, Values
 from forestcoll.topology import Link, Node, Topology, bandwidth, exact, has_unit, read_text, slug
@@ -193,8 +193,8 @@ def _rate(word: str, factor: Fraction, where: str) -> Fraction:
     if rate > MOST or (mega and megabits < LEAST and megabits not in (10, 100)):
         says = f"{word[:20]} Mb/s" if mega else f"{float(rate):,.10g} GB/s"
         raise TopologyError(
-            f"{where}: rate '{word[:20]}' is {says} in this column, and no link carries that: write "
-            "the unit behind the number, 400Gb/s or 50GB/s"
+            f"{where}: rate '{word[:20]}' is {says} in this column, and no link carries that: "
+            "write the unit behind the number, 400Gb/s or 50GB/s"
         )
     return rate
 
@@ -329,6 +329,7 @@ def _topology(rows: list[Row], source: str, values: Values, notes: list[str]) ->
     notes = [
         f"{len(gpus)} nodes are GPUs by their names, in the order of the list",
         *notes,
+        *note_gaps(gpus),
         *_doubt_trunks(rows, gpus),
     ]
     try:

@@ -102,6 +102,14 @@ class _Graph:
                 ends.append((node, self.text(end, "interface")))
             if len(ends) != 2 or ends[0] == ends[1]:
                 raise TopologyError(f"{self.source}: a link with {len(set(ends))} ends; it has two")
+            stated = cable.get("id")
+            if isinstance(stated, str) and "-*-" in stated:
+                words = {f"{node}:{interface}" for node, interface in ends}
+                if set(stated.split("-*-")) != words:
+                    raise TopologyError(
+                        f"{self.source}: link '{stated[:100]}' joins {' and '.join(sorted(words))} "
+                        "by its interfaces"
+                    )
             yield min(ends), max(ends)
 
     def fabric(self, cables: list[tuple[End, End]], rate: Fraction) -> Fabric:

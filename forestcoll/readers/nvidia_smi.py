@@ -18,6 +18,7 @@ from pathlib import PurePath
 from forestcoll.errors import TopologyError
 from forestcoll.input_limits import MATRIX_DEVICES
 from forestcoll.readers.box_links import Machines, put_inside
+from forestcoll.readers.fabric import list_some
 from forestcoll.readers.matrix import (
     PCIE_SETTINGS,
     Groups,
@@ -82,10 +83,14 @@ def loads(text: str, values: Values, machines: Machines) -> Topology:
         return put_inside(bare, tuple(nodes), machines(machine), machine, source)
     links, generation = _nvlinks(matrix, nodes, values, notes)
     socket_groups, switch_groups = _pcie_groups(matrix)
+    has_nics = bool(adapters) and bool(matrix.legend)
+    nameless = [a.name for a in adapters if has_nics and a.name in matrix.columns]
+    if nameless:
+        notes.append(f"{list_some(nameless)} do not stand in the legend of the others")
     note = add_pcie(
         nodes, links, socket_groups, switch_groups, values, PCIE_OF.get(generation), "NVLink"
     )
-    notes += [note] if note else []
+    notes += [note, *_doubt_affinity(matrix)] if note else []
     return Topology(name, nodes, tuple(links), adapters, tuple(notes))
 
 
@@ -262,6 +267,34 @@ def _pcie_groups(matrix: Matrix) -> tuple[list[list[str]], list[list[str]]]:
         kept = [[n.lower() for n in group if n in gpus] for group in groups.groups()]
         found.append([group for group in kept if group])
     return found[0], found[1]
+
+
+def _doubt_affinity(matrix: Matrix) -> list[str]:
+    """Notes on GPUs that share some processors and not all, or have them at two NUMA nodes."""
+    first: dict[str, str] = {}
+    for name in matrix.gpus:
+        first.setdefault(matrix.affinity.get(name, ""), name)
+    spans = {text: _processors(text.partition(" ")[0]) for text in first}
+    return [
+        f"{first[one]} ({one}) and {first[two]} ({two}) share processors, and their affinities "
+        "differ: they count as two sockets unless their relation says otherwise"
+        for i, two in enumerate(spans)
+        for one in list(spans)[:i]
+        if any(a <= d and c <= b for a, b in spans[one] for c, d in spans[two])
+    ] + [
+        f"{first[text]}'s affinity '{text[:40]}' is no list of processors; the others' are"
+        for text, found in spans.items()
+        if not found and any(spans.values())
+    ]
+
+
+def _processors(text: str) -> list[tuple[int, int]]:
+    """ "0-23,48" -> (0, 23), (48, 48); nothing for other text, and for a range that runs back."""
+    if not re.fullmatch(r"\d{1,6}(-\d{1,6})?(,\d{1,6}(-\d{1,6})?)*", text):
+        return []
+    pairs = [part.partition("-") for part in text.split(",")]
+    found = [(int(low), int(high or low)) for low, _, high in pairs]
+    return found if all(low <= high for low, high in found) else []
 
 
 def _adapters(matrix: Matrix, values: Values) -> Iterator[Adapter]:

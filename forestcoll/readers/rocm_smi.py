@@ -28,7 +28,7 @@ ONE_HOP = 15
 """Weight of a pair that one xGMI link joins."""
 
 _TITLE = re.compile(r"=+\s*(Weight|Hops|Link Type) between two GPUs\s*=+", re.IGNORECASE)
-_NUMA = re.compile(r"GPU\[(\d{1,4})\]\s*:\s*\(Topology\) Numa Node:\s*(-?\d{1,4})")
+_NUMA = re.compile(r"GPU\[(\d{1,4})\]\s*:\s*\(Topology\) Numa (?:Node|Affinity):\s*(-?\d{1,4})")
 
 Table = dict[tuple[str, str], str]
 
@@ -76,6 +76,8 @@ def _read(text: str, source: str) -> tuple[dict[str, Table], list[str], dict[str
                 )
         elif title and words:
             table = tables.setdefault(title, {})
+            if (words[0], columns[0]) in table:
+                raise TopologyError(f"{source}:{number}: a second row of {words[0][:20]}")
             if words[0] not in columns or len(words) != len(columns) + 1:
                 raise TopologyError(
                     f"{source}:{number}: a row of {len(words) - 1} entries for "
@@ -84,7 +86,18 @@ def _read(text: str, source: str) -> tuple[dict[str, Table], list[str], dict[str
             table |= {(words[0], two): cell for two, cell in zip(columns, words[1:], strict=True)}
         node = _NUMA.search(line)
         if node:
-            numa[f"GPU{node[1]}"] = node[2]
+            place = f"GPU{node[1]}"
+            other = numa.setdefault(place, node[2])
+            if other != node[2]:
+                raise TopologyError(
+                    f"{source}:{number}: {place} is at NUMA node {node[2]} here and {other} above"
+                )
+    lost = [gpu for gpu in gpus if gpu not in numa]
+    if numa and lost:
+        raise TopologyError(f"{source}: {lost[0]} has no NUMA node; the others have; was it cut?")
+    strange = [gpu for gpu in numa if gpu not in gpus]
+    if strange and gpus:
+        raise TopologyError(f"{source}: {strange[0]} has a NUMA node and stands in no table")
     for needed in ("weight", "link type"):
         if len(tables.get(needed, {})) != len(gpus) ** 2 or not gpus:
             raise TopologyError(

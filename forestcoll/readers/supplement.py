@@ -56,7 +56,14 @@ def _find_gpus(devices: list[Element], known: Known | None) -> list[Element]:
 def _adapters(
     devices: list[Element], ids: dict[int, str], hidden: bool, rate: Fraction | None
 ) -> Iterator[Adapter]:
+    seen: dict[str, Element] = {}
     for element in devices:
+        other = seen.setdefault(element.attributes.get("busid", "").lower(), element)
+        if other is not element and not element.children:
+            raise element.error(
+                f"PCI device {element.attributes.get('busid', '')[:40]} stands in line "
+                f"{other.line} already; leave one"
+            )
         what = element.attributes.get("class", "").lower()
         inner = any(element.named("pci"))
         if inner or id(element) in ids or not (what.startswith(NIC_CLASS) or (hidden and not what)):

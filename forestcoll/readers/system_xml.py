@@ -21,11 +21,12 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
 from pathlib import PurePath
 
 from forestcoll.errors import TopologyError
 from forestcoll.readers.box_links import MACHINE, Machines, put_inside
-from forestcoll.readers.doubts import is_run, note_unlike
+from forestcoll.readers.doubts import is_run, note_gaps, note_unlike
 from forestcoll.readers.fabric import list_some
 from forestcoll.readers.pcie import BRIDGE_TO_CPU, PcieTree
 from forestcoll.readers.settings import Setting, Values
@@ -204,6 +205,8 @@ class _Reader:
             raise element.error("<gpu> stands outside a <pci>; its bus id is unknown")
         bus = self.bus(parent, "busid")
         dev = element.integer("dev", default=len(self.gpus))
+        if dev < 0:
+            raise element.error(f'dev="{dev}" is no number of a GPU')
         return Gpu(element, bus, host, element.integer("rank", default=dev), dev)
 
     def bus(self, element: Element, key: str) -> str:
@@ -233,12 +236,15 @@ class _Reader:
         for gpu in self.gpus:
             hosts[gpu.host].append(gpu)
         for gpus in hosts.values():
-            for what in ("dev", "rank"):
-                numbers = [getattr(gpu, what) for gpu in gpus]
-                if len(set(numbers)) < len(numbers) or not is_run(numbers):
-                    listed = ", ".join(f"{gpu.id} {number}" for gpu, number in zip(
-                        gpus, numbers, strict=True))  # fmt: skip
-                    self.notes.append(f"the GPUs' {what} are no run of numbers: {listed}")
+            self.notes += note_gaps(f"dev {gpu.dev}" for gpu in gpus)
+            ranks = [gpu.rank for gpu in gpus]
+            turned = any(a.dev > b.dev for a, b in pairwise(gpus))
+            if turned or len(set(ranks)) < len(ranks) or not is_run(ranks):
+                listed = ", ".join(f"{gpu.id} {gpu.rank}" for gpu in gpus)
+                self.notes.append(
+                    f"the GPUs' ranks are no run of numbers, or in another order than the GPUs: "
+                    f"{listed}"
+                )
         for pci in self.root.walk():
             lost = pci.tag == "pci" and not any(child.tag == "gpu" for child in pci.children)
             if lost and pci.attributes.get("class", "").lower().startswith(GPU_DEVICES):
@@ -380,7 +386,11 @@ class _Reader:
         for cpu in self.root.named("cpu"):
             host = self.hosts[cpu.attributes.get("host_hash", "")]
             ids = {id(gpu.element): gpu.id for gpu in self.gpus if gpu.host == host}
+            seen: dict[tuple[str, str], Element] = {}
             below: dict[int, tuple[str, ...]] = {}  # looked for once: thousands may share one
+            for nic in (element for element in cpu.walk() if element.tag == "nic"):
+                if not any(nic.named("net")):
+                    self.notes.append(f"<nic> in line {nic.line} has no port and is left out")
             for net in (element for element in cpu.walk() if element.tag == "net"):
                 above = net.parent
                 near: tuple[str, ...] = ()
@@ -389,6 +399,12 @@ class _Reader:
                         below[id(above)] = tuple(ids[id(e)] for e in above.walk() if id(e) in ids)
                     near = below[id(above)]
                     above = above.parent
+                key = net.text("name"), net.attributes.get("port", "")
+                other = seen.setdefault(key, net)
+                if other is not net:
+                    raise net.error(
+                        f"port {key[1]} of {key[0]} stands in line {other.line} already; leave one"
+                    )
                 speed = net.integer("speed", default=0)
                 if speed < 0:
                     raise net.error(

@@ -153,8 +153,8 @@ def doubt_port(what: str, rate: int | Fraction) -> list[str]:
     if rate <= FASTEST_PORT:
         return []
     return [
-        f"{what} is {float(rate):g} GB/s, {float(8 * rate):,.10g} Gb/s, and no network port carries "
-        f"so much: did you mean {float(rate):g}Gb/s = {float(rate / 8):g} GB/s?"
+        f"{what} is {float(rate):g} GB/s, {float(8 * rate):,.10g} Gb/s, and no network port "
+        f"carries so much: did you mean {float(rate):g}Gb/s = {float(rate / 8):g} GB/s?"
     ]
 
 

@@ -9,7 +9,7 @@ from fractions import Fraction
 
 from forestcoll.errors import TopologyError, did_you_mean
 from forestcoll.topology.arithmetic import Number
-from forestcoll.topology.numbers import bandwidth, doubt_port, exact, has_unit, show
+from forestcoll.topology.numbers import bandwidth, doubt_port, has_unit, show
 from forestcoll.topology.source import Source, Table, Text, Value, located
 
 PARAMETER_KEYS = ("default", "minimum", "maximum", "type", "description")
