@@ -68,6 +68,7 @@ class Target:
     remote_buffers: int = 2**31 - 1  # onesided: remote buffers of one kind a thread block refers to
     semaphores: int = 2**31 - 1  # onesided: in one operation
     loader_blocks: int = 2**31 - 1  # thread blocks of a rank that the loader holds, on any GPU
+    nics: int = 0  # of a node that it knows; its nodes are alike and in order then. 0: any group
     messages: Messages = MSCCL_MESSAGES
 
     def on(self, sms: int) -> Target:
@@ -120,6 +121,7 @@ MSCCLPP = Target(
     remote_buffers=16,
     semaphores=16,
     loader_blocks=4096,
+    nics=8,
 )
 HALF_CHUNKS = 8
 """Chunks of scratch come in eights where scratch has two halves.
@@ -155,10 +157,22 @@ AMD = frozenset({"mi250", "mi300x"})
 NCCL."""
 
 
+HOSTS = {"gb200-nvl72": 4}
+"""GPUs of a host, by the catalogue's name of a machine whose boxes are of several hosts.
+
+Source: NVIDIA, GB200 NVL72 data sheet: 18 compute trays of four GPUs.
+"""
+
+
 def _machine(topology: str) -> str:
     """The catalogue's name of the machine; "" where it is unknown."""
     found = [name for name in SMS if topology == name or topology.startswith(f"{name}-")]
     return max(found, key=len, default="")
+
+
+def host_of(topology: str) -> int:
+    """GPUs of a host of the machine of that name; 0: those of a box."""
+    return HOSTS.get(_machine(topology), 0)
 
 
 def sms_of(topology: str) -> int:

@@ -20,6 +20,8 @@ from forestcoll.topology import loads_topology
 BASES: dict[str, Callable[[], Program]] = {
     "chain": programs.pipelined_broadcast,  # pipelines over memory channels
     "port": lambda: programs.pipelined_broadcast(3, "port"),
+    "long": lambda: placed(programs.pipelined_broadcast(18, "port"), 18),
+    "memory": lambda: placed(programs.pipelined_broadcast(), 3),
     "direct": programs.direct_allgather,  # a thread block a peer
     "direct-port": lambda: programs.direct_allgather(3, "port"),
     "crossed": programs.crossed_reduce_scatter,  # sums put into a peer's output
@@ -34,6 +36,12 @@ BASES: dict[str, Callable[[], Program]] = {
     "nvls": lambda: nvls(3, 16),  # as lowered: slices of eight thread blocks
     "nvls-wide": lambda: nvls(4, 2),  # of two, which share the peers: barriers
 }
+
+
+def placed(program: Program, a_node: int) -> Program:
+    """The program with as many of its ranks on every node."""
+    names = tuple(f"node{r // a_node}/gpu{r % a_node}" for r in range(program.n))
+    return replace(program, names=names)
 
 
 def nvls(n: int, channels: int) -> Program:
@@ -269,6 +277,21 @@ HEAD = [
     Mutation("port-of-a-part-in-place", "direct-port", in_place(), "MPP-PLACE", (1, 1, 3)),
     Mutation("peer's-part-in-place", "crossed", in_place(), "MPP-PLACE", (0, 0, 5)),
 ]  # fmt: skip
+
+
+def nodes(*numbers: int) -> Change:
+    """The nodes that hold the ranks."""
+    names = [f"node{node}/gpu{rank}" for rank, node in enumerate(numbers)]
+    return edit(lambda plan: put(plan["forestcoll"], {"names": names}))
+
+
+NODES = [
+    Mutation("nodes-uneven", "long", nodes(*[0] * 8, *[1] * 10), "MPP-NODES"),
+    Mutation("nodes-of-another-size", "long", nodes(*[0] * 8, *[1] * 8, 2, 2), "MPP-NODES"),
+    Mutation("nodes-interleaved", "long", nodes(*[0, 1] * 9), "MPP-NODES", (1,)),
+    Mutation("ninth-rank-has-a-port", "long", nodes(*[0] * 9, *[1] * 9), "MPP-NICS", (8,)),
+    Mutation("memory-between-nodes", "memory", nodes(0, 1, 2), "MPP-MEMORY-FAR", (0,)),
+]
 
 RANKS = [
     Mutation("rank-ids-swapped", "chain", edit(lambda p: p["gpus"].reverse()), "MPP-RANKS", (0,)),
@@ -609,7 +632,7 @@ LOOPS = [
         0, o[3]["ops"].pop())), "RUN-RACE"),
 ]  # fmt: skip
 
-MUTATIONS = HEAD + RANKS + BLOCKS + OPERATIONS + SWITCHES + LOOPS
+MUTATIONS = HEAD + NODES + RANKS + BLOCKS + OPERATIONS + SWITCHES + LOOPS
 
 
 def base_text(name: str) -> str:

@@ -21,7 +21,6 @@ from click.testing import CliRunner
 from forestcoll import load_topology, plans, synthesize
 from forestcoll.cli import cli, main
 from forestcoll.deploy import RUNTIMES, deploy
-from forestcoll.deploy.rank_placement import places
 from forestcoll.errors import PlanError
 
 ROOT = Path(__file__).parents[1]
@@ -437,31 +436,6 @@ def test_nothing_is_overwritten_unasked(schedules: Path, tmp_path: Path) -> None
     assert "--force overwrites it" in text
     code, text = run(schedules, "--runtime", "msccl", "-o", tmp_path / "d", "--force")
     assert code == 0
-
-
-@pytest.mark.parametrize(
-    ("names", "expected"),
-    [
-        (["a/gpu0", "a/gpu1", "b/gpu0", "b/gpu1"], (2, True, [0, 1, 0, 1])),
-        (["a/gpu0", "b/gpu0", "a/gpu1", "b/gpu1"], (2, False, [0, 0, 1, 1])),
-        (["a/gpu4", "a/gpu5", "b/gpu7"], (0, True, [4, 5, 7])),
-        (["", "", ""], (3, True, [0, 1, 2])),
-        (["x", "y"], (2, True, [0, 1])),
-    ],
-)
-def test_places(names: list[str], expected: tuple[int, bool, list[int]]) -> None:
-    found = places(names, len(names))
-    assert (found.per_node, found.in_order, [p.gpu for p in found.places]) == expected
-
-
-def test_ranks_out_of_order_are_said(tmp_path: Path) -> None:
-    topology = load_topology("dgx-a100", {"boxes": "2"})
-    ranks = ["box0/gpu0", "box1/gpu0", "box0/gpu1", "box1/gpu1"]
-    result = synthesize(topology, "allreduce", ranks=ranks, formats=("msccl-xml",))
-    (tmp_path / "x.msccl.xml").write_text(result.texts["msccl-xml"])
-    made = deploy([tmp_path], "msccl")
-    out_of_order = not made.places.in_order
-    assert out_of_order == any("not numbered node by node" in note for note in made.notes)
 
 
 def test_json_names_everything(schedules: Path) -> None:

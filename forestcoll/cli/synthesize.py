@@ -180,6 +180,7 @@ def _synthesize_one(
     if where.stdout:
         put(result.texts[where.formats[0]])
     else:
+        paths = {form: path for form, path in paths.items() if form in result.texts}
         writing.write_all({path: result.texts[f] for f, path in paths.items()}, force)
     timings = {"load": loaded, **result.timings}
     if as_json:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Literal, get_args
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Literal, get_args
 
 from forestcoll import arguments, plans
-from forestcoll.errors import UnsupportedError
+from forestcoll.errors import PlanError, UnsupportedError
 from forestcoll.program import Protocol
 from forestcoll.targets import (
     DEFAULT_SMS,
@@ -16,6 +16,9 @@ from forestcoll.targets import (
     TargetName,
     runtimes,
 )
+
+if TYPE_CHECKING:
+    from forestcoll.graph import CapacityGraph
 
 Format = Literal["forest"] | PlanFormat
 Place = Literal["in-place", "out-of-place"]
@@ -49,3 +52,30 @@ def targets_of(
     """The target whose limits each plan format has to keep, on a GPU with `sms` multiprocessors."""
     known = NARROWEST | runtimes(target)
     return {form: known[form].on(sms) for form in formats if form != "forest"}
+
+
+def seat(
+    targets: Mapping[PlanFormat, Target], graph: CapacityGraph, name: str, any_target: bool
+) -> tuple[dict[PlanFormat, Target], list[str]]:
+    """The targets whose runtimes take the ranks as boxes hold them, and why others are left out.
+
+    PlanError where a runtime that was asked for, or every one, does not.
+    """
+    from forestcoll.plans.rules import check_group
+
+    names = [graph.names[node] for node in graph.ranks]
+    number = {node: rank for rank, node in enumerate(graph.ranks)}
+    links = zip(graph.tail, graph.head, strict=True)
+    between = [ends for ends in links if graph.box(ends[0]) != graph.box(ends[1])]
+    far = {number[node] for ends in between for node in ends if node in number}
+    left: dict[PlanFormat, Target] = {}
+    notes = []
+    for form, target in targets.items():
+        try:
+            check_group(target, names, far, name)
+            left[form] = target
+        except PlanError as error:
+            if not any_target or len(targets) == 1:
+                raise
+            notes.append(f"no {plans.FORMATS[form].title}: {error}")
+    return left, notes

@@ -133,11 +133,13 @@ def _rows(
 
 
 def _need(chooser: Chooser, forest: Forest, target: Target) -> Usage | str:
+    from forestcoll.compile.formats import seat
     from forestcoll.lower import hopeless, lower, usage
 
     k, n = forest.trees_per_root, len(chooser.graph.ranks)
     with chooser.stage("lower"):
         try:
+            seat({target.format: target}, chooser.graph, forest.name, any_target=False)
             return hopeless(target, chooser.collective, n, k) or usage(lower(forest, target))
         except PlanError as error:
             return str(error)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Literal
 
@@ -16,6 +16,7 @@ from forestcoll.compile.formats import (
     Format,
     Place,
     formats_of,
+    seat,
     targets_of,
 )
 from forestcoll.compile.problem import Problem
@@ -82,6 +83,13 @@ class Request:
     def targets(self, problem: Problem) -> dict[PlanFormat, Target]:
         """The target of each plan format, on the problem's GPUs."""
         return targets_of(self.formats, self.target, self.multiprocessors(problem))
+
+    def seated(self, problem: Problem) -> tuple[Request, list[str]]:
+        """The request without plans whose runtimes refuse the ranks, and why; see `seat`."""
+        wanted = self.targets(problem)
+        left, notes = seat(wanted, problem.graph, problem.name, self.target == "any")
+        kept = tuple(form for form in self.formats if form == "forest" or form in left)
+        return replace(self, formats=kept), notes
 
     def multiprocessors(self, problem: Problem) -> int:
         """Of a GPU."""

@@ -166,6 +166,7 @@ def make(problem: Problem, request: Request, clock: Clock) -> Synthesis:
     symbolically.
     """
     request.check(problem)
+    request, left_out = request.seated(problem)
     with clock.stage("optimum"):
         best = problem.optimum()
     if request.nvls is not None:
@@ -187,7 +188,8 @@ def make(problem: Problem, request: Request, clock: Clock) -> Synthesis:
     programs = {form: serve_place(p, request.place) for form, p in choice.programs.items()}
     known = {f: b for f, b in choice.bands.items() if programs[f] is choice.programs[f]}
     done = _finish(problem, forest, best, programs, targets, clock, request, known)
-    return replace(done, notes=[*narrowed, *choice.notes, *done.notes, *plan_notes(programs)])
+    notes = [*left_out, *narrowed, *choice.notes, *done.notes, *plan_notes(programs)]
+    return replace(done, notes=notes)
 
 
 def _settle_compact(problem: Problem, request: Request) -> Wishes:

@@ -13,7 +13,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Literal
 
 from forestcoll.compile.clock import Clock, Progress
-from forestcoll.compile.formats import FORMATS, Format, targets_of
+from forestcoll.compile.formats import FORMATS, Format, seat, targets_of
 from forestcoll.compile.plan_text import write_plan
 from forestcoll.compile.problem import parse_collective
 from forestcoll.errors import PlanError, TopologyError, UnsupportedError
@@ -171,7 +171,13 @@ def synthesize(
     shared = max(Counter(node for own in asked.members for node in own).values())
     targets = targets_of(formats, target, sms_of(asked.name) // shared)
     clock = Clock(progress)
+    left_out: list[str] = []
+    for group in _views(asked):
+        targets, why = seat(targets, group.graph, asked.name, target == "any")
+        left_out += why
+    formats = tuple(form for form in formats if form == "forest" or form in targets)
     done, programs, notes = _choose(asked, trees, instances, targets, clock)
+    notes = [*left_out, *notes]
     if instances == "auto":
         notes += _fill(done, programs, targets, clock)
     with clock.stage("check"):

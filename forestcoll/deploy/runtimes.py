@@ -23,8 +23,8 @@ from forestcoll.deploy.plans import (
     read_by_ports,
     reads_input_remotely,
 )
-from forestcoll.deploy.rank_placement import Places, same_places
 from forestcoll.errors import PlanError
+from forestcoll.rank_placement import Places, same_places
 from forestcoll.targets import PlanFormat
 
 Runtime = Literal["mscclpp", "msccl", "rccl", "torch"]
@@ -233,11 +233,17 @@ def _deployment(
     notes: list[str],
     each_call: str = "",
 ) -> Deployment:
-    if not spread.plain:
+    if not spread.in_order:
         notes = [
             *notes,
             "the ranks are not numbered node by node, so launchers that fill node after node place "
             "them wrongly: give yours the places of deploy.json (rank, node, gpu)",
+        ]
+    elif not spread.plain:
+        notes = [
+            *notes,
+            "the nodes hold different numbers of ranks: run.sh takes a COMMAND of your launcher's, "
+            "with as many ranks on each node as deploy.json has",
         ]
     names = _file_names(plans)
     document = {

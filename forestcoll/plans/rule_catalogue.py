@@ -210,6 +210,14 @@ _add(
     ("MPP-4GIB", "offsets are 32-bit bytes on the device: larger buffers wrap round",
      "lower max_message_size to what is right"),
     ("MPP-RANKS", "gpus lists every rank, gpus[r].id = r", "list them in order"),
+    ("MPP-NODES", "nodes hold equally many ranks, numbered node by node: no Executor is made "
+     "otherwise (bootstrap.cc:459-487)",
+     "choose and order the ranks so (--ranks 'a/*,b/*'), or take another runtime: --target msccl "
+     "or rccl, whose plans deploy --runtime torch runs too"),
+    ("MPP-NICS", "the first 8 ranks of a node alone have ports to other nodes: those of others are "
+     "looked for behind the table of NICs (executor.cc:102, 223, 292, 334)",
+     "take 8 ranks a node (--ranks 'a/gpu[0-7],b/gpu[0-7]'), or another runtime: --target msccl or "
+     "rccl, whose plans deploy --runtime torch runs too"),
     ("MPP-CHUNKS-ZERO", "input_chunks and output_chunks are at least 1: the loader divides by them",
      "write the number of chunks"),
     ("MPP-CHUNKS", "the chunks of input and output fit the collective, alike at every rank",
@@ -248,6 +256,8 @@ _add(
     ("MPP-CHANNEL-TYPE", "channel types are memory, port and switch", "use one of them"),
     ("MPP-PEER", "a channel and a remote buffer lead to another rank of the plan",
      "name a rank from 0 on that is not the own one"),
+    ("MPP-MEMORY-FAR", "memory and switch channels stay in a node: they open a peer's memory by "
+     "CUDA IPC (executor.cc:296-303)", "use a port channel"),
     ("MPP-BUFFER-TYPE", "buffers are i, o and s", "use one of them"),
     ("MPP-TB-CHANNEL-ID", "channel_ids of a thread block count in the rank's flat list of that "
      "type", "correct the id; none is checked"),

@@ -7,9 +7,14 @@ to make sure that what a file says can be held in a Program without surprises fo
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+
 from forestcoll.errors import PlanError
 from forestcoll.input_limits import RANKS
+from forestcoll.plans.rule_catalogue import RULES
 from forestcoll.program import BY_PLAN_WORD, Program
+from forestcoll.rank_placement import places
+from forestcoll.targets import Target, host_of
 
 # Bounds for reading: far above every real plan, low enough that nonsense costs neither time nor
 # memory. They bound the sum of all instructions, not what one thread block may hold.
@@ -103,3 +108,39 @@ def _check_chunks(program: Program) -> int:
         if rank.scratch_chunks < 0:
             raise PlanError(f"rank {r}: scratch chunks are {rank.scratch_chunks}, less than none")
     return total
+
+
+def group_fault(
+    target: Target, names: Sequence[str], far: Collection[int], machine: str
+) -> tuple[str, str, int] | None:
+    """(rule, words, rank or -1) where the runtime refuses or misreads how nodes hold the ranks.
+
+    `names`: of the ranks; without them nothing is known. `far`: ranks with ports to other nodes.
+    `machine`: the topology's name. A node is a box: a host, or the hosts that one NVLink joins.
+    """
+    spread = places(names, len(names))
+    if not target.nics or len(spread.nodes) < 2:
+        return None
+    of = [place.node for place in spread.places]
+    if not spread.per_node:
+        held = [f"{node or 'none'} {of.count(node)}" for node in spread.nodes[:4]]
+        more = ", ..." if len(spread.nodes) > 4 else ""
+        return "MPP-NODES", f"nodes hold different numbers of ranks: {', '.join(held)}{more}", -1
+    if not spread.in_order:
+        first = next(r for r, node in enumerate(of) if node != of[r - r % spread.per_node])
+        other = names[first - first % spread.per_node]
+        return "MPP-NODES", f"rank {first}, {names[first]}, is among the ranks of {other}", first
+    host = min(host_of(machine) or spread.per_node, spread.per_node)
+    beyond = sorted(r for r in far if r % host >= target.nics)
+    if not beyond:
+        return None
+    words = f"{host} ranks a node, and {len(beyond)} not among the first {target.nics} of theirs "
+    return "MPP-NICS", f"{words}have ports to other nodes, first {names[beyond[0]]}", beyond[0]
+
+
+def check_group(target: Target, names: Sequence[str], far: Collection[int], machine: str) -> None:
+    """PlanError, with a way out, where `group_fault` finds one."""
+    fault = group_fault(target, names, far, machine)
+    if fault is not None:
+        rule = RULES[fault[0]]
+        raise PlanError(f"{machine}: {fault[1]}; for {target.name}, {rule.what}: {rule.cure}")

@@ -25,6 +25,7 @@ from forestcoll.alltoall.rounding import MOST_UNITS, route
 from forestcoll.alltoall.routes import Routes
 from forestcoll.baselines.alltoall import named
 from forestcoll.compile.clock import Clock
+from forestcoll.compile.formats import seat
 from forestcoll.compile.plan_set.estimate import HOP, WORTH, Range, abut, line_of
 from forestcoll.compile.plan_set.served import check_served, last_begin, most_served, unserved_above
 from forestcoll.compile.plan_set.settle import ends_of, play
@@ -73,9 +74,9 @@ def make_exchange(
     """
     if not targets:
         raise UnsupportedError(f"a plan set needs a plan format: {' or '.join(FORMATS)}")
+    targets, notes = seat(targets, demand.graph, topology.name, wider is not None)
     with clock.stage("optimum"):
         best = solve(demand)
-    notes: list[str] = []
     with clock.stage("routes"):
         ways = list(find_ways(best, notes))
     found = []

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from forestcoll.alltoall.demand import uniform
 from forestcoll.compile.budget import Budget
 from forestcoll.compile.clock import Clock, Progress
-from forestcoll.compile.formats import Place, targets_of
+from forestcoll.compile.formats import Place, seat, targets_of
 from forestcoll.compile.optimum import plain_bound
 from forestcoll.compile.plan_set.estimate import HOP, Range, line_of, lowest_lines
 from forestcoll.compile.plan_set.fewer import contest
@@ -91,6 +91,7 @@ def make(
         return make_exchange(topology, demand, (low, high), targets, wider, sms, clock)
     with clock.stage("graph"):
         problem = Problem.of(topology, collective, root, ranks, relays)
+    targets, left_out = seat(targets, problem.graph, problem.name, target == "any")
     with clock.stage("optimum"):
         best = problem.optimum()
     maker = _Maker(budget, instances, place, clock, topology)
@@ -98,11 +99,10 @@ def make(
     chooser = Chooser(problem, {}, wishes, best, clock)
     forests = maker.forests(chooser, tuple(targets.values()))
     found = maker.all_plans(targets, wider, forests, problem.links, low, high)
-    named = maker.name_root(problem)
     return PlanSet(
         name=topology.name,
         collective=problem.collective,
-        root=named,
+        root=maker.name_root(problem),
         sms=sms,
         low=low,
         high=high,
@@ -110,7 +110,7 @@ def make(
         plain_bound=plain_bound(problem, best).algbw,
         plans=tuple(found),
         timings=clock.seconds,
-        notes=list(dict.fromkeys(maker.notes)),
+        notes=[*left_out, *dict.fromkeys(maker.notes)],
     )
 
 

@@ -14,8 +14,10 @@ from forestcoll.plans.mscclpp.values import Block, Plan, Rank
 from forestcoll.plans.rules import (
     OLD_WORDS,
     OTHER_COLLECTIVES,
+    group_fault,
 )
 from forestcoll.program import BY_PLAN_WORD, Collective
+from forestcoll.rank_placement import places
 from forestcoll.sizes import Sizes
 from forestcoll.targets import Target
 
@@ -43,6 +45,7 @@ def lint(text: str, target: Target, sms: int, collective: Collective | None, out
     _check_chunks(plan, out)
     _check_pairs(plan, out)
     _check_switches(plan, out)
+    _check_nodes(top, plan, target, out)
     for r, gpu in enumerate(gpus):
         _lint_blocks(r, gpu, plan, target, sms, access)
     _check_sizes(top, plan, access)
@@ -286,6 +289,31 @@ def _check_switches(plan: Plan, out: Findings) -> None:
                     out.add("MPP-SWITCH-ORDER", f"switch channel {k} of those with rank {peer} is "
                             f"{_named(one)} here, {_named(two)} there", rank=r)  # fmt: skip
                     break
+
+
+def _check_nodes(top: dict[str, Any], plan: Plan, target: Target, out: Findings) -> None:
+    """Where the ranks' names say which node holds them: may they be there, are ports where needed.
+
+    What is wrong with the names themselves, which the runtime does not read, a reader says.
+    """
+    own = top.get("forestcoll")
+    names, machine = (own.get("names"), own.get("name")) if isinstance(own, dict) else (None, None)
+    n = len(plan.ranks)
+    if not isinstance(names, list) or len(names) != n or not all(isinstance(x, str) for x in names):
+        return
+    of = [place.node for place in places(names, n).places]
+    far = set()
+    for r, rank in enumerate(plan.ranks):
+        others = {p for p in range(n) if of[p] != of[r]}
+        if not others.isdisjoint(rank.channels["port"]):
+            far.add(r)
+        reached = {p for p, _, kinds in rank.remotes if p is not None and "memory" in kinds}
+        reached.update(rank.channels["memory"], *(group for _, group in rank.switches))
+        for peer in sorted(others & reached):
+            out.add("MPP-MEMORY-FAR", f"to rank {peer} ({names[r]} to {names[peer]})", rank=r)
+    fault = group_fault(target, names, far, machine if isinstance(machine, str) else "")
+    if fault is not None:
+        out.add(fault[0], fault[1], rank=fault[2])
 
 
 def _named(switch: tuple[str, frozenset[int]] | None) -> str:

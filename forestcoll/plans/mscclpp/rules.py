@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from forestcoll.errors import PlanError
-from forestcoll.plans.rules import place
+from forestcoll.plans.rules import check_group, place
 from forestcoll.program import (
     OPERATIONS,
     PACKETS,
@@ -27,6 +27,7 @@ from forestcoll.program import (
     ThreadBlock,
 )
 from forestcoll.program.check import check
+from forestcoll.rank_placement import places
 from forestcoll.targets import HALF_CHUNKS, MSCCLPP, Target
 
 MAX_REFS = 10  # sources, or destinations, of one operation
@@ -149,6 +150,7 @@ def check_protocol(program: Program) -> None:
 def check_limits(program: Program, target: Target) -> None:
     """PlanError where the runtime would refuse the plan, or silently run another one."""
     check_protocol(program)
+    check_group(target, program.names, _far(program), program.name)
     for r, rank in enumerate(program.ranks):
         if not rank.thread_blocks:
             raise PlanError(
@@ -166,6 +168,18 @@ def check_limits(program: Program, target: Target) -> None:
                 )
         for b, block in enumerate(rank.thread_blocks):
             _check_block_limits(r, b, block, target)
+
+
+def _far(program: Program) -> set[int]:
+    """The ranks with ports to other nodes."""
+    of = [place.node for place in places(program.names, program.n).places]
+    return {
+        r
+        for r, rank in enumerate(program.ranks)
+        for block in rank.thread_blocks
+        for channel in block.channels
+        if channel.kind == "port" and of[channel.peer] != of[r]
+    }
 
 
 def _check_block_limits(r: int, b: int, block: ThreadBlock, target: Target) -> None:

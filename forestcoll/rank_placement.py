@@ -42,19 +42,20 @@ def places(names: Sequence[str], n: int) -> Places:
     boxes = [name.rpartition("/")[0] for name in names]
     nodes = tuple(dict.fromkeys(boxes))
     found: list[Place] = []
+    held = dict.fromkeys(nodes, 0)
     for rank, (name, box) in enumerate(zip(names, boxes, strict=True)):
         number = re.search(r"(\d+)$", name)
-        mates = [r for r in range(n) if boxes[r] == box]
-        found.append(Place(rank, box, int(number[1]) if number else mates.index(rank)))
+        found.append(Place(rank, box, int(number[1]) if number else held[box]))
+        held[box] += 1
     if len({(p.node, p.gpu) for p in found}) < n:  # names that do not number the GPUs of a node
         seats = {box: iter(range(n)) for box in nodes}
         found = [Place(p.rank, p.node, next(seats[p.node])) for p in found]
-    counts = {boxes.count(box) for box in nodes}
+    counts = set(held.values())
     return Places(
         tuple(found),
         nodes,
         counts.pop() if len(counts) == 1 else 0,
-        list(boxes) == [box for box in nodes for _ in range(boxes.count(box))],
+        boxes == [box for box in nodes for _ in range(held[box])],
     )
 
 
