@@ -363,6 +363,14 @@ BLOCKS = [
     Mutation("tb-channel-shared", "relay", edit(lambda p: put(
         p["gpus"][1]["threadblocks"][1]["channels"][0], {"channel_ids": [0]})),
         "MPP-CHANNEL-SHARED", (1, 1, 0)),
+    Mutation("two-threads-signal", "chain", ops(1, 0, lambda o: o.insert(1, {
+        "name": "signal", "channel_type": "memory", "channel_ids": [1]})),
+        "MPP-SIGNAL-THREADS", (1, 0, 1)),
+    Mutation("two-threads-signal-round-after-round", "chain", many(drop_inner(1, 0, 3, 1),
+        ops(1, 0, lambda o: o[3]["ops"].extend([
+            {"name": "signal", "channel_type": "memory", "channel_ids": [0, 1]},
+            {"name": "signal", "channel_type": "memory", "channel_ids": [1]}]))),
+        "MPP-SIGNAL-THREADS", (1, 0, 3)),
     Mutation("tb-remote-id", "chain", block(0, 0, lambda t: put(
         t["remote_buffer_refs"][0], {"remote_buffer_ids": [4]})), "MPP-REMOTE-ID", (0, 0)),
     Mutation("tb-remotes-gone", "chain", block(0, 0, lambda t: put(

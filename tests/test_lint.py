@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import random
+import re
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from dataclasses import replace
@@ -608,6 +609,55 @@ def test_three_launches_find_what_two_do(name: str) -> None:
     assert lint(JSON[name], "p", launches=3).ok
 
 
+# --- threads of a block ---------------------------------------------------------------------------
+
+
+def twice_signalled(kind: str, *between: Instruction, second: tuple[int, ...] = (1, 0)) -> str:
+    """An allgather of two ranks, each signalling on channel 0 in two operations."""
+    ranks = []
+    for r in (0, 1):
+        steps = (
+            *programs.handshake(0, 1),
+            programs.do(Op.PUT, programs.inp(0), programs.out(r, 1, 1 - r), channels=[0]),
+            programs.do(Op.COPY, programs.inp(0), programs.out(r)),
+            programs.do(Op.NOP),
+            programs.do(Op.SIGNAL, channels=[0]),
+            *between,
+            programs.do(Op.SIGNAL, channels=second),
+            programs.do(Op.WAIT, channels=[0]),
+            programs.do(Op.WAIT, channels=second),
+        )
+        block = programs.otb([(1 - r, kind, 0), (1 - r, kind, 1)], *steps)  # type: ignore[list-item]
+        ranks.append(programs.rank(block, i=1, o=2))
+    return plans.dumps(programs.program(Collective.ALLGATHER, "onesided", ranks), "mscclpp-json")
+
+
+def test_two_threads_signal_on_one_channel() -> None:
+    """Up to v0.8.0 each stores what it has counted to, and the older store may come last.
+
+    (microsoft/mscclpp v0.8.0, semaphore_device.hpp:84-98; one atomic addition since 4f3638b6.)
+    """
+    found = lint(twice_signalled("memory"), "p")
+    errors = [(f.rule, f.rank, f.block, f.step) for f in found.findings if f.severity == "error"]
+    assert errors == [("MPP-SIGNAL-THREADS", r, 0, 7) for r in (0, 1)]
+    words = "thread 1 signals on channel 0, as thread 0 does in operation 6"
+    assert words in str(found.findings[0])
+    assert found.verified is not None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        twice_signalled("memory", programs.do(Op.NOP)),
+        twice_signalled("memory", second=(0, 1)),
+        twice_signalled("port"),
+    ],
+    ids=["a barrier between", "the same thread", "a port's queue"],
+)
+def test_one_thread_or_a_barrier_is_right(text: str) -> None:
+    assert "MPP-SIGNAL-THREADS" not in rules_of(lint(text, "p"))
+
+
 # --- the command line -----------------------------------------------------------------------------
 
 
@@ -627,6 +677,38 @@ def test_verify_lists_findings(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "\n  error XML-BOUNDS at line 7, rank 0, thread block 1, step 0: " in out
     assert err.count("\n") == 1
     assert err.startswith(f"forestcoll: error: {bad}:7: XML-BOUNDS at line 7, rank 0")
+
+
+def test_the_proof_comes_first_where_only_selecting_attributes_lack(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As the first MSCCL's tools wrote them: three of today's attributes are not there."""
+    path = tmp_path / "p.msccl.xml"
+    lacking = re.sub(r' (minBytes|maxBytes|outofplace)="\d*"', "", XML["ring"])
+    path.write_text(lacking)
+    assert run("verify", "--place", "both", str(path)) == 1
+    out, err = capsys.readouterr()
+    title, what, proof, _, *findings = out.splitlines()
+    assert title.startswith(f"{path}: the algorithm is right, but 3 errors, ")
+    assert what.startswith("  allreduce, 4 ranks, ")
+    assert proof.startswith("  every output chunk is right, out-of-place and in-place; ")
+    missing = [line for line in findings if line.startswith("  error XML-MISSING at line 1: ")]
+    assert [line.split("no ")[1] for line in missing] == [
+        "minBytes; add it",
+        "maxBytes; add it",
+        "outofplace; add it",
+    ]
+    assert "XML-MISSING" in err
+    assert run("verify", "--json", str(path)) == 1
+    [entry] = json.loads(capsys.readouterr().out)
+    assert not entry["ok"]
+    assert "every output chunk is right" in entry["proven"][1]
+
+    path.write_text(lacking.replace('type="rrs"', 'type="rrcs"', 1).replace("rrcs", "rcs", 1))
+    assert run("verify", str(path)) == 1
+    out, _ = capsys.readouterr()
+    assert "is right" not in out
+    assert "  error RUN-WRONG-" in out
 
 
 def test_verify_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -337,13 +337,14 @@ def _say_plan(report: Report, shown: _Shown) -> Entry:
     entry = {**lint.summary(report), "kind": form}
     proven: list[str] = []
     more: list[str] = []
-    if report.ok and report.program is not None and report.verified is not None:
+    if report.program is not None and report.verified is not None:
         verdict = verdicts.verdict_of(report.program, report.verified, form)
         proven = verdict.lines
-        band = _band(report.source, shown, report.program)
-        more = [] if band is None else [f"simulated {words.band(band)}"]
         entry |= {"figures": dict(verdict.figures)}
-        entry |= {"simulated": None if band is None else band.summary()}
+        if report.ok:
+            band = _band(report.source, shown, report.program)
+            more = [] if band is None else [f"simulated {words.band(band)}"]
+            entry |= {"simulated": None if band is None else band.summary()}
     entry |= {"proven": proven}
     if not report.ok:
         complaint = lint.complaint(report)
@@ -355,7 +356,7 @@ def _say_plan(report: Report, shown: _Shown) -> Entry:
         _say(report.source, [*proven, *more, lint.target(report), *lint.lines(report)])
     else:
         say(f"{report.source}: {lint.title(report)}")
-        for line in lint.lines(report):
+        for line in (*proven, *lint.lines(report)):
             say(f"  {line}")
     return entry
 

@@ -265,6 +265,10 @@ _add(
     ("MPP-CHANNEL-TWICE", "a thread block lists a channel once", "delete one of the two"),
     ("MPP-CHANNEL-SHARED", "one thread block signals, and one waits, on a channel: its counter "
      "belongs to one", "give each thread block a channel of its own"),
+    ("MPP-SIGNAL-THREADS", "a nop stands between signals on one channel that different threads "
+     "give (the t-th of an operation is thread t's): up to v0.8.0 an older count may come last "
+     "(semaphore_device.hpp:84-98 there; atomic since 4f3638b6)",
+     "insert a nop, or name the channel at one place in both"),
     ("MPP-REMOTE-ID", "remote_buffer_ids count in the rank's remote_buffers", "correct the id"),
     ("MPP-REMOTE-ACCESS", "a remote buffer is reached by the types in access_channel_types: others "
      "silently give the first buffer", "add the type there"),

@@ -99,7 +99,8 @@ def run_plan(
         _check_flushes(program, launches, out)
     if done is not None and program.root < 0 <= done.root:
         out.add("RUN-ROOT", f"the root is rank {done.root}")
-    return program, None if other or partly else done
+    unproven = other or partly or out.has("MPP-FLUSH")
+    return program, None if unproven else done
 
 
 def _any_root(program: Program) -> int:
@@ -196,7 +197,7 @@ _SURFACE = frozenset(
         "XML-NODES", "XML-OFFSET-16", "XML-SIZE-RANGE", "XML-VALUE-LENGTH", "XML-NOP-EMPTY",
         "MPP-COLLECTIVE", "MPP-MIN-SIZE", "MPP-SIZE-RANGE", "MPP-4GIB", "MPP-TB-SMS", "MPP-OPS",
         "MPP-TB-CHANNELS", "MPP-TB-REMOTES", "MPP-OP-CHANNELS", "MPP-BARRIER-ID", "MPP-THREADS",
-        "MPP-NODES", "MPP-NICS", "MPP-MEMORY-FAR",
+        "MPP-NODES", "MPP-NICS", "MPP-MEMORY-FAR", "MPP-SIGNAL-THREADS",
     }
 )  # fmt: skip
 

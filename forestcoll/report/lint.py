@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 def title(report: Report) -> str:
     """`2 errors, 1 warning for target rccl`: what there is of each severity."""
-    return f"{_counted(report, SEVERITIES)} for {_target(report)}"
+    proven = "the algorithm is right, but " if report.verified is not None else ""
+    return f"{proven}{_counted(report, SEVERITIES)} for {_target(report)}"
 
 
 def lines(report: Report) -> list[str]:

@@ -46,6 +46,29 @@ def lint_operations(
             _check_pipeline(op, here)
         else:
             _check_operation(op, here)
+    _check_threads(ops, at, access)
+
+
+def _check_threads(ops: list[dict[str, Any]], at: At, access: Access) -> None:
+    """Between barriers, one thread alone signals on a memory channel."""
+    last: dict[object, tuple[int, int]] = {}  # channel -> thread, step
+    for s, op in enumerate(ops):
+        body = op.get("ops") if op.get("name") == "pipeline" else [op]
+        for one in 2 * body if isinstance(body, list) else ():  # a round meets the next one
+            name = one.get("name") if isinstance(one, dict) else None
+            if name in ("nop", "barrier"):
+                last.clear()
+            if name not in ("signal", "rlxsignal") or one.get("channel_type") != "memory":
+                continue
+            ids = one.get("channel_ids")
+            for thread, channel in enumerate(ids if isinstance(ids, list) else ()):
+                if not isinstance(channel, int):
+                    continue
+                other, step = last.setdefault(channel, (thread, s))
+                if other != thread:
+                    access.out.add("MPP-SIGNAL-THREADS", f"thread {thread} signals on channel "
+                                   f"{channel}, as thread {other} does in operation {step}",
+                                   **{**at, "step": s})  # fmt: skip
 
 
 def _check_pipeline(op: dict[str, Any], here: OpContext) -> None:
