@@ -312,6 +312,8 @@ RANKS = [
         put(g, {"input_chunks": 2}) for g in p["gpus"]]), "MPP-CHUNKS", (0,)),
     Mutation("scratch-smaller", "slots", gpu(0, scratch_chunks=1), "MPP-BOUNDS"),
     Mutation("chunks-a-word", "chain", gpu(0, input_chunks="2"), "MPP-TYPE", (0,)),
+    Mutation("scratch-of-nobody", "chain", edit(lambda p: p["gpus"][0]["remote_buffers"].append(
+        {"rank": 1, "type": "s", "access_channel_types": ["memory"]})), "MPP-REMOTE-EMPTY", (0,)),
     Mutation("no-channels", "chain", gpu(0, channels=None), "MPP-MISSING", (0,)),
     Mutation("no-remote-buffers", "chain", gpu(0, remote_buffers=None), "MPP-MISSING", (0,)),
     Mutation("no-threadblocks", "chain", gpu(2, threadblocks=[]), "MPP-TB-NONE", (2,)),

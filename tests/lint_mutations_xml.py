@@ -253,6 +253,7 @@ HEAD = [
     Mutation("negative-min", "ring", algo(minBytes=-1), "XML-SIZE-RANGE"),
     Mutation("huge-max", "ring", algo(maxBytes=2**63), "XML-SIZE-RANGE"),
     Mutation("no-place", "ring", algo(inplace=0, outofplace=0), "XML-PLACES"),
+    Mutation("broadcast-in-place-alone", "chain", algo(outofplace=0), "XML-PLACES-ROOTED"),
     Mutation("place-2", "ring", algo(inplace=2), "XML-FLAG"),
     Mutation("too-many-ranks", "ring", algo(ngpus=5), "XML-GPU-MISSING", (4,)),
     Mutation("too-few-ranks", "ring", algo(ngpus=3), "XML-GPU-ID"),

@@ -196,6 +196,22 @@ def test_notes_say_what_a_plan_serves() -> None:
     assert "XML-FLAG-SPARE" in rules_of(lint(flag, "p"))
 
 
+def test_notes_say_what_the_machine_needs() -> None:
+    far = {"names": ["a/gpu0", "a/gpu1", "b/gpu0", "b/gpu1"]}
+    chain = plans.dumps(programs.pipelined_broadcast(4, "port"), "mscclpp-json")
+    assert "MPP-HCA" not in rules_of(lint(chain, "p"))
+    between = lint(spoil_json.edit(lambda p: p["forestcoll"].update(far))(chain), "p")
+    assert between.ok
+    text = next(f.text for f in between.findings if f.rule == "MPP-HCA")
+    assert text == "ports of 2 ranks a node lead to others"  # rank 1 and rank 2
+    assert "MPP-PACKET-COUNT" in rules_of(lint(JSON["packets"], "p"))
+    assert "MPP-PACKET-COUNT" not in rules_of(lint(JSON["reading"], "p"))
+    lines = lint(spoil_xml.algo(proto="LL128")(XML["ring"]), "p")
+    assert lines.ok
+    assert "XML-LL128" in rules_of(lines)
+    assert "XML-LL128" not in rules_of(lint(XML["ring"], "p"))
+
+
 def blocks_with(channel: int, count: int) -> Callable[[ET.Element], None]:
     """Rank 0 gets `count` thread blocks that receive on one channel from other ranks."""
 

@@ -95,6 +95,9 @@ _add(
 )  # fmt: skip
 _add(
     "warning",
+    ("XML-PLACES-ROOTED", "broadcast and reduce are for calls in place and out of place: each rank "
+     "looks at its own buffers, and ranks that differ take different plans "
+     "(msccl_lifecycle.cc:316-339)", "set inplace and outofplace to 1, or hand both buffers alike"),
     ("XML-GPU-CHUNKS", "i_chunks and o_chunks say what nchunksperloop makes of them",
      "correct them: the loaders bound offsets by them, and size chunks by nchunksperloop"),
     ("XML-ROUNDS", "a call goes through each chunk in at most 65,536 rounds: of larger ones "
@@ -110,6 +113,9 @@ _add(
      "call it with this root only"),
     ("XML-PROXY-STEPS", "broadcast and reduce over the network count Simple's steps otherwise",
      "between boxes use LL128, or the library's own"),
+    ("XML-LL128", "LL128 is for links that keep 128 bytes together: NVLink of sm_70 to sm_90, "
+     "Infinity Fabric of gfx90a; plans run it anywhere (tuning.cc:324-335; RCCL's: 509-516)",
+     "elsewhere take --protocol LL"),
     ("XML-SCRATCH-SPARE", "scratch is as large as the steps use", "lower s_chunks"),
 )  # fmt: skip
 
@@ -244,6 +250,12 @@ _add(
     ("MPP-SIZES", "a call of another size ends in an exception", "pad the call"),
     ("MPP-SUM", "the executor always sums, whatever operation the call asks for",
      "use the plan for sums only"),
+    ("MPP-HCA", "a rank with ports to other nodes takes the NIC of its number in its node: it ends "
+     "in an exception where there are fewer (executor.cc:292, ib.cc:640, 685)",
+     "name one a rank in MSCCLPP_HCA_DEVICES, a shared one as often"),
+    ("MPP-PACKET-COUNT", "packets carry how many plans their process has launched: ranks that have "
+     "launched more or fewer wait for ever (executor.cc:516-537)",
+     "launch the same plans at all ranks, of one group a process"),
     ("MPP-ROOT-IGNORED", "the runtime does not look at the root", "call it with this root only"),
     ("MPP-UNHOOKED", "the NCCL shim takes plans for allreduce, allgather, reducescatter and "
      "broadcast only", "run it with the Python Executor"),
@@ -270,6 +282,8 @@ _add(
      "(semaphore_device.hpp:84-98 there; atomic since 4f3638b6)",
      "insert a nop, or name the channel at one place in both"),
     ("MPP-REMOTE-ID", "remote_buffer_ids count in the rank's remote_buffers", "correct the id"),
+    ("MPP-REMOTE-EMPTY", "a remote buffer is scratch only of ranks that have some: they register "
+     "it, used or not (executor.cc:344-348)", "delete it, and count the others anew"),
     ("MPP-REMOTE-ACCESS", "a remote buffer is reached by the types in access_channel_types: others "
      "silently give the first buffer", "add the type there"),
     ("MPP-TB-REMOTES", "a thread block reaches 16 remote buffers by a type",

@@ -134,6 +134,10 @@ def _remark(tag: Tag, head: Head, out: Findings) -> None:
                 line=tag.line)  # fmt: skip
         if head.protocol == "Simple":
             out.add("XML-PROXY-STEPS", f"{head.word} with Simple", line=tag.line)
+        if sorted(tag.attributes.get(key, "") for key in ("inplace", "outofplace")) == ["0", "1"]:
+            out.add("XML-PLACES-ROOTED", f"a {head.word} of one place", line=tag.line)
+    if head.protocol == "LL128":
+        out.add("XML-LL128", "proto is LL128", line=tag.line)
 
 
 def read_gpus(algo: Tag, head: Head, numbers: Numbers) -> dict[int, Tag]:

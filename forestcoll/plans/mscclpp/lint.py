@@ -45,6 +45,7 @@ def lint(text: str, target: Target, sms: int, collective: Collective | None, out
     _check_chunks(plan, out)
     _check_pairs(plan, out)
     _check_switches(plan, out)
+    _check_scratch(plan, out)
     _check_nodes(top, plan, target, out)
     for r, gpu in enumerate(gpus):
         _lint_blocks(r, gpu, plan, target, sms, access)
@@ -97,6 +98,8 @@ def _remark(plan: Plan, out: Findings) -> None:
     collective = BY_PLAN_WORD.get(plan.word)
     if collective is None:
         return
+    if plan.packets:
+        out.add("MPP-PACKET-COUNT", "protocol is LL")
     if collective.reduces:
         out.add("MPP-SUM", f"{plan.word} adds up")
     if collective.rooted:
@@ -291,6 +294,15 @@ def _check_switches(plan: Plan, out: Findings) -> None:
                     break
 
 
+def _check_scratch(plan: Plan, out: Findings) -> None:
+    """Remote scratch that the runtime has its owner register is there."""
+    for r, rank in enumerate(plan.ranks):
+        for k, (peer, letter, _) in enumerate(rank.remotes):
+            if peer is not None and letter == "s" and not plan.ranks[peer].chunks.get("s", 1):
+                out.add("MPP-REMOTE-EMPTY", f"remote_buffers[{k}] is scratch of rank {peer}, which "
+                        "has none", rank=r)  # fmt: skip
+
+
 def _check_nodes(top: dict[str, Any], plan: Plan, target: Target, out: Findings) -> None:
     """Where the ranks' names say which node holds them: may they be there, are ports where needed.
 
@@ -311,6 +323,9 @@ def _check_nodes(top: dict[str, Any], plan: Plan, target: Target, out: Findings)
         reached.update(rank.channels["memory"], *(group for _, group in rank.switches))
         for peer in sorted(others & reached):
             out.add("MPP-MEMORY-FAR", f"to rank {peer} ({names[r]} to {names[peer]})", rank=r)
+    if far:
+        most = 1 + max(r - of.index(of[r]) for r in far)
+        out.add("MPP-HCA", f"ports of {most} ranks a node lead to others")
     fault = group_fault(target, names, far, machine if isinstance(machine, str) else "")
     if fault is not None:
         out.add(fault[0], fault[1], rank=fault[2])

@@ -66,9 +66,10 @@ def _check_threads(ops: list[dict[str, Any]], at: At, access: Access) -> None:
                     continue
                 other, step = last.setdefault(channel, (thread, s))
                 if other != thread:
+                    here: At = {**at, "step": s}
                     access.out.add("MPP-SIGNAL-THREADS", f"thread {thread} signals on channel "
                                    f"{channel}, as thread {other} does in operation {step}",
-                                   **{**at, "step": s})  # fmt: skip
+                                   **here)  # fmt: skip
 
 
 def _check_pipeline(op: dict[str, Any], here: OpContext) -> None:
