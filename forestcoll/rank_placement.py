@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -36,31 +37,37 @@ class Places:
         return self.in_order and self.per_node > 0
 
 
-def places(names: Sequence[str], n: int) -> Places:
-    """The places that ranks' names (`box1/gpu3`) tell; without names, one node with n GPUs."""
+def places(names: Sequence[str], n: int, host: int = 0) -> Places:
+    """The places that ranks' names (`box1/gpu3`) tell; without names, one node with n GPUs.
+
+    `host`: GPUs of a host where a box is several hosts, which are the nodes then; 0: it is one.
+    """
     names = names if len(names) == n and all(names) else [f"gpu{i}" for i in range(n)]
     boxes = [name.rpartition("/")[0] for name in names]
-    nodes = tuple(dict.fromkeys(boxes))
     found: list[Place] = []
-    held = dict.fromkeys(nodes, 0)
+    held = dict.fromkeys(boxes, 0)
     for rank, (name, box) in enumerate(zip(names, boxes, strict=True)):
         number = re.search(r"(\d+)$", name)
         found.append(Place(rank, box, int(number[1]) if number else held[box]))
         held[box] += 1
     if len({(p.node, p.gpu) for p in found}) < n:  # names that do not number the GPUs of a node
-        seats = {box: iter(range(n)) for box in nodes}
+        seats = {box: iter(range(n)) for box in held}
         found = [Place(p.rank, p.node, next(seats[p.node])) for p in found]
-    counts = set(held.values())
+    if host:
+        hosts = [f"{p.node}/host{p.gpu // host}".lstrip("/") for p in found]
+        found = [Place(p.rank, h, p.gpu % host) for p, h in zip(found, hosts, strict=True)]
+    of = [p.node for p in found]
+    counts = Counter(of)
     return Places(
         tuple(found),
-        nodes,
-        counts.pop() if len(counts) == 1 else 0,
-        boxes == [box for box in nodes for _ in range(held[box])],
+        tuple(counts),
+        of.count(of[0]) if len({*counts.values()}) == 1 else 0,
+        of == [node for node, ranks in counts.items() for _ in range(ranks)],
     )
 
 
-def same_places(all_names: Sequence[tuple[str, Sequence[str], int]]) -> Places:
-    """The places of plans that are used together: (source, names, ranks) of each.
+def same_places(all_names: Sequence[tuple[str, Sequence[str], int]], host: int) -> Places:
+    """The places of plans that are used together: (source, names, ranks) of each; `host`: as above.
 
     Raises PlanError where two plans number the same GPUs differently.
     """
@@ -72,4 +79,4 @@ def same_places(all_names: Sequence[tuple[str, Sequence[str], int]]) -> Places:
             )
         if tuple(other) != tuple(names) and any(other) and any(names):
             raise PlanError(f"{source}: numbers the GPUs otherwise than {first}; deploy them apart")
-    return places(names, n)
+    return places(names, n, host)

@@ -284,6 +284,8 @@ def request(collective: str, size: int, *, offset: int | None = 0) -> SimpleName
         message_size=size,
         input_buffer=1 << 30,
         output_buffer=there,
+        hints={},
+        dtype=SimpleNamespace(name="float32"),
     )
 
 
@@ -301,6 +303,9 @@ def test_the_shim_gives_out_plans_for_calls_that_they_serve(shim: Any) -> None:
     wrong_world = request("allreduce", size)
     wrong_world.world_size = 8
     assert shim.select(every, wrong_world) is None
+    bytewise = request("allreduce", size)
+    bytewise.dtype = SimpleNamespace(name="uint8")  # DslAlgorithm::execute refuses it
+    assert shim.select(every, bytewise) is None
     gathered = {p["in_place"]: p for p in shim.offered() if p["collective"] == "allgather"}
     assert [gathered[k]["whole"] for k in (False, True)] == [["input"], ["output"]]
     share = gathered[False]["multiple"]
@@ -311,6 +316,17 @@ def test_the_shim_gives_out_plans_for_calls_that_they_serve(shim: Any) -> None:
     inside.input_buffer += 2 * share  # rank 2's part of the output
     assert shim.select(every, inside).id == gathered[True]["name"]
     assert shim.used.total() == 3
+
+
+def test_the_shim_asks_for_the_root(shim: Any) -> None:
+    """MSCCL++ would take the plan for any (algorithm_selector.cc:38-50), though a call tells it."""
+    every = {"broadcast": {a.id: a for a in shim.builder.added}}
+    entry = next(p for p in shim.offered() if p["collective"] == "broadcast")
+    call = request("broadcast", entry["multiple"])
+    call.hints = {"root": [entry["root"] + 1]}
+    assert shim.select(every, call) is None
+    call.hints = {"root": [entry["root"]]}
+    assert shim.select(every, call).id == entry["name"]
 
 
 def test_the_shim_looks_where_allocations_begin(shim: Any, capfd: Any) -> None:

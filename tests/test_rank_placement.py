@@ -73,6 +73,35 @@ def test_places(names: list[str], expected: tuple[int, bool, list[int]]) -> None
     assert (found.per_node, found.in_order, [p.gpu for p in found.places]) == expected
 
 
+def test_a_rack_is_many_nodes_to_launchers(tmp_path: Path) -> None:
+    """Eighteen hosts of four GPUs: no host has processes for a rack."""
+    found = places(boxes(8, 8), 16, host=4)
+    assert found.nodes == ("a/host0", "a/host1", "b/host0", "b/host1")
+    assert (found.per_node, found.in_order) == (4, True)
+    assert [p.gpu for p in found.places] == [0, 1, 2, 3] * 4
+    path = tmp_path / "rack.mscclpp.json"
+    rack = replace(chain(*boxes(8)), name="gb200-nvl72-1")
+    path.write_text(plans.dumps(rack, "mscclpp-json"), encoding="utf-8")
+    made = deploy([path], "mscclpp")
+    assert (len(made.places.nodes), made.places.per_node) == (2, 4)
+    assert "on every node" in made.start
+
+
+def test_what_plans_ask_of_machines_is_noted(tmp_path: Path) -> None:
+    topology = load_topology("dgx-a100", {"boxes": "2"})
+    for target, protocol, words in (
+        ("mscclpp", "LL", "packets carry how many plans their process has launched"),
+        ("mscclpp", None, "one that GPUs share as often"),
+        ("msccl", "LL128", "LL128: for NVLink of V100 to H100"),
+    ):
+        made = synthesize(topology, "allgather", target=target, protocol=protocol)  # type: ignore[arg-type]
+        (form,) = made.programs
+        path = tmp_path / f"{target}-{protocol}{plans.FORMATS[form].suffix}"
+        path.write_text(made.texts[form], encoding="utf-8")
+        notes = deploy([path], target).notes  # type: ignore[arg-type]
+        assert any(words in note for note in notes), (target, protocol)
+
+
 @pytest.mark.parametrize(
     ("names", "rule"),
     [

@@ -25,7 +25,7 @@ from forestcoll.deploy.plans import (
 )
 from forestcoll.errors import PlanError
 from forestcoll.rank_placement import Places, same_places
-from forestcoll.targets import PlanFormat
+from forestcoll.targets import PlanFormat, host_of
 
 Runtime = Literal["mscclpp", "msccl", "rccl", "torch"]
 
@@ -56,7 +56,8 @@ def deploy(paths: Sequence[Path], runtime: Runtime) -> Deployment:
     """
     kind = RUNTIMES[runtime]
     plans = read(paths, kind.format, runtime if kind.format else None)
-    spread = same_places([(p.source, p.program.names, p.program.n) for p in plans])
+    held = [(p.source, p.program.names, p.program.n) for p in plans]
+    spread = same_places(held, host_of(plans[0].program.name))
     return kind.make(plans, spread)
 
 
@@ -68,10 +69,15 @@ def _mscclpp(plans: tuple[Plan, ...], spread: Places) -> Deployment:
             "it has set up for a plan by its name; give each a name of its own, or deploy one"
         )
     notes = [
-        "sum only: the runtime adds up whatever operation a call asks for",
+        "sum only: the runtime adds up whatever operation a call asks for; of float16, bfloat16, "
+        "float32, fp8 and integers of 32 bits",
         "sizes must be multiples of the plan's granule (table above), under 4 GiB a buffer; "
         "others raise an error in the middle of the call",
     ]
+    notes.append(
+        "the runtime sets a plan up for each pair of allocations that it has not seen, with all "
+        "ranks together: change buffers in the same call at every rank, or it waits for ever"
+    )
     if any(map(reads_input_remotely, plans)):
         notes.append(
             "GPUs write into each other's buffers: all ranks must pass buffers with the same "
@@ -83,18 +89,13 @@ def _mscclpp(plans: tuple[Plan, ...], spread: Places) -> Deployment:
             "(offset 0) between nodes, of mscclpp.RawGpuBuffer or, from PyTorch's own allocator, "
             "with PYTORCH_NO_CUDA_MEMORY_CACHING=1; the scripts look before each call"
         )
-    if any(plan.program.double_scratch for plan in plans):
-        most = max(plan.max_bytes for plan in plans if plan.program.double_scratch)
-        notes.append(
-            "packets: the allocations of all ranks' inputs must have one size, or all "
-            f"{most} bytes and more: the runtime makes scratch by it, and halves must be alike"
-        )
+    notes += _note_packets(plans)
     if any(plan.uses_switch() for plan in plans):
         notes.append("NVLS: sm_90 or newer, and a fabric with NVLink SHARP switched on")
     if len(spread.nodes) > 1:
         notes.append(
             "between nodes the NIC is that of the GPU's number in its node (8 at most); "
-            "MSCCLPP_HCA_DEVICES names them in that order"
+            "MSCCLPP_HCA_DEVICES names them in that order, one that GPUs share as often"
         )
     for word in sorted({p.program.collective for p in plans if not _hooked(p)}):
         notes.append(f"{word} is not hooked by the NCCL shim: call it through the Executor")
@@ -111,6 +112,22 @@ def _mscclpp(plans: tuple[Plan, ...], spread: Places) -> Deployment:
         proof=[f"Starting execution with plan: {plan.name}" for plan in plans],
         notes=notes,
     )
+
+
+def _note_packets(plans: tuple[Plan, ...]) -> list[str]:
+    notes = []
+    if any(plan.program.protocol == "LL" for plan in plans):
+        notes.append(
+            "packets carry how many plans their process has launched: all ranks must have launched "
+            "as many, so have one group a process"
+        )
+    if any(plan.program.double_scratch for plan in plans):
+        most = max(plan.max_bytes for plan in plans if plan.program.double_scratch)
+        notes.append(
+            "packets: the allocations of all ranks' inputs must have one size, or all "
+            f"{most} bytes and more: the runtime makes scratch by it, and halves must be alike"
+        )
+    return notes
 
 
 def _msccl(plans: tuple[Plan, ...], spread: Places) -> Deployment:
@@ -168,6 +185,11 @@ def _xml(
         f"set {library}",
         "one collective at a time in a process: scratch and flags are shared by all streams",
     ]
+    if any(plan.program.protocol == "LL128" for plan in plans):
+        notes.append(
+            "LL128: for NVLink of V100 to H100 and MI250's Infinity Fabric, which keep 128 bytes "
+            "together; the runtime takes it anywhere, and elsewhere data may be wrong"
+        )
     for plan in plans:
         program = plan.program
         if program.collective.rooted:

@@ -29,6 +29,8 @@ def serves(plan, request, size):
         and plan["min_bytes"] <= size <= (plan["max_bytes"] or size)
         and size % plan["multiple"] == 0
         and plan["in_place"] == in_place(plan, request, size)
+        and (plan["root_is"] == "none" or [plan["root"]] == request.hints.get("root"))
+        and request.dtype.name != "uint8"  # which plans are not run for
     )
 
 
@@ -72,7 +74,8 @@ def register(rank):
     """Registers all plans for this process's rank.
 
     Without a constraint on the world no plan passes the shim's own matching, which asks neither for
-    the granule of sizes nor, after the first plan, for the place: only `select` gives them out.
+    the granule of sizes, the root and the type nor, after the first plan, for the place: only
+    `select` gives them out.
     """
     builder = AlgorithmCollectionBuilder()
     for plan in offered():
