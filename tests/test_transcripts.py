@@ -13,7 +13,8 @@ import real_files
 import transcripts
 from transcripts import ROOT, Shell, Step
 
-PAGES = ("README.md", *(f"docs/{p.name}" for p in sorted((ROOT / "docs").glob("*.md"))))
+DOCS = (f"docs/{p.name}" for p in sorted((ROOT / "docs").glob("*.md")))
+PAGES = ("README.md", "examples/README.md", *DOCS)
 SHOWING = [page for page in PAGES if "```console" in (ROOT / page).read_text(encoding="utf-8")]
 TOGETHER = ("README.md", "docs/tour.md")
 """In one folder: the second shows again, in more words, what the first one's commands print."""

@@ -216,14 +216,14 @@ _add(
     ("MPP-4GIB", "offsets are 32-bit bytes on the device: larger buffers wrap round",
      "lower max_message_size to what is right"),
     ("MPP-RANKS", "gpus lists every rank, gpus[r].id = r", "list them in order"),
-    ("MPP-NODES", "nodes hold equally many ranks, numbered node by node: no Executor is made "
-     "otherwise (bootstrap.cc:459-487)",
-     "choose and order the ranks so (--ranks 'a/*,b/*'), or take another runtime: --target msccl "
-     "or rccl, whose plans deploy --runtime torch runs too"),
-    ("MPP-NICS", "the first 8 ranks of a node alone have ports to other nodes: those of others are "
-     "looked for behind the table of NICs (executor.cc:102, 223, 292, 334)",
-     "take 8 ranks a node (--ranks 'a/gpu[0-7],b/gpu[0-7]'), or another runtime: --target msccl or "
-     "rccl, whose plans deploy --runtime torch runs too"),
+    ("MPP-NODES", "nodes hold equally many ranks, numbered node by node: MSCCL++ makes no Executor "
+     "for others (bootstrap.cc:459-487)",
+     "name as many ranks of every node, node by node (--ranks 'a/*,b/*'), or take another runtime: "
+     "--target msccl or rccl, whose plans deploy --runtime torch runs too"),
+    ("MPP-NICS", "only the first 8 ranks of a node have ports to other nodes: of others MSCCL++ "
+     "reads a NIC from behind its table (executor.cc:102, 223, 292, 334)",
+     "take 8 ranks a node (--ranks 'box*/gpu[0-7]'), or another runtime: --target msccl or rccl, "
+     "whose plans deploy --runtime torch runs too"),
     ("MPP-CHUNKS-ZERO", "input_chunks and output_chunks are at least 1: the loader divides by them",
      "write the number of chunks"),
     ("MPP-CHUNKS", "the chunks of input and output fit the collective, alike at every rank",

@@ -143,4 +143,4 @@ def check_group(target: Target, names: Sequence[str], far: Collection[int], mach
     fault = group_fault(target, names, far, machine)
     if fault is not None:
         rule = RULES[fault[0]]
-        raise PlanError(f"{machine}: {fault[1]}; for {target.name}, {rule.what}: {rule.cure}")
+        raise PlanError(f"{machine}: {fault[1]}; what {target.name} asks: {rule.what}; {rule.cure}")

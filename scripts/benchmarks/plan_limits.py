@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from forestcoll import catalog
+from forestcoll.compile.formats import seat
 from forestcoll.errors import PlanError
 from forestcoll.forest import Forest
 from forestcoll.graph import CapacityGraph
@@ -75,6 +76,7 @@ def tried(forest: Forest, target: Target, one: bool) -> Tried:
     if counts is not None:
         return Tried(forest.n, counts, one)
     try:
+        seat({target.format: target}, forest.graph, forest.name, any_target=False)
         program = lower(forest, target)
         if forest.n <= DETAIL:
             program, _ = fill(forest, target, program)
@@ -85,8 +87,8 @@ def tried(forest: Forest, target: Target, one: bool) -> Tried:
 
 def short(refusal: str) -> str:
     """`"72 thread blocks, rccl holds 64"` of a refusal's text."""
-    found = re.search(r"needs? (.*? holds (?:\d+)?)", refusal)
-    return (found.group(1) if found else refusal.split(": ", 1)[-1]).strip()
+    found = re.search(r"needs? (.*? holds (?:\d+)?)|(\d+ ranks a node)", refusal)
+    return (found[1] or found[2] if found else refusal.split(": ", 1)[-1]).strip()
 
 
 def grow(

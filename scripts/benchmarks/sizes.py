@@ -24,7 +24,7 @@ from catalogue import machines
 from forestcoll import catalog
 from forestcoll.compile.choose import ENOUGH, Chooser
 from forestcoll.compile.clock import Clock
-from forestcoll.compile.formats import Format, targets_of
+from forestcoll.compile.formats import Format, seat, targets_of
 from forestcoll.compile.powers_of_two import units_of
 from forestcoll.compile.problem import Problem
 from forestcoll.compile.wishes import Wishes
@@ -38,6 +38,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "plan-sizes.md"
 MARKS = "<!-- tables: scripts/benchmarks/sizes.py --write -->", "<!-- end of tables -->"
 WANTED = (1 << 20, 16 << 20, 1 << 30)
 TARGETS: tuple[TargetName, ...] = ("mscclpp", "msccl", "rccl", "any")
+NONE = "-"
+"""Where the runtime does not take the ranks as nodes hold them."""
 UNEVEN: Sequence[tuple[str, Mapping[str, str]]] = (
     ("star", {"gpus": "9"}),
     ("dgx-a100", {"boxes": "3"}),
@@ -66,7 +68,8 @@ class Served:
     @property
     def fine(self) -> bool:
         """Whether all that is wanted is served at ENOUGH of the optimum."""
-        return not self.refused and not self.missed and self.share >= ENOUGH
+        wanted = not self.missed and self.share >= ENOUGH
+        return self.refused == NONE or (not self.refused and wanted)
 
 
 def serve(topology: Topology, collective: Collective, target: TargetName) -> Served:
@@ -78,6 +81,10 @@ def serve(topology: Topology, collective: Collective, target: TargetName) -> Ser
         formats = ("mscclpp-json",) if target == "mscclpp" else ("msccl-xml",)
     targets = targets_of(formats, target, sms_of(topology.name))
     key = (topology.name, len(problem.graph.ranks), collective, target)
+    try:
+        targets, _ = seat(targets, problem.graph, topology.name, target == "any")
+    except PlanError:
+        return Served(*key, refused=NONE)
     try:
         with contextlib.suppress(PlanError):
             return _served(key, Chooser(problem, targets, Wishes(), best, Clock()))
@@ -117,6 +124,8 @@ def rows(only: Sequence[str], most: int) -> Iterator[Served]:
 
 def cell(found: Served) -> str:
     """`"99.79 %, 1/16"`, with what is not as it should be in bold."""
+    if found.refused == NONE:
+        return NONE
     if found.refused:
         return f"**{found.refused.split(': ', 1)[-1].split(';')[0]}**"
     text = f"{float(found.share * 10_000 // 1) / 100:g} %, 1/{found.units}"
