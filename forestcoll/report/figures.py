@@ -32,7 +32,7 @@ HEIGHT = 3.1
 def new_figure(width: float, height: float, dark: bool) -> tuple[Figure, dict[str, str]]:
     """An empty figure and its colours. Raises UnsupportedError where matplotlib is missing."""
     try:
-        from matplotlib.figure import Figure
+        from forestcoll.report.notebook_figure import Figure
     except ImportError:
         raise UnsupportedError("plots need matplotlib: pip install 'forestcoll[plot]'") from None
     colours = DARK if dark else LIGHT
