@@ -291,6 +291,9 @@ def odd_one(rank: int, plans: Plans) -> tuple[list[str], float, bool]:
         single(x.clone(), x, plans["two"] if odd else plan, twos, twos),
         single(x.clone(), x, "missing.xml" if odd else plan, twos, twos),
         single(x.clone(), x, plan, *((twos, twos) if odd else ())),
+        single(*[zeros(9 if odd else 8)] * 2),
+        attempt(lambda: ft.all_reduce(zeros(7, dtype="bool") if odd else zeros(7), total)),
+        attempt(lambda: ft.broadcast(zeros(7), "missing.xml" if odd else plans["broadcast"])),
         attempt(lambda: ft.all_to_all([zeros(1)] * (3 if odd else 4), [zeros(1)] * 4, plan)),
         single(zeros(20 if odd else 16), zeros(20 if odd else 16)),
         attempt(lambda: ft.all_reduce(zeros(20 if odd else 16), total)),
@@ -315,19 +318,22 @@ def test_what_is_wrong_at_one_rank_is_said_at_all(plans: Plans) -> None:
         (3, "UnsupportedError: input is torch.float32 on cpu, output torch.float64 on cpu; they "),
         (6, "PlanError: ring-2 is for 2 ranks, but the process group has 4; synthesize one for "),
         (7, "PlanError: missing.xml: cannot be read"),
-        (9, "UnsupportedError: 3 output tensors; the plan has 4 ranks"),
+        (9, "UnsupportedError: input and output of 9 elements are not dealt out to 4 ranks evenly"),
+        (10, "UnsupportedError: torch.bool cannot be added up; view it as another type"),
+        (11, "PlanError: missing.xml: cannot be read"),
+        (12, "UnsupportedError: 3 output tensors; the plan has 4 ranks"),
     )
     split, sum_ = "alltoall of blocks with splits, torch.float32", "elements, sum, torch.float32"
     differ = (
         (4, "alltoall of blocks with splits, torch.float64", split),
         (5, split, split),
         (8, split, "alltoall of 8 elements, torch.float32"),
-        (10, "alltoall of 20 elements, torch.float32", "alltoall of 16 elements, torch.float32"),
-        (11, f"allreduce of 20 {sum_}", f"allreduce of 16 {sum_}"),
-        (12, "allreduce of 16 elements, sum, torch.int32", f"allreduce of 16 {sum_}"),
-        (13, "allreduce of 16 elements, max, torch.float32", f"allreduce of 16 {sum_}"),
-        (14, "broadcast of 2000000 elements, torch.float32", "broadcast of 16 elements"),
-        (15, f"allreduce of 7 {sum_}", f"allreduce of 7 {sum_}"),
+        (13, "alltoall of 20 elements, torch.float32", "alltoall of 16 elements, torch.float32"),
+        (14, f"allreduce of 20 {sum_}", f"allreduce of 16 {sum_}"),
+        (15, "allreduce of 16 elements, sum, torch.int32", f"allreduce of 16 {sum_}"),
+        (16, "allreduce of 16 elements, max, torch.float32", f"allreduce of 16 {sum_}"),
+        (17, "broadcast of 2000000 elements, torch.float32", "broadcast of 16 elements"),
+        (18, f"allreduce of 7 {sum_}", f"allreduce of 7 {sum_}"),
     )
     assert len(own) + len(differ) == len(results[0][0])
     for rank, (said, seconds, well) in enumerate(results):
@@ -356,6 +362,8 @@ def known_before(rank: int, plans: Plans, checked: bool) -> tuple[str, str]:
         ft.all_reduce(zeros(size), plan)
     if checked:
         dist.set_debug_level(dist.DebugLevel.INFO)
+        odd = attempt(lambda: ft.all_reduce(zeros(16, dtype="bool" if rank == 1 else "int8"), plan))
+        assert "torch.bool cannot be added up" in odd
     tensor = zeros(2_000_000 if rank == 1 else 16)
     try:
         ft.all_reduce(tensor, plan)

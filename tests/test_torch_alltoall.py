@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import time
 from itertools import product
 from pathlib import Path
@@ -325,6 +326,6 @@ def test_a_peer_that_leaves(plans: Plans, how: str) -> None:
     said = run_ranks(5, _leaves, 5, plans["5"], how, answer_within=5.0, may_die=(2,))
     assert said.pop(2) is None
     for text, seconds in said:
-        assert "alltoall with ring-5: " in text
-        assert "(a peer died or did not answer in time; this process group is of no use" in text
+        assert re.search(r"alltoall (with|of blocks with splits, .*) \(?ring-5\)?: ", text)
+        assert re.search(r"\(a peer died or did not answer in time.*; this process group is", text)
         assert seconds < 25

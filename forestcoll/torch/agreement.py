@@ -59,7 +59,8 @@ class Agreement:
         sizes: Sequence[int] = (),
         refusal: Exception | None = None,
     ) -> None:
-        self.rank, self.n, self.refusal = dist.get_rank(group), dist.get_world_size(group), refusal
+        self.rank, self.n = dist.get_rank(group), dist.get_world_size(group)
+        self.text, self.refusal = text, refusal
         types = movable(group)
         if types and device.type not in types:
             device = torch.device(min(types))
@@ -111,14 +112,30 @@ class Agreement:
     def _failure(self, error: Exception) -> ExecutionError:
         reason = str(error).strip().splitlines() or [type(error).__name__]
         return ExecutionError(
-            f"rank {self.rank}: telling each other of the call failed: {reason[0]} (a peer died, "
-            "did not answer in time, or made another call; this process group is of no use any "
-            "more)"
+            f"rank {self.rank}: {self.text}: telling each other of it failed: {reason[0]} (a peer "
+            "died or did not answer in time, or made another call; this process group is of no use "
+            "any more)"
         )
 
 
 _known: WeakKeyDictionary[Any, dict[str, Agreement | None]] = WeakKeyDictionary()
 """What each group has agreed on, or (an Agreement) is about to; alike at all its ranks."""
+
+
+def refuse(group: Any, plan: Plan | None, given: Any, error: Exception) -> None:
+    """Tell the others, where they ask, why this rank cannot make a call without splits; raise it.
+
+    They ask where nothing is known by the plan yet (None: nothing at all), or at every call.
+    `given`: an argument of the call, on the device that is to tell it.
+    """
+    known = list(_known.get(group, {}))  # which other threads change
+    if _always() or not any(plan is None or plan.digest in text for text in known):
+        Agreement(group, "", device_of(given), refusal=error).settle()
+
+
+def device_of(given: Any) -> torch.device:
+    """A tensor's device; the processor for what is no tensor."""
+    return given.device if isinstance(given, torch.Tensor) else torch.device("cpu")
 
 
 class Once:
@@ -130,7 +147,7 @@ class Once:
     def __init__(self, group: Any, text: str, device: torch.device) -> None:
         self.text, self.known = text, _known.setdefault(group, {})
         self.tag = TAG + zlib.crc32(text.encode(errors="replace")) % 0xFFFF
-        if text not in self.known or dist.get_debug_level() != dist.DebugLevel.OFF:
+        if text not in self.known or _always():
             self.known[text] = Agreement(group, text, device)
         self.agreement = self.known[text]
 
@@ -144,6 +161,10 @@ class Once:
             self.known.pop(self.text, None)
             raise
         self.known[self.text] = None
+
+
+def _always() -> bool:
+    return bool(dist.get_debug_level() != dist.DebugLevel.OFF)
 
 
 def _text(line: list[int]) -> str:

@@ -16,7 +16,7 @@ import torch
 from forestcoll.errors import UnsupportedError
 from forestcoll.program import Collective
 from forestcoll.torch import collectives
-from forestcoll.torch.agreement import Agreement, describe, group_of
+from forestcoll.torch.agreement import Agreement, describe, device_of, group_of
 from forestcoll.torch.collectives import AnyPlan
 from forestcoll.torch.plan import Plan, plan_of
 from forestcoll.torch.ragged import Ragged
@@ -42,7 +42,7 @@ def all_to_all_single(
     time); where there are splits, at all ranks what is wrong at one.
     """
     if not has_sizes(output_split_sizes) and not has_sizes(input_split_sizes):
-        return collectives.exchange(plan_of(plan), input, output, group, async_op)
+        return collectives.exchange(plan, input, output, group, async_op)
     group = group_of(group)
 
     def prepare() -> _Prepared:
@@ -156,14 +156,13 @@ _Prepared = tuple[Plan, torch.Tensor, torch.Tensor, list[int]]
 
 def _tell(group: Any, prepare: Callable[[], _Prepared], given: Any) -> Ragged:
     """The call, of which the others are told; where this rank cannot make it, they are told why."""
-    device = getattr(given, "device", torch.device("cpu"))
     try:
         plan, input_, output, sizes = prepare()
     except Exception as error:
-        Agreement(group, "", device, refusal=error).settle()
+        Agreement(group, "", device_of(given), refusal=error).settle()
         raise
     text = describe(plan, "blocks with splits", input_.dtype)
-    return Ragged(plan, group, input_, output, Agreement(group, text, device, sizes))
+    return Ragged(plan, group, input_, output, Agreement(group, text, input_.device, sizes))
 
 
 def _sizes(name: str, given: Splits, tensor: torch.Tensor, n: int) -> list[int]:

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from forestcoll.errors import PlanError, UnsupportedError, did_you_mean
 from forestcoll.program import Collective
-from forestcoll.torch.agreement import Once, describe, group_of, movable
+from forestcoll.torch.agreement import Once, describe, group_of, movable, refuse
 from forestcoll.torch.engine import Buffers, Run
 from forestcoll.torch.operators import OPERATORS
 from forestcoll.torch.plan import Plan, plan_of
@@ -105,7 +105,7 @@ def reduce(
 
 
 def exchange(
-    plan: Plan, input: torch.Tensor, output: torch.Tensor, group: Any, async_op: bool
+    plan: AnyPlan, input: torch.Tensor, output: torch.Tensor, group: Any, async_op: bool
 ) -> Work | None:
     """An all-to-all of equal blocks; errors as in `all_reduce`."""
     return _start(plan, Collective.ALLTOALL, input, output, group, async_op)
@@ -216,11 +216,16 @@ def _start(
     root: tuple[str, int] | None = None,
 ) -> Work | None:
     """Check what can be checked before anything is sent, then go."""
-    ready, name = plan_of(plan), op_name(op)
-    check_alike(input_, output)
-    _check_sizes(collective, ready.ranks, input_, output)
-    adds, group = name if collective.reduces else None, group_of(group)
-    check_call(ready, collective, (input_, output), group, adds, root)
+    group, ready = group_of(group), None
+    try:
+        ready, name = plan_of(plan), op_name(op)
+        check_alike(input_, output)
+        _check_sizes(collective, ready.ranks, input_, output)
+        adds = name if collective.reduces else None
+        check_call(ready, collective, (input_, output), group, adds, root)
+    except Exception as error:
+        refuse(group, ready, input_, error)
+        raise
     what = f"{input_.numel()} elements{', ' + name if adds else ''}"
     told = Once(group, describe(ready, what, input_.dtype), input_.device)
     call = _Call(ready, name, group, told, input_, output)
