@@ -308,7 +308,7 @@ BAD = [
     ),
     (
         link("src: a, dst: b, bandwidth: 25 GiB/s"),
-        "f:8: links[1]: bandwidth: '25 GiB/s' is not a number or expression: 'GB' makes",
+        "f:8: links[1]: bandwidth: '25 GiB/s' is not a number or expression: 'GiB' makes",
     ),
     (
         link("src: a, dst: b, bandwidth: 1e999999999"),

@@ -233,4 +233,5 @@ def loads(
 def ranks_of(fabric: Fabric) -> Topology:
     """Every host of a fabric as one rank, with notes on hosts unlike the others."""
     found = fabric.to_topology()
-    return replace(found, notes=(*found.notes, *doubt_topology(found, "hosts")))
+    doubts = doubt_topology(found, "hosts")
+    return replace(found, notes=(*found.notes, *doubts)) if doubts else found

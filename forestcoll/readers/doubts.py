@@ -20,9 +20,12 @@ SLOWEST_PORT = Fraction(1, 8)
 """GB/s: what is slower than a port of 1 Gb/s is more likely a figure in other units."""
 
 
+_NUMBER = re.compile(r"[0-9]+")
+
+
 def kind_of(name: str) -> str:
     """What names of one kind have in common: all but their numbers."""
-    return re.sub(r"[0-9]+", "#", name)
+    return _NUMBER.sub("#", name)
 
 
 def note_unlike(

@@ -17,6 +17,7 @@ from forestcoll.errors import TopologyError
 from forestcoll.input_limits import MATRIX_OBJECTS
 from forestcoll.readers.box_links import MACHINE, Machines, put_inside
 from forestcoll.readers.doubts import note_unlike
+from forestcoll.readers.fabric import list_some
 from forestcoll.readers.matrix import are_joined
 from forestcoll.readers.pcie import socket_rate
 from forestcoll.readers.settings import Setting, Values
@@ -71,12 +72,16 @@ class _Reader:
         self.links: list[Link] = []
         self.bridges: dict[str, str] = {}  # what is above each, in words
         makes = {_make(e) for e in gpus}
-        self.notes += [
-            f"PCI device {e.attributes.get('pci_busid', '')} in line {e.line} is "
-            f"{_make(e)} like the GPUs, and its class is another: it counts as none"
+        odd = [
+            f"{e.attributes.get('pci_busid', '')} {_make(e)} in line {e.line}"
             for e in root.walk()
             if e.attributes.get("type") == "PCIDev" and not _is_gpu(e) and _make(e) in makes
         ]
+        if odd:
+            self.notes.append(
+                f"{len(odd)} PCI devices are of the GPUs' make and of another class, and count as "
+                f"none: {list_some(odd)}"
+            )
 
     def topology(self, machines: Machines) -> Topology:
         name, machine = slug(PurePath(self.source).stem), self.values.text("machine")
@@ -133,16 +138,18 @@ class _Reader:
         switches = [end for end in dict.fromkeys(ends) if end not in self.nodes]
         self.nodes |= {name: Node("switch") for name in switches}
         order = {end: i for i, end in enumerate(dict.fromkeys(ends))}
+        differ: list[str] = []
         for (one, two), rate in rates.items():
             if rates.get((two, one)) != rate:
                 self.links.append(Link(one, two, rate, oneway=True))
-                back = rates.get((two, one), Fraction(0))
-                self.notes.append(
-                    f"{matrix.attributes['name']} states {float(rate):g} GB/s from {one} to {two} "
-                    f"and {float(back):g} back; each direction counts as stated"
-                )
+                differ.append(f"{one} to {two} {float(rate):g} GB/s")
             elif order[one] < order[two]:
                 self.links.append(Link(one, two, rate))
+        if differ:
+            self.notes.append(
+                f"{matrix.attributes['name']} states other rates there than back, and each "
+                f"direction counts as stated: {list_some(differ)}"
+            )
         if "nvswitch" in switches:
             many = sum(self.end(word, matrix) == "nvswitch" for word in _words(matrix, "indexes"))
             self.notes.append(

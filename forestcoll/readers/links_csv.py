@@ -19,9 +19,10 @@ import csv
 import io
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from pathlib import PurePath
 
 from forestcoll.errors import TopologyError
@@ -181,9 +182,12 @@ def _row(
     return Row(number, cell("src"), cell("dst"), *ports, rate, int(count), latency)
 
 
+_bandwidth = lru_cache(4096)(bandwidth)
+
+
 def _rate(word: str, factor: Fraction, where: str) -> Fraction:
     try:
-        rate = bandwidth(word, factor, label=True)
+        rate = _bandwidth(word, factor, label=True)
     except TopologyError as error:
         raise TopologyError(f"{where}: {error}") from None
     if rate <= 0:
@@ -239,7 +243,7 @@ def _count_once(rows: list[Row], source: str) -> tuple[list[Row], list[str]]:
     return _count_pairs_once(found, source, notes), notes
 
 
-def _doubt_trunks(rows: list[Row], hosts: Collection[str]) -> list[str]:
+def _doubt_trunks(rows: list[Row], hosts: set[str]) -> list[str]:
     """Notes on switches with fewer cables to switches of some kind than those of their own have."""
     near: Counter[str] = Counter()
     for row in rows:
@@ -264,16 +268,17 @@ def _count_pairs_once(rows: list[Row], source: str, notes: list[str]) -> list[Ro
     for row in rows:
         if not (row.src_port and row.dst_port) and row.src != row.dst:
             ways.setdefault((row.src, row.dst), []).append(row)
+    like = Counter((ends, row.words) for ends, same in ways.items() for row in same)
     twice = [
         f"{row.pair} in line {row.line}"
-        for same in ways.values()
-        for i, row in enumerate(same)
-        if row.words in {other.words for other in same[:i]}
+        for ends, same in ways.items()
+        for row in same
+        if like[ends, row.words] > 1
     ]
     if twice:
         notes.append(
-            f"{len(twice)} rows are like one before and name no ports: they count as parallel "
-            f"links: {list_some(twice)}"
+            f"{len(twice)} rows are like another and name no ports: they count as parallel links: "
+            f"{list_some(twice)}"
         )
     back = [ends for ends in ways if ends[::-1] in ways]
     if not back:
@@ -330,7 +335,7 @@ def _topology(rows: list[Row], source: str, values: Values, notes: list[str]) ->
         f"{len(gpus)} nodes are GPUs by their names, in the order of the list",
         *notes,
         *note_gaps(gpus),
-        *_doubt_trunks(rows, gpus),
+        *_doubt_trunks(rows, set(gpus)),
     ]
     try:
         return Topology(slug(PurePath(source).stem), nodes, tuple(links), notes=tuple(notes))
@@ -356,7 +361,7 @@ class _Cabling:
             raise TopologyError(f"{self.source}: more than {LINKS:,} cables {LINKS.note}")
         hosts = self.hosts()
         switches = tuple(name for name in self.ids.values() if name not in hosts)
-        self.notes += _doubt_trunks(self.rows, [n for n, node in self.ids.items() if node in hosts])
+        self.notes += _doubt_trunks(self.rows, {n for n, node in self.ids.items() if node in hosts})
         cables = tuple(
             Cable(
                 self.place(row.src, row.src_port, hosts),

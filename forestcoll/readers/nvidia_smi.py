@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
+from itertools import pairwise
 from pathlib import PurePath
 
 from forestcoll.errors import TopologyError
@@ -275,17 +276,22 @@ def _doubt_affinity(matrix: Matrix) -> list[str]:
     for name in matrix.gpus:
         first.setdefault(matrix.affinity.get(name, ""), name)
     spans = {text: _processors(text.partition(" ")[0]) for text in first}
-    return [
-        f"{first[one]} ({one}) and {first[two]} ({two}) share processors, and their affinities "
-        "differ: they count as two sockets unless their relation says otherwise"
-        for i, two in enumerate(spans)
-        for one in list(spans)[:i]
-        if any(a <= d and c <= b for a, b in spans[one] for c, d in spans[two])
-    ] + [
-        f"{first[text]}'s affinity '{text[:40]}' is no list of processors; the others' are"
-        for text, found in spans.items()
-        if not found and any(spans.values())
+    odd = [f"{first[text]} '{text[:40]}'" for text, found in spans.items() if not found]
+    ordered = sorted((low, high, text) for text, found in spans.items() for low, high in found)
+    shared = [
+        f"{first[one[2]]} '{one[2][:40]}' and {first[two[2]]} '{two[2][:40]}'"
+        for one, two in pairwise(ordered)
+        if two[0] <= one[1]
     ]
+    notes = []
+    if shared:
+        notes.append(
+            f"affinities differ and share processors, and count as two sockets unless the GPUs' "
+            f"relations say otherwise: {list_some(shared)}"
+        )
+    if odd and any(spans.values()):
+        notes.append(f"affinities that are no lists of processors: {list_some(odd)}")
+    return notes
 
 
 def _processors(text: str) -> list[tuple[int, int]]:

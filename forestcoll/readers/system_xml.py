@@ -111,6 +111,7 @@ class _Reader:
         self.dialect = dialect
         self.machines = machines
         self.notes: list[str] = []
+        self.idle: list[str] = []  # ports without a speed
         self.hosts: dict[str, int] = {}
         self.gpus: list[Gpu] = []
         self.nodes: dict[str, Node] = {}
@@ -163,6 +164,10 @@ class _Reader:
 
     def finish(self, ports: Iterator[Adapter]) -> Topology:
         adapters = tuple(ports)
+        if self.idle:
+            self.notes.append(
+                f"{len(self.idle)} ports state no speed and are left out: {list_some(self.idle)}"
+            )
         if adapters:
             self.notes.append(
                 f"{len(adapters)} network ports are left aside: what lies beyond them is not in "
@@ -245,13 +250,18 @@ class _Reader:
                     f"the GPUs' ranks are no run of numbers, or in another order than the GPUs: "
                     f"{listed}"
                 )
-        for pci in self.root.walk():
-            lost = pci.tag == "pci" and not any(child.tag == "gpu" for child in pci.children)
-            if lost and pci.attributes.get("class", "").lower().startswith(GPU_DEVICES):
-                self.notes.append(
-                    f"PCI device {pci.attributes.get('busid', '')} in line {pci.line} is a GPU by "
-                    "its class and has no <gpu>: it takes no part"
-                )
+        lost = [
+            f"{pci.attributes.get('busid', '')} in line {pci.line}"
+            for pci in self.root.walk()
+            if pci.tag == "pci"
+            and not any(pci.named("gpu"))
+            and pci.attributes.get("class", "").lower().startswith(GPU_DEVICES)
+        ]
+        bare = [f"line {e.line}" for e in self.root.walk() if e.tag == "nic" and not e.children]
+        for odd, what in ((lost, "PCI devices are GPUs by their class and have no <gpu>"),
+                          (bare, "<nic> have no port")):  # fmt: skip
+            if odd:
+                self.notes.append(f"{len(odd)} {what}, and take no part: {list_some(odd)}")
 
     def prefix(self, host: int) -> str:
         return f"box{host}/" if len(self.hosts) > 1 else ""
@@ -388,9 +398,6 @@ class _Reader:
             ids = {id(gpu.element): gpu.id for gpu in self.gpus if gpu.host == host}
             seen: dict[tuple[str, str], Element] = {}
             below: dict[int, tuple[str, ...]] = {}  # looked for once: thousands may share one
-            for nic in (element for element in cpu.walk() if element.tag == "nic"):
-                if not any(nic.named("net")):
-                    self.notes.append(f"<nic> in line {nic.line} has no port and is left out")
             for net in (element for element in cpu.walk() if element.tag == "net"):
                 above = net.parent
                 near: tuple[str, ...] = ()
@@ -412,10 +419,7 @@ class _Reader:
                         "carries in Mb/s (400 Gb/s: 400000)"
                     )
                 if not speed:
-                    self.notes.append(
-                        f"port {net.text('name')} in line {net.line} states no speed and is left "
-                        "out"
-                    )
+                    self.idle.append(f"{net.text('name')} in line {net.line}")
                 else:
                     keep = ("dev", "port", "guid", "gdr")
                     more = {key: net.attributes[key] for key in keep if key in net.attributes}
