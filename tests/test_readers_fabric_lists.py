@@ -105,6 +105,80 @@ def test_a_list_with_gpus_is_a_topology() -> None:
     assert topology.links[2].count == 4
 
 
+ONCE = """\
+src,src_port,dst,dst_port,speed
+gpu0,p0,sw0,p0,400000
+gpu1,p0,sw0,p1,400000
+gpu2,p0,sw1,p0,400000
+sw0,u0,sw1,u0,800000
+sw0,u1,sw1,u1,800000
+"""
+
+
+def again(text: str) -> str:
+    """The rows of `text` from their other ends."""
+    rows = [row.split(",") for row in text.splitlines()[1:]]
+    return "".join(",".join([*row[2:4], *row[:2], *row[4:]]) + "\n" for row in rows)
+
+
+def test_a_cable_counts_once_from_whichever_end() -> None:
+    once = read_as("csv", ONCE, "links.csv")
+    both = read_as("csv", ONCE + again(ONCE), "links.csv")
+    twice = read_as("csv", ONCE + "gpu0,p0,sw0,p0,400000\n", "links.csv")
+    assert both == twice == once
+    assert once.directed()["sw0", "sw1"] == 200  # two ports, two cables
+    assert any("5 rows name a cable again" in note and "line 7 of line 2" in note
+               for note in both.notes)  # fmt: skip
+    assert any("line 7 of line 2" in note for note in twice.notes)
+    with pytest.raises(
+        TopologyError, match=r"links\.csv:7: gpu0 p0 has a cable already, in line 2; a port has one"
+    ):
+        read_as("csv", ONCE + "gpu0,p0,sw1,p9,400000\n", "links.csv")
+    with pytest.raises(
+        TopologyError,
+        match=r"links\.csv:7: 25 GB/s for gpu0 - sw0, and 50 GB/s in line 2 for the same cable",
+    ):
+        read_as("csv", ONCE + "sw0,p0,gpu0,p0,200000\n", "links.csv")
+
+
+def test_rows_without_ports() -> None:
+    head = "src,dst,bandwidth\n"
+    rows = "gpu0,sw,50\ngpu1,sw,50\n"
+    parallel = read_as("csv", head + rows + rows, "f")
+    assert parallel.directed()["gpu0", "sw"] == 100
+    assert any("4 rows are like another and name no ports" in note for note in parallel.notes)
+    both = read_as("csv", head + rows + "sw,gpu0,50\nsw,gpu1,50\n", "f")
+    assert both == read_as("csv", head + rows, "f")
+    assert any("every pair of devices in both directions" in note for note in both.notes)
+    some = read_as("csv", head + rows + "sw,gpu0,50\n", "f")
+    assert some.directed()["gpu0", "sw"] == 100
+    assert any("gpu0 - sw" in n and "count as parallel links" in n for n in some.notes)
+    with pytest.raises(TopologyError, match=r"f:4: 25 GB/s for gpu0 - sw, and 50 GB/s in line 2"):
+        read_as("csv", head + rows + "sw,gpu0,25\nsw,gpu1,50\n", "f")
+
+
+def test_rates_in_the_unit_of_another_column() -> None:
+    def rate(head: str, cell: str) -> Fraction:
+        text = f"src,dst,{head}\ngpu0,sw,{cell}\ngpu1,sw,{cell}\n"
+        return Fraction(read_as("csv", text, "f").links[0].bandwidth)
+
+    assert rate("speed", "400000") == rate("gbps", "400") == rate("bandwidth", "50") == 50
+    assert rate("speed", "400Gb/s") == rate("speed", "50GB/s") == rate("gbps", "0.4T") == 50
+    for head, cell, says in (
+        ("speed", "400", "400 Mb/s"),
+        ("bandwidth", "400000", "400,000 GB/s"),
+        ("gbps", "400000", "50,000 GB/s"),
+    ):
+        with pytest.raises(TopologyError, match=rf"f:2: rate '{cell}' is {says} in this column"):
+            rate(head, cell)
+
+
+def test_a_row_unlike_its_siblings_is_named() -> None:
+    found = read_as("csv", ONCE.replace("p1,400000", "p1,200000"), "f")
+    assert any("gpu1 - sw0 in line 3 25 GB/s; 2 of 3 have 50 GB/s" in n for n in found.notes)
+    assert not [n for n in read_as("csv", ONCE, "f").notes if "alike" in n]
+
+
 def test_sonics_unit_and_its_list_of_devices(tmp_path: Path) -> None:
     text = "StartDevice,StartPort,EndDevice,EndPort,BandWidth\na,E0,t,E1,40000\nb,E0,t,E2,\n"
     devices = tmp_path / "devices.csv"

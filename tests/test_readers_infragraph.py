@@ -138,6 +138,12 @@ def test_recognised_by_content() -> None:
         ("link: eth", "link: eht", "no link is called 'eht' here; did you mean 'eth'?"),
         ("scheme: one2one\n  link", "scheme: tree\n  link", "scheme 'tree' is none of one2one"),
         ("card[0:2].port[0]", "card[0:2]", "is a device, not a component"),
+        ("gigabits_per_second: 400", "gigabits_per_second: 400, gigabytes_per_second: 50",
+         "one bandwidth in 2 figures, gigabits_per_second, gigabytes_per_second: leave the one"),
+        ("choice: gigabits_per_second", "choice: gigabytes_per_second",
+         "the bandwidth's choice is 'gigabytes_per_second', and it has gigabits_per_second"),
+        ("- {name: eth, ", "- {name: eth}\n- {name: eth, ", "a second link 'eth': which of"),
+        ("{name: dram, choice", "{name: cpu, choice", "a second component 'cpu' in 'host'"),
         ("- name: tor", "- name: host", "a second device 'host'"),
         ("choice: xpu", "choice: npu", "no component of choice xpu in an instance"),
         ("- {name: slot,", "- {name: card, choice: device, count: 1}\n  - {name: slot,",
@@ -163,3 +169,15 @@ def test_a_link_that_never_limits_joins_no_two_gpus() -> None:
 def test_bandwidth_of_bits() -> None:
     slower = TEXT.replace("gigabits_per_second: 400", "gigabits_per_second: 100")
     assert load(slower).directed()["h0/xpu0", "rack0-asic0"] == Fraction(25, 2)
+
+
+def test_two_edges_of_different_rates_are_named() -> None:
+    edge = "  - {ep1: {component: xpu}, ep2: {component: nvsw}, scheme: many2many, link: nvlink}\n"
+    assert edge in TEXT
+    slower = load(TEXT.replace(edge, edge + edge.replace("link: nvlink", "link: pcie")))
+    assert slower == load(TEXT)
+    assert "h.0.xpu.0 - h.0.nvsw.0 (line 23)" in slower.notes[0]
+
+
+def test_units_of_rates() -> None:
+    assert load(TEXT, RATES.replace("450", "3600Gb/s")) == load(TEXT)

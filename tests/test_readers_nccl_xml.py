@@ -375,3 +375,58 @@ def test_mutated_dumps_never_crash(text: str, edits: list[tuple[int, int, str]],
         assert re.match("mutated", str(error))  # noqa: PT017, not raising is fine too
     else:
         assert topology.gpus
+
+
+def port(name: str, speed: int) -> str:
+    return f'<pci busid="0000:8{name[-1]}:00.0" class="0x020700"><nic>' + (
+        f'<net name="{name}" dev="0" speed="{speed}" port="1"/></nic></pci>'
+    )
+
+
+def test_contradictions_are_refused() -> None:
+    for text, message in (
+        (
+            system(gpu(0, nvlink(count=9) * 2), gpu(1, nvlink())),
+            "a second <nvlink> of gpu0 to 0000:f0:00.0, after line 3: NCCL writes one, with a coun",
+        ),
+        (
+            system(gpu(0, nvlink(count=50)), gpu(1, nvlink())),
+            'f:3: count="50": gpu0 would have 50 NVLink links; a GPU has 18 at most',
+        ),
+        (
+            system(gpu(0, nvlink()), gpu(1, nvlink()), port("mlx5_0", -1)),
+            'f:5: speed="-1" of port mlx5_0: no rate; write what it carries in Mb/s',
+        ),
+        (
+            system(gpu(0, nvlink()), gpu(1, nvlink()), port("mlx5_0", 400000) * 2),
+            "f:5: port 1 of mlx5_0 stands in line 5 already; leave one",
+        ),
+    ):
+        with pytest.raises(TopologyError) as caught:
+            read_as("nccl-xml", text, "f")
+        assert message in str(caught.value)
+
+
+def test_what_is_unlike_its_siblings_is_named() -> None:
+    gpus = [gpu(i, nvlink()) for i in range(4)]
+    ports = [port(f"mlx5_{i}", 400000) for i in range(4)]
+
+    def notes(*parts: str) -> str:
+        return "\n".join(read_as("nccl-xml", system(*parts), "f").notes)
+
+    assert "alike" not in notes(*gpus, *ports)
+    fewer = notes(*gpus[:3], gpu(3, nvlink(count=16)))
+    assert "the links of GPUs are not alike: gpu3 329.6 GB/s; 3 of 4 have 370.8 GB/s" in fewer
+    slow = notes(*gpus, *ports[:3], port("mlx5_3", 200000))
+    assert "network ports are not alike: mlx5_3 25 GB/s; 3 of 4 have 50 GB/s" in slow
+    idle = notes(*gpus, *ports[:3], port("mlx5_3", 0))
+    assert "1 ports state no speed and are left out: mlx5_3 in line 10" in idle
+    assert "dev 0 to dev 3 are 3 GPUs" in notes(gpus[0], gpus[1], gpus[3])
+    lost = re.sub("<gpu.*</gpu>", "", gpus[3])
+    assert "1 PCI devices are GPUs by their class and have no <gpu>, and take no part" in notes(
+        *gpus[:3], lost
+    )
+    fast = notes(*gpus, *(port(f"mlx5_{i}", 3200000) for i in range(4)))
+    assert "network port mlx5_3 is 400 GB/s, 3,200 Gb/s, and no network port carries" in fast
+    units = notes(*gpus, *(port(f"mlx5_{i}", 400) for i in range(4)))
+    assert "network port mlx5_3 is 0.05 GB/s, less than 1 Gb/s: is its figure in other" in units

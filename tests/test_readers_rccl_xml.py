@@ -120,6 +120,16 @@ def test_recognised_by_content() -> None:
     [
         ("<a/>", "f:1: <a> is not an RCCL topology"),
         (system(gpu(0, 0)), "f:3: an xGMI from a GPU to itself"),
+        (system(gpu(0, 1, 1), gpu(1, 0)), "f:3: a second <xgmi> of gpu0 to 0000:02:00.0, after l"),
+        (
+            system(gpu(0, 1, count=4), gpu(1, 0)),
+            "f:3: gpu0 states 4 xGMI links to gpu1, which states 1 back in line 3; both ends of a",
+        ),
+        (system(gpu(0, 1), gpu(1)), "f:3: gpu0 states 1 xGMI links to gpu1, which states 0 back;"),
+        (
+            system(gpu(0, 1, count=9), gpu(1, 0, count=9)),
+            'f:3: count="9": gpu0 would have 9 xGMI links; a GPU has 8 at most',
+        ),
         (system(gpu(0, 1, count=-2), gpu(1)), "f:3: count -2 is no number of xGMI links"),
     ],
 )

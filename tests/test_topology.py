@@ -15,12 +15,14 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from forestcoll import catalog
 from forestcoll.errors import ForestCollError, InfeasibleError, TopologyError
 from forestcoll.topology import (
     Adapter,
     Link,
     Node,
     Topology,
+    bandwidth,
     check_connected,
     dumps_topology,
     exact,
@@ -713,3 +715,50 @@ def test_the_documents_examples_are_real() -> None:
     for example in examples:
         check_connected(loads_topology(example))
     assert len(loads_topology(examples[1], "pod", {"boxes": "3"}).gpus) == 24
+
+
+def test_bandwidths_with_units() -> None:
+    for text, rate in (
+        ("25", 25),
+        ("200Gb/s", 25),
+        ("200 Gbit/s", 25),
+        ("200gbps", 25),
+        ("200Gb", 25),
+        ("25GB/s", 25),
+        ("25 GBps", 25),
+        ("0.2Tb/s", 25),
+        ("25000MB/s", 25),
+        ("1/3 GB/s", Fraction(1, 3)),
+    ):
+        assert bandwidth(text) == rate, text
+        assert (
+            loads_topology(link(f'src: a, dst: b, bandwidth: "{text}"')).links[1].bandwidth == rate
+        )
+        assert Link("a", "b", text).bandwidth == rate  # type: ignore[arg-type]
+    assert bandwidth("400G", label=True) == 50
+    with pytest.raises(
+        TopologyError, match="'200G' may be bits or bytes: write 200Gb/s or 200GB/s"
+    ):
+        bandwidth("200G")
+    with pytest.raises(TopologyError, match=r"latency: '2Gb/s' is a bandwidth; a number goes here"):
+        loads_topology(link("src: a, dst: b, bandwidth: 1, latency: 2Gb/s"))
+
+
+def test_units_of_parameters_and_doubted_ports() -> None:
+    def load(**settings: str) -> Topology:
+        return catalog.load("dgx-h100", {"boxes": "2", **settings})
+
+    assert load(network="400Gb/s") == load(network="50GB/s") == load(network="50") == load()
+    assert not load(network="400Gb/s", nvlink="900").notes
+    notes = load(network="200").notes
+    assert notes == (
+        "network=200 is 200 GB/s, 1,600 Gb/s, and no network port carries so much: did you mean "
+        "200Gb/s = 25 GB/s?",
+    )
+    with pytest.raises(TopologyError, match="boxes is no bandwidth"):
+        load(boxes="2Gb/s")
+    own = "format: forestcoll.topology/1\nname: t\nparameters: {up: {default: 100Gb/s}}\nnodes:\n"
+    own += "  a: {kind: gpu}\n  b: {kind: gpu}\nlinks: [{src: a, dst: b, bandwidth: up}]\n"
+    assert loads_topology(own).links[0].bandwidth == Fraction(25, 2)
+    assert loads_topology(own, "f", {"up": "12.5"}).links == loads_topology(own).links
+    assert loads_topology(own, "f", {"up": "7.5"}).links[0].bandwidth == Fraction(15, 2)

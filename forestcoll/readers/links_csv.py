@@ -77,14 +77,24 @@ class Row:
     @property
     def pair(self) -> str:
         """Its two devices, in an order that does not depend on the row."""
-        return " - ".join(sorted((self.src, self.dst), key=lambda end: (kind_of(end), end)))
+        return _pair(self.src, self.dst)
 
     @property
     def words(self) -> str:
         """What the link carries, to be compared."""
-        rate = "no rate" if self.rate is None else f"{float(self.rate):g} GB/s"
-        latency = "" if self.latency is None else f", {float(self.latency):g} us"
-        return rate + latency + (f", count {self.count}" if self.count > 1 else "")
+        return _words(self.rate, self.latency, self.count)
+
+
+@lru_cache(4096)
+def _pair(one: str, two: str) -> str:
+    return " - ".join(sorted((one, two), key=lambda end: (kind_of(end), end)))
+
+
+@lru_cache(4096)
+def _words(rate: Fraction | None, latency: Fraction | None, count: int) -> str:
+    text = "no rate" if rate is None else f"{float(rate):g} GB/s"
+    text += "" if latency is None else f", {float(latency):g} us"
+    return text + (f", count {count}" if count > 1 else "")
 
 
 def loads(text: str, values: Values) -> Topology | Fabric:
