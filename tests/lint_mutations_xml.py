@@ -372,6 +372,9 @@ STEPS = [
     Mutation("re-joined-with-other-count", "scatter",
              many(step(1, 2, 2, hasdep=0), insert(1, 2, 3, cnt=1, depid=-1, deps=-1, hasdep=1),
                   step(1, 3, 0, deps=3)), "XML-RE-COUNT", (1, 2, 3)),
+    Mutation("re-joined-behind-the-sixteenth", "scatter", many(*(
+        insert(1, 2, 3, depid=-1, deps=-1, hasdep=0) for _ in range(32))),
+        "XML-RE-JOINED", (1, 2), "msccl"),
     Mutation("number-huge", "ring", step(0, 0, 1, srcoff=10**18), "XML-BOUNDS", (0, 0, 1)),
     Mutation("number-with-point", "ring", step(0, 0, 1, srcoff="1.0"), "XML-NUMBER", (0, 0)),
     Mutation("number-empty", "ring", step(0, 0, 1, cnt=""), "XML-NUMBER", (0, 0)),

@@ -212,6 +212,31 @@ def test_notes_say_what_the_machine_needs() -> None:
     assert "XML-LL128" not in rules_of(lint(XML["ring"], "p"))
 
 
+@pytest.mark.parametrize(("children", "severity"), [(15, {}), (16, {"msccl": "error"})])
+def test_neighbouring_reductions_are_joined_by_fifteen(
+    children: int, severity: dict[str, str]
+) -> None:
+    """The sixteenth would be the seventeenth operand, the place itself, which is left out."""
+    do, tb, scr = programs.do, programs.tb, programs.scr
+    every = [(b, 0) for b in range(children + 1)]
+    sums = [do(Op.REDUCE, scr(0), programs.out(0), after=every)]
+    sums += [do(Op.REDUCE, scr(k), programs.out(0)) for k in range(1, children)]
+    blocks = [tb(do(Op.COPY, programs.inp(0), programs.out(0)))]
+    blocks += [tb(do(Op.RECV, (), scr(k)), recv=k + 1) for k in range(children)]
+    root = programs.rank(*blocks, tb(*sums), i=1, o=1, s=children)
+    leaf = programs.rank(tb(do(Op.SEND, programs.inp(0)), send=0), i=1, o=1)
+    made = programs.program(Collective.REDUCE, "fifo", [root, *[leaf] * children], root=0)
+    written = plans.dumps(made, "msccl-xml")  # which parts them all
+    assert "XML-RE-JOINED" not in rules_of(lint(written, "p"))
+    text = re.sub(r'(type="re"[^>]* hasdep=)"1"', r'\1"0"', written)
+    for target in ("msccl", "rccl"):
+        found = lint(text, "p", target)
+        assert found.verified is not None
+        said = [(f.severity, f.step) for f in found.findings if f.rule == "XML-RE-JOINED"]
+        wanted = severity.get(target, "warning")
+        assert said == ([(wanted, children + children - 1)] if severity else []), target
+
+
 def blocks_with(channel: int, count: int) -> Callable[[ET.Element], None]:
     """Rank 0 gets `count` thread blocks that receive on one channel from other ranks."""
 

@@ -182,6 +182,9 @@ _add(
      "delete the nop and renumber"),
     ("XML-RE-COUNT", "neighbouring re on one place have one cnt: the runtime joins them and takes "
      "the last cnt for both", "make them equal, or set hasdep=1 on the first"),
+    ("XML-RE-JOINED", "at most 15 re on one place are neighbours: msccl-executor-nccl joins them, "
+     "and adds up 16 operands, the place among them (msccl_parser.cc:636, msccl_kernel.cu:289, "
+     "common_kernel.h:123); RCCL adds all", "set hasdep=1 on the fifteenth"),
 )  # fmt: skip
 _add(
     "warning",

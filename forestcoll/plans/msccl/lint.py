@@ -36,6 +36,6 @@ def lint(text: str, target: Target, sms: int, collective: Collective | None, out
             for b, block in sorted(blocks.items())
         }
         check_buffers(rank, gpu, buffers, reach, out)
-        check_dependencies(rank, lanes, out)
+        check_dependencies(rank, lanes, target, out)
     check_partners(ends, out)
     check_spare_channels(algo, head, used, out)

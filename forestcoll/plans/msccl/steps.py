@@ -20,6 +20,7 @@ WRITES = frozenset(word for word, op in BY_XML.items() if OPERATIONS[op].dst[1])
 # Which sides the loader looks at, and only at the offset (msccl_parser.cc 270-288).
 CHECKED = {"s": "s", "rrs": "s", "r": "d", "rcs": "d", "rrcs": "sd", "cpy": "sd", "re": "sd"}
 MAX_WAITED_FOR = 127
+MAX_JOINED = 15  # re, and the place itself: operands of one addition
 KEYS = ("srcoff", "dstoff", "cnt", "depid", "deps", "hasdep", "s")
 
 
@@ -146,7 +147,7 @@ def _beyond(letter: str, offset: int, count: int, buffers: Buffers, checked: boo
 # --- what waits for what --------------------------------------------------------------------------
 
 
-def check_dependencies(rank: int, lanes: dict[int, Lane], out: Findings) -> None:
+def check_dependencies(rank: int, lanes: dict[int, Lane], target: Target, out: Findings) -> None:
     """Dependencies of all thread blocks of a rank: their targets, flags, nops, and numbering."""
     wanted: dict[int, set[int]] = {}  # thread block -> positions that others wait for
     for b, lane in sorted(lanes.items()):
@@ -154,6 +155,7 @@ def check_dependencies(rank: int, lanes: dict[int, Lane], out: Findings) -> None
             _check_wait(rank, b, k, step, lanes, wanted, out)
         _check_nops(rank, b, lane, out)
         _check_reductions(rank, b, lane, out)
+        _check_joined(rank, b, lane, target, out)
     for b, lane in sorted(lanes.items()):
         _check_numbering(rank, b, lane, wanted.get(b, set()), out)
         _check_flags(rank, b, lane, wanted.get(b, set()), out)
@@ -219,6 +221,24 @@ def _check_reductions(rank: int, b: int, lane: Lane, out: Findings) -> None:
         if same and first.cnt != second.cnt:
             out.add("XML-RE-COUNT", f"re of {second.cnt} chunks after re of {first.cnt} on the "
                     f"same place", rank=rank, block=b, step=k, line=second.line)  # fmt: skip
+
+
+def _check_joined(rank: int, b: int, lane: Lane, target: Target, out: Findings) -> None:
+    """Reductions that the loader joins: it parts them at the sixteenth of a thread block alone."""
+    last: tuple[object, ...] | None = None
+    joined = 0
+    reductions = [(k, step) for k, step in enumerate(lane.steps) if step.type != "nop"]
+    total = 0
+    for k, step in reductions:
+        place = (step.dstbuf, step.dstoff, step.srcbuf)
+        joined = joined + 1 if place == last and step.depid == -1 else 1
+        total += step.type == "re"
+        if step.type == "re" and joined == MAX_JOINED + 1:
+            out.add("XML-RE-JOINED", f"it is number {joined} of neighbouring re on one place",
+                    rank=rank, block=b, step=k, line=step.line,
+                    severity="error" if target.fused else "warning")  # fmt: skip
+        parted = step.type != "re" or step.hasdep == 1 or total == MAX_JOINED + 1
+        last = None if parted else place
 
 
 def _check_numbering(rank: int, b: int, lane: Lane, wanted: set[int], out: Findings) -> None:
