@@ -15,15 +15,18 @@ import programs
 import pytest
 from click.testing import CliRunner
 
-from forestcoll import load_topology, plans, synthesize
+from forestcoll import baselines, load_topology, plans, synthesize
+from forestcoll.baselines import alltoall
 from forestcoll.cli import cli
+from forestcoll.comparison import competitors, exchange
 from forestcoll.compile import plan_set, together
 from forestcoll.compile.front import front
 from forestcoll.deploy import deploy
 from forestcoll.errors import PlanError
+from forestcoll.graph import CapacityGraph
 from forestcoll.plans.lint import lint
 from forestcoll.plans.rules import group_fault
-from forestcoll.program import Program
+from forestcoll.program import Collective, Program
 from forestcoll.rank_placement import places
 from forestcoll.targets import MSCCLPP
 
@@ -218,3 +221,15 @@ def test_ranks_out_of_order_are_said(tmp_path: Path) -> None:
     made = deploy([tmp_path], "msccl")
     assert not made.places.in_order
     assert any("not numbered node by node" in note for note in made.notes)
+
+
+def test_baselines_have_no_plan_there_either(two_one: str) -> None:
+    """Ours are not held against what their runtime refuses."""
+    topology = load_topology(two_one)
+    graph = CapacityGraph.from_topology(topology)
+    ring = competitors.Theirs.of(
+        baselines.named("ring"), graph, Collective.ALLGATHER, None, topology
+    )
+    assert {plan.label.split(",")[0] for plan in ring.at(1 << 20)} == {"msccl-xml"}
+    direct = exchange.theirs(alltoall.named("direct"), graph, "two-one", lowered=True)
+    assert {plan.label.split(",")[0] for plan in direct} == {"msccl-xml"}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from forestcoll.baselines import Baseline
 from forestcoll.compile import plan_set
+from forestcoll.compile.formats import seat
 from forestcoll.compile.plan_set.estimate import HOP, Line, line_of
 from forestcoll.compile.plan_set.values import Candidate
 from forestcoll.compile.synthesize import synthesize
@@ -140,7 +141,9 @@ class Theirs:
         if self.baseline.in_switch:
             return [plan for plan in [self._in_switch()] if plan is not None]
         found: list[Plan] = []
-        for target in (RCCL, MSCCLPP):
+        both = {target.format: target for target in (RCCL, MSCCLPP)}
+        taken, _ = seat(both, self.forests[0].graph, self.machine, any_target=True)
+        for target in taken.values():
             known = [p for p in HOP if target.style == "fifo" or p != "LL128"]
             ways = [(k, p) for k in range(len(self.forests)) for p in known]
             ways.sort(key=lambda way: self._line(*way).time(size))

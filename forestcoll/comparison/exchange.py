@@ -13,6 +13,7 @@ from forestcoll.alltoall.rounding import route
 from forestcoll.alltoall.routes import Routes
 from forestcoll.baselines.alltoall import EXCHANGES, Exchange, named
 from forestcoll.comparison.competitors import Plan
+from forestcoll.compile.formats import seat
 from forestcoll.errors import PlanError, UnsupportedError
 from forestcoll.graph import CapacityGraph
 from forestcoll.program import Collective, Program, Protocol
@@ -69,7 +70,9 @@ def theirs(record: Exchange, graph: CapacityGraph, name: str, lowered: bool) -> 
 
 def _theirs(record: Exchange, graph: CapacityGraph, name: str) -> Iterator[Plan]:
     flows = record.flows(graph)
-    for target in (RCCL, MSCCL, MSCCLPP):
+    both = {target.format: target for target in (MSCCL, MSCCLPP)}
+    taken, _ = seat(both, graph, name, any_target=True)
+    for target in (RCCL, *taken.values()):
         for protocol in PROTOCOLS:
             try:
                 program = lower_flows(graph, flows, 1, target, f"{record.name} on {name}", protocol)
