@@ -143,7 +143,9 @@ def test_ninth_ranks_without_ports_to_others_are_taken() -> None:
 def test_hosts_of_a_rack_count_and_not_the_rack() -> None:
     """GB200 NVL72: one NVLink domain, of hosts with four GPUs and their NICs."""
     rack = replace(chain(*boxes(9, 9)), name="gb200-nvl72-2.broadcast")
-    assert lint(plans.dumps(rack, "mscclpp-json", MSCCLPP), "plan").ok
+    found = lint(plans.dumps(rack, "mscclpp-json", MSCCLPP), "plan")
+    assert found.ok
+    assert "ports of 2 ranks a node" in str([f for f in found.findings if f.rule == "MPP-HCA"])
 
 
 def test_synthesize_refuses_uneven_nodes_with_a_way_out(two_one: str, tmp_path: Path) -> None:

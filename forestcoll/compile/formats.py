@@ -63,6 +63,8 @@ def seat(
     """
     from forestcoll.plans.rules import check_group
 
+    if not any(target.nics for target in targets.values()):
+        return dict(targets), []
     names = [graph.names[node] for node in graph.ranks]
     number = {node: rank for rank, node in enumerate(graph.ranks)}
     links = zip(graph.tail, graph.head, strict=True)

@@ -73,6 +73,10 @@ class Plan:
         """Whether the plan lets the switch copy or add (NVLS)."""
         return '"channel_type": "switch"' in self.text
 
+    def uses_ports(self) -> bool:
+        """Whether the plan has ports: channels of the network."""
+        return '"channel_type": "port"' in self.text
+
 
 def read(
     paths: Sequence[Path], format: plans.Format | None, target: str | None

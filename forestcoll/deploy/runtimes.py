@@ -92,7 +92,7 @@ def _mscclpp(plans: tuple[Plan, ...], spread: Places) -> Deployment:
     notes += _note_packets(plans)
     if any(plan.uses_switch() for plan in plans):
         notes.append("NVLS: sm_90 or newer, and a fabric with NVLink SHARP switched on")
-    if len(spread.nodes) > 1:
+    if any(plan.uses_ports() for plan in plans) and len(spread.nodes) > 1:
         notes.append(
             "between nodes the NIC is that of the GPU's number in its node (8 at most); "
             "MSCCLPP_HCA_DEVICES names them in that order, one that GPUs share as often"

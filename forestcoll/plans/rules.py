@@ -123,19 +123,19 @@ def group_fault(
         return None
     of = [place.node for place in spread.places]
     if not spread.per_node:
-        held = [f"{node or 'none'} {of.count(node)}" for node in spread.nodes[:4]]
+        held = [f"{node[:40] or 'none'} {of.count(node)}" for node in spread.nodes[:4]]
         more = ", ..." if len(spread.nodes) > 4 else ""
         return "MPP-NODES", f"nodes hold different numbers of ranks: {', '.join(held)}{more}", -1
     if not spread.in_order:
         first = next(r for r, node in enumerate(of) if node != of[r - r % spread.per_node])
-        other = names[first - first % spread.per_node]
-        return "MPP-NODES", f"rank {first}, {names[first]}, is among the ranks of {other}", first
+        own, other = (names[r][:40] for r in (first, first - first % spread.per_node))
+        return "MPP-NODES", f"rank {first}, {own}, is among the ranks of {other}", first
     host = min(host_of(machine) or spread.per_node, spread.per_node)
     beyond = sorted(r for r in far if r % host >= target.nics)
     if not beyond:
         return None
     words = f"{host} ranks a node, and {len(beyond)} not among the first {target.nics} of theirs "
-    return "MPP-NICS", f"{words}have ports to other nodes, first {names[beyond[0]]}", beyond[0]
+    return "MPP-NICS", f"{words}have ports to other nodes, first {names[beyond[0]][:40]}", beyond[0]
 
 
 def check_group(target: Target, names: Sequence[str], far: Collection[int], machine: str) -> None:

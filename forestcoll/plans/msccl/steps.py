@@ -227,9 +227,10 @@ def _check_joined(rank: int, b: int, lane: Lane, target: Target, out: Findings) 
     """Reductions that the loader joins: it parts them at the sixteenth of a thread block alone."""
     last: tuple[object, ...] | None = None
     joined = 0
-    reductions = [(k, step) for k, step in enumerate(lane.steps) if step.type != "nop"]
     total = 0
-    for k, step in reductions:
+    for k, step in enumerate(lane.steps):
+        if step.type == "nop":
+            continue
         place = (step.dstbuf, step.dstoff, step.srcbuf)
         joined = joined + 1 if place == last and step.depid == -1 else 1
         total += step.type == "re"

@@ -19,7 +19,7 @@ from forestcoll.plans.rules import (
 from forestcoll.program import BY_PLAN_WORD, Collective
 from forestcoll.rank_placement import places
 from forestcoll.sizes import Sizes
-from forestcoll.targets import Target
+from forestcoll.targets import Target, host_of
 
 NO_LIMIT = 2**64 - 1
 KINDS = ("memory", "port", "switch")
@@ -313,7 +313,8 @@ def _check_nodes(top: dict[str, Any], plan: Plan, target: Target, out: Findings)
     n = len(plan.ranks)
     if not isinstance(names, list) or len(names) != n or not all(isinstance(x, str) for x in names):
         return
-    of = [place.node for place in places(names, n).places]
+    spread = places(names, n)
+    of = [place.node for place in spread.places]
     far = set()
     for r, rank in enumerate(plan.ranks):
         others = {p for p in range(n) if of[p] != of[r]}
@@ -322,13 +323,16 @@ def _check_nodes(top: dict[str, Any], plan: Plan, target: Target, out: Findings)
         reached = {p for p, _, kinds in rank.remotes if p is not None and "memory" in kinds}
         reached.update(rank.channels["memory"], *(group for _, group in rank.switches))
         for peer in sorted(others & reached):
-            out.add("MPP-MEMORY-FAR", f"to rank {peer} ({names[r]} to {names[peer]})", rank=r)
-    if far:
-        most = 1 + max(r - of.index(of[r]) for r in far)
-        out.add("MPP-HCA", f"ports of {most} ranks a node lead to others")
-    fault = group_fault(target, names, far, machine if isinstance(machine, str) else "")
+            ends = f"{names[r][:40]} to {names[peer][:40]}"
+            out.add("MPP-MEMORY-FAR", f"to rank {peer} ({ends})", rank=r)
+    machine = machine if isinstance(machine, str) else ""
+    fault = group_fault(target, names, far, machine)
     if fault is not None:
         out.add(fault[0], fault[1], rank=fault[2])
+    elif far:
+        host = min(host_of(machine) or spread.per_node, spread.per_node)
+        most = 1 + max(r % host for r in far)
+        out.add("MPP-HCA", f"ports of {most} ranks a node lead to others")
 
 
 def _named(switch: tuple[str, frozenset[int]] | None) -> str:
