@@ -1,7 +1,6 @@
 """From plan files to a runtime that really uses them: environment, files, a run script, a proof.
 
     plans.py      what each plan serves, and that it is right
-    places.py     which GPU of which node each rank must be
     runtimes.py   a runtime a function: what it needs, what it cannot do with these plans
     scripts/      what is copied beside the plans: run.sh and the checks, which need no ForestColl
                   (the torch runtime excepted)
