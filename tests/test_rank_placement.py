@@ -140,6 +140,11 @@ def test_ninth_ranks_without_ports_to_others_are_taken() -> None:
     assert fault[2] == 17
 
 
+def test_a_node_of_each_size_is_named() -> None:
+    fault = group_fault(MSCCLPP, [*boxes(2, 2), "c/gpu0", "d/gpu0"], (), "some")
+    assert fault == ("MPP-NODES", "nodes hold different numbers of ranks: a 2, c 1", -1)
+
+
 def test_hosts_of_a_rack_count_and_not_the_rack() -> None:
     """GB200 NVL72: one NVLink domain, of hosts with four GPUs and their NICs."""
     rack = replace(chain(*boxes(9, 9)), name="gb200-nvl72-2.broadcast")

@@ -7,6 +7,7 @@ to make sure that what a file says can be held in a Program without surprises fo
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 
 from forestcoll.errors import PlanError
@@ -123,9 +124,9 @@ def group_fault(
         return None
     of = [place.node for place in spread.places]
     if not spread.per_node:
-        held = [f"{node[:40] or 'none'} {of.count(node)}" for node in spread.nodes[:4]]
-        more = ", ..." if len(spread.nodes) > 4 else ""
-        return "MPP-NODES", f"nodes hold different numbers of ranks: {', '.join(held)}{more}", -1
+        unlike = {count: node for node, count in reversed(Counter(of).items())}
+        held = [f"{node[:40] or 'none'} {count}" for count, node in reversed(unlike.items())][:4]
+        return "MPP-NODES", f"nodes hold different numbers of ranks: {', '.join(held)}", -1
     if not spread.in_order:
         first = next(r for r, node in enumerate(of) if node != of[r - r % spread.per_node])
         own, other = (names[r][:40] for r in (first, first - first % spread.per_node))

@@ -317,14 +317,14 @@ def _check_nodes(top: dict[str, Any], plan: Plan, target: Target, out: Findings)
     of = [place.node for place in spread.places]
     far = set()
     for r, rank in enumerate(plan.ranks):
-        others = {p for p in range(n) if of[p] != of[r]}
-        if not others.isdisjoint(rank.channels["port"]):
+        if any(0 <= p < n and of[p] != of[r] for p in rank.channels["port"]):
             far.add(r)
         reached = {p for p, _, kinds in rank.remotes if p is not None and "memory" in kinds}
         reached.update(rank.channels["memory"], *(group for _, group in rank.switches))
-        for peer in sorted(others & reached):
-            ends = f"{names[r][:40]} to {names[peer][:40]}"
-            out.add("MPP-MEMORY-FAR", f"to rank {peer} ({ends})", rank=r)
+        for peer in sorted(reached):
+            if 0 <= peer < n and of[peer] != of[r]:
+                ends = f"{names[r][:40]} to {names[peer][:40]}"
+                out.add("MPP-MEMORY-FAR", f"to rank {peer} ({ends})", rank=r)
     machine = machine if isinstance(machine, str) else ""
     fault = group_fault(target, names, far, machine)
     if fault is not None:
