@@ -285,7 +285,7 @@ def request(collective: str, size: int, *, offset: int | None = 0) -> SimpleName
         input_buffer=1 << 30,
         output_buffer=there,
         hints={},
-        dtype=SimpleNamespace(name="float32"),
+        dtype="CppDataType.float32",
     )
 
 
@@ -304,7 +304,7 @@ def test_the_shim_gives_out_plans_for_calls_that_they_serve(shim: Any) -> None:
     wrong_world.world_size = 8
     assert shim.select(every, wrong_world) is None
     bytewise = request("allreduce", size)
-    bytewise.dtype = SimpleNamespace(name="uint8")  # DslAlgorithm::execute refuses it
+    bytewise.dtype = "CppDataType.uint8"  # DslAlgorithm::execute refuses it
     assert shim.select(every, bytewise) is None
     gathered = {p["in_place"]: p for p in shim.offered() if p["collective"] == "allgather"}
     assert [gathered[k]["whole"] for k in (False, True)] == [["input"], ["output"]]

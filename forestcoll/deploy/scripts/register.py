@@ -30,7 +30,7 @@ def serves(plan, request, size):
         and size % plan["multiple"] == 0
         and plan["in_place"] == in_place(plan, request, size)
         and (plan["root_is"] == "none" or [plan["root"]] == request.hints.get("root"))
-        and request.dtype.name != "uint8"  # which plans are not run for
+        and str(request.dtype).rpartition(".")[2] != "uint8"  # which plans are not run for
     )
 
 
