@@ -316,6 +316,10 @@ def run(dump: Dump, seed: str, count: int) -> tuple[Counter[str], list[str]]:
 REAL = real_dumps()
 
 
+def test_every_format_is_here() -> None:
+    assert {dump.form for dump in DUMPS.values()} == {f.name for f in readers.FORMATS if f.command}
+
+
 @pytest.mark.parametrize("name", DUMPS)
 def test_no_slip_is_taken_in_silence(name: str) -> None:
     found, wrong = run(DUMPS[name], f"slips {name}", COUNT)

@@ -97,6 +97,22 @@ def test_each_cable_counts_once_and_its_slower_end_wins() -> None:
     assert any("S-00a0[34]" in note and "the slower one counts" in note for note in fabric.notes)
 
 
+def test_what_only_one_end_says_is_named() -> None:
+    def notes(text: str) -> str:
+        return "\n".join(read(text).notes)
+
+    cable = '[1](c1) \t"S-00a0"[1]\t\t# lid 11 lmc 0 "MF0;leaf-1:MQM9700/U1" lid 1 4xNDR\n'
+    assert cable in SMALL
+    assert "block of one end only" not in notes(SMALL)
+    lost = SMALL.replace(cable, "")
+    assert "1 cables stand in the block of one end only (H-00c1[1])" in notes(lost)
+    assert read(lost).cables == read(SMALL).cables
+    header = 'Ca\t1 "H-00c1"\t\t# "node1 '
+    renamed = notes(SMALL.replace(header, header.replace("node1", "node7")))
+    assert "1 devices are described in several ways, and their own block counts: H-00c1" in renamed
+    assert "'node7 mlx5_0' in line 24" in renamed
+
+
 def test_ports_by_host() -> None:
     fabric = read(SMALL)
     assert fabric.ports() == {

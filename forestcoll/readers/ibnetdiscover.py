@@ -69,6 +69,7 @@ class _Dump:
     rates: dict[tuple[End, End], set[Fraction]] = field(default_factory=dict)
     blocks: dict[tuple[End, End], set[str]] = field(default_factory=dict)  # whose blocks have it
     speeds: set[str] = field(default_factory=set)
+    abouts: dict[str, dict[str, int]] = field(default_factory=dict)  # by device, with a line
 
     def error(self, line: int, message: str) -> TopologyError:
         return TopologyError(f"{self.source}:{line}: {message}")
@@ -123,6 +124,7 @@ def _device(dump: _Dump, match: re.Match[str], number: int) -> Device:
     if known is not None and known.own:
         raise dump.error(number, f"{guid} has a block already, in line {known.line}")
     dump.devices[guid] = Device(guid, kind, about[1] if about else "", number)
+    dump.abouts.setdefault(guid, {}).setdefault(dump.devices[guid].about, number)
     return dump.devices[guid]
 
 
@@ -146,6 +148,7 @@ def _port(dump: _Dump, here: Device, line: str, number: int) -> None:
     kind = {"S": "Switch", "H": "Ca", "R": "Rt"}[guid[0]]
     about = quoted[1] if quoted else ""
     dump.devices.setdefault(guid, Device(guid, kind, about, number, own=False))
+    dump.abouts.setdefault(guid, {}).setdefault(about, number)
     rate = _rate(dump, rest, number)
     cable = min(one, two), max(one, two)
     dump.rates.setdefault(cable, set()).add(rate)
@@ -194,6 +197,16 @@ class _Builder:
         ids = make_ids([(_switch_name(s.about), s.guid[2:]) for s in switches])
         self.names = {s.guid: name for s, name in zip(switches, ids, strict=True)}
         self.place([device for device in devices if device.kind == "Ca"])
+        renamed = [
+            f"{guid} " + " and ".join(f"'{text[:40]}' in line {at}" for text, at in found.items())
+            for guid, found in self.dump.abouts.items()
+            if len(found) > 1
+        ]
+        if renamed:
+            self.notes.append(
+                f"{len(renamed)} devices are described in several ways, and their own block "
+                f"counts: {list_some(renamed)}"
+            )
         cables = tuple(self.cables())
         self.note_rates()
         hosts = dict.fromkeys(port.host for cable in cables for port in cable.ports)
