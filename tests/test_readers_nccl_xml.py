@@ -407,6 +407,15 @@ def test_contradictions_are_refused() -> None:
         assert message in str(caught.value)
 
 
+def test_a_gpu_with_more_links_than_are_known() -> None:
+    text = system(gpu(0, nvlink(count=36)), gpu(1, nvlink(count=36)))
+    with pytest.raises(TopologyError, match=r"18 at most \(one that has more: --set nvlink=GB/s"):
+        read_as("nccl-xml", text, "f")
+    assert read_as("nccl-xml", text, "f", {"nvlink": "400Gb/s"}).directed()["gpu0", "nvswitch"] == (
+        36 * 50
+    )
+
+
 def test_what_is_unlike_its_siblings_is_named() -> None:
     gpus = [gpu(i, nvlink()) for i in range(4)]
     ports = [port(f"mlx5_{i}", 400000) for i in range(4)]

@@ -58,11 +58,11 @@ def _adapters(
 ) -> Iterator[Adapter]:
     seen: dict[str, Element] = {}
     for element in devices:
-        other = seen.setdefault(element.attributes.get("busid", "").lower(), element)
-        if other is not element and not element.children:
+        bus = element.attributes.get("busid", "").lower()
+        other = seen.setdefault(bus, element)
+        if bus and other is not element and not element.children:
             raise element.error(
-                f"PCI device {element.attributes.get('busid', '')[:40]} stands in line "
-                f"{other.line} already; leave one"
+                f"PCI device {bus[:40]} stands in line {other.line} already; leave one"
             )
         what = element.attributes.get("class", "").lower()
         inner = any(element.named("pci"))
