@@ -9,7 +9,7 @@ from forestcoll.arguments import whole
 from forestcoll.errors import UnsupportedError
 from forestcoll.report import words
 from forestcoll.view.layout import Layout, lay_out
-from forestcoll.view.svg import HEAT, depths
+from forestcoll.view.svg import HEAT, hops
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -188,10 +188,10 @@ def _strokes(
         label = "how busy a link is (%)"
         return [ends(*pairs[e]) for e in order], [busy[e] for e in order], label
     shown = forest.trees[whole("tree", tree, 0, len(forest.trees) - 1)]
-    depth = depths(shown)
+    numbers = hops(shown)
     lines, values = [], []
-    for path, hop in zip(shown.edges, depth, strict=True):
+    for path, hop in zip(shown.edges, numbers, strict=True):
         for u, v in pairwise(path):
             lines.append(ends(u, v))
             values.append(float(hop))
-    return lines, values, f"tree {tree}, distance from the root (hops)"
+    return lines, values, f"tree {tree}, hop"

@@ -151,7 +151,7 @@ class FifoCoder:
         sends = step.op in SENDS
         proxy = self._queue(rank, block.send, block.channel).proxy if sends else None
         if proxy is not None:
-            proxy.origin = thread.origin
+            proxy.origin, proxy.block = thread.origin, thread.block
         kind = step.op, (*step.src, *step.dst)[0].count
         if kind in known:
             own, theirs = known[kind]

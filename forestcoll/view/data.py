@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -26,8 +27,10 @@ from forestcoll.link_table import LinkTable
 from forestcoll.simulate import Timing
 from forestcoll.topology import show
 from forestcoll.topology.numbers import percent
+from forestcoll.view.alike import MOST_DRAWN, find_twins
 from forestcoll.view.lanes import Row, assign_rows, name_row
-from forestcoll.view.layout import lay_out
+from forestcoll.view.layout import Layout, lay_out
+from forestcoll.view.phases import LOCAL, PHASES, find_phases
 from forestcoll.view.subject import NO_ORDER, Subject
 
 MOST_PATH_NODES = 150_000
@@ -76,8 +79,13 @@ def collect(subject: Subject, size: int, limit: str, trees: Sequence[int] = ()) 
     block, graph, forest = Block(), subject.graph(), subject.forest
     timing, why = _simulate(subject, size)
     block.meta |= {"title": subject.title, "facts": _facts(subject, timing, limit)}
-    _put_fabric(block, graph)
-    _put_loads(block, graph, subject.links, timing)
+    layout = lay_out(graph)
+    _put_fabric(block, graph, layout)
+    if subject.kind == "topology":
+        block.meta["facts"] += _parts(graph, layout)
+    kinds = _put_loads(block, graph, subject.links, timing)
+    if graph.n > MOST_DRAWN:
+        _put_folded(block, graph, kinds)
     if forest is not None:
         _put_trees(block, forest, trees)
         _put_cuts(block, graph, forest.bound, limit)
@@ -90,7 +98,7 @@ def collect(subject: Subject, size: int, limit: str, trees: Sequence[int] = ()) 
 def _simulate(subject: Subject, size: int) -> tuple[Timing | None, str]:
     """The simulated run, or why there is none."""
     if subject.kind == "topology":
-        return None, "A topology does nothing in time."
+        return None, ""
     if subject.kind == "exchange":
         return None, f"No time line: {NO_ORDER}."
     pieces = 1
@@ -149,16 +157,12 @@ def _number(value: Fraction) -> str:
 # --- the fabric -----------------------------------------------------------------------------------
 
 
-def _put_fabric(block: Block, graph: CapacityGraph) -> None:
-    layout = lay_out(graph)
+def _put_fabric(block: Block, graph: CapacityGraph, layout: Layout) -> None:
     rank = {node: i for i, node in enumerate(graph.ranks)}
     block.meta |= {
         "nodes": graph.names,
         "size": [layout.width, layout.height],
-        "boxes": [
-            [box.name, *(round(v, 3) for v in (box.left, box.top, box.right, box.bottom))]
-            for box in layout.boxes
-        ],
+        "boxes": _frames(layout),
     }
     block.put("x", layout.x, "f4")
     block.put("y", layout.y, "f4")
@@ -168,10 +172,66 @@ def _put_fabric(block: Block, graph: CapacityGraph) -> None:
     block.put("head", graph.head, "u")
 
 
+def _frames(layout: Layout) -> list[list[str | float]]:
+    return [
+        [box.name, *(round(v, 3) for v in (box.left, box.top, box.right, box.bottom))]
+        for box in layout.boxes
+    ]
+
+
+def _put_folded(block: Block, graph: CapacityGraph, kinds: Sequence[int]) -> None:
+    """The same fabric with one box of each kind, where that is much less to look at."""
+    twins = find_twins(graph, kinds)
+    counts = Counter(twins)
+    if 2 * len(counts) > graph.n:
+        return
+    layout = lay_out(graph, counts)
+    names = []
+    for box in layout.boxes:
+        more = counts[box.nodes[0]] - 1
+        names.append(f"{box.name} and {more:,} alike" if more else box.name)
+    block.meta["folded"] = {
+        "size": [layout.width, layout.height],
+        "boxes": [[name, *f[1:]] for name, f in zip(names, _frames(layout), strict=True)],
+        "note": f"{len(counts):,} of {graph.n:,} nodes, one of each that are alike; g shows all",
+    }
+    block.put("twin", twins, "u")
+    block.put("foldedX", layout.x, "f4")
+    block.put("foldedY", layout.y, "f4")
+
+
+def _parts(graph: CapacityGraph, layout: Layout) -> list[list[str]]:
+    """What a topology is made of: boxes, switches by where they stand, GB/s of a rank."""
+    facts = []
+    sizes = Counter(sum(graph.gpu[v] for v in box.nodes) for box in layout.boxes)
+    if sizes:
+        made = ", ".join(f"{count:,} of {_count(size, 'GPU')}" for size, count in sizes.items())
+        facts.append(["boxes", made])
+    tiers = Counter(layout.layers[v] for v in range(graph.n) if not graph.gpu[v])
+    if tiers:
+        places = [f"{tiers[k]:,} {f'in tier {k}' if k else 'in boxes'}" for k in sorted(tiers)]
+        facts.append(["switches", ", ".join(places)])
+    rates = {node: [Fraction(0), Fraction(0)] for node in graph.ranks}
+    for e, ends in enumerate(zip(graph.tail, graph.head, strict=True)):
+        for way, node in enumerate(ends):
+            if node in rates:
+                rates[node][way] += graph.bandwidth(e)
+    words = []
+    for way, name in enumerate(("out", "in")):
+        least, most = min(r[way] for r in rates.values()), max(r[way] for r in rates.values())
+        span = show(most) if least == most else f"{show(least)} to {show(most)}"
+        words.append(f"{span} GB/s {name}")
+    facts.append(["each rank", ", ".join(words)])
+    return facts
+
+
 def _put_loads(
     block: Block, graph: CapacityGraph, loads: LinkTable | None, timing: Timing | None
-) -> None:
-    """Links in classes of the same figures: bandwidth, and where known load and percent, exact."""
+) -> list[int]:
+    """Links in classes of the same figures: bandwidth, and where known load and percent, exact.
+
+    The class of each link.
+    """
     classes: dict[tuple[str, ...], int] = {}
     numbers = []
     for e in range(len(graph.tail)):
@@ -184,6 +244,7 @@ def _put_loads(
     if timing is not None:
         block.put("linkBytes", (use.bytes for use in timing.links), "f4")
         block.put("linkUse", (100 * use.utilisation for use in timing.links), "f4")
+    return numbers
 
 
 def _put_cuts(block: Block, graph: CapacityGraph, bound: Bound | None, limit: str) -> None:
@@ -252,12 +313,17 @@ def _put_run(block: Block, subject: Subject, timing: Timing) -> None:
     ways = {way: i for i, way in enumerate(dict.fromkeys(span.links for span in spans))}
     words = {word: i for i, word in enumerate(dict.fromkeys(span.what for span in spans))}
     amounts = {size: i for i, size in enumerate(dict.fromkeys(span.bytes for span in spans))}
+    phase = find_phases(subject)
+    phases = {name: i for i, name in enumerate((*PHASES, LOCAL))}
     ranks = len(subject.graph().ranks)
+    forest = subject.forest
     block.meta["run"] = {
         "time": timing.time,
         "size": timing.size,
         "ticks": TICKS,
         "words": list(words),
+        "phases": list(phases),
+        "trees": subject.program is None and forest is not None and forest.images == 1,
         "amounts": list(amounts),
         "names": [name_row(row, trees=subject.program is None) for row, _ in kept],
         "note": f"ranks 0 to {shown - 1} of {ranks}" if shown < ranks else "",
@@ -275,6 +341,7 @@ def _put_run(block: Block, subject: Subject, timing: Timing) -> None:
     block.put("rowBars", (len(found) for _, found in kept), "u")
     block.put("gap", gaps, "u")
     block.put("length", lengths, "u")
+    block.put("phase", (phases[phase(span)] for span in spans), "u")
     block.put("what", (words[span.what] for span in spans), "u")
     block.put("step", (max(0, span.step) for span in spans), "u")
     block.put("amount", (amounts[span.bytes] for span in spans), "u")

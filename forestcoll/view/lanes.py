@@ -39,7 +39,7 @@ def assign_rows(timing: Timing) -> list[tuple[Row, Span]]:
 
 def name_row(row: Row, *, trees: bool) -> str:
     """`block 3`, `tree 3`, `block 3 (2)` of its second lane, `block 3 proxy`."""
-    what = "all blocks" if row.block < 0 else f"{'tree' if trees else 'block'} {row.block}"
+    what = f"{'tree' if trees else 'block'} {row.block}"
     lane = f" ({row.lane + 1})" if row.lane else ""
     return what + " proxy" * row.proxy + lane
 

@@ -5,6 +5,7 @@ use the same. The unit is the distance of two neighbouring GPUs; x grows to the 
 
 * In a box, GPUs stand in a grid below its switches; where GPUs are linked with each other, on a
   circle around them.
+* GPUs, boxes and the switches of a layer stand in the order of their ranks.
 * What stands outside of boxes is a box without a frame (GPUs), or lies in a layer: the first for
   switches that boxes are linked to, the next for those behind them, and so on upwards.
 * Columns and rows are chosen so that the whole is about twice as wide as high.
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
@@ -68,14 +69,20 @@ class _Inside:
     height: float
 
 
-def lay_out(graph: CapacityGraph) -> Layout:
-    """The positions of all nodes. Deterministic; linear in links but for sorting."""
+def lay_out(graph: CapacityGraph, among: Iterable[int] | None = None) -> Layout:
+    """The positions of all nodes, or of those `among` alone: the others lie at 0, 0.
+
+    Deterministic; linear in links but for sorting.
+    """
+    nodes = set(range(graph.n) if among is None else among)
     near: list[set[int]] = [set() for _ in range(graph.n)]
     for tail, head in zip(graph.tail, graph.head, strict=True):
-        near[tail].add(head)
-        near[head].add(tail)
+        if tail in nodes and head in nodes:
+            near[tail].add(head)
+            near[head].add(tail)
+    rank = {node: float(number) for number, node in enumerate(graph.ranks)}
     boxes: dict[str, list[int]] = {}
-    for node in range(graph.n):
+    for node in sorted(nodes, key=lambda v: (rank.get(v, math.inf), v)):
         boxes.setdefault(graph.box(node), []).append(node)
     for name in [n for n, nodes in boxes.items() if not any(graph.gpu[v] for v in nodes)]:
         boxes.setdefault("", []).extend(boxes.pop(name) if name else [])
@@ -93,7 +100,10 @@ def lay_out(graph: CapacityGraph) -> Layout:
         aside = (wide - width) / 2
         x = [at + aside for at in x]
         frames = tuple(replace(f, left=f.left + aside, right=f.right + aside) for f in frames)
-    _place_layers(outer, layers, near, wide, x, y)
+    for inner in boxes.values():
+        known = [rank[v] for v in inner if v in rank]
+        rank |= {v: fmean(known) for v in inner if known and v not in rank}
+    _place_layers(outer, layers, near, rank, wide, x, y)
     return Layout(tuple(x), tuple(y), tuple(layers), frames, wide, bottom)
 
 
@@ -211,19 +221,24 @@ def _place_layers(
     outer: Sequence[int],
     layers: Sequence[int],
     near: Sequence[set[int]],
+    order: dict[int, float],
     wide: float,
     x: list[float],
     y: list[float],
 ) -> None:
-    """Fills in x and y of the outer switches, each near those below it."""
+    """Fills in x and y of the outer switches, from left to right by the mean rank below them.
+
+    `order`: the rank of every node in a box; grows by the outer switches.
+    """
     top = max((layers[v] for v in outer), default=0)
     for layer in range(1, top + 1):
         nodes = [v for v in outer if layers[v] == layer]
-        wish = {v: fmean([x[w] for w in near[v] if layers[w] < layer] or [wide / 2]) for v in nodes}
-        nodes.sort(key=lambda v: (round(wish[v], 6), v))
+        below = {v: [w for w in near[v] if layers[w] < layer] for v in nodes}
+        for v in nodes:
+            order[v] = fmean([order[w] for w in below[v] if w in order] or [float(len(x))])
+        nodes.sort(key=lambda v: (round(order[v], 6), v))
         step = wide / len(nodes)
-        spread = max(wish.values()) - min(wish.values())
         for k, v in enumerate(nodes):
-            even = step * (k + 0.5)
-            x[v] = wish[v] if len(nodes) == 1 and spread == 0 else even
+            alone = len(nodes) == 1 and below[v]
+            x[v] = fmean([x[w] for w in below[v]]) if alone else step * (k + 0.5)
             y[v] = LAYER * (top - layer) + 0.9

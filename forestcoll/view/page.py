@@ -13,8 +13,10 @@ SCRIPTS = (
     "camera.js",
     "lines.js",
     "fabric.js",
+    "run.js",
     "timeline.js",
     "panel.js",
+    "hash.js",
     "main.js",
 )
 """In the order in which they are run; each is one script, so that all share their names."""

@@ -20,10 +20,10 @@ UNIT = 46.0
 """Pixels of a layout's unit."""
 TOP, BOTTOM, SIDE = 40.0, 58.0, 12.0
 LEAST_WIDTH = 620.0
-HEAT = ("#8797aa", "#a58f6b", "#d18a2c", "#d9622b", "#cf222e")
+HEAT = ("#a4afbb", "#86aab0", "#5fa3a3", "#2f9590", "#00857a")
 """From idle to always busy; seen on white and on black."""
 DEPTH = ("#0969da", "#1a7f64", "#8250df", "#bf3989", "#9a6700")
-"""Edges of a tree by their hop."""
+"""Edges of a tree by their hop, the first to move first."""
 STYLE = """
 text{font:13px system-ui,-apple-system,"Segoe UI",Helvetica,Arial,sans-serif;fill:#1f2328}
 .title{font-size:16px;font-weight:600}.small{font-size:11px;fill:#57606a}
@@ -133,9 +133,9 @@ def _line(layout: Layout, u: int, v: int, aside: float = 0.0) -> str:
 
 def _tree(layout: Layout, tree: Tree) -> Iterator[str]:
     """Every link of the tree once, in the colour of its hop from the root."""
-    depth = depths(tree)
+    numbers = hops(tree)
     drawn: set[tuple[int, int]] = set()
-    for path, hop in zip(tree.edges, depth, strict=True):
+    for path, hop in zip(tree.edges, numbers, strict=True):
         colour = (hop - 1) % len(DEPTH)
         for step in pairwise(path):
             if step not in drawn:
@@ -145,16 +145,14 @@ def _tree(layout: Layout, tree: Tree) -> Iterator[str]:
                 yield f'<path d="{line}" {look} stroke-width="2.2" fill="none"/>'
 
 
-def depths(tree: Tree) -> list[int]:
-    """Per edge of a tree how many hops from the root its far end is."""
-    near = {tree.root: 0}
-    down = tree.phase == "broadcast"
+def hops(tree: Tree) -> list[int]:
+    """Per edge of a tree the number of its hop, in time: 1 for those that wait for no other."""
+    arrived: dict[int, int] = {}
     found = []
-    for path in tree.edges if down else reversed(tree.edges):
-        parent, child = (path[0], path[-1]) if down else (path[-1], path[0])
-        near[child] = near[parent] + 1
-        found.append(near[child])
-    return found if down else found[::-1]
+    for path in tree.edges:
+        found.append(1 + arrived.get(path[0], 0))
+        arrived[path[-1]] = max(found[-1], arrived.get(path[-1], 0))
+    return found
 
 
 def _nodes(graph: CapacityGraph, layout: Layout, root: int | None) -> Iterator[str]:
@@ -191,7 +189,7 @@ def _legend(
     yield f'<ellipse class="switch" cx="186" cy="{y - 3:.1f}" rx="13" ry="8"/>'
     yield f'<text x="206" y="{y + 2:.1f}">switch</text>'
     if tree is not None and forest is not None:
-        most = max(depths(tree))
+        most = max(hops(tree))
         for k in range(min(most, len(DEPTH))):
             x = 268 + 64 * k
             yield f'<path d="M{x} {y - 3:.1f}h18" stroke="{DEPTH[k]}" stroke-width="2.5"/>'

@@ -6,6 +6,7 @@
 const NODE = 0.3; // half the side of a GPU, in units of the layout
 const STROKES = 256; // lines in one path: long paths take longer than their lines
 const CROWD = 2000; // lines beyond which pixels are set one by one, which is quicker
+const MOST_KINDS = 6; // of links by their bandwidth; the slower ones are one more with the last
 
 class Fabric {
   constructor(canvas, data, app) {
@@ -15,11 +16,13 @@ class Fabric {
     this.camera = new Camera();
     this.base = document.createElement("canvas");
     this.stale = true;
+    this.moved = false;
     this.pairLinks();
     this.measureWidths();
+    this.places = [false, true].map((folded) => this.place(folded));
     listenToPointer(canvas, {
-      zoom: (factor, x, y) => { this.camera.zoom(factor, x, y); this.refresh(); },
-      move: (dx, dy) => { this.camera.move(dx, dy); this.refresh(); },
+      zoom: (factor, x, y) => { this.camera.zoom(factor, x, y); this.moved = true; this.refresh(); },
+      move: (dx, dy) => { this.camera.move(dx, dy); this.moved = true; this.refresh(); },
       hover: (x, y, event) => app.hover(this.hit(x, y), event),
       press: (x, y) => app.select(this.hit(x, y)),
       leave: () => app.hover(null),
@@ -46,19 +49,47 @@ class Fabric {
     }
   }
 
-  /* Per pair its line's width class 0 to 3, by bandwidth, and how busy its busier direction is. */
+  /* Where nodes stand; folded: each where the one stands that is drawn for it. */
+  place(folded) {
+    const { data } = this;
+    if (!folded || !data.folded) return { x: data.x, y: data.y, size: data.size, boxes: data.boxes, hidden: () => false };
+    const { twin, foldedX, foldedY } = data;
+    const [x, y] = [foldedX, foldedY].map((at) => Float32Array.from(twin, (v) => at[v]));
+    this.alike = new Uint32Array(twin.length);
+    for (const v of twin) this.alike[v]++;
+    return { ...data.folded, x, y, hidden: (v) => twin[v] !== v };
+  }
+
+  get placed() {
+    return this.places[Number(this.app.state.folded)];
+  }
+
+  /* How many nodes are drawn. */
+  get shown() {
+    return this.data.nodes.reduce((sum, _, v) => sum + !this.placed.hidden(v), 0);
+  }
+
+  /* Per link its kind, the fastest first; per pair its line's width class 0 to 3, by bandwidth, its kind,
+     and how busy its busier direction is. */
   measureWidths() {
     const { classes, linkClass } = this.data;
     const rates = classes.map((figures) => toNumber(figures[0]));
     const percents = classes.map((figures) => (figures.length > 2 ? toNumber(figures[2]) : -1));
-    const widest = Math.max(...rates);
+    const known = [...new Set(rates)].sort((a, b) => b - a);
+    const kinds = rates.map((rate) => Math.min(MOST_KINDS - 1, known.indexOf(rate)));
+    this.kindNames = known.slice(0, MOST_KINDS).map((rate, k) => (
+      `links of ${Number(rate.toPrecision(4))} GB/s${k === MOST_KINDS - 1 && known.length > MOST_KINDS ? " or less" : ""}`));
+    this.kindOf = Uint8Array.from(linkClass, (c) => kinds[c]);
+    this.rates = Float64Array.from(linkClass, (c) => rates[c]);
     this.pairWidth = new Uint8Array(this.pairs.length);
+    this.pairKind = new Uint8Array(this.pairs.length);
     this.pairHeat = new Int8Array(this.pairs.length);
     this.pairs.forEach(([, , there, back], k) => {
       const links = [there, back].filter((e) => e >= 0);
-      const rate = Math.max(...links.map((e) => rates[linkClass[e]]));
+      const rate = Math.max(...links.map((e) => this.rates[e]));
       const percent = Math.max(...links.map((e) => this.percent(e, percents)));
-      this.pairWidth[k] = Math.min(3, Math.floor(4 * Math.sqrt(rate / widest)));
+      this.pairWidth[k] = Math.min(3, Math.floor(4 * Math.sqrt(rate / known[0])));
+      this.pairKind[k] = Math.min(...links.map((e) => this.kindOf[e]));
       this.pairHeat[k] = percent < 0 ? -1 : heatClass(percent);
     });
     this.heated = this.pairHeat.some((heat) => heat >= 0);
@@ -70,9 +101,24 @@ class Fabric {
   }
 
   fit() {
-    const [width, height] = this.data.size;
+    const [width, height] = this.placed.size;
     this.surface.resized();
     this.camera.fit(width, height, this.surface.width, this.surface.height, 12);
+    this.moved = false;
+    this.refresh();
+  }
+
+  /* What is in the middle, in units of the layout, and pixels for each unit. */
+  window() {
+    const { camera, surface } = this;
+    return [(surface.width / 2 - camera.x) / camera.scale, (surface.height / 2 - camera.y) / camera.scale, camera.scale];
+  }
+
+  setWindow([x, y, scale]) {
+    this.camera.scale = Math.max(0.5, Math.min(400, scale));
+    this.camera.x = this.surface.width / 2 - x * this.camera.scale;
+    this.camera.y = this.surface.height / 2 - y * this.camera.scale;
+    this.moved = true;
     this.refresh();
   }
 
@@ -82,24 +128,25 @@ class Fabric {
   }
 
   at(node) {
-    const { camera, data } = this;
-    return [data.x[node] * camera.scale + camera.x, data.y[node] * camera.scale + camera.y];
+    const { camera, placed } = this;
+    return [placed.x[node] * camera.scale + camera.x, placed.y[node] * camera.scale + camera.y];
   }
 
   /* What is at a place: {kind: "node" | "pair", index}, or null. */
   hit(px, py) {
-    const { camera, data } = this;
+    const { camera, data, placed } = this;
     const reach = Math.max(NODE, 6 / camera.scale);
     const [x, y] = [(px - camera.x) / camera.scale, (py - camera.y) / camera.scale];
     for (let v = 0; v < data.nodes.length; v++) {
       const wide = data.gpu[v] ? reach : reach * 1.7;
-      if (Math.abs(data.x[v] - x) < wide && Math.abs(data.y[v] - y) < reach) {
+      if (!placed.hidden(v) && Math.abs(placed.x[v] - x) < wide && Math.abs(placed.y[v] - y) < reach) {
         return { kind: "node", index: v };
       }
     }
     let [best, distance] = [-1, (6 / camera.scale) ** 2];
     this.pairs.forEach(([u, v], k) => {
-      const d = squaredDistance(x, y, data.x[u], data.y[u], data.x[v], data.y[v]);
+      if (placed.hidden(u) || placed.hidden(v)) return;
+      const d = squaredDistance(x, y, placed.x[u], placed.y[u], placed.x[v], placed.y[v]);
       if (d < distance) [best, distance] = [k, d];
     });
     return best < 0 ? null : { kind: "pair", index: best };
@@ -138,18 +185,20 @@ class Fabric {
   }
 
   drawBoxes(context) {
-    const { camera, app, data } = this;
+    const { camera, app, placed } = this;
     context.strokeStyle = app.palette.boxLine;
     context.lineWidth = 1;
     context.font = "12px system-ui, sans-serif";
     context.textAlign = "left";
     context.textBaseline = "alphabetic";
-    for (const [name, left, top, right, bottom] of data.boxes) {
+    for (const [name, left, top, right, bottom] of placed.boxes) {
       const [x, y] = [left * camera.scale + camera.x, top * camera.scale + camera.y];
       const [w, h] = [(right - left) * camera.scale, (bottom - top) * camera.scale];
       context.fillStyle = app.palette.box;
-      context.fillRect(x, y, w, h);
-      context.strokeRect(x, y, w, h);
+      for (let k = app.state.folded ? 2 : 0; k >= 0; k--) { // cards behind it: there are more such boxes
+        context.fillRect(x + 5 * k, y - 5 * k, w, h);
+        context.strokeRect(x + 5 * k, y - 5 * k, w, h);
+      }
       if (camera.scale >= 18 && context.measureText(name).width < w - 8) {
         context.fillStyle = app.palette.muted;
         context.fillText(name, x + 5, y + h - 5);
@@ -157,26 +206,39 @@ class Fabric {
     }
   }
 
-  /* Lines of one colour and width together. */
+  /* All that are not hidden, each as its kind and load are. */
   drawLinks(context) {
-    const { app, pairs } = this;
-    const heat = app.state.heat && this.heated;
+    const { placed } = this;
+    const under = this.crowded() ? this.uniteEnds().hidden : null;
+    const members = [];
+    this.pairs.forEach(([u, v], k) => {
+      if (!placed.hidden(u) && !placed.hidden(v) && !(under && under[k])) members.push(k);
+    });
+    const { tree, allTrees } = this.app.state;
+    this.strokeColoured(context, members, tree >= 0 || allTrees ? this.app.palette.faint : null);
+  }
+
+  /* Lines of one colour and width together. */
+  strokeColoured(context, members, colour = null) {
+    const { heat, kinds, link } = this.app.palette;
+    const loads = this.app.state.heat && this.heated;
     const groups = new Map();
-    const hidden = this.crowded() ? this.uniteEnds().hidden : null;
-    for (let k = 0; k < pairs.length; k++) {
-      if (hidden !== null && hidden[k]) continue;
-      const key = (heat ? this.pairHeat[k] + 1 : 0) * 4 + this.pairWidth[k];
+    for (const k of members) {
+      const key = (loads ? this.pairHeat[k] + 1 : this.pairKind[k]) * 4 + this.pairWidth[k];
       if (!groups.has(key)) groups.set(key, []);
       groups.get(key).push(k);
     }
-    const thin = Math.min(1, Math.max(0.35, this.camera.scale / 34));
+    const plain = (level) => (this.kindNames.length > 1 ? kinds[level] : link);
     for (const key of [...groups.keys()].sort((a, b) => a - b)) {
-      const level = Math.floor(key / 4) - 1;
-      const busy = app.state.tree >= 0 || app.state.allTrees;
-      context.strokeStyle = busy ? app.palette.faint : level >= 0 ? HEAT[level] : app.palette.link;
-      context.lineWidth = (1 + (key % 4) * 0.8) * thin;
+      const level = key >> 2;
+      context.strokeStyle = colour || (loads ? heat[level - 1] || link : plain(level));
+      context.lineWidth = this.lineWidth(key % 4);
       this.strokePairs(context, groups.get(key));
     }
+  }
+
+  lineWidth(wide) {
+    return (1 + wide * 0.8) * Math.min(1, Math.max(0.35, this.camera.scale / 34));
   }
 
   strokePairs(context, members) {
@@ -207,20 +269,22 @@ class Fabric {
   }
 
   setLines(context, groups) {
-    const { camera, data, surface } = this;
+    const { camera, placed, surface } = this;
     const places = (values, from) => Float64Array.from(values, (at) => (at * camera.scale + from) * surface.ratio);
-    setLines(context, places(data.x, camera.x), places(data.y, camera.y), groups);
+    setLines(context, places(placed.x, camera.x), places(placed.y, camera.y), groups);
   }
 
   drawNodes(context) {
-    const { camera, data, app } = this;
+    const { camera, data, app, placed } = this;
     const { scale } = camera;
     const named = scale >= 26;
     context.lineWidth = scale >= 14 ? 1 : 0.5;
     context.textAlign = "center";
     context.textBaseline = "middle";
-    const root = app.state.tree >= 0 ? data.trees[app.state.tree][1] : -1;
+    const origin = app.state.tree >= 0 ? data.trees[app.state.tree][1] : -1;
+    const root = origin >= 0 && placed.hidden(origin) ? data.twin[origin] : origin;
     for (let v = 0; v < data.nodes.length; v++) {
+      if (placed.hidden(v)) continue;
       const [x, y] = this.at(v);
       if (x < -40 || y < -40 || x > this.surface.width + 40 || y > this.surface.height + 40) continue;
       const gpu = data.gpu[v] === 1;
@@ -242,7 +306,13 @@ class Fabric {
       context.fillStyle = app.palette.text;
       context.font = `${size}px system-ui, sans-serif`;
       context.fillText(label, x, y + 0.5);
+      if (app.state.folded && !this.boxed(v) && this.alike[v] > 1) context.fillText(`x ${this.alike[v]}`, x + wide + 24, y);
     }
+  }
+
+  boxed(v) {
+    const { x, y, boxes } = this.placed;
+    return boxes.some(([, left, top, right, bottom]) => left < x[v] && x[v] < right && top < y[v] && y[v] < bottom);
   }
 
   /* One tree, hop by hop, each link once and in the direction of the data. */
@@ -250,16 +320,18 @@ class Fabric {
     const { app } = this;
     const drawn = new Set();
     const most = app.state.hops;
-    const colours = DEPTH[app.theme];
+    const colours = app.palette.hops;
     context.lineWidth = Math.max(1.2, Math.min(2.6, this.camera.scale / 14));
     for (const [path, hop] of app.trees.edges(tree)) {
       if (hop > most) continue;
       context.strokeStyle = context.fillStyle = colours[(hop - 1) % colours.length];
       for (let i = 0; i + 1 < path.length; i++) {
-        const key = path[i] * this.data.nodes.length + path[i + 1];
+        const [u, v] = this.placed.hidden(path[i]) || this.placed.hidden(path[i + 1])
+          ? [this.data.twin[path[i]], this.data.twin[path[i + 1]]] : [path[i], path[i + 1]];
+        const key = u * this.data.nodes.length + v;
         if (drawn.has(key)) continue;
         drawn.add(key);
-        this.drawArrow(context, path[i], path[i + 1]);
+        this.drawArrow(context, u, v);
       }
     }
   }
@@ -360,42 +432,52 @@ class Fabric {
   /* The nodes on one side of the cut, and the links that cross it. */
   drawCut(context, cut) {
     const inside = this.app.cuts[cut];
-    const { palette } = this.app;
+    const { palette, state } = this.app;
     context.fillStyle = palette.cutFill;
-    for (const v of inside) {
+    const drawn = state.folded ? new Set([...inside].map((v) => this.data.twin[v])) : inside;
+    for (const v of drawn) {
       const [x, y] = this.at(v);
       const half = 0.47 * this.camera.scale;
       context.fillRect(x - half, y - half, 2 * half, 2 * half);
     }
     context.strokeStyle = palette.cut;
-    context.lineWidth = Math.max(1, Math.min(2.5, this.camera.scale / 14));
-    context.setLineDash([5, 4]);
+    context.lineWidth = Math.max(1.5, Math.min(3.5, this.camera.scale / 12));
+    context.setLineDash([7, 4]);
     const crossing = [];
     this.pairs.forEach(([u, v], k) => { if (inside.has(u) !== inside.has(v)) crossing.push(k); });
     this.strokePairs(context, crossing);
     context.setLineDash([]);
   }
 
-  /* The links that carry something at the moment of the play head. */
+  /* The links that carry something at the moment of the play head, in the colours of the time line. */
   drawActive(context) {
-    const links = this.app.run ? this.app.run.activeLinks(this.app.state.now) : [];
-    context.strokeStyle = this.app.palette.active;
+    const { app } = this;
+    if (!app.run) return;
+    const groups = new Map();
+    for (const [link, category] of app.run.activeLinks(app.state.now, app.state.colour)) {
+      if (!groups.has(category)) groups.set(category, new Set());
+      groups.get(category).add(this.pairOf[link]);
+    }
     context.lineWidth = Math.max(1.4, Math.min(3.4, this.camera.scale / 11));
-    this.strokePairs(context, [...new Set([...links].map((e) => this.pairOf[e]))]);
+    for (const [category, pairs] of groups) {
+      context.strokeStyle = app.run.colours(app.state.colour, app.palette)[category];
+      this.strokePairs(context, [...pairs]);
+    }
   }
 
+  /* What is selected keeps its colour, between two lines in that of the text. */
   markLinks(context, thing) {
+    const links = thing.kind === "bar" ? this.app.run.linksOf(thing.index)
+      : thing.kind === "node" ? [] : [...this.app.linksOf(thing)];
+    const members = [...new Set(links.map((e) => this.pairOf[e]))];
+    if (!members.length) return;
     context.strokeStyle = this.app.palette.select;
-    context.lineWidth = 2.5;
-    if (thing.kind === "pair") this.strokePairs(context, [thing.index]);
-    if (thing.kind === "class") {
-      const members = new Set();
-      this.data.linkClass.forEach((c, e) => { if (c === thing.index) members.add(this.pairOf[e]); });
-      this.strokePairs(context, [...members]);
-    }
-    if (thing.kind === "bar") {
-      this.strokePairs(context, this.app.run.linksOf(thing.index).map((e) => this.pairOf[e]));
-    }
+    context.lineWidth = this.lineWidth(3) + 4;
+    this.strokePairs(context, members);
+    context.strokeStyle = this.app.palette.page;
+    context.lineWidth = this.lineWidth(3) + 1.4;
+    this.strokePairs(context, members);
+    this.strokeColoured(context, members);
   }
 
   markNode(context, v) {

@@ -3,7 +3,7 @@
 
 const SECONDS = 12; // that a run takes to play, at speed 1
 
-/* The trees: edges of one as [path, hop]. */
+/* The trees: edges of one as [path, hop], each hop after those that bring what it sends. */
 class Trees {
   constructor(data) {
     this.data = data;
@@ -14,18 +14,14 @@ class Trees {
 
   edges(tree) {
     if (this.known.has(tree)) return this.known.get(tree);
-    const [, root, phase] = this.data.trees[tree];
-    const down = phase === "broadcast";
+    const arrived = new Map();
     const found = [];
     for (let e = this.first[tree]; e < this.first[tree + 1]; e++) {
-      found.push([this.data.pathNodes.subarray(this.path[e], this.path[e + 1]), 0]);
-    }
-    const hops = new Map([[root, 0]]);
-    for (const edge of down ? found : [...found].reverse()) {
-      const [path] = edge;
-      const [parent, child] = down ? [path[0], path[path.length - 1]] : [path[path.length - 1], path[0]];
-      edge[1] = hops.get(parent) + 1;
-      hops.set(child, edge[1]);
+      const path = this.data.pathNodes.subarray(this.path[e], this.path[e + 1]);
+      const [from, to] = [path[0], path[path.length - 1]];
+      const hop = 1 + (arrived.get(from) || 0);
+      arrived.set(to, Math.max(hop, arrived.get(to) || 0));
+      found.push([path, hop]);
     }
     this.known.set(tree, found);
     return found;
@@ -39,24 +35,48 @@ class Trees {
 class App {
   constructor(data) {
     this.data = data;
-    this.state = {
-      tree: -1, allTrees: false, hops: Infinity, heat: true, cut: -1, playing: false, now: 0,
-      speed: 1, selected: null, hovered: null,
-    };
+    this.state = { playing: false, speed: 1, hovered: null, folded: false };
     this.trees = data.trees ? new Trees(data) : null;
     this.cuts = this.readCuts();
-    this.run = data.run ? new Run(data) : null;
-    this.selectedWays = null;
-    this.waiting = false;
-    this.setTheme(matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
     this.fabric = new Fabric(byId("fabric"), data, this);
+    this.run = data.run ? new Run(data, this.fabric.kindOf) : null;
+    this.usual = this.chooseUsual();
     this.timeline = this.run ? new Timeline(byId("time"), this.run, this) : null;
     byId("time-frame").classList.toggle("empty", !this.run);
     byId("no-run").textContent = data.whyNoRun;
     this.panel = new Panel(data, this);
     this.wire();
+    this.restore();
+  }
+
+  /* What a page shows at first: rows of links, where all bars are here; the first colours that tell bars
+     apart; one of all that is alike. */
+  chooseUsual() {
+    const { run, data } = this;
+    const several = (mode) => run.categories(mode).used.length > 1;
+    return {
+      theme: matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light",
+      rows: run && run.note ? "blocks" : "links",
+      colour: (run && run.modes.find(several)) || "phase",
+      folded: Number(Boolean(data.folded)),
+    };
+  }
+
+  /* What the address says. */
+  restore() {
+    const { fabric, time, theme, selected, ...rest } = readHash(this);
+    Object.assign(this.state, rest, { selected: null });
+    this.setTheme(theme);
     this.fit();
+    this.select(selected);
+    if (fabric) this.fabric.setWindow(fabric);
+    if (time && this.timeline) this.timeline.setWindow(time);
     this.tell();
+  }
+
+  keep() {
+    clearTimeout(this.keeping);
+    this.keeping = setTimeout(() => writeHash(this), 250);
   }
 
   readCuts() {
@@ -69,8 +89,12 @@ class App {
     return PALETTES[this.theme];
   }
 
+  get theme() {
+    return this.state.theme;
+  }
+
   setTheme(theme) {
-    this.theme = theme;
+    this.state.theme = theme;
     document.documentElement.dataset.theme = theme;
     byId("theme").textContent = theme === "dark" ? "light" : "dark";
   }
@@ -78,6 +102,13 @@ class App {
   fit() {
     this.fabric.fit();
     if (this.timeline) this.timeline.fit();
+  }
+
+  /* Another size: what was not moved by hand fits again. */
+  resize() {
+    for (const picture of [this.fabric, this.timeline]) {
+      if (picture) (picture.moved ? picture.refresh() : picture.fit());
+    }
   }
 
   /* Once in the next frame, however often it is asked for. */
@@ -92,10 +123,9 @@ class App {
   }
 
   draw() {
-    const before = performance.now();
     this.fabric.draw();
     if (this.timeline) this.timeline.draw();
-    this.drawTime = performance.now() - before;
+    if (!this.state.playing) this.keep();
   }
 
   step(time) {
@@ -150,6 +180,13 @@ class App {
     this.redraw();
   }
 
+  /* Whether a bar stands out: of all, of what is selected, or of the tree that is shown. */
+  stands(bar) {
+    const { run, state, data } = this;
+    if (this.selectedWays) return this.selectedWays[data.way[bar]] === 1;
+    return !run.trees || state.tree < 0 || data.step[bar] === data.trees[state.tree][0];
+  }
+
   linksOf(thing) {
     const links = new Set();
     if (thing && thing.kind === "pair") {
@@ -167,15 +204,13 @@ class App {
     if (!this.trees) return;
     const count = this.data.trees.length;
     Object.assign(this.state, { tree: ((tree % count) + count) % count, allTrees: false, hops: Infinity });
-    this.fabric.stale = true;
-    this.tell();
+    this.tellAnew();
   }
 
   showAllTrees() {
     if (!this.trees) return;
     Object.assign(this.state, { tree: -1, allTrees: !this.state.allTrees });
-    this.fabric.stale = true;
-    this.tell();
+    this.tellAnew();
   }
 
   changeHops(by) {
@@ -196,6 +231,22 @@ class App {
   clear() {
     Object.assign(this.state, { tree: -1, allTrees: false, cut: -1, selected: null });
     this.selectedWays = null;
+    this.tellAnew();
+  }
+
+  change(what) {
+    Object.assign(this.state, what);
+    this.tellAnew();
+  }
+
+  /* Another way to lay the pictures out: all of it again. */
+  turn(what) {
+    Object.assign(this.state, what);
+    this.fit();
+    this.tell();
+  }
+
+  tellAnew() {
     this.fabric.stale = true;
     if (this.timeline) this.timeline.stale = true;
     this.tell();
@@ -208,15 +259,23 @@ class App {
     press("tree-all", state.allTrees);
     press("heat", state.heat);
     press("cut", state.cut >= 0);
+    press("folded", state.folded);
     press("play", state.playing);
     byId("play").textContent = state.playing ? "stop" : "play";
     byId("tree-controls").hidden = !this.trees;
     byId("run-controls").hidden = !this.run;
     byId("cut").hidden = !this.cuts.length;
     byId("heat").hidden = !this.fabric.heated;
+    byId("folded").hidden = !data.folded;
+    byId("rows").value = state.rows;
+    byId("rows").disabled = Boolean(this.run && this.run.note);
+    byId("colour").value = state.colour;
+    byId("by-tree").hidden = byId("by-tree").disabled = !this.run || !this.run.trees;
+    byId("by-block").textContent = this.run && this.run.trees ? "trees" : "blocks";
     byId("tree-name").textContent = this.treeName();
     const facts = [...data.facts];
     if (data.treesNote) facts.push(["in the page", data.treesNote]);
+    if (state.folded) facts.push(["drawn", data.folded.note]);
     if (state.tree >= 0) {
       const [number, root, phase, share] = data.trees[state.tree];
       facts.unshift(["tree", `${number}: ${phase}, root ${data.nodes[root]}, ${exact(share)} of the data`]);
@@ -245,11 +304,16 @@ class App {
     on("hop-more", () => this.press("."));
     on("heat", () => this.press("h"));
     on("cut", () => this.press("c"));
+    on("folded", () => this.press("g"));
     on("fit", () => this.press("f"));
     on("play", () => this.press(" "));
     on("theme", () => this.press("d"));
     on("help", () => this.press("?"));
-    byId("speed").addEventListener("change", (event) => { this.state.speed = Number(event.target.value); });
+    const choose = (name, act) => byId(name).addEventListener("change", (event) => act(event.target.value));
+    choose("speed", (value) => { this.state.speed = Number(value); });
+    choose("rows", (value) => this.showRows(value));
+    choose("colour", (value) => this.change({ colour: value }));
+    addEventListener("hashchange", () => this.restore());
     byId("fabric").addEventListener("keydown", (event) => this.moveFabric(event));
     byId("time").addEventListener("keydown", (event) => this.moveTimeline(event));
     document.addEventListener("keydown", (event) => {
@@ -258,7 +322,7 @@ class App {
       if (event.key === " " && event.target instanceof HTMLButtonElement) return;
       if (this.press(event.key)) event.preventDefault();
     });
-    new ResizeObserver(() => this.fit()).observe(byId("pictures"));
+    new ResizeObserver(() => this.resize()).observe(byId("pictures"));
   }
 
   press(key) {
@@ -269,14 +333,15 @@ class App {
       a: () => this.showAllTrees(),
       ",": () => this.changeHops(-1),
       ".": () => this.changeHops(1),
-      h: () => { state.heat = !state.heat; this.fabric.stale = true; this.tell(); },
+      h: () => this.change({ heat: !state.heat }),
+      g: () => this.data.folded && this.turn({ folded: !state.folded }),
+      r: () => this.run && this.showRows(state.rows === "links" ? "blocks" : "links"),
+      b: () => this.run && this.change({ colour: this.run.modes[(this.run.modes.indexOf(state.colour) + 1) % this.run.modes.length] }),
       c: () => this.nextCut(),
       f: () => this.fit(),
       d: () => {
         this.setTheme(this.theme === "dark" ? "light" : "dark");
-        this.fabric.stale = true;
-        if (this.timeline) this.timeline.stale = true;
-        this.tell();
+        this.tellAnew();
       },
       " ": () => this.play(!state.playing),
       Home: () => this.goTo(0),
@@ -290,6 +355,13 @@ class App {
     return true;
   }
 
+  showRows(rows) {
+    if (this.run.note) return;
+    this.state.rows = rows;
+    this.timeline.fit();
+    this.tell();
+  }
+
   moveFabric(event) {
     const steps = { ArrowLeft: [60, 0], ArrowRight: [-60, 0], ArrowUp: [0, 60], ArrowDown: [0, -60] };
     const { camera, surface } = this.fabric;
@@ -298,6 +370,7 @@ class App {
     else if (event.key === "-") camera.zoom(0.8, surface.width / 2, surface.height / 2);
     else return;
     event.preventDefault();
+    this.fabric.moved = true;
     this.fabric.refresh();
   }
 
@@ -329,7 +402,6 @@ class App {
 loadData(byId("data").textContent).then((data) => {
   byId("data").remove();
   window.forestcoll = new App(data);
-  window.forestcoll.fit();
   window.forestcoll.draw();
   document.documentElement.dataset.ready = "yes";
 }, (error) => {

@@ -64,7 +64,9 @@ class Panel {
     }
     const kind = gpu[v] ? (rank[v] < 0 ? "GPU, no rank" : `GPU, rank ${rank[v]}`) : "switch";
     const [out, into] = rates.map((rate) => Number(rate.toPrecision(6)));
-    return [["node", nodes[v]], ["is", kind], ["links", `${links}: ${out} GB/s out, ${into} GB/s in`]];
+    const more = this.app.state.folded ? this.app.fabric.alike[v] - 1 : 0;
+    return [["node", nodes[v]], ["is", kind], ["links", `${links}: ${out} GB/s out, ${into} GB/s in`],
+      ...(more > 0 ? [["alike", `${more} more`]] : [])];
   }
 
   describeBar(k) {
@@ -170,28 +172,29 @@ class Panel {
 
   /* Colours that are in use now. */
   legend() {
-    const { palette, state, data, theme, run } = this.app;
-    const rows = [["GPU and its rank", palette.gpu], ["switch", palette.switch]];
-    if (state.allTrees) rows.push(["a colour for each tree", `linear-gradient(90deg,${[0, 1, 2, 3].map((k) => treeColour(k, theme === "dark")).join()})`, true]);
+    const { palette, state, data, theme, run, fabric } = this.app;
+    const scale = (colours) => `linear-gradient(90deg,${colours.join()})`;
+    const rows = [["GPU and its rank", palette.gpu]];
+    if (data.gpu.includes(0)) rows.push(["switch", palette.switch]);
+    if (state.allTrees) rows.push(["a colour for each tree", scale([0, 1, 2, 3].map((k) => treeColour(k, theme === "dark"))), true]);
     else if (state.tree >= 0) {
-      const most = Math.min(this.app.trees.height(state.tree), DEPTH[theme].length);
-      for (let hop = 1; hop <= most; hop++) rows.push([`hop ${hop}`, DEPTH[theme][hop - 1]]);
-    } else if (state.heat && this.app.fabric.heated) {
+      const most = Math.min(this.app.trees.height(state.tree), palette.hops.length);
+      for (let hop = 1; hop <= most; hop++) rows.push([`hop ${hop}`, palette.hops[hop - 1]]);
+    } else if (state.heat && fabric.heated) {
       const what = data.classes[0].length > 2 ? "of the time busy" : "of the simulated time busy";
-      rows.push([`0 to 100 % ${what}`, `linear-gradient(90deg,${HEAT.join()})`, true]);
-    }
+      rows.push([`0 to 100 % ${what}`, scale(palette.heat), true]);
+    } else if (fabric.kindNames.length > 1) fabric.kindNames.forEach((name, k) => rows.push([name, palette.kinds[k], true]));
     if (state.cut >= 0) rows.push(["one side of the limit, and its links", palette.cut, true]);
-    if (run) {
-      rows.push(["transfer", palette.move], ["local work", palette.local]);
-      rows.push(["moving now", palette.active], ["selected", palette.select]);
-    }
+    if (run) rows.push(...run.legend(state.colour, palette, fabric.kindNames));
+    if (this.app.selectedWays) rows.push(["other bars", palette.other]);
+    rows.push(["selected", "transparent", false, true]);
     const list = byId("legend");
     list.replaceChildren();
-    for (const [name, colour, wide] of rows) {
+    for (const [name, colour, wide, ring] of rows) {
       const item = document.createElement("li");
       const mark = document.createElement("i");
       mark.style.background = colour;
-      item.className = wide ? "wide" : "";
+      item.className = wide ? "wide" : ring ? "ring" : "";
       item.append(mark, name);
       list.append(item);
     }

@@ -1,63 +1,10 @@
 "use strict";
-/* The simulated run: a row for each thread block, a bar for each transfer or local work. */
+/* The time line: rows of a run, and in each how much is at work from moment to moment, by colour. */
 
-/* The arrays of the run, with the times of all bars as microseconds. */
-class Run {
-  constructor(data) {
-    Object.assign(this, data.run);
-    this.data = data;
-    this.first = starts(data.rowBars);
-    this.wayFirst = starts(data.waySizes);
-    const count = data.gap.length;
-    this.start = new Float64Array(count);
-    this.end = new Float64Array(count);
-    this.row = new Uint32Array(count);
-    const tick = this.time / this.ticks;
-    for (let row = 0; row < data.rowBars.length; row++) {
-      let at = 0;
-      for (let k = this.first[row]; k < this.first[row + 1]; k++) {
-        this.row[k] = row;
-        this.start[k] = (at += data.gap[k]) * tick;
-        this.end[k] = (at += data.length[k]) * tick;
-      }
-    }
-  }
-
-  linksOf(bar) {
-    const way = this.data.way[bar];
-    return [...this.data.wayLinks.subarray(this.wayFirst[way], this.wayFirst[way + 1])];
-  }
-
-  moves(bar) {
-    const way = this.data.way[bar];
-    return this.wayFirst[way + 1] > this.wayFirst[way];
-  }
-
-  activeLinks(now) {
-    const { start, end, data, wayFirst } = this;
-    const ways = new Uint8Array(wayFirst.length);
-    for (let k = 0; k < start.length; k++) if (start[k] <= now && now < end[k]) ways[data.way[k]] = 1;
-    const links = new Set();
-    for (let w = 0; w + 1 < wayFirst.length; w++) {
-      if (ways[w]) for (let i = wayFirst[w]; i < wayFirst[w + 1]; i++) links.add(data.wayLinks[i]);
-    }
-    return links;
-  }
-
-  /* Per way whether it uses one of the links. */
-  waysOver(links) {
-    const found = new Uint8Array(this.wayFirst.length);
-    for (let w = 0; w + 1 < this.wayFirst.length; w++) {
-      for (let i = this.wayFirst[w]; i < this.wayFirst[w + 1]; i++) {
-        if (links.has(this.data.wayLinks[i])) found[w] = 1;
-      }
-    }
-    return found;
-  }
-}
-
-const GUTTER = 132;
+const GUTTER = 142;
 const AXIS = 26;
+const USUAL_ROW = 18;
+const LINK_ROW = 9; // at first, also where not all are seen then
 
 class Timeline {
   constructor(canvas, run, app) {
@@ -66,13 +13,15 @@ class Timeline {
     this.app = app;
     this.base = document.createElement("canvas");
     this.stale = true;
+    this.moved = false;
+    this.kinds = { blocks: new BlockRows(run), links: new LinkRows(run, app.fabric, app.fabric.rates) };
     listenToPointer(canvas, {
       zoom: (factor, x, y, event) => (event.shiftKey ? this.zoomRows(factor, y) : this.zoomTime(factor, x)),
       move: (dx, dy) => this.move(dx, dy),
       hover: (x, y, event) => app.hover(this.hit(x, y), event),
       press: (x, y) => {
-        const bar = this.hit(x, y);
-        if (bar) app.select(bar);
+        const thing = this.hit(x, y);
+        if (thing) app.select(thing);
         else if (x > GUTTER) app.goTo(this.timeAt(x));
       },
       leave: () => app.hover(null),
@@ -80,15 +29,20 @@ class Timeline {
   }
 
   get rows() {
-    return this.run.names.length;
+    return this.kinds[this.app.state.rows];
+  }
+
+  get leastHeight() {
+    return Math.min(USUAL_ROW, (this.surface.height - AXIS - 4) / this.rows.count);
   }
 
   fit() {
     this.surface.resized();
     this.from = 0;
     this.perPixel = (this.run.time || 1) / Math.max(50, this.surface.width - GUTTER - 14);
-    this.rowHeight = Math.min(18, (this.surface.height - AXIS - 4) / this.rows);
+    this.rowHeight = Math.max(this.leastHeight, this.app.state.rows === "links" ? LINK_ROW : 0);
     this.top = 0;
+    this.moved = false;
     this.refresh();
   }
 
@@ -97,31 +51,48 @@ class Timeline {
     this.app.redraw();
   }
 
+  /* What is in sight: from and to in microseconds, the first row, and how high rows are. */
+  window() {
+    return [this.from, this.timeAt(this.surface.width), this.top, this.rowHeight];
+  }
+
+  setWindow([from, to, top, height]) {
+    if (to <= from) return;
+    this.moved = true;
+    this.from = Math.max(-this.run.time, Math.min(2 * this.run.time, from));
+    this.perPixel = Math.max(1e-7, (to - from) / Math.max(50, this.surface.width - GUTTER));
+    this.rowHeight = Math.max(this.leastHeight, Math.min(40, height));
+    this.top = top;
+    this.keepInside();
+  }
+
   zoomTime(factor, x) {
     const here = this.timeAt(x);
     const widest = (1.2 * (this.run.time || 1)) / Math.max(50, this.surface.width - GUTTER);
     this.perPixel = Math.max(1e-7, Math.min(widest, this.perPixel / factor));
     this.from = here - (x - GUTTER) * this.perPixel;
+    this.moved = true;
     this.refresh();
   }
 
   zoomRows(factor, y) {
     const row = (y - AXIS) / this.rowHeight + this.top;
-    const least = Math.min(18, (this.surface.height - AXIS - 4) / this.rows);
-    this.rowHeight = Math.max(least, Math.min(40, this.rowHeight * factor));
+    this.rowHeight = Math.max(this.leastHeight, Math.min(40, this.rowHeight * factor));
     this.top = row - (y - AXIS) / this.rowHeight;
+    this.moved = true;
     this.keepInside();
   }
 
   move(dx, dy) {
     this.from -= dx * this.perPixel;
     this.top -= dy / this.rowHeight;
+    this.moved = true;
     this.keepInside();
   }
 
   keepInside() {
     const shown = (this.surface.height - AXIS) / this.rowHeight;
-    this.top = Math.max(0, Math.min(Math.max(0, this.rows - shown), this.top));
+    this.top = Math.max(0, Math.min(Math.max(0, this.rows.count - shown), this.top));
     this.refresh();
   }
 
@@ -140,22 +111,23 @@ class Timeline {
   hit(x, y) {
     if (x < GUTTER || y < AXIS) return null;
     const row = Math.floor((y - AXIS) / this.rowHeight + this.top);
-    if (row < 0 || row >= this.rows) return null;
     const [time, slack] = [this.timeAt(x), 2 * this.perPixel];
     const reach = Math.max(0, Math.ceil(1.5 / this.rowHeight) - 1);
-    for (let r = Math.max(0, row - reach); r <= Math.min(this.rows - 1, row + reach); r++) {
-      for (let k = this.run.first[r]; k < this.run.first[r + 1]; k++) {
-        if (this.run.start[k] - slack <= time && time <= this.run.end[k] + slack) {
-          return { kind: "bar", index: k };
-        }
-      }
+    for (let r = Math.max(0, row - reach); r <= Math.min(this.rows.count - 1, row + reach); r++) {
+      const found = this.rows.hit(r, time - slack, time + slack);
+      if (found) return found;
     }
     return null;
   }
 
+  /* The rows that a bar lies in. */
+  rowsOf(bar) {
+    return [...this.rows.list.subarray(...this.rows.range(bar))];
+  }
+
   /* Brings a bar into sight. */
   show(bar) {
-    const row = this.run.row[bar];
+    const [row = 0] = this.rowsOf(bar);
     const shown = (this.surface.height - AXIS) / this.rowHeight;
     if (row < this.top || row + 1 > this.top + shown) this.top = row - shown / 2;
     const x = this.xAt(this.run.start[bar]);
@@ -173,16 +145,26 @@ class Timeline {
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
     const { state, palette } = this.app;
     for (const thing of [state.selected, state.hovered]) {
-      if (thing && thing.kind === "bar") this.outline(context, thing.index);
+      if (thing && thing.kind === "bar") this.rowsOf(thing.index).forEach((row) => this.outline(context, thing.index, row));
     }
+    this.drawScroll(context);
     const x = this.xAt(state.now);
     if (x < GUTTER) return;
     context.fillStyle = palette.select;
     context.fillRect(x - 0.75, AXIS - 8, 1.5, this.surface.height);
   }
 
-  outline(context, bar) {
-    const [x, y] = [this.xAt(this.run.start[bar]), this.yAt(this.run.row[bar])];
+  /* Which of the rows are seen. */
+  drawScroll(context) {
+    const { width, height } = this.surface;
+    const shown = (height - AXIS) / this.rowHeight / this.rows.count;
+    if (shown >= 1) return;
+    context.fillStyle = this.app.palette.muted;
+    context.fillRect(width - 6, AXIS + ((height - AXIS) * this.top) / this.rows.count, 4, (height - AXIS) * shown);
+  }
+
+  outline(context, bar, row) {
+    const [x, y] = [this.xAt(this.run.start[bar]), this.yAt(row)];
     const wide = Math.max(2, (this.run.end[bar] - this.run.start[bar]) / this.perPixel);
     context.strokeStyle = this.app.palette.select;
     context.lineWidth = 2;
@@ -211,13 +193,11 @@ class Timeline {
 
   /* [rank, first row, row after the last] of ranks in sight. */
   *ranksInSight() {
-    const { rowRank } = this.run.data;
-    for (let row = 0; row < this.rows;) {
+    const { rank, count } = this.rows;
+    for (let row = 0; row < count;) {
       const begin = row;
-      while (row < this.rows && rowRank[row] === rowRank[begin]) row++;
-      if (this.yAt(row) > AXIS && this.yAt(begin) < this.surface.height) {
-        yield [rowRank[begin], begin, row];
-      }
+      while (row < count && rank[row] === rank[begin]) row++;
+      if (this.yAt(row) > AXIS && this.yAt(begin) < this.surface.height) yield [rank[begin], begin, row];
     }
   }
 
@@ -230,82 +210,97 @@ class Timeline {
     }
   }
 
-  /* Where a pixel holds several rows: how many of them are at work, as a shade. */
-  drawDense(context) {
-    const { run, app, surface } = this;
-    const ratio = surface.ratio;
-    const [width, height] = [context.canvas.width, context.canvas.height];
-    const over = app.selectedWays;
-    const image = context.getImageData(0, 0, width, height);
-    const left = Math.round(GUTTER * ratio);
-    const rows = Math.max(1, 1 / (this.rowHeight * ratio));
-    const layers = over ? [["other", 0], ["select", 1]] : [["local", 0], ["move", 1]];
-    for (const [colour, wanted] of layers) {
-      const cover = new Int32Array((width + 1) * height);
-      for (let k = 0; k < run.start.length; k++) {
-        if ((over ? over[run.data.way[k]] : run.moves(k) ? 1 : 0) !== wanted) continue;
-        const y = Math.floor(this.yAt(run.row[k]) * ratio);
-        if (y < AXIS * ratio || y >= height) continue;
-        const x = Math.floor(Math.max(left, this.xAt(run.start[k]) * ratio));
-        const end = Math.min(width, Math.ceil(this.xAt(run.end[k]) * ratio));
-        if (end <= left || x >= width || end < x) continue;
-        cover[y * (width + 1) + x]++;
-        cover[y * (width + 1) + Math.max(x + 1, end)]--;
-      }
-      this.shade(image, cover, channels(app.palette[colour]), rows);
-    }
-    context.putImageData(image, 0, 0);
-  }
-
-  /* `cover` holds the changes of the number of bars from pixel to pixel of each line. */
-  shade(image, cover, colour, rows) {
-    const { width, height, data } = image;
-    for (let y = 0; y < height; y++) {
-      let count = 0;
-      for (let x = 0; x < width; x++) {
-        count += cover[y * (width + 1) + x];
-        if (count <= 0) continue;
-        const share = Math.min(1, 0.3 + (0.7 * count) / rows);
-        const at = 4 * (y * width + x);
-        for (let c = 0; c < 3; c++) data[at + c] += (colour[c] - data[at + c]) * share;
-      }
-    }
-  }
-
-  /* Bars of one colour together; what is narrower than a pixel is a pixel wide. */
+  /* Rows in sight, as many together as it takes for two pixels: each is filled as far as it is at work,
+     from its foot, in the colours of what is. */
   drawBars(context) {
-    const { run, app, surface } = this;
-    if (this.rowHeight * surface.ratio < 1.5) {
-      this.drawDense(context);
-      return;
+    const { rowHeight, rows, surface, app } = this;
+    const ratio = surface.ratio;
+    const left = Math.round(GUTTER * ratio);
+    const [width, height] = [context.canvas.width - left, context.canvas.height];
+    const together = Math.max(1, Math.ceil(2 / (rowHeight * ratio)));
+    const begin = Math.floor(this.top / together) * together;
+    const end = Math.min(rows.count, Math.ceil(this.top + (surface.height - AXIS) / rowHeight));
+    const groups = Math.ceil((end - begin) / together);
+    if (width <= 0 || groups <= 0) return;
+    const colours = [...this.run.colours(app.state.colour, app.palette), app.palette.other].map(channels);
+    const cover = this.measure(begin, groups, together, width, colours.length);
+    const image = context.getImageData(left, 0, width, height);
+    const gap = rowHeight > 5 ? 1.5 : 0;
+    for (let group = 0; group < groups; group++) {
+      const top = this.yAt(begin + group * together) * ratio;
+      const foot = Math.min(height, Math.round(top + (Math.min(together, end - begin) * rowHeight - gap) * ratio));
+      this.fill(image, cover, group, Math.round(Math.max(AXIS * ratio, top)), foot, Math.round(top), colours);
     }
-    const over = app.selectedWays;
-    const height = Math.max(0.8, this.rowHeight - (this.rowHeight > 5 ? 1.5 : 0));
-    const from = Math.max(0, Math.floor(this.top));
-    const to = Math.min(this.rows, Math.ceil(this.top + surface.height / this.rowHeight));
-    const layers = over ? [["other", 0], ["select", 1]] : [["move", 1], ["local", 0]];
-    for (const [colour, wanted] of layers) {
-      context.fillStyle = app.palette[colour];
-      for (let row = from; row < to; row++) {
-        const y = this.yAt(row);
-        let painted = -1; // what lies on pixels that are filled already is left away
-        for (let k = run.first[row]; k < run.first[row + 1]; k++) {
-          const hit = over ? over[run.data.way[k]] : run.moves(k) ? 1 : 0;
-          if (hit !== wanted) continue;
-          const x = this.xAt(run.start[k]);
-          const end = this.xAt(run.end[k]);
-          if (end < GUTTER || x > surface.width || end < painted) continue;
-          const gap = end - x > 3 ? 0.6 : 0;
-          const wide = Math.max(0.9, end - x - gap);
-          context.fillRect(x, y, wide, height);
-          if (wide < 1) painted = x + 0.9;
-        }
+    context.putImageData(image, left, 0);
+  }
+
+  /* For each group of rows, colour and pixel by how much more it is filled than in the pixel before. */
+  measure(begin, groups, together, width, colours) {
+    const { run, rows, app, surface, perPixel } = this;
+    const scale = surface.ratio / perPixel;
+    const cover = new Float32Array(groups * colours * (width + 2));
+    const { of } = run.categories(app.state.colour);
+    const add = (at, x, share) => {
+      const pixel = Math.floor(x);
+      cover[at + pixel] += share * (1 - x + pixel);
+      cover[at + pixel + 1] += share * (x - pixel);
+    };
+    for (let k = 0; k < run.start.length; k++) {
+      const x = Math.max(0, (run.start[k] - this.from) * scale);
+      const wide = (run.end[k] - run.start[k]) * scale;
+      const right = Math.min(width, Math.max((run.end[k] - this.from) * scale - (rows.split && wide > 4 ? 0.7 : 0), x + 0.4));
+      if (right <= 0 || x >= width) continue;
+      const colour = app.stands(k) ? of[k] : colours - 1;
+      const [first, last] = rows.range(k);
+      for (let i = first; i < last; i++) {
+        const group = Math.floor((rows.list[i] - begin) / together);
+        if (group < 0 || group >= groups) continue;
+        const share = rows.share(k, i) / together;
+        const at = (group * colours + colour) * (width + 2);
+        add(at, x, share);
+        add(at, right, -share);
+      }
+    }
+    return cover;
+  }
+
+  /* One group of rows between `top` and `foot`. In less than four pixels a shade says how full it is, in
+     the colour that there is most of. */
+  fill({ width, data }, cover, group, top, foot, whole, colours) {
+    const full = foot - whole;
+    const levels = new Float64Array(colours.length);
+    const paint = (x, from, to, colour, share) => {
+      for (let row = Math.max(top, from); row < to; row++) {
+        const at = 4 * (row * width + x);
+        for (let i = 0; i < 3; i++) data[at + i] += (colour[i] - data[at + i]) * share;
+      }
+    };
+    for (let x = 0; x < width; x++) {
+      let [sum, most] = [0, 0];
+      for (let c = 0; c < colours.length; c++) {
+        levels[c] += cover[(group * colours.length + c) * (width + 2) + x];
+        sum += Math.max(0, levels[c]);
+        if (levels[c] > levels[most]) most = c;
+      }
+      if (sum < 1e-3) continue;
+      if (full < 4) {
+        paint(x, whole, foot, colours[most], Math.min(1, 0.2 + 0.8 * sum));
+        continue;
+      }
+      let [filled, y] = [0, foot];
+      for (let c = 0; c < colours.length; c++) {
+        if (levels[c] < 1e-4) continue;
+        filled += levels[c] / Math.max(1, sum);
+        const end = Math.min(foot - 1, Math.round(foot - full * filled));
+        paint(x, end, y, colours[c], 1);
+        y = Math.min(y, end);
       }
     }
   }
 
   drawNames(context) {
     const { palette } = this.app;
+    const { rows } = this;
     context.textBaseline = "middle";
     context.textAlign = "left";
     let last = AXIS;
@@ -314,16 +309,16 @@ class Timeline {
       if (y - 6 < last || y + 6 > this.surface.height) continue;
       context.font = "600 12px system-ui, sans-serif";
       context.fillStyle = palette.text;
-      context.fillText(`rank ${rank}`, 8, y);
+      context.fillText(rank < 0 ? "switches" : `rank ${rank}`, 8, y);
       last = y + 7;
     }
-    if (this.rowHeight < 11) return;
-    context.font = "11px system-ui, sans-serif";
+    if (this.rowHeight < LINK_ROW) return;
+    context.font = `${Math.min(11, this.rowHeight)}px system-ui, sans-serif`;
     context.fillStyle = palette.muted;
-    const to = Math.min(this.rows, Math.ceil(this.top + this.surface.height / this.rowHeight));
+    const to = Math.min(rows.count, Math.ceil(this.top + this.surface.height / this.rowHeight));
     for (let row = Math.floor(this.top); row < to; row++) {
       const y = this.yAt(row) + this.rowHeight / 2;
-      if (y - 5 > AXIS) context.fillText(this.run.names[row], 64, y, GUTTER - 68);
+      if (y - 4 > AXIS) context.fillText(rows.names[row], 68, y, GUTTER - 74);
     }
   }
 

@@ -1,0 +1,170 @@
+"use strict";
+/* The simulated run: its bars, what they are coloured by, and the rows that they lie in. */
+
+class Run {
+  constructor(data, kindOf) {
+    Object.assign(this, data.run);
+    this.data = data;
+    this.first = starts(data.rowBars);
+    this.wayFirst = starts(data.waySizes);
+    const count = data.gap.length;
+    this.start = new Float64Array(count);
+    this.end = new Float64Array(count);
+    this.row = new Uint32Array(count);
+    const tick = this.time / this.ticks;
+    for (let row = 0; row < data.rowBars.length; row++) {
+      let at = 0;
+      for (let k = this.first[row]; k < this.first[row + 1]; k++) {
+        this.row[k] = row;
+        this.start[k] = (at += data.gap[k]) * tick;
+        this.end[k] = (at += data.length[k]) * tick;
+      }
+    }
+    this.wayKind = this.slowestLinks(kindOf);
+    this.modes = this.trees ? ["phase", "kind", "tree"] : ["phase", "kind"];
+    this.known = {};
+  }
+
+  /* Per way the kind of its slowest link; kinds are numbered from the fastest on. */
+  slowestLinks(kindOf) {
+    return Uint8Array.from(this.data.waySizes, (size, way) => {
+      const links = this.data.wayLinks.subarray(this.wayFirst[way], this.wayFirst[way + 1]);
+      return links.reduce((most, link) => Math.max(most, kindOf[link]), 0);
+    });
+  }
+
+  linksOf(bar) {
+    const way = this.data.way[bar];
+    return [...this.data.wayLinks.subarray(this.wayFirst[way], this.wayFirst[way + 1])];
+  }
+
+  moves(bar) {
+    const way = this.data.way[bar];
+    return this.wayFirst[way + 1] > this.wayFirst[way];
+  }
+
+  /* Per bar the number of its category: of phases, of kinds of links (the last one: local work), or of
+     trees, six at a time. */
+  categories(mode) {
+    const { data, phases } = this;
+    if (this.known[mode]) return this.known[mode];
+    const count = { phase: phases.length, kind: MOST_KINDS + 1, tree: MOST_KINDS }[mode];
+    const local = phases.length - 1;
+    const of = {
+      phase: (k) => data.phase[k],
+      kind: (k) => (data.phase[k] === local ? MOST_KINDS : this.wayKind[data.way[k]]),
+      tree: (k) => data.step[k] % MOST_KINDS,
+    }[mode];
+    const found = Uint8Array.from(data.gap, (_, k) => of(k));
+    const used = [...new Set(found)].sort((a, b) => a - b);
+    return (this.known[mode] = { count, of: found, used });
+  }
+
+  /* Names and colours of the categories that occur. */
+  legend(mode, palette, kindNames) {
+    const local = ["local work", palette.phases["local work"]];
+    if (mode === "tree") return [["trees, in turn", `linear-gradient(90deg,${palette.kinds.join()})`, true]];
+    const entry = (c) => (mode === "phase" ? [this.phases[c], palette.phases[this.phases[c]]]
+      : c === MOST_KINDS ? local : [kindNames[c], palette.kinds[c]]);
+    return this.categories(mode).used.map(entry);
+  }
+
+  colours(mode, palette) {
+    return mode === "phase" ? this.phases.map((name) => palette.phases[name])
+      : [...palette.kinds, palette.phases["local work"]];
+  }
+
+  /* Links at work and the category of what they carry. */
+  activeLinks(now, mode) {
+    const { start, end, data, wayFirst } = this;
+    const { of } = this.categories(mode);
+    const ways = new Int8Array(wayFirst.length).fill(-1);
+    for (let k = 0; k < start.length; k++) if (start[k] <= now && now < end[k]) ways[data.way[k]] = of[k];
+    const links = new Map();
+    for (let w = 0; w + 1 < wayFirst.length; w++) {
+      for (let i = wayFirst[w]; ways[w] >= 0 && i < wayFirst[w + 1]; i++) links.set(data.wayLinks[i], ways[w]);
+    }
+    return links;
+  }
+
+  /* Per way whether it uses one of the links. */
+  waysOver(links) {
+    const found = new Uint8Array(this.wayFirst.length);
+    for (let w = 0; w + 1 < this.wayFirst.length; w++) {
+      for (let i = this.wayFirst[w]; i < this.wayFirst[w + 1]; i++) {
+        if (links.has(this.data.wayLinks[i])) found[w] = 1;
+      }
+    }
+    return found;
+  }
+}
+
+/* A row for each thread block, proxy or tree of a rank: at work or not. */
+class BlockRows {
+  constructor(run) {
+    Object.assign(this, { run, rank: run.data.rowRank, names: run.names, count: run.names.length });
+    this.list = run.row;
+    this.split = true; // bars that follow each other can be told apart
+  }
+
+  /* Where the rows of a bar lie in `list`. */
+  range(bar) {
+    return [bar, bar + 1];
+  }
+
+  /* How much of the row a bar fills, of 1. */
+  share() {
+    return 1;
+  }
+
+  hit(row, from, to) {
+    const { run } = this;
+    for (let k = run.first[row]; k < run.first[row + 1]; k++) {
+      if (run.start[k] <= to && from <= run.end[k]) return { kind: "bar", index: k };
+    }
+    return null;
+  }
+}
+
+/* A row for each direction of a link: as much of its bandwidth as is used. Those of a rank together, out
+   before in; links between switches last. */
+class LinkRows {
+  constructor(run, fabric, bandwidth) {
+    const { data } = run;
+    const { tail, head, nodes, rank } = data;
+    Object.assign(this, { run, fabric, bandwidth, count: tail.length });
+    const out = (e) => rank[tail[e]] >= 0;
+    const owner = (e) => (out(e) ? rank[tail[e]] : rank[head[e]]);
+    const order = [...tail.keys()].sort((a, b) => (owner(a) >>> 0) - (owner(b) >>> 0) || out(b) - out(a) || a - b);
+    this.link = Uint32Array.from(order);
+    this.rank = Int32Array.from(order, owner);
+    const row = new Uint32Array(tail.length);
+    this.link.forEach((link, at) => { row[link] = at; });
+    this.list = data.wayLinks.map((link) => row[link]);
+    this.names = order.map((e) => {
+      if (owner(e) < 0) return `${shortName(nodes[tail[e]])} > ${shortName(nodes[head[e]])}`;
+      const far = out(e) ? head[e] : tail[e];
+      return `${out(e) ? "to" : "from"} ${rank[far] >= 0 ? `rank ${rank[far]}` : shortName(nodes[far])}`;
+    });
+  }
+
+  range(bar) {
+    const way = this.run.data.way[bar];
+    return [this.run.wayFirst[way], this.run.wayFirst[way + 1]];
+  }
+
+  share(bar, at) {
+    const { run } = this;
+    const rate = run.amounts[run.data.amount[bar]] / (run.end[bar] - run.start[bar] || 1) / 1000;
+    return rate / this.bandwidth[run.data.wayLinks[at]];
+  }
+
+  hit(row, from, to) {
+    const { run } = this;
+    const over = run.waysOver(new Set([this.link[row]]));
+    for (let k = 0; k < run.start.length; k++) {
+      if (over[run.data.way[k]] && run.start[k] <= to && from <= run.end[k]) return { kind: "bar", index: k };
+    }
+    return { kind: "pair", index: this.fabric.pairOf[this.link[row]] };
+  }
+}
