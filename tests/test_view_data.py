@@ -140,7 +140,11 @@ def test_a_topology_has_neither_loads_nor_time() -> None:
     assert sorted(data["classes"]) == [["100"], ["450"], ["50"]]
     assert "trees" not in data
     assert "run" not in data
-    assert data["whyNoRun"] == "A topology does nothing in time."
+    assert data["whyNoRun"] == ""
+    facts = dict(data["facts"])
+    assert facts["boxes"] == "2 of 8 GPUs"
+    assert facts["switches"] == "2 in boxes, 8 in tier 1, 1 in tier 2"
+    assert facts["each rank"] == "500 GB/s out, 500 GB/s in"
 
 
 def test_chosen_trees_alone_are_in_the_page() -> None:

@@ -13,7 +13,7 @@ from forestcoll import catalog, cli, forest_file
 from forestcoll.errors import ForestCollError
 from forestcoll.graph import CapacityGraph
 from forestcoll.view.layout import Layout, lay_out
-from forestcoll.view.svg import depths, draw
+from forestcoll.view.svg import draw, hops
 
 SCHEDULES = Path(__file__).parents[1] / "schedules"
 FABRICS = [
@@ -104,7 +104,7 @@ def test_a_drawing_of_one_tree(tree: int) -> None:
     steps = {step for path in chosen.edges for step in pairwise(path)}
     arrows = [e for e in root.iter() if (e.get("marker-end") or "").startswith("url(#a")]
     assert len(arrows) == len(steps)
-    assert max(depths(chosen)) == 2
+    assert max(hops(chosen)) == 2
     assert "hop 2" in texts
     assert "hop 3" not in texts
     share = f"root {forest.graph.names[chosen.root]}: {forest.share(chosen)} of the data"

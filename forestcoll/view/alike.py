@@ -41,9 +41,7 @@ def find_twins(graph: CapacityGraph, kinds: Sequence[int]) -> list[int]:
         for u, v, kind in zip(graph.tail, graph.head, kinds, strict=True):
             seen[of[u]][name[u], name[v], kind, colours[of[v]], of[u] == of[v]] += 1
             seen[of[v]][name[u], name[v], kind, colours[of[u]]] += 1
-        found = _number(
-            [(c, frozenset(s.items())) for c, s in zip(colours, seen, strict=True)]
-        )
+        found = _number([(c, frozenset(s.items())) for c, s in zip(colours, seen, strict=True)])
         if max(found) == max(colours):
             return _pick(graph, members, of, colours)
         colours = found
@@ -71,8 +69,7 @@ def _pick(
         torn = {
             colours[of[end]]
             for u, v in links
-            if (twin[u], twin[v]) not in links
-            or (of[u] != of[v] and of[twin[u]] == of[twin[v]])
+            if (twin[u], twin[v]) not in links or (of[u] != of[v] and of[twin[u]] == of[twin[v]])
             for end in (u, v)
         }
         if torn <= whole:

@@ -489,17 +489,3 @@ class Fabric {
     context.strokeRect(x - wide, y - half, 2 * wide, 2 * half);
   }
 }
-
-function squaredDistance(x, y, ax, ay, bx, by) {
-  const [dx, dy] = [bx - ax, by - ay];
-  const share = ((x - ax) * dx + (y - ay) * dy) / (dx * dx + dy * dy || 1);
-  const along = Math.max(0, Math.min(1, share));
-  return (x - ax - along * dx) ** 2 + (y - ay - along * dy) ** 2;
-}
-
-/* At most eight letters of what stands behind the last "/", the number among them. */
-function shortName(name) {
-  const last = name.slice(name.lastIndexOf("/") + 1);
-  const digits = last.match(/\d*$/)[0];
-  return last.length <= 8 ? last : last.slice(0, Math.max(1, 8 - digits.length)) + digits;
-}

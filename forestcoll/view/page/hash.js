@@ -32,7 +32,7 @@ function readHash(app) {
   const words = new URLSearchParams(location.hash.slice(1));
   const { data, run, usual } = app;
   const below = (text, count) => (/^\d{1,9}$/.test(text || "") && Number(text) < count ? Number(text) : -1);
-  const flag = (name, otherwise) => (words.has(name) ? Number(words.get(name) === "1") : otherwise);
+  const flag = (name, otherwise) => ({ 0: 0, 1: 1 }[words.get(name)] ?? otherwise);
   const choice = (name) => (CHOICES[name].includes(words.get(name)) ? words.get(name) : usual[name]);
   const numbers = (name, count) => {
     const found = (words.get(name) || "").split(",").map((text) => (text.trim() ? Number(text) : NaN));

@@ -177,6 +177,7 @@ class App {
     if (this.timeline) this.timeline.stale = true;
     if (reveal && thing && thing.kind === "bar") this.timeline.show(thing.index);
     this.panel.show(thing);
+    this.panel.legend();
     this.redraw();
   }
 
@@ -389,7 +390,7 @@ class App {
       "{": () => timeline.zoomRows(0.8, AXIS),
       ArrowRight: () => this.select({ kind: "bar", index: Math.min(count - 1, bar + 1) }, true),
       ArrowLeft: () => this.select({ kind: "bar", index: Math.max(0, bar - 1) }, true),
-      ArrowDown: () => this.select({ kind: "bar", index: run.first[Math.min(timeline.rows - 1, row + 1)] }, true),
+      ArrowDown: () => this.select({ kind: "bar", index: run.first[Math.min(run.names.length - 1, row + 1)] }, true),
       ArrowUp: () => this.select({ kind: "bar", index: run.first[Math.max(0, row - 1)] }, true),
     };
     if (!acts[event.key] || !count) return;

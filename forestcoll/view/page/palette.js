@@ -23,7 +23,7 @@ const PALETTES = {
     select: "#ffffff", stripe: "#12171e", other: "#343c46",
     heat: ["#3c4753", "#37636a", "#2f8583", "#2aaa9d", "#3fd6c0"],
     phases: { reduce: "#f0a63a", broadcast: "#4b9be0", copy: "#3fb98e", "local work": "#a08fc0" },
-    kinds: ["#4b9be0", "#f0a63a", "#3fb98e", "#d583bf", "#9cc9ee", "#c3a94a"],
+    kinds: ["#4b9be0", "#f0a63a", "#3fb98e", "#d583bf", "#9cc9ee", "#977a2a"],
     hops: ["#58a6ff", "#d4a72c", "#ee77b5", "#9da7b1", "#b388f9"],
   },
 };

@@ -64,7 +64,7 @@ class Panel {
     }
     const kind = gpu[v] ? (rank[v] < 0 ? "GPU, no rank" : `GPU, rank ${rank[v]}`) : "switch";
     const [out, into] = rates.map((rate) => Number(rate.toPrecision(6)));
-    const more = this.app.state.folded ? this.app.fabric.alike[v] - 1 : 0;
+    const more = this.app.state.folded ? this.app.fabric.alike[this.data.twin[v]] - 1 : 0;
     return [["node", nodes[v]], ["is", kind], ["links", `${links}: ${out} GB/s out, ${into} GB/s in`],
       ...(more > 0 ? [["alike", `${more} more`]] : [])];
   }
@@ -74,7 +74,7 @@ class Panel {
     const row = run.row[k];
     const rows = [
       ["rank", `${data.rowRank[row]}, ${run.names[row]}`],
-      ["does", `${run.words[data.what[k]]}, step ${data.step[k]}`],
+      ["does", `${run.phases[data.phase[k]]}: ${run.words[data.what[k]]}, step ${data.step[k]}`],
       ["from", `${showTime(run.start[k])} to ${showTime(run.end[k])}`],
     ];
     const links = run.linksOf(k);
@@ -186,7 +186,7 @@ class Panel {
     } else if (fabric.kindNames.length > 1) fabric.kindNames.forEach((name, k) => rows.push([name, palette.kinds[k], true]));
     if (state.cut >= 0) rows.push(["one side of the limit, and its links", palette.cut, true]);
     if (run) rows.push(...run.legend(state.colour, palette, fabric.kindNames));
-    if (this.app.selectedWays) rows.push(["other bars", palette.other]);
+    if (this.app.selectedWays || (run && run.trees && state.tree >= 0)) rows.push(["other bars", palette.other]);
     rows.push(["selected", "transparent", false, true]);
     const list = byId("legend");
     list.replaceChildren();
