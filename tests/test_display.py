@@ -79,7 +79,7 @@ def test_figures_have_title_unit_and_legend() -> None:
     for figure, unit in (
         (topology.plot(), "bandwidth of a link (GB/s)"),
         (trees.plot(dark=True, width=6), "how busy a link is (%)"),
-        (trees.plot(tree=0), "tree 0, distance from the root (hops)"),
+        (trees.plot(tree=0), "tree 0, hops in time"),
     ):
         assert unit in figure.axes[0].get_title(loc="left")
         assert figure.axes[1].get_ylabel() == unit

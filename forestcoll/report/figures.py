@@ -194,4 +194,4 @@ def _strokes(
         for u, v in pairwise(path):
             lines.append(ends(u, v))
             values.append(float(hop))
-    return lines, values, f"tree {tree}, hop"
+    return lines, values, f"tree {tree}, hops in time"

@@ -17,11 +17,11 @@ from forestcoll import cli
 
 ROOT = Path(__file__).parents[2]
 SCHEDULES = ROOT / "schedules"
-LARGE = ["synthesize", "-t", "dgx-a100", "--set", "boxes=16", "-c", "allgather", "--quiet"]
+LARGE = ["fat-tree", "--set", "leaves=8", "--set", "hosts=8"]
 PICTURES = {
-    "view-dgx-a100": ([SCHEDULES / "dgx-a100-2" / "allgather.mscclpp.json"], "]", "light"),
+    "view-dgx-a100": ([SCHEDULES / "dgx-a100-2" / "allreduce.mscclpp.json"], "]", "light"),
     "view-mi250": ([SCHEDULES / "mi250-1" / "allreduce.msccl.xml"], "c", "light"),
-    "view-a100-16": (["large.forest.json"], "]", "dark"),
+    "view-fat-tree": (LARGE, "", "dark"),
 }
 """Name -> FILE of `forestcoll view`, keys that are pressed, light or dark."""
 
@@ -38,10 +38,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name, sync_playwright() as play:
         folder = Path(name)
         browser = play.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        run(*LARGE, "--format", "forest", "-o", folder / "large.forest.json")
         for picture, (words, keys, scheme) in PICTURES.items():
             html = folder / f"{picture}.html"
-            run("view", "--quiet", *(folder / word for word in words), "-o", html)
+            run("view", "--quiet", *words, "-o", html)
             page = browser.new_page(
                 viewport={"width": 1180, "height": 760},
                 color_scheme=scheme,  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ const PALETTES = {
     heat: ["#c3ccd6", "#98bdc1", "#62a5a6", "#2b8b88", "#006b66"],
     phases: { reduce: "#e08e0b", broadcast: "#2878c0", copy: "#2a9d76", "local work": "#8b7aa8" },
     kinds: ["#2878c0", "#e08e0b", "#2a9d76", "#b5519b", "#7fb2de", "#8a6d1c"],
-    hops: ["#0969da", "#9a6700", "#bf3989", "#57606a", "#8250df"],
+    hops: ["#c2388e", "#2b7a5f", "#7044d0", "#57606a", "#9a4a24"],
   },
   dark: {
     page: "#0d1117", text: "#e6edf3", muted: "#9da7b1", box: "#161b22", boxLine: "#444c56",
@@ -24,7 +24,7 @@ const PALETTES = {
     heat: ["#3c4753", "#37636a", "#2f8583", "#2aaa9d", "#3fd6c0"],
     phases: { reduce: "#f0a63a", broadcast: "#4b9be0", copy: "#3fb98e", "local work": "#a08fc0" },
     kinds: ["#4b9be0", "#f0a63a", "#3fb98e", "#d583bf", "#9cc9ee", "#977a2a"],
-    hops: ["#58a6ff", "#d4a72c", "#ee77b5", "#9da7b1", "#b388f9"],
+    hops: ["#f07fc0", "#5cc8a4", "#b095fb", "#9da7b1", "#d9976c"],
   },
 };
 
