@@ -55,10 +55,10 @@ class App {
     const { run, data } = this;
     const several = (mode) => run.categories(mode).used.length > 1;
     return {
+      tree: -1, hops: Infinity, allTrees: false, cut: -1, heat: true, now: 0, folded: Boolean(data.folded),
       theme: matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light",
       rows: run && run.note ? "blocks" : "links",
       colour: (run && run.modes.find(several)) || "phase",
-      folded: Number(Boolean(data.folded)),
     };
   }
 
@@ -204,50 +204,36 @@ class App {
   showTree(tree) {
     if (!this.trees) return;
     const count = this.data.trees.length;
-    Object.assign(this.state, { tree: ((tree % count) + count) % count, allTrees: false, hops: Infinity });
-    this.tellAnew();
+    this.change({ tree: ((tree % count) + count) % count, allTrees: false, hops: Infinity });
   }
 
   showAllTrees() {
     if (!this.trees) return;
-    Object.assign(this.state, { tree: -1, allTrees: !this.state.allTrees });
-    this.tellAnew();
+    this.change({ tree: -1, allTrees: !this.state.allTrees });
   }
 
   changeHops(by) {
     if (this.state.tree < 0) return;
     const height = this.trees.height(this.state.tree);
-    this.state.hops = Math.max(1, Math.min(height, Math.min(this.state.hops, height) + by));
-    this.fabric.stale = true;
-    this.tell();
+    this.change({ hops: Math.max(1, Math.min(height, Math.min(this.state.hops, height) + by)) });
   }
 
   nextCut() {
     if (!this.cuts.length) return;
-    this.state.cut = this.state.cut + 1 < this.cuts.length ? this.state.cut + 1 : -1;
-    this.fabric.stale = true;
-    this.tell();
+    this.change({ cut: this.state.cut + 1 < this.cuts.length ? this.state.cut + 1 : -1 });
   }
 
   clear() {
-    Object.assign(this.state, { tree: -1, allTrees: false, cut: -1, selected: null });
     this.selectedWays = null;
-    this.tellAnew();
+    this.change({ tree: -1, allTrees: false, cut: -1, selected: null });
   }
 
+  /* Another state; what is laid out in another way is fit in anew. */
   change(what) {
     Object.assign(this.state, what);
-    this.tellAnew();
-  }
-
-  /* Another way to lay the pictures out: all of it again. */
-  turn(what) {
-    Object.assign(this.state, what);
-    this.fit();
-    this.tell();
-  }
-
-  tellAnew() {
+    if (what.theme) this.setTheme(what.theme);
+    if ("folded" in what) this.fabric.fit();
+    if (what.rows) this.timeline.fit();
     this.fabric.stale = true;
     if (this.timeline) this.timeline.stale = true;
     this.tell();
@@ -297,22 +283,14 @@ class App {
   }
 
   wire() {
-    const on = (name, act) => byId(name).addEventListener("click", act);
-    on("tree-before", () => this.press("["));
-    on("tree-after", () => this.press("]"));
-    on("tree-all", () => this.press("a"));
-    on("hop-less", () => this.press(","));
-    on("hop-more", () => this.press("."));
-    on("heat", () => this.press("h"));
-    on("cut", () => this.press("c"));
-    on("folded", () => this.press("g"));
-    on("fit", () => this.press("f"));
-    on("play", () => this.press(" "));
-    on("theme", () => this.press("d"));
-    on("help", () => this.press("?"));
+    const keys = {
+      "tree-before": "[", "tree-after": "]", "tree-all": "a", "hop-less": ",", "hop-more": ".", heat: "h", cut: "c",
+      folded: "g", fit: "f", play: " ", theme: "d", help: "?",
+    };
+    for (const [name, key] of Object.entries(keys)) byId(name).addEventListener("click", () => this.press(key));
     const choose = (name, act) => byId(name).addEventListener("change", (event) => act(event.target.value));
     choose("speed", (value) => { this.state.speed = Number(value); });
-    choose("rows", (value) => this.showRows(value));
+    choose("rows", (value) => this.change({ rows: value }));
     choose("colour", (value) => this.change({ colour: value }));
     addEventListener("hashchange", () => this.restore());
     byId("fabric").addEventListener("keydown", (event) => this.moveFabric(event));
@@ -335,15 +313,12 @@ class App {
       ",": () => this.changeHops(-1),
       ".": () => this.changeHops(1),
       h: () => this.change({ heat: !state.heat }),
-      g: () => this.data.folded && this.turn({ folded: !state.folded }),
-      r: () => this.run && this.showRows(state.rows === "links" ? "blocks" : "links"),
+      g: () => this.data.folded && this.change({ folded: !state.folded }),
+      r: () => this.run && !this.run.note && this.change({ rows: state.rows === "links" ? "blocks" : "links" }),
       b: () => this.run && this.change({ colour: this.run.modes[(this.run.modes.indexOf(state.colour) + 1) % this.run.modes.length] }),
       c: () => this.nextCut(),
       f: () => this.fit(),
-      d: () => {
-        this.setTheme(this.theme === "dark" ? "light" : "dark");
-        this.tellAnew();
-      },
+      d: () => this.change({ theme: this.theme === "dark" ? "light" : "dark" }),
       " ": () => this.play(!state.playing),
       Home: () => this.goTo(0),
       End: () => this.run && this.goTo(this.run.time),
@@ -354,13 +329,6 @@ class App {
     if (!acts[key]) return false;
     acts[key]();
     return true;
-  }
-
-  showRows(rows) {
-    if (this.run.note) return;
-    this.state.rows = rows;
-    this.timeline.fit();
-    this.tell();
   }
 
   moveFabric(event) {

@@ -39,34 +39,31 @@ class Panel {
     return [there, back].filter((e) => e >= 0).flatMap((e) => this.describeLink(e));
   }
 
+  describeFigures(index) {
+    const [bandwidth, load, percent] = this.data.classes[index];
+    const rows = [["bandwidth", `${exact(bandwidth)} GB/s`]];
+    if (load !== undefined) rows.push(["load", `${exact(load)} of the data`], ["busy", `${exact(percent)} % of the time`]);
+    return rows;
+  }
+
   describeLink(e) {
-    const { nodes, tail, head, classes, linkClass } = this.data;
-    const [bandwidth, load, percent] = classes[linkClass[e]];
-    const rows = [["link", `${nodes[tail[e]]} -> ${nodes[head[e]]}`], ["bandwidth", `${exact(bandwidth)} GB/s`]];
-    if (load !== undefined) {
-      rows.push(["load", `${exact(load)} of the data`], ["busy", `${exact(percent)} % of the time`]);
-    }
-    if (this.data.linkBytes) {
-      const share = Number(this.data.linkUse[e].toPrecision(4));
-      rows.push(["simulated", `${showBytes(this.data.linkBytes[e])}, busy ${share} % of the time`]);
+    const { nodes, tail, head, linkClass, linkBytes, linkUse } = this.data;
+    const rows = [["link", `${nodes[tail[e]]} -> ${nodes[head[e]]}`], ...this.describeFigures(linkClass[e])];
+    if (linkBytes) {
+      rows.push(["simulated", `${showBytes(linkBytes[e])}, busy ${Number(linkUse[e].toPrecision(4))} % of the time`]);
     }
     return rows;
   }
 
   describeNode(v) {
-    const { nodes, gpu, rank, tail, head, classes, linkClass } = this.data;
-    const rates = [0, 0];
-    let links = 0;
-    for (let e = 0; e < tail.length; e++) {
-      if (tail[e] !== v && head[e] !== v) continue;
-      links++;
-      rates[tail[e] === v ? 0 : 1] += toNumber(classes[linkClass[e]][0]);
-    }
+    const { nodes, gpu, rank, tail, head, twin } = this.data;
+    const { state, fabric } = this.app;
+    const links = [...this.app.linksOf({ kind: "node", index: v })];
+    const rate = (ends) => Number(links.reduce((sum, e) => sum + (ends[e] === v) * fabric.rates[e], 0).toPrecision(6));
     const kind = gpu[v] ? (rank[v] < 0 ? "GPU, no rank" : `GPU, rank ${rank[v]}`) : "switch";
-    const [out, into] = rates.map((rate) => Number(rate.toPrecision(6)));
-    const more = this.app.state.folded ? this.app.fabric.alike[this.data.twin[v]] - 1 : 0;
-    return [["node", nodes[v]], ["is", kind], ["links", `${links}: ${out} GB/s out, ${into} GB/s in`],
-      ...(more > 0 ? [["alike", `${more} more`]] : [])];
+    const rows = [["node", nodes[v]], ["is", kind], ["links", `${links.length}: ${rate(tail)} GB/s out, ${rate(head)} GB/s in`]];
+    if (state.folded && fabric.alike[twin[v]] > 1) rows.push(["alike", `${fabric.alike[twin[v]] - 1} more`]);
+    return rows;
   }
 
   describeBar(k) {
@@ -89,11 +86,8 @@ class Panel {
   }
 
   describeClass(index) {
-    const count = this.data.linkClass.reduce((sum, c) => sum + (c === index), 0);
-    const [bandwidth, load, percent] = this.data.classes[index];
-    const rows = [["links", `${count} of the same figures`], ["bandwidth", `${exact(bandwidth)} GB/s`]];
-    if (load !== undefined) rows.push(["load", `${exact(load)} of the data`], ["busy", `${exact(percent)} % of the time`]);
-    return rows;
+    const count = this.app.linksOf({ kind: "class", index }).size;
+    return [["links", `${count} of the same figures`], ...this.describeFigures(index)];
   }
 
   show(thing) {

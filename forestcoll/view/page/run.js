@@ -38,11 +38,6 @@ class Run {
     return [...this.data.wayLinks.subarray(this.wayFirst[way], this.wayFirst[way + 1])];
   }
 
-  moves(bar) {
-    const way = this.data.way[bar];
-    return this.wayFirst[way + 1] > this.wayFirst[way];
-  }
-
   /* Per bar the number of its category: of phases, of kinds of links (the last one: local work), or of
      trees, six at a time. */
   categories(mode) {
@@ -62,11 +57,9 @@ class Run {
 
   /* Names and colours of the categories that occur. */
   legend(mode, palette, kindNames) {
-    const local = ["local work", palette.phases["local work"]];
     if (mode === "tree") return [["trees, in turn", `linear-gradient(90deg,${palette.kinds.join()})`, true]];
-    const entry = (c) => (mode === "phase" ? [this.phases[c], palette.phases[this.phases[c]]]
-      : c === MOST_KINDS ? local : [kindNames[c], palette.kinds[c]]);
-    return this.categories(mode).used.map(entry);
+    const names = mode === "phase" ? this.phases : Object.assign([...kindNames], { [MOST_KINDS]: "local work" });
+    return this.categories(mode).used.map((c) => [names[c], this.colours(mode, palette)[c]]);
   }
 
   colours(mode, palette) {
