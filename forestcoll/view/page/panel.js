@@ -96,7 +96,7 @@ class Panel {
     if (!rows.length && cut >= 0) {
       rows.push(["limit", this.data.limit], [this.data.cuts[cut].name, this.data.cuts[cut].text]);
     }
-    fill(byId("details"), rows.length ? rows : [["", "nothing: point at a link, a node or a bar"]]);
+    fill(byId("details"), rows.length ? rows : [["", `nothing: point at a link or a node${this.app.run ? ", or a bar" : ""}`]]);
   }
 
   /* All words must be in the name: "gpu3 fabric" finds the link between the two. */
