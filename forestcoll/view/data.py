@@ -30,6 +30,7 @@ from forestcoll.topology.numbers import percent
 from forestcoll.view.alike import MOST_DRAWN, find_twins
 from forestcoll.view.lanes import Row, assign_rows, name_row
 from forestcoll.view.layout import Layout, lay_out
+from forestcoll.view.parts import describe_parts
 from forestcoll.view.phases import LOCAL, PHASES, find_phases
 from forestcoll.view.subject import NO_ORDER, Subject
 
@@ -82,7 +83,7 @@ def collect(subject: Subject, size: int, limit: str, trees: Sequence[int] = ()) 
     layout = lay_out(graph)
     _put_fabric(block, graph, layout)
     if subject.kind == "topology":
-        block.meta["facts"] += _parts(graph, layout)
+        block.meta["facts"] += describe_parts(graph, layout)
     kinds = _put_loads(block, graph, subject.links, timing)
     if graph.n > MOST_DRAWN:
         _put_folded(block, graph, kinds)
@@ -198,31 +199,6 @@ def _put_folded(block: Block, graph: CapacityGraph, kinds: Sequence[int]) -> Non
     block.put("twin", twins, "u")
     block.put("foldedX", layout.x, "f4")
     block.put("foldedY", layout.y, "f4")
-
-
-def _parts(graph: CapacityGraph, layout: Layout) -> list[list[str]]:
-    """What a topology is made of: boxes, switches by where they stand, GB/s of a rank."""
-    facts = []
-    sizes = Counter(sum(graph.gpu[v] for v in box.nodes) for box in layout.boxes)
-    if sizes:
-        made = ", ".join(f"{count:,} of {_count(size, 'GPU')}" for size, count in sizes.items())
-        facts.append(["boxes", made])
-    tiers = Counter(layout.layers[v] for v in range(graph.n) if not graph.gpu[v])
-    if tiers:
-        places = [f"{tiers[k]:,} {f'in tier {k}' if k else 'in boxes'}" for k in sorted(tiers)]
-        facts.append(["switches", ", ".join(places)])
-    rates = {node: [Fraction(0), Fraction(0)] for node in graph.ranks}
-    for e, ends in enumerate(zip(graph.tail, graph.head, strict=True)):
-        for way, node in enumerate(ends):
-            if node in rates:
-                rates[node][way] += graph.bandwidth(e)
-    words = []
-    for way, name in enumerate(("out", "in")):
-        least, most = min(r[way] for r in rates.values()), max(r[way] for r in rates.values())
-        span = show(most) if least == most else f"{show(least)} to {show(most)}"
-        words.append(f"{span} GB/s {name}")
-    facts.append(["each rank", ", ".join(words)])
-    return facts
 
 
 def _put_loads(
