@@ -13,14 +13,14 @@ import random
 from collections import defaultdict, deque
 from collections.abc import Callable
 
-from judge_plays import Play
+from judge_plays import Line, Play
 
 
 class Fifo:
     def __init__(self, play: Play, seed: int = 0) -> None:
         self.play, self.random = play, random.Random(seed)
-        self.seed = seed
-        self.now = 0.0
+        self.seed, self.delays = seed, play.delays
+        self.now = self.last = 0.0  # `last`: when something was done, or data arrived
         self.events: list[tuple[float, int, Callable[[], None]]] = []
         self.count = 0
         self.queues: list[deque[Callable[[], None]]] = [deque() for _ in play.links]
@@ -42,7 +42,7 @@ class Fifo:
             what()
         for actor, lines in enumerate(self.play.actors):
             assert self.line[actor] == len(lines), f"actor {actor} is stuck at {self.line[actor]}"
-        return self.now
+        return self.last
 
     def at(self, time: float, what: Callable[[], None]) -> None:
         self.count += 1
@@ -58,29 +58,40 @@ class Fifo:
                     return
                 self.counters[line[1]] -= 1
             elif line[0] == "give":
-                self.give(line[1])
+                self.give(line[1], line[2])
             elif line[0] == "send":
                 self.line[actor] += 1
-                self.transfer(line[1], line[2], lambda: self.sent(actor, line[3]))  # noqa: B023
+                self.transfer(line[1], line[2], lambda line=line: self.sent(actor, line))  # type: ignore[misc]
                 return
             elif line[0] == "start":
                 self.open[actor] += 1
-                self.transfer(line[1], line[2], lambda: self.over(actor))
+                self.at(self.now + line[3], lambda line=line: self.begin(actor, line))  # type: ignore[misc]
             elif self.open[actor]:
                 self.joins.add(actor)
                 return
             self.line[actor] += 1
+        self.last = max(self.last, self.now)
 
-    def give(self, counter: int) -> None:
+    def give(self, counter: int, after: float = 0.0) -> None:
+        if after:
+            self.at(self.now + after, lambda: self.give(counter))
+            return
         self.counters[counter] += 1
         if counter in self.takers:
             actor = self.takers.pop(counter)
             self.at(self.now, lambda: self.act(actor))
 
-    def sent(self, actor: int, counter: int) -> None:
-        if counter >= 0:
-            self.give(counter)
+    def sent(self, actor: int, line: Line) -> None:
+        self.last = max(self.last, self.now + self.delays[line[1]])
+        if line[3] >= 0:
+            self.give(line[3], self.delays[line[1]])
         self.act(actor)
+
+    def begin(self, actor: int, line: Line) -> None:
+        def done() -> None:
+            self.at(self.now + line[4], lambda: self.over(actor))
+
+        self.transfer(line[1], line[2], done)
 
     def over(self, actor: int) -> None:
         self.open[actor] -= 1

@@ -3,12 +3,15 @@
 A play is a list of actors, each a list of lines, everything unrolled:
 
     ["take", counter]                       wait for one in the counter, and take it
-    ["give", counter]                       one more in it
-    ["send", route, bytes, counter or -1]   a transfer, until it is over; then one in the counter
-    ["start", route, bytes], ["join"]       transfers at once, and the end of all of them
+    ["give", counter, after]                one more in it, so many microseconds from now
+    ["send", route, bytes, counter or -1]   a transfer, until it is over; a delay of the route later
+                                            there is one more in the counter
+    ["start", route, bytes, after, tail]    a transfer that begins `after` microseconds from now and
+                                            ends `tail` after its last byte
+    ["join"]                                the end of all that was started
 
-`links` are (bytes a microsecond, whether it leaves a box); a route is a list of links. A counter
-has one taker.
+`links` are (bytes a microsecond, whether it leaves a box); a route is a list of links, `delays` how
+long each takes, with a signal. A counter has one taker.
 """
 
 from __future__ import annotations
@@ -35,7 +38,8 @@ RCCL_HOLDS = HOLDS | {"LL": (16 << 10, 8, 1, 2.0), "LL128": (50_176, 8, 1, 8 / 7
 
 
 class Play:
-    def __init__(self, forest: dict[str, Any]) -> None:
+    def __init__(self, forest: dict[str, Any], latency: float = 0.0, signal: float = 0.0) -> None:
+        self.latency, self.signal = latency, signal  # of each link, and of a signal beyond them
         self.ranks: list[str] = forest["ranks"]
         number = {name: rank for rank, name in enumerate(self.ranks)}
         self.links: list[tuple[float, bool]] = []
@@ -77,19 +81,31 @@ class Play:
             self.routes.append(self.ways[a, b])
         return self._routes[a, b]
 
+    def hops(self, a: int, b: int) -> float:
+        """Microseconds that a byte takes from one rank to another."""
+        return self.latency * len(self.ways[a, b])
+
+    def told(self, a: int, b: int) -> float:
+        """The same for a signal."""
+        return self.hops(a, b) + self.signal
+
+    @property
+    def delays(self) -> list[float]:
+        return [self.latency * len(route) + self.signal for route in self.routes]
+
     @property
     def transfers(self) -> int:
         return sum(line[0] in ("send", "start") for actor in self.actors for line in actor)
 
     def json(self) -> str:
-        names = ("links", "routes", "actors", "counters")
+        names = ("links", "routes", "delays", "actors", "counters")
         return json.dumps({name: getattr(self, name) for name in names})
 
 
-def read(plan: Path, size: int) -> Play:
+def read(plan: Path, size: int, latency: float = 0.0, signal: float = 0.0) -> Play:
     """The play of a plan file of `synthesize`, with its forest beside it, for `size` bytes."""
     stem = plan.name.removesuffix(".msccl.xml").removesuffix(".mscclpp.json")
-    play = Play(json.loads(plan.with_name(f"{stem}.forest.json").read_text()))
+    play = Play(json.loads(plan.with_name(f"{stem}.forest.json").read_text()), latency, signal)
     if plan.suffix == ".xml":
         _Xml(play, ET.fromstring(plan.read_text()), size).read()
     else:
@@ -140,7 +156,7 @@ class _Xml:
                         if (b, s) in needs:
                             actor.append(["take", needs[b, s]])
                         self.step(actor, rank, tb.attrib, step, part)
-                        actor += [["give", counter] for counter in edges[b, s]]
+                        actor += [["give", counter, 0.0] for counter in edges[b, s]]
 
     def step(
         self, actor: list[Line], rank: int, tb: dict[str, str], step: dict[str, str], part: float
@@ -167,13 +183,14 @@ class _Xml:
                     bytes_ = chunks * part * self.wire / self.parts
                     send = ["send", self.play.route(*key[:2]), bytes_, out["here"]]
                     if "staged" in out:
-                        actor.append(["give", out["staged"]])
+                        actor.append(["give", out["staged"], 0.0])
                         self.proxies[key] += [["take", out["staged"]], ["take", out["room"]], send]
-                        self.proxies[key].append(["give", out["free"]])
+                        self.proxies[key].append(["give", out["free"], 0.0])
                     else:
                         actor.append(send)
                 if into is not None:
-                    actor.append(["give", into.get("room", into["free"])])
+                    back = self.play.told(rank, int(tb["recv"]))
+                    actor.append(["give", into.get("room", into["free"]), back])
 
 
 class _Json:
@@ -249,7 +266,7 @@ class _Block:
         if c not in self.ports:
             self.ports[c] = self.play.actor(), self.play.counter()
         lines, counter = self.ports[c]
-        self.actor.append(["give", counter])
+        self.actor.append(["give", counter, 0.0])
         lines.append(["take", counter])
         return lines
 
@@ -266,22 +283,29 @@ class _Block:
                 if name == "pws":
                     lines = self.asked(c)
                 if name != "put":
-                    lines.append(["give", told])
+                    lines.append(["give", told, self.play.told(self.rank, peer)])
         elif name in ("wait", "rlxwait"):
             for _, peer, index in self.channels(op):
                 counter = self.all.signal(self.rank, peer, op["channel_type"], index)
                 self.actor.append(["take", counter])
         elif name in ("sem_acquire", "sem_release"):
             word = "take" if name == "sem_acquire" else "give"
-            self.actor += [[word, self.semaphores[i]] for i in op["semaphore_ids"]]
+            after = [] if word == "take" else [0.0]
+            self.actor += [[word, self.semaphores[i], *after] for i in op["semaphore_ids"]]
         elif name in ("rre", "rres", "res"):
+            answered = 0.0  # when the first bytes of all that is read are here
             for field, inward in (("src_buff", True), ("dst_buff", False)):
                 for buff in op[field]:
-                    if "buffer_id" in buff:
-                        peer = self.buffers["memory"][buff["buffer_id"]]
-                        ends = (peer, self.rank) if inward else (self.rank, peer)
-                        bytes_ = size if size is not None else buff["size"] * self.all.chunk
-                        self.actor.append(["start", self.play.route(*ends), bytes_])
+                    if "buffer_id" not in buff:
+                        continue
+                    peer = self.buffers["memory"][buff["buffer_id"]]
+                    ends = (peer, self.rank) if inward else (self.rank, peer)
+                    bytes_ = size if size is not None else buff["size"] * self.all.chunk
+                    asked, tail = self.play.hops(*ends[::-1]), self.play.hops(*ends)
+                    if inward:
+                        answered = max(answered, asked + tail)
+                    times = [asked, tail] if inward else [answered, tail + self.play.signal]
+                    self.actor.append(["start", self.play.route(*ends), bytes_, *times])
             self.actor.append(["join"])
         else:
             assert name in ("nop", "copy", "re"), name

@@ -27,29 +27,50 @@ def main() -> None:
     zone.seal()
     counters = [simgrid.Semaphore(value) for value in play["counters"]]
 
+    def give(counter: int, after: float) -> None:
+        def later() -> None:
+            simgrid.this_actor.sleep_for(after)
+            counters[counter].release()
+
+        if after:
+            simgrid.Actor.create("later", ends[0][0], later)
+        else:
+            counters[counter].release()
+
+    def move(route: int, size: float, after: float, tail: float, over: simgrid.Semaphore) -> None:
+        simgrid.this_actor.sleep_for(after)
+        simgrid.Comm.sendto_async(*ends[route], round(size)).wait()
+        simgrid.this_actor.sleep_for(tail)
+        over.release()
+
+    last = [0.0]  # when an actor came to its end, or data arrived
+
     def act(lines: list) -> None:
-        under_way = []
+        started, over = 0, simgrid.Semaphore(0)
         for line in lines:
             word = line[0]
             if word == "take":
                 counters[line[1]].acquire()
             elif word == "give":
-                counters[line[1]].release()
+                give(line[1], line[2])
             elif word == "send":
                 simgrid.Comm.sendto_async(*ends[line[1]], round(line[2])).wait()
+                last.append(simgrid.Engine.clock + play["delays"][line[1]])
                 if line[3] >= 0:
-                    counters[line[3]].release()
+                    give(line[3], play["delays"][line[1]])
             elif word == "start":
-                under_way.append(simgrid.Comm.sendto_async(*ends[line[1]], round(line[2])))
+                simgrid.Actor.create("move", ends[0][0], move, *line[1:], over)
+                started += 1
             else:
-                for comm in under_way:
-                    comm.wait()
-                under_way.clear()
+                for _ in range(started):
+                    over.acquire()
+                started = 0
+        last.append(simgrid.Engine.clock)
 
     for number, lines in enumerate(play["actors"]):
         simgrid.Actor.create(f"actor{number}", ends[0][0], act, lines)
     engine.run()
-    print(json.dumps({"time": simgrid.Engine.clock, "version": simgrid.simgrid_version}))
+    print(json.dumps({"time": max(last), "version": simgrid.simgrid_version}))
 
 
 main()

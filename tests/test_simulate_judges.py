@@ -151,6 +151,29 @@ def test_fair(plan: str, size: int) -> None:
     assert found.transfers == play.transfers
 
 
+# --- links that take time -------------------------------------------------------------------------
+
+DELAYED = [
+    "dgx-a100-1/reduce-scatter.mscclpp.json",  # reads of one peer
+    "mi250-1/reduce.mscclpp.json",  # of several at once
+    "mi250-1/allreduce.mscclpp.json",
+    "dgx-a100-2/allreduce.mscclpp.json",  # and ports
+    "dgx-a100-2/broadcast.msccl.xml",  # slots are given back late
+]
+
+
+@pytest.mark.parametrize("rule", ["fifo", "fair"])
+@pytest.mark.parametrize("plan", DELAYED)
+def test_latencies(plan: str, rule: simulate.Rule) -> None:
+    """A link takes 3 us, a signal 2 more; what is read is asked for first, all the way there."""
+    play = read(SCHEDULES / plan, SIZE, latency=3.0, signal=2.0)
+    program, options = plans.read_plan(SCHEDULES / plan), simulate.Options(latency=3.0, signal=2.0)
+    found = simulate.run(program, forest_of(plan), SIZE, rule=rule, options=options)
+    expected = Fifo(play).run() if rule == "fifo" else simgrid(play)
+    assert found.time == pytest.approx(expected, rel=WITHIN)
+    assert found.transfers == play.transfers
+
+
 # --- messages of the machine's runtime ------------------------------------------------------------
 
 

@@ -5,7 +5,7 @@ from typing_extensions import Buffer
 def simulate(
     capacity: Sequence[float],
     rules: Sequence[int],
-    routes: Sequence[tuple[float, Sequence[Sequence[int]]]],
+    routes: Sequence[tuple[float, float, Sequence[Sequence[int]]]],
     operations: Buffer,
     sizes: Buffer,
     segments: Buffer,

@@ -8,7 +8,7 @@ operation does.
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -156,7 +156,7 @@ class Coder:
         self._counters: list[int] = []
         self._routes: dict[Way, int] = {}
         self._dealt: dict[tuple[int, int], list[float]] = {}
-        self._between: dict[tuple[int, int], list[tuple[int, float, int]]] = {}
+        self._between: dict[tuple[int, int, bool, float], list[tuple[int, Way, int]]] = {}
 
     def thread(self, rank: int, block: int, *, proxy: bool = False) -> Thread:
         """A new thread for thread block `block` of `rank`, or a proxy of it."""
@@ -172,12 +172,15 @@ class Coder:
         """The number of a way."""
         return self._routes.setdefault(way, len(self._routes))
 
-    def between(self, source: int, target: int, size: Size) -> int:
+    def between(
+        self, source: int, target: int, size: Size, *, reads: bool = False, after: float = 0.0
+    ) -> int:
         """The route that so many bytes from one rank to another take.
 
         Where a forest has several ways between the two, they are dealt out by its weights.
+        `reads`: the target asks for them. `after`: microseconds until there is something to send.
         """
-        ways = self._ways(source, target)
+        ways = self._ways(source, target, reads, after)
         if len(ways) == 1:
             return ways[0][0]
         sent = self._dealt.setdefault((source, target), [0.0] * len(ways))
@@ -187,18 +190,26 @@ class Coder:
 
     def latency(self, source: int, target: int) -> float:
         """Microseconds that a signal from one rank to another takes."""
-        return max(latency for _, latency, _ in self._ways(source, target))
+        return max(way.latency for _, way, _ in self._ways(source, target))
+
+    def round_trip(self, source: int, target: int) -> float:
+        """Microseconds from a read's request at the target to the first byte of its answer."""
+        return max(way.lead + way.latency for _, way, _ in self._ways(source, target, reads=True))
 
     def alone(self, source: int, target: int) -> bool:
         """Whether there is but one way from one rank to another."""
         return len(self._ways(source, target)) == 1
 
-    def _ways(self, source: int, target: int) -> list[tuple[int, float, int]]:
-        found = self._between.get((source, target))
+    def _ways(
+        self, source: int, target: int, reads: bool = False, after: float = 0.0
+    ) -> list[tuple[int, Way, int]]:
+        found = self._between.get((source, target, reads, after))
         if found is None:
-            ways = self.fabric.ways(source, target)
-            found = [(self.route(way), way.latency, weight) for way, weight in ways]
-            self._between[source, target] = found
+            found = []
+            for one, weight in self.fabric.ways(source, target):
+                way = self.fabric.answer(one.stages) if reads else replace(one, lead=after)
+                found.append((self.route(way), way, weight))
+            self._between[source, target, reads, after] = found
         return found
 
     def _rules(self) -> list[int]:
@@ -226,7 +237,7 @@ class Coder:
         if not threads:
             return Played(0.0, [0.0] * len(self.fabric.bandwidth), [], 0)
         operations, sizes, segments = _tables(threads)
-        routes = [(way.latency, [list(links) for links in way.stages]) for way in self._routes]
+        routes = [(w.lead, w.latency, [list(links) for links in w.stages]) for w in self._routes]
         time, moved, _, spans, stuck, transfers = _simulate.simulate(
             [1000 * rate for rate in self.fabric.bandwidth],
             self._rules(),

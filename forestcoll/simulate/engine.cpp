@@ -13,7 +13,7 @@ namespace {
 
 constexpr double kSameTime = 1e-7;  // microseconds; what is nearer happens at once
 
-enum class What : std::int32_t { link_is_free, arrives, paced, posts, wakes };
+enum class What : std::int32_t { link_is_free, sets_off, arrives, paced, posts, wakes };
 
 struct Event {
   double time;
@@ -276,6 +276,16 @@ class Engine {
       for (int link : stage.shared) outcome_.bytes[link] += bytes;
       for (int link : stage.queued) outcome_.bytes[link] += bytes;
     }
+    if (route.lead > 0)
+      at(now_ + route.lead, What::sets_off, number);
+    else
+      set_off(number);
+  }
+
+  void set_off(std::int32_t number) {
+    Transfer& transfer = transfers_[number];
+    const Route& route = routes_[transfer.route];
+    const double bytes = transfer.bytes;
     transfer.paced = true;
     const bool waits_in_queues = std::any_of(route.stages.begin(), route.stages.end(),
                                              [](const Stage& s) { return !s.queued.empty(); });
@@ -381,6 +391,8 @@ class Engine {
         part_done(number, stage);
         return;
       }
+      case What::sets_off:
+        return set_off(event.object);
       case What::arrives:
         return arrive(event.object);
       case What::paced:

@@ -24,6 +24,7 @@ struct Stage {
 
 struct Route {
   std::vector<Stage> stages;
+  double lead = 0;  // microseconds before the first byte sets off: a read's request is on its way
   double latency = 0;
   bool weighted = false;
   double narrowest = kUnlimited;  // bytes a microsecond of the links with queues

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
@@ -25,10 +25,14 @@ Stages = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """Links of the stages, and microseconds that the last byte takes beyond their rates."""
+    """Links of the stages, and microseconds that the last byte takes beyond their rates.
+
+    `lead`: microseconds before the first byte sets off.
+    """
 
     stages: Stages
     latency: float
+    lead: float = 0.0
 
 
 class Fabric:
@@ -70,13 +74,26 @@ class Fabric:
         found = self._ways.get(path)
         if found is None:
             links = [self.number[ends] for ends in pairwise(path)]
-            found = Way(tuple((link,) for link in links), self.delay(links))
+            found = self.over(tuple((link,) for link in links))
             self._ways[path] = found
         return found
 
-    def delay(self, links: list[int]) -> float:
-        """Microseconds of these links one after the other, and of what tells of the end."""
-        return sum(self.latencies[link] for link in links) + self._signal
+    def over(self, stages: Stages) -> Way:
+        """The way over these links; its latency is also that of what tells of the end."""
+        return Way(stages, self._delay(stages) + self._signal)
+
+    def answer(self, stages: Stages) -> Way:
+        """The way of what is read over these links: a request has to come to the source first.
+
+        It takes the links the other way (as long as over these where there are none), and nothing
+        tells of the end of a read.
+        """
+        graph, number = self.graph, self.number
+        back = [[number.get((graph.head[e], graph.tail[e]), e) for e in some] for some in stages]
+        return Way(stages, self._delay(stages), self._delay(back))
+
+    def _delay(self, stages: Sequence[Sequence[int]]) -> float:
+        return sum(max(self.latencies[link] for link in some) for some in stages)
 
     def switch(self, ranks: tuple[int, ...]) -> int:
         """The switch that copies and adds for all these ranks: a neighbour of each, both ways."""

@@ -2,7 +2,6 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
-#include <nanobind/stl/pair.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
@@ -33,8 +32,10 @@ void require(bool holds, const char* what) {
   if (!holds) throw std::invalid_argument(what);
 }
 
-Route route_of(const Network& network, const Stages& stages, double latency, bool cut_through) {
+Route route_of(const Network& network, const Stages& stages, double lead, double latency,
+               bool cut_through) {
   Route route;
+  route.lead = lead;
   route.latency = latency;
   for (const std::vector<int>& links : stages) {
     Stage stage;
@@ -101,7 +102,7 @@ void poll() {
 }
 
 Result simulate(const std::vector<double>& capacity, const std::vector<int>& rules,
-                const std::vector<std::pair<double, Stages>>& ways, const Integers& operations,
+                const std::vector<std::tuple<double, double, Stages>>& ways, const Integers& operations,
                 const Doubles& sizes, const Integers& segments, std::vector<std::int64_t> counters,
                 int threads, bool cut_through, std::uint64_t seed, bool timeline) {
   Network network;
@@ -113,8 +114,8 @@ Result simulate(const std::vector<double>& capacity, const std::vector<int>& rul
     network.rule.push_back(static_cast<Rule>(rule));
   }
   std::vector<Route> routes;
-  for (const auto& [latency, stages] : ways)
-    routes.push_back(route_of(network, stages, latency, cut_through));
+  for (const auto& [lead, latency, stages] : ways)
+    routes.push_back(route_of(network, stages, lead, latency, cut_through));
   const Code code = code_of(operations, sizes, segments, std::move(counters), threads,
                             static_cast<int>(routes.size()));
   Outcome found;

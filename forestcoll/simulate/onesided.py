@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 
 from forestcoll.program import (
@@ -30,7 +31,7 @@ from forestcoll.program import (
     those,
 )
 from forestcoll.simulate.code import FETCH, MOVE, START, Coder, Origin, Size, Thread
-from forestcoll.simulate.fabric import Stages, Way
+from forestcoll.simulate.fabric import Stages
 
 PACKET = 2.0
 """Bytes on a link for each byte of data in packets: the rest is flags."""
@@ -136,8 +137,9 @@ class _Writer:
                 self.rounds, self._size, body = 1, self._whole, (step,)
             self.thread.loop(self.rounds)
             for i in body:
-                peer = self.block.channels[i.channels[0]].peer if i.channels else -1
-                self.thread.origin = Origin(place, i.op, peer)
+                peers = [self.block.channels[c].peer for c in i.channels[:1]]
+                peers += [ref.rank for ref in (*i.src, *i.dst) if ref.rank is not None]
+                self.thread.origin = Origin(place, i.op, peers[0] if peers else -1)
                 self._write(place, i)
 
     def _whole(self, ref: Ref, i: Instruction) -> Size:
@@ -212,15 +214,17 @@ class _Writer:
         self.thread.take(self._ports[c].flushed)
 
     def _put(self, i: Instruction) -> None:
+        # Over memory the kernel looks at destinations alone: a plan need not name channels
+        ports = i.channels if self.block.reads_by_port(i) else (None,) * len(i.dst)
         sources = i.src * len(i.dst) if len(i.src) == 1 else i.src
-        for ref, to, c in zip(sources, i.dst, i.channels, strict=True):
-            size, port = self._size(ref, i), self.block.channels[c].kind == "port"
-            peer = self.block.channels[c].peer if to.rank is None else to.rank
-            route = self.coder.between(self.rank, peer, size)
-            if port:
-                self._ask(c).transfer(MOVE, route, size, 0.0)
-            else:
+        for ref, to, c in zip(sources, i.dst, ports, strict=True):
+            assert to.rank is not None
+            size = self._size(ref, i)
+            route = self.coder.between(self.rank, to.rank, size)
+            if c is None:
                 self.thread.transfer(MOVE, route, size, self.options.cap())
+                continue
+            self._ask(c).transfer(MOVE, route, size, 0.0)
             if i.op in SIGNALS:
                 self._signal(c)
             if i.op is Op.PUT_SIGNAL_FLUSH:
@@ -240,20 +244,26 @@ class _Writer:
             for ref in i.src:
                 assert ref.rank is not None
                 size = self._size(ref, i)
-                route = self.coder.between(ref.rank, self.rank, size)
+                route = self.coder.between(ref.rank, self.rank, size, reads=True)
                 self.thread.transfer(FETCH, route, size, self.options.cap())
             return
         if i.op not in _READS:
             self._local(i, i.src, sums=i.op is not Op.COPY)
             return
-        remote = [(ref.rank, self.rank, ref) for ref in i.src if ref.rank is not None]
-        remote += [(self.rank, ref.rank, ref) for ref in i.dst if ref.rank is not None]
-        for source, target, ref in remote:
+        reads = [(ref.rank, ref) for ref in i.src if ref.rank is not None]
+        puts = [(ref.rank, ref) for ref in i.dst if ref.rank is not None]
+        after = max((self.coder.round_trip(rank, self.rank) for rank, _ in reads), default=0.0)
+        cap = self.options.cap(len(reads) + len(puts))
+        for rank, ref in reads:
             size = self._size(ref, i)
-            route = self.coder.between(source, target, size)
-            self.thread.transfer(START, route, size, self.options.cap(len(remote)))
+            route = self.coder.between(rank, self.rank, size, reads=True)
+            self.thread.transfer(START, route, size, cap)
+        for rank, ref in puts:
+            size = self._size(ref, i)
+            route = self.coder.between(self.rank, rank, size, after=after)
+            self.thread.transfer(START, route, size, cap)
         self.thread.join()
-        if self.options.reduce_rate is not None or not remote:
+        if self.options.reduce_rate is not None or not (reads or puts):
             self._local(i, i.src, sums=True)
 
     def _packet(self, place: int, i: Instruction) -> None:
@@ -272,16 +282,20 @@ class _Writer:
             self.thread.transfer(MOVE, route, size, self.options.cap(), counter)
 
     def _switch(self, i: Instruction) -> None:
-        """In and out of a switch that copies to its group, or adds what its group has."""
+        """In and out of a switch that copies to its group, or adds what its group has.
+
+        What it adds is read: a request goes in and out, sums come back, and then they are stored.
+        """
         group = self.block.switches[i.switches[0]].ranks
         size, fabric = self._size(i.dst[0], i), self.coder.fabric
         switch, nodes = fabric.switch(group), fabric.graph.ranks
         up = {rank: fabric.number[nodes[rank], switch] for rank in group}
         down = {rank: fabric.number[switch, nodes[rank]] for rank in group}
-        stages: list[Stages] = [((up[self.rank],), tuple(down.values()))]
+        store: Stages = ((up[self.rank],), tuple(down.values()))
+        ways = [fabric.over(store)]
         if i.op is Op.FABRIC_REDUCE_STORE:
-            stages.insert(0, (tuple(up.values()), (down[self.rank],)))
-        for some in stages:
-            way = Way(some, max(fabric.delay([a, b]) for a in some[0] for b in some[1]))
-            self.thread.transfer(START, self.coder.route(way), size, self.options.cap(len(stages)))
+            read = fabric.answer((tuple(up.values()), (down[self.rank],)))
+            ways = [read, replace(ways[0], lead=read.lead + read.latency)]
+        for way in ways:
+            self.thread.transfer(START, self.coder.route(way), size, self.options.cap(len(ways)))
         self.thread.join()
