@@ -62,8 +62,8 @@ SHORT_SLICES: Final = (3 * 2**14, 2**15)
 """... but one of those, where a short call gains more than one four times as long loses ..."""
 LOADED_SLICES: Final = (*SHORT_SLICES, 3 * 2**13, 2**14)
 """... (the last a word for each of 1,024 threads, where thread blocks are what is slow), ..."""
-SIGNAL: Final = 0.7
-"""... when each signal takes so many microseconds."""
+LATENCY: Final = 0.5
+"""... when each link takes so many microseconds: a signal once, a read there and back."""
 SLOW: Final = 0.9
 """Share, of what flags leave, below which a reduce is tried with sums in thread blocks of their
 own, ..."""
@@ -308,11 +308,11 @@ def _counts(program: Program) -> bool:
 
 
 def _reached(forest: Forest, program: Program, block_rate: float | None) -> float:
-    """Shares of the forest's algbw with signals in a short call and one four times as long, added.
+    """Shares of the forest's algbw with LATENCY in a short call and one four times as long, added.
 
     What further bytes take is what twice as many take longer. `block_rate`: GB/s of a thread block.
     """
-    options = simulate.Options(signal=SIGNAL, block_rate=block_rate)
+    options = simulate.Options(latency=LATENCY, block_rate=block_rate)
     short, twice = (simulate.band(program, forest, k * SHORT, options=options) for k in (1, 2))
     slowest = max(3 * twice.fifo - 2 * short.fifo, 3 * twice.fair - 2 * short.fair)
     return short.share(forest.plain_algbw) + SHORT / (250 * slowest * float(forest.plain_algbw))
