@@ -52,7 +52,8 @@ PLAN_ELEMENTS = Limit(2**21, "PLAN_ELEMENTS")
 PLAN_DEPTH = Limit(32, "PLAN_DEPTH")
 
 # Numbers
-DIGITS = Limit(40, "DIGITS")  # of a numerator or denominator in a topology
+DIGITS = Limit(40, "DIGITS")  # of a numerator or denominator in a topology, and before the point
+# of a bandwidth or its inverse in any file, so that doubles hold what follows from them
 FOREST_DIGITS = Limit(400, "FOREST_DIGITS")  # the same in a forest or groups file
 COMMON_DIGITS = Limit(1000, "COMMON_DIGITS")  # of a common denominator, and of a sum, in any file
 PLAN_DIGITS = Limit(25, "PLAN_DIGITS")

@@ -24,6 +24,7 @@ from forestcoll.forest_file.model import (
 from forestcoll.forest_file.writing import cut_value
 from forestcoll.graph import CapacityGraph
 from forestcoll.input_limits import (
+    DIGITS,
     FOREST_DIGITS,
     GENERATORS,
     IMAGE_NODES,
@@ -238,6 +239,11 @@ def graph_of(topology: TopologyModel, ranks: list[str]) -> CapacityGraph:
             value = values[link.bandwidth] = fraction(link.bandwidth)
             if value <= 0:
                 raise ForestError(f"{where}.bandwidth: {value}, must be more than 0")
+            if not Fraction(1, 10**DIGITS) <= value <= 10**DIGITS:
+                raise ForestError(
+                    f"{where}.bandwidth: {link.bandwidth[:20]}... GB/s, must be between "
+                    f"10^-{DIGITS} and 10^{DIGITS} {DIGITS.note}"
+                )
         pair = (ids[link.src], ids[link.dst])
         bandwidth[pair] = add(bandwidth[pair], value, where) if pair in bandwidth else value
     for name in ranks:
