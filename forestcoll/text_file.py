@@ -1,10 +1,16 @@
-"""Text files, read whole: their size bounded, every refusal an error that names file and reason."""
+"""Text files, read whole: their size bounded, every refusal an error that names file and reason.
+
+Records that say what no other file can prove bear a seal, so that one that was edited is refused.
+"""
 
 from __future__ import annotations
 
+import json
 import sys
+from collections.abc import Mapping
 from contextlib import nullcontext
 from os import PathLike
+from typing import Any
 
 from forestcoll.errors import ForestCollError
 from forestcoll.input_limits import Limit
@@ -35,3 +41,11 @@ def read_text(
     except UnicodeDecodeError as wrong:
         line = data.count(b"\n", 0, wrong.start) + 1
         raise error(f"{name}:{line}: not text in UTF-8 (byte {wrong.start})") from None
+
+
+def seal(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The record with the SHA-256 of all else that it says (as JSON) as its `sha256`."""
+    from hashlib import sha256
+
+    rest = {name: value for name, value in record.items() if name != "sha256"}
+    return {**rest, "sha256": sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()}

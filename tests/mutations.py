@@ -41,7 +41,9 @@ from forestcoll.compile.synthesize import synthesize
 from forestcoll.errors import ForestCollError
 from forestcoll.input_limits import MEMORY, SECONDS
 from forestcoll.lower import lower
+from forestcoll.program import Collective
 from forestcoll.targets import MSCCLPP
+from forestcoll.text_file import seal
 from forestcoll.verify import verify
 from forestcoll.verify.repeat import run_repeatedly
 
@@ -103,6 +105,15 @@ def spoil(value: Any, dice: random.Random) -> None:
         elif isinstance(where, list):
             one = copy_of(dice.choice(where))
             where[key:key] = [one] * dice.choice((1, 1, 1, 2, 50))
+
+
+def sealed_json(text: str, dice: random.Random) -> str:
+    """The same, half of them sealed anew, as by whoever wants it believed."""
+    changed = any_json(text, dice)
+    if dice.random() < 0.5:
+        with contextlib.suppress(ValueError, AttributeError):  # no object, or no JSON
+            return json.dumps(seal(json.loads(changed)))
+    return changed
 
 
 def any_json(text: str, dice: random.Random) -> str:
@@ -288,6 +299,21 @@ def sets() -> dict[str, dict[str, str]]:
     return cases
 
 
+def bundles() -> dict[str, dict[str, str]]:
+    """Those of two failures; the index first."""
+    from forestcoll.degrade import Workload, bundle, list_failures
+
+    files: dict[str, str] = {}
+    work = Workload(catalog.load("ring", {"gpus": "3"}), Collective.ALLGATHER)
+    bundle.make_bundle(
+        bundle.Request(work, ("forest",)),
+        list_failures(work.topology)[2:4],
+        Path(),
+        lambda texts: files.update({str(path): text for path, text in texts.items()}),
+    )
+    return {"ring": {bundle.INDEX: files[bundle.INDEX]} | files}
+
+
 def check_plan(path: Path, said: str) -> str:
     """Why a plan that is called right is not, or ""."""
     if "RUN-DATA-UNFOLLOWED" in said or "RUN-PARTLY-FOLLOWED" in said:
@@ -320,7 +346,8 @@ FORMATS: dict[str, Format] = {
     "alltoall": Format(alltoall, any_json),
     "msccl-xml": Format(xml_plans, any_xml, check=check_plan),
     "mscclpp-json": Format(json_plans, any_json, check=check_plan),
-    "plan-set": Format(sets, any_json, ("verify", "--json")),
+    "plan-set": Format(sets, sealed_json, ("verify", "--json")),
+    "bundle": Format(bundles, sealed_json, ("verify", "--json")),
 }
 
 
@@ -366,7 +393,7 @@ def try_one(name: str, seed: int, folder: Path, tally: Tally) -> None:
             path.write_text(whole, encoding="utf-8")
     path = folder / base / next(iter(files))
     path.write_bytes(text.encode("utf-8", "surrogatepass"))
-    target = path.parent if path.name == "index.json" else path
+    target = path.parent if path.name in ("index.json", "bundle.json") else path
     began, before = time.process_time(), memory()
     out, err = io.StringIO(), io.StringIO()
     fault = ""

@@ -71,7 +71,8 @@ ALLOWED: dict[str, set[str]] = {
         "plans",
     }
     | {"simulate", "solver", "targets", "verify"},
-    "degrade": FOREST | {"compile", "edit", "garbage_collection", "simulate", "solver", "targets"},
+    "degrade": FOREST
+    | {"compile", "edit", "forest_file", "garbage_collection", "simulate", "solver", "targets"},
     "predict": FOREST
     | {"alltoall", "compile", "forest_file", "lower", "plans", "simulate", "targets"},
     "report": FOREST

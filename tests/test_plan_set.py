@@ -34,6 +34,7 @@ from forestcoll.program import BY_TREES, Collective
 from forestcoll.solver import optimum, solve
 from forestcoll.solver.shallow.lowest import pack_lowest
 from forestcoll.targets import RCCL
+from forestcoll.text_file import seal
 
 K, G = 1 << 10, 1 << 30
 
@@ -312,7 +313,7 @@ def edited(change: Callable[[dict[str, Any]], None]) -> Callable[[Path], None]:
     def apply(directory: Path) -> None:
         index = index_of(directory)
         change(index)
-        (directory / "index.json").write_text(json.dumps(index))
+        (directory / "index.json").write_text(json.dumps(seal(index)))
 
     return apply
 
@@ -336,7 +337,7 @@ def swap_plans(directory: Path) -> None:
     for path, text in zip(paths, reversed(texts), strict=True):
         path.write_text(text)
     a["sha256"], b["sha256"] = b["sha256"], a["sha256"]
-    (directory / "index.json").write_text(json.dumps(index))
+    (directory / "index.json").write_text(json.dumps(seal(index)))
 
 
 @pytest.mark.parametrize(
@@ -405,7 +406,7 @@ def test_two_gaps_from_the_same_size_on(right: Path, tmp_path: Path) -> None:
     index = index_of(directory)
     gaps = index["runtimes"][0]["not_served"]
     gaps += [{**gaps[-1], "max_bytes": None}, {**gaps[-1], "max_bytes": 2**60}]
-    (directory / "index.json").write_text(json.dumps(index))
+    (directory / "index.json").write_text(json.dumps(seal(index)))
     with pytest.raises(PlanError, match="what is not served"):
         plan_set.check(directory)
 
@@ -420,7 +421,7 @@ def test_a_wrong_plan_is_found_even_with_the_right_sum(right: Path, tmp_path: Pa
     start = text.index('type="s"')
     path.write_text(text[:start] + text[start:].replace('srcoff="', 'srcoff="1', 1))
     first["sha256"] = digest(path.read_text())
-    (directory / "index.json").write_text(json.dumps(index))
+    (directory / "index.json").write_text(json.dumps(seal(index)))
     with pytest.raises(ForestCollError, match=path.name):
         plan_set.check(directory)
 

@@ -15,6 +15,7 @@ from forestcoll.compile import plan_set, verdict
 from forestcoll.compile.plan_set.index import digest, files_of
 from forestcoll.compile.synthesize import synthesize
 from forestcoll.errors import ForestCollError
+from forestcoll.text_file import seal
 
 K = 1 << 10
 
@@ -80,8 +81,12 @@ def is_right(directory: Path) -> bool:
 
 
 def test_no_claim_may_be_another(allreduce: Path, broadcast: Path, tmp_path: Path) -> None:
-    """Every leaf of the index, changed: found, but for words of explanation."""
-    free = {"why", "sms", "latency"}  # sms: as stated by who made it; latency: at the least
+    """Every leaf of the index, changed: found by its seal, and most also by what is so.
+
+    Only the seal knows the words of explanation, the multiprocessors (as stated by who made it),
+    the estimate's latency (at the least), and into how many parts trees were cut.
+    """
+    free = {"why", "sms", "latency"}
     for number, right in enumerate((allreduce, broadcast)):
         directory = tmp_path / str(number)
         shutil.copytree(right, directory)
@@ -89,12 +94,20 @@ def test_no_claim_may_be_another(allreduce: Path, broadcast: Path, tmp_path: Pat
         known = json.loads(text)
         plan_set.check(directory)
         for path, value in leaves(known):
+            lies = others(value)
+            for lie in lies:
+                changed = json.loads(text)
+                put(changed, path, lie)
+                (directory / "index.json").write_text(json.dumps(changed))
+                with pytest.raises(ForestCollError):
+                    plan_set.check(directory)
             if path[-1] in free or ("plans" in path and path[path.index("plans") + 1] > 0):
                 continue
-            lies = others(value)
             changed = json.loads(text)
             put(changed, path, lies[len(str(path)) % len(lies)])
-            (directory / "index.json").write_text(json.dumps(changed))
+            if path == ("sha256",):
+                continue
+            (directory / "index.json").write_text(json.dumps(seal(changed)))
             assert not is_right(directory), path
 
 
@@ -102,7 +115,7 @@ def edited(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]
     def apply(directory: Path) -> None:
         index = json.loads((directory / "index.json").read_text())
         change(index)
-        (directory / "index.json").write_text(json.dumps(index))
+        (directory / "index.json").write_text(json.dumps(seal(index)))
 
     return apply
 
@@ -116,7 +129,7 @@ def foreign(directory: Path, star: Path) -> None:
     forest = forest_file.loads(text)
     stated |= {"sha256": digest(text), "algbw": str(forest.algbw), "height": forest.height}
     stated["trees_per_root"] = forest.trees_per_root
-    (directory / "index.json").write_text(json.dumps(index))
+    (directory / "index.json").write_text(json.dumps(seal(index)))
 
 
 @pytest.mark.parametrize(
@@ -167,7 +180,7 @@ def test_plans_of_another_root(broadcast: Path, tmp_path: Path) -> None:
     ours = json.loads((broadcast / "index.json").read_text())
     for plan, mine in zip(index["runtimes"][0]["plans"], ours["runtimes"][0]["plans"], strict=True):
         plan["sha256"] = mine["sha256"]
-    (other / "index.json").write_text(json.dumps(index))
+    (other / "index.json").write_text(json.dumps(seal(index)))
     with pytest.raises(ForestCollError, match=r"root|broadcast"):
         plan_set.check(other)
 

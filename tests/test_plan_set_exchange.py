@@ -22,6 +22,7 @@ from forestcoll.compile.plan_set.estimate import HOP
 from forestcoll.errors import PlanError, UnsupportedError
 from forestcoll.execute import cpu
 from forestcoll.targets import MSCCLPP, RCCL
+from forestcoll.text_file import seal
 from forestcoll.topology import Topology
 
 
@@ -121,7 +122,7 @@ def test_wrong_claims_of_routes_are_found(
     written(tmp_path)
     index = json.loads((tmp_path / "index.json").read_text())
     index["routes"][0][field] = value
-    (tmp_path / "index.json").write_text(json.dumps(index))
+    (tmp_path / "index.json").write_text(json.dumps(seal(index)))
     with pytest.raises(PlanError, match=said):
         plan_set.check(tmp_path)
 
@@ -130,7 +131,7 @@ def test_plans_of_other_routes_are_found(tmp_path: Path) -> None:
     written(tmp_path)
     index = json.loads((tmp_path / "index.json").read_text())
     index["routes"] = []
-    (tmp_path / "index.json").write_text(json.dumps(index))
+    (tmp_path / "index.json").write_text(json.dumps(seal(index)))
     with pytest.raises(PlanError, match="names no routes"):
         plan_set.check(tmp_path)
 

@@ -194,6 +194,8 @@ def _bundle(
         if dask == "none"
         else partial(dask_cluster.spread, address=None if dask == "local" else dask)
     )
+    for failure in failures:  # what a run that was killed has begun there
+        writing.prepare([folder / bundle.folder_of(failure) / bundle.NOTE], force=True)
     with show_progress("bundle") as progress:
         return bundle.make_bundle(
             request,

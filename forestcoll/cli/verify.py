@@ -113,10 +113,11 @@ def verify(
 ) -> int:
     """Prove forests and plans right, or list what is wrong.
 
-    Takes anybody's files; "-" is standard input, a directory a plan set (--sizes) or all plans in
-    it. Plans are also checked against the rules of the runtime that is to run them, which the
-    runtimes themselves do not check; with --target, several of them also for calls that two would
-    answer. What is right is simulated at 1 GB where its links are known. Exit 1 if any is wrong.
+    Takes anybody's files; "-" is standard input, a directory a plan set (--sizes), a bundle
+    (degrade) or all plans in it. Plans are also checked against the rules of the runtime that is to
+    run them, which the runtimes themselves do not check; with --target, several of them also for
+    calls that two would answer. What is right is simulated at 1 GB where its links are known. Exit
+    1 if any is wrong.
     """
     from forestcoll.plans.lint import Told
 
@@ -133,6 +134,9 @@ def verify(
     together: list[Plan] = []
     for source in _expanded(sources, target):
         try:
+            if _is_bundle(Path(source)):
+                results.append(_bundle(source, as_json))
+                continue
             if Path(source).is_dir():
                 _check_set(Path(source), target)
                 results.append(_set(source, shown))
@@ -217,6 +221,10 @@ def _expanded(sources: tuple[str, ...], target: str | None) -> list[str]:
     found: list[str] = []
     for source in sources:
         path = Path(source)
+        if _is_bundle(path):
+            made = [str(file) for file in sorted(path.glob("*/*"))]
+            found += [source, *(file for file in made if file.endswith(tuple(FORMATS.values())))]
+            continue
         if not path.is_dir() or (path / INDEX).is_file() or directory_lock.left_in(path):
             found.append(source)
             continue
@@ -224,6 +232,22 @@ def _expanded(sources: tuple[str, ...], target: str | None) -> list[str]:
         inside = sorted(str(file) for file in plan_files(path, list(dict.fromkeys(ends))))
         found += inside or [source]
     return found
+
+
+def _is_bundle(path: Path) -> bool:
+    from forestcoll.degrade.bundle import INDEX
+
+    return (path / INDEX).is_file()
+
+
+def _bundle(source: str, as_json: bool) -> Entry:
+    """What is so of the bundle's records; its forests and plans are files of their own."""
+    from forestcoll.degrade.bundle import check_bundle
+
+    lines = check_bundle(Path(source))
+    if not as_json:
+        _say(source, lines)
+    return {"file": source, "ok": True, "kind": "bundle", "proven": lines}
 
 
 def _say_clashes(plans: list[Plan], results: list[Entry], as_json: bool) -> None:

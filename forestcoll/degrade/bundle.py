@@ -4,8 +4,8 @@
     BUNDLE/link.box0-gpu3-fabric.9f31c2/ one failure: forest, plans, and
                         failure.json     what failed, the algbw, the SHA-256 of each file
 
-A folder appears whole or not at all, so a run that was cut off goes on where it was: failures whose
-folder is of the same problem and holds what its `failure.json` says are not made again.
+A run that was cut off goes on where it was: failures whose folder is of the same problem and holds
+what its `failure.json`, written last, says are not made again. Both records are sealed.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from forestcoll.compile.synthesize import synthesize
 from forestcoll.degrade.failures import Failure
 from forestcoll.degrade.losses import Workload
 from forestcoll.errors import ForestCollError, InfeasibleError, PlanError, UnsupportedError
+from forestcoll.input_limits import PLAN_BYTES
+from forestcoll.text_file import read_text, seal
 from forestcoll.topology import dumps_topology, slug
 
 if TYPE_CHECKING:
@@ -69,18 +71,26 @@ class Made:
     def note(self, failure: Failure, digest: str) -> dict[str, Any]:
         """The contents of `failure.json`."""
         hashes = {n: hashlib.sha256(text.encode()).hexdigest() for n, text in self.texts.items()}
-        return {
-            "format": FORMAT,
-            "problem": digest,
-            "kind": failure.kind,
-            "name": failure.name,
-            "without": list(failure.without),
-            "scale": {change.pattern: str(change.factor) for change in failure.scale},
-            "algbw": self.algbw,
-            "simulated": self.simulated,
-            "reason": self.reason,
-            "files": hashes,
-        }
+        return seal(
+            {
+                "format": FORMAT,
+                "problem": digest,
+                **_told(failure),
+                "algbw": self.algbw,
+                "simulated": self.simulated,
+                "reason": self.reason,
+                "files": hashes,
+            }
+        )
+
+
+def _told(failure: Failure) -> dict[str, Any]:
+    return {
+        "kind": failure.kind,
+        "name": failure.name,
+        "without": list(failure.without),
+        "scale": {change.pattern: str(change.factor) for change in failure.scale},
+    }
 
 
 def folder_of(failure: Failure) -> str:
@@ -110,30 +120,73 @@ def make(request: Request, failure: Failure) -> Made:
     return Made(texts, str(done.forest.plain_algbw), simulated=bands)
 
 
-def read_note(folder: Path, digest: str) -> dict[str, Any] | None:
-    """`failure.json` of a folder that is whole and of this problem; None where it is not there.
+def read_note(folder: Path, digest: str, failure: Failure | None = None) -> dict[str, Any] | None:
+    """`failure.json` of a folder that is whole and of this problem (and failure).
 
-    Raises ForestCollError where the folder holds something else.
+    None where there is nothing yet but what a run that was killed has left hidden. Raises
+    ForestCollError where the folder holds something else.
     """
-    if not folder.exists():
-        return None
     wrong = f"{folder}: is not of this bundle; name another folder, or take it away"
     try:
-        note = json.loads((folder / NOTE).read_text(encoding="utf-8"))
-        files = dict(note["files"])
-        same = note["format"] == FORMAT and note["problem"] == digest
+        if not folder.exists() or all(path.name.startswith(".") for path in folder.iterdir()):
+            return None
+        note = _sealed(folder / NOTE)
+        same = note["problem"] == digest and (failure is None or note == {**note, **_told(failure)})
         good = all(
             hashlib.sha256((folder / Path(name).name).read_bytes()).hexdigest() == told
-            for name, told in files.items()
+            for name, told in note["files"].items()
         )
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise ForestCollError(f"{wrong} ({error})") from error
+    except (OSError, TypeError, KeyError, AttributeError, ForestCollError) as error:
+        raise ForestCollError(f"{wrong} ({error})") from None
     if not same:
         raise ForestCollError(f"{wrong} (it was made for another problem or other formats)")
     if not good:
         raise ForestCollError(f"{wrong} (a file in it was changed)")
-    found: dict[str, Any] = note
+    return note
+
+
+def _sealed(path: Path) -> dict[str, Any]:
+    """The record in a file; ForestCollError where it is none, or not as it was written."""
+    try:
+        found: dict[str, Any] = json.loads(read_text(path, PLAN_BYTES, ForestCollError))
+        if found["format"] != FORMAT:
+            raise ForestCollError(f"{path}: is not of format {FORMAT}")
+        if found != seal(found):
+            raise ForestCollError(f"{path}: was changed after it was made (its sha256)")
+    except (ValueError, TypeError, KeyError, RecursionError) as error:  # not JSON, no object
+        raise ForestCollError(f"{path}: is no record of a bundle ({error})") from None
     return found
+
+
+def check_bundle(folder: Path) -> list[str]:
+    """What is so of the bundle in `folder`, besides its forests and plans; one line a fact.
+
+    Index and records are as they were written and say the same, files are theirs, and `algbw` is
+    that of the forest, where there is one. Raises ForestCollError.
+    """
+    index = _sealed(folder / INDEX)
+    try:
+        for entry in index["failures"]:
+            _check_entry(folder / Path(entry["folder"]).name, index["problem"], entry)
+        made = sum(bool(entry["files"]) for entry in index["failures"])
+        title = f"{index['collective']} on {index['topology']}"
+        return [f"{title}: {len(index['failures'])} failures, files for {made} of them"]
+    except (TypeError, KeyError, AttributeError) as error:
+        raise ForestCollError(f"{folder / INDEX}: is no index of a bundle ({error})") from None
+
+
+def _check_entry(here: Path, digest: str, entry: dict[str, Any]) -> None:
+    from forestcoll import forest_file
+
+    if entry != {"folder": here.name, **(read_note(here, digest) or {})}:
+        raise ForestCollError(f"{here}: {NOTE} is not what {INDEX} says of it")
+    for name in entry["files"]:
+        if name.endswith(FORMATS["forest"]):
+            found = str(forest_file.load(here / Path(name).name).plain_algbw)
+            if found != entry["algbw"]:
+                raise ForestCollError(
+                    f"{here / name}: its algbw is {found}; {NOTE} says {entry['algbw']}"
+                )
 
 
 def make_bundle(
@@ -150,8 +203,12 @@ def make_bundle(
     and yields them as they are done (`cluster.spread`); None: here, one after the other.
     `progress`: (done, all). Raises ForestCollError, also where a folder holds something else.
     """
-    digest = request.digest
-    notes = {f: read_note(folder / folder_of(f), digest) for f in failures}
+    digest, path = request.digest, folder / INDEX
+    if path.exists() and _sealed(path)["problem"] != digest:
+        raise ForestCollError(
+            f"{path}: was made for another problem or other formats; name another folder"
+        )
+    notes = {f: read_note(folder / folder_of(f), digest, f) for f in failures}
     resumed = sum(note is not None for note in notes.values())
     todo = [failure for failure, note in notes.items() if note is None]
     done = resumed
@@ -164,18 +221,20 @@ def make_bundle(
         done += 1
         if progress is not None:
             progress(done, len(failures))
-    index = {
-        "format": FORMAT,
-        "problem": digest,
-        "topology": request.workload.topology.name,
-        "collective": request.workload.collective.value,
-        "formats": list(request.formats),
-        "target": request.target,
-        "failures": [{"folder": folder_of(f), **(note or {})} for f, note in notes.items()],
-    }
+    index = seal(
+        {
+            "format": FORMAT,
+            "problem": digest,
+            "topology": request.workload.topology.name,
+            "collective": request.workload.collective.value,
+            "formats": list(request.formats),
+            "target": request.target,
+            "failures": [{"folder": folder_of(f), **(note or {})} for f, note in notes.items()],
+        }
+    )
     text = _text(index)
-    path = folder / INDEX
     if not path.exists() or path.read_text(encoding="utf-8") != text:
+        path.unlink(missing_ok=True)  # of this bundle, for other kinds of failures
         write({path: text})
     return {**index, "resumed": resumed}
 

@@ -22,6 +22,7 @@ from forestcoll.plans import FORMATS
 from forestcoll.program import Collective, Protocol
 from forestcoll.sizes import BLOCK, Sizes
 from forestcoll.targets import PlanFormat
+from forestcoll.text_file import seal
 
 if TYPE_CHECKING:
     from forestcoll.forest import Forest
@@ -125,6 +126,7 @@ class Index(_Model):
     forests: tuple[ForestFile, ...] = ()
     routes: tuple[RoutesFile, ...] = ()  # of an all-to-all in place of forests
     runtimes: tuple[Runtime, ...]
+    sha256: str = ""  # of all of the above: `text_file.seal`
 
 
 def files_of(made: PlanSet) -> dict[str, str]:
@@ -165,18 +167,21 @@ def files_of(made: PlanSet) -> dict[str, str]:
         ),
         runtimes=tuple(runtimes),
     )
-    files[INDEX] = index.model_dump_json(indent=2) + "\n"
+    files[INDEX] = json.dumps(seal(index.model_dump()), indent=2, ensure_ascii=False) + "\n"
     return files
 
 
 def loads(text: str, source: str) -> Index:
     """The index of that text; PlanError with the place of what is wrong."""
     try:
-        return Index.model_validate_json(text)
+        index = Index.model_validate_json(text)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the text"
         raise PlanError(f"{source}: {where}: {first['msg']}") from None
+    if index.sha256 != seal(index.model_dump())["sha256"]:
+        raise PlanError(f"{source}: was changed after it was made (its sha256); make the set again")
+    return index
 
 
 def digest(text: str) -> str:
