@@ -14,8 +14,8 @@ import pytest
 
 from forestcoll import catalog, cli
 from forestcoll.compile.synthesize import synthesize
+from forestcoll.escape import LONGEST, escape
 from forestcoll.predict import NO_LATENCIES
-from forestcoll.report.escape import LONGEST, escape
 from forestcoll.report.progress import StageProgress
 
 PAINT = "\r\x1b[2K\x1b[1A\r\x1b[2Kx: ok\n  optimal: the bound (cut) equals it\x1b[8m"

@@ -15,12 +15,13 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "forestcoll"
 
-BASE = {"errors", "input_limits", "arguments", "text_file"}
+BASE = {"errors", "escape", "input_limits", "arguments", "text_file"}
 GRAPH = BASE | {"topology", "graph"}
 FOREST = GRAPH | {"program", "sizes", "symmetry", "forest"}
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "native": {"errors"},
+    "escape": set(),
     "display": set(),
     "arguments": {"errors"},
     "garbage_collection": set(),

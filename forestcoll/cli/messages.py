@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from forestcoll.report.escape import escape
+from forestcoll.escape import escape
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

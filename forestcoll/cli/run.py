@@ -265,8 +265,8 @@ def _jobs(plan: Path, sizes: list[int], options: dict[str, Any]) -> list[_Job]:
 
 def _print_tables(jobs: list[_Job]) -> None:
     """A table for each plan that has run."""
+    from forestcoll.escape import escape
     from forestcoll.report import nccl_tests
-    from forestcoll.report.escape import escape
 
     done = [job for job in jobs if job.results]
     names = [f"# {escape(job.plan)}\n" if job.of_set else "" for job in done]

@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
+from forestcoll.escape import file_name
 from forestcoll.export.actions import Action, Kind, actions, sum_time
 from forestcoll.export.protobuf import data, number, text, varint
 from forestcoll.export.settings import Settings
@@ -40,7 +41,7 @@ INT32, INT64, UINT64, BOOL = 7, 9, 13, 27
 def write(subject: Subject, settings: Settings) -> dict[str, bytes]:
     """File name -> content."""
     found = actions(subject, settings)
-    stem = f"{subject.name}.{found.collective}"
+    stem = file_name(f"{subject.name}.{found.collective}")
     kind, name = CALLS[found.collective]
     files: dict[str, bytes] = {}
     total = found.messages

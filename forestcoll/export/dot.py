@@ -10,6 +10,7 @@ from itertools import pairwise
 
 from forestcoll.arguments import whole
 from forestcoll.errors import UnsupportedError
+from forestcoll.escape import escape
 from forestcoll.export.settings import Settings
 from forestcoll.forest import Forest
 from forestcoll.graph import CapacityGraph
@@ -30,11 +31,11 @@ def write(subject: Subject, settings: Settings) -> dict[str, bytes]:
             raise UnsupportedError(f"{subject.name}: no forest is known, so no tree can be drawn")
         lines += _tree(forest, settings.tree)
     lines += ["}", ""]
-    return {f"{subject.title.replace(' on ', '.')}.dot": "\n".join(lines).encode()}
+    return {f"{subject.stem}.dot": "\n".join(lines).encode()}
 
 
 def _quote(text: str) -> str:
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return '"' + escape(text).replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def _nodes(graph: CapacityGraph) -> Iterator[str]:
@@ -49,9 +50,10 @@ def _nodes(graph: CapacityGraph) -> Iterator[str]:
             yield f"    label={_quote(box)};"
         for node in nodes:
             name = graph.names[node]
-            label = name.rpartition("/")[2] + (f"\\nrank {rank[node]}" if node in rank else "")
+            label = _quote(name.rpartition("/")[2])[:-1]
+            label += f'\\nrank {rank[node]}"' if node in rank else '"'
             shape = "box" if graph.gpu[node] else "ellipse"
-            yield f'{indent}{_quote(name)} [shape={shape}, label="{label}"];'
+            yield f"{indent}{_quote(name)} [shape={shape}, label={label}];"
         if box:
             yield "  }"
 

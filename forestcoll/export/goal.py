@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from forestcoll.escape import file_name
 from forestcoll.export.actions import Action, Kind, actions, sum_time
 from forestcoll.export.settings import Settings
 from forestcoll.view import Subject
@@ -19,7 +20,7 @@ def write(subject: Subject, settings: Settings) -> dict[str, bytes]:
     lines = [f"num_ranks {len(found.ranks)}", ""]
     for rank, own in enumerate(found.ranks):
         lines += [f"rank {rank} {{", *_lines(own, settings), "}", ""]
-    return {f"{subject.name}.{found.collective}.goal": "\n".join(lines).encode()}
+    return {f"{file_name(f'{subject.name}.{found.collective}')}.goal": "\n".join(lines).encode()}
 
 
 def _lines(own: tuple[Action, ...], settings: Settings) -> Iterator[str]:

@@ -13,6 +13,7 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 from forestcoll.errors import UnsupportedError
+from forestcoll.escape import escape, file_name
 from forestcoll.export.settings import Settings
 from forestcoll.graph import CapacityGraph
 from forestcoll.view import Subject
@@ -56,7 +57,7 @@ def write(subject: Subject, settings: Settings) -> dict[str, bytes]:
     edges = [_edge(places[u], places[v], _name(wires[u, v], links)) for u, v in between]
     outer = {wires[pair]: links[wires[pair]] for pair in between}
     made = {
-        "name": subject.name,
+        "name": escape(subject.name),
         "devices": list(devices.values()),
         "links": _links(outer),
         "instances": [
@@ -64,7 +65,9 @@ def write(subject: Subject, settings: Settings) -> dict[str, bytes]:
         ],
         "edges": edges,
     }
-    return {f"{subject.name}.infragraph.json": (json.dumps(made, indent=1) + "\n").encode()}
+    return {
+        f"{file_name(subject.name)}.infragraph.json": (json.dumps(made, indent=1) + "\n").encode()
+    }
 
 
 def _wires(subject: Subject, graph: CapacityGraph) -> dict[tuple[int, int], Wire]:

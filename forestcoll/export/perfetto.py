@@ -32,7 +32,7 @@ def write(subject: Subject, settings: Settings) -> dict[str, bytes]:
     """The one file."""
     timing = subject.simulate(settings.size, options=settings.options, pieces=settings.pieces)
     writer = _Writer(subject, timing)
-    return {f"{subject.title.replace(' on ', '.')}.perfetto-trace": b"".join(writer.packets())}
+    return {f"{subject.stem}.perfetto-trace": b"".join(writer.packets())}
 
 
 def _packet(body: bytes) -> bytes:

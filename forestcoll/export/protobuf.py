@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import struct
 
+from forestcoll.escape import escape
+
 VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
 
 
@@ -35,8 +37,8 @@ def data(field: int, value: bytes) -> bytes:
 
 
 def text(field: int, value: str) -> bytes:
-    """A field of type string."""
-    return data(field, value.encode())
+    """A field of type string, fit to be shown."""
+    return data(field, escape(value).encode())
 
 
 def fixed64(field: int, value: int) -> bytes:

@@ -19,4 +19,4 @@ def write(subject: Subject, settings: Settings) -> dict[str, bytes]:
         title=subject.title,
         links=subject.links,
     )
-    return {f"{subject.title.replace(' on ', '.')}.svg": text.encode()}
+    return {f"{subject.stem}.svg": text.encode()}

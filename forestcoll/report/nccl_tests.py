@@ -7,8 +7,8 @@ import io
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from forestcoll.escape import escape
 from forestcoll.report import words
-from forestcoll.report.escape import escape
 
 if TYPE_CHECKING:
     from forestcoll.execute.result import Row, RunResult

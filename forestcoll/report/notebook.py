@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from html import escape
 from typing import Any
 
 from forestcoll.comparison import Comparison
 from forestcoll.errors import UnsupportedError
+from forestcoll.escape import escape_markup as escape
 from forestcoll.forest import Forest
 from forestcoll.graph import CapacityGraph
 from forestcoll.program import SENDS, Program

@@ -7,7 +7,7 @@ import threading
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from forestcoll.report.escape import escape
+from forestcoll.escape import escape
 
 if TYPE_CHECKING:
     from rich.progress import Progress

@@ -6,7 +6,7 @@ import io
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, TextIO
 
-from forestcoll.report.escape import escape
+from forestcoll.escape import escape
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

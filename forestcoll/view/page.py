@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import base64
 from functools import cache
-from html import escape
 from importlib.resources import files
+
+from forestcoll.escape import escape_markup as escape
 
 SCRIPTS = (
     "data.js",

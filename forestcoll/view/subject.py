@@ -7,6 +7,7 @@ from fractions import Fraction
 from typing import Literal
 
 from forestcoll.errors import UnsupportedError
+from forestcoll.escape import file_name
 from forestcoll.forest import Forest
 from forestcoll.graph import CapacityGraph
 from forestcoll.link_table import LinkTable
@@ -66,6 +67,11 @@ class Subject:
         if self.exchange is not None:
             return f"{self.exchange.collective} on {self.name}"
         return self.name if self.forest is None else f"{self.forest.collective} on {self.name}"
+
+    @property
+    def stem(self) -> str:
+        """`allgather.dgx-a100-2`: the title as the beginning of a file's name."""
+        return file_name(self.title.replace(" on ", "."))
 
     def graph(self) -> CapacityGraph:
         """The links: the forest's where there is one. UnsupportedError where none are known.

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from html import escape
 from itertools import pairwise
 
 from forestcoll.arguments import whole
+from forestcoll.escape import escape_markup as escape
 from forestcoll.forest import Forest, Tree
 from forestcoll.graph import CapacityGraph
 from forestcoll.link_table import LinkTable

@@ -1,7 +1,9 @@
-"""Text of files made fit for a terminal: what would move its cursor or hide in it is spelled out.
+"""Text of files made fit to be shown: what would move a cursor or hide is spelled out.
 
 Names of nodes and plans, keys, error messages: all may hold what somebody else wrote. Shown as it
-is, an escape sequence wipes out an error line, and a line feed forges one that says "ok".
+is on a terminal, an escape sequence wipes out an error line, and a line feed forges one that says
+"ok"; in a page or a file for other tools it makes no XML, no UTF-8, or reads backwards. All that is
+shown, drawn or exported goes through `escape`.
 """
 
 from __future__ import annotations
@@ -26,6 +28,18 @@ def escape(text: str) -> str:
     if text.isascii() and text.isprintable():
         return text
     return "".join([c if _is_seen(c) else c.encode("unicode_escape").decode() for c in text])
+
+
+def escape_markup(text: str) -> str:
+    """The same for XML and HTML, in attributes too."""
+    import html
+
+    return html.escape(escape(text))
+
+
+def file_name(text: str) -> str:
+    """`text` as the beginning of a file's name, in the folder that is meant, on any system."""
+    return re.sub("[^A-Za-z0-9._+-]+", "-", text).lstrip(".-")[:200] or "unnamed"
 
 
 def _is_seen(character: str) -> bool:
