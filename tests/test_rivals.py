@@ -123,7 +123,7 @@ def test_rings_are_looked_for_where_they_reach_the_optimum_of_a_mesh(
 
 
 def test_two_boxes_of_dies_take_fewer_trees_a_root() -> None:
-    """13 trees a root reach the optimum of the links, their plan 169 of its 208 GB/s; 4 do more."""
+    """13 trees a root reach the optimum of the links, their plan 147 of its 208 GB/s; 4 do more."""
     made = synthesize(
         catalog.load("mi250", {"boxes": 2}),
         "reduce-scatter",
@@ -133,7 +133,7 @@ def test_two_boxes_of_dies_take_fewer_trees_a_root() -> None:
     band = made.bands["mscclpp-json"]
     assert made.optimum.trees_per_root == 13
     assert made.forest.trees_per_root == 4
-    assert band.least >= 200
+    assert band.least >= 180
 
 
 def chooser(shares: Mapping[int, float], monkeypatch: pytest.MonkeyPatch) -> Chooser:
