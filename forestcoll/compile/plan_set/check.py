@@ -123,7 +123,7 @@ def files_named(index: Path) -> dict[Path, str]:
 
     What it names elsewhere is no file of a set. Raises PlanError where the file is no index.
     """
-    known = loads(read_text(index, PLAN_BYTES, PlanError), str(index))
+    known = loads(read_text(index, PLAN_BYTES, PlanError), str(index), sealed=False)
     listed = [(FORESTS, forest.file, forest.sha256) for forest in known.forests]
     listed += [(ROUTES, routes.file, routes.sha256) for routes in known.routes]
     listed += [(r.format, plan.file, plan.sha256) for r in known.runtimes for plan in r.plans]
