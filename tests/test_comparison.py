@@ -13,13 +13,21 @@ import pytest
 
 import forestcoll
 from forestcoll import baselines, comparison, simulate
-from forestcoll.comparison import Comparison, compare, competitors, parse_sizes, play
+from forestcoll.comparison import (
+    Comparison,
+    compare,
+    competitors,
+    outcome,
+    parse_sizes,
+    play,
+)
 from forestcoll.edit import edit
 from forestcoll.errors import PlanError, UnsupportedError
 from forestcoll.graph import CapacityGraph
 from forestcoll.program import Collective
 from forestcoll.simulate import Options
 from forestcoll.targets import MSCCL, RCCL
+from forestcoll.topology import Topology
 
 RING = ("ring", {"gpus": "4"})
 
@@ -30,13 +38,19 @@ def small() -> Comparison:
     return compare(topology, "allgather", sizes="1K,1M,64M", against=("rings", "tree", "multitree"))
 
 
+def played(source: competitors.Theirs, topology: Topology, size: int) -> play.Played:
+    return play._Player(topology, play.DEFAULT_RULES, None, False).play(source, size)
+
+
 def test_baselines_have_the_messages_of_the_machine() -> None:
     """Their forests are called by other names than the machine, whose GPUs are AMD's."""
     topology = forestcoll.load_topology("mi300x")
     graph = CapacityGraph.from_topology(topology)
     rings = baselines.named("rings")
     theirs = competitors.Theirs.of(rings, graph, Collective.ALLGATHER, None, topology)
-    (plan,) = [p for p in theirs.at(1 << 20) if p.protocol == "LL128"]
+    drafted = theirs._draft(RCCL, (0, "fifo", "LL128"))
+    assert drafted is not None
+    plan = drafted[1]
     assert plan.program is not None
     timings = [
         simulate.run(plan.program, plan.forest or graph, 1 << 20, options=Options(runtime=runtime))
@@ -83,7 +97,7 @@ def test_speed_up_is_against_the_best_baseline() -> None:
 
 
 def cell(name: str, size: int, time: float) -> comparison.Cell:
-    return comparison.Cell(name, "fair", size, time, size / time / 1000, 1.0, 1.0, "")
+    return comparison.Cell(name, "fair", size, time, size / time / 1000, 1.0, 1.0, "a plan")
 
 
 def made(*cells: comparison.Cell) -> Comparison:
@@ -197,6 +211,9 @@ def test_anybodys_plan_has_its_own_column(tmp_path: Path) -> None:
     assert ring is not None
     assert found.entrants[-1].kind == "file"
     assert mine.time == pytest.approx(ring.time, rel=0.2)
+    used = mine.algbw * 3 / 4  # a ring sends three quarters of the data over one of two links
+    assert mine.use == f"1 channel: {used:.3g} of 100 GB/s a GPU"
+    assert ring.use == ""
 
 
 def published_ring(n: int) -> str:
@@ -293,17 +310,99 @@ def test_two_boxes_reach_the_known_ratio() -> None:
     assert round(float(forestcoll.optimum(mi250, "allgather").algbw), 2) == 354.13
 
 
-def test_plans_that_are_left_out_at_long_calls_are_not_the_fastest(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("machine", "settings", "collective"),
+    [("star", {"gpus": "5"}, "allgather"), ("star", {"gpus": "4"}, "broadcast")],
+)
+def test_plans_that_are_left_out_are_not_the_fastest(
+    machine: str, settings: dict[str, str], collective: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    played = []
+    """Neither where links alone tell, nor at long calls, nor before they are refined."""
+    calls: list[int] = []
     run_each = simulate.run_each
-    monkeypatch.setattr(simulate, "run_each", lambda *a, **k: played.append(a) or run_each(*a, **k))
-    topology = forestcoll.load_topology("star", {"gpus": 5})
-    asked = {"sizes": "16M,64M,256M,1G", "against": ("rings", "direct", "blink")}
-    quick = compare(topology, "allgather", **asked)  # type: ignore[arg-type]
-    few = sum(call[2] > 2**26 for call in played)
-    played.clear()
-    monkeypatch.setattr(play, "BEHIND", float("inf"))
-    assert quick.cells == compare(topology, "allgather", **asked).cells  # type: ignore[arg-type]
-    assert few < sum(call[2] > 2**26 for call in played)
+    monkeypatch.setattr(
+        simulate, "run_each", lambda *a, **k: calls.append(a[2]) or run_each(*a, **k)
+    )
+    topology = forestcoll.load_topology(machine, settings)
+    asked = {"sizes": "16K,16M,64M,256M,1G", "against": ("rings", "direct", "blink", "tree")}
+    fast = compare(topology, collective, **asked)
+    few = len(calls)
+    calls.clear()
+    monkeypatch.setattr(play._Race, "may_win", lambda race, least: True)
+    monkeypatch.setattr(play._Race, "trial", lambda race, plan: None)
+    full = compare(topology, collective, **asked)
+    assert few < len(calls)
+    for mine, other in zip(fast.cells, full.cells, strict=True):
+        assert (mine.name, mine.size, mine.rule) == (other.name, other.size, other.rule)
+        assert mine.time <= other.time * (1 + outcome.ALIKE)
+
+
+def test_no_plan_is_faster_than_its_links_alone() -> None:
+    """What drops plans unseen: the least time of a forest bounds each of its plans' times."""
+    topology = forestcoll.load_topology("star", {"gpus": "5"})
+    graph = CapacityGraph.from_topology(topology)
+    for name in ("rings", "double-tree", "halving-doubling", "direct"):
+        theirs = competitors.Theirs.of(
+            baselines.named(name), graph, Collective.ALLREDUCE, None, topology
+        )
+        for size in (1 << 12, 1 << 20, 1 << 28):
+            times = [timing.time for _, timing in played(theirs, topology, size)]
+            assert min(times) >= theirs.least(size, None) * 0.9999
+
+
+def test_our_rows_come_first_and_the_rest_one_by_one() -> None:
+    asked = {"sizes": "1K,1M", "against": ("rings", "tree")}
+    topology = forestcoll.load_topology(*RING)
+    steps: list[Comparison] = []
+    found = compare(topology, "allgather", seen=steps.append, **asked)
+    known = [{(cell.name, cell.size) for cell in step.cells} for step in steps]
+    assert known[0] == {("forestcoll", 1 << 10)}
+    assert known[1] == {("forestcoll", 1 << 10), ("forestcoll", 1 << 20)}
+    assert known[2] == known[1] | {("rings", 1 << 10)}
+    assert all(earlier <= later for earlier, later in pairwise(known))
+    assert all(step.partial and step.summary()["partial"] for step in steps)
+    assert not found.partial
+    assert steps[-1].cells == found.cells
+
+
+def test_a_quick_comparison_has_the_same_leaders() -> None:
+    """Plans stand where a baseline may lead; else what its links allow, which is no less."""
+    topology = forestcoll.load_topology("star", {"gpus": "4"})
+    asked = {"sizes": "4K,64M", "against": ("ring", "rings", "direct", "halving-doubling")}
+    full = compare(topology, "allreduce", **asked)
+    quick = compare(topology, "allreduce", quick=True, **asked)
+    left = [cell for cell in quick.cells if not cell.plan]
+    assert left
+    assert any("quick: " in text for text in quick.notes)
+    for cell in left:
+        whole = full.cell(cell.name, cell.size, cell.rule)
+        best = quick.best_baseline(cell.size, cell.rule)
+        assert whole is not None
+        assert best is not None
+        assert best.time <= cell.time <= whole.time
+    for size in quick.sizes:
+        a, b = quick.best_baseline(size, "fair"), full.best_baseline(size, "fair")
+        assert a is not None
+        assert b is not None
+        assert a.name == b.name
+
+
+def test_ours_in_a_comparison_is_what_the_set_has() -> None:
+    """Plans are not written there, and are the same."""
+    from forestcoll.compile import plan_set
+
+    topology = forestcoll.load_topology(*RING)
+    found = competitors.Ours(topology, Collective.ALLREDUCE, None, (1 << 20,), None)
+    made = plan_set.make(topology, "allreduce", 1 << 19, 1 << 21)
+    programs = [entry.program for plans in made.plans for entry in plans.entries]
+    assert [plan.program for plan in found.plans] == programs
+    assert not any(plan.proven for plan in found.plans)
+
+
+def test_what_wins_is_proven(monkeypatch: pytest.MonkeyPatch) -> None:
+    proven: list[str] = []
+    monkeypatch.setattr(competitors, "verify", lambda program: proven.append(program.protocol))
+    topology = forestcoll.load_topology(*RING)
+    found = compare(topology, "allgather", sizes="1K,64M", against=("rings",))
+    won = {(cell.name, cell.plan) for cell in found.cells}
+    assert len(proven) == len(won)

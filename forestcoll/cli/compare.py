@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from forestcoll.cli import writing
-from forestcoll.cli.completion import FileType, TopologyType, WordType
+from forestcoll.cli.completion import FileType, RuleType, TopologyType, WordType
 from forestcoll.cli.hints import examples
-from forestcoll.cli.messages import draw, print_json, put, show_progress
+from forestcoll.cli.messages import draw, note, print_json, put, quiet, say, show_progress
 from forestcoll.cli.options import (
     COLLECTIVES,
     edit_options,
@@ -23,8 +25,8 @@ from forestcoll.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from forestcoll.comparison import Comparison
+    from forestcoll.report.progress import StageProgress
 
-RULES = ("fair", "fifo", "weighted")
 BASELINES = (
     "ring",
     "rings",
@@ -90,13 +92,21 @@ PLOTS = (".svg", ".png")
     help="The machine as it is now: the plan for --topology runs on it beside a new one.",
 )
 @edit_options
-@click.option("--rule", type=WordType(RULES), multiple=True, help="Default: fair, and fifo.")
+@click.option(
+    "--rule", type=RuleType(), multiple=True, help="Of links. Default: fair, and in order."
+)
 @click.option(
     "--signal",
     type=click.FloatRange(0, 1e6),
     metavar="US",
     help="Microseconds of a hop besides its links'. Default: 0.6 of LL, 1.9 of LL128, 3.4 of "
     "Simple.",
+)
+@click.option(
+    "--quick",
+    is_flag=True,
+    help="Of a baseline one plan for each runtime, and none where its links alone make it slower "
+    "than another: then the most that they allow stands, marked <.",
 )
 @click.option("--plot", metavar="FILE", help="A plot as well: FILE.svg or FILE.png.")
 @click.option("--dark", is_flag=True, help="The plot for dark pages.")
@@ -116,6 +126,7 @@ def compare(
     scale: tuple[str, ...],
     rule: tuple[str, ...],
     signal: float | None,
+    quick: bool,
     plot: str | None,
     dark: bool,
     as_csv: bool,
@@ -138,30 +149,75 @@ def compare(
     worn = load(topology, pairs, without, scale) if without or scale else None
 
     from forestcoll import comparison as comparing
-    from forestcoll.report import comparison
 
-    with show_progress("making plans") as progress:
-        found = comparing.compare(
-            sound,
-            collective,
-            sizes=sizes,
-            root=root,
-            against=() if "none" in against else against or None,
-            files=files,
-            broken=load(other, ()) if other else worn,
-            rules=rule or comparing.DEFAULT_RULES,  # type: ignore[arg-type]
-            signal=signal,
-            progress=progress,
-        )
-    if as_json:
-        print_json(found.summary())
-    elif as_csv:
-        put(found.to_csv())
-    else:
-        draw(comparison.table(found))
+    answer = _Answer(as_json, as_csv, (*BASELINES, *(Path(file).name for file in files)))
+    try:
+        with show_progress("making plans") as progress:
+            found = comparing.compare(
+                sound,
+                collective,
+                sizes=sizes,
+                root=root,
+                against=() if "none" in against else against or None,
+                files=files,
+                broken=load(other, ()) if other else worn,
+                rules=rule or comparing.DEFAULT_RULES,  # type: ignore[arg-type]
+                signal=signal,
+                quick=quick,
+                progress=progress,
+                seen=lambda known: answer.take(known, progress),
+            )
+            answer.take(found, progress)
+    finally:  # what is known of a comparison that is cut off is not lost
+        answer.tell()
     if target is not None:
         _write_plot(found, target, dark, force)
     return 0
+
+
+class _Answer:
+    """What is known of a comparison: rows as they come, and tables or a document in the end."""
+
+    def __init__(self, as_json: bool, as_csv: bool, names: Sequence[str]) -> None:
+        self.as_json, self.as_csv, self.names = as_json, as_csv, names
+        self.found: Comparison | None = None
+        self.seen: set[tuple[str, int]] = set()
+
+    def take(self, found: Comparison, progress: StageProgress) -> None:
+        """Keep it, and show what is new."""
+        from forestcoll.report import comparison
+
+        self.found = found
+        if self.as_json or self.as_csv or quiet():
+            return
+        first = not self.seen
+        new = comparison.rows(found, self.seen, self.names)
+        if new is not None:
+            with progress.hidden():
+                if first:
+                    draw(comparison.heading(found))
+                    say("")
+                draw(new)
+                sys.stdout.flush()
+
+    def tell(self) -> None:
+        """The tables, or the document; nothing where nothing is known."""
+        from forestcoll.report import comparison
+
+        found = self.found
+        if found is None:
+            return
+        if self.as_json:
+            print_json(found.summary())
+        elif self.as_csv:
+            put(found.to_csv())
+        else:
+            if not self.seen:
+                draw(comparison.heading(found))
+            for part in comparison.body(found):
+                draw(part)
+        if found.partial and (self.as_json or self.as_csv):
+            note("partial: what was not played yet is missing")
 
 
 def _plot_path(plot: str | None, force: bool) -> Path | None:

@@ -8,7 +8,8 @@ _FORESTCOLL_COMPLETE=fish_source forestcoll | source        fish
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -28,6 +29,12 @@ else:
 VARIABLE = "_FORESTCOLL_COMPLETE"
 """In the environment: what a shell asks (`bash_source`: its script; `bash_complete`: the words)."""
 SHELLS = ("bash", "zsh", "fish")
+NOTHING: Mapping[str, str] = MappingProxyType({})
+STOCK = {
+    "nccl": "; stock NCCL loads no schedules: msccl-executor-nccl, in its place, runs MSCCL XML "
+    "('msccl'), MSCCL++ its JSON ('mscclpp'), and forestcoll.torch.install serves PyTorch"
+}
+"""What is not there for NCCL as NVIDIA ships it, and the ways that are."""
 MOST_RANKS = 1_000
 """Ids of GPUs that are offered."""
 
@@ -48,7 +55,14 @@ def answer(cli: click.Group) -> int | None:
 
 
 class WordType(_Choice):
-    """One of a few words; an error names the nearest, whatever its case and underscores."""
+    """One of a few words; an error names the nearest, whatever its case and underscores.
+
+    `ways`: words that people ask for in vain, and what to do instead.
+    """
+
+    def __init__(self, choices: Sequence[str], ways: Mapping[str, str] = NOTHING) -> None:
+        super().__init__(choices)
+        self.ways = ways
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The word, or a usage error."""
@@ -56,8 +70,21 @@ class WordType(_Choice):
             return value
         known = [str(choice) for choice in self.choices]
         listed = ", ".join(f"'{word}'" for word in known)
-        hint = did_you_mean(str(value), known)
+        hint = self.ways.get(str(value).lower()) or did_you_mean(str(value), known)
         return self.fail(f"'{value}' is not one of {listed}{hint}", param, ctx)
+
+
+class RuleType(WordType):
+    """A rule of links; "fifo" is the older word for "in-order"."""
+
+    def __init__(self) -> None:
+        super().__init__(("fair", "in-order", "weighted"))
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The rule as the simulation calls it."""
+        if value in ("fifo", "in-order"):
+            return "fifo"
+        return super().convert(value, param, ctx)
 
 
 class FileType(ParamType):

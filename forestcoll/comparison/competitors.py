@@ -8,6 +8,7 @@ from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
+from typing import Protocol as Shape
 
 from forestcoll.baselines import Baseline
 from forestcoll.compile import plan_set
@@ -19,6 +20,7 @@ from forestcoll.errors import ForestCollError, PlanError, UnsupportedError
 from forestcoll.forest import Forest, check
 from forestcoll.graph import CapacityGraph
 from forestcoll.input_limits import FILE_BYTES
+from forestcoll.latency import latency
 from forestcoll.lower import fill, lower, refine
 from forestcoll.lower.nvls import lower_nvls
 from forestcoll.program import Collective, Program, Protocol
@@ -33,8 +35,11 @@ if TYPE_CHECKING:
 
 FORESTS = 3
 """Forests of a baseline that take part: the fastest, ..."""
-TRIED = 2
-"""... and of their plans for a size and runtime those that are estimated to be the fastest."""
+REFINED = 2
+"""How many times as fast `refine` makes a plan at most (1.5 is the most that was seen), or longer
+calls its links busier."""
+LONG = 2**24
+"""Bytes of a call from which on its time is a line over the size."""
 
 
 @dataclass(slots=True)
@@ -42,7 +47,7 @@ class Plan:
     """Something that can be played. `forest`: whose ways its transfers take; `label`: for people.
 
     Without a program it is the forest alone, or where there is none the loads of links: `rate` GB/s
-    of algbw, after `hops` messages that wait for one another.
+    of algbw, after `hops` messages that wait for one another. `proven`: whether its program is.
     """
 
     label: str
@@ -52,6 +57,7 @@ class Plan:
     high: int = 2**62
     rate: Fraction | None = None
     hops: int = 0
+    proven: bool = False
 
     def serves(self, size: int) -> bool:
         """Whether the size is within its range."""
@@ -61,6 +67,32 @@ class Plan:
     def protocol(self) -> Protocol:
         """How its messages are sent."""
         return "Simple" if self.program is None else self.program.protocol
+
+    def prove(self) -> None:
+        """Verify the program, once; PlanError where it is wrong."""
+        if self.program is not None and not self.proven:
+            verify(self.program)
+            self.proven = True
+
+
+class Race(Shape):
+    """The plans of one competitor for calls of `size` bytes: those that are run, the fastest win.
+
+    `tries`: plans of a runtime that a baseline has run.
+    """
+
+    size: int
+    tries: int
+    signal: float | None
+
+    def may_win(self, least: float) -> bool:
+        """Whether a plan that takes `least` microseconds or more may be the fastest."""
+
+    def trial(self, plan: Plan) -> float | None:
+        """Microseconds of a plan that is slower than REFINED times the others, else None."""
+
+    def run(self, plan: Plan) -> float:
+        """Play the plan; microseconds under the rule of links that it is fastest under."""
 
 
 class Ours:
@@ -74,9 +106,10 @@ class Ours:
         sizes: Sequence[int],
         progress: Progress | None,
     ) -> None:
-        self.notes: list[str] = []
         low, high = max(1, min(sizes) // 2), min(2 * max(sizes), plan_set.LARGEST)
-        made = plan_set.make(topology, collective, low, high, root=root, progress=progress)
+        made = plan_set.make(
+            topology, collective, low, high, root=root, progress=progress, write=False
+        )
         self.plans = [
             Plan(
                 f"{plans.format}, {entry.program.protocol}",
@@ -95,22 +128,31 @@ class Ours:
         except ForestCollError:
             return  # no switch does it
         program = inside.programs["mscclpp-json"]
-        self.plans.append(Plan("mscclpp-json, NVLS", program, inside.forest))
+        self.plans.append(Plan("mscclpp-json, NVLS", program, inside.forest, proven=True))
 
-    def at(self, size: int) -> list[Plan]:
+    def enter(self, race: Race) -> None:
         """What the set has for the size, one a format."""
-        return [plan for plan in self.plans if plan.serves(size)]
+        for plan in self.plans:
+            if plan.serves(race.size):
+                race.run(plan)
+
+
+Way = tuple[int, str, Protocol]
+"""A plan that may be made: the forest's number, the runtime's style, the protocol."""
 
 
 @dataclass(slots=True)
 class Theirs:
-    """A baseline's plans, made when they are first wanted, for the library of the `machine`."""
+    """A baseline's plans, made when they may win, for the library of the `machine`."""
 
     baseline: Baseline
     forests: list[Forest]
     links: Latencies
     machine: str
-    _made: dict[tuple[int, str, Protocol], Plan | None] = field(default_factory=dict)
+    _drafts: dict[Way, tuple[Target, Plan] | None] = field(default_factory=dict)
+    _made: dict[Way, Plan] = field(default_factory=dict)
+    _known: dict[Way, tuple[int, float]] = field(default_factory=dict)  # size, least us
+    _latencies: dict[tuple[int, Fraction], Fraction] = field(default_factory=dict)
 
     @staticmethod
     def of(
@@ -136,58 +178,122 @@ class Theirs:
         lowest = min(self.forests, key=lambda forest: forest.height)
         return [self.forests[0], *([lowest] if lowest is not self.forests[0] else [])]
 
-    def at(self, size: int) -> list[Plan]:
-        """Of each runtime's plans those that the estimate has first."""
+    def enter(self, race: Race) -> None:
+        """Of each runtime's plans those that the estimate has first, while they may win."""
         if self.baseline.in_switch:
-            return [plan for plan in [self._in_switch()] if plan is not None]
-        found: list[Plan] = []
-        both = {target.format: target for target in (RCCL, MSCCLPP)}
-        taken, _ = seat(both, self.forests[0].graph, self.machine, any_target=True)
-        for target in taken.values():
-            known = [p for p in HOP if target.style == "fifo" or p != "LL128"]
-            ways = [(k, p) for k in range(len(self.forests)) for p in known]
-            ways.sort(key=lambda way: self._line(*way).time(size))
+            race.run(self._in_switch())
+            return
+        for target in self._targets():
             tried = 0
-            for k, protocol in ways:
-                plan = self._plan(k, target, protocol)
-                if plan is not None and plan.serves(size):
-                    found.append(plan)
-                    tried += 1
-                if tried == TRIED:
+            slow: dict[Protocol, tuple[float, float]] = {}
+            for k, protocol in self._ways(target, race.size):
+                tried += self._enter(race, target, k, protocol, slow)
+                if tried == race.tries:
                     break
-        return found
+
+    def least(self, size: int, signal: float | None) -> float:
+        """Microseconds that none of its plans takes less."""
+        if self.baseline.in_switch:
+            return 0.0
+        ways = {way for target in self._targets() for way in self._ways(target, size)}
+        return min(self._least(k, protocol, size, signal) for k, protocol in ways)
+
+    def _targets(self) -> tuple[Target, ...]:
+        """The runtimes that take the ranks as boxes hold them."""
+        both = {target.format: target for target in (RCCL, MSCCLPP)}
+        return tuple(seat(both, self.forests[0].graph, self.machine, any_target=True)[0].values())
+
+    def _ways(self, target: Target, size: int) -> list[tuple[int, Protocol]]:
+        known = [p for p in HOP if target.style == "fifo" or p != "LL128"]
+        ways = [(k, p) for k in range(len(self.forests)) for p in known]
+        return sorted(ways, key=lambda way: self._line(*way).time(size))
 
     def _line(self, k: int, protocol: Protocol) -> Line:
         return line_of(self.forests[k], protocol, self.links, self.machine)
 
-    def _plan(self, k: int, target: Target, protocol: Protocol) -> Plan | None:
-        key = (k, target.style, protocol)
-        if key not in self._made:
-            targets = (target, MSCCL) if target is RCCL else (target,)
-            made = (self._lowered(self.forests[k], each, protocol) for each in targets)
-            self._made[key] = next((plan for plan in made if plan is not None), None)
-        return self._made[key]
+    def _least(self, k: int, protocol: Protocol, size: int, signal: float | None) -> float:
+        """Microseconds of the links alone: of the first byte's way, or of all bytes."""
+        hop = HOP[protocol] if signal is None else Fraction(int(100 * signal), 100)
+        if (k, hop) not in self._latencies:
+            self._latencies[k, hop] = latency(self.forests[k], self.links, hop)
+        bytes_ = size / (1000 * float(self._line(k, protocol).algbw))
+        return max(float(self._latencies[k, hop]), bytes_)
 
-    def _lowered(self, named: Forest, target: Target, protocol: Protocol) -> Plan | None:
-        forest = replace(named, name=self.machine)
-        try:
-            program = lower(forest, target, protocol=protocol)
-            if protocol == "Simple":
-                program = refine(forest, target, fill(forest, target, program)[0])
-        except PlanError:
-            return None
-        verify(program)
-        most = program.max_bytes or 2**62
-        return Plan(f"{target.format}, {protocol}, {named.name}", program, forest, high=most)
+    def _enter(
+        self,
+        race: Race,
+        target: Target,
+        k: int,
+        protocol: Protocol,
+        slow: dict[Protocol, tuple[float, float]],
+    ) -> bool:
+        """Whether there is such a plan for the size, as far as it was needed; runs it, then.
 
-    def _in_switch(self) -> Plan | None:
-        key = (0, "onesided", "Simple")
+        `slow`: by protocol what links alone take of a forest whose plan fell far behind, and what
+        that plan takes at least; one that is no better by its links falls behind as well.
+        """
+        way, size = (k, target.style, protocol), race.size
+        least = self._least(k, protocol, size, race.signal)
+        known = self._known.get(way)
+        if known is not None and known[0] <= size:  # from LONG on a line, as steep as links allow
+            rate = 1000 * float(self._line(k, protocol).algbw)
+            least = max(least, known[1] + (size - known[0]) / rate)
+        if not race.may_win(least):
+            return True
+        if protocol in slow and least >= slow[protocol][0]:
+            self._know(way, size, slow[protocol][1])
+            return True
+        drafted = self._draft(target, way)
+        if drafted is None or not drafted[1].serves(size):
+            return False
+        if protocol == "Simple" and way not in self._made:
+            time = race.trial(drafted[1])
+            if time is not None:
+                slow[protocol] = least, time
+                self._know(way, size, time)
+                return True
+        if way not in self._made:
+            self._made[way] = self._refined(*drafted)
+        self._know(way, size, race.run(self._made[way]))
+        return True
+
+    def _know(self, way: Way, size: int, time: float) -> None:
+        if size >= LONG:
+            self._known[way] = (size, time / REFINED)
+
+    def _draft(self, target: Target, way: Way) -> tuple[Target, Plan] | None:
+        """The way's plan before it is refined, and which runtime holds it; None: none does."""
+        if way not in self._drafts:
+            named, _, protocol = self.forests[way[0]], *way[1:]
+            forest = replace(named, name=self.machine)
+            self._drafts[way] = None
+            for each in (target, MSCCL) if target is RCCL else (target,):
+                try:
+                    program = lower(forest, each, protocol=protocol)
+                    if protocol == "Simple":
+                        program = fill(forest, each, program)[0]
+                except PlanError:
+                    continue
+                label = f"{each.format}, {protocol}, {named.name}"
+                most = program.max_bytes or 2**62
+                self._drafts[way] = each, Plan(label, program, forest, high=most)
+                break
+        return self._drafts[way]
+
+    def _refined(self, target: Target, plan: Plan) -> Plan:
+        assert plan.program is not None
+        assert plan.forest is not None
+        if plan.protocol != "Simple":
+            return plan
+        program = refine(plan.forest, target, plan.program)
+        return replace(plan, program=program, high=program.max_bytes or 2**62)
+
+    def _in_switch(self) -> Plan:
+        key: Way = (0, "onesided", "Simple")
         if key not in self._made:
             forest = self.forests[0]
-            program = lower_nvls(forest, MSCCLPP)
-            verify(program)
-            self._made[key] = Plan("mscclpp-json, NVLS", program, forest)  # type: ignore[index]
-        return self._made[key]  # type: ignore[index]
+            self._made[key] = Plan("mscclpp-json, NVLS", lower_nvls(forest, MSCCLPP), forest)
+        return self._made[key]
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,9 +302,11 @@ class Fixed:
 
     plans: tuple[Plan, ...]
 
-    def at(self, size: int) -> list[Plan]:
+    def enter(self, race: Race) -> None:
         """Those that serve the size."""
-        return [plan for plan in self.plans if plan.serves(size)]
+        for plan in self.plans:
+            if plan.serves(race.size):
+                race.run(plan)
 
 
 def of_file(path: Path, collective: Collective, ranks: int) -> Fixed:
@@ -224,7 +332,8 @@ def of_file(path: Path, collective: Collective, ranks: int) -> Fixed:
         known = None
     high = program.max_bytes or 2**62
     label = f"{plans.detect(text, str(path))}, {program.protocol}"
-    return Fixed((Plan(label, program, known, max(1, program.min_bytes), high),))
+    low = max(1, program.min_bytes)
+    return Fixed((Plan(label, program, known, low, high, proven=True),))
 
 
 def _check_same(path: Path, own: tuple[Collective, int], wanted: tuple[Collective, int]) -> None:
@@ -264,4 +373,4 @@ def on_broken(plan: Plan, graph: CapacityGraph) -> Plan:
     return replace(plan, forest=replace(forest, graph=graph, trees=tuple(trees)))
 
 
-__all__ = ["Fixed", "Ours", "Plan", "Theirs", "alone", "of_file", "on_broken"]
+__all__ = ["LONG", "Fixed", "Ours", "Plan", "Race", "Theirs", "alone", "of_file", "on_broken"]

@@ -84,7 +84,8 @@ def _theirs(record: Exchange, graph: CapacityGraph, name: str) -> Iterator[Plan]
 
 def _plan(program: Program, target: Target, protocol: Protocol) -> Plan:
     most = program.max_bytes or 2**62
-    return Plan(f"{target.format}, {protocol}", program, None, max(1, program.min_bytes), most)
+    low = max(1, program.min_bytes)
+    return Plan(f"{target.format}, {protocol}", program, None, low, most, proven=True)
 
 
 def timing(plan: Plan, graph: CapacityGraph, size: int, rule: Rule, signal: float) -> Timing:

@@ -32,7 +32,9 @@ class Entrant:
 class Cell:
     """One competitor at one size: microseconds, GB/s as nccl-tests counts them, and its plan.
 
-    `rule`: of the links; `percent`: of the bound; `busiest`: the links that are used most.
+    `rule`: of the links; `percent`: of the bound; `busiest`: the links that are used most; `use`:
+    what a file's plan takes of the links of a GPU. Without a plan the time is the
+    least that its links allow.
     """
 
     name: str
@@ -44,6 +46,7 @@ class Cell:
     percent: float
     plan: str
     busiest: tuple[LinkUse, ...] = field(repr=False, default=())
+    use: str = field(repr=False, default="")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +61,10 @@ class Lead:
 
 @dataclass(frozen=True)
 class Comparison(Shown):
-    """Times of all competitors on one machine. `bound`: GB/s that no schedule exceeds."""
+    """Times of all competitors on one machine. `bound`: GB/s that no schedule exceeds.
+
+    `partial`: cells are missing, for it was cut off or is under way.
+    """
 
     name: str  # of the topology
     collective: Collective
@@ -69,6 +75,7 @@ class Comparison(Shown):
     entrants: tuple[Entrant, ...]
     cells: tuple[Cell, ...] = field(repr=False)
     notes: tuple[str, ...] = ()
+    partial: bool = False
 
     def __repr__(self) -> str:
         return (
@@ -87,10 +94,13 @@ class Comparison(Shown):
         return next(found, None)
 
     def best_baseline(self, size: int, rule: str) -> Cell | None:
-        """The fastest of the baselines."""
+        """The fastest of the baselines' plans."""
         baselines = {e.name for e in self.entrants if e.kind == "baseline"}
-        cells = [c for c in self.cells if (c.size, c.rule) == (size, rule) and c.name in baselines]
+        cells = [c for c in self._plans(size, rule) if c.name in baselines]
         return min(cells, key=lambda c: c.time, default=None)
+
+    def _plans(self, size: int, rule: str) -> list[Cell]:
+        return [c for c in self.cells if (c.size, c.rule) == (size, rule) and c.plan]
 
     def speedup(self, size: int, rule: str, name: str = OURS) -> float | None:
         """How many times as fast as the best baseline a competitor is; None: one has no plan."""
@@ -101,7 +111,7 @@ class Comparison(Shown):
         """Who is fastest from where to where: crossovers lie between."""
         found: list[Lead] = []
         for size in self.sizes:
-            cells = [c for c in self.cells if (c.size, c.rule) == (size, rule)]
+            cells = self._plans(size, rule)
             if not cells:
                 continue
             least = min(c.time for c in cells) * (1 + ALIKE)
@@ -143,7 +153,8 @@ class Comparison(Shown):
                 "busbw": cell.busbw,
                 "percent": cell.percent,
                 "speedup": self.speedup(cell.size, cell.rule, cell.name),
-                "plan": cell.plan,
+                "plan": cell.plan or "none: what links allow",
+                "use": cell.use or None,
             }
 
     def summary(self) -> dict[str, Any]:
@@ -170,6 +181,7 @@ class Comparison(Shown):
                 for name, rule, u, share in self.busiest()
             ],
             "notes": list(self.notes),
+            "partial": self.partial,
         }
 
     def busiest(self, most: int = 3) -> Iterator[tuple[str, str, LinkUse, float]]:

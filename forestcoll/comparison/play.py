@@ -1,9 +1,13 @@
-"""compare(): every competitor's plans, played at every size under every rule of links."""
+"""compare(): every competitor's plans, played at every size under every rule of links.
+
+Ours first, then size by size the others.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from os import PathLike
 from pathlib import Path
@@ -11,12 +15,22 @@ from typing import Protocol as Shape
 
 from forestcoll import baselines, simulate
 from forestcoll.comparison import competitors, exchange
-from forestcoll.comparison.outcome import OURS, Cell, Comparison, Entrant, Kind, sizes_between
+from forestcoll.comparison.competitors import LONG
+from forestcoll.comparison.outcome import (
+    ALIKE,
+    OURS,
+    Cell,
+    Comparison,
+    Entrant,
+    Kind,
+    sizes_between,
+)
 from forestcoll.compile.optimum import optimum
 from forestcoll.compile.plan_set.estimate import HOP
 from forestcoll.compile.problem import parse_collective, parse_root
 from forestcoll.errors import ForestCollError, UnsupportedError
 from forestcoll.graph import CapacityGraph
+from forestcoll.lower import usage
 from forestcoll.program import Collective
 from forestcoll.simulate import Options, Rule, Timing
 from forestcoll.topology import Topology
@@ -33,16 +47,25 @@ PIECES = (4, 64)
 TRANSFERS = 100_000
 """... and what they may come to in all."""
 
-LONG = 2**24
-"""Bytes of a call from which on its time is a line over the size, ..."""
 BEHIND = 0.01
-"""... and the share of its time by which a plan is slower than another to be left out."""
+"""Share of its time by which a plan is slower than another at long calls to be left out."""
+TRIED = 2
+"""Plans of a baseline that are played for a size and runtime, by estimate the fastest; ..."""
+QUICK = 1
+"""... and for a quick answer."""
+QUICKLY = (
+    "quick: of a baseline one plan for each runtime; where the links alone make it slower than "
+    "another baseline there is no plan, but the most that they allow, marked <"
+)
 
 Progress = Callable[[str, float], None]
+Seen = Callable[[Comparison], None]
+Played = list[tuple[competitors.Plan, Timing]]
+"""The fastest plan under each rule."""
 
 
 class _Source(Shape):
-    def at(self, size: int) -> list[competitors.Plan]: ...
+    def enter(self, race: competitors.Race) -> None: ...
 
 
 def parse_sizes(text: str) -> tuple[int, ...]:
@@ -82,7 +105,9 @@ def compare(
     broken: Topology | None = None,
     rules: Sequence[Rule] = DEFAULT_RULES,
     signal: float | None = None,
+    quick: bool = False,
     progress: Progress | None = None,
+    seen: Seen | None = None,
 ) -> Comparison:
     """Our plans, baselines and plan files on a machine: simulated times by size.
 
@@ -91,7 +116,9 @@ def compare(
     forests. `broken`: the machine with links lost or slowed: everybody's new plans are for that,
     and the old plan, made for `topology`, runs on it beside them. `signal`: microseconds that a
     message's announcement takes besides the links' latency; None: what the plan set's estimate has
-    for each protocol. Above RANKS ranks trees are compared alone.
+    for each protocol. `quick`: plans of baselines only where links alone do not tell that another
+    is faster. `seen` gets what is known after each competitor and size, marked partial. Above RANKS
+    ranks trees are compared alone.
 
     Raises ForestCollError where a file is wrong or for something else.
     """
@@ -107,23 +134,18 @@ def compare(
     rank = parse_root(graph, kind, root)
     make = _Maker if kind.phases else _Exchanges
     maker = make(here, sound, graph, kind, rank, sized, progress)
-    maker.add_ours(broken is not None)
-    maker.add_baselines(against)
     for path in files:
         maker.add_file(Path(path))
-    best = maker.bound()
-    cells = _play(maker, here, best, sized, rules, signal, progress)
-    return Comparison(
-        here.name,
-        kind,
-        len(graph.ranks),
-        best,
-        sized,
-        tuple(rules),
-        tuple(maker.entrants),
-        tuple(cells),
-        tuple(dict.fromkeys(maker.notes)),
-    )
+    maker.add_ours(broken is not None)
+    if quick:
+        maker.notes.append(QUICKLY)
+    game = _Game(maker, _Player(here, rules, signal, quick), maker.bound(), seen)
+    for name in sorted(maker.sources, key=(OURS, OLD).__contains__, reverse=True):
+        for size in sized:
+            game.play(name, size)
+    maker.add_baselines(against)
+    game.play_baselines()
+    return replace(game.found(), partial=False)
 
 
 class _Maker:
@@ -174,8 +196,15 @@ class _Maker:
 
     def add_baselines(self, names: Sequence[str] | None) -> None:
         """Those named, or all."""
-        for name in baselines.BASELINES if names is None else names:
+        wanted = list(baselines.BASELINES if names is None else names)
+        for k, name in enumerate(wanted):
+            self.report(f"trees of {name}", k / len(wanted))
             self.add_baseline(baselines.named(name))
+
+    def report(self, stage: str, share: float) -> None:
+        """Tell the caller what is under way."""
+        if self.progress is not None:
+            self.progress(stage, share)
 
     def _ours(self, topology: Topology) -> competitors.Ours | competitors.Fixed:
         if self.alone:
@@ -200,7 +229,7 @@ class _Maker:
     def add_file(self, path: Path) -> None:
         """A plan or forest of somebody's."""
         name = path.name
-        while name in self.sources:
+        while name in {OURS, OLD, *baselines.BASELINES, *exchange.EXCHANGES, *self.sources}:
             name += "'"
         ranks = len(self.graph.ranks)
         found = competitors.of_file(path, self.collective, ranks)
@@ -237,65 +266,130 @@ class _Exchanges(_Maker):
         return competitors.Fixed(exchange.ours(topology, not self.alone, self.notes))
 
 
-def _play(
-    maker: _Maker,
-    topology: Topology,
-    bound: Fraction,
-    sizes: Sequence[int],
-    rules: Sequence[Rule],
-    signal: float | None,
-    progress: Progress | None,
-) -> list[Cell]:
-    cells = []
-    players = {name: _Player(topology, rules, signal) for name in maker.sources}
-    work = [(name, size) for name in maker.sources for size in sizes]
-    for done, (name, size) in enumerate(work):
-        if progress is not None:
-            progress(f"playing {name}", done / len(work))
-        played = players[name].play(maker.sources[name].at(size), size)
-        for k, rule in enumerate(rules if played else ()):
-            plan, timings = min(played, key=lambda pair: pair[1][k].time)
-            timing = timings[k]
-            cells.append(
-                Cell(
-                    name,
-                    rule,
-                    size,
-                    timing.time,
-                    timing.algbw,
-                    timing.busbw,
-                    100 * timing.algbw / float(bound),
-                    plan.label,
-                    tuple(timing.busiest[:3]),
-                )
+class _Game:
+    """Cells of a comparison as they become known."""
+
+    def __init__(self, maker: _Maker, player: _Player, bound: Fraction, seen: Seen | None) -> None:
+        self.maker, self.player, self.bound, self.seen = maker, player, bound, seen
+        self.cells: list[Cell] = []
+
+    def found(self) -> Comparison:
+        """What is known so far; competitors in the order in which they are shown."""
+        maker = self.maker
+        kinds = ("ours", "old", "baseline", "file")
+        entrants = sorted(maker.entrants, key=lambda entrant: kinds.index(entrant.kind))
+        place = {entrant.name: k for k, entrant in enumerate(entrants)}
+        cells = sorted(
+            self.cells, key=lambda cell: (place[cell.name], maker.sizes.index(cell.size))
+        )
+        return Comparison(
+            maker.here.name,
+            maker.collective,
+            len(maker.graph.ranks),
+            self.bound,
+            tuple(maker.sizes),
+            tuple(self.player.rules),
+            tuple(entrants),
+            tuple(cells),
+            tuple(dict.fromkeys(maker.notes)),
+            partial=True,
+        )
+
+    def play(self, name: str, size: int, share: float = 0.0) -> None:
+        """A competitor's cells for a size; `share`: of the work that is done."""
+        sizes = self.maker.sizes
+        self.maker.report(f"{name}, size {sizes.index(size) + 1} of {len(sizes)}", share)
+        played = self.player.play(self.maker.sources[name], size)
+        for rule, (plan, timing) in zip(self.player.rules, played, strict=bool(played)):
+            plan.prove()
+            self._add(name, rule, timing, plan)
+        self._show()
+
+    def _show(self) -> None:
+        if self.seen is not None:
+            self.seen(self.found())
+
+    def play_baselines(self) -> None:
+        """Those of all baselines, size by size; quickly those first that the links make fastest."""
+        names = [e.name for e in self.maker.entrants if e.kind == "baseline" and not e.why]
+        total = len(names) * len(self.maker.sizes)
+        for done, size in enumerate(self.maker.sizes):
+            least = {name: self._least(name, size) for name in names}
+            for k, name in enumerate(sorted(names, key=lambda n: least[n])):
+                if self._is_slower(least[name], size):
+                    for rule in self.player.rules:
+                        self._add(name, rule, _at_least(least[name], size, rule, self.maker))
+                    self._show()
+                    continue
+                self.play(name, size, (done * len(names) + k) / total)
+
+    def _least(self, name: str, size: int) -> float:
+        source = self.maker.sources[name]
+        if not self.player.quick or not isinstance(source, competitors.Theirs):
+            return 0.0
+        return source.least(size, self.player.signal)
+
+    def _is_slower(self, least: float, size: int) -> bool:
+        """Whether under all rules another baseline is known to be faster."""
+        best = [self.found().best_baseline(size, rule) for rule in self.player.rules]
+        return self.player.quick and all(cell is not None and cell.time <= least for cell in best)
+
+    def _add(
+        self, name: str, rule: Rule, timing: Timing, plan: competitors.Plan | None = None
+    ) -> None:
+        kind = next(e.kind for e in self.maker.entrants if e.name == name)
+        self.cells.append(
+            Cell(
+                name,
+                rule,
+                timing.size,
+                timing.time,
+                timing.algbw,
+                timing.busbw,
+                100 * timing.algbw / float(self.bound),
+                "" if plan is None else plan.label,
+                tuple(timing.busiest[:3]),
+                _use(plan, timing, self.maker.graph) if plan and kind == "file" else "",
             )
-    return cells
+        )
+
+
+def _at_least(time: float, size: int, rule: Rule, maker: _Maker) -> Timing:
+    algbw = size / time / 1000
+    busbw = algbw * float(maker.collective.bus_factor(len(maker.graph.ranks)))
+    return Timing(rule, size, time, algbw, busbw, 0, ())
 
 
 class _Player:
-    """Plays a competitor's plans under all rules, without those that long calls leave behind.
+    """Plays competitors' plans under all rules of links; `quick`: fewer of them."""
 
-    The time of long calls is a line over their size. So a plan that was slower than another at two
-    sizes from LONG on, and fell further behind from one to the other, is slower at larger ones.
-    """
-
-    def __init__(self, topology: Topology, rules: Sequence[Rule], signal: float | None) -> None:
-        self.topology, self.rules, self.signal = topology, rules, signal
+    def __init__(
+        self, topology: Topology, rules: Sequence[Rule], signal: float | None, quick: bool
+    ) -> None:
+        self.topology, self.rules, self.signal, self.quick = topology, rules, signal, quick
         self._times: dict[int, dict[int, list[float]]] = {}  # id of a plan -> size -> per rule
 
-    def play(
-        self, plans: Sequence[competitors.Plan], size: int
-    ) -> list[tuple[competitors.Plan, list[Timing]]]:
-        """Each plan that may be the fastest for the size, with its timing per rule."""
-        kept = [p for p in plans if not any(self._behind(p, other, size) for other in plans)]
-        played = [
-            (plan, _timings(plan, self.topology, size, self.rules, self.signal)) for plan in kept
-        ]
-        for plan, timings in played:
-            self._times.setdefault(id(plan), {})[size] = [timing.time for timing in timings]
-        return played
+    def play(self, source: _Source, size: int) -> Played:
+        """The fastest plan under each rule with its timing; empty where there is no plan."""
+        race = _Race(self, size)
+        source.enter(race)
+        return race.best
 
-    def _behind(self, plan: competitors.Plan, other: competitors.Plan, size: int) -> bool:
+    def timings(self, plan: competitors.Plan, size: int, rules: Sequence[Rule]) -> list[Timing]:
+        """The plan's under each of the rules."""
+        return _timings(plan, self.topology, size, rules, self.signal)
+
+    def note(self, plan: competitors.Plan, size: int, timings: Sequence[Timing]) -> None:
+        """Keep the times of a plan for `behind`."""
+        self._times.setdefault(id(plan), {})[size] = [timing.time for timing in timings]
+
+    def behind(self, plan: competitors.Plan, other: competitors.Plan, size: int) -> bool:
+        """Whether the plan is slower than the other for so long a call.
+
+        The time of long calls is a line over their size. So a plan that was slower than another at
+        two sizes from LONG on, and fell further behind from one to the other, is slower at larger
+        ones.
+        """
         mine, theirs = self._times.get(id(plan), {}), self._times.get(id(other), {})
         before = sorted(known for known in mine if LONG <= known < size)[-2:]
         if len(before) < 2 or any(known not in theirs for known in before):
@@ -307,6 +401,53 @@ class _Player:
             > BEHIND * theirs[first][k]
             for k in range(len(self.rules))
         )
+
+
+class _Race:
+    """See `competitors.Race`."""
+
+    def __init__(self, player: _Player, size: int) -> None:
+        self.player, self.size, self.signal = player, size, player.signal
+        self.tries = QUICK if player.quick else TRIED
+        self.best: Played = []
+        self._run: list[competitors.Plan] = []
+
+    def may_win(self, least: float) -> bool:
+        return not self.best or any(least < t.time * (1 - ALIKE) for _, t in self.best)
+
+    def trial(self, plan: competitors.Plan) -> float | None:
+        if not self.best:
+            return None
+        (timing,) = self.player.timings(plan, self.size, self.player.rules[:1])
+        lost = timing.time > competitors.REFINED * max(t.time for _, t in self.best)
+        return timing.time if lost else None
+
+    def run(self, plan: competitors.Plan) -> float:
+        if any(self.player.behind(plan, other, self.size) for other in self._run):
+            return 0.0
+        timings = self.player.timings(plan, self.size, self.player.rules)
+        self.player.note(plan, self.size, timings)
+        self._run.append(plan)
+        best = self.best or [(plan, timing) for timing in timings]
+        self.best = [
+            (plan, mine) if mine.time < other[1].time else other
+            for mine, other in zip(timings, best, strict=True)
+        ]
+        return min(timing.time for timing in timings)
+
+
+def _use(plan: competitors.Plan, timing: Timing, graph: CapacityGraph) -> str:
+    """What a plan takes of the links of GPUs: "1 channel: 24 of 300 GB/s a GPU"."""
+    gpus = {graph.names[v] for v in graph.ranks}
+    out = [use for use in timing.links if use.src in gpus]
+    if plan.program is None or not out:
+        return ""
+    taken = usage(plan.program)
+    fifo = plan.program.style == "fifo"
+    count, noun = (taken.channels, "channel") if fifo else (taken.busy, "thread block")
+    used = sum(use.bytes for use in out) / timing.time / 1000 / len(gpus)
+    most = sum(use.bandwidth for use in out) / len(gpus)
+    return f"{count} {noun}{'s' * (count != 1)}: {used:.3g} of {most:.4g} GB/s a GPU"
 
 
 def _timings(

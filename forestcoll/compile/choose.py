@@ -107,7 +107,7 @@ class Chooser:
         self.wishes = wishes
         self.best = best
         self.stage = clock.stage
-        self._report = clock.report
+        self._clock = clock
         self._front: Front | None = None
         self._heights: dict[int, int] = {}  # trees per root -> height, of all that was made
         self._tried: dict[int, str] = {}  # trees per root -> why not
@@ -168,7 +168,7 @@ class Chooser:
                 self.problem.root,
                 trees,
                 name=self.problem.name,
-                progress=self._report,
+                progress=self._clock.report,
                 enough=enough or self._enough,
                 patient=patient,
             )
@@ -373,6 +373,7 @@ class Chooser:
             if best.share >= rivals.SURE or (number >= rivals.LOWERED and not ahead):
                 break
             self._made[rival.trees] = forest
+            self._clock.subject = f"candidate {number + 2} of {len(others) + 1} at most"
             if other := self._fitting(rival, powers):
                 theirs = self._plans.judge(other.forest, other.programs)
                 if theirs.share * rivals.REFINED > best.share:
@@ -380,6 +381,7 @@ class Chooser:
                 leaner = found is not first and theirs.blocks <= best.blocks
                 ahead = theirs.share > (1 if leaner else rivals.GAIN) * best.share
                 found, best = (other, theirs) if ahead else (found, best)
+        self._clock.subject = ""
         return found, self._explain_speed(first, judged, found, best)
 
     def _judged(self, found: _Found) -> Judged:

@@ -220,13 +220,19 @@ def _in_order(jobs: Iterable[Job]) -> list[tuple[Job | None, Instruction]]:
     has written itself (forestcoll/verify/packets.py).
     """
     steps: list[tuple[Job | None, Instruction]] = []
-    fresh: list[Write] = []  # since the last barrier
+    fresh: dict[int, set[Write]] = {}  # of each chunk since the last barrier
     for job in sorted(jobs, key=lambda j: j.level):
-        used = [write for i in job.steps for write in _outputs(i)]
-        if any(_overlap(a, b) and not (a == b and x and y) for a, x in fresh for b, y in used):
+        used = [(chunk, write) for i in job.steps for write in _outputs(i) for chunk in _in(write)]
+        if any(
+            other != write or not write[1]
+            for chunk, write in used
+            if chunk in fresh
+            for other in fresh[chunk]
+        ):
             steps.append((None, _NOP))
-            fresh = []
-        fresh += used
+            fresh = {}
+        for chunk, write in used:
+            fresh.setdefault(chunk, set()).add(write)
         steps += [(job, i) for i in job.steps]
     return steps
 
@@ -236,5 +242,5 @@ def _outputs(i: Instruction) -> list[Write]:
     return [(ref, plain) for ref in (*i.src, *i.dst) if ref.buffer is Buffer.OUTPUT]
 
 
-def _overlap(a: Ref, b: Ref) -> bool:
-    return a.offset < b.offset + b.count and b.offset < a.offset + a.count
+def _in(write: Write) -> range:
+    return range(write[0].offset, write[0].offset + write[0].count)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from forestcoll.report import table as tables
@@ -20,12 +20,24 @@ def table(found: Comparison, busiest: int = 2) -> RenderableType:
     """Facts, then for each rule of links ours beside the best baseline, and everybody's algbw."""
     from rich.console import Group
 
+    return Group(heading(found), *body(found, busiest))
+
+
+def heading(found: Comparison) -> RenderableType:
+    """What is compared, and what no schedule exceeds."""
     title = f"{found.collective} on {found.name}, {words.plural(found.ranks, 'rank')}"
-    parts: list[RenderableType] = [
-        tables.facts([("compare", title), ("bound", f"{words.exact(found.bound)} GB/s")])
-    ]
+    return tables.facts([("compare", title), ("bound", f"{words.exact(found.bound)} GB/s")])
+
+
+def body(found: Comparison, busiest: int = 2) -> list[RenderableType]:
+    """The tables."""
+    parts: list[RenderableType] = []
     for rule in found.rules:
-        parts += ["", tables.facts([("links", _rule(rule))]), "", _ours(found, rule)]
+        parts += ["", tables.facts([("links", _RULES[rule])]), "", _ours(found, rule)]
+        others = list(_others(found, rule))
+        if others:
+            heads = ["schedule", "size", "time", "algbw", "of bound", "ours", "it takes"]
+            parts += ["", tables.columns(heads, others, (1, 2, 3, 4, 5))]
         parts += ["", _everybody(found, rule)]
         parts += ["", tables.facts(_leads(found, rule))]
         used = list(_busiest(found, rule, busiest))
@@ -37,17 +49,51 @@ def table(found: Comparison, busiest: int = 2) -> RenderableType:
     refused = [(e.name, e.why) for e in found.entrants if e.why]
     if refused:
         parts += ["", tables.columns(["not here", "why"], refused)]
-    if found.notes:
-        parts += ["", tables.facts([("note", text) for text in found.notes])]
-    return Group(*parts)
+    notes = [("note", text) for text in found.notes]
+    if found.partial:
+        notes.insert(0, ("partial", "cut off before all was played: what is missing is left out"))
+    if notes:
+        parts += ["", tables.facts(notes)]
+    return parts
 
 
-def _rule(rule: str) -> str:
-    return {
-        "fair": "fair: transfers share a link evenly",
-        "fifo": "fifo: a link serves one transfer after the other",
-        "weighted": "weighted: transfers share a link in proportion to their bytes",
-    }[rule]
+def rows(
+    found: Comparison, seen: set[tuple[str, int]], names: Sequence[str]
+) -> RenderableType | None:
+    """What is known and not `seen` yet, a row for each schedule and size; adds it to `seen`.
+
+    `names`: of all schedules that may come.
+    """
+    made = []
+    for name, size in dict.fromkeys((cell.name, cell.size) for cell in found.cells):
+        if (name, size) not in seen:
+            cells = [cell for r in found.rules if (cell := found.cell(name, size, r)) is not None]
+            rates = [text for cell in cells for text in _rate(cell)]
+            made.append([name, words.size(size), *rates, cells[0].plan or "what links allow"])
+    if not made:
+        return None
+    heads = ["schedule", "size"]
+    wide = [max(map(len, (*names, "schedule"))), 8]
+    for rule in found.rules:
+        heads += [f"{words.RULES[rule]}, us", "GB/s"]
+        wide += [len(heads[-2]), 6]
+    right = range(1, len(heads))
+    first = not seen
+    seen.update((cell.name, cell.size) for cell in found.cells)
+    return tables.columns([*heads, "plan"], made, right, [*wide, 16], headed=first)
+
+
+def _rate(cell: Cell) -> tuple[str, str]:
+    if not cell.plan:
+        return f"> {cell.time:.1f}", f"< {cell.algbw:.3g}"
+    return f"{cell.time:.1f}", f"{cell.algbw:.4g}"
+
+
+_RULES = {
+    "fair": "fair: transfers share a link evenly",
+    "fifo": "in order: a link serves one transfer after the other",
+    "weighted": "weighted: transfers share a link in proportion to their bytes",
+}
 
 
 def time_words(microseconds: float) -> str:
@@ -89,13 +135,28 @@ def _cell(cell: Cell) -> list[str]:
     return [time_words(cell.time), *rates, cell.plan]
 
 
+def _others(found: Comparison, rule: str) -> Iterator[list[str]]:
+    """Old plans and files, with how many times as fast ours is, and what they take of the links."""
+    for entrant in found.present:
+        for size in found.sizes if entrant.kind in ("old", "file") else ():
+            cell, mine = found.cell(entrant.name, size, rule), found.cell(OURS, size, rule)
+            if cell is not None:
+                ours = "" if mine is None else f"{cell.time / mine.time:.2f} x"
+                own = [time_words(cell.time), f"{cell.algbw:.4g}", f"{cell.percent:.1f} %"]
+                yield [entrant.name, words.size(size), *own, ours, cell.use]
+
+
 def _everybody(found: Comparison, rule: str) -> RenderableType:
     heads = ["algbw, GB/s", *map(words.size, found.sizes)]
     rows = []
     for entrant in found.present:
         cells = [found.cell(entrant.name, size, rule) for size in found.sizes]
-        rows.append([entrant.name, *(f"{c.algbw:.3g}" if c else "-" for c in cells)])
+        rows.append([entrant.name, *(_algbw(c) if c else "-" for c in cells)])
     return tables.columns(heads, rows, range(1, len(heads)))
+
+
+def _algbw(cell: Cell) -> str:
+    return f"{'' if cell.plan else '< '}{cell.algbw:.3g}"
 
 
 def _leads(found: Comparison, rule: str) -> Iterator[tuple[str, str]]:
@@ -115,7 +176,8 @@ def _busiest(found: Comparison, rule: str, most: int) -> Iterator[list[str]]:
     if not found.cells:
         return
     best = found.best_baseline(max(found.sizes), rule)
-    shown = {OURS, "old plan", *(() if best is None else (best.name,))}
+    shown = {e.name for e in found.present if e.kind != "baseline"}
+    shown |= {best.name} if best is not None else set()
     for name, own, use, share in found.busiest(most):
         if own == rule and name in shown:
             link = f"{use.src} -> {use.dst}"

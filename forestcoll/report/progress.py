@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -16,6 +19,21 @@ DELAY = 1.0
 """Seconds before anything is shown."""
 
 
+STAGES = {
+    "graph": "reading the links",
+    "solve": "packing trees",
+    "front": "trees against bandwidth",
+    "round": "rounding shares",
+    "lower": "spreading plans over thread blocks",
+    "play": "simulating",
+    "simulate": "simulating",
+    "check": "checking trees",
+    "write": "writing plans",
+    "verify": "proving plans",
+}
+"""What the stages of work are called for people, where their names do not say it."""
+
+
 class StageProgress:
     """`with StageProgress() as progress: work(progress)`, work calls `progress(stage, share)`.
 
@@ -26,6 +44,7 @@ class StageProgress:
     def __init__(self, start: str = "starting", shown: bool = True) -> None:
         self._shown = shown
         self._stage, self._fraction = start, 0.0
+        self._begun = time.monotonic(), 0.0  # when, and what was done then
         self._lock = threading.Lock()
         self._display: Progress | None = None
         self._done = False
@@ -40,6 +59,8 @@ class StageProgress:
 
     def __call__(self, stage: str, fraction: float) -> None:
         with self._lock:
+            if not fraction or fraction < self._fraction:  # something else begins
+                self._begun = time.monotonic(), fraction
             self._stage, self._fraction = stage, fraction
             if self._display is not None:
                 self._display.update(self._display.task_ids[0], description=self._words())
@@ -58,9 +79,28 @@ class StageProgress:
                 self._display.stop()
                 self._display = None
 
+    @contextmanager
+    def hidden(self) -> Iterator[None]:
+        """Within, the line is away: for results that are printed while work goes on."""
+        with self._lock:
+            if self._display is not None:
+                self._display.stop()
+            try:
+                yield
+            finally:
+                if self._display is not None:
+                    self._display.start()
+
     def _words(self) -> str:
-        stage = escape(self._stage)
-        return f"{stage} {self._fraction:.0%}" if self._fraction else stage
+        name, comma, subject = escape(self._stage).partition(",")
+        stage, (begun, before) = STAGES.get(name, name) + comma + subject, self._begun
+        if not self._fraction:
+            return stage
+        text = f"{stage} {self._fraction:.0%}"
+        if self._fraction <= before:
+            return text
+        left = (time.monotonic() - begun) / (self._fraction - before) * (1 - self._fraction)
+        return f"{text}, about {max(1, round(left))} s left"
 
     def _show(self) -> None:
         from rich.console import Console

@@ -68,6 +68,10 @@ def served(sizes: Sizes) -> str:
     return f"{sizes.words()}: every power of two from {size(least)}{per_rank} on"
 
 
+RULES = {"fair": "fair", "fifo": "in order", "weighted": "weighted"}
+"""What the rules of links are called."""
+
+
 def seconds(value: float) -> str:
     """`"1.24 s"`, `"3.1 ms"`."""
     return f"{value:.2f} s" if value >= 1 else f"{value * 1e3:.1f} ms"

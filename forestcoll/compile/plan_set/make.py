@@ -68,12 +68,13 @@ def make(
     target: TargetName = "any",
     formats: Iterable[PlanFormat] = tuple(FORMATS),
     progress: Progress | None = None,
+    write: bool = True,
 ) -> PlanSet:
     """Plans for sizes from `low` to `high` bytes (nccl-tests' size), one for each range.
 
-    Ranges do not overlap and leave no gap up to where the runtime ends. The other arguments are
-    those of `synthesize`; of an all-to-all only `ranks`, `relays`, `target` and `formats` count.
-    Every plan is read back and proven like there.
+    Ranges leave no gap up to where the runtime ends. The other arguments are those of `synthesize`;
+    of an all-to-all only `ranks`, `relays`, `target` and `formats` count. Every plan is read back
+    and proven like there, but of trees without `write`: its text is empty, its proof the caller's.
     Raises PlanError where no candidate fits a target, UnsupportedError for sizes out of order.
     """
     from forestcoll.compile.choose import Chooser
@@ -94,9 +95,8 @@ def make(
     targets, left_out = seat(targets, problem.graph, problem.name, target == "any")
     with clock.stage("optimum"):
         best = problem.optimum()
-    maker = _Maker(budget, instances, place, clock, topology)
-    wishes = Wishes(budget=budget)
-    chooser = Chooser(problem, {}, wishes, best, clock)
+    maker = _Maker(budget, instances, place, clock, topology, write)
+    chooser = Chooser(problem, {}, Wishes(budget=budget), best, clock)
     forests = maker.forests(chooser, tuple(targets.values()))
     found = maker.all_plans(targets, wider, forests, problem.links, low, high)
     return PlanSet(
@@ -129,8 +129,10 @@ class _Maker:
         place: Place | None,
         clock: Clock,
         topology: Topology,
+        write: bool,
     ) -> None:
         self.budget, self.place, self.clock, self.topology = budget, place, clock, topology
+        self.write = write
         self.auto = instances == "auto"
         self.instances = 1 if instances == "auto" else instances
         self.notes: list[str] = []
@@ -239,9 +241,11 @@ class _Maker:
                 raise PlanError(
                     self._refused or f"no forest is within the budget for {target.name}"
                 )
-            for place in ranges:
-                if place.index not in programs:
-                    make(place)
+            todo = [place for place in ranges if place.index not in programs]
+            for number, place in enumerate(todo, 1):
+                self.clock.subject = f"{form}, candidate {number} of {len(todo)}"
+                make(place)
+            self.clock.subject = form
             if all(place.high <= until[place.index] for place in ranges):
                 break
         plays = None
@@ -254,7 +258,9 @@ class _Maker:
             settled = contest(found, candidates, make, plays.time)
         chosen = [(r, candidates[r.index], programs[r.index]) for r in settled]
         end = min(high, served[settled[-1].index])
-        return self._written(form, target, limits, chosen, end, high, plays)
+        made = self._written(form, target, limits, chosen, end, high, plays)
+        self.clock.subject = ""
+        return made
 
     def _try(
         self, candidate: Candidate, target: Target, programs: dict[int, Program], place: Range
@@ -353,6 +359,9 @@ class _Maker:
                 self.notes.append(self._short[place.index])
             check_served(program, target, place.low, most)
             sized = replace(program, min_bytes=place.low, max_bytes=most)
+            if not self.write:
+                entries.append(Entry(place.low, most, candidate, sized, ""))
+                continue
             text = write_plan(
                 sized, form, limits, candidate.forest, self.clock, self._calls(program)
             )
