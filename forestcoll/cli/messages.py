@@ -58,8 +58,14 @@ def note(text: str) -> None:
 
 
 def say(line: str, err: bool = False) -> None:
-    """One line, whatever stands in it."""
-    click.echo(escape(line), err=err)
+    """One line, whatever stands in it; on a terminal as many as its width takes."""
+    from forestcoll.report.table import width_of, wrapped
+
+    text = escape(line)
+    width = width_of(sys.stderr if err else sys.stdout)
+    indent = len(text) - len(text.lstrip(" ")) + 2
+    for part in [text] if width is None else wrapped(text, width, indent):
+        click.echo(part, err=err)
 
 
 def put(text: str | bytes) -> None:
