@@ -24,8 +24,23 @@ def test_a_plan_with_its_forest(capsys: pytest.CaptureFixture[str]) -> None:
     assert (code, err) == (0, "")
     rows = [line.split() for line in out.splitlines()]
     assert ["algbw", "512", "GB/s,", "what", "the", "links", "allow"] in rows
-    assert sum(row[:2] == ["64", "MiB"] for row in rows) == 6
-    assert any("each its own" in line and "%" in line for line in out.splitlines())
+    assert [row[2:4] for row in rows if row[:2] == ["64", "MiB"]] == [
+        ["own,", "fair,"],
+        ["own,", "fair,"],
+    ]
+    assert out.count("own, fair, in order") == 2
+    assert "box0/gpu0 -> box0/gpu1 and 55 alike" in out
+
+
+def test_what_is_equal_stands_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """Two sizes, one rule for all links: 56 links alike are one row a size."""
+    code, out, _ = call(capsys, PLAN, "--size", "64M", "--size", "1G", "--rule", "in-order")
+    assert code == 0
+    busiest = out[out.index("busiest") :].splitlines()[1:]
+    assert [line.split()[:4] for line in busiest] == [
+        ["64", "MiB", "in", "order"],
+        ["1", "GiB", "in", "order"],
+    ]
 
 
 def test_json_of_several_sizes(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from forestcoll.cli import files
-from forestcoll.cli.completion import FileType, TopologyType, WordType
+from forestcoll.cli.completion import FileType, RuleType, TopologyType, WordType
 from forestcoll.cli.guard import guarded, size_of
 from forestcoll.cli.hints import examples
 from forestcoll.cli.messages import draw, note, print_json, show_progress
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 DEFAULT_SIZE = 2**30
 MESSAGES = ("msccl", "rccl")
-RULES = ("fair", "fifo", "weighted")
 DEFAULT_RULES: tuple[Rule | None, ...] = (None, "fair", "fifo")
 
 
@@ -33,7 +32,7 @@ DEFAULT_RULES: tuple[Rule | None, ...] = (None, "fair", "fifo")
     "time",
     epilog=examples(
         "forestcoll time out/dgx-a100-2.allreduce.mscclpp.json -t dgx-a100 --set boxes=2",
-        "forestcoll time PLAN --size 1M --size 1G --rule fifo --links 20",
+        "forestcoll time PLAN --size 1M --size 1G --rule in-order --links 20",
     ),
 )
 @click.argument("plan", type=FileType(), metavar="PLAN|FOREST")
@@ -49,9 +48,9 @@ DEFAULT_RULES: tuple[Rule | None, ...] = (None, "fair", "fifo")
 @sizes_option("1G")
 @click.option(
     "--rule",
-    type=WordType(RULES),
+    type=RuleType(),
     help="How transfers meet on all links: share them evenly, one after the other, or in "
-    "proportion to their bytes. Default: each link's own, and then all fair, and all fifo.",
+    "proportion to their bytes. Default: each link's own, and then all fair, and all in order.",
 )
 @click.option("--latency", type=float, metavar="US", help="Microseconds of every link.")
 @click.option("--signal", type=float, default=0.0, metavar="US", help="Microseconds of a signal.")
@@ -86,7 +85,7 @@ DEFAULT_RULES: tuple[Rule | None, ...] = (None, "fair", "fifo")
     type=click.IntRange(0, 100_000),
     default=5,
     show_default=True,
-    help="How many of the busiest links to list.",
+    help="How many of the busiest links to list; those alike count as one.",
 )
 @json_option
 def time(plan: str, as_json: bool, shown: int, **options: Any) -> int:

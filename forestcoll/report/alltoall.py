@@ -53,7 +53,7 @@ def optimum_table(
     rows.append(("proof", _proof(best)))
     for way, algbw in others.items():
         rows.append((way, _usual(way, algbw, best)))
-    rows.append(("time", _times(timings)))
+    rows.append(("wall time", _times(timings)))
     if path is not None:
         rows.append(("written", f"{path} ({words.size(path.stat().st_size)})"))
     return tables.facts(rows)
@@ -127,7 +127,7 @@ def routes_table(made: Made) -> RenderableType:
         rows.append(("", f"serves {words.served(Sizes.of(plan.program))}"))
         if plan.format in made.simulated:
             rows.append(("", f"simulated {words.band(made.simulated[plan.format])}"))
-    rows.append(("time", _times(made.timings)))
+    rows.append(("wall time", _times(made.timings)))
     for path in made.paths.values():
         rows.append(("written", f"{path} ({words.size(path.stat().st_size)})"))
     rows.extend(("note", note) for note in made.notes)

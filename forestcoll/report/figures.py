@@ -61,8 +61,14 @@ def comparison(found: Comparison, *, dark: bool = False, width: float = 10.0) ->
     grid = made.subplots(2, columns, sharex=True, sharey="row", squeeze=False)
     for column, rule in enumerate(found.rules):
         above, below = grid[0][column], grid[1][column]
-        style(above, colours, f"Links {rule}: bandwidth", "", "algbw (GB/s)")
-        style(below, colours, f"Links {rule}: speed-up", "size (bytes)", "times the best baseline")
+        style(above, colours, f"Links {words.RULES[rule]}: bandwidth", "", "algbw (GB/s)")
+        style(
+            below,
+            colours,
+            f"Links {words.RULES[rule]}: speed-up",
+            "size (bytes)",
+            "times the best baseline",
+        )
         _bandwidths(above, found, rule, colours)
         _speedups(below, found, rule, colours)
         if column:

@@ -39,7 +39,7 @@ def table(front: FrontTable) -> RenderableType:
     facts = [
         ("front", title),
         ("optimum", f"{words.exact(front.optimum.algbw)} GB/s"),
-        ("time", words.seconds(sum(front.timings.values()))),
+        ("wall time", words.seconds(sum(front.timings.values()))),
     ]
     if any(row.band is not None for row in front.rows):
         facts.append(

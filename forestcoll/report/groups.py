@@ -26,7 +26,7 @@ def optimum_table(
     """The common algbw with its bound, and what each group would have alone."""
     rows = [*_head("optimum", asked, best.algbw, best.bound.algbw)]
     rows += _each(asked, [f"{words.exact(rate)} GB/s alone on all links" for rate in alone])
-    rows.append(("time", words.seconds(took)))
+    rows.append(("wall time", words.seconds(took)))
     if best.note:
         rows.append(("note", best.note))
     return tables.facts(rows)
@@ -58,7 +58,7 @@ def table(
             for forest, latency in zip(done.forests, result.latencies, strict=True)
         ],
     )
-    rows.append(("time", words.seconds(sum(timings.values()))))
+    rows.append(("wall time", words.seconds(sum(timings.values()))))
     if paths:
         total = sum(path.stat().st_size for path in paths)
         where = f"{words.plural(len(paths), 'file')} in {paths[0].parent}"

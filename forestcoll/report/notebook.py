@@ -155,7 +155,7 @@ def comparison_bundle(found: Comparison) -> Bundle:
                     *(f"{cell.algbw:.4g}" if cell else "-" for cell in cells),
                 )
             )
-        title = f"{found.collective} on {found.name}, links {rule}; algbw in GB/s"
+        title = f"{found.collective} on {found.name}, links {words.RULES[rule]}; algbw in GB/s"
         parts.append(html_table(title, (*heads, *names), rows))
     return {"text/html": "".join(parts)}
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from itertools import islice
+from typing import TYPE_CHECKING, Any
 
 from forestcoll.report import table as tables
 from forestcoll.report import words
@@ -16,41 +17,53 @@ if TYPE_CHECKING:
 
 
 def table(title: str, found: Sequence[Timing], best: Fraction | None, shown: int) -> RenderableType:
-    """A row for each size and rule, and the busiest links of each."""
+    """A row for each size and rule, and the busiest links of each; what is equal stands once."""
     from rich.console import Group
 
     heads = ["size", "links", "time", "algbw", "busbw", "of the forest"]
     rows = [
-        [
-            words.size(timing.size),
-            timing.rule or "each its own",
-            _time(timing.time),
-            f"{timing.algbw:.5g} GB/s",
-            f"{timing.busbw:.5g} GB/s",
-            _share(timing, best),
-        ]
+        (
+            timing,
+            (
+                _time(timing.time),
+                f"{timing.algbw:.5g} GB/s",
+                f"{timing.busbw:.5g} GB/s",
+                _share(timing, best),
+            ),
+        )
         for timing in found
     ]
     parts: list[RenderableType] = [
         tables.facts([("simulated", title), ("algbw", _best(best))]),
         "",
-        tables.columns(heads, rows, right=(2, 3, 4, 5)),
+        tables.columns(heads, _folded(rows), right=(2, 3, 4, 5)),
     ]
-    links = [
-        [
-            words.size(timing.size),
-            timing.rule or "each its own",
-            f"{use.src} -> {use.dst}",
-            f"{use.bandwidth:.4g} GB/s",
-            f"{100 * use.utilisation:.1f} %",
-        ]
-        for timing in found
-        for use in timing.busiest[:shown]
-    ]
-    if links:
+    links = [(timing, tuple(_busiest(timing, shown))) for timing in found]
+    if any(uses for _, uses in links):
         heads = ["size", "links", "busiest", "bandwidth", "used"]
-        parts += ["", tables.columns(heads, links, right=(3, 4))]
+        each = [[*row[:2], *use] for row in _folded(links) for use in row[2:]]
+        parts += ["", tables.columns(heads, each, right=(3, 4))]
     return Group(*parts)
+
+
+def _folded(rows: Sequence[tuple[Timing, tuple[Any, ...]]]) -> list[list[Any]]:
+    """Size, rules and what is said of them: rules of a size that differ in nothing share a row."""
+    rules: dict[tuple[int, tuple[Any, ...]], list[str]] = {}
+    for timing, said in rows:
+        name = words.RULES[timing.rule] if timing.rule else "own"
+        rules.setdefault((timing.size, said), []).append(name)
+    return [[words.size(size), ", ".join(names), *said] for (size, said), names in rules.items()]
+
+
+def _busiest(timing: Timing, most: int) -> Iterator[tuple[str, str, str]]:
+    """The busiest links with their bandwidth and use; those alike are one."""
+    alike: dict[tuple[str, str], list[str]] = {}
+    for use in timing.busiest:
+        said = f"{use.bandwidth:.4g} GB/s", f"{100 * use.utilisation:.1f} %"
+        alike.setdefault(said, []).append(f"{use.src} -> {use.dst}")
+    for (bandwidth, used), names in islice(alike.items(), most):
+        more = f" and {len(names) - 1} alike" if len(names) > 1 else ""
+        yield f"{names[0]}{more}", bandwidth, used
 
 
 def summary(title: str, found: Sequence[Timing], best: Fraction | None) -> dict[str, object]:

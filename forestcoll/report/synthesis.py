@@ -54,7 +54,7 @@ def table(
             rows.append(("", halves))
     if "forest" in result.bands:
         rows.append(("simulated", f"{words.rates(result.bands['forest'])}, the trees alone"))
-    rows.append(("time", _times(timings)))
+    rows.append(("wall time", _times(timings)))
     for path in paths.values():
         rows.append(("written", f"{path} ({words.size(path.stat().st_size)})"))
     rows.extend(("note", note) for note in result.notes)
@@ -116,7 +116,7 @@ def optimum_table(
         ("per unit" if graph.shares else "per rank", f"{words.exact(best.rate)} GB/s"),
         ("trees", f"{best.trees_per_root} per {'unit' if graph.shares else 'root'} at the least"),
         ("bottleneck", words.bottleneck(graph, collective, best.bound)),
-        ("time", words.seconds(took)),
+        ("wall time", words.seconds(took)),
     ]
     if best.bound.algbw != best.algbw:
         share = words.percent(best.algbw, best.bound.algbw)
