@@ -57,7 +57,23 @@ def degrees(topology: Topology) -> set[Fraction]:
 
 
 def test_the_catalogue_is_complete() -> None:
-    assert set(catalog.names()) == {*MACHINES, *FAMILIES}
+    new = sorted(set(catalog.names()) - {*MACHINES, *FAMILIES})
+    assert not new, (
+        f"{', '.join(new)}: new in topologies/. Add it here: a machine to MACHINES, with a row in "
+        "test_machines, a family to FAMILIES, with a test of its links. The rest stands in "
+        'CONTRIBUTING.md under "A topology".'
+    )
+    gone = sorted({*MACHINES, *FAMILIES} - set(catalog.names()))
+    assert not gone, f"{', '.join(gone)}: in MACHINES or FAMILIES here, but not in topologies/"
+
+
+def test_a_new_topology_says_what_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalog, "names", lambda: (*MACHINES, *FAMILIES, "my-star"))
+    with pytest.raises(AssertionError, match=r'my-star: new in topologies/\. Add .* "A topology"'):
+        test_the_catalogue_is_complete()
+    monkeypatch.setattr(catalog, "names", lambda: (*MACHINES, *FAMILIES[1:]))
+    with pytest.raises(AssertionError, match="torus-2d: in MACHINES or FAMILIES here"):
+        test_the_catalogue_is_complete()
 
 
 @pytest.mark.parametrize("name", MACHINES + FAMILIES)
