@@ -52,7 +52,6 @@ OPTIONS: dict[str, tuple[str, list[str]]] = {
     ),
     "no-topology": ("synthesize -c allreduce -o out", ["Missing option", "--topology"]),
     "no-collective": ("synthesize -t ring -o out", ["Missing option", "--collective"]),
-    "no-output": ("synthesize -t ring -c allreduce", ["Missing option", "--output"]),
     "collective": ("synthesize -t ring -c allredcue -o out", ["allredcue", "allreduce"]),
     "target": ("synthesize -t ring -c allreduce -o out --target nccl", ["nccl", "mscclpp"]),
     "format": ("synthesize -t ring -c allreduce -o out --format xml", ["xml", "msccl-xml"]),
@@ -98,7 +97,7 @@ OPTIONS: dict[str, tuple[str, list[str]]] = {
     "iterations-word": ("run x.xml --iterations ten", ["ten", "integer"]),
     "timeout": ("run x.xml --timeout 0", ["--timeout"]),
     "topology-what": ("topology frob", ["No such command"]),
-    "topology-show": ("topology show", ["Missing argument", "NAME"]),
+    "topology-show": ("topology show", ["give one topology", "NAME"]),
 }
 
 TOPOLOGIES: dict[str, tuple[str, list[str]]] = {

@@ -32,6 +32,8 @@ RING = ("-t", "ring", "--set", "gpus=4")
         ("optimum -t dgx-a100 --boxes=16 -c allreduce", 2, "; did you mean '--set boxes=16'?"),
         ("optimum -t dgx-a100 -c allreduce --boxes", 2, "; did you mean '--set boxes=N'?"),
         ("optimum -t ring --gpus 4 -c allreduce", 2, "; did you mean '--set gpus=4'?"),
+        ("export ring --format dot", 2, "No such option '--format'; did you mean '--to'? (see"),
+        ("topology import x.xml --to csv", 2, "No such option '--to'"),
         ("topology show torus-2d --x 8", 2, "; did you mean '--set x=8'?"),
         (
             "optimum -t dgx-a100 -c allreduce --ranks 0-3",

@@ -70,7 +70,7 @@ def _run(words: Sequence[str], own: bool) -> int:
         return 2
     except click.UsageError as error:
         where = error.ctx.command_path if error.ctx else "forestcoll"
-        said = _one_line(error.format_message())
+        said = _one_line(hints.message(error))
         return messages.complain(f"{said}{hints.of_usage(error, words)} (see '{where} --help')", 2)
     except click.ClickException as error:
         return messages.complain(error.format_message(), 1)
@@ -119,14 +119,14 @@ def _be_quiet(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
 
 
 @click.group(
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": hints.WIDTH},
     epilog=hints.examples(
         "forestcoll optimum -t dgx-a100 --set boxes=2 -c allgather",
         "forestcoll synthesize -t dgx-a100 --set boxes=2 -c allreduce -o out/",
         "forestcoll verify out/",
         "forestcoll run out/dgx-a100-2.allreduce.mscclpp.json --size 64M",
         "",
-        "Completion: a line in ~/.bashrc (zsh: the same with zsh_source, in ~/.zshrc)",
+        "Completion: a line in ~/.bashrc (zsh: zsh_source, in ~/.zshrc)",
         'eval "$(_FORESTCOLL_COMPLETE=bash_source forestcoll)"',
         "fish: _FORESTCOLL_COMPLETE=fish_source forestcoll | source",
     ),
@@ -159,7 +159,8 @@ cli.add_command(machines.topology)  # with what that module adds to it
 
 
 def _add_quiet(command: click.Command) -> None:
-    """`--quiet` for a command, or for all of a group."""
+    """`--quiet` for a command, or for all of a group; and help that is not too wide."""
+    command.context_class = hints.HelpContext
     if isinstance(command, click.Group):
         for inner in command.commands.values():
             _add_quiet(inner)

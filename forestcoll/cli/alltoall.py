@@ -103,7 +103,7 @@ def synthesize(
     protocol: Protocol | None,
     target: TargetName,
     formats: tuple[str, ...],
-    output: str,
+    output: str | None,
     force: bool,
     as_json: bool,
 ) -> None:
@@ -213,7 +213,7 @@ def _plan(
 
 
 def _write(
-    texts: dict[str, str], paths: dict[str, Path], output: str, first: str, force: bool
+    texts: dict[str, str], paths: dict[str, Path], output: str | None, first: str, force: bool
 ) -> dict[str, Path]:
     """Put the texts where they go, `first` on standard output; the files that were written."""
     if output == "-":
@@ -242,8 +242,10 @@ def _timed(times: dict[str, float], what: str) -> Iterator[None]:
     times[what] = time.perf_counter() - began
 
 
-def _paths(output: str, stem: str, wanted: tuple[str, ...]) -> dict[str, Path]:
+def _paths(output: str | None, stem: str, wanted: tuple[str, ...]) -> dict[str, Path]:
     """Where each format goes: one file, or a directory of them; nowhere for standard output."""
+    if output is None:
+        return {}
     from forestcoll.alltoall.file import ROUTES_SUFFIX
     from forestcoll.plans import FORMATS
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from forestcoll.cli import writing
-from forestcoll.cli.completion import FileType, WordType
+from forestcoll.cli.completion import STOCK, FileType, WordType
 from forestcoll.cli.guard import guarded, size_of
 from forestcoll.cli.hints import examples
 from forestcoll.cli.messages import draw, print_json, report, show_progress
@@ -30,7 +30,7 @@ NAMES = ("mscclpp", "msccl", "rccl", "torch")
     )
 )
 @click.argument("plans", nargs=-1, type=FileType(), required=True, metavar="PLAN|DIR...")
-@click.option("--runtime", type=WordType(NAMES), required=True, help="Who runs the plans.")
+@click.option("--runtime", type=WordType(NAMES, STOCK), required=True, help="Who runs the plans.")
 @click.option(
     "--output",
     "-o",

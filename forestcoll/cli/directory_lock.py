@@ -126,6 +126,10 @@ def _take(home: Path, folder: int, recover: Callable[[Path, Path], None], waited
         if _left_behind(staging, locked, waited > WAIT_SECONDS / 2):
             recover(home, staging)
         return False
+    except FileNotFoundError:
+        if home.is_dir() and os.path.samestat(os.fstat(folder), os.stat(home)):
+            raise OutputError(f"cannot write {home}: this file system makes no files") from None
+        raise
     owner = {"process": os.getpid(), "host": os.uname().nodename}
     try:
         (staging / OWNER).write_text(json.dumps(owner), encoding="utf-8")

@@ -14,12 +14,20 @@ from forestcoll.input_limits import FILE_BYTES
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Where `--output` sends which formats: standard output, one file, or files in a directory."""
+    """Where `--output` sends which formats: standard output, one file, or files in a directory.
+
+    Without any of them nowhere: what is asked for is a report.
+    """
 
     formats: tuple[Format, ...]
     stdout: bool = False
     file: Path | None = None
     directory: Path | None = None
+
+    @property
+    def nowhere(self) -> bool:
+        """Whether nothing is to be written."""
+        return not self.stdout and self.file is None and self.directory is None
 
     def paths(self, stem: str) -> dict[Format, Path]:
         """Format -> file, for a schedule called `stem` (`dgx-a100-2.allreduce`)."""
@@ -30,14 +38,18 @@ class Destination:
         return {}
 
 
-def destination(output: str, asked: Sequence[Format], default: Sequence[Format]) -> Destination:
+def destination(
+    output: str | None, asked: Sequence[Format], default: Sequence[Format]
+) -> Destination:
     """What `--output` means, given the formats `asked` for (none: `default`, or by the suffix).
 
-    "-" is standard output; an existing directory, a name that ends in "/" and a name without a
-    suffix that says otherwise are directories; the rest are files. Raises ValueError with the
-    contradiction.
+    None is nowhere; "-" is standard output; an existing directory, a name that ends in "/" and a
+    name without a suffix that says otherwise are directories; the rest are files. Raises ValueError
+    with the contradiction.
     """
     formats = tuple(dict.fromkeys(asked))
+    if output is None:
+        return Destination(formats or tuple(default))
     if output == "-":
         if len(formats) != 1:
             raise ValueError("standard output takes one format: name one with --format")

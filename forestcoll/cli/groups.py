@@ -49,7 +49,7 @@ def synthesize(
     as_json: bool,
 ) -> None:
     """A forest and plans for every group, and the file that says what they share."""
-    if where.directory is None:
+    if where.directory is None and not where.nowhere:
         raise click.UsageError("--groups write several files: give --output a directory")
     began = time.perf_counter()
     topology = problem.load()
@@ -70,8 +70,10 @@ def synthesize(
             formats=where.formats,
             progress=progress,
         )
-    texts = {where.directory / name: text for name, text in result.texts.items()}
-    writing.write_all(texts, force)
+    texts = {}
+    if where.directory is not None:
+        texts = {where.directory / name: text for name, text in result.texts.items()}
+        writing.write_all(texts, force)
     timings = {"load": loaded, **result.timings}
     if as_json:
         print_json(words.summary(asked, result, timings, list(texts)))

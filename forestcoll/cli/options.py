@@ -153,6 +153,22 @@ def set_option(command: F) -> F:
     )(command)
 
 
+def named_options(command: Callable[..., object]) -> Callable[..., object]:
+    """The argument NAME|FILE, or the same by `--topology`; and `--set`."""
+
+    @functools.wraps(command)
+    def with_name(name: str | None, topology: str | None, **given: Any) -> object:
+        if (name is None) == (topology is None):
+            raise click.UsageError("give one topology: NAME|FILE, or --topology NAME|FILE")
+        return command(name=name or topology, **given)
+
+    return _stack(
+        click.argument("name", type=TopologyType(), metavar="[NAME|FILE]", required=False),
+        click.option("--topology", "-t", type=TopologyType(), help="The same as the argument."),
+        set_option,
+    )(with_name)
+
+
 def edit_options(command: F) -> F:
     """`--without` and `--scale`: links down or slowed."""
     return _stack(

@@ -40,7 +40,7 @@ class How:
 
 def synthesize(problem: Problem, how: How, where: Destination, force: bool, as_json: bool) -> None:
     """Plans for all sizes, the forests they were made from, and their index."""
-    if where.directory is None:
+    if where.directory is None and not where.nowhere:
         raise click.UsageError("--sizes write several files: give --output a directory")
     formats = tuple(form for form in where.formats if form != "forest")
     if not formats:
@@ -50,10 +50,9 @@ def synthesize(problem: Problem, how: How, where: Destination, force: bool, as_j
     from forestcoll.compile import plan_set
     from forestcoll.report import plan_set as words
 
-    index = where.directory / plan_set.INDEX
-    writing.prepare([index], force)
-    earlier = partial(_earlier, where.directory, formats, force)
-    earlier()  # an error now is better than one after minutes
+    if where.directory is not None:
+        writing.prepare([where.directory / plan_set.INDEX], force)
+        _earlier(where.directory, formats, force)  # an error now is better than one after minutes
     loaded = time.perf_counter() - began
     with show_progress() as progress:
         made = plan_set.make(
@@ -72,8 +71,9 @@ def synthesize(problem: Problem, how: How, where: Destination, force: bool, as_j
             progress=progress,
         )
     texts = plan_set.files_of(made)
-    paths = {where.directory / file: text for file, text in texts.items()}
-    writing.write_all(paths, force, earlier)
+    if where.directory is not None:
+        paths = {where.directory / file: text for file, text in texts.items()}
+        writing.write_all(paths, force, partial(_earlier, where.directory, formats, force))
     timings = {"load": loaded, **made.timings}
     if as_json:
         print_json(words.summary(made, texts, timings, where.directory))

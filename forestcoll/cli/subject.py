@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -24,22 +25,30 @@ if TYPE_CHECKING:
     from forestcoll.topology import Topology
     from forestcoll.view import Subject
 
-F = TypeVar("F", bound=Callable[..., object])
 SAMPLE = 65_536
 """Characters of a file that are looked at to know what it is."""
 
 
-def subject_options(command: F) -> F:
-    """The argument FILE, `--topology` and `--set`."""
-    command = set_option(command)
-    command = click.option(
+def subject_options(command: Callable[..., object]) -> Callable[..., object]:
+    """The argument FILE, `--topology` and `--set`; a topology without a file is the subject."""
+
+    @functools.wraps(command)
+    def with_file(file: str | None, topology: str | None, **given: Any) -> object:
+        if file is None and topology is None:
+            raise click.UsageError("give a plan, a forest or a topology: FILE, or --topology NAME")
+        if file is None:
+            file, topology = topology, None
+        return command(file=file, topology=topology, **given)
+
+    found = click.option(
         "--topology",
         "-t",
         type=TopologyType(),
         help="What a plan or forest runs on, with its latencies. Default: the links of the forest "
-        "file (of a plan: the one beside it), with the catalogue's latencies where they are its.",
-    )(command)
-    return click.argument("file", type=TopologyType(), metavar="FILE|NAME")(command)
+        "file (of a plan: the one beside it), with the catalogue's latencies where they are its. "
+        "Without FILE the topology itself.",
+    )(set_option(with_file))
+    return click.argument("file", type=TopologyType(), metavar="[FILE|NAME]", required=False)(found)
 
 
 def load_subject(source: str, topology: str | None, pairs: tuple[tuple[str, str], ...]) -> Subject:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from forestcoll.cli import alltoall, files, groups, plan_set, writing
-from forestcoll.cli.completion import FileType, WordType
+from forestcoll.cli.completion import STOCK, FileType, WordType
 from forestcoll.cli.hints import examples
-from forestcoll.cli.messages import print_json, put, report, show_progress
+from forestcoll.cli.messages import note, print_json, put, report, show_progress
 from forestcoll.cli.options import (
     ALLTOALL,
     COLLECTIVES,
@@ -69,7 +69,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--target",
-    type=WordType(TARGETS),
+    type=WordType(TARGETS, STOCK),
     default="any",
     show_default=True,
     help="Runtime that the plans must fit.",
@@ -93,9 +93,8 @@ if TYPE_CHECKING:
     "--output",
     "-o",
     type=FileType(),
-    required=True,
     metavar="DIR|FILE|-",
-    help="Where to write; '-' is stdout.",
+    help="Where to write; '-' is stdout. Default: nowhere, a report alone.",
 )
 @force_option("files")
 @json_option
@@ -105,12 +104,28 @@ def synthesize(
     spread: bool,
     formats: tuple[Format, ...],
     sizes: tuple[int, int] | None,
-    output: str,
+    output: str | None,
     force: bool,
     as_json: bool,
     **wishes: Any,
 ) -> None:
     """Compute a schedule; write its forest and its plans."""
+    _synthesize(problem, units, spread, formats, sizes, output, force, as_json, **wishes)
+    if output is None:
+        note("nothing is written; --output DIR writes the files")
+
+
+def _synthesize(
+    problem: Problem,
+    units: int | None,
+    spread: bool,
+    formats: tuple[Format, ...],
+    sizes: tuple[int, int] | None,
+    output: str | None,
+    force: bool,
+    as_json: bool,
+    **wishes: Any,
+) -> None:
     if problem.collective in ALLTOALL:
         asked = [wishes[name] for name in ("min_percent", "protocol", "target")]
         percent, protocol, target = asked
@@ -234,7 +249,9 @@ def _refuse_with_groups(wishes: dict[str, Any]) -> None:
         )
 
 
-def _destination(output: str, formats: tuple[Format, ...], target: TargetName) -> files.Destination:
+def _destination(
+    output: str | None, formats: tuple[Format, ...], target: TargetName
+) -> files.Destination:
     """`--output`, `--format` and `--target` together; what contradicts itself is a usage error."""
     default = FORMATS if target == "any" else ("forest", HOLDS[target])
     try:

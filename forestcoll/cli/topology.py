@@ -7,7 +7,6 @@ from pathlib import Path
 import click
 
 from forestcoll.cli import writing
-from forestcoll.cli.completion import TopologyType
 from forestcoll.cli.guard import guarded, size_of
 from forestcoll.cli.hints import examples
 from forestcoll.cli.messages import draw, print_json, put, say
@@ -16,8 +15,8 @@ from forestcoll.cli.options import (
     force_option,
     json_option,
     load,
+    named_options,
     output_option,
-    set_option,
     settings_of,
 )
 
@@ -53,8 +52,7 @@ def list_topologies(as_json: bool) -> None:
         "forestcoll topology show rail --source > my-rail.yaml",
     )
 )
-@click.argument("name", type=TopologyType(), metavar="NAME|FILE")
-@set_option
+@named_options
 @click.option("--source", is_flag=True, help="Print the catalogue's YAML, comments and all.")
 @json_option
 def show(name: str, pairs: tuple[tuple[str, str], ...], source: bool, as_json: bool) -> None:
@@ -75,18 +73,17 @@ def show(name: str, pairs: tuple[tuple[str, str], ...], source: bool, as_json: b
 
 
 @topology.command(epilog=examples("forestcoll topology check my-machine.yaml"))
-@click.argument("file", type=TopologyType(), metavar="FILE|NAME")
-@set_option
-def check(file: str, pairs: tuple[tuple[str, str], ...]) -> None:
+@named_options
+def check(name: str, pairs: tuple[tuple[str, str], ...]) -> None:
     """Well formed, and every GPU can reach every other?"""
     from forestcoll.graph import CapacityGraph
     from forestcoll.report import topologies
     from forestcoll.topology import check_connected
 
-    expanded = load(file, pairs)
+    expanded = load(name, pairs)
     check_connected(expanded)
     CapacityGraph.from_topology(expanded)
-    say(f"{file}: ok: {topologies.census(expanded)}; every GPU reaches every other")
+    say(f"{name}: ok: {topologies.census(expanded)}; every GPU reaches every other")
 
 
 @topology.command(
@@ -95,8 +92,7 @@ def check(file: str, pairs: tuple[tuple[str, str], ...]) -> None:
         "forestcoll topology expand dgx-a100 --set boxes=2 --without box0/gpu3-fabric",
     )
 )
-@click.argument("name", type=TopologyType(), metavar="NAME|FILE")
-@set_option
+@named_options
 @edit_options
 @output_option()
 @force_option()

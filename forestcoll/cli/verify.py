@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from forestcoll.cli import directory_lock, files, plan_set
-from forestcoll.cli.completion import FileType, TopologyType, WordType
+from forestcoll.cli.completion import STOCK, FileType, TopologyType, WordType
 from forestcoll.cli.guard import guarded, size_of
 from forestcoll.cli.hints import examples
 from forestcoll.cli.messages import (
@@ -53,7 +54,7 @@ LISTED_CLASHES = 20
 @click.argument("sources", nargs=-1, type=FileType(), required=True, metavar="FILE|DIR...")
 @click.option(
     "--target",
-    type=WordType(tuple(HOLDS)),
+    type=WordType(tuple(HOLDS), STOCK),
     help="Runtime that plans are checked against. Default: by the file's format.",
 )
 @click.option(
@@ -373,7 +374,8 @@ def _say_plan(report: Report, shown: _Shown) -> Entry:
     if not report.ok:
         complaint = lint.complaint(report)
         entry |= {"error": complaint}
-        complain(complaint, 1)
+        if shown.as_json or not sys.stdout.isatty():  # on a terminal it stands in the list below
+            complain(complaint, 1)
     if shown.as_json:
         return entry
     if report.ok:

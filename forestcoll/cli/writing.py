@@ -90,6 +90,8 @@ def _told_as_output(home: Path) -> Iterator[None]:
         yield
     except OSError as error:
         name = os.fsdecode(error.filename2 or error.filename or home)
+        if STAGING in Path(name).parts:  # ours; the folder around it is the user's
+            name = os.fspath(home)
         raise OutputError(f"cannot write {name}: {error.strerror or error}") from error
 
 
@@ -104,6 +106,8 @@ def write_all(
     """
     from hashlib import sha256
 
+    if not texts:
+        return
     prepare(texts, force)
     home = _home(texts)
     with _told_as_output(home), hold() as held, claim(home, held, _recover) as staging:

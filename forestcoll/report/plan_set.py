@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -51,7 +51,7 @@ def _rows(made: PlanSet) -> list[Row]:
 
 
 def table(
-    made: PlanSet, files: Iterable[str], timings: Mapping[str, float], directory: Path
+    made: PlanSet, files: Collection[str], timings: Mapping[str, float], directory: Path | None
 ) -> RenderableType:
     """A line a plan; what no plan serves; what was written."""
     from rich.console import Group
@@ -71,8 +71,9 @@ def table(
         for gap in plans.unserved
     ]
     after += [("note", note) for note in made.notes]
-    after.append(("time", words.seconds(sum(timings.values()))))
-    after.append(("written", f"{words.plural(len(list(files)), 'file')} in {directory}"))
+    after.append(("wall time", words.seconds(sum(timings.values()))))
+    if directory is not None:
+        after.append(("written", f"{words.plural(len(files), 'file')} in {directory}"))
     return Group(
         tables.facts(facts), "", plans_table(rows), "", tables.facts(after),
     )  # fmt: skip
@@ -104,7 +105,7 @@ def simulated(rows: Iterable[Row]) -> list[dict[str, object]]:
 
 
 def summary(
-    made: PlanSet, files: Mapping[str, str], timings: Mapping[str, float], directory: Path
+    made: PlanSet, files: Mapping[str, str], timings: Mapping[str, float], directory: Path | None
 ) -> dict[str, object]:
     """The index, the notes and the files, for machines."""
     import json
@@ -116,7 +117,7 @@ def summary(
         "simulated": simulated(_rows(made)),
         "notes": list(made.notes),
         "seconds": dict(timings),
-        "files": [str(directory / file) for file in files],
+        "files": [str(directory / file) for file in files] if directory else [],
     }
 
 

@@ -1,0 +1,160 @@
+"""Machines given the same way everywhere, reports without files, and what is said of failures."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from forestcoll.cli import main
+
+RING = ("-t", "ring", "--set", "gpus=4")
+
+
+@pytest.mark.parametrize(
+    ("command", "text"),
+    [
+        (("view",), "<!doctype html>"),
+        (("export", "--to", "dot"), '"gpu2" -> "gpu3"'),
+        (("topology", "show"), "made of  4 GPUs, 0 switches, 4 links"),
+        (("topology", "check"), "ring: ok: 4 GPUs"),
+        (("topology", "expand"), "ring-4"),
+        (("optimum", "-c", "allgather"), "allgather on ring-4, 4 ranks"),
+    ],
+)
+def test_a_topology_is_given_by_option_everywhere(
+    command: tuple[str, ...], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*command, *RING]) == 0
+    assert text in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["show", "check", "expand"])
+def test_one_topology_is_given(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for more in ([], ["ring", *RING]):
+        assert main(["topology", name, *more]) == 2
+        assert "give one topology: NAME|FILE, or --topology NAME|FILE" in capsys.readouterr().err
+
+
+def test_nothing_to_view(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["view"]) == 2
+    wanted = "give a plan, a forest or a topology: FILE, or --topology NAME"
+    assert wanted in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [
+        (("-c", "allgather"), "algbw         400/3 (133.333) GB/s"),
+        (("-c", "allgather", "--sizes", "64K:1M"), "plan set  allgather on ring-4"),
+        (("-c", "alltoall"), "alltoall on ring-4"),
+        (("-c", "allgather", "--groups", "gpu0,gpu1;gpu2,gpu3"), "2 groups"),
+    ],
+)
+def test_a_report_without_files(
+    more: tuple[str, ...],
+    text: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["synthesize", *RING, *more]) == 0
+    out, err = capsys.readouterr()
+    assert text in out
+    assert "\nwritten" not in out
+    assert err == "forestcoll: note: nothing is written; --output DIR writes the files\n"
+    assert main(["synthesize", *RING, *more, "--json"]) == 0
+    assert not json.loads(capsys.readouterr().out).get("files")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="no /proc here")
+def test_a_file_system_without_files(capsys: pytest.CaptureFixture[str]) -> None:
+    """No other run writes there: it takes no files at all, and that is said at once."""
+    assert main(["view", "ring", "-o", "/proc/x.html"]) == 1
+    said = "forestcoll: error: cannot write /proc: this file system makes no files\n"
+    assert capsys.readouterr().err == said
+
+
+def test_a_folder_that_is_only_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Named is the folder that was asked for, not what is made in it on the way."""
+    make = os.mkdir
+
+    def refuse(path: str | Path, mode: int = 0o777) -> None:
+        if Path(path).parent == tmp_path:
+            raise PermissionError(errno.EACCES, "Permission denied", os.fspath(path))
+        make(path, mode)
+
+    monkeypatch.setattr(os, "mkdir", refuse)
+    assert main(["view", "ring", "-o", str(tmp_path / "page.html")]) == 1
+    said = f"forestcoll: error: cannot write {tmp_path}: Permission denied\n"
+    assert capsys.readouterr().err == said
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "deploy plan.xml --runtime nccl",
+        "synthesize -t ring -c allgather --target nccl",
+        "verify plan.xml --target NCCL",
+    ],
+)
+def test_ways_into_nccl(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(command.split()) == 2
+    err = capsys.readouterr().err
+    assert "stock NCCL loads no schedules" in err
+    for way in ("msccl-executor-nccl", "'msccl'", "MSCCL++", "'mscclpp'", "torch.install"):
+        assert way in err
+    assert "did you mean" not in err
+
+
+def test_errors_of_verify_stand_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a terminal in the list; where that goes into a file, on standard error as well."""
+    path = tmp_path / "plan.xml"
+    path.write_text('<algo name="x" proto="Simple" nchannels="1" nchunksperloop="1" ngpus="2"/>')
+    assert main(["verify", str(path)]) == 1
+    out, err = capsys.readouterr()
+    assert "error XML-" in out
+    assert "error: " in err
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    assert main(["verify", str(path)]) == 1
+    again, err = capsys.readouterr()
+    assert again == out
+    assert err == ""
+
+
+def test_stages_say_what_and_how_far() -> None:
+    from forestcoll.catalog import load
+    from forestcoll.compile import plan_set
+    from forestcoll.report.progress import StageProgress
+
+    told: list[str] = []
+    topology = load("ring", {"gpus": "4"})
+    plan_set.make(topology, "allgather", 1 << 16, 1 << 20, progress=lambda s, _: told.append(s))
+    assert "lower, msccl-xml, candidate 1 of 2" in told
+    assert any(text.startswith("write, mscclpp-json") for text in told)
+    progress = StageProgress()
+    progress("lower, msccl-xml, candidate 1 of 2", 0.0)
+    assert progress._words() == "spreading plans over thread blocks, msccl-xml, candidate 1 of 2"
+
+
+def test_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    from forestcoll.report.progress import StageProgress
+
+    now = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    progress = StageProgress()
+    progress("ring, size 1 of 4", 0.0)
+    now[0] = 110.0
+    progress("ring, size 2 of 4", 0.25)
+    assert progress._words() == "ring, size 2 of 4 25%, about 30 s left"
+    progress("verifying", 0.0)
+    assert progress._words() == "verifying"
