@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 DELAY = 1.0
 """Seconds before anything is shown."""
+TOLD = 3.0
+"""Seconds of a stage after which it is told how long the rest takes."""
 
 
 STAGES = {
@@ -97,9 +99,10 @@ class StageProgress:
         if not self._fraction:
             return stage
         text = f"{stage} {self._fraction:.0%}"
-        if self._fraction <= before:
+        spent = time.monotonic() - begun
+        if self._fraction <= before or spent < TOLD:
             return text
-        left = (time.monotonic() - begun) / (self._fraction - before) * (1 - self._fraction)
+        left = spent / (self._fraction - before) * (1 - self._fraction)
         return f"{text}, about {max(1, round(left))} s left"
 
     def _show(self) -> None:
