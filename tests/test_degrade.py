@@ -240,7 +240,7 @@ def test_the_table_names_the_worst_and_how_to_see_them(capsys: pytest.CaptureFix
     line = next(line for line in text.splitlines() if line.startswith("box0/gpu0's network"))
     assert line.split() == [
         *["box0/gpu0's", "network", "adapter", "16", "stops", "320", "(92.30", "%)"],
-        *["297.5", "-", "316.9", "--without"],
+        *["297.5", "-", "316.9", "--without", "'box0/gpu0<->fabric'"],
     ]
     assert "simulated 344.4 GB/s in order, 343.9 fair, at 1 GB, the trees alone" in text
     assert "cannot reach" in text

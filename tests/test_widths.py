@@ -75,7 +75,7 @@ def at(made: Any, width: int, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The lines of a table or text where there are so many columns."""
     if isinstance(made, str):
         return table.wrapped(made, width, 2)
-    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setattr(table, "WIDTH", width)
     stream = io.StringIO()
     table.write(made, stream)
     return stream.getvalue().splitlines()
@@ -120,14 +120,14 @@ def test_a_lone_long_word_stands_whole_below_its_name(monkeypatch: pytest.Monkey
     assert lines == ["written", f"  {path}", "  (12 bytes)"]
 
 
-def test_lines_wrap_on_terminals_and_where_columns_are_told(
+def test_lines_wrap_on_terminals_alone(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = "  a fact of forty words, " + "and one more word " * 10
-    monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
     said.say(text)  # into a pipe: one line, for grep
     assert capsys.readouterr().out == text + "\n"
-    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     said.say(text)
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) > 1

@@ -54,18 +54,23 @@ def write(table: RenderableType, stream: TextIO) -> None:
         console.print(table, crop=False)
         return
     text = io.StringIO()
-    Console(file=text, highlight=False, width=width_of(stream) or WIDTH).print(table, crop=False)
+    Console(file=text, highlight=False, width=WIDTH).print(table, crop=False)
     stream.writelines(f"{line.rstrip()}\n" for line in text.getvalue().splitlines())
 
 
 def width_of(stream: TextIO) -> int | None:
-    """Columns of the terminal behind a stream, or of COLUMNS; None where neither is known."""
+    """Columns of the terminal behind a stream, as COLUMNS or it says; None where there is none.
+
+    What goes into a pipe is for no screen, though readline leaves COLUMNS to its children.
+    """
+    if not stream.isatty():
+        return None
     told = os.environ.get("COLUMNS", "")
     if told.isdecimal() and 0 < int(told) < 100_000:
         return int(told)
     try:
         return os.get_terminal_size(stream.fileno()).columns or None
-    except (OSError, ValueError):  # no terminal; a stream of the tests
+    except (OSError, ValueError):  # the terminal does not say
         return None
 
 
