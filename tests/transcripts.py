@@ -52,7 +52,7 @@ def _steps(block: str) -> list[Step]:
 
 def masked(line: str) -> str:
     """The line without what differs from run to run: times, and what this processor reaches."""
-    if re.match(r"time\s", line):
+    if re.match(r"(wall )?time\s", line):
         return "time"
     if line.startswith("# Avg bus bandwidth"):
         return "# Avg bus bandwidth"
