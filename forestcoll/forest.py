@@ -222,10 +222,7 @@ class Forest(Shown):
         What plans reach, but those whose instructions have a switch copy and add.
         """
         graph = self.graph
-        if not any(graph.multicast) and not any(graph.aggregation):
-            return self.algbw
-        no = (False,) * graph.n
-        return replace(self, graph=replace(graph, multicast=no, aggregation=no)).algbw
+        return replace(self, graph=graph.plain).algbw if graph.copies else self.algbw
 
 
 def ranges(forest: Forest) -> list[tuple[int, int]]:

@@ -6,7 +6,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -162,6 +162,19 @@ class CapacityGraph:
     def n(self) -> int:
         """Number of nodes."""
         return len(self.names)
+
+    @property
+    def copies(self) -> bool:
+        """Whether some switch copies or adds."""
+        return any(self.multicast) or any(self.aggregation)
+
+    @property
+    def plain(self) -> CapacityGraph:
+        """The same where GPUs alone copy and add: switches only pass on, as in most plans."""
+        if not self.copies:
+            return self
+        no = (False,) * self.n
+        return replace(self, multicast=no, aggregation=no)
 
     @property
     def parts(self) -> tuple[int, ...]:

@@ -1,8 +1,7 @@
 """How long a plan should take on the machine that it is for: what a measured time is held against.
 
 The plan is simulated there: its messages, slots and thread blocks on links at their nominal
-bandwidth (`simulate`). Beside that stands what the links alone allow, for copies and sums on the
-GPUs unless the plan has switches do them.
+bandwidth (`simulate`). Beside that stands what the links alone allow (`figures`).
 """
 
 from __future__ import annotations
@@ -15,11 +14,13 @@ from typing import TYPE_CHECKING, cast
 from forestcoll import simulate
 from forestcoll.compile.verdict import has_links_of, machine_of
 from forestcoll.errors import ForestCollError, PlanError
+from forestcoll.figures import Figures, best_of, figures_of
 from forestcoll.plans import FORMATS
 
 if TYPE_CHECKING:
     from forestcoll.alltoall.routes import Routes
     from forestcoll.forest import Forest
+    from forestcoll.graph import CapacityGraph
     from forestcoll.program import Program
     from forestcoll.simulate import Where
     from forestcoll.topology import Topology
@@ -43,12 +44,16 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Of a program on its site. `algbw`: GB/s of 10^9 bytes that links allow, and by what."""
+    """Of a program on its site."""
 
     program: Program
     site: Site
-    algbw: Fraction
-    source: str
+    figures: Figures
+
+    @property
+    def algbw(self) -> Fraction:
+        """GB/s that links allow the plan."""
+        return self.figures.algbw
 
     @property
     def simulated(self) -> bool:
@@ -83,33 +88,25 @@ def by_source(program: Program, path: Path) -> Prediction:
 
 def by_forest(program: Program, path: Path) -> Prediction:
     """The algbw of the forest in a file. Raises ForestCollError: no forest, or another one's."""
-    from forestcoll.lower.nvls import most_algbw
-
     forest = forest_of(program, path)
-    algbw = most_algbw(forest) if program.in_switches else forest.plain_algbw
-    return Prediction(program, _site_of_forest(forest), algbw, path.name)
+    return Prediction(program, _site_of_forest(forest), figures_of(forest, program, path.name))
 
 
 def by_topology(program: Program, topology: Topology, forest: Path | None = None) -> Prediction:
-    """The best algbw that a topology allows all of its GPUs; `forest`: the plan's file, if any."""
-    from forestcoll.compile.optimum import optimum
+    """By the plan's `forest` file where that has the topology's links; else by its optimum."""
+    from forestcoll.forest import Forest
 
     if len(topology.gpus) != program.n:
         raise PlanError(
             f"{topology.name} has {len(topology.gpus)} GPUs; the plan is for {program.n} ranks"
         )
     site = _site_on(program, topology, forest)
-    if not program.collective.phases:
-        from forestcoll.alltoall.demand import uniform
-        from forestcoll.alltoall.flows import solve
-
-        flows = solve(uniform(topology))
-        return Prediction(program, site, flows.algbw, f"the optimum of {topology.name}")
-    root = program.root if program.root >= 0 else None
-    best = optimum(topology, program.collective, root=root, fabric=program.in_switches)
+    if forest is not None and isinstance(site.where, Forest):
+        return Prediction(program, site, figures_of(site.where, program, forest.name))
+    best = best_of(topology, program.collective, program.root if program.root >= 0 else None)
     if program.in_switches and best.in_switches is not None:
-        best = best.in_switches
-    return Prediction(program, site, best.algbw, f"the optimum of {topology.name}")
+        best = Figures(best.in_switches, best.source, best=True)
+    return Prediction(program, site, best)
 
 
 def by_routes(program: Program, found: Routes) -> Prediction:
@@ -120,7 +117,7 @@ def by_routes(program: Program, found: Routes) -> Prediction:
         )
     machine = machine_of(found.graph, program.name)
     site = Site(found.graph, machine, "" if machine else NO_LATENCIES)
-    return Prediction(program, site, found.algbw, "the routes beside it")
+    return Prediction(program, site, figures_of(found, program, "the routes beside it"))
 
 
 def beside(program: Program, plan: Path) -> tuple[Prediction | None, str]:
@@ -145,30 +142,31 @@ def beside(program: Program, plan: Path) -> tuple[Prediction | None, str]:
         return None, f"no prediction by the forest beside the plan: {error}"
 
 
-def site_of(
+def known_of(
     program: Program, plan: Path, topology: Topology | None = None
-) -> tuple[Site | None, str]:
-    """What a plan file is simulated on, and a note: `synthesize`, `verify`, `time`, `run` agree.
+) -> tuple[Site | None, Figures | None, str]:
+    """What is known of a plan file without solving anything, and a note.
 
-    The ways are those of the forest file beside it, where that has the topology's links; latencies
-    are the topology's, without one the catalogue's where the links are its. Site None: no links are
-    known, the note says why a file does not tell them.
+    It is simulated over the ways of the forest file beside it, where that has the topology's links;
+    latencies are the topology's, without one the catalogue's where the links are its. Its figures
+    are those of that forest, or of the routes beside it, unless these are of other links. Site
+    None: no links are known, the note says why a file does not tell them.
     """
-    if topology is not None:
-        site = _site_on(program, topology, forest_beside(plan))
-        return site, site.note
     found, text = beside(program, plan)
-    return (None, text) if found is None else (found.site, found.site.note)
+    if topology is None:
+        return (None, None, text) if found is None else (found.site, found.figures, found.site.note)
+    site = _site_on(program, topology, forest_beside(plan))
+    fits = found is not None and has_links_of(_graph_of(found.site.where), topology)
+    return site, found.figures if found and fits else None, site.note
 
 
-def band_of(
-    program: Program, plan: Path, topology: Topology | None = None
-) -> tuple[simulate.Band | None, str]:
-    """What a plan reaches on its site, for a report, and a note; None where it takes long."""
-    if program.n > simulate.RANKS:
-        return None, ""
-    site, text = site_of(program, plan, topology)
-    return None if site is None else simulate.plan_band(program, site.where, site.links), text
+def _graph_of(where: Where) -> CapacityGraph:
+    from forestcoll.graph import CapacityGraph
+    from forestcoll.topology import Topology
+
+    if isinstance(where, Topology):
+        return CapacityGraph.from_topology(where)
+    return where if isinstance(where, CapacityGraph) else where.graph
 
 
 def forest_band_of(
@@ -191,7 +189,7 @@ def _site_of_forest(forest: Forest) -> Site:
 def site_with(
     program: Program, made_from: Forest | Routes, topology: Topology | None = None
 ) -> Site:
-    """As `site_of`, of a plan and what it was made from. Errors as of `by_routes`."""
+    """As `known_of` has it, of a plan and what it was made from. Errors as of `by_routes`."""
     if topology is not None:
         forest = made_from if program.collective.phases else None
         return _site_by(topology, cast("Forest | None", forest), "its forest")

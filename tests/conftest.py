@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 import sys
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -65,3 +66,12 @@ def call(
         return code, captured.out, captured.err
 
     return run
+
+
+@pytest.fixture
+def links_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Signals take no time, as where plans are chosen: links, latencies and messages alone."""
+    from forestcoll.simulate import options
+
+    monkeypatch.setattr(options, "SIGNAL", Fraction(0))
+    monkeypatch.setattr(options, "HOP", dict.fromkeys(options.HOP, Fraction(0)))

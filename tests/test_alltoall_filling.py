@@ -23,6 +23,8 @@ from forestcoll.lower.instances import BLOCK
 from forestcoll.program import Op, Program
 from forestcoll.targets import MSCCLPP, RCCL, Target
 
+pytestmark = pytest.mark.usefixtures("links_alone")
+
 TARGETS = pytest.mark.parametrize("target", [RCCL, MSCCLPP], ids=lambda target: target.name)
 
 

@@ -28,7 +28,7 @@ def test_one_hop_or_two_reach_the_bound(name: str, target: Target) -> None:
     found = routes(name)
     prediction = predict.by_topology(lower(found, target, name), catalog.load(name))
     assert prediction.algbw == found.optimum.algbw
-    assert prediction.source == f"the optimum of {catalog.load(name).name}"
+    assert prediction.figures.source == f"the optimum of {catalog.load(name).name}"
     band = prediction.band(1 << 30)
     assert band is not None
     for reached in (band.fifo_algbw, band.fair_algbw):

@@ -21,8 +21,8 @@ def test_table_and_plot(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> N
     again = tmp_path / "again.svg"
     assert main([*SMALL, "--against", "rings", "--against", "bruck", "--plot", str(path)]) == 0
     out = capsys.readouterr().out
-    assert "compare  allgather on ring-4, 4 ranks" in out
-    assert "bound    400/3 (133.333) GB/s" in out
+    assert "compare     allgather on ring-4, 4 ranks" in out
+    assert "bound       400/3 (133.333) GB/s" in out
     assert "best baseline" in out
     assert "bruck     gpu0 and gpu2 have no path over links and switches alone" in out
     assert "links  in order: a link serves one transfer after the other" in out

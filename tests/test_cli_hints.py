@@ -143,5 +143,5 @@ def test_a_processor_is_not_held_against_links(call: Run) -> None:
     code, out, _ = call("run", plan, "--size", "64K", "-t", "ring", "--set", "gpus=4", "--json")
     assert code == 0
     told = json.loads(out)
-    assert told["predicted"] == "400/3 (133.333) GB/s, the optimum of ring-4"
+    assert told["predicted"] == "400/3 (133.333) GB/s, ring-4.allgather.forest.json"
     assert {row["percent_of_predicted"] for row in told["rows"]} == {None}

@@ -74,11 +74,14 @@ ALLOWED: dict[str, set[str]] = {
     | {"simulate", "solver", "targets", "verify"},
     "degrade": FOREST
     | {"compile", "edit", "forest_file", "garbage_collection", "simulate", "solver", "targets"},
+    "figures": FOREST | {"alltoall", "bound", "compile", "lower"},
     "predict": FOREST
-    | {"alltoall", "compile", "forest_file", "lower", "plans", "simulate", "targets"},
+    | {"figures", "alltoall", "compile", "forest_file", "lower", "plans", "simulate", "targets"},
     "report": FOREST
     | {
         "alltoall",
+        "figures",
+        "predict",
         "difference",
         "calibrate",
         "simulate",
@@ -112,7 +115,7 @@ ALLOWED: dict[str, set[str]] = {
         "plans",
         "latency",
     }
-    | {"predict", "simulate", "targets", "verify"},
+    | {"figures", "predict", "simulate", "targets", "verify"},
     "lab": FOREST
     | {"alltoall", "baselines", "lower", "plans", "routes", "targets", "torch", "verify"},
     "torch": BASE | {"program", "verify", "plans", "execute"},

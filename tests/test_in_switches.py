@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from forestcoll import catalog
 from forestcoll.compile.optimum import optimum
 from forestcoll.compile.synthesize import synthesize
+from forestcoll.compile.verdict import catalogued, verify_forest
 from forestcoll.edit import edit, parse_scale
 from forestcoll.errors import UnsupportedError
 from forestcoll.program import Collective
@@ -70,3 +72,35 @@ def test_a_degraded_pair_has_one_number_of_trees_and_spreads_its_sums(degraded: 
     assert sum(weights.values()) == forest.total
     assert min(weights.values()) > 0
     assert max(weights.values()) <= Fraction(2 * forest.total, forest.n)
+
+
+def test_the_file_says_what_the_plan_uses() -> None:
+    """GPUs copy and add: so do they in the graph that is written, and in all who read it."""
+    rail = catalog.load("rail", {"boxes": "4"})
+    made = synthesize(rail, "allreduce", target="mscclpp")
+    best = optimum(rail, "allreduce")
+    algbw, bound = Fraction(1800, 7), Fraction(8000, 31)
+    assert (made.forest.algbw, made.optimum.bound.algbw, made.in_switches) == (
+        algbw,
+        bound,
+        Fraction(800, 3),
+    )
+    assert best.in_switches is not None
+    assert (best.bound.algbw, best.in_switches.algbw) == (bound, made.in_switches)
+    forest, found = verify_forest(made.texts["forest"], "a.forest.json")
+    assert not forest.graph.copies
+    assert forest.bound == best.bound
+    assert (found.figures["algbw"], found.figures["bound"]) == (str(algbw), str(bound))
+    assert found.figures["catalogue"] is True
+    other = replace(forest.graph, multicast=tuple(not gpu for gpu in forest.graph.gpu))
+    assert catalogued(other, forest.name) is False
+
+
+def test_trees_alone_may_use_the_switches() -> None:
+    """Then the graph says so, and the bound is that of all schedules."""
+    made = synthesize(catalog.load("rail", {"boxes": "4"}), "allreduce", formats="forest")
+    assert made.forest.graph.copies
+    assert made.forest.algbw == made.optimum.bound.algbw == Fraction(800, 3)
+    assert made.in_switches is None
+    alike = synthesize(catalog.load("dgx-h100"), "allgather", formats="forest")
+    assert not alike.forest.graph.copies

@@ -18,6 +18,8 @@ from forestcoll.program import Buffer, Ref
 from forestcoll.targets import RCCL
 from forestcoll.verify import verify
 
+pytestmark = pytest.mark.usefixtures("links_alone")
+
 NOWHERE = Ref(Buffer.INPUT, 0, 1)
 
 

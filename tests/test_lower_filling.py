@@ -26,6 +26,8 @@ from forestcoll.program import BY_TREES, Collective, Instruction, Op, Pipeline
 from forestcoll.targets import MSCCLPP, RCCL, sms_of
 from forestcoll.verify import link_loads, verify
 
+pytestmark = pytest.mark.usefixtures("links_alone")
+
 SPREADS = [Spread(grain, children) for grain, children in product((0, 1, 2), (False, True))]
 SPREADS.append(Spread(3, units=8))
 

@@ -24,6 +24,8 @@ from forestcoll.program import Collective
 from forestcoll.targets import RCCL
 from forestcoll.verify import verify
 
+pytestmark = pytest.mark.usefixtures("links_alone")
+
 SCHEDULES = Path(__file__).parents[1] / "schedules"
 
 

@@ -413,16 +413,13 @@ def test_plans_without_the_switch_are_not_promised_its_speed() -> None:
     """450 GB/s is what the switch makes of an allreduce; GPUs take in 14/8 of the data for it."""
     made = synthesize(machine(), "allreduce", formats=("forest", "mscclpp-json"))
     plain = Fraction(1800, 7)
-    assert (made.forest.algbw, made.forest.plain_algbw, made.plain_bound.algbw) == (
-        450,
-        plain,
-        plain,
-    )
+    assert (made.forest.algbw, made.optimum.bound.algbw, made.in_switches) == (plain, plain, 450)
     assert not any("copy and add" in note for note in made.notes)
     text = io.StringIO()
     Console(file=text, width=200).print(synthesis.table(made, {}, {}))
     assert re.search(r"algbw +1800/7 \(257\.143\) GB/s *\n", text.getvalue())
-    assert "1800/7 (257.143) GB/s; 450 GB/s where switches copy and add (NVLS)" in text.getvalue()
+    assert re.search(r"bound +1800/7 \(257\.143\) GB/s *\n", text.getvalue())
+    assert "450 GB/s where they copy and add (NVLS, SHARP); here the GPUs do" in text.getvalue()
     assert "all 8 GPUs together: 3600 GB/s in, for 14 times the data" in text.getvalue()
     alone = synthesize(machine(), "allreduce", formats=("forest",))
     assert any("but those of --nvls" in note for note in alone.notes)

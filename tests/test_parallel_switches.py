@@ -18,6 +18,8 @@ from forestcoll.solver import phase_packing
 from forestcoll.solver.parallel_switches import spread_evenly
 from forestcoll.targets import RCCL
 
+pytestmark = pytest.mark.usefixtures("links_alone")
+
 GPUS, LEAVES, SPINES = ("a", "b", "c", "d"), ("l", "m"), ("s", "t")
 
 

@@ -14,6 +14,8 @@ from forestcoll.lower.instances import filled
 from forestcoll.program import Program
 from forestcoll.targets import MSCCLPP, RCCL, sms_of
 
+pytestmark = pytest.mark.usefixtures("links_alone")
+
 SCHEDULES = Path(__file__).parents[1] / "schedules"
 SIZES = (10**9, 64 * 10**6)
 MACHINES = ("dgx-a100-1", "dgx-a100-2", "dgx-h100-1", "dgx1-v100-1", "mi250-1", "mi300x-1")

@@ -21,6 +21,8 @@ from forestcoll.simulate import Options
 from forestcoll.targets import MSCCL, MSCCLPP, RCCL
 from forestcoll.topology import Link, Node, Topology, dumps_topology, loads_topology
 
+pytestmark = pytest.mark.usefixtures("links_alone")
+
 EXACT = 1e-9
 """Relative: what doubles leave of a closed form."""
 SIZE = 64_000_000

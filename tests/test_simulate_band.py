@@ -69,10 +69,10 @@ def test_reports_say_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     argv = ["synthesize", "-t", "dgx-a100", "-c", "allgather", "--target", "rccl"]
     text = call(capsys, *argv, "-o", str(tmp_path / "a"))
     assert "100 %, simulated 98." in text
-    assert "GB/s in order, 342.8 fair, at 1 GB; fill" in text
+    assert "GB/s in order, 342.4 fair, at 1 GB; fill" in text
     said = json.loads(call(capsys, *argv, "-o", str(tmp_path / "b"), "--json"))
     band = said["plans"]["msccl-xml"]["simulated"]
-    assert set(band) == {"size", "in_order", "fair", "fill_us"}
+    assert set(band) == {"size", "in_order", "fair", "fill_us", "model"}
     plan = tmp_path / "a" / "dgx-a100-1.allgather.msccl.xml"
     timed = ["time", str(plan), "-t", "dgx-a100", "--size", "1000000000", "--json"]
     times = {each["rule"]: each["time_us"] for each in json.loads(call(capsys, *timed))["timings"]}
@@ -197,7 +197,7 @@ def test_where_switches_add_plans_have_a_figure_of_their_own(
 ) -> None:
     argv = ["synthesize", "-t", "dgx-h100", "-c", "allreduce"]
     text = call(capsys, *argv, "--nvls", "in-place", "-o", str(tmp_path / "plans"))
-    assert "450 GB/s in the switches; 400 GB/s of the plan" in text
+    assert "400 GB/s; 450 GB/s of its trees, in the switches" in text
     text = call(capsys, *argv, "--format", "forest", "-o", str(tmp_path / "forest.json"))
     assert "450 GB/s in the switches; 1800/7 (257.143) GB/s of plans that copy and add" in text
     plain = [*argv, "--format", "forest", "--json", "-o", str(tmp_path / "other.json")]

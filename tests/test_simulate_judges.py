@@ -21,6 +21,8 @@ from forestcoll import forest_file, plans, simulate
 from forestcoll.forest import Forest
 from forestcoll.targets import TARGETS
 
+pytestmark = pytest.mark.usefixtures("links_alone")
+
 SCHEDULES = Path(__file__).parents[1] / "schedules"
 PYTHON = "/usr/bin/python3"  # the one that Debian's packages are for
 SIZE = 16_000_000

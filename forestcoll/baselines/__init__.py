@@ -64,7 +64,8 @@ class Baseline:
         if not self.serves(collective):
             known = ", ".join(other for other in BY_TREES if self.serves(other))
             raise UnsupportedError(f"{self.name} is for {known}, not for {collective}")
-        found = list(self.make(Problem.of(graph, collective, root)))
+        used = graph if self.in_switch else graph.plain
+        found = list(self.make(Problem.of(used, collective, root)))
         return sorted(found, key=lambda forest: -forest.plain_algbw)  # stable: the first of equals
 
 

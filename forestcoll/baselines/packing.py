@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import pairwise
 
 from forestcoll import solver
@@ -24,9 +23,7 @@ def blink(problem: Problem) -> Iterator[Forest]:
     every rank's part takes the same trees, hung up at that rank. (Wang et al., "Blink: Fast and
     Generic Collectives for Distributed ML", 2020.)
     """
-    no = (False,) * problem.graph.n
-    plain = replace(problem.graph, multicast=no, aggregation=no)
-    packed = solver.solve(plain, Collective.BROADCAST, max(problem.root, 0))
+    packed = solver.solve(problem.graph, Collective.BROADCAST, max(problem.root, 0))
     shapes: list[tuple[int, int, Edges]] = [
         (root, tree.weight, _hang(tree.edges, root))
         for tree in packed.trees

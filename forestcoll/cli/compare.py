@@ -20,6 +20,7 @@ from forestcoll.cli.options import (
     json_option,
     load,
     set_option,
+    signal_option,
 )
 from forestcoll.errors import UnsupportedError
 
@@ -95,13 +96,7 @@ PLOTS = (".svg", ".png")
 @click.option(
     "--rule", type=RuleType(), multiple=True, help="Of links. Default: fair, and in order."
 )
-@click.option(
-    "--signal",
-    type=click.FloatRange(0, 1e6),
-    metavar="US",
-    help="Microseconds of a hop besides its links'. Default: 0.6 of LL, 1.9 of LL128, 3.4 of "
-    "Simple.",
-)
+@signal_option
 @click.option(
     "--quick",
     is_flag=True,

@@ -21,6 +21,7 @@ from forestcoll.errors import OutputError
 
 if TYPE_CHECKING:
     from forestcoll.export import Format
+    from forestcoll.view import Subject
 
 
 @click.command(
@@ -96,7 +97,7 @@ def export(
     texts = {Path(output) / name: data for name, data in found.items()} if folder else {}
     texts = texts or {Path(output): next(iter(found.values()))}
     writing.write_all(texts, force)
-    _tell(wanted, Path(output), texts)
+    _tell(wanted, subject, Path(output), texts)
 
 
 def _check_stdout(wanted: Format) -> None:
@@ -110,7 +111,7 @@ def _is_folder(output: str, wanted: Format) -> bool:
     return wanted.folder or output.endswith("/") or Path(output).is_dir()
 
 
-def _tell(wanted: Format, where: Path, texts: Mapping[Path, str | bytes]) -> None:
+def _tell(wanted: Format, subject: Subject, where: Path, texts: Mapping[Path, bytes]) -> None:
     from forestcoll.report import table, words
 
     size = words.size(sum(len(data) for data in texts.values()))
@@ -118,4 +119,4 @@ def _tell(wanted: Format, where: Path, texts: Mapping[Path, str | bytes]) -> Non
         rows = [("written", f"{next(iter(texts))} ({size})")]
     else:
         rows = [("written", f"{words.plural(len(texts), 'file')} in {where} ({size})")]
-    report(table.facts([("format", wanted.what), *rows]))
+    report(table.facts([("format", wanted.what), *subject.said, *rows]))

@@ -392,6 +392,17 @@ def sizes_option(default: str) -> Callable[[F], F]:
     return click.option("--size", "sizes", type=SizeType(), multiple=True, help=text)
 
 
+def signal_option(command: F) -> F:
+    """`--signal`, None where it is not given."""
+    return click.option(
+        "--signal",
+        type=click.FloatRange(0, 1e6),
+        metavar="US",
+        help="Microseconds of a signal, a flag or a message's announcement besides its links'. "
+        "Default: 0.6 of LL, 1.9 of LL128, 3.4 of Simple, 0.5 of MSCCL++; of trees alone none.",
+    )(command)
+
+
 def output_option(
     metavar: str = "FILE|-", text: str = "Default: standard output."
 ) -> Callable[[F], F]:

@@ -30,6 +30,7 @@ from forestcoll.errors import ForestCollError
 
 if TYPE_CHECKING:
     from forestcoll.execute.result import RunResult
+    from forestcoll.figures import Figures
     from forestcoll.predict import Prediction
     from forestcoll.program import Program
     from forestcoll.simulate import Band
@@ -127,9 +128,10 @@ MOST_SIZES = 1000
     "--topology",
     "-t",
     type=TopologyType(),
-    help="What the plan is for: adds its best algbw, what the plan reaches there in simulated time "
-    "and, but for --engine cpu, the percentage of that. Default: by the forest file beside the "
-    "plan, if there is one, with the catalogue's latencies where the links are its.",
+    help="What the plan is for: adds what its links allow the plan (without its forest file beside "
+    "it, the best plan), what it reaches there in simulated time and, but for --engine cpu, the "
+    "percentage of that. Default: by the forest file beside the plan, if there is one, with the "
+    "catalogue's latencies where the links are its.",
 )
 @set_option
 @click.option(
@@ -184,7 +186,7 @@ def run(plan: str, as_json: bool, csv: str | None, force: bool, **options: Any) 
     if csv is not None:
         writing.write_all({Path(csv): nccl_tests.csv(results)}, force)
     if as_json:
-        found = [nccl_tests.summary(j.program, j.results, j.source, j.band) for j in jobs]
+        found = [nccl_tests.summary(j.program, j.results, j.figures, j.band) for j in jobs]
         of_set = [{"plan": job.plan, **each} for job, each in zip(jobs, found, strict=True)]
         print_json(of_set if jobs[0].of_set else found[0])
     else:
@@ -205,12 +207,9 @@ class _Job:
     results: list[RunResult] = field(default_factory=list)
 
     @property
-    def source(self) -> str:
-        """The predicted bandwidth, and where it comes from."""
-        from forestcoll.report import words
-
-        found = self.prediction
-        return f"{words.exact(found.algbw)} GB/s, {found.source}" if found else ""
+    def figures(self) -> Figures | None:
+        """What the links allow, where that is known."""
+        return None if self.prediction is None else self.prediction.figures
 
     @cached_property
     def band(self) -> Band | None:
@@ -270,7 +269,7 @@ def _print_tables(jobs: list[_Job]) -> None:
 
     done = [job for job in jobs if job.results]
     names = [f"# {escape(job.plan)}\n" if job.of_set else "" for job in done]
-    tables = [nccl_tests.table(j.program, j.results, j.source, j.band) for j in done]
+    tables = [nccl_tests.table(j.program, j.results, j.figures, j.band) for j in done]
     put("\n".join(name + table for name, table in zip(names, tables, strict=True)))
 
 

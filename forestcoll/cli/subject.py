@@ -56,6 +56,8 @@ def load_subject(source: str, topology: str | None, pairs: tuple[tuple[str, str]
     from forestcoll import forest_file, plans
     from forestcoll.alltoall import file as exchanges
     from forestcoll.compile import verdict
+    from forestcoll.figures import figures_of
+    from forestcoll.report import reached
     from forestcoll.view import Subject
 
     if source != "-" and not Path(source).is_file():
@@ -73,7 +75,8 @@ def load_subject(source: str, topology: str | None, pairs: tuple[tuple[str, str]
             forest = forest_file.loads(text, source)
         where = load(topology, pairs) if topology else None
         machine = verdict.machine_of(forest.graph, forest.name)
-        return Subject(forest.name, "forest", where, forest, machine=machine)
+        said = tuple(reached.rows(figures_of(forest)))
+        return Subject(forest.name, "forest", where, forest, machine=machine, said=said)
     if not _is_plan(text):
         return _topology(source, topology, pairs)
     with guarded(source, len(text)):
@@ -105,22 +108,16 @@ def _of_exchange(found: Optimum | Routes, name: str) -> Subject:
     from forestcoll.alltoall.file import word
     from forestcoll.alltoall.link_loads import link_loads
     from forestcoll.alltoall.routes import Routes
-    from forestcoll.report.alltoall import limits_of, paths_of
+    from forestcoll.figures import figures_of
+    from forestcoll.report import reached
+    from forestcoll.report.alltoall import paths_of
     from forestcoll.view import Subject
     from forestcoll.view.subject import Exchange
 
-    best = found.optimum if isinstance(found, Routes) else found
-    facts = (("paths", paths_of(found)),) if isinstance(found, Routes) else ()
-    shown = Exchange(
-        word(found.demand),
-        found.demand.graph,
-        link_loads(found),
-        found.algbw,
-        best.algbw,
-        "; ".join(limits_of(best)),
-        facts,
-    )
-    return Subject(name, "exchange", exchange=shown)
+    facts = [("paths", paths_of(found))] if isinstance(found, Routes) else []
+    shown = Exchange(word(found.demand), found.demand.graph, link_loads(found))
+    said = (*reached.rows(figures_of(found)), *facts)
+    return Subject(name, "exchange", exchange=shown, said=said)
 
 
 def _is_plan(text: str) -> bool:
@@ -142,6 +139,8 @@ def _plan(program: Program, source: str, topology: Topology | None) -> Subject:
     from forestcoll.alltoall.plans import routes_beside
     from forestcoll.cli.timing import forest_beside
     from forestcoll.compile.verdict import machine_of
+    from forestcoll.figures import figures_of
+    from forestcoll.report import reached
     from forestcoll.view import Subject
 
     if not program.collective.phases and topology is None:
@@ -160,7 +159,8 @@ def _plan(program: Program, source: str, topology: Topology | None) -> Subject:
     where = topology or forest
     name = where.name if where is not None else Path(source).name.partition(".")[0] or "plan"
     machine = None if forest is None else machine_of(forest.graph, forest.name)
-    return Subject(name, "plan", topology, forest, program, machine=machine)
+    said = () if forest is None else tuple(reached.rows(figures_of(forest, program)))
+    return Subject(name, "plan", topology, forest, program, machine=machine, said=said)
 
 
 def _fitting(program: Program, topology: Topology, beside: Path) -> Forest | None:

@@ -12,12 +12,11 @@ from forestcoll.cli.completion import FileType, RuleType, TopologyType, WordType
 from forestcoll.cli.guard import guarded, size_of
 from forestcoll.cli.hints import examples
 from forestcoll.cli.messages import draw, note, print_json, show_progress
-from forestcoll.cli.options import json_option, load, set_option, sizes_option
+from forestcoll.cli.options import json_option, load, set_option, signal_option, sizes_option
 from forestcoll.errors import ForestCollError, PlanError, UnsupportedError
 
 if TYPE_CHECKING:
-    from fractions import Fraction
-
+    from forestcoll.figures import Figures
     from forestcoll.forest import Forest
     from forestcoll.program import Program
     from forestcoll.simulate import Options, Rule, Timing
@@ -53,7 +52,7 @@ DEFAULT_RULES: tuple[Rule | None, ...] = (None, "fair", "fifo")
     "proportion to their bytes. Default: each link's own, and then all fair, and all in order.",
 )
 @click.option("--latency", type=float, metavar="US", help="Microseconds of every link.")
-@click.option("--signal", type=float, default=0.0, metavar="US", help="Microseconds of a signal.")
+@signal_option
 @click.option(
     "--block-rate", type=float, metavar="GB/s", help="What a thread block moves. Default: no limit."
 )
@@ -115,17 +114,18 @@ def time(plan: str, as_json: bool, shown: int, **options: Any) -> int:
             "alltoall' writes them beside the routes)"
         )
     if verdict.is_plan(text):
-        title, best, found = _plan(text, plan, topology, sizes, rules, chosen)
+        played = _plan(text, plan, topology, sizes, rules, chosen)
     else:
-        title, best, found = _forest(text, plan, topology, sizes, rules, chosen)
+        played = _forest(text, plan, topology, sizes, rules, chosen)
     if as_json:
-        print_json(simulation.summary(title, found, best))
+        print_json(simulation.summary(*played))
     else:
-        draw(simulation.table(title, found, best, shown))
+        draw(simulation.table(*played, shown))
     return 0
 
 
-Found = tuple[str, "Fraction | None", "list[Timing]"]
+Found = tuple[str, "Figures", "list[Timing]", str]
+"""A title, what links allow, the times, and the model in words."""
 
 
 def _plan(
@@ -160,7 +160,15 @@ def _plan(
             )
         ]
     title = f"{program.collective} on {program.name or source}, {program.n} ranks"
-    return title, prediction.algbw, found
+    model = chosen.words([(program.style, program.protocol)], _said(rules), links is not None)
+    return title, prediction.figures, found, model
+
+
+def _said(rules: tuple[Rule | None, ...]) -> list[Rule]:
+    """The rules in the order in which the model has them; a link's own is one of them."""
+    from forestcoll.simulate import BOTH
+
+    return [rule for rule in (BOTH[::-1] if None in rules else rules) if rule is not None]
 
 
 def _no_links(program: Program, source: str) -> str:
@@ -195,6 +203,7 @@ def _forest(
 ) -> Found:
     from forestcoll import forest_file, predict, simulate
     from forestcoll.compile.verdict import machine_of
+    from forestcoll.figures import figures_of
     from forestcoll.forest import check
 
     forest = forest_file.loads(text, source)
@@ -209,4 +218,5 @@ def _forest(
             for rule in rules
         ]
     title = f"{forest.collective} on {forest.name}, {forest.n} ranks, the trees alone"
-    return title, forest.algbw, found
+    model = chosen.words((), _said(rules), topology is not None)
+    return title, figures_of(forest), found, model

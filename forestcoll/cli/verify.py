@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from forestcoll.compile.plan_set import Proven
     from forestcoll.compile.verdict import Verdict
     from forestcoll.deploy.plans import Plan
+    from forestcoll.figures import Figures
     from forestcoll.forest import Forest
     from forestcoll.plans.lint import Report, Told
     from forestcoll.program import Program
@@ -298,10 +299,12 @@ def _set(source: str, shown: _Shown) -> Entry:
     if not shown.as_json:
         _say(source, verdict.lines)
         if rows:
-            report("", words.plans_table(rows), f"us, GB/s: {words.SIMULATED}", "")
+            report("", words.plans_table(rows), f"us, GB/s: {words.SIMULATED}")
+            report(f"model: {words.model(rows)}", "")
     found = {"proven": verdict.lines, "figures": verdict.figures}
-    simulated = words.simulated(rows) if rows else None
-    return {"file": source, "ok": True, "kind": "plan-set", **found, "simulated": simulated}
+    played = {"simulated": words.simulated(rows), "model": words.model(rows)} if rows else {}
+    empty = {"simulated": None, "model": None}
+    return {"file": source, "ok": True, "kind": "plan-set", **found, **empty, **played}
 
 
 def _played(source: str, proven: list[Proven], shown: _Shown, size: int) -> list[Row]:
@@ -335,16 +338,19 @@ def _forest(
 
 
 def _say_forest(source: str, verdict: Verdict, forest: Forest | None, shown: _Shown) -> Entry:
-    from forestcoll.report import words
+    from forestcoll.report import reached, words
 
     lines = list(verdict.lines)
     entry: Entry = {"file": source, "ok": True, "kind": verdict.kind}
     figures = dict(verdict.figures)
     if forest is not None:
-        band = _band(source, shown, forest)
+        band, found = _known(source, shown, forest)
+        figures |= reached.summary(found)
+        if found is not None and found.bound is not None:
+            lines.append(f"bottleneck: {reached.limit(found)}")
         entry["simulated"] = None if band is None else band.summary()
         if band is not None:
-            lines.append(f"simulated {words.rates(band)}, the trees alone")
+            lines += [f"simulated {words.rates(band)}, the trees alone", f"model: {band.model}"]
         if shown.links:
             figures["links"] = [
                 {name: str(value) for name, value in row._asdict().items()} for row in forest.links
@@ -356,7 +362,7 @@ def _say_forest(source: str, verdict: Verdict, forest: Forest | None, shown: _Sh
 
 def _say_plan(report: Report, shown: _Shown) -> Entry:
     from forestcoll.compile import verdict as verdicts
-    from forestcoll.report import lint, words
+    from forestcoll.report import lint, reached, words
 
     form = HOLDS[report.target]
     entry = {**lint.summary(report), "kind": form}
@@ -367,8 +373,13 @@ def _say_plan(report: Report, shown: _Shown) -> Entry:
         proven = verdict.lines
         entry |= {"figures": dict(verdict.figures)}
         if report.ok:
-            band = _band(report.source, shown, report.program)
-            more = [] if band is None else [f"simulated {words.band(band)}"]
+            band, known = _known(report.source, shown, report.program)
+            more = [] if known is None else [f"allowed by links: {reached.line(known)}"]
+            if known is not None and known.bound is not None:
+                more.append(f"bottleneck: {reached.limit(known)}")
+            if band is not None:
+                more += [f"simulated {words.band(band)}", f"model: {band.model}"]
+            entry["figures"] = {**verdict.figures, **reached.summary(known)}
             entry |= {"simulated": None if band is None else band.summary()}
     entry |= {"proven": proven}
     if not report.ok:
@@ -387,27 +398,37 @@ def _say_plan(report: Report, shown: _Shown) -> Entry:
     return entry
 
 
-def _band(source: str, shown: _Shown, what: Program | Forest) -> Band | None:
-    """What a plan or the trees of a forest reach; a note where they cannot be simulated."""
-    if not shown.simulated:
-        return None
-    from forestcoll import predict
+def _known(
+    source: str, shown: _Shown, what: Program | Forest
+) -> tuple[Band | None, Figures | None]:
+    """What a plan or the trees of a forest reach, simulated and by the links alone.
+
+    A note where they cannot be simulated, or their links are unknown.
+    """
+    if quiet() and not shown.as_json:
+        return None, None
+    from forestcoll import predict, simulate
+    from forestcoll.figures import figures_of
     from forestcoll.program import Program
 
-    topology = shown.topology
     beside = predict.forest_beside(Path(source))
     size = size_of(source, *([beside] if beside else []))
+    band, figures, text = None, None, ""
     try:
         with show_progress(f"simulating {source}"), guarded(source, size):
-            if isinstance(what, Program):
-                band, text = predict.band_of(what, Path(source), topology)
+            if not isinstance(what, Program):
+                figures = figures_of(what)
+                if shown.simulated:
+                    band, text = predict.forest_band_of(what, shown.topology)
             else:
-                band, text = predict.forest_band_of(what, topology)
+                site, figures, text = predict.known_of(what, Path(source), shown.topology)
+                if shown.simulated and site is not None:
+                    band = simulate.plan_band(what, site.where, site.links)
     except ForestCollError as error:
         band, text = None, f"not simulated: {error}"
-    if text:
+    if text and shown.simulated:
         shown.note(source, text)
-    return band
+    return band, figures
 
 
 def _say(source: str, lines: list[str]) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,6 +15,9 @@ from forestcoll.cli.messages import put, report, show_progress
 from forestcoll.cli.options import force_option, output_option, size_option
 from forestcoll.cli.subject import load_subject, subject_options
 from forestcoll.errors import OutputError
+
+if TYPE_CHECKING:
+    from forestcoll.view import Subject
 
 
 @click.command(
@@ -59,13 +64,23 @@ def view(
     with show_progress(f"reading {file}"):
         subject = load_subject(file, topology, pairs)
     with show_progress("drawing"):
-        forest = subject.forest
-        limit = ""
-        if forest is not None and forest.bound is not None:
-            limit = words.bottleneck(forest.graph, forest.collective, forest.bound)
+        limit = dict(subject.said).get("bottleneck", "") if subject.forest is not None else ""
+        subject = _played(subject, size)
         text = page(subject.title, collect(subject, size, limit, trees))
     if output == "-":
         put(text)
         return
     writing.write_all({Path(output): text}, force)
-    report(table.facts([("written", f"{output} ({words.size(len(text.encode()))})")]))
+    written = ("written", f"{output} ({words.size(len(text.encode()))})")
+    report(table.facts([*subject.said, written]))
+
+
+def _played(subject: Subject, size: int) -> Subject:
+    """The subject with what it reaches in simulated time, as far as reports have that."""
+    from forestcoll.report import words
+
+    band = subject.band(size)
+    if band is None:
+        return subject
+    said = (*subject.said, ("simulated", words.band(band)), ("model", band.model))
+    return replace(subject, said=said)

@@ -13,7 +13,7 @@ from typing import Protocol as Shape
 from forestcoll.baselines import Baseline
 from forestcoll.compile import plan_set
 from forestcoll.compile.formats import seat
-from forestcoll.compile.plan_set.estimate import HOP, Line, line_of
+from forestcoll.compile.plan_set.estimate import Line, line_of
 from forestcoll.compile.plan_set.values import Candidate
 from forestcoll.compile.synthesize import synthesize
 from forestcoll.errors import ForestCollError, PlanError, UnsupportedError
@@ -23,7 +23,8 @@ from forestcoll.input_limits import FILE_BYTES
 from forestcoll.latency import latency
 from forestcoll.lower import fill, lower, refine
 from forestcoll.lower.nvls import lower_nvls
-from forestcoll.program import Collective, Program, Protocol
+from forestcoll.program import Collective, Program, Protocol, Style
+from forestcoll.simulate import HOP, Options
 from forestcoll.targets import MSCCL, MSCCLPP, RCCL, Target
 from forestcoll.text_file import read_text
 from forestcoll.topology import Topology
@@ -62,6 +63,13 @@ class Plan:
     def serves(self, size: int) -> bool:
         """Whether the size is within its range."""
         return self.low <= size <= self.high
+
+    @property
+    def in_switches(self) -> bool:
+        """Whether switches copy or add."""
+        if self.program is not None:
+            return self.program.in_switches
+        return self.forest is not None and self.forest.graph.copies
 
     @property
     def protocol(self) -> Protocol:
@@ -137,7 +145,7 @@ class Ours:
                 race.run(plan)
 
 
-Way = tuple[int, str, Protocol]
+Way = tuple[int, Style, Protocol]
 """A plan that may be made: the forest's number, the runtime's style, the protocol."""
 
 
@@ -195,8 +203,12 @@ class Theirs:
         """Microseconds that none of its plans takes less."""
         if self.baseline.in_switch:
             return 0.0
-        ways = {way for target in self._targets() for way in self._ways(target, size)}
-        return min(self._least(k, protocol, size, signal) for k, protocol in ways)
+        ways = {
+            (k, target.style, protocol)
+            for target in self._targets()
+            for k, protocol in self._ways(target, size)
+        }
+        return min(self._least(way, size, signal) for way in ways)
 
     def _targets(self) -> tuple[Target, ...]:
         """The runtimes that take the ranks as boxes hold them."""
@@ -211,9 +223,15 @@ class Theirs:
     def _line(self, k: int, protocol: Protocol) -> Line:
         return line_of(self.forests[k], protocol, self.links, self.machine)
 
-    def _least(self, k: int, protocol: Protocol, size: int, signal: float | None) -> float:
-        """Microseconds of the links alone: of the first byte's way, or of all bytes."""
-        hop = HOP[protocol] if signal is None else Fraction(int(100 * signal), 100)
+    def _least(self, way: Way, size: int, signal: float | None) -> float:
+        """Microseconds of the links alone: of the first byte's way, or of all bytes.
+
+        What MSCCL++ reads is not announced, so that its hops may take no more than their links.
+        """
+        k, style, protocol = way
+        hop = Fraction(0)
+        if (style, protocol) != ("onesided", "Simple"):
+            hop = Fraction(int(100 * Options(signal=signal).hop((style, protocol))), 100)
         if (k, hop) not in self._latencies:
             self._latencies[k, hop] = latency(self.forests[k], self.links, hop)
         bytes_ = size / (1000 * float(self._line(k, protocol).algbw))
@@ -233,7 +251,7 @@ class Theirs:
         that plan takes at least; one that is no better by its links falls behind as well.
         """
         way, size = (k, target.style, protocol), race.size
-        least = self._least(k, protocol, size, race.signal)
+        least = self._least(way, size, race.signal)
         known = self._known.get(way)
         if known is not None and known[0] <= size:  # from LONG on a line, as steep as links allow
             rate = 1000 * float(self._line(k, protocol).algbw)
@@ -370,7 +388,8 @@ def on_broken(plan: Plan, graph: CapacityGraph) -> Plan:
         trees.append(replace(tree, root=number[forest.graph.names[tree.root]], edges=kept))
     if lost and plan.program is None:
         raise UnsupportedError("trees alone cannot do without a link that is gone")
-    return replace(plan, forest=replace(forest, graph=graph, trees=tuple(trees)))
+    left = graph if forest.graph.copies else graph.plain
+    return replace(plan, forest=replace(forest, graph=left, trees=tuple(trees)))
 
 
 __all__ = ["LONG", "Fixed", "Ours", "Plan", "Race", "Theirs", "alone", "of_file", "on_broken"]

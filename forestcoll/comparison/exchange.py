@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from fractions import Fraction
 
 from forestcoll.alltoall import plans
 from forestcoll.alltoall.demand import uniform
@@ -22,15 +21,10 @@ from forestcoll.targets import MSCCL, MSCCLPP, RCCL, Target
 from forestcoll.topology import Topology
 from forestcoll.verify import verify
 
-__all__ = ["EXCHANGES", "NOTE", "bound", "named", "ours", "theirs", "timing"]
+__all__ = ["EXCHANGES", "NOTE", "named", "ours", "theirs", "timing"]
 
 NOTE = "what has no plan is counted: bytes over the fullest link, and a hop's announcements"
 PROTOCOLS: tuple[Protocol, ...] = ("Simple", "LL128", "LL")
-
-
-def bound(topology: Topology) -> Fraction:
-    """GB/s of algbw that no all-to-all of all GPUs exceeds."""
-    return solve(uniform(topology)).algbw
 
 
 def ours(topology: Topology, lowered: bool, notes: list[str]) -> tuple[Plan, ...]:

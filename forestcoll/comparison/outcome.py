@@ -9,6 +9,7 @@ from fractions import Fraction
 from typing import Any, Literal
 
 from forestcoll.display import Shown
+from forestcoll.figures import Figures
 from forestcoll.program import Collective
 from forestcoll.simulate import LinkUse
 
@@ -32,9 +33,9 @@ class Entrant:
 class Cell:
     """One competitor at one size: microseconds, GB/s as nccl-tests counts them, and its plan.
 
-    `rule`: of the links; `percent`: of the bound; `busiest`: the links that are used most; `use`:
-    what a file's plan takes of the links of a GPU. Without a plan the time is the
-    least that its links allow.
+    `rule`: of the links; `percent`: of the bound, of plans that let switches copy and add that of
+    those; `busiest`: the links that are used most; `use`: what a file's plan takes of the links of
+    a GPU. Without a plan the time is the least that its links allow.
     """
 
     name: str
@@ -61,9 +62,11 @@ class Lead:
 
 @dataclass(frozen=True)
 class Comparison(Shown):
-    """Times of all competitors on one machine. `bound`: GB/s that no schedule exceeds.
+    """Times of all competitors on one machine.
 
-    `partial`: cells are missing, for it was cut off or is under way.
+    `bound`: GB/s that no schedule exceeds whose GPUs copy and add; `best`: with what limits it;
+    `model`: of the simulation, as `simulate.Options.words` says it. `partial`: cells are missing,
+    for it was cut off or is under way.
     """
 
     name: str  # of the topology
@@ -75,6 +78,8 @@ class Comparison(Shown):
     entrants: tuple[Entrant, ...]
     cells: tuple[Cell, ...] = field(repr=False)
     notes: tuple[str, ...] = ()
+    best: Figures | None = None
+    model: str = ""
     partial: bool = False
 
     def __repr__(self) -> str:
@@ -82,6 +87,11 @@ class Comparison(Shown):
             f"<Comparison of {self.collective} on {self.name}: {len(self.present)} competitors, "
             f"{len(self.sizes)} sizes, links {', '.join(self.rules)}>"
         )
+
+    @property
+    def in_switches(self) -> Fraction | None:
+        """GB/s that schedules reach which let switches copy and add, where that is more."""
+        return None if self.best is None else self.best.in_switches
 
     @property
     def present(self) -> list[Entrant]:
@@ -164,8 +174,10 @@ class Comparison(Shown):
             "collective": self.collective.value,
             "ranks": self.ranks,
             "bound": str(self.bound),
+            "in_switches": None if self.in_switches is None else str(self.in_switches),
             "sizes": list(self.sizes),
             "rules": list(self.rules),
+            "model": self.model,
             "schedules": [
                 {"schedule": e.name, "kind": e.kind, "is": e.words, "refused": e.why or None}
                 for e in self.entrants

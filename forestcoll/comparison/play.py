@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from fractions import Fraction
 from os import PathLike
 from pathlib import Path
 from typing import Protocol as Shape
@@ -25,14 +24,13 @@ from forestcoll.comparison.outcome import (
     Kind,
     sizes_between,
 )
-from forestcoll.compile.optimum import optimum
-from forestcoll.compile.plan_set.estimate import HOP
 from forestcoll.compile.problem import parse_collective, parse_root
 from forestcoll.errors import ForestCollError, UnsupportedError
+from forestcoll.figures import Figures, best_of
 from forestcoll.graph import CapacityGraph
 from forestcoll.lower import usage
 from forestcoll.program import Collective
-from forestcoll.simulate import Options, Rule, Timing
+from forestcoll.simulate import KINDS, Options, Rule, Timing
 from forestcoll.topology import Topology
 
 DEFAULT_RULES: tuple[Rule, ...] = ("fair", "fifo")
@@ -115,10 +113,10 @@ def compare(
     None: all. `files`: plans of either format, and
     forests. `broken`: the machine with links lost or slowed: everybody's new plans are for that,
     and the old plan, made for `topology`, runs on it beside them. `signal`: microseconds that a
-    message's announcement takes besides the links' latency; None: what the plan set's estimate has
-    for each protocol. `quick`: plans of baselines only where links alone do not tell that another
-    is faster. `seen` gets what is known after each competitor and size, marked partial. Above RANKS
-    ranks trees are compared alone.
+    message's announcement takes besides the links' latency; None: as everywhere (`simulate.HOP`).
+    `quick`: plans of baselines only where links alone do not tell that another is faster. `seen`
+    gets what is known after each competitor and size, marked partial. Above RANKS ranks trees are
+    compared alone.
 
     Raises ForestCollError where a file is wrong or for something else.
     """
@@ -139,7 +137,7 @@ def compare(
     maker.add_ours(broken is not None)
     if quick:
         maker.notes.append(QUICKLY)
-    game = _Game(maker, _Player(here, rules, signal, quick), maker.bound(), seen)
+    game = _Game(maker, _Player(here, rules, signal, quick), maker.best(), seen)
     for name in sorted(maker.sources, key=(OURS, OLD).__contains__, reverse=True):
         for size in sized:
             game.play(name, size)
@@ -189,10 +187,9 @@ class _Maker:
                 "as switches do, at no cost to them"
             )
 
-    def bound(self) -> Fraction:
-        """GB/s that nothing exceeds."""
-        best = optimum(self.here, self.collective, root=self.root)
-        return max(best.algbw, best.in_switches.algbw if best.in_switches else Fraction(0))
+    def best(self) -> Figures:
+        """What bounds all of them."""
+        return best_of(self.here, self.collective, self.root)
 
     def add_baselines(self, names: Sequence[str] | None) -> None:
         """Those named, or all."""
@@ -245,10 +242,6 @@ class _Exchanges(_Maker):
 
     ALONE = "loads of links are compared, without plans"
 
-    def bound(self) -> Fraction:
-        """GB/s that nothing exceeds."""
-        return exchange.bound(self.here)
-
     def add_baselines(self, names: Sequence[str] | None) -> None:
         """Those named, or all; or why one stays out."""
         for name in exchange.EXCHANGES if names is None else names:
@@ -269,8 +262,8 @@ class _Exchanges(_Maker):
 class _Game:
     """Cells of a comparison as they become known."""
 
-    def __init__(self, maker: _Maker, player: _Player, bound: Fraction, seen: Seen | None) -> None:
-        self.maker, self.player, self.bound, self.seen = maker, player, bound, seen
+    def __init__(self, maker: _Maker, player: _Player, best: Figures, seen: Seen | None) -> None:
+        self.maker, self.player, self.best, self.seen = maker, player, best, seen
         self.cells: list[Cell] = []
 
     def found(self) -> Comparison:
@@ -286,12 +279,16 @@ class _Game:
             maker.here.name,
             maker.collective,
             len(maker.graph.ranks),
-            self.bound,
+            self.best.bound or self.best.algbw,
             tuple(maker.sizes),
             tuple(self.player.rules),
             tuple(entrants),
             tuple(cells),
             tuple(dict.fromkeys(maker.notes)),
+            self.best,
+            Options(signal=self.player.signal).words(
+                () if maker.alone else KINDS, self.player.rules
+            ),
             partial=True,
         )
 
@@ -338,6 +335,8 @@ class _Game:
         self, name: str, rule: Rule, timing: Timing, plan: competitors.Plan | None = None
     ) -> None:
         kind = next(e.kind for e in self.maker.entrants if e.name == name)
+        inside = plan is not None and plan.in_switches
+        bound = (inside and self.best.in_switches) or self.best.bound or self.best.algbw
         self.cells.append(
             Cell(
                 name,
@@ -346,7 +345,7 @@ class _Game:
                 timing.time,
                 timing.algbw,
                 timing.busbw,
-                100 * timing.algbw / float(self.bound),
+                100 * timing.algbw / float(bound),
                 "" if plan is None else plan.label,
                 tuple(timing.busiest[:3]),
                 _use(plan, timing, self.maker.graph) if plan and kind == "file" else "",
@@ -458,10 +457,11 @@ def _timings(
     signal: float | None,
 ) -> list[Timing]:
     """Of a plan, or trees alone, under each of the rules."""
-    options = Options(signal=float(HOP[plan.protocol]) if signal is None else signal)
+    options = Options(signal=signal)
     if plan.rate is not None:
         count = CapacityGraph.from_topology(topology)
-        return [exchange.timing(plan, count, size, rule, options.signal) for rule in rules]
+        hop = options.hop(("fifo", plan.protocol))
+        return [exchange.timing(plan, count, size, rule, hop) for rule in rules]
     if plan.program is not None:
         where = plan.forest or topology
         return simulate.run_each(plan.program, where, size, rules, links=topology, options=options)

@@ -12,7 +12,7 @@ that the same call gives the same bytes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 from itertools import islice
 from typing import TYPE_CHECKING, Literal
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from forestcoll.compile.rivals import Judged
     from forestcoll.forest import Forest
     from forestcoll.program import Program
-    from forestcoll.simulate import Band
     from forestcoll.solver import Optimum
     from forestcoll.solver.front import Front, Point
 
@@ -58,15 +57,13 @@ def _relays(forest: Forest) -> bool:
 class Choice:
     """The forest that was taken, the program of each format, and what there is to say about it.
 
-    `optimum_trees`: the fewest trees per root known to reach the optimum. `bands`: what the
-    programs reach in simulated time, as far as that was looked at.
+    `optimum_trees`: the fewest trees per root known to reach the optimum.
     """
 
     forest: Forest
     programs: dict[PlanFormat, Program]
     optimum_trees: int
     notes: list[str]
-    bands: Mapping[PlanFormat, Band] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -471,7 +468,7 @@ class Chooser:
         )
         if cost:
             notes.append(cost)
-        return Choice(forest, programs, exact.trees, notes, judged.bands)
+        return Choice(forest, programs, exact.trees, notes)
 
     def _sizes(self, found: _Found, programs: Mapping[PlanFormat, Program]) -> list[str]:
         """What rounding did, or why plans serve no powers of two."""
@@ -485,10 +482,8 @@ class Chooser:
         return [why_odd(Sizes.of(odd[0]))] if odd and not self.wishes.exact else []
 
     def _share(self, forest: Forest) -> Fraction:
-        """Of the optimum: for a forest alone that of switches that copy and add, if there are."""
-        if self.targets or not self.problem.switches_copy:
-            return forest.plain_algbw / self.best.algbw
-        return forest.algbw / self.best.bound.algbw
+        """Of the optimum."""
+        return forest.algbw / self.best.algbw
 
     def _written_out(self, forest: Forest) -> list[str]:
         if not self.wishes.compact or forest.group is not None:

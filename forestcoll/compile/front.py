@@ -90,7 +90,7 @@ def front(
     """
     clock = Clock(progress)
     with clock.stage("graph"):
-        problem = Problem.of(topology_of(topology), collective, root, ranks, relays, shares)
+        problem = Problem.of(topology_of(topology), collective, root, ranks, relays, shares).plain
     with clock.stage("optimum"):
         best = problem.optimum()
     graph = problem.graph

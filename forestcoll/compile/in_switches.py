@@ -1,7 +1,8 @@
 """Schedules that copy and add in the switches (NVLS, SHARP): forests, and plans of one switch.
 
-Of a forest alone the optimum is that of all schedules, also those in which switches copy and add,
-as in the report and in `verify`. (Most plans copy and add on the GPUs, and so does their optimum.)
+Of a forest alone the optimum is that of all schedules, also those in which switches copy and add.
+Most plans copy and add on the GPUs: they, their optimum and the graph in their forest's file know
+of no switches that do (`CapacityGraph.plain`).
 """
 
 from __future__ import annotations
@@ -34,12 +35,13 @@ def choose_by_percent(
 ) -> Forest | Wishes:
     """A forest whose switches copy and add, or what to wish of GPUs that do so.
 
-    Whichever reaches the percentage of `best.bound` with fewer trees per root; the wishes are then
-    in percent of `best.algbw`, which is what GPUs reach. `fewest` says how many trees GPUs take for
-    a share of that. Raises UnsupportedError where neither is enough.
+    Whichever reaches the percentage of the bound of all schedules with fewer trees per root; the
+    wishes are then in percent of `best.algbw`, which is what GPUs reach. `fewest` says how many
+    trees GPUs take for a share of that. Raises UnsupportedError where neither is enough.
     """
     assert wishes.min_percent is not None  # else there is nothing to choose by
-    bound, wanted = best.bound.algbw, wishes.min_percent / 100 * best.bound.algbw
+    bound = problem.optimum().bound.algbw
+    wanted = wishes.min_percent / 100 * bound
     share = wanted / best.algbw
     found = find_forest(problem)
     reached = max(best.algbw, Fraction(0) if found is None else found.algbw)
@@ -59,21 +61,22 @@ def choose_by_percent(
 
 
 def prefer_switches(problem: Problem, forest: Forest, best: Optimum) -> tuple[Forest, Optimum]:
-    """A forest that copies and adds in the switches where that is faster, lower or smaller."""
-    if not problem.switches_copy:
+    """A forest that copies and adds in the switches where that is faster, lower or smaller.
+
+    It may have the trees of `forest`, whose paths fan out of the switches. `best`: of GPUs.
+    """
+    if not problem.graph.copies:
         return forest, best
     from forestcoll.solver import multicast
 
-    other = find_forest(problem) if multicast.may_beat(forest) else None
-    if other is None or other.bound is None:
-        return forest, best
+    same = replace(forest, graph=problem.graph, bound=problem.optimum().bound)
+    other = find_forest(problem) if multicast.may_beat(same) else None
 
     def worth(f: Forest) -> tuple[Fraction, int, int]:
         return f.algbw, -f.height, -len(f.trees) * f.images
 
-    if worth(other) <= worth(forest):
-        return forest, best
-    return other, figures_of(other, best)
+    found = other if other is not None and other.bound and worth(other) > worth(same) else same
+    return (found, figures_of(found, best)) if worth(found) > worth(forest) else (forest, best)
 
 
 def require_forest(problem: Problem) -> Forest:

@@ -17,18 +17,12 @@ if TYPE_CHECKING:
 def forest_notes(forest: Forest, best: Optimum, *, plain: bool = True) -> list[str]:
     """`plain`: the figures are not those of plans."""
     notes = []
-    if plain and forest.plain_algbw != forest.algbw:
+    if plain and forest.graph.copies:
         notes.append(
             "algbw counts copies and sums in the switches (NVLS) once; plans copy and add on the "
             "GPUs, but those of --nvls"
         )
-    copies = any(forest.graph.multicast) or any(forest.graph.aggregation)
-    comparable = plain or not copies  # the bound may be of switches that copy
-    if (
-        comparable
-        and best.bound.algbw > forest.algbw
-        and forest.trees_per_root == best.trees_per_root
-    ):
+    if best.bound.algbw > forest.algbw and forest.trees_per_root == best.trees_per_root:
         share = percent(forest.algbw / best.bound.algbw)
         notes.append(f"proven within {share} of any schedule")
     if best.note:

@@ -11,7 +11,6 @@ from forestcoll.compile.problem import Problem, Shares, topology_of
 if TYPE_CHECKING:
     from os import PathLike
 
-    from forestcoll.forest import Bound
     from forestcoll.graph import Relays
     from forestcoll.program import Collective
     from forestcoll.solver import Optimum
@@ -44,12 +43,8 @@ def optimum(
 def optimum_of(problem: Problem, *, fabric: bool = True) -> Optimum:
     """The same of a problem."""
     best = problem.plain.optimum()
-    if fabric and problem.switches_copy:
-        from forestcoll.solver import multicast
-
-        any_way = problem.optimum()
-        other = multicast.better(problem.graph, problem.collective, problem.root, any_way)
-        best = replace(best, in_switches=other)
+    if fabric:
+        best = replace(best, in_switches=in_switches(problem))
     if best.trees_per_root == 1 or len(problem.graph.ranks) > FEWER_SOUGHT:
         return best
     from forestcoll.solver.front import Front
@@ -58,9 +53,12 @@ def optimum_of(problem: Problem, *, fabric: bool = True) -> Optimum:
     return replace(best, trees_per_root=front.exact.trees)
 
 
-def plain_bound(problem: Problem, best: Optimum) -> Bound:
-    """The bound of all schedules in which GPUs copy and add, whatever the switches could.
+def in_switches(problem: Problem) -> Optimum | None:
+    """What trees that let switches copy and add reach, where that is more than GPUs reach."""
+    if not problem.graph.copies:
+        return None
+    from forestcoll.solver import multicast
 
-    `best`: the optimum of the same problem, whose bound it is where no switch copies or adds.
-    """
-    return problem.plain.optimum().bound if problem.switches_copy else best.bound
+    if not multicast.usable(problem.graph, problem.collective):
+        return None
+    return multicast.better(problem.graph, problem.collective, problem.root, problem.optimum())

@@ -56,17 +56,9 @@ class Problem:
         return {} if self.topology is None else self.topology.latencies()
 
     @property
-    def switches_copy(self) -> bool:
-        """Whether some switch copies or adds."""
-        return any(self.graph.multicast) or any(self.graph.aggregation)
-
-    @property
     def plain(self) -> Problem:
-        """The same where GPUs alone copy and add: switches only pass on, as in most plans."""
-        if not self.switches_copy:
-            return self
-        no = (False,) * self.graph.n
-        return replace(self, graph=replace(self.graph, multicast=no, aggregation=no))
+        """The same where GPUs alone copy and add (`CapacityGraph.plain`)."""
+        return replace(self, graph=self.graph.plain) if self.graph.copies else self
 
     def optimum(self) -> Optimum:
         """The best algbw of forests whose GPUs copy and add, and the bound of all schedules."""

@@ -101,7 +101,7 @@ def judge(
         return Judged(programs, notes)
     size = min(simulate.longest(p, size_of(forest.collective)) for p in programs.values())
     bands = {
-        form: simulate.band(program, forest, size, links=links)
+        form: simulate.band(program, forest, size, links=links, options=simulate.LINKS_ALONE)
         for form, program in programs.items()
     }
     times = [1 / band.share(best) for band in bands.values()]
@@ -111,8 +111,8 @@ def judge(
 def speed_note(ours: str, taken: Judged, theirs: str, first: Judged, option: str) -> str:
     """Why `ours` were taken in place of `theirs`, the first choice; `option` asks for those."""
     return (
-        f"{ours} for speed: simulated at {taken.call}, plans of them reach {taken.least:.1f} GB/s, "
-        f"of {theirs} {first.least:.1f} ({option})"
+        f"{ours} for speed: simulated at {taken.call} with signals that take no time, plans of "
+        f"them reach {taken.least:.1f} GB/s, of {theirs} {first.least:.1f} ({option})"
     )
 
 

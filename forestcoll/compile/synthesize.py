@@ -19,7 +19,7 @@ from forestcoll.compile.in_switches import (
     require_forest,
 )
 from forestcoll.compile.notes import forest_notes, plan_notes
-from forestcoll.compile.optimum import plain_bound
+from forestcoll.compile.optimum import in_switches
 from forestcoll.compile.plan_text import serve_place, write_plan
 from forestcoll.compile.problem import Problem, Shares, topology_of
 from forestcoll.compile.request import Request
@@ -51,7 +51,7 @@ class Synthesis:
 
     name: str  # of the expanded topology
     forest: Forest
-    optimum: Optimum
+    optimum: Optimum  # of schedules that copy and add where the forest's do
     programs: dict[PlanFormat, Program]
     texts: dict[Format, str]
     timings: dict[str, float]  # seconds a stage
@@ -60,6 +60,8 @@ class Synthesis:
     needs: dict[PlanFormat, Usage] = field(default_factory=dict)  # what plans take of their targets
     bands: dict[Format, Band] = field(default_factory=dict)
     """What plans, or the trees alone where there are none, reach in simulated time."""
+    in_switches: Fraction | None = None
+    """GB/s of trees that let switches copy and add, where this forest's do not and are slower."""
 
     def __repr__(self) -> str:
         forest = self.forest
@@ -92,8 +94,10 @@ class Synthesis:
     def plain_bound(self) -> Bound:
         """What `forest.plain_algbw` cannot exceed."""
         forest = self.forest
+        if not forest.graph.copies:
+            return self.optimum.bound
         root = forest.root if forest.collective.rooted else None
-        return plain_bound(Problem(forest.graph, forest.collective, root), self.optimum)
+        return Problem(forest.graph, forest.collective, root).plain.optimum().bound
 
 
 def synthesize(
@@ -156,38 +160,38 @@ def make(problem: Problem, request: Request, clock: Clock) -> Synthesis:
 
     Without a plan format the forest is the exact optimum, or at 99.9 % of it where that would take
     minutes on many ranks and is not asked for (`exact`); switches that copy and add do so where
-    that makes trees faster or lower (plans copy and add on the GPUs). With plan formats it is the
-    optimum without, where its plans fit the target ("any": all runtimes); else the fewest trees per
-    root that reach 99 % of it and fit; else the best that fits. Where the plans of that one are far
-    slower in simulated time than its links allow, forests whose plans may be faster are tried, and
-    the one whose plans are fastest is taken (`rivals`). Its shares are rounded so that plans serve
-    every power of two where that costs 1 % of algbw at most. Or the caller's wishes say which one.
-    Every forest is checked against its graph and bound; every plan is read back, compared, and run
-    symbolically.
+    that makes trees faster or lower. With plan formats GPUs copy and add, and what is solved, and
+    written, is a graph whose switches do not: the optimum there, where its plans fit the target
+    ("any": all runtimes); else the fewest trees per root that reach 99 % of it and fit; else the
+    best that fits. Where the plans of that one are far slower in simulated time than its links
+    allow, forests whose plans may be faster are tried, and the one whose plans are fastest is taken
+    (`rivals`). Its shares are rounded so that plans serve every power of two where that costs 1 %
+    of algbw at most. Or the caller's wishes say which one. Every forest is checked against its
+    graph and bound; every plan is read back, compared, and run symbolically.
     """
     request.check(problem)
     request, left_out = request.seated(problem)
+    plain = problem.plain
     with clock.stage("optimum"):
-        best = problem.optimum()
+        best = plain.optimum()
     if request.nvls is not None:
         return _make_in_switch(problem, request, request.nvls, best, clock)
     wishes = _settle_compact(problem, request)
-    if wishes.min_percent is not None and request.forest_alone and problem.switches_copy:
-        points = Chooser(problem, {}, wishes, best, clock).front
+    if wishes.min_percent is not None and request.forest_alone and problem.graph.copies:
+        points = Chooser(plain, {}, wishes, best, clock).front
         with clock.stage("solve"):
             found = choose_by_percent(problem, wishes, best, lambda s: points.fewest(s).trees)
         if not isinstance(found, Wishes):
             return _finish(problem, found, figures_of(found, best), {}, {}, clock)
         wishes = found
-    choice, targets, narrowed = _choose(problem, request, wishes, best, clock)
+    choice, targets, narrowed = _choose(plain, request, wishes, best, clock)
     forest, best = choice.forest, replace(best, trees_per_root=choice.optimum_trees)
     free = replace(wishes, exact=False) == Wishes()  # a forest alone is the optimum anyway
     if request.forest_alone and free and not wishes.compact:
         with clock.stage("solve"):
             forest, best = prefer_switches(problem, forest, best)
     programs = {form: serve_place(p, request.place) for form, p in choice.programs.items()}
-    known = {f: b for f, b in choice.bands.items() if programs[f] is choice.programs[f]}
-    done = _finish(problem, forest, best, programs, targets, clock, request, known)
+    done = _finish(problem, forest, best, programs, targets, clock, request)
     notes = [*left_out, *narrowed, *choice.notes, *done.notes, *plan_notes(programs)]
     return replace(done, notes=notes)
 
@@ -252,17 +256,15 @@ def _finish(
     targets: Mapping[PlanFormat, Target],
     clock: Clock,
     request: Request = Request(),  # noqa: B008 (frozen)
-    known: Mapping[PlanFormat, Band] | None = None,
 ) -> Synthesis:
-    """The forest checked, it and its programs written, each plan verified and simulated.
-
-    `known`: what has been simulated.
-    """
+    """The forest checked, it and its programs written, each plan verified and simulated."""
     from forestcoll import certificate, forest_file
     from forestcoll.latency import latency
 
     with clock.stage("check"):
         certificate.check(forest)
+    with clock.stage("optimum"):
+        other = None if forest.graph.copies else in_switches(problem)
     texts: dict[Format, str] = {}
     for form in request.formats:
         if form == "forest":
@@ -281,7 +283,8 @@ def _finish(
         latency(forest, problem.links),
         forest_notes(forest, best, plain=not programs),
         needs=_usages(programs),
-        bands=_bands(problem, forest, programs, known or {}, clock),
+        bands=_bands(problem, forest, programs, clock),
+        in_switches=other.algbw if other is not None and other.algbw > forest.algbw else None,
     )
 
 
@@ -289,7 +292,6 @@ def _bands(
     problem: Problem,
     forest: Forest,
     programs: Mapping[PlanFormat, Program],
-    known: Mapping[PlanFormat, Band],
     clock: Clock,
 ) -> dict[Format, Band]:
     """What programs reach in simulated time, or the forest alone; nothing where that is long."""
@@ -301,9 +303,7 @@ def _bands(
             return {} if alone is None else {"forest": alone}
         found: dict[Format, Band] = {}
         for form, program in programs.items():
-            band = known.get(form)
-            if band is None or band.size != simulate.longest(program):
-                band = simulate.plan_band(program, forest, problem.links)
+            band = simulate.plan_band(program, forest, problem.links)
             if band is not None:
                 found[form] = band
         return found

@@ -80,7 +80,7 @@ def problem(
     known = parse_collective(collective)
     if not groups:
         raise TopologyError("groups: none is given")
-    machine = CapacityGraph.from_topology(topology, relays="all")
+    machine = CapacityGraph.from_topology(topology, relays="all").plain
     number = {name: v for v, name in enumerate(machine.names)}
     members = []
     for g, patterns in enumerate(groups):

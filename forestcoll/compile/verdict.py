@@ -125,7 +125,10 @@ def catalogued(graph: CapacityGraph, name: str) -> bool | None:
 
 
 def has_links_of(graph: CapacityGraph, topology: Topology) -> bool:
-    """Whether a graph is that of its ranks in a topology: nodes, kinds and bandwidths."""
+    """Whether a graph is that of its ranks in a topology: nodes, kinds and bandwidths.
+
+    Its switches copy and add as the topology's do, or none does: then its GPUs do it.
+    """
     from forestcoll.errors import TopologyError
     from forestcoll.graph import CapacityGraph
 
@@ -135,7 +138,7 @@ def has_links_of(graph: CapacityGraph, topology: Topology) -> bool:
         ours = CapacityGraph.from_topology(topology, ranks, "all" if spare else "none")
     except TopologyError:  # other GPUs
         return False
-    return _facts(graph) == _facts(ours)
+    return _facts(graph) in (_facts(ours), _facts(ours.plain))
 
 
 def machine_of(graph: CapacityGraph, name: str) -> Topology | None:

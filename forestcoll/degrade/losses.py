@@ -165,12 +165,6 @@ def _lap(began: float) -> tuple[float, float]:
     return now - began, now
 
 
-def _plain(graph: CapacityGraph) -> CapacityGraph:
-    """GPUs copy and add, as plans do: switches only pass on."""
-    no = (False,) * graph.n
-    return replace(graph, multicast=no, aggregation=no)
-
-
 def _check_same(forest: Forest, graph: CapacityGraph, workload: Workload) -> None:
     """The forest is one of this workload, or ForestError that says what differs."""
 
@@ -196,7 +190,7 @@ def _check_same(forest: Forest, graph: CapacityGraph, workload: Workload) -> Non
 
 def _of_forest(forest: Forest, failures: Sequence[Failure]) -> list[Fraction | None]:
     """The forest's algbw after each failure, None where a link that it uses is gone."""
-    plain = replace(forest, graph=_plain(forest.graph))
+    plain = replace(forest, graph=forest.graph.plain)
     graph, names = plain.graph, plain.graph.names
     loads = {
         (names[u], names[v]): Fraction(load, plain.total)

@@ -433,4 +433,5 @@ def _better(one: _Tried, other: _Tried) -> _Tried:
 
 def _share(forest: Forest, program: Program, size: int = SIZE) -> float:
     """What the program reaches of the forest's algbw under the worse of two rules of links."""
-    return simulate.band(program, forest, size).share(forest.plain_algbw)
+    played = simulate.band(program, forest, size, options=simulate.LINKS_ALONE)
+    return played.share(forest.plain_algbw)

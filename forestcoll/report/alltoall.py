@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import re
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forestcoll.alltoall.file import word
+from forestcoll.figures import figures_of
+from forestcoll.report import reached, words
 from forestcoll.report import table as tables
-from forestcoll.report import words
+from forestcoll.report.limits import limiting, limits_of
 from forestcoll.sizes import Sizes
 
 if TYPE_CHECKING:
@@ -23,11 +23,6 @@ if TYPE_CHECKING:
     from forestcoll.alltoall.routes import Routes
     from forestcoll.alltoall.usual import Usual
     from forestcoll.simulate import Band
-
-LINKS_NAMED = 3
-"""Links of one kind that are named one by one."""
-KINDS_SHOWN = 4
-"""Kinds of limiting links that are told before "and 3 kinds more"."""
 
 
 def optimum_table(
@@ -107,9 +102,7 @@ def routes_table(made: Made) -> RenderableType:
     pairs = words.plural(found.units, "unit")
     rows = [
         ("routes", f"{word(found.demand)} on {made.name}, {_who(best)}"),
-        ("algbw", f"{words.exact(algbw)} GB/s"),
-        ("bound", f"{words.exact(best.bound)} GB/s"),
-        ("of optimal", words.percent(algbw, best.bound)),
+        *reached.rows(figures_of(found))[:3],
         ("each pair", f"{pairs}, {words.exact(algbw / best.demand.scale)} GB/s"),
         ("paths", paths_of(found)),
     ]
@@ -127,6 +120,8 @@ def routes_table(made: Made) -> RenderableType:
         rows.append(("", f"serves {words.served(Sizes.of(plan.program))}"))
         if plan.format in made.simulated:
             rows.append(("", f"simulated {words.band(made.simulated[plan.format])}"))
+    if made.simulated:
+        rows.append(("model", words.model(made.simulated.values())))
     rows.append(("wall time", _times(made.timings)))
     for path in made.paths.values():
         rows.append(("written", f"{path} ({words.size(path.stat().st_size)})"))
@@ -142,10 +137,10 @@ def routes_summary(made: Made) -> dict[str, object]:
         "topology": made.name,
         "collective": word(found.demand),
         "ranks": len(found.graph.ranks),
-        "algbw": str(algbw),
+        **reached.summary(figures_of(found)),
         "algbw_decimal": float(algbw),
-        "bound": str(bound),
         "optimal": algbw == bound,
+        "model": words.model(made.simulated.values()) or None,
         "units": found.units,
         "paths": len(found.routes),
         "images": found.images,
@@ -178,63 +173,10 @@ def paths_of(found: Routes) -> str:
     return f"{count}; at most {words.plural(found.hops, 'hop')} from GPU to GPU"
 
 
-def limits_of(best: Optimum) -> list[str]:
-    """The links that limit it, those of few kinds."""
-    limits = list(limiting(best))
-    shown = limits[:KINDS_SHOWN]
-    if len(limits) > KINDS_SHOWN:
-        shown.append(f"and {words.plural(len(limits) - KINDS_SHOWN, 'kind')} of links more")
-    return shown
-
-
 def _times(timings: Mapping[str, float]) -> str:
     parts = [f"{what} {words.seconds(took)}" for what, took in timings.items() if took >= 0.005]
     total = words.seconds(sum(timings.values()))
     return f"{total}: {', '.join(parts)}" if len(parts) > 1 else total
-
-
-def limiting(best: Optimum) -> Iterator[str]:
-    """The links that limit it, a line for each kind: those with a length, the most share first.
-
-    `"every box*/gpu* -> fabric* (16 links of 25 GB/s)"`.
-    """
-    graph = best.demand.graph
-    looks = [re.sub(r"\d+", "*", name) for name in graph.names]
-    chosen: dict[tuple[str, str, int, int], list[int]] = defaultdict(list)
-    of_look: dict[tuple[str, str], int] = defaultdict(int)
-    for e, length in enumerate(best.lengths):
-        look = looks[graph.tail[e]], looks[graph.head[e]]
-        of_look[look] += 1
-        if length:
-            chosen[(*look, graph.capacity[e], length)].append(e)
-    weight = {key: key[2] * key[3] * len(links) for key, links in chosen.items()}
-    for key in sorted(chosen, key=lambda key: (-weight[key], key)):
-        links = chosen[key]
-        text = _links(best, links, whole=len(links) == of_look[key[:2]])
-        if len(chosen) > 1:
-            share = Fraction(100 * weight[key], sum(weight.values()))
-            text += f", {words.decimal(share, 1)} % of the weight"
-        yield text
-
-
-def _links(best: Optimum, links: list[int], whole: bool) -> str:
-    """`"fabric -> box0/gpu* (7 links of 25 GB/s)"`; `whole`: these are all that look like it."""
-    graph = best.demand.graph
-    tail = _pattern([graph.names[graph.tail[e]] for e in links])
-    head = _pattern([graph.names[graph.head[e]] for e in links])
-    each = f"{words.decimal(graph.bandwidth(links[0]))} GB/s"
-    if len(links) <= LINKS_NAMED and not whole:
-        named = [f"{graph.names[graph.tail[e]]} -> {graph.names[graph.head[e]]}" for e in links]
-        return f"{', '.join(named)} ({each}{' each' * (len(links) > 1)})"
-    return f"{'every ' * whole}{tail} -> {head} ({len(links)} links of {each})"
-
-
-def _pattern(names: list[str]) -> str:
-    """One text for names that differ in numbers alone: `*` where those differ."""
-    pieces = [re.split(r"(\d+)", name) for name in names]
-    return "".join(
-        column[0] if len(set(column)) == 1 else "*" for column in zip(*pieces, strict=True)
-    )
 
 
 WORDS: dict[Usual, str] = {

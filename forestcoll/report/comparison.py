@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from forestcoll.report import reached, words
 from forestcoll.report import table as tables
-from forestcoll.report import words
+from forestcoll.simulate import RULE_WORDS
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -26,7 +27,14 @@ def table(found: Comparison, busiest: int = 2) -> RenderableType:
 def heading(found: Comparison) -> RenderableType:
     """What is compared, and what no schedule exceeds."""
     title = f"{found.collective} on {found.name}, {words.plural(found.ranks, 'rank')}"
-    return tables.facts([("compare", title), ("bound", f"{words.exact(found.bound)} GB/s")])
+    facts = [
+        ("compare", title),
+        ("bound", f"{words.exact(found.bound)} GB/s"),
+        *([("bottleneck", reached.limit(found.best))] if found.best else []),
+        *words.switches(found.in_switches),
+        ("model", found.model),
+    ]
+    return tables.facts(facts)
 
 
 def body(found: Comparison, busiest: int = 2) -> list[RenderableType]:
@@ -75,7 +83,7 @@ def rows(
     heads = ["schedule", "size"]
     wide = [max(map(len, (*names, "schedule"))), 8]
     for rule in found.rules:
-        heads += [f"{words.RULES[rule]}, us", "GB/s"]
+        heads += [f"{RULE_WORDS[rule]}, us", "GB/s"]
         wide += [len(heads[-2]), 6]
     right = range(1, len(heads))
     first = not seen

@@ -52,6 +52,7 @@ def table(report: Report, worst: Sequence[Worst], whole: Band | None) -> Rendera
             f"{total}, in {words.plural(report.solved, 'class')} by the fabric's symmetry",
         ),
         ("GB/s", "what links allow" + SIMULATED * (whole is not None)),
+        *([] if whole is None else [("model", whole.model)]),
         ("wall time", words.seconds(sum(report.timings.values()))),
         *_notes(report),
     ]

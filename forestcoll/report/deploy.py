@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from forestcoll.report import table, words
+from forestcoll.predict import known_of
+from forestcoll.report import reached, table, words
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from forestcoll.deploy import Deployment
+    from forestcoll.figures import Figures
 
 HEADS = ("plan", "collective", "calls", "from", "to", "multiple of")
 
@@ -36,6 +38,12 @@ def served(deployment: Deployment) -> RenderableType:
     return table.columns(HEADS, rows)
 
 
+def known(deployment: Deployment) -> dict[str, Figures | None]:
+    """Per plan file what links allow it, where forest or routes lie beside it."""
+    plans = deployment.plans
+    return {plan.source: known_of(plan.program, Path(plan.source))[1] for plan in plans}
+
+
 def facts(deployment: Deployment, written: Sequence[Path]) -> RenderableType:
     """Everything else, a line a fact."""
     spread = deployment.places
@@ -45,6 +53,7 @@ def facts(deployment: Deployment, written: Sequence[Path]) -> RenderableType:
         ("runtime", deployment.runtime),
         ("ranks", f"{len(spread.places)} on {nodes} node{'s' if nodes > 1 else ''}{each}"),
     ]
+    rows += [("links", reached.line(figures)) for figures in known(deployment).values() if figures]
     rows += [("set", f"{key}={value}") for key, value in deployment.environment.items()]
     rows += [("proof", words_of) for words_of in deployment.proof.split("; ")]
     rows += [("note", note) for note in deployment.notes]
@@ -58,6 +67,7 @@ def facts(deployment: Deployment, written: Sequence[Path]) -> RenderableType:
 
 def summary(deployment: Deployment, written: Sequence[Path]) -> dict[str, object]:
     """The same for machines."""
+    figures = known(deployment)
     return {
         "runtime": deployment.runtime,
         "environment": deployment.environment,
@@ -78,6 +88,7 @@ def summary(deployment: Deployment, written: Sequence[Path]) -> dict[str, object
                 "min_bytes": plan.program.min_bytes,
                 "max_bytes": plan.max_bytes or None,
                 "multiple": plan.multiple,
+                **reached.summary(figures[plan.source]),
             }
             for plan in deployment.plans
         ],

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from forestcoll.report import table as tables
 from forestcoll.report import words
-from forestcoll.report.alltoall import in_time, limiting
+from forestcoll.report.alltoall import in_time
 from forestcoll.report.explanation import ends, links_in_words, rate
+from forestcoll.report.limits import limiting
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from forestcoll.arguments import whole
 from forestcoll.errors import UnsupportedError
 from forestcoll.report import words
+from forestcoll.simulate import RULE_WORDS
 from forestcoll.view.layout import Layout, lay_out
 from forestcoll.view.svg import HEAT, hops
 
@@ -61,11 +62,11 @@ def comparison(found: Comparison, *, dark: bool = False, width: float = 10.0) ->
     grid = made.subplots(2, columns, sharex=True, sharey="row", squeeze=False)
     for column, rule in enumerate(found.rules):
         above, below = grid[0][column], grid[1][column]
-        style(above, colours, f"Links {words.RULES[rule]}: bandwidth", "", "algbw (GB/s)")
+        style(above, colours, f"Links {RULE_WORDS[rule]}: bandwidth", "", "algbw (GB/s)")
         style(
             below,
             colours,
-            f"Links {words.RULES[rule]}: speed-up",
+            f"Links {RULE_WORDS[rule]}: speed-up",
             "size (bytes)",
             "times the best baseline",
         )

@@ -42,14 +42,17 @@ def table(front: FrontTable) -> RenderableType:
         ("wall time", words.seconds(sum(front.timings.values()))),
     ]
     if any(row.band is not None for row in front.rows):
-        facts.append(
-            ("simulated", "GB/s of the trees alone at 1 GB, fair links and links in order")
-        )
+        facts.append(("simulated", "GB/s of the trees alone at 1 GB"))
+        facts.append(("model", _model(front)))
     if front.left_out:
         facts.append(("left out", f"{words.plural(front.left_out, 'point')} between; --all"))
     if plans:
         facts.append(("plans", "thread blocks per rank / channels / steps per thread block"))
     return Group(tables.facts(facts), "", tables.columns([*heads, *plans], rows, range(len(heads))))
+
+
+def _model(front: FrontTable) -> str:
+    return words.model(row.band for row in front.rows if row.band is not None)
 
 
 def _simulated(row: Row) -> str:
@@ -75,6 +78,7 @@ def summary(front: FrontTable) -> dict[str, object]:
         "optimum": str(front.optimum.algbw),
         "optimum_decimal": float(front.optimum.algbw),
         "left_out": front.left_out,
+        "model": _model(front) or None,
         "points": [_point(row) for row in front.rows],
         "seconds": dict(front.timings),
     }

@@ -8,10 +8,11 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from forestcoll.escape import escape
-from forestcoll.report import words
+from forestcoll.report import reached, words
 
 if TYPE_CHECKING:
     from forestcoll.execute.result import Row, RunResult
+    from forestcoll.figures import Figures
     from forestcoll.program import Program
     from forestcoll.simulate import Band
 
@@ -30,15 +31,14 @@ _COLUMNS = (
 def table(
     program: Program,
     results: Sequence[RunResult],
-    predicted: str = "",
+    figures: Figures | None = None,
     band: Band | None = None,
 ) -> str:
     """Head, one line a size, and the closing averages; wrong elements are listed below.
 
-    `predicted`: what the links of the machine allow that the plan is for, and where that comes
-    from; `band`: what the plan reaches there in simulated time. Where rows have a percentage of
-    their simulated time, those come last, so that who reads nccl-tests' columns by number finds
-    them in their places.
+    `figures`: what the links of the machine allow that the plan is for; `band`: what the plan
+    reaches there in simulated time. Where rows have a percentage of their simulated time, those
+    come last, so that who reads nccl-tests' columns by number finds them in their places.
     """
     rows = [row for result in results for row in result.rows]
     shared = any(row.predicted_us is not None for row in rows)
@@ -59,11 +59,16 @@ def table(
     average = sum(row.busbw for row in rows) / len(rows) if rows else 0.0
     lines.append(f"# Out of bounds values : {wrong} {'OK' if wrong == 0 else 'FAILED'}")
     lines.append(f"# Avg bus bandwidth    : {average:.4g}")
-    if predicted:
+    if figures is not None:
         elsewhere = "" if shared else " (on its machine; the times are this processor's)"
-        lines.append(f"# Allowed by links     : {predicted}{elsewhere}")
+        lines.append(f"# Allowed by links     : {_predicted(figures)}{elsewhere}")
+        if figures.bound is not None:
+            share = "" if figures.best else f", {words.percent(figures.algbw, figures.bound)}"
+            lines.append(f"# Bound                : {words.exact(figures.bound)} GB/s{share}")
+            lines.append(f"# Bottleneck           : {reached.limit(figures)}")
     if band is not None:
         lines.append(f"# Simulated algbw      : {words.band(band)}")
+        lines.append(f"# Model                : {band.model}")
     lines.extend(f"# wrong: {text}" for text in _details(results))
     return "".join(f"{escape(line.rstrip())}\n" for line in lines)
 
@@ -82,7 +87,7 @@ def csv(results: Sequence[RunResult]) -> str:
 def summary(
     program: Program,
     results: Sequence[RunResult],
-    predicted: str = "",
+    figures: Figures | None = None,
     band: Band | None = None,
 ) -> dict[str, object]:
     """The same for machines."""
@@ -108,11 +113,16 @@ def summary(
             for result in results
             for row in result.rows
         ],
-        "predicted": predicted or None,
+        "predicted": None if figures is None else _predicted(figures),
+        **reached.summary(figures),
         "simulated": None if band is None else band.summary(),
         "wrong": _details(results),
         "notes": list(dict.fromkeys(note for result in results for note in result.notes)),
     }
+
+
+def _predicted(figures: Figures) -> str:
+    return f"{words.exact(figures.algbw)} GB/s, {figures.source}"
 
 
 def _line(rows: Iterable[Row], predicted: bool) -> str:

@@ -11,11 +11,13 @@ from typing import Any
 from forestcoll.comparison import Comparison
 from forestcoll.errors import UnsupportedError
 from forestcoll.escape import escape_markup as escape
+from forestcoll.figures import figures_of
 from forestcoll.forest import Forest
 from forestcoll.graph import CapacityGraph
 from forestcoll.program import SENDS, Program
-from forestcoll.report import figures, words
+from forestcoll.report import figures, reached, words
 from forestcoll.report.comparison import OURS, time_words
+from forestcoll.simulate import RULE_WORDS
 from forestcoll.topology import Topology
 from forestcoll.view.svg import draw
 
@@ -104,10 +106,8 @@ def topology_bundle(topology: Topology) -> Bundle:
 def forest_bundle(forest: Forest) -> Bundle:
     """The fabric with the forest's loads, and its figures."""
     edges = forest.images * sum(len(tree.edges) for tree in forest.trees)
-    bound = None if forest.bound is None else forest.bound.algbw
     rows = [
-        ("algbw", f"{words.exact(forest.algbw)} GB/s"),
-        ("bound", "none stated" if bound is None else f"{words.exact(bound)} GB/s"),
+        *reached.rows(figures_of(forest)),
         ("trees", f"{len(forest.trees) * forest.images}, {forest.trees_per_root} per root"),
         ("height", words.plural(forest.height, "hop")),
     ]
@@ -155,7 +155,7 @@ def comparison_bundle(found: Comparison) -> Bundle:
                     *(f"{cell.algbw:.4g}" if cell else "-" for cell in cells),
                 )
             )
-        title = f"{found.collective} on {found.name}, links {words.RULES[rule]}; algbw in GB/s"
+        title = f"{found.collective} on {found.name}, links {RULE_WORDS[rule]}; algbw in GB/s"
         parts.append(html_table(title, (*heads, *names), rows))
     return {"text/html": "".join(parts)}
 

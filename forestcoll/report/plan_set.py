@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forestcoll.alltoall.routes import Routes
-from forestcoll.compile.plan_set.estimate import HOP
 from forestcoll.lower import usage
 from forestcoll.report import table as tables
 from forestcoll.report import words
@@ -25,10 +24,7 @@ if TYPE_CHECKING:
 
 ENDS = "us at from", "GB/s at to"
 """Columns of what is simulated."""
-_SIGNALS = ", ".join(f"{words.decimal(us)} us {protocol}" for protocol, us in HOP.items())
-SIMULATED = (
-    f"simulated over links in order and fair ones, at 64 MiB at most; a signal takes {_SIGNALS}"
-)
+SIMULATED = "simulated, at 64 MiB at most"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +56,11 @@ def table(
     played = any(row.ends for row in rows)
     facts = [
         ("plan set", f"{made.collective} on {made.name}, {_span(made.low, made.high)}"),
-        ("bound", words.plain_bound(made.plain_bound, made.bound)),
+        ("bound", f"{words.exact(made.bound)} GB/s"),
+        *words.switches(made.in_switches),
         ("multiple", "bytes of float32 that a plan's sizes are multiples of"),
         ("links", "GB/s that they allow for many bytes"),
-        *[("us, GB/s", SIMULATED)] * played,
+        *([("us, GB/s", SIMULATED), ("model", model(rows))] if played else []),
     ]
     after = [
         ("not served", f"{plans.format}: {_span(gap.low, gap.high)}: {gap.why}")
@@ -77,6 +74,11 @@ def table(
     return Group(
         tables.facts(facts), "", plans_table(rows), "", tables.facts(after),
     )  # fmt: skip
+
+
+def model(rows: Iterable[Row]) -> str:
+    """The model that all of the plans were simulated with, in one line."""
+    return words.model(row.ends[0] for row in rows if row.ends is not None)
 
 
 def plans_table(rows: Sequence[Row]) -> RenderableType:
@@ -113,8 +115,10 @@ def summary(
     return {
         "index": json.loads(files["index.json"]),
         "bound": str(made.bound),
-        "plain_bound": str(made.plain_bound),
+        "plain_bound": str(made.bound),
+        "in_switches": None if made.in_switches is None else str(made.in_switches),
         "simulated": simulated(_rows(made)),
+        "model": model(_rows(made)) or None,
         "notes": list(made.notes),
         "seconds": dict(timings),
         "files": [str(directory / file) for file in files] if directory else [],

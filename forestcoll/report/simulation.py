@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from fractions import Fraction
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from forestcoll.report import reached, words
 from forestcoll.report import table as tables
-from forestcoll.report import words
+from forestcoll.simulate import RULE_WORDS
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from forestcoll.figures import Figures
     from forestcoll.simulate import Timing
 
 
-def table(title: str, found: Sequence[Timing], best: Fraction | None, shown: int) -> RenderableType:
+def table(
+    title: str, figures: Figures, found: Sequence[Timing], model: str, shown: int
+) -> RenderableType:
     """A row for each size and rule, and the busiest links of each; what is equal stands once."""
     from rich.console import Group
 
-    heads = ["size", "links", "time", "algbw", "busbw", "of the forest"]
+    heads = ["size", "links", "time", "algbw", "busbw", "of algbw"]
     rows = [
         (
             timing,
@@ -28,13 +31,13 @@ def table(title: str, found: Sequence[Timing], best: Fraction | None, shown: int
                 _time(timing.time),
                 f"{timing.algbw:.5g} GB/s",
                 f"{timing.busbw:.5g} GB/s",
-                _share(timing, best),
+                f"{_percent(timing, figures):.1f} %",
             ),
         )
         for timing in found
     ]
     parts: list[RenderableType] = [
-        tables.facts([("simulated", title), ("algbw", _best(best))]),
+        tables.facts([("simulated", title), *reached.rows(figures), ("model", model)]),
         "",
         tables.columns(heads, _folded(rows), right=(2, 3, 4, 5)),
     ]
@@ -50,7 +53,7 @@ def _folded(rows: Sequence[tuple[Timing, tuple[Any, ...]]]) -> list[list[Any]]:
     """Size, rules and what is said of them: rules of a size that differ in nothing share a row."""
     rules: dict[tuple[int, tuple[Any, ...]], list[str]] = {}
     for timing, said in rows:
-        name = words.RULES[timing.rule] if timing.rule else "own"
+        name = RULE_WORDS[timing.rule] if timing.rule else "own"
         rules.setdefault((timing.size, said), []).append(name)
     return [[words.size(size), ", ".join(names), *said] for (size, said), names in rules.items()]
 
@@ -66,30 +69,18 @@ def _busiest(timing: Timing, most: int) -> Iterator[tuple[str, str, str]]:
         yield f"{names[0]}{more}", bandwidth, used
 
 
-def summary(title: str, found: Sequence[Timing], best: Fraction | None) -> dict[str, object]:
+def summary(title: str, figures: Figures, found: Sequence[Timing], model: str) -> dict[str, object]:
     """The same for machines."""
     return {
         "simulated": title,
-        "algbw": None if best is None else str(best),
-        "timings": [{**timing.summary(), "percent": _percent(timing, best)} for timing in found],
+        **reached.summary(figures),
+        "model": model,
+        "timings": [{**timing.summary(), "percent": _percent(timing, figures)} for timing in found],
     }
 
 
-def _best(best: Fraction | None) -> str:
-    return (
-        "unknown: no forest file beside the plan"
-        if best is None
-        else (f"{words.exact(best)} GB/s, what the links allow")
-    )
-
-
-def _percent(timing: Timing, best: Fraction | None) -> float | None:
-    return None if best is None else 100 * timing.algbw / float(best)
-
-
-def _share(timing: Timing, best: Fraction | None) -> str:
-    percent = _percent(timing, best)
-    return "" if percent is None else f"{percent:.1f} %"
+def _percent(timing: Timing, figures: Figures) -> float:
+    return 100 * timing.algbw / float(figures.algbw)
 
 
 def _time(microseconds: float) -> str:

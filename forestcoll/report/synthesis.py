@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forestcoll.compile.wishes import different_trees
+from forestcoll.figures import figures_of
 from forestcoll.program import Collective
+from forestcoll.report import reached, words
 from forestcoll.report import table as tables
-from forestcoll.report import words
 from forestcoll.sizes import Sizes
 
 if TYPE_CHECKING:
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
     from forestcoll.compile.formats import Format
     from forestcoll.compile.synthesize import Synthesis
+    from forestcoll.figures import Figures
     from forestcoll.graph import CapacityGraph
     from forestcoll.solver import Optimum
     from forestcoll.targets import PlanFormat
@@ -31,19 +34,20 @@ def table(
     result: Synthesis, timings: Mapping[str, float], paths: Mapping[Format, Path]
 ) -> RenderableType:
     """The forest against its bound, the plans, where the time went, and what was written."""
-    forest, bound = result.forest, result.optimum.bound
-    algbw, most, bounded = forest.algbw, bound.algbw, f"{words.exact(bound.algbw)} GB/s"
-    if result.programs and not any(program.in_switches for program in result.programs.values()):
-        algbw, most = forest.plain_algbw, result.plain_bound.algbw
-        bounded, bound = words.plain_bound(most, bound.algbw), result.plain_bound
-    rows = [
-        ("schedule", f"{_title(forest.collective, result.name, forest.graph, forest.root)}"),
-        ("algbw", _algbw(result, algbw)),
-        ("bound", bounded),
-        ("of optimal", _share(result, algbw, most)),
+    forest = result.forest
+    said = dict(reached.rows(_reached(result)))
+    said["algbw"] += _otherwise(result)
+    if result.programs and result.bands:
+        said["of optimal"] += f", {words.shares(result.bands.values(), result.optimum.bound.algbw)}"
+    shape = [
         ("trees", _trees(result)),
         ("height", words.height(forest, result.latency, result.least_height)),
-        ("bottleneck", words.bottleneck(forest.graph, forest.collective, bound)),
+    ]
+    rows = [
+        ("schedule", f"{_title(forest.collective, result.name, forest.graph, forest.root)}"),
+        *list(said.items())[:3],
+        *shape,
+        *list(said.items())[3:],
     ]
     for form, program in result.programs.items():
         rows.append((form, f"{_needs(result, form)}; {_modes(program)}"))
@@ -54,6 +58,8 @@ def table(
             rows.append(("", halves))
     if "forest" in result.bands:
         rows.append(("simulated", f"{words.rates(result.bands['forest'])}, the trees alone"))
+    if result.bands:
+        rows.append(("model", words.model(result.bands.values())))
     rows.append(("wall time", _times(timings)))
     for path in paths.values():
         rows.append(("written", f"{path} ({words.size(path.stat().st_size)})"))
@@ -65,19 +71,19 @@ def summary(
     result: Synthesis, timings: Mapping[str, float], paths: Mapping[Format, Path]
 ) -> dict[str, object]:
     """The same for machines: fractions as strings, seconds as numbers."""
-    forest, bound = result.forest, result.optimum.bound
+    forest, bound, found = result.forest, result.optimum.bound, _reached(result)
     return {
         "topology": result.name,
         "collective": forest.collective.value,
         "ranks": forest.n,
         "root": _root(forest.graph, forest.root),
-        "algbw": str(forest.algbw),
-        "algbw_decimal": float(forest.algbw),
+        **reached.summary(found),
+        "algbw_decimal": float(found.algbw),
+        "forest_algbw": str(forest.algbw),
         "plain_algbw": str(forest.plain_algbw),
         "plain_bound": str(result.plain_bound.algbw),
-        "bound": str(bound.algbw),
         "bound_method": bound.method,
-        "optimal": forest.algbw == bound.algbw,
+        "optimal": found.algbw == bound.algbw,
         "trees_per_root": forest.trees_per_root,
         "trees": len(forest.trees) * forest.images,
         "representatives": len(forest.trees),
@@ -86,11 +92,11 @@ def summary(
         "height_bound": result.least_height,
         "latency_us": str(result.latency),
         "latency_us_decimal": float(result.latency),
-        "bottleneck": words.bottleneck(forest.graph, forest.collective, bound),
         "cut": [[forest.graph.names[v] for v in sorted(part)] for part in bound.parts],
         "seconds": dict(timings),
         "plans": {form: _figures(result, form) for form in result.needs},
         "simulated": result.bands["forest"].summary() if "forest" in result.bands else None,
+        "model": words.model(result.bands.values()) or None,
         "plan_algbw": str(result.plan_algbw),
         "files": {form: str(path) for form, path in paths.items()},
         "notes": list(result.notes),
@@ -163,7 +169,7 @@ def optimum_summary(
 
 def _switches(best: Optimum, switched: Fraction | None) -> str:
     """What switches that copy and add could do, and what plans make of it."""
-    text = f"{words.exact(best.algbw)} GB/s where they copy and add (NVLS, SHARP); "
+    text = f"{words.in_switches(best.algbw)}; "
     if switched is None:
         return text + "no plan does so here: --nvls needs all GPUs on one such switch"
     return text + f"MSCCL++ plans of --nvls reach {words.exact(switched)} GB/s"
@@ -181,21 +187,20 @@ def _root(graph: CapacityGraph, root: int) -> str | None:
     return graph.names[graph.ranks[root]] if 0 <= root < len(graph.ranks) else None
 
 
-def _algbw(result: Synthesis, algbw: Fraction) -> str:
-    """Of the forest; and of plans where those cannot have all that switches give."""
-    text, plan = f"{words.exact(algbw)} GB/s", result.plan_algbw
-    if algbw == result.forest.plain_algbw:
-        return text
-    whose = "of the plan" if result.programs else "of plans that copy and add on the GPUs"
-    return f"{text} in the switches; {words.exact(plan)} GB/s {whose}"
+def _reached(result: Synthesis) -> Figures:
+    """The figures of the plans, or of the trees where there are none."""
+    program = next(iter(result.programs.values()), None)
+    return replace(figures_of(result.forest, program), in_switches=result.in_switches)
 
 
-def _share(result: Synthesis, algbw: Fraction, most: Fraction) -> str:
-    """Of the bound; and what plans reach of it when they are simulated."""
-    text = words.percent(algbw, most)
-    if not result.programs or not result.bands:
-        return text
-    return f"{text}, {words.shares(result.bands.values(), most)}"
+def _otherwise(result: Synthesis) -> str:
+    """What the trees reach in switches beside their plan, or plans of GPUs beside the trees."""
+    if not result.forest.graph.copies:
+        return ""
+    if result.programs:
+        return f"; {words.exact(result.forest.algbw)} GB/s of its trees, in the switches"
+    plans = f"{words.exact(result.plan_algbw)} GB/s of plans that copy and add on the GPUs"
+    return f" in the switches; {plans}"
 
 
 def _trees(result: Synthesis) -> str:

@@ -38,11 +38,14 @@ def exact(value: Fraction) -> str:
     return str(value) if value.denominator == 1 else f"{value} ({decimal(value)})"
 
 
-def plain_bound(plain: Fraction, bound: Fraction) -> str:
-    """What bounds plans that copy and add on the GPUs, and what switches could make of it."""
-    if plain == bound:
-        return f"{exact(plain)} GB/s"
-    return f"{exact(plain)} GB/s; {exact(bound)} GB/s where switches copy and add (NVLS)"
+def in_switches(algbw: Fraction) -> str:
+    """What switches that copy and add could do: for a line of its own, beside what plans do."""
+    return f"{exact(algbw)} GB/s where they copy and add (NVLS, SHARP)"
+
+
+def switches(algbw: Fraction | None) -> list[tuple[str, str]]:
+    """The row of a table that says so of what copies and adds on the GPUs; None: no row."""
+    return [] if algbw is None else [("switches", f"{in_switches(algbw)}; here the GPUs do")]
 
 
 def percent(part: Fraction, whole: Fraction) -> str:
@@ -66,10 +69,6 @@ def served(sizes: Sizes) -> str:
     if not sizes.powers:
         return f"{sizes.words()}, no power of two{per_rank}"
     return f"{sizes.words()}: every power of two from {size(least)}{per_rank} on"
-
-
-RULES = {"fair": "fair", "fifo": "in order", "weighted": "weighted"}
-"""What the rules of links are called."""
 
 
 def seconds(value: float) -> str:
@@ -102,6 +101,12 @@ def rates(found: Band) -> str:
         f"{found.fifo_algbw:.1f} GB/s in order, {found.fair_algbw:.1f} fair, "
         f"at {amount(found.size)}"
     )
+
+
+def model(found: Iterable[Band]) -> str:
+    """The model of bands in one line; where protocols differ, what a hop takes of each."""
+    parts = (part for each in found for part in each.model.split(", "))
+    return ", ".join(dict.fromkeys(parts))
 
 
 def span(found: Band) -> str:

@@ -8,7 +8,7 @@
                    stands in the topology file; else messages queue at links that leave a box, and
                    the others are fair. `rule` overrides all
     switches       pass a transfer on as it arrives, or when all of it is there
-    latency        of every link, and of signals
+    latency        of every link, and of signals: what a hop costs besides is the protocol's (HOP)
     thread blocks  do one instruction after the other, at a limited rate if asked
     runtimes       message sizes, slots, slices, proxies, pipelines, packets, NVLS
 
@@ -30,17 +30,30 @@ from forestcoll.simulate.band import (
     simulated_band,
 )
 from forestcoll.simulate.fabric import Where
-from forestcoll.simulate.options import RULES, Options, Rule, Switching
-from forestcoll.simulate.plays import BOTH, DEFAULTS, MOST_BYTES, PIECES, run, run_each, run_forest
+from forestcoll.simulate.options import HOP, KINDS, RULE_WORDS, RULES, Options, Rule, Switching
+from forestcoll.simulate.plays import (
+    BOTH,
+    DEFAULTS,
+    LINKS_ALONE,
+    MOST_BYTES,
+    PIECES,
+    run,
+    run_each,
+    run_forest,
+)
 from forestcoll.simulate.timing import LinkUse, Span, Timing
 
 __all__ = [
     "BOTH",
     "DEFAULTS",
+    "HOP",
+    "KINDS",
+    "LINKS_ALONE",
     "MOST_BYTES",
     "PIECES",
     "RANKS",
     "RULES",
+    "RULE_WORDS",
     "SIZE",
     "Band",
     "LinkUse",

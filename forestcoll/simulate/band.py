@@ -37,6 +37,7 @@ class Band:
     fifo: float
     fair: float
     fill: float
+    model: str = ""  # `Options.words`
 
     @property
     def fifo_algbw(self) -> float:
@@ -64,6 +65,7 @@ class Band:
             "in_order": {"time_us": self.fifo, "algbw": self.fifo_algbw},
             "fair": {"time_us": self.fair, "algbw": self.fair_algbw},
             "fill_us": self.fill,
+            "model": self.model,
         }
 
 
@@ -81,14 +83,18 @@ def band(
     options: Options = DEFAULTS,
 ) -> Band:
     """The figures of a plan; the arguments are those of `run`."""
-    return _band(*run_each(program, where, size, links=links, options=options))
+    known = links is not None or isinstance(where, Topology)
+    model = options.words([(program.style, program.protocol)], latencies=known)
+    fifo, fair = run_each(program, where, size, links=links, options=options)
+    return _band(fifo, fair, model)
 
 
 def forest_band(
     forest: Forest, size: int = SIZE, *, links: Latencies | None = None, pieces: int = PIECES
 ) -> Band:
     """The figures of a forest alone, as `run_forest` plays it."""
-    return _band(*(run_forest(forest, size, links=links, rule=r, pieces=pieces) for r in BOTH))
+    fifo, fair = (run_forest(forest, size, links=links, rule=r, pieces=pieces) for r in BOTH)
+    return _band(fifo, fair, DEFAULTS.words(latencies=links is not None))
 
 
 def plan_band(
@@ -100,14 +106,14 @@ def plan_band(
     return band(program, where, longest(program), links=links)
 
 
-def simulated_band(forest: Forest, links: Latencies | None) -> Band | None:
+def simulated_band(forest: Forest, links: Latencies | None, size: int = SIZE) -> Band | None:
     """Those of a forest alone for a report; None where it takes long."""
     flows = sum(len(tree.edges) for tree in forest.trees)
     if forest.n > RANKS or forest.group is not None or flows > FLOWS:
         return None
-    return forest_band(forest, links=links)
+    return forest_band(forest, size, links=links)
 
 
-def _band(fifo: Timing, fair: Timing) -> Band:
+def _band(fifo: Timing, fair: Timing, model: str) -> Band:
     used = max((use.utilisation for use in fair.links), default=0.0)
-    return Band(fair.size, fifo.time, fair.time, max(0.0, fair.time * (1 - used)))
+    return Band(fair.size, fifo.time, fair.time, max(0.0, fair.time * (1 - used)), model)

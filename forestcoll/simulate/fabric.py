@@ -46,6 +46,7 @@ class Fabric:
         rule: Rule | None,
         options: Options,
         latencies: Latencies | None = None,
+        signal: float = 0.0,
     ) -> None:
         self.graph = graph
         named = topology or forest
@@ -55,7 +56,7 @@ class Fabric:
         self._topology = topology
         self.set_rule(rule)
         self.latencies = _latencies(graph, latencies, topology, options)
-        self._signal = options.signal
+        self._signal = signal
         self._routes: Routes = routes(graph, forest)
         self._ways: dict[Path, Way] = {}
 
@@ -121,21 +122,22 @@ def fabric(
 
     Raises PlanError where its ranks are not the program's.
     """
+    signal = options.hop((program.style, program.protocol))
     stated, latencies = (links, None) if isinstance(links, Topology) else (None, links)
     if isinstance(topology, CapacityGraph):
         if len(topology.ranks) != program.n:
             raise PlanError(
                 f"the plan is for {program.n} ranks, its links join {len(topology.ranks)}"
             )
-        return Fabric(topology, stated, None, rule, options, latencies)
+        return Fabric(topology, stated, None, rule, options, latencies, signal)
     if isinstance(topology, Forest):
         forest = topology.expanded()
         if forest.n != program.n:
             raise PlanError(
                 f"the plan is for {program.n} ranks, the forest of {forest.name} for {forest.n}"
             )
-        return Fabric(forest.graph, stated, forest, rule, options, latencies)
-    return Fabric(graph_of(program, topology), topology, None, rule, options)
+        return Fabric(forest.graph, stated, forest, rule, options, latencies, signal)
+    return Fabric(graph_of(program, topology), topology, None, rule, options, None, signal)
 
 
 def graph_of(program: Program, topology: Topology) -> CapacityGraph:

@@ -21,6 +21,9 @@ MOST_BYTES = 2**50
 PIECES = 64
 """Pieces of each tree of a forest alone."""
 DEFAULTS = Options()
+"""What every report is made with."""
+LINKS_ALONE = Options(signal=0.0)
+"""What plans are chosen by: bandwidths, latencies and messages, whatever runtimes add."""
 BOTH: tuple[Rule, ...] = ("fifo", "fair")
 """What links do in practice lies between these."""
 
@@ -93,7 +96,7 @@ def run_forest(
     """
     size, pieces = whole("size", size, 1, MOST_BYTES), whole("pieces", pieces, 1, 2**20)
     forest = forest.expanded()
-    found = Fabric(forest.graph, topology, forest, rule, options, links)
+    found = Fabric(forest.graph, topology, forest, rule, options, links, options.hop(None))
     coder = Coder(found, options)
     write_trees(forest, coder, size, pieces)
     played = coder.play(timeline=timeline)

@@ -53,7 +53,7 @@ def better(
     graph: CapacityGraph, collective: Collective, root: int | None, plain: Optimum
 ) -> Optimum | None:
     """What trees that use the fabric reach, where that is more than `plain`; else None."""
-    if not usable(graph, collective):
+    if plain.bound.algbw <= plain.algbw or not usable(graph, collective):
         return None
     fabric = _optimum(graph, collective, root)
     if fabric is None or fabric.algbw <= plain.algbw:

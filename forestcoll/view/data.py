@@ -14,7 +14,6 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
 from itertools import groupby
 from typing import Any
 
@@ -26,8 +25,6 @@ from forestcoll.forest import Bound, Forest, Tree
 from forestcoll.graph import CapacityGraph
 from forestcoll.link_table import LinkTable
 from forestcoll.simulate import Timing
-from forestcoll.topology import show
-from forestcoll.topology.numbers import percent
 from forestcoll.view.alike import MOST_DRAWN, find_twins
 from forestcoll.view.lanes import Row, assign_rows, name_row
 from forestcoll.view.layout import Layout, lay_out
@@ -89,7 +86,7 @@ def collect(subject: Subject, size: int, limit: str, trees: Sequence[int] = ()) 
     """
     block, graph, forest = Block(), subject.graph(), subject.forest
     timing, why = _simulate(subject, size)
-    block.meta |= {"title": subject.title, "facts": _facts(subject, timing, limit)}
+    block.meta |= {"title": subject.title, "facts": _facts(subject, timing)}
     layout = lay_out(graph)
     _put_fabric(block, graph, layout)
     if subject.kind == "topology":
@@ -126,43 +123,24 @@ def _simulate(subject: Subject, size: int) -> tuple[Timing | None, str]:
     return subject.simulate(size, pieces=pieces), ""
 
 
-def _facts(subject: Subject, timing: Timing | None, limit: str) -> list[list[str]]:
+def _facts(subject: Subject, timing: Timing | None) -> list[list[str]]:
     graph, forest = subject.graph(), subject.forest
     switches = graph.n - sum(graph.gpu)
     links = _count(len(graph.tail), "link")
     nodes = f"{len(graph.ranks)} ranks, {_count(switches, 'switch', 'es')}"
     facts = [["fabric", f"{nodes}, {links}"]]
+    facts += map(list, subject.said)
     if forest is not None:
-        algbw = forest.algbw
-        facts.append(["algbw", f"{_number(algbw)} GB/s"])
-        if forest.bound is not None:
-            bound = forest.bound.algbw
-            share = f"{percent(algbw / bound)} of it"
-            facts.append(["bound", f"{_number(bound)} GB/s ({share})"])
-            facts.append(["limited by", limit])
         trees = len(forest.trees) * forest.images
         facts.append(["trees", f"{trees}, {_count(forest.height, 'hop')} high at most"])
-    exchange = subject.exchange
-    if exchange is not None and subject.program is None:
-        share = f"{percent(exchange.algbw / exchange.bound)} of it"
-        facts.append(["algbw", f"{_number(exchange.algbw)} GB/s"])
-        facts.append(["bound", f"{_number(exchange.bound)} GB/s ({share})"])
-        facts.append(["limited by", exchange.limit])
-        facts += [list(fact) for fact in exchange.facts]
     if timing is not None:
-        facts.append(
-            ["simulated", f"{timing.size:,} bytes in {timing.time:.6g} us: {timing.algbw:.5g} GB/s"]
-        )
+        run = f"{timing.size:,} bytes in {timing.time:.6g} us: {timing.algbw:.5g} GB/s"
+        facts.append(["shown run", f"{run}, each link by its own rule"])
     return facts
 
 
 def _count(number: int, noun: str, ending: str = "s") -> str:
     return f"{number} {noun}{ending if number != 1 else ''}"
-
-
-def _number(value: Fraction) -> str:
-    """`1040/3 (346.667)`, `25`."""
-    return show(value) if value.denominator == 1 else f"{value} ({float(value):.6g})"
 
 
 # --- the fabric -----------------------------------------------------------------------------------

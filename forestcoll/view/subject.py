@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from typing import Literal
 
 from forestcoll.errors import UnsupportedError
@@ -12,7 +11,16 @@ from forestcoll.forest import Forest
 from forestcoll.graph import CapacityGraph
 from forestcoll.link_table import LinkTable
 from forestcoll.program import Program
-from forestcoll.simulate import Options, Timing, run, run_forest
+from forestcoll.simulate import (
+    RANKS,
+    Band,
+    Options,
+    Timing,
+    band,
+    run,
+    run_forest,
+    simulated_band,
+)
 from forestcoll.simulate.fabric import graph_of
 from forestcoll.topology import Topology
 
@@ -24,16 +32,12 @@ Kind = Literal["plan", "forest", "topology", "exchange"]
 class Exchange:
     """Flows or routes of an all-to-all: what links carry, in no order of time.
 
-    `links`: a row for each link of the graph; `facts`: further lines for the page (name, text).
+    `links`: a row for each link of the graph.
     """
 
     collective: str
     graph: CapacityGraph
     links: LinkTable
-    algbw: Fraction
-    bound: Fraction
-    limit: str
-    facts: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +45,8 @@ class Subject:
     """`kind` is what the file holds; of what lies beside it, whatever is known.
 
     `topology` is the one that was given with the file, or the file itself; `machine` one that is
-    known to have the file's links, for their latencies.
+    known to have the file's links, for their latencies. `said`: its figures in the words of all
+    commands (name, text).
     """
 
     name: str
@@ -51,6 +56,7 @@ class Subject:
     program: Program | None = None
     exchange: Exchange | None = None
     machine: Topology | None = None
+    said: tuple[tuple[str, str], ...] = ()
 
     @property
     def links(self) -> LinkTable | None:
@@ -90,6 +96,16 @@ class Subject:
         if self.program is not None:
             return graph_of(self.program, self.topology)
         return CapacityGraph.from_topology(self.topology)
+
+    def band(self, size: int) -> Band | None:
+        """What so many bytes reach, as reports have it; None where it takes long, or is nothing."""
+        known = self.topology or self.machine
+        if self.program is not None and self.program.n <= RANKS:
+            where = self.forest or self.topology or self.graph()
+            return band(self.program, where, size, links=known)
+        if self.program is None and self.forest is not None:
+            return simulated_band(self.forest, None if known is None else known.latencies(), size)
+        return None
 
     def simulate(self, size: int, *, options: Options | None = None, pieces: int = 1) -> Timing:
         """A simulated run of so many bytes, with its time line. UnsupportedError of a topology.

@@ -4,7 +4,7 @@
 
 For each case: what NCCL's way, rings with one a NIC, may reach on the links; the best of all
 baselines; our plan, simulated at 1 GB under the worse of fair and fifo links, as `synthesize`
-reports it; and the bound.
+reports it, by the model of all commands; and the bound.
 Baselines are taken at what the links allow them, which flatters them: their plans lose, too.
 """
 

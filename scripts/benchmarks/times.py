@@ -136,7 +136,7 @@ def shares(program: Program, forest: Forest, size: int, best: float) -> tuple[fl
     """Percent of `best` GB/s: (fair, fifo)."""
 
     def run(rule: simulate.Rule, seed: int) -> float:
-        options = simulate.Options(seed=seed)
+        options = simulate.Options(seed=seed, signal=0.0)
         return 100 * simulate.run(program, forest, size, rule=rule, options=options).algbw / best
 
     return run("fair", 0), min(run("fifo", 0), run("fifo", 1))

@@ -2,9 +2,7 @@
 
     time = hops' latency + bytes / algbw
 
-What a hop costs beyond the link is the runtime's; measured by others, it depends on the protocol
-most: LL sends a flag with every 4 bytes and waits for nothing else, LL128 one with every 120 (RCCL:
-56), Simple waits for the whole message (NCCL src/graph/tuning.cc: hwLat of rings on NVLink).
+What a hop costs beyond the link is the protocol's (`simulate.HOP`).
 
 Lines guide the search: they say which candidates are worth a plan. Messages and thread blocks are
 not in them, so they are far off at sizes that a protocol is not for (figures: docs/plan-sets.md).
@@ -13,24 +11,18 @@ Up to `simulate.RANKS` ranks simulated times then say where plans begin, and whi
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise, zip_longest
-from typing import Final
 
 from forestcoll.alltoall.routes import Routes, orbit_of
 from forestcoll.forest import Forest
 from forestcoll.latency import Latencies, latency
 from forestcoll.program import Protocol
+from forestcoll.simulate import HOP
 from forestcoll.targets import library_on
 
-HOP: Final[Mapping[Protocol, Fraction]] = {
-    "LL": Fraction("0.6"),
-    "LL128": Fraction("1.9"),
-    "Simple": Fraction("3.4"),
-}
-"""Microseconds of a hop besides those of its links."""
 WORTH = Fraction(21, 20)
 """A plan has to be this many times as fast as the others somewhere, or it is left out."""
 

@@ -26,7 +26,7 @@ from forestcoll.alltoall.routes import Routes
 from forestcoll.baselines.alltoall import named
 from forestcoll.compile.clock import Clock
 from forestcoll.compile.formats import seat
-from forestcoll.compile.plan_set.estimate import HOP, WORTH, Range, abut, line_of
+from forestcoll.compile.plan_set.estimate import WORTH, Range, abut, line_of
 from forestcoll.compile.plan_set.served import check_served, last_begin, most_served, unserved_above
 from forestcoll.compile.plan_set.settle import ends_of, play
 from forestcoll.compile.plan_set.values import (
@@ -38,7 +38,7 @@ from forestcoll.compile.plan_set.values import (
 from forestcoll.errors import ForestCollError, PlanError, UnsupportedError
 from forestcoll.plans import FORMATS
 from forestcoll.program import Collective, Program
-from forestcoll.simulate import RANKS
+from forestcoll.simulate import HOP, RANKS
 from forestcoll.sizes import Sizes, is_power
 from forestcoll.verify import verify
 
@@ -99,7 +99,6 @@ def make_exchange(
         low=span[0],
         high=span[1],
         bound=best.bound,
-        plain_bound=best.bound,
         plans=tuple(found),
         timings=clock.seconds,
         notes=list(dict.fromkeys(notes)),

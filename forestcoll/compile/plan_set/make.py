@@ -20,8 +20,8 @@ from forestcoll.alltoall.demand import uniform
 from forestcoll.compile.budget import Budget
 from forestcoll.compile.clock import Clock, Progress
 from forestcoll.compile.formats import Place, seat, targets_of
-from forestcoll.compile.optimum import plain_bound
-from forestcoll.compile.plan_set.estimate import HOP, Range, line_of, lowest_lines
+from forestcoll.compile.optimum import in_switches
+from forestcoll.compile.plan_set.estimate import Range, line_of, lowest_lines
 from forestcoll.compile.plan_set.fewer import contest
 from forestcoll.compile.plan_set.served import (
     check_served,
@@ -36,7 +36,7 @@ from forestcoll.compile.problem import Problem, parse_planned
 from forestcoll.errors import PlanError, UnsupportedError
 from forestcoll.plans import FORMATS
 from forestcoll.program import Collective, Program
-from forestcoll.simulate import RANKS
+from forestcoll.simulate import HOP, RANKS
 from forestcoll.sizes import is_power
 from forestcoll.targets import MSCCL, PlanFormat, Target, TargetName, sms_of
 
@@ -94,6 +94,7 @@ def make(
         problem = Problem.of(topology, collective, root, ranks, relays)
     targets, left_out = seat(targets, problem.graph, problem.name, target == "any")
     with clock.stage("optimum"):
+        other, problem = in_switches(problem), problem.plain
         best = problem.optimum()
     maker = _Maker(budget, instances, place, clock, topology, write)
     chooser = Chooser(problem, {}, Wishes(budget=budget), best, clock)
@@ -107,7 +108,7 @@ def make(
         low=low,
         high=high,
         bound=best.bound.algbw,
-        plain_bound=plain_bound(problem, best).algbw,
+        in_switches=None if other is None else other.algbw,
         plans=tuple(found),
         timings=clock.seconds,
         notes=[*left_out, *dict.fromkeys(maker.notes)],

@@ -10,10 +10,10 @@ from contextlib import AbstractContextManager
 from typing import Final
 
 from forestcoll import simulate
-from forestcoll.compile.plan_set.estimate import HOP, Range, abut
+from forestcoll.compile.plan_set.estimate import Range, abut
 from forestcoll.forest import Forest
 from forestcoll.program import Program
-from forestcoll.simulate import RANKS, Band, Options, Where
+from forestcoll.simulate import HOP, RANKS, Band, Options, Where
 from forestcoll.topology import Topology
 
 STEP: Final = 4
@@ -28,7 +28,7 @@ MANY: Final = 2**26
 
 
 def play(program: Program, where: Where, size: int, links: Topology | None) -> Band:
-    """Over links in order and links that share; a signal takes the protocol's time of a hop."""
+    """Over links in order and links that share; a signal takes HOP, with whatever runtime."""
     options = Options(signal=float(HOP[program.protocol]))
     return simulate.band(program, where, size, links=links, options=options)
 
@@ -42,7 +42,8 @@ def ends_of(
     """
     if program.n > RANKS:
         return None
-    first, last = (play(program, where, size, links) for size in (low, last_size(low, high)))
+    sizes = low, last_size(low, high)
+    first, last = (simulate.band(program, where, size, links=links) for size in sizes)
     return first, last
 
 
@@ -84,7 +85,9 @@ class Plays:
 
     def ends(self, index: int, low: int, high: int) -> Ends:
         """As `ends_of` a plan that serves `low` to `high` bytes."""
-        return self.band(index, low), self.band(index, last_size(low, high))
+        ends = ends_of(*self._plan(index), self._topology, low, high)
+        assert ends is not None  # plans of more ranks are not played
+        return ends
 
 
 def settle(

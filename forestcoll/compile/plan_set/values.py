@@ -87,11 +87,11 @@ class PlanSet:
     sms: int  # multiprocessors of a GPU
     low: int
     high: int
-    bound: Fraction  # GB/s of algbw: the optimum
-    plain_bound: Fraction  # that of plans: see `optimum.plain_bound`
+    bound: Fraction  # GB/s of algbw that no schedule exceeds whose GPUs copy and add
     plans: tuple[Plans, ...]
     timings: dict[str, float]
     notes: list[str] = field(default_factory=list)
+    in_switches: Fraction | None = None  # GB/s where switches copy and add, if that is more
 
     @property
     def sources(self) -> list[Forest | Routes]:

@@ -1,0 +1,272 @@
+"""One truth a file: every command says the same algbw, bound, cut and simulated band of a plan.
+
+Each machine of the catalogue, one box and several, with and without switches that copy and add: a
+plan is made, and all commands are asked about its files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forestcoll import catalog, cli, forest_file, plans, simulate
+from forestcoll.comparison import play
+from forestcoll.compile.optimum import optimum
+from forestcoll.compile.problem import Problem
+from forestcoll.compile.synthesize import synthesize
+from forestcoll.figures import figures_of
+from forestcoll.graph import CapacityGraph
+from forestcoll.report import reached, words
+
+SIZE = 64 * 10**6
+CASES: tuple[tuple[str, str, str, str], ...] = (
+    ("dgx-a100", "", "allgather", "msccl-xml"),
+    ("dgx-a100", "boxes=2", "allreduce", "mscclpp-json"),
+    ("dgx-b200", "", "allreduce", "mscclpp-json"),
+    ("dgx-h100", "", "allreduce", "msccl-xml"),
+    ("dgx-h100", "", "allreduce", "nvls"),
+    ("dgx-h100", "nvls=0", "allreduce", "mscclpp-json"),
+    ("dgx-h100", "boxes=2", "allreduce", "mscclpp-json"),
+    ("dgx1-v100", "", "broadcast", "mscclpp-json"),
+    ("dgx2-v100", "", "allgather", "mscclpp-json"),
+    ("dragonfly", "", "reduce-scatter", "msccl-xml"),
+    ("fat-tree", "hosts=1 gpus=4", "allreduce", "mscclpp-json"),
+    ("gb200-nvl72", "", "allgather", "mscclpp-json"),
+    ("hypercube", "", "allgather", "mscclpp-json"),
+    ("mi250", "", "broadcast", "mscclpp-json"),
+    ("mi300x", "", "allgather", "mscclpp-json"),
+    ("rail", "boxes=2", "allgather", "msccl-xml"),
+    ("rail", "boxes=4", "allreduce", "mscclpp-json"),
+    ("ring", "", "allreduce", "msccl-xml"),
+    ("star", "", "broadcast", "mscclpp-json"),
+    ("star", "", "alltoall", "msccl-xml"),
+    ("torus-2d", "x=3 y=3", "allgather", "mscclpp-json"),
+    ("torus-3d", "x=2 y=2 z=2", "allgather", "mscclpp-json"),
+)
+"""Machine, settings, collective, and the plan's format; "nvls": MSCCL++'s that uses the switch."""
+SAID = ("algbw", "bound", "percent", "bottleneck")
+Entry = dict[str, Any]
+
+
+def call(*arguments: str) -> Any:
+    """What a command says as JSON."""
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        assert cli.main([*arguments, "--json"]) == 0
+    return json.loads(said.getvalue())
+
+
+def rows(*arguments: str) -> dict[str, str]:
+    """What a command without JSON says, by name."""
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        assert cli.main([*arguments]) == 0
+    found = (
+        re.fullmatch(r"(\S[\w -]*?) {2,}(\S.*?) *", line) for line in said.getvalue().split("\n")
+    )
+    return {match[1]: match[2] for match in found if match}
+
+
+def figures(entry: Mapping[str, Any]) -> Entry:
+    """The figures of an answer."""
+    return {name: entry[name] for name in SAID}
+
+
+def in_words(entry: Mapping[str, Any]) -> dict[str, str]:
+    """The same as tables have them."""
+    algbw, bound = Fraction(entry["algbw"]), Fraction(entry["bound"])
+    return {
+        "algbw": f"{words.exact(algbw)} GB/s",
+        "bound": f"{words.exact(bound)} GB/s",
+        "of optimal": words.percent(algbw, bound),
+        "bottleneck": entry["bottleneck"],
+    }
+
+
+def timed(entry: Entry) -> Entry:
+    """The band that `time` says."""
+    by_rule = {timing["rule"]: timing["time_us"] for timing in entry["timings"]}
+    return {"in_order": by_rule["fifo"], "fair": by_rule["fair"], "model": entry["model"]}
+
+
+def band(entry: Entry) -> Entry:
+    """The same of a band."""
+    times = {name: entry[name]["time_us"] for name in ("in_order", "fair")}
+    return {**times, "model": entry["model"]}
+
+
+def make(case: tuple[str, str, str, str], folder: Path) -> tuple[Entry, list[str]]:
+    """What `synthesize` says, and the options that name the machine."""
+    name, settings, collective, form = case
+    machine = ["-t", name]
+    for setting in settings.split():
+        machine += ["--set", setting]
+    what = ["--format", "mscclpp-json" if form == "nvls" else form]
+    what += ["--nvls", "in-place"] if form == "nvls" else []
+    what += ["--format", "routes" if collective == "alltoall" else "forest"]
+    if name == "gb200-nvl72":  # of its 72 GPUs, for plans of more than 64 are not simulated
+        what += ["--ranks", "box0/gpu[0-7]"]
+    made = call("synthesize", *machine, "-c", collective, *what, "-o", f"{folder}/")
+    return made, machine
+
+
+def test_the_whole_catalogue_is_asked() -> None:
+    assert {name for name, *_ in CASES} == set(catalog.names())
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(filter(None, case)))
+def test_every_command_says_the_same(
+    case: tuple[str, str, str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "400")
+    made, machine = make(case, tmp_path / "out")
+    (plan,) = (str(p) for p in (tmp_path / "out").iterdir() if "msccl" in p.name)
+    (source,) = (str(p) for p in (tmp_path / "out").iterdir() if "msccl" not in p.name)
+    (form,) = made["plans"]
+    simulated, said = made["plans"][form]["simulated"], figures(made)
+    whole = "--ranks" if case[0] == "gb200-nvl72" else ""
+
+    (entry,) = call("verify", plan)
+    assert figures(entry["figures"]) == said
+    assert entry["simulated"] == simulated
+    assert made["model"] == simulated["model"]
+    again = call("time", plan, "--size", str(simulated["size"]))
+    assert (figures(again), timed(again)) == (said, band(simulated))
+    short = call("time", plan, "--size", str(SIZE))
+    small = str(made["plans"][form].get("multiple_bytes", 1 << 14))
+    ran = call("run", plan, "--size", small, "--ranks-as", "threads", "--check", "0")
+    assert figures(ran) == said
+    assert band(ran["simulated"]) == timed(call("time", plan, "--size", small))
+    seen = rows("view", plan, "--size", str(SIZE), "-o", str(tmp_path / "page.html"))
+    assert in_words(said).items() <= seen.items()
+    assert seen["model"] == short["model"]
+    told = re.match(r"([\d.]+) GB/s in order, ([\d.]+) fair", seen["simulated"])
+    rates = {t["rule"]: f"{t['algbw']:.1f}" for t in short["timings"]}
+    assert told is not None
+    assert told.groups() == (rates["fifo"], rates["fair"])
+    written = rows("export", plan, "--to", "svg", "-o", str(tmp_path / "a.svg"))
+    assert in_words(said).items() <= written.items()
+    runtime = "mscclpp" if form == "mscclpp-json" else "msccl"
+    (deployed,) = call("deploy", plan, "--runtime", runtime)["plans"]
+    assert figures(deployed) == said
+    if case[2] == "alltoall":
+        return
+
+    (forest,) = call("verify", source, "--no-simulate")
+    trees = figures(forest["figures"])
+    assert trees["algbw"] == made["forest_algbw"]
+    assert trees["bound"] == said["bound"]
+    if case[3] != "nvls":
+        assert trees == said
+    assert figures(call("time", source, "--size", "1M")) == trees
+    assert in_words(trees).items() <= rows("view", source, "-o", str(tmp_path / "t.html")).items()
+    read, program = forest_file.load(Path(source)), plans.read_plan(plan)
+    assert figures(reached.summary(figures_of(read, program))) == said
+    timing = simulate.run(program, read, SIZE, rule="fair", links=catalog.named(read.name, read.n))
+    if not whole:
+        assert timing.time == timed(short)["fair"]
+        compare(case, machine, plan, made, short, monkeypatch)
+
+
+def compare(
+    case: tuple[str, str, str, str],
+    machine: list[str],
+    plan: str,
+    made: Entry,
+    short: Entry,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`compare --with` the plan alone, and what the machine allows at best."""
+    monkeypatch.setattr(play._Maker, "add_ours", lambda *_: None)
+    options = ("-c", case[2], "--against", "none", "--with", plan, "--sizes", str(SIZE))
+    found = call("compare", *machine, *options)
+    best = call("optimum", *machine, "-c", case[2])
+    assert found["bound"] == best["bound"]
+    assert found["in_switches"] == best["in_switches"]
+    assert found["bottleneck"] == best["bottleneck"]
+    if case[3] == "nvls":
+        assert best["in_switches"] == made["bound"]
+    else:
+        assert (made["bound"], made["bottleneck"]) == (best["bound"], best["bottleneck"])
+        assert made["in_switches"] == best["in_switches"]
+    times = {row["links"]: row["time_us"] for row in found["rows"]}
+    assert times == {"fifo": timed(short)["in_order"], "fair": timed(short)["fair"]}
+    assert set(short["model"].split(", ")[1:]) <= set(found["model"].split(", ")[1:])
+    row = found["rows"][0]
+    bound = Fraction(best["in_switches"] if case[3] == "nvls" else best["bound"])
+    assert row["percent"] == 100 * row["algbw"] / float(bound)
+
+
+def test_plans_of_a_set_have_the_figures_of_the_set(tmp_path: Path) -> None:
+    """`synthesize --sizes`, `verify` of the folder, and of a forest and a plan in it."""
+    folder = tmp_path / "set"
+    asked = ("-c", "allreduce", "--sizes", "1M:64M", "--format", "mscclpp-json")
+    made = call("synthesize", "-t", "dgx-h100", *asked, "-o", str(folder))
+    best = optimum("dgx-h100", "allreduce")
+    assert best.in_switches is not None
+    assert made["bound"] == str(best.bound.algbw)
+    assert made["in_switches"] == str(best.in_switches.algbw)
+    (entry,) = call("verify", str(folder))
+    assert (entry["simulated"], entry["model"]) == (made["simulated"], made["model"])
+    for plan, ends in zip(made["index"]["runtimes"][0]["plans"], made["simulated"], strict=True):
+        file, forest = folder / plan["file"], folder / plan["forest"]
+        (trees,) = call("verify", str(forest), "--no-simulate")
+        assert trees["figures"]["bound"] == made["bound"]
+        alone = tmp_path / plan["sha256"]  # side by side, as a command finds a plan's forest
+        alone.mkdir()
+        (alone / "a.forest.json").write_bytes(forest.read_bytes())
+        (alone / "a.mscclpp.json").write_bytes(file.read_bytes())
+        (found,) = call("verify", str(alone / "a.mscclpp.json"))
+        assert figures(found["figures"]) == figures(trees["figures"])
+        times = timed(
+            call("time", str(alone / "a.mscclpp.json"), "--size", str(ends["to"]["size"]))
+        )
+        assert times == band(ends["to"])
+
+
+def test_a_plan_of_trees_that_use_switches_has_its_own_figures(tmp_path: Path) -> None:
+    """As older files are: the forest keeps what it says, the plan of GPUs what it reaches."""
+    made = synthesize("dgx-h100", "allreduce", target="mscclpp")
+    bound = Problem.of(catalog.load("dgx-h100"), "allreduce").optimum().bound
+    graph = CapacityGraph.from_topology(catalog.load("dgx-h100"))
+    forest = replace(made.forest, graph=graph, bound=bound)
+    (tmp_path / "a.forest.json").write_text(forest_file.dumps(forest))
+    (tmp_path / "a.mscclpp.json").write_text(made.texts["mscclpp-json"])
+    (trees,) = call("verify", str(tmp_path / "a.forest.json"), "--no-simulate")
+    assert (trees["figures"]["algbw"], trees["figures"]["bound"]) == ("450", "450")
+    found = call("time", str(tmp_path / "a.mscclpp.json"), "--size", "1M")
+    said = ("1800/7", "1800/7", 100.0, "all 8 GPUs together: 3600 GB/s in, for 14 times the data")
+    assert tuple(figures(found).values()) == said
+    assert found["in_switches"] == "450"
+
+
+def test_the_model_is_said_in_one_line() -> None:
+    options = simulate.Options
+    kinds = simulate.KINDS
+    assert options().words() == "links fair / in order, the links' latencies, trees alone"
+    assert options().words([("fifo", "Simple")], ("fair",)) == (
+        "links fair, the links' latencies, 3.4 us per Simple hop"
+    )
+    assert (
+        options()
+        .words(kinds)
+        .endswith(
+            "0.5 us per MSCCL++ signal, 0.6 us per LL hop, 1.9 us per LL128 hop, "
+            "3.4 us per Simple hop"
+        )
+    )
+    slow = options(latency=1, signal=0, block_rate=20, reduce_rate=10, switching="store")
+    assert slow.words(kinds, latencies=False) == (
+        "links fair / in order, 1 us a link, 0 us a signal, 20 GB/s a thread block, "
+        "sums at 10 GB/s, switches store"
+    )
+    assert "latencies unknown, taken as 0" in options().words(latencies=False)
