@@ -64,7 +64,7 @@ def test_broken(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*SMALL, "--against", "none", "--without", "gpu0-gpu1"]) == 0
     out = capsys.readouterr().out
     assert "old plan" in out
-    assert "compare  allgather on ring-4-without" in out
+    assert "compare     allgather on ring-4-without" in out
 
 
 def test_rows_come_as_they_are_known(
@@ -83,10 +83,11 @@ def test_rows_come_as_they_are_known(
     monkeypatch.setattr(play._Maker, "add_baselines", watch)
     assert main([*SMALL, "--against", "rings"]) == 0
     lines = said[0].splitlines()
-    assert lines[0] == "compare  allgather on ring-4, 4 ranks"
-    assert lines[3].split() == ["schedule", "size", "fair,", "us", "GB/s", "in", "order,", "us",
+    assert lines[0] == "compare     allgather on ring-4, 4 ranks"
+    head = lines.index("") + 1
+    assert lines[head].split() == ["schedule", "size", "fair,", "us", "GB/s", "in", "order,", "us",
                                 "GB/s", "plan"]  # fmt: skip
-    assert [line.split()[:3] for line in lines[4:]] == [
+    assert [line.split()[:3] for line in lines[head + 1 :]] == [
         ["forestcoll", "64", "KiB"],
         ["forestcoll", "1", "MiB"],
     ]

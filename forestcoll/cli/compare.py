@@ -197,13 +197,14 @@ class _Answer:
 
     def tell(self) -> None:
         """The tables, or the document; nothing where nothing is known."""
-        from forestcoll.report import comparison
+        from forestcoll.report import comparison, reached
 
         found = self.found
         if found is None:
             return
         if self.as_json:
-            print_json(found.summary())
+            limit = None if found.best is None else reached.limit(found.best)
+            print_json({**found.summary(), "bottleneck": limit})
         elif self.as_csv:
             put(found.to_csv())
         else:

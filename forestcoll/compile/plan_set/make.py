@@ -81,8 +81,7 @@ def make(
     from forestcoll.compile.wishes import Wishes
 
     _check_sizes(low, high)
-    sms = sms or sms_of(topology.name)
-    clock = Clock(progress)
+    sms, clock = sms or sms_of(topology.name), Clock(progress)
     targets = targets_of(formats, target, sms)
     wider = MSCCL.on(sms) if target == "any" else None
     if not parse_planned(collective).phases:
