@@ -118,8 +118,8 @@ def test_errors_of_verify_stand_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a terminal in the list; where that goes into a file, on standard error as well."""
-    monkeypatch.chdir(tmp_path)  # a long name would be wrapped on a terminal
-    path = Path("plan.xml")
+    monkeypatch.setenv("COLUMNS", "1000")  # a terminal wraps longer lines
+    path = tmp_path / "plan.xml"
     path.write_text('<algo name="x" proto="Simple" nchannels="1" nchunksperloop="1" ngpus="2"/>')
     assert main(["verify", str(path)]) == 1
     out, err = capsys.readouterr()

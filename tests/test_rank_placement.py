@@ -15,10 +15,10 @@ import programs
 import pytest
 from click.testing import CliRunner
 
-from forestcoll import baselines, load_topology, plans, synthesize
+from forestcoll import compare, load_topology, plans, synthesize
 from forestcoll.baselines import alltoall
 from forestcoll.cli import cli
-from forestcoll.comparison import competitors, exchange
+from forestcoll.comparison import exchange
 from forestcoll.compile import plan_set, together
 from forestcoll.compile.front import front
 from forestcoll.deploy import deploy
@@ -26,7 +26,7 @@ from forestcoll.errors import PlanError
 from forestcoll.graph import CapacityGraph
 from forestcoll.plans.lint import lint
 from forestcoll.plans.rules import group_fault
-from forestcoll.program import Collective, Program
+from forestcoll.program import Program
 from forestcoll.rank_placement import places
 from forestcoll.targets import MSCCLPP
 
@@ -234,9 +234,9 @@ def test_baselines_have_no_plan_there_either(two_one: str) -> None:
     """Ours are not held against what their runtime refuses."""
     topology = load_topology(two_one)
     graph = CapacityGraph.from_topology(topology)
-    ring = competitors.Theirs.of(
-        baselines.named("ring"), graph, Collective.ALLGATHER, None, topology
-    )
-    assert {plan.label.split(",")[0] for plan in ring.at(1 << 20)} == {"msccl-xml"}
+    played = compare(topology, "allgather", sizes=(1 << 20,), against=["ring"])
+    assert {cell.plan.split(",")[0] for cell in played.cells if cell.name == "ring"} == {
+        "msccl-xml"
+    }
     direct = exchange.theirs(alltoall.named("direct"), graph, "two-one", lowered=True)
     assert {plan.label.split(",")[0] for plan in direct} == {"msccl-xml"}

@@ -246,9 +246,10 @@ def _count_once(rows: list[Row], source: str) -> tuple[list[Row], list[str]]:
         found.append(row)
     notes = []
     if again:
+        rows_name = "1 row names" if len(again) == 1 else f"{len(again)} rows name"
         notes.append(
-            f"{len(again)} rows name a cable again, twice or from its other end, and it counts "
-            f"once: {list_some(again)}"
+            f"{rows_name} a cable again, twice or from its other end, and it counts once: "
+            f"{list_some(again)}"
         )
     return _count_pairs_once(found, source, notes), notes
 
