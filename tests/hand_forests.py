@@ -12,6 +12,7 @@ from forestcoll import plans
 from forestcoll.forest import Forest, Phase, Tree, check
 from forestcoll.graph import CapacityGraph
 from forestcoll.lower import lower, serve
+from forestcoll.plans.rules import group_fault
 from forestcoll.program import BY_TREES, Collective, Instruction, Program
 from forestcoll.targets import Target
 from forestcoll.verify import link_loads, verify
@@ -102,7 +103,8 @@ def proven(made: Forest, target: Target, **options: Any) -> Program:
     if target.style == "fifo":
         verify(program, queue=1)
     link_loads(program, made)
-    text = plans.dumps(program, target.format, target)
+    seated = group_fault(target, program.names, (), "") is None  # else only the file is right
+    text = plans.dumps(program, target.format, target if seated else None)
     assert plans.loads(text, source="text", format=target.format) == program
     return program
 
