@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from json_edits import leaves, put
 
 from forestcoll import catalog
 from forestcoll.cli import main, writing
@@ -50,21 +51,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def made() -> dict[Failure, Made]:
     return {failure: make(REQUEST, failure) for failure in FAILURES}
-
-
-def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    items = value.items() if isinstance(value, dict) else enumerate(value)
-    for key, inner in items:
-        if isinstance(inner, dict | list) and inner:
-            yield from leaves(inner, (*path, key))
-        else:
-            yield (*path, key), inner
-
-
-def put(value: Any, path: tuple[Any, ...], new: object) -> None:
-    for key in path[:-1]:
-        value = value[key]
-    value[path[-1]] = new
 
 
 def other(value: Any) -> object:

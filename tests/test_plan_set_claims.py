@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from json_edits import leaves, put
 
 from forestcoll import catalog, cli, forest_file
 from forestcoll.compile import plan_set, verdict
@@ -43,22 +44,6 @@ def broadcast(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def star(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_set(tmp_path_factory.mktemp("c") / "set", "star gpus=4", "allreduce")
-
-
-def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """(path, value) of all that is no list or object, and of every empty list."""
-    items = value.items() if isinstance(value, dict) else enumerate(value)
-    for key, inner in items:
-        if isinstance(inner, dict | list) and inner:
-            yield from leaves(inner, (*path, key))
-        else:
-            yield (*path, key), inner
-
-
-def put(value: Any, path: tuple[Any, ...], new: Any) -> None:
-    for key in path[:-1]:
-        value = value[key]
-    value[path[-1]] = new
 
 
 def others(value: Any) -> list[Any]:

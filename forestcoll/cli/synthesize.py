@@ -98,19 +98,9 @@ if TYPE_CHECKING:
 )
 @force_option("files")
 @json_option
-def synthesize(
-    problem: Problem,
-    units: int | None,
-    spread: bool,
-    formats: tuple[Format, ...],
-    sizes: tuple[int, int] | None,
-    output: str | None,
-    force: bool,
-    as_json: bool,
-    **wishes: Any,
-) -> None:
+def synthesize(output: str | None, **options: Any) -> None:
     """Compute a schedule; write its forest and its plans."""
-    _synthesize(problem, units, spread, formats, sizes, output, force, as_json, **wishes)
+    _synthesize(output=output, **options)
     if output is None:
         note("nothing is written; --output DIR writes the files")
 

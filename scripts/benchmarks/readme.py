@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from html import escape
 from pathlib import Path
+from typing import Literal
 
 import forestcoll
 from forestcoll import baselines, catalog, forest_file
@@ -25,6 +26,7 @@ from forestcoll.errors import ForestCollError
 from forestcoll.forest import Forest
 from forestcoll.graph import CapacityGraph
 from forestcoll.program import Collective
+from forestcoll.targets import PlanFormat
 from forestcoll.view import svg
 
 ROOT = Path(__file__).parents[2]
@@ -40,7 +42,7 @@ HEAD = (
 
 @dataclass(frozen=True)
 class Case:
-    """A problem of the table. `drawn`: the picture shows it."""
+    """A problem of the table, its plan for the target. `drawn`: the picture shows it."""
 
     words: str
     machine: str
@@ -49,6 +51,7 @@ class Case:
     without: tuple[str, ...] = ()
     ranks: tuple[str, ...] | None = None
     drawn: bool = False
+    target: Literal["mscclpp", "rccl"] = "mscclpp"
 
 
 TWO = (("boxes", "2"),)
@@ -62,7 +65,7 @@ CASES = (
         ("box0/gpu3-fabric",),
         drawn=True,
     ),
-    Case("two MI250 boxes", "mi250", TWO, Collective.ALLREDUCE),
+    Case("two MI250 boxes", "mi250", TWO, Collective.ALLREDUCE, target="rccl"),
     Case(
         "8 of the 16 dies of two MI250 boxes each",
         "mi250",
@@ -91,19 +94,20 @@ class Result:
 
 
 def measure(case: Case) -> Result:
-    """Solve, lower for MSCCL++, simulate; and let every baseline try."""
+    """Solve, lower for the target, simulate; and let every baseline try."""
     topology = edit(catalog.load(case.machine, dict(case.settings)), case.without)
     graph = CapacityGraph.from_topology(topology, ranks=case.ranks)
+    form: PlanFormat = "mscclpp-json" if case.target == "mscclpp" else "msccl-xml"
     start = time.process_time()
     made = forestcoll.synthesize(
         topology,
         case.collective,
         ranks=case.ranks,
-        target="mscclpp",
-        formats=("forest", "mscclpp-json"),
+        target=case.target,
+        formats=("forest", form),
     )
     took = time.process_time() - start
-    plan = made.bands["mscclpp-json"].least
+    plan = made.bands[form].least
     others = {}
     for name in baselines.BASELINES:
         try:
