@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 FORESTS = 3
 """Forests of a baseline that take part: the fastest, ..."""
-REFINED = 2
-"""How many times as fast `refine` makes a plan at most (1.5 is the most that was seen), or longer
+REFINED = 1.5
+"""How many times as fast `refine` makes a plan at most (1.34 is the most that was seen), or longer
 calls its links busier."""
 LONG = 2**24
 """Bytes of a call from which on its time is a line over the size."""
@@ -226,16 +226,15 @@ class Theirs:
     def _least(self, way: Way, size: int, signal: float | None) -> float:
         """Microseconds of the links alone: of the first byte's way, or of all bytes.
 
-        What MSCCL++ reads is not announced, so that its hops may take no more than their links.
+        What MSCCL++ reads first is not announced: that hop may take no more than its links.
         """
         k, style, protocol = way
-        hop = Fraction(0)
-        if (style, protocol) != ("onesided", "Simple"):
-            hop = Fraction(int(100 * Options(signal=signal).hop((style, protocol))), 100)
+        hop = Fraction(int(100 * Options(signal=signal).hop((style, protocol))), 100)
         if (k, hop) not in self._latencies:
             self._latencies[k, hop] = latency(self.forests[k], self.links, hop)
         bytes_ = size / (1000 * float(self._line(k, protocol).algbw))
-        return max(float(self._latencies[k, hop]), bytes_)
+        first = hop if (style, protocol) == ("onesided", "Simple") else 0
+        return max(float(self._latencies[k, hop] - first), bytes_)
 
     def _enter(
         self,

@@ -16,7 +16,6 @@ from forestcoll import baselines, simulate
 from forestcoll.comparison import competitors, exchange
 from forestcoll.comparison.competitors import LONG
 from forestcoll.comparison.outcome import (
-    ALIKE,
     OURS,
     Cell,
     Comparison,
@@ -45,6 +44,8 @@ PIECES = (4, 64)
 TRANSFERS = 100_000
 """... and what they may come to in all."""
 
+CLOSE = 0.01
+"""Share of a time that a further plan has to be able to save, or it is not made."""
 BEHIND = 0.01
 """Share of its time by which a plan is slower than another at long calls to be left out."""
 TRIED = 2
@@ -412,7 +413,7 @@ class _Race:
         self._run: list[competitors.Plan] = []
 
     def may_win(self, least: float) -> bool:
-        return not self.best or any(least < t.time * (1 - ALIKE) for _, t in self.best)
+        return not self.best or any(least < t.time * (1 - CLOSE) for _, t in self.best)
 
     def trial(self, plan: competitors.Plan) -> float | None:
         if not self.best:
