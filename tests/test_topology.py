@@ -712,8 +712,8 @@ def test_the_documents_examples_are_real() -> None:
     page = (Path(__file__).parents[1] / "docs" / "topology-file.md").read_text()
     examples = re.findall(r"```yaml\n(format:.*?)```", page, flags=re.DOTALL)
     assert len(examples) == 2
-    for example in examples:
-        check_connected(loads_topology(example))
+    for text in examples:
+        check_connected(loads_topology(text))
     assert len(loads_topology(examples[1], "pod", {"boxes": "3"}).gpus) == 24
 
 
