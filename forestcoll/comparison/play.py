@@ -329,8 +329,11 @@ class _Game:
 
     def _is_slower(self, least: float, size: int) -> bool:
         """Whether under all rules another baseline is known to be faster."""
-        best = [self.found().best_baseline(size, rule) for rule in self.player.rules]
-        return self.player.quick and all(cell is not None and cell.time <= least for cell in best)
+        if not self.player.quick:
+            return False
+        found = self.found()
+        best = [found.best_baseline(size, rule) for rule in self.player.rules]
+        return all(cell is not None and cell.time <= least for cell in best)
 
     def _add(
         self, name: str, rule: Rule, timing: Timing, plan: competitors.Plan | None = None
