@@ -76,7 +76,11 @@ def prefer_switches(problem: Problem, forest: Forest, best: Optimum) -> tuple[Fo
         return f.algbw, -f.height, -len(f.trees) * f.images
 
     found = other if other is not None and other.bound and worth(other) > worth(same) else same
-    return (found, figures_of(found, best)) if worth(found) > worth(forest) else (forest, best)
+    return (
+        (found, optimum_in_switches(found, best))
+        if worth(found) > worth(forest)
+        else (forest, best)
+    )
 
 
 def require_forest(problem: Problem) -> Forest:
@@ -116,7 +120,7 @@ def nvls_note(forest: Forest) -> str:
     )
 
 
-def figures_of(forest: Forest, best: Optimum) -> Optimum:
+def optimum_in_switches(forest: Forest, best: Optimum) -> Optimum:
     """The figures of a forest that copies and adds in the fabric."""
     assert forest.bound is not None  # multicast.py gives one to all of them
     shared = 1 if forest.collective.rooted else sum(forest.graph.parts)

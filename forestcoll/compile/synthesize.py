@@ -13,8 +13,8 @@ from forestcoll.compile.clock import Clock, Progress
 from forestcoll.compile.formats import Format, Place
 from forestcoll.compile.in_switches import (
     choose_by_percent,
-    figures_of,
     nvls_note,
+    optimum_in_switches,
     prefer_switches,
     require_forest,
 )
@@ -182,7 +182,7 @@ def make(problem: Problem, request: Request, clock: Clock) -> Synthesis:
         with clock.stage("solve"):
             found = choose_by_percent(problem, wishes, best, lambda s: points.fewest(s).trees)
         if not isinstance(found, Wishes):
-            return _finish(problem, found, figures_of(found, best), {}, {}, clock)
+            return _finish(problem, found, optimum_in_switches(found, best), {}, {}, clock)
         wishes = found
     choice, targets, narrowed = _choose(plain, request, wishes, best, clock)
     forest, best = choice.forest, replace(best, trees_per_root=choice.optimum_trees)
@@ -244,7 +244,9 @@ def _make_in_switch(
             for form, target in targets.items()
         }
     wanted = replace(request, place=None)  # the program is for these calls already
-    done = _finish(problem, forest, figures_of(forest, best), programs, targets, clock, wanted)
+    done = _finish(
+        problem, forest, optimum_in_switches(forest, best), programs, targets, clock, wanted
+    )
     return replace(done, notes=[*done.notes, nvls_note(forest)]) if programs else done
 
 
