@@ -16,7 +16,7 @@ def main() -> int:
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _leave)
-    from forestcoll.cli import main as run
+    from forestcoll.ui.cli import main as run
 
     return run()
 

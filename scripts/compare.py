@@ -23,8 +23,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import forestcoll
-from forestcoll import baselines
-from forestcoll.edit import edit
+from forestcoll.solver import baselines
+from forestcoll.topology.edit import edit
 
 machine = forestcoll.load_topology("rail", {"boxes": 2, "gpus": 4, "rails": 4})
 machine
@@ -103,9 +103,9 @@ print(f"jointly {float(joint):.0f} GB/s, the allgather's trees both ways {float(
 
 # %%
 from forestcoll import plans
-from forestcoll.graph import CapacityGraph
+from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.lower import lower
-from forestcoll.targets import MSCCL
+from forestcoll.program.targets import MSCCL
 
 ring = baselines.forests("ring", CapacityGraph.from_topology(machine))[0]
 with TemporaryDirectory() as folder:

@@ -26,18 +26,18 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import forestcoll.torch as ft
 import torch
 import torch.distributed as dist
 import torch.multiprocessing
 
-import forestcoll.torch as ft
-from forestcoll import catalog
-from forestcoll.alltoall import flows, rounding
-from forestcoll.alltoall.demand import uniform
-from forestcoll.alltoall.plans import make
-from forestcoll.alltoall.spread import spread
-from forestcoll.errors import ForestCollError
-from forestcoll.targets import MSCCLPP
+from forestcoll.common.errors import ForestCollError
+from forestcoll.compile.alltoall_plans import make
+from forestcoll.program.targets import MSCCLPP
+from forestcoll.solver.alltoall import flows, rounding
+from forestcoll.solver.alltoall.demand import uniform
+from forestcoll.solver.alltoall.spread import spread
+from forestcoll.topology import catalog
 
 CLOSE = 1e-9
 """How far a result may be from the reference's, of its largest number: all is in float64."""
@@ -326,7 +326,7 @@ def _process(rank: int, options: argparse.Namespace, plan: ft.Plan, store: str) 
 
 
 def _under_torchrun(options: argparse.Namespace) -> int:
-    from forestcoll.torch.measure import join
+    from forestcoll.execute.torch.measure import join
 
     device = join(options.timeout, "scripts/moe.py")
     check(options, dist.get_world_size())

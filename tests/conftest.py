@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from command_line import Outcome, Run
 
-from forestcoll.garbage_collection import THRESHOLD
+from forestcoll.common.garbage_collection import THRESHOLD
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell's background jobs ignore Ctrl-C, and so would all that the tests start and interrupt.
@@ -56,7 +56,7 @@ def call(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Run:
     """Run the command line in an empty directory: (exit code, standard output, standard error)."""
-    from forestcoll import cli
+    from forestcoll.ui import cli
 
     monkeypatch.chdir(tmp_path)
 
@@ -71,7 +71,7 @@ def call(
 @pytest.fixture
 def links_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Signals take no time, as where plans are chosen: links, latencies and messages alone."""
-    from forestcoll.simulate import options
+    from forestcoll.verify.simulate import options
 
     monkeypatch.setattr(options, "SIGNAL", Fraction(0))
     monkeypatch.setattr(options, "HOP", dict.fromkeys(options.HOP, Fraction(0)))

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from fractions import Fraction
 from itertools import product
 
-from forestcoll.graph import CapacityGraph
+from forestcoll.graph.capacity_graph import CapacityGraph
 
 MI250 = (
     "0-1:4 0-4:2 0-8:1 1-5:1 1-9:1 1-10:1 2-3:4 2-6:1 2-9:1 2-10:1 3-7:2 3-11:1 4-5:4 4-6:1 "

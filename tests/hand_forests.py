@@ -9,12 +9,12 @@ from typing import Any
 from hypothesis import strategies as st
 
 from forestcoll import plans
-from forestcoll.forest import Forest, Phase, Tree, check
-from forestcoll.graph import CapacityGraph
+from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.lower import lower, serve
 from forestcoll.plans.rules import group_fault
 from forestcoll.program import BY_TREES, Collective, Instruction, Program
-from forestcoll.targets import Target
+from forestcoll.program.targets import Target
+from forestcoll.schedule.forest import Forest, Phase, Tree, check
 from forestcoll.verify import link_loads, verify
 
 ONE_PHASE: dict[Collective, Phase] = {

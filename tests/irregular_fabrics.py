@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 
-from forestcoll.graph import CapacityGraph
+from forestcoll.graph.capacity_graph import CapacityGraph
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "benchmarks" / "irregular.py"
 

@@ -13,8 +13,8 @@ from forestcoll import plans
 from forestcoll.compile.problem import capacity_graph
 from forestcoll.lower.nvls import lower_nvls
 from forestcoll.program import Collective, Program
+from forestcoll.program.targets import MSCCLPP
 from forestcoll.solver import multicast
-from forestcoll.targets import MSCCLPP
 from forestcoll.topology import loads_topology
 
 BASES: dict[str, Callable[[], Program]] = {

@@ -31,19 +31,22 @@ import lint_mutations_json
 import lint_mutations_xml
 import yaml
 
-from forestcoll import catalog, cli, forest_file, plans
-from forestcoll.alltoall import file as alltoall_file
-from forestcoll.alltoall.demand import grouped, ragged, uniform
-from forestcoll.alltoall.flows import solve
-from forestcoll.alltoall.rounding import route
+from forestcoll import plans
+from forestcoll.common.errors import ForestCollError
+from forestcoll.common.input_limits import MEMORY, SECONDS
+from forestcoll.common.text_file import seal
 from forestcoll.compile import together
 from forestcoll.compile.synthesize import synthesize
-from forestcoll.errors import ForestCollError
-from forestcoll.input_limits import MEMORY, SECONDS
 from forestcoll.lower import lower
 from forestcoll.program import Collective
-from forestcoll.targets import MSCCLPP
-from forestcoll.text_file import seal
+from forestcoll.program.targets import MSCCLPP
+from forestcoll.schedule import forest_file
+from forestcoll.solver.alltoall import file as alltoall_file
+from forestcoll.solver.alltoall.demand import grouped, ragged, uniform
+from forestcoll.solver.alltoall.flows import solve
+from forestcoll.solver.alltoall.rounding import route
+from forestcoll.topology import catalog
+from forestcoll.ui import cli
 from forestcoll.verify import verify
 from forestcoll.verify.repeat import run_repeatedly
 
@@ -248,7 +251,7 @@ def forests() -> dict[str, dict[str, str]]:
 
 
 def _degraded() -> Any:
-    from forestcoll.edit import edit, parse_scale
+    from forestcoll.topology.edit import edit, parse_scale
 
     return edit(catalog.load("star", {"gpus": "3"}), (), [parse_scale("gpu0->switch=1/2")])
 
@@ -301,7 +304,7 @@ def sets() -> dict[str, dict[str, str]]:
 
 def bundles() -> dict[str, dict[str, str]]:
     """Those of two failures; the index first."""
-    from forestcoll.degrade import Workload, bundle, list_failures
+    from forestcoll.study.degrade import Workload, bundle, list_failures
 
     files: dict[str, str] = {}
     work = Workload(catalog.load("ring", {"gpus": "3"}), Collective.ALLGATHER)

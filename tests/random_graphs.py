@@ -8,8 +8,8 @@ from collections.abc import Callable
 from fractions import Fraction
 from itertools import pairwise
 
-from forestcoll.forest import Forest
-from forestcoll.graph import CapacityGraph
+from forestcoll.graph.capacity_graph import CapacityGraph
+from forestcoll.schedule.forest import Forest
 
 Links = defaultdict[tuple[int, int], int]
 

@@ -20,9 +20,9 @@ import numpy as np
 from ortools.linear_solver import pywraplp
 from random_graphs import BUILDERS, KINDS, PRIMES, STEPS, Links
 
-from forestcoll.forest import Bound, Forest
-from forestcoll.graph import CapacityGraph
+from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.program import BY_TREES, Collective
+from forestcoll.schedule.forest import Bound, Forest
 from forestcoll.solver.shares import with_shares
 from forestcoll.topology import Link, Node, Topology
 

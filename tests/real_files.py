@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from forestcoll import readers
+from forestcoll.topology import readers
 
 FOLDER = Path(__file__).parents[2] / "shared" / "topologies-real"
 

@@ -19,10 +19,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from itertools import pairwise
 
-from forestcoll.errors import InfeasibleError, UnsupportedError
-from forestcoll.forest import Bound, Forest, Path, Tree
-from forestcoll.graph import CapacityGraph
+from forestcoll.common.errors import InfeasibleError, UnsupportedError
+from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.program import Collective
+from forestcoll.schedule.forest import Bound, Forest, Path, Tree
 
 Links = dict[tuple[int, int], int]  # (tail, head) -> units
 Residual = dict[int, dict[int, int]]  # what may still be sent from node to node

@@ -32,7 +32,7 @@ def right(processes: bool) -> int:
     import programs as pg
     import pytest
 
-    from forestcoll.errors import ExecutionError
+    from forestcoll.common.errors import ExecutionError
     from forestcoll.execute.cpu import RanksAs, run
     from forestcoll.plans import read_plan
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from forestcoll import forest_file, plans
-from forestcoll.forest import Forest
+from forestcoll import plans
 from forestcoll.plans import FORMATS
 from forestcoll.program import Collective, Program
+from forestcoll.schedule import forest_file
+from forestcoll.schedule.forest import Forest
 
 SCHEDULES = Path(__file__).parents[1] / "schedules"
 NO_SETTINGS: Mapping[str, str] = {}

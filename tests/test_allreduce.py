@@ -19,20 +19,20 @@ import pytest
 from graphs import build, dgx_a100, mi250, ring, torus
 from random_graphs import judge, random_graph, starved_graph
 
-from forestcoll import certificate, forest_file
-from forestcoll.errors import ForestError
-from forestcoll.forest import Bound, Forest, Symmetry, Tree
-from forestcoll.graph import CapacityGraph
+from forestcoll.common.errors import ForestError
+from forestcoll.graph.capacity_graph import CapacityGraph
+from forestcoll.graph.symmetry.automorphisms import find_symmetries
+from forestcoll.graph.symmetry.orbits import is_symmetry
 from forestcoll.lower import lower
 from forestcoll.program import Collective
+from forestcoll.program.targets import MSCCLPP, RCCL, Target
+from forestcoll.schedule import certificate, forest_file
+from forestcoll.schedule.dual import check_dual
+from forestcoll.schedule.forest import Bound, Forest, Symmetry, Tree
+from forestcoll.schedule.group import whole_group
+from forestcoll.schedule.group_orbits import Orbits, find_orbits
 from forestcoll.solver import allreduce, fixed_algbw, optimum, solve
 from forestcoll.solver.flows import exact_lp, joint
-from forestcoll.solver.flows.dual import check_dual
-from forestcoll.solver.flows.group import whole_group
-from forestcoll.solver.flows.group_orbits import Orbits, find_orbits
-from forestcoll.symmetry.automorphisms import find_symmetries
-from forestcoll.symmetry.orbits import is_symmetry
-from forestcoll.targets import MSCCLPP, RCCL, Target
 from forestcoll.verify import link_loads, verify
 
 ALLREDUCE = Collective.ALLREDUCE

@@ -21,15 +21,15 @@ from graphs import build, dgx_a100, mi250, ring, torus
 from random_graphs import random_graph
 from stranger_alltoall import judge
 
-from forestcoll import catalog
-from forestcoll.alltoall import file
-from forestcoll.alltoall.demand import Demand, grouped, ragged, uniform
-from forestcoll.alltoall.flows import Optimum, check, solve
-from forestcoll.alltoall.fold import fold, orbits, quotient
-from forestcoll.alltoall.lengths import bound
-from forestcoll.alltoall.matrix import parse
-from forestcoll.errors import ForestError, InfeasibleError, TopologyError
-from forestcoll.graph import CapacityGraph
+from forestcoll.common.errors import ForestError, InfeasibleError, TopologyError
+from forestcoll.graph.capacity_graph import CapacityGraph
+from forestcoll.solver.alltoall import file
+from forestcoll.solver.alltoall.demand import Demand, grouped, ragged, uniform
+from forestcoll.solver.alltoall.flows import Optimum, check, solve
+from forestcoll.solver.alltoall.fold import fold, orbits, quotient
+from forestcoll.solver.alltoall.lengths import bound
+from forestcoll.solver.alltoall.matrix import parse
+from forestcoll.topology import catalog
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "benchmarks" / "alltoall.py"
 QUICK = 128

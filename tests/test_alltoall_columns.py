@@ -12,10 +12,10 @@ from graphs import build, dgx_a100, torus
 from random_graphs import random_graph
 from stranger_alltoall import judge
 
-from forestcoll.alltoall import columns, file, flows
-from forestcoll.alltoall.demand import Demand
 from forestcoll.compile.verdict import bound_line, verify_text
-from forestcoll.graph import CapacityGraph
+from forestcoll.graph.capacity_graph import CapacityGraph
+from forestcoll.solver.alltoall import columns, file, flows
+from forestcoll.solver.alltoall.demand import Demand
 
 
 def both(monkeypatch: pytest.MonkeyPatch, demand: Demand) -> tuple[flows.Optimum, flows.Optimum]:

@@ -10,12 +10,12 @@ import pytest
 from graphs import dgx_a100, mi250, torus
 from test_alltoall import agree, oracle, random_demand
 
-from forestcoll.alltoall import cuts, flows
-from forestcoll.alltoall.cuts import sparse_cut
-from forestcoll.alltoall.demand import Demand
-from forestcoll.alltoall.flows import solve
-from forestcoll.alltoall.fold import fold, orbits
-from forestcoll.graph import CapacityGraph
+from forestcoll.graph.capacity_graph import CapacityGraph
+from forestcoll.solver.alltoall import cuts, flows
+from forestcoll.solver.alltoall.cuts import sparse_cut
+from forestcoll.solver.alltoall.demand import Demand
+from forestcoll.solver.alltoall.flows import solve
+from forestcoll.solver.alltoall.fold import fold, orbits
 from forestcoll.solver.flows import exact_lp
 
 

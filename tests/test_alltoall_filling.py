@@ -9,19 +9,21 @@ from functools import cache
 
 import pytest
 
-from forestcoll import catalog, plans, simulate
-from forestcoll.alltoall.demand import uniform
-from forestcoll.alltoall.filling import fill, needed_blocks, shares_of
-from forestcoll.alltoall.flows import solve
-from forestcoll.alltoall.lowering import Lanes, lower
-from forestcoll.alltoall.plans import check, make
-from forestcoll.alltoall.rounding import route
-from forestcoll.alltoall.routes import Routes
-from forestcoll.errors import PlanError
+from forestcoll import plans
+from forestcoll.common.errors import PlanError
+from forestcoll.compile.alltoall_plans import check, make
 from forestcoll.execute import cpu
+from forestcoll.lower.alltoall.filling import fill, needed_blocks, shares_of
+from forestcoll.lower.alltoall.lowering import Lanes, lower
 from forestcoll.lower.instances import BLOCK
 from forestcoll.program import Op, Program
-from forestcoll.targets import MSCCLPP, RCCL, Target
+from forestcoll.program.targets import MSCCLPP, RCCL, Target
+from forestcoll.solver.alltoall.demand import uniform
+from forestcoll.solver.alltoall.flows import solve
+from forestcoll.solver.alltoall.rounding import route
+from forestcoll.solver.alltoall.routes import Routes
+from forestcoll.topology import catalog
+from forestcoll.verify import simulate
 
 pytestmark = pytest.mark.usefixtures("links_alone")
 

@@ -10,20 +10,20 @@ import pytest
 from graphs import build, dgx_a100, ring
 from stranger_alltoall import judge
 
-from forestcoll import catalog
-from forestcoll.alltoall import file, rounding
-from forestcoll.alltoall.demand import Demand, uniform
-from forestcoll.alltoall.flows import Optimum, solve
-from forestcoll.alltoall.fold import fold
-from forestcoll.alltoall.lowering import write_out
-from forestcoll.alltoall.partial import partial_group, restrict
-from forestcoll.alltoall.routes import Route, Routes, check
-from forestcoll.edit import edit
-from forestcoll.errors import ForestError
-from forestcoll.graph import CapacityGraph
-from forestcoll.symmetry import abelian
-from forestcoll.symmetry.abelian import AbelianGroup, abelian_group, commuting_group
-from forestcoll.symmetry.group import SymmetryGroup
+from forestcoll.common.errors import ForestError
+from forestcoll.graph.capacity_graph import CapacityGraph
+from forestcoll.graph.symmetry import abelian
+from forestcoll.graph.symmetry.abelian import AbelianGroup, abelian_group, commuting_group
+from forestcoll.graph.symmetry.group import SymmetryGroup
+from forestcoll.lower.alltoall.lowering import write_out
+from forestcoll.solver.alltoall import file, rounding
+from forestcoll.solver.alltoall.demand import Demand, uniform
+from forestcoll.solver.alltoall.flows import Optimum, solve
+from forestcoll.solver.alltoall.fold import fold
+from forestcoll.solver.alltoall.partial import partial_group, restrict
+from forestcoll.solver.alltoall.routes import Route, Routes, check
+from forestcoll.topology import catalog
+from forestcoll.topology.edit import edit
 
 
 def broken(name: str, boxes: int, *out: str) -> Optimum:

@@ -10,21 +10,22 @@ from itertools import product
 import pytest
 from graphs import build, dgx_a100
 
-from forestcoll import catalog, plans
-from forestcoll.alltoall.demand import Demand, uniform
-from forestcoll.alltoall.flows import solve
-from forestcoll.alltoall.lowering import Flow, lower, messages_of, write_out
-from forestcoll.alltoall.plans import check, make, targets_of
-from forestcoll.alltoall.rounding import route
-from forestcoll.alltoall.routes import Routes
-from forestcoll.alltoall.spread import spread
-from forestcoll.edit import edit
-from forestcoll.errors import PlanError
+from forestcoll import plans
+from forestcoll.common.errors import PlanError
+from forestcoll.compile.alltoall_plans import check, make, targets_of
 from forestcoll.execute import cpu
+from forestcoll.lower.alltoall.lowering import Flow, lower, messages_of, write_out
 from forestcoll.plans.lint import lint
 from forestcoll.program import Buffer, Collective, Op, Program, Protocol
 from forestcoll.program.ops import SIGNALS, WAITS
-from forestcoll.targets import MSCCL, MSCCLPP, RCCL, TARGETS, Target
+from forestcoll.program.targets import MSCCL, MSCCLPP, RCCL, TARGETS, Target
+from forestcoll.solver.alltoall.demand import Demand, uniform
+from forestcoll.solver.alltoall.flows import solve
+from forestcoll.solver.alltoall.rounding import route
+from forestcoll.solver.alltoall.routes import Routes
+from forestcoll.solver.alltoall.spread import spread
+from forestcoll.topology import catalog
+from forestcoll.topology.edit import edit
 from forestcoll.verify import verify
 
 FABRICS: dict[str, tuple[str, dict[str, object], str]] = {
@@ -156,13 +157,13 @@ def test_scratch_is_not_used_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
     """One level sooner, or without the signal that it is free, others would write too soon."""
     found = routes("ring-14")
     with monkeypatch.context() as patch:
-        patch.setattr("forestcoll.alltoall.lowering.TURNS", 2)
+        patch.setattr("forestcoll.lower.alltoall.lowering.TURNS", 2)
         with pytest.raises(PlanError, match="race"):
             check(found, lower(found, MSCCLPP, "ring"))
     one_way = straight_ring()
     check(one_way, lower(one_way, MSCCLPP, "ring"))
     with monkeypatch.context() as patch:
-        patch.setattr("forestcoll.alltoall.onesided._Writer._tell", lambda *_: None)
+        patch.setattr("forestcoll.lower.alltoall.onesided._Writer._tell", lambda *_: None)
         with pytest.raises(PlanError, match="race"):
             check(one_way, lower(one_way, MSCCLPP, "ring"))
 

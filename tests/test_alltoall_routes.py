@@ -16,18 +16,18 @@ from graphs import build, dgx_a100, ring, torus
 from random_graphs import random_graph
 from stranger_alltoall import judge
 
-from forestcoll import catalog
-from forestcoll.alltoall import file
-from forestcoll.alltoall.demand import Demand, uniform
-from forestcoll.alltoall.flows import solve
-from forestcoll.alltoall.free import free_group
-from forestcoll.alltoall.levels import _Orders, even_out
-from forestcoll.alltoall.repair import Commodity, Load, Repair
-from forestcoll.alltoall.rounding import route
-from forestcoll.alltoall.routes import Route, Routes, check, loads
-from forestcoll.edit import edit
-from forestcoll.errors import ForestError, UnsupportedError
-from forestcoll.graph import CapacityGraph
+from forestcoll.common.errors import ForestError, UnsupportedError
+from forestcoll.graph.capacity_graph import CapacityGraph
+from forestcoll.solver.alltoall import file
+from forestcoll.solver.alltoall.demand import Demand, uniform
+from forestcoll.solver.alltoall.flows import solve
+from forestcoll.solver.alltoall.free import free_group
+from forestcoll.solver.alltoall.levels import _Orders, even_out
+from forestcoll.solver.alltoall.repair import Commodity, Load, Repair
+from forestcoll.solver.alltoall.rounding import route
+from forestcoll.solver.alltoall.routes import Route, Routes, check, loads
+from forestcoll.topology import catalog
+from forestcoll.topology.edit import edit
 
 TORUS = {"x": 3, "y": 3, "z": 3}
 
@@ -177,7 +177,7 @@ def test_groups_and_matrices_are_refused() -> None:
 
 def test_too_many_sources_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     best = solve(demand("torus-3d", TORUS, "gpu0-gpu1"))
-    monkeypatch.setattr("forestcoll.alltoall.rounding.MOST_VARIABLES", 1000)
+    monkeypatch.setattr("forestcoll.solver.alltoall.rounding.MOST_VARIABLES", 1000)
     with pytest.raises(UnsupportedError, match=r"27 sources .* 4,320 variables, over 1,000"):
         route(best)
 
@@ -263,7 +263,7 @@ def time_by_hops(found: Routes) -> int:
 
 @pytest.mark.parametrize("name", ["torus", "box", "irregular"])
 def test_another_order_changes_no_load(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.setattr("forestcoll.alltoall.rounding.even_out", lambda found: found)
+    monkeypatch.setattr("forestcoll.solver.alltoall.rounding.even_out", lambda found: found)
     case = {
         "torus": demand("torus-3d", TORUS),
         "box": demand("mi250", {}),
@@ -286,7 +286,7 @@ def test_a_link_full_in_one_hop_does_not_count_for_others(
 
     The second hop takes an eighth of the time beside it: with any order it was five sixteenths.
     """
-    monkeypatch.setattr("forestcoll.alltoall.rounding.even_out", lambda found: found)
+    monkeypatch.setattr("forestcoll.solver.alltoall.rounding.even_out", lambda found: found)
     best = solve(demand("dgx1-v100", {}))
     found = route(best, units)
     before, after = (

@@ -8,16 +8,16 @@ from fractions import Fraction
 import pytest
 from graphs import dgx_a100, mi250, torus
 
-from forestcoll import catalog
-from forestcoll.alltoall.demand import Demand, ragged, uniform
-from forestcoll.alltoall.flows import solve
-from forestcoll.alltoall.plans import make
-from forestcoll.alltoall.routes import Routes, check
-from forestcoll.alltoall.spread import boxes_of, least_time, spread, time_of
-from forestcoll.edit import edit
-from forestcoll.errors import UnsupportedError
+from forestcoll.common.errors import UnsupportedError
+from forestcoll.compile.alltoall_plans import make
 from forestcoll.execute import cpu
-from forestcoll.targets import MSCCLPP, RCCL, Target
+from forestcoll.program.targets import MSCCLPP, RCCL, Target
+from forestcoll.solver.alltoall.demand import Demand, ragged, uniform
+from forestcoll.solver.alltoall.flows import solve
+from forestcoll.solver.alltoall.routes import Routes, check
+from forestcoll.solver.alltoall.spread import boxes_of, least_time, spread, time_of
+from forestcoll.topology import catalog
+from forestcoll.topology.edit import edit
 
 Matrix = list[list[int]]
 

@@ -7,14 +7,16 @@ import json
 import pytest
 from command_line import Run
 
-from forestcoll import catalog, predict, simulate
-from forestcoll.alltoall.demand import uniform
-from forestcoll.alltoall.flows import solve
-from forestcoll.alltoall.lowering import lower
-from forestcoll.alltoall.rounding import route
-from forestcoll.alltoall.routes import Routes
-from forestcoll.errors import PlanError
-from forestcoll.targets import MSCCLPP, RCCL, Target
+from forestcoll.common.errors import PlanError
+from forestcoll.lower.alltoall.lowering import lower
+from forestcoll.program.targets import MSCCLPP, RCCL, Target
+from forestcoll.solver.alltoall.demand import uniform
+from forestcoll.solver.alltoall.flows import solve
+from forestcoll.solver.alltoall.rounding import route
+from forestcoll.solver.alltoall.routes import Routes
+from forestcoll.study import predict
+from forestcoll.topology import catalog
+from forestcoll.verify import simulate
 
 
 def routes(name: str, **settings: object) -> Routes:

@@ -11,13 +11,13 @@ import pytest
 from graphs import dgx_a100, mi250, ring, torus
 from test_alltoall_spread import random_matrix
 
-from forestcoll.alltoall.demand import Demand
-from forestcoll.alltoall.flows import solve
-from forestcoll.alltoall.rounding import route
-from forestcoll.alltoall.routes import Routes
-from forestcoll.alltoall.twice import twice_uniform
-from forestcoll.errors import UnsupportedError
-from forestcoll.graph import CapacityGraph
+from forestcoll.common.errors import UnsupportedError
+from forestcoll.graph.capacity_graph import CapacityGraph
+from forestcoll.solver.alltoall.demand import Demand
+from forestcoll.solver.alltoall.flows import solve
+from forestcoll.solver.alltoall.rounding import route
+from forestcoll.solver.alltoall.routes import Routes
+from forestcoll.solver.alltoall.twice import twice_uniform
 
 
 def carried(found: Routes, matrix: list[list[int]]) -> Fraction:

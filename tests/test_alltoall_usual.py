@@ -8,12 +8,12 @@ import pytest
 from graphs import build, dgx_a100, ring
 from random_graphs import random_graph
 
-from forestcoll import catalog
-from forestcoll.alltoall.demand import Demand, uniform
-from forestcoll.alltoall.flows import solve
-from forestcoll.alltoall.fold import fold, orbits
-from forestcoll.alltoall.usual import usual
-from forestcoll.edit import edit
+from forestcoll.solver.alltoall.demand import Demand, uniform
+from forestcoll.solver.alltoall.flows import solve
+from forestcoll.solver.alltoall.fold import fold, orbits
+from forestcoll.solver.alltoall.usual import usual
+from forestcoll.topology import catalog
+from forestcoll.topology.edit import edit
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from forestcoll import catalog
-from forestcoll.alltoall.demand import uniform
-from forestcoll.alltoall.flows import solve
-from forestcoll.alltoall.routes import Route, Routes, check
-from forestcoll.alltoall.spread import boxes_of, spread, time_of
+from forestcoll.solver.alltoall.demand import uniform
+from forestcoll.solver.alltoall.flows import solve
+from forestcoll.solver.alltoall.routes import Route, Routes, check
+from forestcoll.solver.alltoall.spread import boxes_of, spread, time_of
+from forestcoll.topology import catalog
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts" / "benchmarks"))
 table: Any = pytest.importorskip("alltoallv")

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import forestcoll
-from forestcoll import arguments
-from forestcoll.errors import ArgumentError, ForestCollError
+from forestcoll.common import arguments
+from forestcoll.common.errors import ArgumentError, ForestCollError
 from forestcoll.execute.request import Asked, Request
 from forestcoll.program import Program
 from forestcoll.topology import Topology
@@ -277,7 +277,7 @@ def test_links_have_names_and_numbers() -> None:
 
 
 def test_long_tables_are_cut(made: forestcoll.Synthesis) -> None:
-    from forestcoll.link_table import LinkTable
+    from forestcoll.graph.link_table import LinkTable
 
     table = LinkTable(list(made.forest.links) * 10)
     assert repr(table).splitlines()[-1] == f"... and {len(table) - 20} links more"

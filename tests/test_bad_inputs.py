@@ -18,7 +18,7 @@ import pytest
 from command_line import Outcome, Run
 
 import forestcoll
-from forestcoll import cli
+from forestcoll.ui import cli
 
 HEAD = "format: forestcoll.topology/1\nname: bad\n"
 TWO = "nodes:\n  a: {kind: gpu}\n  b: {kind: gpu}\n"

@@ -11,13 +11,13 @@ import reference
 from graphs import build, dgx_a100
 from random_graphs import judge, random_graph, starved_graph
 
-from forestcoll.errors import ForestError, InfeasibleError
-from forestcoll.forest import Bound
-from forestcoll.graph import CapacityGraph, is_balanced
+from forestcoll.common.errors import ForestError, InfeasibleError
+from forestcoll.graph.capacity_graph import CapacityGraph, is_balanced
 from forestcoll.program import Collective
+from forestcoll.schedule.dual import check_dual
+from forestcoll.schedule.forest import Bound
 from forestcoll.solver.flows import exact_lp
 from forestcoll.solver.flows.balance import Balanced, balance
-from forestcoll.solver.flows.dual import check_dual
 
 
 def all_cuts(graph: CapacityGraph, root: int | None) -> Iterator[frozenset[int]]:

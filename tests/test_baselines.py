@@ -9,14 +9,14 @@ from fractions import Fraction
 import pytest
 
 import forestcoll
-from forestcoll import baselines
-from forestcoll.edit import Scale, edit
-from forestcoll.errors import UnsupportedError
-from forestcoll.forest import check
-from forestcoll.graph import CapacityGraph
+from forestcoll.common.errors import UnsupportedError
+from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.lower import lower
 from forestcoll.program import Collective
-from forestcoll.targets import MSCCLPP, RCCL, Target
+from forestcoll.program.targets import MSCCLPP, RCCL, Target
+from forestcoll.schedule.forest import check
+from forestcoll.solver import baselines
+from forestcoll.topology.edit import Scale, edit
 from forestcoll.verify import link_loads, verify
 
 MACHINES = (

@@ -9,22 +9,21 @@ from pathlib import Path
 import pytest
 from graphs import dgx_a100, ring, torus
 
-from forestcoll import catalog
-from forestcoll.alltoall import plans
-from forestcoll.alltoall.demand import Demand, uniform
-from forestcoll.alltoall.flows import solve
-from forestcoll.alltoall.lowering import lower_flows
-from forestcoll.alltoall.rounding import route
-from forestcoll.baselines.alltoall import EXCHANGES, bruck, named
-from forestcoll.cli import main
-from forestcoll.cli.compare import BASELINES
-from forestcoll.cli.compare import EXCHANGES as OFFERED
-from forestcoll.comparison import compare
-from forestcoll.edit import edit
-from forestcoll.errors import UnsupportedError
-from forestcoll.graph import CapacityGraph
-from forestcoll.targets import MSCCLPP, RCCL
-from forestcoll.topology import Topology
+from forestcoll.common.errors import UnsupportedError
+from forestcoll.compile import alltoall_plans as plans
+from forestcoll.graph.capacity_graph import CapacityGraph
+from forestcoll.lower.alltoall.lowering import lower_flows
+from forestcoll.program.targets import MSCCLPP, RCCL
+from forestcoll.solver.alltoall.demand import Demand, uniform
+from forestcoll.solver.alltoall.flows import solve
+from forestcoll.solver.alltoall.rounding import route
+from forestcoll.solver.baselines.alltoall import EXCHANGES, bruck, named
+from forestcoll.study.comparison import compare
+from forestcoll.topology import Topology, catalog
+from forestcoll.topology.edit import edit
+from forestcoll.ui.cli import main
+from forestcoll.ui.cli.compare import BASELINES
+from forestcoll.ui.cli.compare import EXCHANGES as OFFERED
 from forestcoll.verify import verify
 
 

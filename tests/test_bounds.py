@@ -12,12 +12,13 @@ import reference
 from graphs import build, dgx_a100, mi250, ring, torus
 from random_graphs import judge, random_graph, starved_graph
 
-from forestcoll.errors import ForestError, InfeasibleError, UnsupportedError
-from forestcoll.forest import Bound
-from forestcoll.graph import CapacityGraph
+from forestcoll.common.errors import ForestError, InfeasibleError, UnsupportedError
+from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.program import Collective
+from forestcoll.schedule.certificate import check_parts
+from forestcoll.schedule.forest import Bound
 from forestcoll.solver.flows import exact_lp
-from forestcoll.solver.partitions import allreduce_bound, check_parts
+from forestcoll.solver.partitions import allreduce_bound
 
 
 def proven(graph: CapacityGraph) -> Bound:

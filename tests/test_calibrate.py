@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from forestcoll import catalog, cli
-from forestcoll.calibrate import Measured, calibrate, loads_measured
-from forestcoll.calibrate.measured import dumps_measured
-from forestcoll.errors import TopologyError
-from forestcoll.topology import Link, Node, Topology, load_topology
+from forestcoll.common.errors import TopologyError
+from forestcoll.topology import Link, Node, Topology, catalog, load_topology
+from forestcoll.topology.calibrate import Measured, calibrate, loads_measured
+from forestcoll.topology.calibrate.measured import dumps_measured
+from forestcoll.ui import cli
 
 H100 = catalog.machine("dgx-h100")
 Pair = tuple[int, int]

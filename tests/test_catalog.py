@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from forestcoll import catalog
-from forestcoll.errors import TopologyError
-from forestcoll.graph import CapacityGraph
+from forestcoll.common.errors import TopologyError
+from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.topology import (
     Topology,
+    catalog,
     check_connected,
     dumps_topology,
     load_topology,

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from forestcoll import catalog
-from forestcoll.alltoall.demand import uniform
-from forestcoll.alltoall.flows import solve
-from forestcoll.alltoall.plans import make
-from forestcoll.alltoall.rounding import route
-from forestcoll.alltoall.routes import Routes
-from forestcoll.targets import TARGETS
+from forestcoll.compile.alltoall_plans import make
+from forestcoll.program.targets import TARGETS
+from forestcoll.solver.alltoall.demand import uniform
+from forestcoll.solver.alltoall.flows import solve
+from forestcoll.solver.alltoall.rounding import route
+from forestcoll.solver.alltoall.routes import Routes
+from forestcoll.topology import catalog
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "benchmarks" / "catalogue_alltoall.py"
 sys.path.insert(0, str(SCRIPT.parent))

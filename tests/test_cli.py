@@ -17,8 +17,8 @@ import pytest
 from command_line import Run, fine
 
 import forestcoll
-from forestcoll.cli import options, value_types
-from forestcoll.errors import PlanError
+from forestcoll.common.errors import PlanError
+from forestcoll.ui.cli import options, value_types
 
 SOURCE = Path(forestcoll.__file__).parents[1]
 RING = ("-t", "ring", "--set", "gpus=4")
@@ -268,7 +268,7 @@ def test_doctor(call: Run) -> None:
 def test_doctor_fails_when_native_code_is_missing(
     call: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "forestcoll.kernel._kernel", None)
+    monkeypatch.setitem(sys.modules, "forestcoll.graph.kernel._kernel", None)
     code, out, err = call("doctor")
     assert code == 1
     assert "MISSING" in out
@@ -373,7 +373,7 @@ def test_colours_follow_the_terminal_and_no_color(tmp_path: Path) -> None:
 
 def test_progress_is_shown_on_a_terminal_after_a_second(tmp_path: Path) -> None:
     code = (
-        "import time; from forestcoll.report.progress import StageProgress\n"
+        "import time; from forestcoll.ui.report.progress import StageProgress\n"
         "with StageProgress() as p:\n"
         "    p('packing', 0.25); time.sleep({})"
     )

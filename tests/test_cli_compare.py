@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from test_comparison import published_ring
 
-from forestcoll.cli import main
+from forestcoll.ui.cli import main
 
 SMALL = ["compare", "-t", "ring", "--set", "gpus=4", "-c", "allgather", "--sizes", "64K,1M"]
 
@@ -71,7 +71,7 @@ def test_rows_come_as_they_are_known(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ours first, before any baseline is made."""
-    from forestcoll.comparison import play
+    from forestcoll.study.comparison import play
 
     said = []
     add = play._Maker.add_baselines
@@ -98,7 +98,7 @@ def test_rows_come_as_they_are_known(
 def test_an_interrupted_comparison_keeps_what_is_known(
     more: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from forestcoll.comparison import play
+    from forestcoll.study.comparison import play
 
     def stop(self: play._Maker, names: Sequence[str] | None) -> None:
         raise KeyboardInterrupt

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from forestcoll.cli import main
+from forestcoll.ui.cli import main
 
 RING = ("-t", "ring", "--set", "gpus=4")
 
@@ -133,9 +133,9 @@ def test_errors_of_verify_stand_once(
 
 
 def test_stages_say_what_and_how_far() -> None:
-    from forestcoll.catalog import load
     from forestcoll.compile import plan_set
-    from forestcoll.report.progress import StageProgress
+    from forestcoll.topology.catalog import load
+    from forestcoll.ui.report.progress import StageProgress
 
     told: list[str] = []
     topology = load("ring", {"gpus": "4"})
@@ -148,7 +148,7 @@ def test_stages_say_what_and_how_far() -> None:
 
 
 def test_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    from forestcoll.report.progress import StageProgress
+    from forestcoll.ui.report.progress import StageProgress
 
     now = [100.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])

@@ -11,8 +11,8 @@ import click
 import pytest
 from command_line import Run
 
-from forestcoll import cli
-from forestcoll.errors import did_you_mean
+from forestcoll.common.errors import did_you_mean
+from forestcoll.ui import cli
 
 RING = ("-t", "ring", "--set", "gpus=4")
 

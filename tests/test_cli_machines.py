@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from test_compose import DUMP, FABRIC
 
-from forestcoll import cli
 from forestcoll.topology import load_topology
+from forestcoll.ui import cli
 
 
 @pytest.fixture
@@ -108,8 +108,8 @@ def test_wrong_words(
 
 
 def test_formats_of_the_option_are_the_readers() -> None:
-    from forestcoll import readers
-    from forestcoll.cli import machines
+    from forestcoll.topology import readers
+    from forestcoll.ui.cli import machines
 
     named = {form.name for form in readers.FORMATS if form.command}
     assert set(machines.FORMATS) == named

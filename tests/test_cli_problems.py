@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from command_line import Run, fine
 
-from forestcoll import certificate, forest_file, plans
+from forestcoll import plans
 from forestcoll.compile import together
-from forestcoll.predict import NO_LATENCIES
+from forestcoll.schedule import certificate, forest_file
+from forestcoll.study.predict import NO_LATENCIES
 
 TWO = ("-t", "dgx-a100", "--set", "boxes=2")
 

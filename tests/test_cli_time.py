@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from forestcoll import cli
+from forestcoll.ui import cli
 
 SCHEDULES = Path(__file__).parents[1] / "schedules" / "mi300x-1"
 PLAN = str(SCHEDULES / "allgather.msccl.xml")

@@ -12,21 +12,17 @@ from pathlib import Path
 import pytest
 
 import forestcoll
-from forestcoll import baselines, comparison, simulate
-from forestcoll.comparison import (
-    Comparison,
-    compare,
-    competitors,
-    parse_sizes,
-    play,
-)
-from forestcoll.edit import edit
-from forestcoll.errors import PlanError, UnsupportedError
-from forestcoll.graph import CapacityGraph
+from forestcoll.common.errors import PlanError, UnsupportedError
+from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.program import Collective
-from forestcoll.simulate import Options
-from forestcoll.targets import MSCCL, RCCL
+from forestcoll.program.targets import MSCCL, RCCL
+from forestcoll.solver import baselines
+from forestcoll.study import comparison
+from forestcoll.study.comparison import Comparison, compare, competitors, parse_sizes, play
 from forestcoll.topology import Topology
+from forestcoll.topology.edit import edit
+from forestcoll.verify import simulate
+from forestcoll.verify.simulate import Options
 
 RING = ("ring", {"gpus": "4"})
 
@@ -261,7 +257,7 @@ def test_files_for_something_else(tmp_path: Path) -> None:
 
 
 def test_many_ranks_are_compared_by_their_trees_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("forestcoll.comparison.play.RANKS", 8)
+    monkeypatch.setattr("forestcoll.study.comparison.play.RANKS", 8)
     topology = forestcoll.load_topology("rail", {"boxes": "3", "gpus": "3", "rails": "3"})
     found = compare(topology, "allgather", sizes="1G", against=("ring", "hierarchical"))
     assert "more than 8 ranks: trees are compared alone, without plans" in found.notes
@@ -293,7 +289,7 @@ def test_sizes_that_are_none(text: str) -> None:
 
 
 def test_the_command_knows_all_baselines() -> None:
-    from forestcoll.cli.compare import BASELINES
+    from forestcoll.ui.cli.compare import BASELINES
 
     assert tuple(baselines.BASELINES) == BASELINES
 

@@ -9,12 +9,21 @@ from pathlib import Path
 import pytest
 from real_files import read_as, real
 
-from forestcoll import catalog, compose, import_topology
-from forestcoll.errors import TopologyError
-from forestcoll.graph import CapacityGraph
+from forestcoll.common.errors import TopologyError
+from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.program import Collective
 from forestcoll.solver import optimum
-from forestcoll.topology import Adapter, Link, Node, Topology, check_connected, loads_topology
+from forestcoll.topology import (
+    Adapter,
+    Link,
+    Node,
+    Topology,
+    catalog,
+    check_connected,
+    compose,
+    import_topology,
+    loads_topology,
+)
 
 ORACLE = "nccl-xml/oracle/H100-topology.xml"
 NDR = "ibnetdiscover/dgx-ndr-fabric.out"
@@ -183,7 +192,7 @@ Switch\t65 "S-00a0"\t\t# "leaf" enhanced port 0 lid 1 lmc 0
 
 
 def join(of: Topology, *ports: str, text: str = FABRIC, use: str = "") -> Topology:
-    from forestcoll.readers.settings import Values
+    from forestcoll.topology.readers.settings import Values
 
     chosen = Values({"ports": use}, "f").patterns("ports") if use else None
     fabric = read_as("ibnetdiscover", text, "fabric.out")

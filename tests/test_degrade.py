@@ -11,12 +11,16 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from forestcoll import catalog, solver
-from forestcoll.cli import main
+from forestcoll import solver
+from forestcoll.common.errors import ForestCollError, ForestError, InfeasibleError, UnsupportedError
 from forestcoll.compile.formats import Format
 from forestcoll.compile.problem import capacity_graph, parse_root
 from forestcoll.compile.synthesize import synthesize
-from forestcoll.degrade import (
+from forestcoll.graph.capacity_graph import CapacityGraph
+from forestcoll.program import Collective
+from forestcoll.schedule.forest import Forest
+from forestcoll.solver import Optimum
+from forestcoll.study.degrade import (
     KINDS,
     Failure,
     Workload,
@@ -25,14 +29,10 @@ from forestcoll.degrade import (
     play_worst,
     report_losses,
 )
-from forestcoll.degrade.bundle import INDEX, NOTE, Request, folder_of, make_bundle
-from forestcoll.errors import ForestCollError, ForestError, InfeasibleError, UnsupportedError
-from forestcoll.forest import Forest
-from forestcoll.graph import CapacityGraph
-from forestcoll.program import Collective
-from forestcoll.report.degrade import table
-from forestcoll.solver import Optimum
-from forestcoll.topology import Link, Node, Topology
+from forestcoll.study.degrade.bundle import INDEX, NOTE, Request, folder_of, make_bundle
+from forestcoll.topology import Link, Node, Topology, catalog
+from forestcoll.ui.cli import main
+from forestcoll.ui.report.degrade import table
 
 GPU, SWITCH = Node("gpu"), Node("switch")
 
@@ -365,7 +365,7 @@ def test_the_files_of_a_bundle_are_proven(
 @pytest.mark.slow
 def test_a_cluster_makes_the_same_bundle(tmp_path: Path) -> None:
     pytest.importorskip("distributed")
-    from forestcoll.degrade import dask_cluster
+    from forestcoll.study.degrade import dask_cluster
 
     request = _request()
     failures = list_failures(request.workload.topology, ["adapter"])[:4]
@@ -378,7 +378,7 @@ def test_a_cluster_makes_the_same_bundle(tmp_path: Path) -> None:
 
 def test_a_scheduler_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("distributed")
-    from forestcoll.degrade import dask_cluster
+    from forestcoll.study.degrade import dask_cluster
 
     monkeypatch.setattr(dask_cluster, "CONNECT_SECONDS", 0.5)
     failures = list_failures(irregular(), ["gpu"])[:1]

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from json_edits import leaves, put
 
-from forestcoll import catalog
-from forestcoll.cli import main, writing
-from forestcoll.cli.directory_lock import STAGING
-from forestcoll.degrade import Failure, Workload, list_failures
-from forestcoll.degrade.bundle import (
+from forestcoll.common.errors import ForestCollError
+from forestcoll.common.text_file import seal
+from forestcoll.program import Collective
+from forestcoll.study.degrade import Failure, Workload, list_failures
+from forestcoll.study.degrade.bundle import (
     INDEX,
     NOTE,
     Made,
@@ -26,9 +26,9 @@ from forestcoll.degrade.bundle import (
     make,
     make_bundle,
 )
-from forestcoll.errors import ForestCollError
-from forestcoll.program import Collective
-from forestcoll.text_file import seal
+from forestcoll.topology import catalog
+from forestcoll.ui.cli import main, writing
+from forestcoll.ui.cli.directory_lock import STAGING
 
 REQUEST = Request(
     Workload(catalog.load("star", {"gpus": "4"}), Collective.ALLGATHER), ("forest", "mscclpp-json")

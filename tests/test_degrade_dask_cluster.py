@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 import forestcoll
-from forestcoll import garbage_collection
-from forestcoll.cli import main
-from forestcoll.degrade import dask_cluster
-from forestcoll.degrade.bundle import INDEX, NOTE
+from forestcoll.common import garbage_collection
+from forestcoll.study.degrade import dask_cluster
+from forestcoll.study.degrade.bundle import INDEX, NOTE
+from forestcoll.ui.cli import main
 
 distributed = pytest.importorskip("distributed")
 
@@ -157,7 +157,8 @@ def at_first_folder(bundle: Path, strike: Callable[[], None]) -> threading.Threa
 def slow(before: str = "", seconds: float = 0.3) -> str:
     """A worker that takes that long for each failure."""
     return (
-        "import os, time\nfrom forestcoll.degrade import dask_cluster\nmake = dask_cluster.make\n"
+        "import os, time\nfrom forestcoll.study.degrade import dask_cluster\n"
+        "make = dask_cluster.make\n"
         f"def slowly(request, failure):\n    time.sleep({seconds})\n{before}"
         "    return make(request, failure)\ndask_cluster.make = slowly\n"
     )

@@ -19,9 +19,9 @@ import pytest
 from click.testing import CliRunner
 
 from forestcoll import load_topology, plans, synthesize
-from forestcoll.cli import cli, main
-from forestcoll.deploy import RUNTIMES, deploy
-from forestcoll.errors import PlanError
+from forestcoll.common.errors import PlanError
+from forestcoll.execute.deploy import RUNTIMES, deploy
+from forestcoll.ui.cli import cli, main
 
 ROOT = Path(__file__).parents[1]
 COLLECTIVES = ("allreduce", "allgather", "reduce-scatter", "broadcast", "reduce")
@@ -469,7 +469,7 @@ def test_torch_runs_plans_and_says_so(
 ) -> None:
     """On a machine without GPUs, as it stands: over gloo, which it says; fewer bytes than usual."""
     pytest.importorskip("torch")
-    monkeypatch.setattr("forestcoll.deploy.plans.CHECKED_BYTES", 1 << 18)
+    monkeypatch.setattr("forestcoll.execute.deploy.plans.CHECKED_BYTES", 1 << 18)
     environment = {name: value for name, value in os.environ.items() if name != "BACKEND"}
     environment |= {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
     folder = tmp_path / "d"

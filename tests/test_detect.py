@@ -9,9 +9,9 @@ import pytest
 from test_compose import DUMP, FABRIC
 from test_readers_hwloc_xml import TWO_SOCKETS
 
-from forestcoll import cli
-from forestcoll import detect as detecting
+from forestcoll.topology import detect as detecting
 from forestcoll.topology import load_topology
+from forestcoll.ui import cli
 
 MATRIX = """\
 \tGPU0\tGPU1\tmlx5_0\tCPU Affinity

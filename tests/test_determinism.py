@@ -23,12 +23,14 @@ from typing import Any
 import pytest
 from random_problems import feasible, random_problem
 
-from forestcoll import catalog, forest_file, solver
+from forestcoll import solver
+from forestcoll.common.garbage_collection import THRESHOLD
 from forestcoll.compile import together
 from forestcoll.compile.front import front
 from forestcoll.compile.synthesize import synthesize
-from forestcoll.edit import edit, parse_scale
-from forestcoll.garbage_collection import THRESHOLD
+from forestcoll.schedule import forest_file
+from forestcoll.topology import catalog
+from forestcoll.topology.edit import edit, parse_scale
 
 ALL = ("forest", "msccl-xml", "mscclpp-json")
 FOREST = ("forest",)

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from forestcoll import catalog, cli
-from forestcoll.difference import Change, compare, group
-from forestcoll.edit import Scale, edit
-from forestcoll.topology import Node, dumps_topology
+from forestcoll.topology import Node, catalog, dumps_topology
+from forestcoll.topology.difference import Change, compare, group
+from forestcoll.topology.edit import Scale, edit
+from forestcoll.ui import cli
 
 
 def test_equal_topologies() -> None:

@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 import forestcoll
-from forestcoll import baselines, catalog
-from forestcoll.errors import UnsupportedError
-from forestcoll.graph import CapacityGraph
+from forestcoll.common.errors import UnsupportedError
+from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.lower import lower
-from forestcoll.targets import MSCCLPP, RCCL
+from forestcoll.program.targets import MSCCLPP, RCCL
+from forestcoll.solver import baselines
+from forestcoll.topology import catalog
 from forestcoll.verify import verify
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
@@ -99,12 +100,12 @@ def test_figures_are_pictures_in_notebooks() -> None:
 
 
 def test_values_import_nothing_that_draws() -> None:
-    names = ("forest", "topology", "program")
+    names = ("schedule.forest", "topology", "program")
     code = "\n".join(f"import forestcoll.{name}" for name in names)
     code += "\nimport sys; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
-    assert not loaded & {"matplotlib", "pandas", "forestcoll.report", "forestcoll.view"}
+    assert not loaded & {"matplotlib", "pandas", "forestcoll.ui.report", "forestcoll.ui.view"}
 
 
 def test_the_notebook_is_its_script() -> None:

@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forestcoll import catalog, certificate, solver
-from forestcoll.edit import Scale, edit, parse_scale
-from forestcoll.errors import InfeasibleError, TopologyError
-from forestcoll.graph import CapacityGraph
+from forestcoll import solver
+from forestcoll.common.errors import InfeasibleError, TopologyError
+from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.program import Collective
-from forestcoll.topology import Link, Node, Topology, dumps_topology, loads_topology
+from forestcoll.schedule import certificate
+from forestcoll.topology import Link, Node, Topology, catalog, dumps_topology, loads_topology
+from forestcoll.topology.edit import Scale, edit, parse_scale
 
 GPU, SWITCH = Node("gpu"), Node("switch")
 

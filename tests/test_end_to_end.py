@@ -11,16 +11,17 @@ import pytest
 from stored_schedules import stored
 from test_golden import check_share
 
-from forestcoll import catalog, forest_file, plans
-from forestcoll.cli import main
+from forestcoll import plans
 from forestcoll.compile.optimum import optimum
 from forestcoll.compile.synthesize import synthesize
 from forestcoll.compile.verdict import verify_text
 from forestcoll.execute import cpu
-from forestcoll.forest import Forest
 from forestcoll.lower import serve
 from forestcoll.program import BY_TREES, Collective, Program
-from forestcoll.topology import Topology, loads_topology
+from forestcoll.schedule import forest_file
+from forestcoll.schedule.forest import Forest
+from forestcoll.topology import Topology, catalog, loads_topology
+from forestcoll.ui.cli import main
 
 ORACLE = (
     Path(__file__).parents[2]

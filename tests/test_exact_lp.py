@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forestcoll.errors import UnsupportedError
+from forestcoll.common.errors import UnsupportedError
 from forestcoll.solver.flows import exact_lp
 from forestcoll.solver.flows.exact_lp import Program, Row, Solution
 

@@ -20,13 +20,14 @@ from typing import Any
 import pytest
 from stored_schedules import stored
 
-from forestcoll import catalog, plans
+from forestcoll import plans
+from forestcoll.common.errors import PlanError
 from forestcoll.compile.synthesize import Synthesis, synthesize
-from forestcoll.edit import edit
-from forestcoll.errors import PlanError
 from forestcoll.execute.cpu import MOST_PROCESSES
 from forestcoll.program import BY_TREES, Collective, Pipeline
-from forestcoll.targets import TARGETS
+from forestcoll.program.targets import TARGETS
+from forestcoll.topology import catalog
+from forestcoll.topology.edit import edit
 from forestcoll.verify import link_loads
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "benchmarks" / "catalogue.py"

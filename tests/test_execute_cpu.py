@@ -16,7 +16,7 @@ import programs as pg
 import pytest
 from programs import do, inp, out, scr
 
-from forestcoll.errors import ExecutionError, PlanError, UnsupportedError
+from forestcoll.common.errors import ExecutionError, PlanError, UnsupportedError
 from forestcoll.execute import _engine, cpu, request, sizes
 from forestcoll.execute.check import check
 from forestcoll.execute.cpu import DTYPES, OPS, run

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from forestcoll.errors import ForestCollError, PlanError
+from forestcoll.common.errors import ForestCollError, PlanError
 from forestcoll.execute.cpu import run
 from forestcoll.program import (
     BY_TREES,

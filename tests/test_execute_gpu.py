@@ -21,19 +21,19 @@ import pytest
 from once import made_once
 
 from forestcoll import load_topology, synthesize
-from forestcoll.alltoall.demand import uniform
-from forestcoll.alltoall.flows import solve as solve_alltoall
-from forestcoll.alltoall.lowering import lower as lower_alltoall
-from forestcoll.alltoall.rounding import route
-from forestcoll.errors import ExecutionError, UnsupportedError
+from forestcoll.common.errors import ExecutionError, UnsupportedError
 from forestcoll.execute import cpu, gpu
 from forestcoll.execute.gpu import compiler as builds
 from forestcoll.execute.gpu import team as teams
 from forestcoll.execute.gpu.messages import SLOT_BYTES, geometry, slot_of
 from forestcoll.execute.sizes import layout
 from forestcoll.execute.slots import longest_message
+from forestcoll.lower.alltoall.lowering import lower as lower_alltoall
 from forestcoll.program import BY_TREES, Collective, Op, Program
-from forestcoll.targets import TARGETS
+from forestcoll.program.targets import TARGETS
+from forestcoll.solver.alltoall.demand import uniform
+from forestcoll.solver.alltoall.flows import solve as solve_alltoall
+from forestcoll.solver.alltoall.rounding import route
 from tests.programs import all_good, drop, edit, out
 
 HERE = Path(__file__).parent / "fixtures" / "emulated_gpu"
@@ -375,7 +375,7 @@ def test_builds_are_kept_by_what_went_into_them(tmp_path: Path) -> None:
 
 
 def test_hipcc_is_asked_as_it_is_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from forestcoll import doctor
+    from forestcoll.execute import doctor
 
     tool = tmp_path / "hipcc"
     tool.write_text('#!/bin/bash\necho "hipcc for ${HIP_PLATFORM:-whatever it finds}"\n')
@@ -418,8 +418,9 @@ def test_without_a_gpu_the_cpu_is_named(
 def test_the_command_says_what_is_missing(
     programs: dict[tuple[str, str], Program], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from forestcoll import doctor, plans
-    from forestcoll.cli import main
+    from forestcoll import plans
+    from forestcoll.execute import doctor
+    from forestcoll.ui.cli import main
 
     plan = tmp_path / "plan.xml"
     plan.write_text(plans.dumps(programs["allreduce", "msccl-xml"], "msccl-xml"))
@@ -443,7 +444,7 @@ def test_the_command_runs_on_gpus(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     from forestcoll import plans
-    from forestcoll.cli import main
+    from forestcoll.ui.cli import main
 
     plan = tmp_path / "plan.xml"
     plan.write_text(plans.dumps(programs["allreduce", "msccl-xml"], "msccl-xml"))
@@ -516,7 +517,7 @@ def test_packets_take_the_writers_half_at_peers_too(library: Path, kept: gpu.Pro
     from hand_forests import forest, star
 
     from forestcoll.lower import lower
-    from forestcoll.targets import MSCCLPP
+    from forestcoll.program.targets import MSCCLPP
 
     program = lower(
         forest(Collective.BROADCAST, 2, [star(2, 0, "broadcast")]), MSCCLPP, protocol="LL"

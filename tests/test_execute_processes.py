@@ -20,7 +20,7 @@ import pytest
 from programs import do, out
 from test_execute_cpu import GOOD, in_single_elements
 
-from forestcoll.errors import ExecutionError, UnsupportedError
+from forestcoll.common.errors import ExecutionError, UnsupportedError
 from forestcoll.execute import cpu
 from forestcoll.execute.cpu import DTYPES, OPS, run
 from forestcoll.program import Op, Program
@@ -393,7 +393,7 @@ FORKLESS = """
 import os, resource, sys
 sys.path.insert(0, {tests!r})
 import programs as pg
-from forestcoll.errors import ExecutionError
+from forestcoll.common.errors import ExecutionError
 from forestcoll.execute.cpu import run
 resource.setrlimit(resource.RLIMIT_NPROC, (3, 3))
 os.setuid({user})

@@ -9,7 +9,7 @@ import pytest
 from programs import do, inp, out
 from test_verify import _big_messages, eager_exchange
 
-from forestcoll.errors import ExecutionError, PlanError
+from forestcoll.common.errors import ExecutionError, PlanError
 from forestcoll.execute.cpu import run
 from forestcoll.execute.sizes import layout
 from forestcoll.execute.slots import SLOT_BYTES, SLOT_LEAST, SLOT_TOTAL, queue

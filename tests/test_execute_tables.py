@@ -11,7 +11,7 @@ import numpy as np
 import programs as pg
 import pytest
 
-from forestcoll.errors import UnsupportedError
+from forestcoll.common.errors import UnsupportedError
 from forestcoll.execute import _engine, cpu
 from forestcoll.execute.tables import build
 from forestcoll.program import Program

@@ -8,11 +8,11 @@ from fractions import Fraction
 import pytest
 
 import forestcoll
-from forestcoll.cli import main
 from forestcoll.compile.problem import Problem
-from forestcoll.explain import Explanation, explain
-from forestcoll.explain.trees import scaled, value
-from forestcoll.explain.upgrades import NEAR
+from forestcoll.study.explain import Explanation, explain
+from forestcoll.study.explain.trees import scaled, value
+from forestcoll.study.explain.upgrades import NEAR
+from forestcoll.ui.cli import main
 
 MACHINES = [
     ("dgx-a100", {"boxes": "2"}, "allgather"),

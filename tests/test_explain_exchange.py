@@ -12,17 +12,17 @@ import pytest
 from graphs import dgx_a100, mi250, ring, torus
 from test_alltoall import random_demand
 
-from forestcoll.alltoall.demand import Demand, ragged
-from forestcoll.alltoall.flows import solve
-from forestcoll.alltoall.fold import orbits
-from forestcoll.alltoall.lengths import bound
-from forestcoll.alltoall.spread import spread, time_of, waits
-from forestcoll.catalog import load
-from forestcoll.cli import main
-from forestcoll.explain import Exchange, explain_exchange
-from forestcoll.explain.exchange import Static
-from forestcoll.explain.upgrades import NEAR, widen
-from forestcoll.graph import CapacityGraph
+from forestcoll.graph.capacity_graph import CapacityGraph
+from forestcoll.solver.alltoall.demand import Demand, ragged
+from forestcoll.solver.alltoall.flows import solve
+from forestcoll.solver.alltoall.fold import orbits
+from forestcoll.solver.alltoall.lengths import bound
+from forestcoll.solver.alltoall.spread import spread, time_of, waits
+from forestcoll.study.explain import Exchange, explain_exchange
+from forestcoll.study.explain.exchange import Static
+from forestcoll.study.explain.upgrades import NEAR, widen
+from forestcoll.topology.catalog import load
+from forestcoll.ui.cli import main
 
 
 def skewed(count: int, hot: int) -> tuple[tuple[int, ...], ...]:
@@ -185,7 +185,7 @@ def test_words_of_a_matrix(capsys: pytest.CaptureFixture[str], tmp_path: Path) -
 def test_large_and_irregular_fabrics_are_not_raised(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("forestcoll.explain.exchange.MOST_VARIABLES", 1)
+    monkeypatch.setattr("forestcoll.study.explain.exchange.MOST_VARIABLES", 1)
     text = said(capsys, "-t", "ring", "--set", "gpus=4", "-c", "alltoall", "--explain")
     assert "raise not looked at: little is alike here" in text
 

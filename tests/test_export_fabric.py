@@ -14,12 +14,14 @@ import pytest
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as perfetto
 from real_files import read_as
 
-from forestcoll import catalog, cli, forest_file, plans
-from forestcoll.errors import UnsupportedError
-from forestcoll.export import FORMATS, export
-from forestcoll.export.settings import Settings
-from forestcoll.topology import Topology, loads_topology
-from forestcoll.view import Subject
+from forestcoll import plans
+from forestcoll.common.errors import UnsupportedError
+from forestcoll.schedule import forest_file
+from forestcoll.topology import Topology, catalog, loads_topology
+from forestcoll.ui import cli
+from forestcoll.ui.export import FORMATS, export
+from forestcoll.ui.export.settings import Settings
+from forestcoll.ui.view import Subject
 
 SCHEDULES = Path(__file__).parents[1] / "schedules"
 

@@ -14,17 +14,19 @@ from typing import Any
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from forestcoll import cli, forest_file, plans
-from forestcoll.errors import UnsupportedError
-from forestcoll.export import export
-from forestcoll.export.actions import actions
-from forestcoll.export.chakra import CALLS
-from forestcoll.export.settings import Settings
+from forestcoll import plans
+from forestcoll.common.errors import UnsupportedError
 from forestcoll.program import Collective
 from forestcoll.program.chunks import count_chunks
+from forestcoll.schedule import forest_file
+from forestcoll.ui import cli
+from forestcoll.ui.export import export
+from forestcoll.ui.export.actions import actions
+from forestcoll.ui.export.chakra import CALLS
+from forestcoll.ui.export.settings import Settings
+from forestcoll.ui.view import Subject
 from forestcoll.verify.check import rank_loads
 from forestcoll.verify.dataflow import dataflow
-from forestcoll.view import Subject
 
 SCHEDULES = Path(__file__).parents[1] / "schedules"
 PLANS = [  # all of two small machines, of two larger ones those that put rather than send
@@ -235,7 +237,7 @@ def test_chakra_has_a_send_for_every_move_of_every_plan(
 ) -> None:
     program = plans.read_plan(path)
     flow = dataflow(program)
-    monkeypatch.setattr("forestcoll.export.actions.dataflow", lambda _: flow)  # once is enough
+    monkeypatch.setattr("forestcoll.ui.export.actions.dataflow", lambda _: flow)  # once is enough
     subject = Subject(path.parent.name, "plan", program=program)
     files = export(subject, "chakra", Settings(size=SIZE))
     ranks = schedule(files, f"{subject.name}.{program.collective}")

@@ -10,13 +10,15 @@ from fractions import Fraction
 import pytest
 from graphs import dgx_a100
 
-from forestcoll import catalog, certificate, solver
-from forestcoll.edit import Scale, edit
-from forestcoll.graph import CapacityGraph
-from forestcoll.kernel import _kernel
+from forestcoll import solver
+from forestcoll.graph.capacity_graph import CapacityGraph
+from forestcoll.graph.kernel import _kernel
 from forestcoll.program import Collective
+from forestcoll.schedule import certificate
 from forestcoll.solver import packing
 from forestcoll.solver.task import analyse
+from forestcoll.topology import catalog
+from forestcoll.topology.edit import Scale, edit
 
 
 def without(name: str, boxes: int, links: Sequence[str], slow: str = "") -> CapacityGraph:

@@ -25,17 +25,20 @@ from graphs import build, dgx_a100, mi250, ring
 from random_graphs import random_graph, starved_graph
 from random_problems import Problem, feasible, proven, random_problem, recount
 
-from forestcoll import catalog, certificate, solver
+from forestcoll import solver
+from forestcoll.common.errors import PlanError, UnsupportedError
 from forestcoll.compile import together
 from forestcoll.compile.clock import Clock
 from forestcoll.compile.problem import Problem as Asked
 from forestcoll.compile.request import Request
 from forestcoll.compile.synthesize import make, synthesize
-from forestcoll.errors import PlanError, UnsupportedError
-from forestcoll.forest import Forest
-from forestcoll.graph import CapacityGraph
-from forestcoll.kernel import _kernel
+from forestcoll.graph.capacity_graph import CapacityGraph
+from forestcoll.graph.kernel import _kernel
+from forestcoll.graph.symmetry import automorphisms, components, structures
 from forestcoll.program import Collective
+from forestcoll.schedule import certificate
+from forestcoll.schedule.forest import Forest
+from forestcoll.schedule.group import Together
 from forestcoll.solver import (
     allreduce,
     cut,
@@ -49,8 +52,7 @@ from forestcoll.solver import (
 from forestcoll.solver.compact import forests, rotation
 from forestcoll.solver.flows import balance, cutting_planes, exact_lp, joint, joint_trees, model
 from forestcoll.solver.groups import split
-from forestcoll.solver.groups.forests import Together
-from forestcoll.symmetry import automorphisms, components, structures
+from forestcoll.topology import catalog
 
 optimum = import_module("forestcoll.solver.optimum")  # the package has a function of that name
 ALLGATHER, ALLREDUCE = Collective.ALLGATHER, Collective.ALLREDUCE
@@ -884,7 +886,7 @@ def test_loads_beyond_64_bits_are_counted_in_python() -> None:
         trees=tuple(replace(tree, weight=tree.weight << 63) for tree in forest.trees),
         total=forest.total << 63,
     )
-    from forestcoll.forest import scan
+    from forestcoll.schedule.forest import scan
 
     assert scan(heavy.graph, heavy.trees)[2] is None
     assert heavy.loads() == [load << 63 for load in forest.loads()]

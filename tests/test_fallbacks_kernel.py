@@ -24,13 +24,14 @@ import pytest
 from graphs import mi250
 from random_problems import Problem, feasible, random_problem, recount
 
-from forestcoll import certificate, solver
-from forestcoll.kernel import _kernel
+from forestcoll import solver
+from forestcoll.graph.kernel import _kernel
 from forestcoll.program import Collective
+from forestcoll.schedule import certificate
 
 KERNEL = Path(_kernel.__file__).parent
 if not (KERNEL / "edge_splitting.cpp").exists():  # an installed package has no sources beside it
-    KERNEL = Path(__file__).parents[1] / "forestcoll" / "kernel"
+    KERNEL = Path(__file__).parents[1] / "forestcoll" / "graph" / "kernel"
 PROBE = Path(__file__).parent / "kernel_probe.cpp"
 ELSEWHERE = {"module", "tree_scan", "regular", "tree_paths", "rehanging_module"}
 ELSEWHERE |= {"rehanging", "hanging", "first_trees", "routes", "local_search"}

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from forestcoll.cli import files
-from forestcoll.errors import ForestCollError
-from forestcoll.input_limits import Limit
+from forestcoll.common.errors import ForestCollError
+from forestcoll.common.input_limits import Limit
+from forestcoll.ui.cli import files
 
 ALL = ("forest", "msccl-xml", "mscclpp-json")
 

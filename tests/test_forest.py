@@ -14,12 +14,13 @@ from typing import Any
 
 import pytest
 
-from forestcoll import certificate, forest_file, solver
+from forestcoll import solver
+from forestcoll.common.errors import ForestError
 from forestcoll.compile.verdict import verify_text
-from forestcoll.errors import ForestError
-from forestcoll.forest import Bound, Forest, Tree, check
-from forestcoll.graph import CapacityGraph
+from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.program import Collective
+from forestcoll.schedule import certificate, forest_file
+from forestcoll.schedule.forest import Bound, Forest, Tree, check
 
 CHECKER = Path(__file__).parents[2] / "shared" / "tools" / "check_forest.py"
 

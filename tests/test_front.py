@@ -14,21 +14,22 @@ import pytest
 from graphs import build, dgx_a100, mi250, ring, torus
 from random_graphs import judge, random_graph
 
-from forestcoll import certificate, cli
+from forestcoll.common.errors import ForestCollError, PlanError, UnsupportedError
 from forestcoll.compile.budget import Budget
 from forestcoll.compile.choose import Choice, Chooser
 from forestcoll.compile.clock import Clock
 from forestcoll.compile.front import PLANS_QUICK
 from forestcoll.compile.problem import Problem
 from forestcoll.compile.wishes import Wishes, different_trees
-from forestcoll.errors import ForestCollError, PlanError, UnsupportedError
-from forestcoll.forest import Forest
-from forestcoll.graph import CapacityGraph
+from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.program import BY_TREES, Collective
-from forestcoll.sizes import Sizes
+from forestcoll.program.sizes import Sizes
+from forestcoll.program.targets import MSCCL, MSCCLPP, RCCL, Target
+from forestcoll.schedule import certificate
+from forestcoll.schedule.forest import Forest
 from forestcoll.solver import fixed_algbw, optimum, solve
 from forestcoll.solver.front import GOALS, Front, Point
-from forestcoll.targets import MSCCL, MSCCLPP, RCCL, Target
+from forestcoll.ui import cli
 
 ALLGATHER, ALLREDUCE = Collective.ALLGATHER, Collective.ALLREDUCE
 PERCENT = Fraction(1, 100)

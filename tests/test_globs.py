@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forestcoll.cli import main
 from forestcoll.topology.globs import matcher
+from forestcoll.ui.cli import main
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from stored_schedules import MACHINES, SCHEDULES
 
-from forestcoll import catalog
 from forestcoll.compile.formats import FORMATS
 from forestcoll.compile.synthesize import Synthesis, synthesize
 from forestcoll.compile.verdict import verify_text
 from forestcoll.program import BY_TREES, Collective
-from forestcoll.sizes import Sizes
+from forestcoll.program.sizes import Sizes
+from forestcoll.topology import catalog
 
 CHECKER = Path(__file__).parents[2] / "shared" / "tools" / "check_forest.py"
 CASES = [(machine, collective) for machine in MACHINES for collective in BY_TREES]

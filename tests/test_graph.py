@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forestcoll import catalog
-from forestcoll.errors import InfeasibleError, TopologyError
-from forestcoll.graph import CAPACITY_LIMIT, CapacityGraph, select_ranks
-from forestcoll.topology import Link, Node, Topology
+from forestcoll.common.errors import InfeasibleError, TopologyError
+from forestcoll.graph.capacity_graph import CAPACITY_LIMIT, CapacityGraph, select_ranks
+from forestcoll.topology import Link, Node, Topology, catalog
 
 GPU, SWITCH = Node("gpu"), Node("switch")
 

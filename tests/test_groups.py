@@ -12,16 +12,17 @@ import pytest
 from graphs import build, dgx_a100, mi250, ring, torus
 from random_graphs import random_graph
 
-from forestcoll import certificate, solver
-from forestcoll.errors import ForestError, InfeasibleError, UnsupportedError
-from forestcoll.forest import Symmetry
-from forestcoll.graph import CapacityGraph
+from forestcoll import solver
+from forestcoll.common.errors import ForestError, InfeasibleError, UnsupportedError
+from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.program import BY_TREES, Collective
-from forestcoll.solver.flows.dual import check_groups_bound
-from forestcoll.solver.flows.group import GroupsBound
-from forestcoll.solver.flows.views import view_groups
+from forestcoll.schedule import certificate
+from forestcoll.schedule.dual import check_groups_bound
+from forestcoll.schedule.flow_views import view_groups
+from forestcoll.schedule.forest import Symmetry
+from forestcoll.schedule.group import GroupsBound, Together, fits
 from forestcoll.solver.groups import split as shared
-from forestcoll.solver.groups.forests import Together, fits, solve_together
+from forestcoll.solver.groups.forests import solve_together
 from forestcoll.solver.groups.split import split
 
 ALL = tuple(BY_TREES)

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from forestcoll import catalog, forest_file, groups_file
+from forestcoll.common.errors import ForestError, TopologyError, UnsupportedError
 from forestcoll.compile import together
 from forestcoll.compile.verdict import verify_text
-from forestcoll.errors import ForestError, TopologyError, UnsupportedError
+from forestcoll.schedule import forest_file, groups_file
+from forestcoll.topology import catalog
 
 Change = Callable[[dict[str, Any]], object]
 HALVES = (["box0/gpu[0-3]", "box1/gpu[0-3]"], ["box0/gpu[4-7]", "box1/gpu[4-7]"])

@@ -24,11 +24,12 @@ from test_export_messages import METADATA, NODE, messages, read_goal
 from test_hostile_text import NAMES
 from test_view_data import unpack
 
-from forestcoll import catalog, cli
+from forestcoll.common.escape import escape, file_name
 from forestcoll.compile.synthesize import synthesize
-from forestcoll.escape import escape, file_name
-from forestcoll.export import FORMATS
-from forestcoll.report.notebook import html_table
+from forestcoll.topology import catalog
+from forestcoll.ui import cli
+from forestcoll.ui.export import FORMATS
+from forestcoll.ui.report.notebook import html_table
 
 HOSTILE = NAMES | {
     "no XML": "\ufffe\uffff",

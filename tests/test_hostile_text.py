@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from forestcoll import catalog, cli
+from forestcoll.common.escape import LONGEST, escape
 from forestcoll.compile.synthesize import synthesize
-from forestcoll.escape import LONGEST, escape
-from forestcoll.predict import NO_LATENCIES
-from forestcoll.report.progress import StageProgress
+from forestcoll.study.predict import NO_LATENCIES
+from forestcoll.topology import catalog
+from forestcoll.ui import cli
+from forestcoll.ui.report.progress import StageProgress
 
 PAINT = "\r\x1b[2K\x1b[1A\r\x1b[2Kx: ok\n  optimal: the bound (cut) equals it\x1b[8m"
 NAMES = {

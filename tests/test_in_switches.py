@@ -7,15 +7,14 @@ from fractions import Fraction
 
 import pytest
 
-from forestcoll import catalog
+from forestcoll.common.errors import UnsupportedError
 from forestcoll.compile.optimum import optimum
 from forestcoll.compile.synthesize import synthesize
 from forestcoll.compile.verdict import catalogued, verify_forest
-from forestcoll.edit import edit, parse_scale
-from forestcoll.errors import UnsupportedError
 from forestcoll.program import Collective
 from forestcoll.solver.front import Front
-from forestcoll.topology import Topology
+from forestcoll.topology import Topology, catalog
+from forestcoll.topology.edit import edit, parse_scale
 
 
 @pytest.fixture(scope="module")

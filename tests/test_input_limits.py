@@ -20,24 +20,25 @@ from typing import Any
 import pytest
 from real_files import read_as
 
-from forestcoll import catalog, cli, input_limits
-from forestcoll.cli import guard
-from forestcoll.cli.value_types import PercentType
-from forestcoll.compile.synthesize import synthesize
-from forestcoll.compile.verdict import verify_text
-from forestcoll.errors import (
+from forestcoll.common import input_limits
+from forestcoll.common.errors import (
     ForestCollError,
     ForestError,
     PlanError,
     TopologyError,
     UnsupportedError,
 )
-from forestcoll.graph import CapacityGraph
-from forestcoll.input_limits import SECONDS, Limit
+from forestcoll.common.input_limits import SECONDS, Limit
+from forestcoll.common.text_file import seal
+from forestcoll.compile.synthesize import synthesize
+from forestcoll.compile.verdict import verify_text
+from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.plans.lint import lint
-from forestcoll.text_file import seal
-from forestcoll.topology import compact, loads_topology
+from forestcoll.topology import catalog, compact, loads_topology
 from forestcoll.topology.numbers import decimal
+from forestcoll.ui import cli
+from forestcoll.ui.cli import guard
+from forestcoll.ui.cli.value_types import PercentType
 
 
 @contextmanager
@@ -331,7 +332,7 @@ def test_the_guard_leaves_nothing_behind() -> None:
 
 LATE = """
 import os, signal
-from forestcoll.cli import guard
+from forestcoll.ui.cli import guard
 
 assert signal.getsignal(signal.SIGPROF) is signal.SIG_DFL
 with guard.guarded("x", 5):

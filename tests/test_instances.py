@@ -8,18 +8,18 @@ from fractions import Fraction
 import pytest
 from hand_forests import instructions, of_shape, proven, star
 
-from forestcoll import catalog
+from forestcoll.common.errors import PlanError, UnsupportedError
 from forestcoll.compile.budget import Budget
 from forestcoll.compile.formats import Format
 from forestcoll.compile.synthesize import synthesize
-from forestcoll.errors import PlanError, UnsupportedError
-from forestcoll.forest import Forest
-from forestcoll.graph import CapacityGraph
+from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.lower import lower, usage
 from forestcoll.lower.instances import BLOCK, ENOUGH, LINK, filled, hardest
 from forestcoll.program import BY_TREES, Collective, Op, Program
+from forestcoll.program.targets import MSCCL, MSCCLPP, RCCL, Target
+from forestcoll.schedule.forest import Forest
 from forestcoll.solver import solve
-from forestcoll.targets import MSCCL, MSCCLPP, RCCL, Target
+from forestcoll.topology import catalog
 from forestcoll.verify import link_loads, verify
 
 ALL = pytest.mark.parametrize("collective", list(BY_TREES), ids=str)

@@ -13,11 +13,12 @@ from graphs import build, dgx_a100
 from irregular_fabrics import small
 from test_rehanging import validate
 
-from forestcoll import certificate, solver
-from forestcoll.forest import Tree
-from forestcoll.graph import CapacityGraph
-from forestcoll.kernel import _kernel
+from forestcoll import solver
+from forestcoll.graph.capacity_graph import CapacityGraph
+from forestcoll.graph.kernel import _kernel
 from forestcoll.program import Collective
+from forestcoll.schedule import certificate
+from forestcoll.schedule.forest import Tree
 from forestcoll.solver.allreduce import fix_joint, plan
 from forestcoll.solver.flows.joint import joint
 from forestcoll.solver.joint_boxes import _Machine, _round_parts, joint_of_boxes

@@ -15,10 +15,10 @@ import pytest
 from graphs import dgx_a100, mi250, torus
 from random_graphs import random_graph
 
-from forestcoll.graph import CapacityGraph, is_balanced
-from forestcoll.kernel import _kernel
+from forestcoll.graph.capacity_graph import CapacityGraph, is_balanced
+from forestcoll.graph.kernel import _kernel
+from forestcoll.graph.symmetry.automorphisms import find_free_group
 from forestcoll.solver.task import Task, analyse
-from forestcoll.symmetry.automorphisms import find_free_group
 
 Packed = tuple[int, list[tuple[int, int, list[int]]]]
 Flat = tuple[int, tuple[int, ...], tuple[int, ...], list[int]]

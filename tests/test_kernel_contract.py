@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from test_kernel import check_packed
 
-from forestcoll.kernel import _kernel
+from forestcoll.graph.kernel import _kernel
 
 Problem = tuple[int, list[int], list[int], list[int], list[int], list[int]]
 """nodes, tail, head, capacity, supply, sinks."""

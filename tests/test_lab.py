@@ -21,16 +21,18 @@ from typing import Any
 import pytest
 
 import forestcoll
-from forestcoll import baselines, doctor, errors, lab
-from forestcoll.graph import CapacityGraph
-from forestcoll.lab.tables import tables
-from forestcoll.routes import Routes, routes
+from forestcoll.common import errors
+from forestcoll.execute import doctor, lab
+from forestcoll.execute.lab.tables import tables
+from forestcoll.graph.capacity_graph import CapacityGraph
+from forestcoll.schedule.routes import Routes, routes
+from forestcoll.solver import baselines
 
 if importlib.util.find_spec("torch") is None:
     pytest.skip("PyTorch is not installed (extra 'torch')", allow_module_level=True)
 
-from forestcoll.cli import main
-from forestcoll.lab import comparing, network
+from forestcoll.execute.lab import comparing, network
+from forestcoll.ui.cli import main
 
 LACKING = network.lacking()
 REQUIRED = os.environ.get("FORESTCOLL_LAB") == "required"
@@ -163,7 +165,7 @@ def test_rate_by_default_grows_with_the_processors() -> None:
 
 def test_one_way_links_and_links_slowed() -> None:
     known = forestcoll.load_topology("ring", {"gpus": "3"})
-    from forestcoll.edit import edit, parse_scale
+    from forestcoll.topology.edit import edit, parse_scale
 
     slowed = edit(known, ["gpu1->gpu0"], [parse_scale("gpu1->gpu2=1/4")])
     graph = CapacityGraph.from_topology(slowed)
@@ -174,7 +176,7 @@ def test_one_way_links_and_links_slowed() -> None:
 def test_plan_of_a_sound_fabric_on_one_with_a_slow_link() -> None:
     """It goes the same ways, and the prediction is what is left there."""
     made = synthesized("star", {"gpus": "3", "bandwidth": "40"})
-    from forestcoll.edit import edit, parse_scale
+    from forestcoll.topology.edit import edit, parse_scale
 
     known = forestcoll.load_topology("star", {"gpus": "3", "bandwidth": "40"})
     slowed = CapacityGraph.from_topology(edit(known, (), [parse_scale("gpu0-switch=1/4")]))

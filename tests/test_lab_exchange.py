@@ -12,23 +12,23 @@ from typing import Any
 
 import pytest
 
-from forestcoll import catalog, errors
-from forestcoll.alltoall import file
-from forestcoll.alltoall.demand import uniform
-from forestcoll.alltoall.flows import solve
-from forestcoll.alltoall.plans import routes_beside
-from forestcoll.alltoall.rounding import route
-from forestcoll.alltoall.spread import spread, time_of
-from forestcoll.edit import edit
-from forestcoll.graph import CapacityGraph
-from forestcoll.topology import Topology
+from forestcoll.common import errors
+from forestcoll.compile.alltoall_plans import routes_beside
+from forestcoll.graph.capacity_graph import CapacityGraph
+from forestcoll.solver.alltoall import file
+from forestcoll.solver.alltoall.demand import uniform
+from forestcoll.solver.alltoall.flows import solve
+from forestcoll.solver.alltoall.rounding import route
+from forestcoll.solver.alltoall.spread import spread, time_of
+from forestcoll.topology import Topology, catalog
+from forestcoll.topology.edit import edit
 
 if importlib.util.find_spec("torch") is None:
     pytest.skip("PyTorch is not installed (extra 'torch')", allow_module_level=True)
 
-from forestcoll.cli import main
-from forestcoll.lab import exchange, network
-from forestcoll.lab.comparing import EXCHANGES
+from forestcoll.execute.lab import exchange, network
+from forestcoll.execute.lab.comparing import EXCHANGES
+from forestcoll.ui.cli import main
 
 LACKING = network.lacking()
 REQUIRED = os.environ.get("FORESTCOLL_LAB") == "required"
@@ -141,7 +141,7 @@ def test_usage(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     plan = tmp_path / "p.json"
     program, _ = exchange.make_plan(boxes())
     from forestcoll import plans
-    from forestcoll.targets import MSCCLPP
+    from forestcoll.program.targets import MSCCLPP
 
     plan.write_text(plans.dumps(program, MSCCLPP.format, MSCCLPP))
     said = refused(capsys, *SMALL, "--plan", str(plan), "-c", "allreduce")

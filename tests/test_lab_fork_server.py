@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from forestcoll.lab.fork_server import ForkServer
+from forestcoll.execute.lab.fork_server import ForkServer
 
 HERE = Path(__file__).parent
 LAB = """
 import sys, time
 sys.path.insert(0, {here!r})
 import test_lab_fork_server as t
-from forestcoll.lab.fork_server import ForkServer
+from forestcoll.execute.lab.fork_server import ForkServer
 fork_server = ForkServer("test_lab_fork_server")
 pipes = [fork_server.fork(t.sleep) for _ in range(3)]
 print(*[pipe.recv() for pipe in pipes], fork_server._process.pid, flush=True)

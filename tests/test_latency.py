@@ -13,19 +13,21 @@ import pytest
 from graphs import dgx_a100
 from random_graphs import random_graph
 
-from forestcoll import catalog, simulate, solver
+from forestcoll import solver
+from forestcoll.common.errors import ForestError
 from forestcoll.compile import together
 from forestcoll.compile.front import front
 from forestcoll.compile.synthesize import synthesize
-from forestcoll.errors import ForestError
-from forestcoll.forest import Forest, Tree, all_images
-from forestcoll.graph import CapacityGraph
-from forestcoll.kernel import _kernel
-from forestcoll.latency import Latencies, latency
+from forestcoll.graph.capacity_graph import CapacityGraph
+from forestcoll.graph.kernel import _kernel
 from forestcoll.program import BY_TREES, Collective
-from forestcoll.report import groups as groups_report
-from forestcoll.report import synthesis as report
+from forestcoll.schedule.forest import Forest, Tree, all_images
+from forestcoll.schedule.latency import Latencies, latency
 from forestcoll.solver.compact.forests import solve_compact
+from forestcoll.topology import catalog
+from forestcoll.ui.report import groups as groups_report
+from forestcoll.ui.report import synthesis as report
+from forestcoll.verify import simulate
 
 
 def written_out(forest: Forest, links: Latencies, hop: Fraction) -> Fraction:

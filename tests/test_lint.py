@@ -20,11 +20,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mutations import any_json, any_text, any_xml
 
-from forestcoll import cli, plans
-from forestcoll.errors import PlanError, UnsupportedError
+from forestcoll import plans
+from forestcoll.common.errors import PlanError, UnsupportedError
 from forestcoll.plans.findings import LISTED, LISTED_OF_A_RULE, Findings, report
 from forestcoll.plans.lint import RULES, Report, Told, lint
 from forestcoll.program import Buffer, Collective, Instruction, Op, Ref
+from forestcoll.ui import cli
 from forestcoll.verify import verify
 from forestcoll.verify.repeat import run_repeatedly
 

@@ -13,7 +13,7 @@ import lint_mutations_json
 import lint_mutations_xml
 import pytest
 
-from forestcoll.errors import PlanError
+from forestcoll.common.errors import PlanError
 from forestcoll.plans.lint import RULES, Report, lint
 
 XML, JSON = lint_mutations_xml, lint_mutations_json

@@ -22,14 +22,14 @@ from hand_forests import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forestcoll import catalog
-from forestcoll.errors import PlanError
-from forestcoll.forest import Forest, Tree, check
-from forestcoll.graph import CapacityGraph
+from forestcoll.common.errors import PlanError
+from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.lower import fits, hopeless, lower, usage
 from forestcoll.program import BY_TREES, Buffer, Collective, Op, Pipeline, Program
+from forestcoll.program.targets import MSCCL, MSCCLPP, RCCL, TARGETS, Target
+from forestcoll.schedule.forest import Forest, Tree, check
 from forestcoll.solver import solve
-from forestcoll.targets import MSCCL, MSCCLPP, RCCL, TARGETS, Target
+from forestcoll.topology import catalog
 from forestcoll.verify import link_loads, verify
 
 BOTH = pytest.mark.parametrize("target", [RCCL, MSCCLPP], ids=lambda t: t.name)

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forestcoll import catalog, simulate
 from forestcoll.compile.synthesize import synthesize
 from forestcoll.lower import lower, usage
 from forestcoll.lower.arrivals import as_they_arrive, at_once
 from forestcoll.lower.messages import Message
 from forestcoll.program import Buffer, Ref
-from forestcoll.targets import RCCL
-from forestcoll.verify import verify
+from forestcoll.program.targets import RCCL
+from forestcoll.topology import catalog
+from forestcoll.verify import simulate, verify
 
 pytestmark = pytest.mark.usefixtures("links_alone")
 

@@ -13,13 +13,11 @@ from hand_forests import chain, forest, forests, instructions, of_shape, proven,
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forestcoll import catalog
+from forestcoll.common.errors import PlanError
 from forestcoll.compile.budget import Budget, Costs
 from forestcoll.compile.synthesize import synthesize
-from forestcoll.errors import PlanError
 from forestcoll.execute import cpu
-from forestcoll.forest import Forest
-from forestcoll.graph import CapacityGraph
+from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.lower import lower, twosided_fused, usage
 from forestcoll.lower.network_planes import parity_of, planes_of
 from forestcoll.plans import msccl
@@ -33,8 +31,10 @@ from forestcoll.program import (
     RankProgram,
     ThreadBlock,
 )
+from forestcoll.program.targets import DEFAULT_SMS, MSCCL, MSCCLPP, RCCL, SMS, Target, sms_of
+from forestcoll.schedule.forest import Forest
 from forestcoll.solver import solve
-from forestcoll.targets import DEFAULT_SMS, MSCCL, MSCCLPP, RCCL, SMS, Target, sms_of
+from forestcoll.topology import catalog
 from forestcoll.verify import verify
 
 FUSED = (Op.RECV_COPY_SEND, Op.RECV_REDUCE_SEND, Op.RECV_REDUCE_COPY_SEND)

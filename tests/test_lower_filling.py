@@ -8,9 +8,9 @@ from itertools import product
 
 import pytest
 
-from forestcoll import catalog, simulate, solver
+from forestcoll import solver
+from forestcoll.common.errors import PlanError
 from forestcoll.compile.problem import Problem, capacity_graph
-from forestcoll.errors import PlanError
 from forestcoll.lower import UNIT_BYTES, fill, lower, refine, usage
 from forestcoll.lower.filling import _reached, _slice, _sliced, _spreads
 from forestcoll.lower.instances import filled, hardest
@@ -23,8 +23,9 @@ from forestcoll.lower.tree_pieces import cut
 from forestcoll.lower.writer import Port, match_ports
 from forestcoll.plans import mscclpp
 from forestcoll.program import BY_TREES, Collective, Instruction, Op, Pipeline
-from forestcoll.targets import MSCCLPP, RCCL, sms_of
-from forestcoll.verify import link_loads, verify
+from forestcoll.program.targets import MSCCLPP, RCCL, sms_of
+from forestcoll.topology import catalog
+from forestcoll.verify import link_loads, simulate, verify
 
 pytestmark = pytest.mark.usefixtures("links_alone")
 

@@ -8,17 +8,18 @@ from pathlib import Path
 import pytest
 from hand_forests import chain, of_shape, star
 
-from forestcoll import catalog, cli
+from forestcoll.common.errors import PlanError, UnsupportedError
 from forestcoll.compile.formats import Place
 from forestcoll.compile.plan_text import serve_place
 from forestcoll.compile.synthesize import synthesize
-from forestcoll.errors import PlanError, UnsupportedError
 from forestcoll.execute import cpu
 from forestcoll.lower import lower, serve
 from forestcoll.lower.limits import usage
 from forestcoll.plans import read_plan
 from forestcoll.program import BY_TREES, Buffer, Collective, Op, Program
-from forestcoll.targets import MSCCL, MSCCLPP
+from forestcoll.program.targets import MSCCL, MSCCLPP
+from forestcoll.topology import catalog
+from forestcoll.ui import cli
 from forestcoll.verify import verify
 
 

@@ -11,18 +11,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forestcoll import catalog, forest_file, simulate
+from forestcoll.common.errors import PlanError
 from forestcoll.compile.synthesize import synthesize
-from forestcoll.errors import PlanError
-from forestcoll.kernel import _kernel
+from forestcoll.graph.kernel import _kernel
 from forestcoll.lower import lower, scheduled, usage
 from forestcoll.lower.filling import SHORT, SIZE, reorder
 from forestcoll.lower.layout import Layout, RankTree, layout
 from forestcoll.lower.messages import early_copies
 from forestcoll.lower.twosided import _block_rate
 from forestcoll.program import Collective
-from forestcoll.targets import RCCL
-from forestcoll.verify import verify
+from forestcoll.program.targets import RCCL
+from forestcoll.schedule import forest_file
+from forestcoll.topology import catalog
+from forestcoll.verify import simulate, verify
 
 pytestmark = pytest.mark.usefixtures("links_alone")
 

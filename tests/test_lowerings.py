@@ -10,23 +10,23 @@ from itertools import pairwise, product
 
 import pytest
 
-from forestcoll import catalog, plans, solver
-from forestcoll.alltoall import lowering
-from forestcoll.alltoall.demand import uniform
-from forestcoll.alltoall.flows import solve as solve_flows
-from forestcoll.alltoall.rounding import route
-from forestcoll.alltoall.routes import Routes
+from forestcoll import plans, solver
 from forestcoll.compile.problem import capacity_graph
-from forestcoll.forest import Forest, check
 from forestcoll.lower import fill, lower, serve
+from forestcoll.lower.alltoall import lowering
 from forestcoll.lower.nvls import lower_nvls
 from forestcoll.lower.onesided import Spread
 from forestcoll.plans.lint import lint
 from forestcoll.program import BY_TREES, Collective, Program
 from forestcoll.program.check import check as check_structure
+from forestcoll.program.targets import MSCCL, MSCCLPP, RCCL, Target
+from forestcoll.schedule.forest import Forest, check
 from forestcoll.solver import multicast
-from forestcoll.targets import MSCCL, MSCCLPP, RCCL, Target
-from forestcoll.topology import Topology
+from forestcoll.solver.alltoall.demand import uniform
+from forestcoll.solver.alltoall.flows import solve as solve_flows
+from forestcoll.solver.alltoall.rounding import route
+from forestcoll.solver.alltoall.routes import Routes
+from forestcoll.topology import Topology, catalog
 from forestcoll.verify import verify
 
 Traffic = Mapping[tuple[int, int], Fraction]

@@ -96,7 +96,7 @@ def test_what_does_not_go_together(
 
 def test_a_plan_for_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from forestcoll import plans
-    from forestcoll.targets import MSCCLPP
+    from forestcoll.program.targets import MSCCLPP
 
     made = moe.make_plan(2).program
     path = tmp_path / "two.json"

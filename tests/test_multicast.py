@@ -10,14 +10,16 @@ import pytest
 from graphs import build, dgx_a100
 from random_graphs import random_graph
 
-from forestcoll import catalog, certificate, solver
+from forestcoll import solver
+from forestcoll.common.errors import InfeasibleError
 from forestcoll.compile.optimum import optimum
 from forestcoll.compile.synthesize import synthesize
-from forestcoll.errors import InfeasibleError
-from forestcoll.forest import Tree
-from forestcoll.graph import CapacityGraph
+from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.program import BY_TREES, Collective
+from forestcoll.schedule import certificate
+from forestcoll.schedule.forest import Tree
 from forestcoll.solver import multicast
+from forestcoll.topology import catalog
 
 ALL = tuple(BY_TREES)
 

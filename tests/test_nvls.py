@@ -17,14 +17,13 @@ from click.testing import CliRunner
 from programs import inp, out
 from rich.console import Console
 
-from forestcoll import catalog, cli, forest_file, plans, predict
+from forestcoll import plans
+from forestcoll.common.errors import PlanError, UnsupportedError
 from forestcoll.compile.in_switches import nvls_algbw
 from forestcoll.compile.optimum import optimum
 from forestcoll.compile.problem import Problem, capacity_graph, parse_root
 from forestcoll.compile.synthesize import synthesize
-from forestcoll.errors import PlanError, UnsupportedError
 from forestcoll.execute import cpu
-from forestcoll.forest import Forest
 from forestcoll.lower import lower
 from forestcoll.lower.nvls import lower_nvls, most_algbw
 from forestcoll.plans.lint import lint
@@ -39,10 +38,14 @@ from forestcoll.program import (
     Switch,
     ThreadBlock,
 )
-from forestcoll.report import synthesis
+from forestcoll.program.targets import MSCCL, MSCCLPP
+from forestcoll.schedule import forest_file
+from forestcoll.schedule.forest import Forest
 from forestcoll.solver import multicast
-from forestcoll.targets import MSCCL, MSCCLPP
-from forestcoll.topology import Topology, loads_topology
+from forestcoll.study import predict
+from forestcoll.topology import Topology, catalog, loads_topology
+from forestcoll.ui import cli
+from forestcoll.ui.report import synthesis
 from forestcoll.verify import link_loads, verify
 
 DONE = (Collective.ALLREDUCE, Collective.ALLGATHER, Collective.BROADCAST)

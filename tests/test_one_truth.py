@@ -18,14 +18,18 @@ from typing import Any
 
 import pytest
 
-from forestcoll import catalog, cli, forest_file, plans, simulate
-from forestcoll.comparison import play
+from forestcoll import plans
 from forestcoll.compile.optimum import optimum
 from forestcoll.compile.problem import Problem
 from forestcoll.compile.synthesize import synthesize
-from forestcoll.figures import figures_of
-from forestcoll.graph import CapacityGraph
-from forestcoll.report import reached, words
+from forestcoll.graph.capacity_graph import CapacityGraph
+from forestcoll.schedule import forest_file
+from forestcoll.study.comparison import play
+from forestcoll.study.figures import figures_of
+from forestcoll.topology import catalog
+from forestcoll.ui import cli
+from forestcoll.ui.report import reached, words
+from forestcoll.verify import simulate
 
 SIZE = 64 * 10**6
 CASES: tuple[tuple[str, str, str, str], ...] = (

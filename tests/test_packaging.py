@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from forestcoll import native
+from forestcoll.common import native
 
 ROOT = Path(__file__).parents[1]
 IMPORTS = "import importlib; [print(importlib.import_module(m).__file__) for m in {}]"
@@ -48,7 +48,8 @@ def test_sources_take_what_is_installed_of_them(clone: Path) -> None:
     site, others = clone.parent / "site", [Path(p) for p in sys.path if p.endswith("-packages")]
     done = python(clone, "-c", IMPORTS.format(native.MODULES), path=[site, *others])
     assert done.stderr == ""
-    assert [Path(line).parents[2] for line in done.stdout.split()] == [site] * 3
+    homes = [Path(line).parent for line in done.stdout.split()]
+    assert homes == [site.joinpath(*name.split(".")[:-1]) for name in native.MODULES]
     done = python(
         clone, "-m", "forestcoll", "optimum", "-t", "ring", "-c", "allgather", path=[site, *others]
     )
@@ -58,17 +59,17 @@ def test_sources_take_what_is_installed_of_them(clone: Path) -> None:
 def test_sources_that_are_not_those_installed(clone: Path) -> None:
     """One line, which says where they are and what to do; also where there are none at all."""
     site = clone.parent / "site"
-    with (clone / "forestcoll" / "kernel" / "cuts.cpp").open("a") as file:
+    with (clone / "forestcoll" / "graph" / "kernel" / "cuts.cpp").open("a") as file:
         file.write("// changed\n")
     todo = f"run 'pip install -e .' or scripts/quickstart in {clone}"
     start = f"{clone}/forestcoll has no compiled modules for this Python"
     hides = f"{start}, and hides those of other sources in {site}/forestcoll: go elsewhere, or"
-    script = "from forestcoll.kernel import _kernel"
+    script = "from forestcoll.graph.kernel import _kernel"
     for path, said in (([site], f"{hides} {todo}"), ([], f"{start}: {todo}")):
         done = python(clone, "-c", script, path=path)
         assert done.returncode == 1
         last = done.stderr.splitlines()[-1]
-        assert last == f"forestcoll.errors.UnsupportedError: {said}"
+        assert last == f"forestcoll.common.errors.UnsupportedError: {said}"
     others = [Path(p) for p in sys.path if p.endswith("-packages")]
     done = python(
         clone, "-m", "forestcoll", "optimum", "-t", "ring", "-c", "allgather", path=[site, *others]

@@ -11,14 +11,14 @@ import pytest
 import reference
 from graphs import build, dgx_a100, mi250, ring, torus
 
-from forestcoll import catalog
-from forestcoll.forest import Tree, all_images
-from forestcoll.graph import CapacityGraph
+from forestcoll.graph.capacity_graph import CapacityGraph
+from forestcoll.schedule.forest import Tree, all_images
 from forestcoll.solver.compact.forests import pack_compact
 from forestcoll.solver.packing import pack, pack_quickly
 from forestcoll.solver.phase_packing import pack_part
 from forestcoll.solver.shallow.rehanging import Wanted, pack_irregular
 from forestcoll.solver.task import analyse
+from forestcoll.topology import catalog
 
 Packer = Callable[[CapacityGraph, list[int], list[int]], Sequence[Tree] | None]
 

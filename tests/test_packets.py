@@ -17,13 +17,12 @@ from hand_forests import forest as hand_made
 from hypothesis import given, settings
 from programs import do, inp, otb, out, rank, scr
 
-from forestcoll import catalog, plans, solver
+from forestcoll import plans, solver
+from forestcoll.common.errors import ExecutionError, PlanError, UnsupportedError
 from forestcoll.compile import rivals
 from forestcoll.compile.problem import capacity_graph, parse_root
 from forestcoll.compile.synthesize import Synthesis, synthesize
-from forestcoll.errors import ExecutionError, PlanError, UnsupportedError
 from forestcoll.execute import cpu
-from forestcoll.forest import Forest
 from forestcoll.lower import lower
 from forestcoll.lower.packets import MAX_BYTES
 from forestcoll.program import (
@@ -36,7 +35,9 @@ from forestcoll.program import (
     Pipeline,
     Program,
 )
-from forestcoll.targets import MSCCLPP
+from forestcoll.program.targets import MSCCLPP
+from forestcoll.schedule.forest import Forest
+from forestcoll.topology import catalog
 from forestcoll.verify import link_loads, verify
 
 MACHINES: dict[str, tuple[str, dict[str, str]]] = {

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from forestcoll.cli import cli
 from forestcoll.compile.verdict import verify_text
+from forestcoll.ui.cli import cli
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -48,7 +48,7 @@ def test_the_forest_of_the_page_is_right_and_every_field_explained() -> None:
     example = re.search(r"```json\n(.*?)```", page, re.DOTALL)
     assert example
     assert any("optimal" in line for line in verify_text(example[1], "example").lines)
-    schema = json.loads((ROOT / "forestcoll" / "forest.schema.json").read_text())
+    schema = json.loads((ROOT / "forestcoll" / "schedule" / "forest.schema.json").read_text())
     fields = set(schema["properties"])
     for model in schema["$defs"].values():
         fields |= set(model.get("properties", ()))

@@ -8,15 +8,17 @@ from itertools import pairwise
 import pytest
 from graphs import build
 
-from forestcoll import catalog, simulate, solver
+from forestcoll import solver
 from forestcoll.compile.problem import capacity_graph
-from forestcoll.forest import Tree
-from forestcoll.graph import CapacityGraph
+from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.lower import lower
 from forestcoll.program import Collective
+from forestcoll.program.targets import RCCL
+from forestcoll.schedule.forest import Tree
 from forestcoll.solver import phase_packing
 from forestcoll.solver.parallel_switches import spread_evenly
-from forestcoll.targets import RCCL
+from forestcoll.topology import catalog
+from forestcoll.verify import simulate
 
 pytestmark = pytest.mark.usefixtures("links_alone")
 

@@ -8,7 +8,7 @@ import programs as pg
 import pytest
 from programs import do, inp, out, scr
 
-from forestcoll.errors import PlanError
+from forestcoll.common.errors import PlanError
 from forestcoll.execute.cpu import run
 from forestcoll.program import Collective, Instruction, Op, Program
 from forestcoll.verify import verify

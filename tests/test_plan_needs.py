@@ -7,12 +7,14 @@ from pathlib import Path
 import pytest
 
 import forestcoll.lower
-from forestcoll import forest_file, plans, simulate
-from forestcoll.forest import Forest
+from forestcoll import plans
 from forestcoll.lower import lower, usage
 from forestcoll.lower.instances import filled
 from forestcoll.program import Program
-from forestcoll.targets import MSCCLPP, RCCL, sms_of
+from forestcoll.program.targets import MSCCLPP, RCCL, sms_of
+from forestcoll.schedule import forest_file
+from forestcoll.schedule.forest import Forest
+from forestcoll.verify import simulate
 
 pytestmark = pytest.mark.usefixtures("links_alone")
 

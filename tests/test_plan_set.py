@@ -17,7 +17,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forestcoll import catalog, cli, simulate
+from forestcoll.common.errors import ForestCollError, PlanError, UnsupportedError
+from forestcoll.common.text_file import seal
 from forestcoll.compile import plan_set
 from forestcoll.compile.budget import Budget
 from forestcoll.compile.plan_set.estimate import WORTH, Line, Range, line_of, lowest_lines
@@ -25,16 +26,17 @@ from forestcoll.compile.plan_set.fewer import contest
 from forestcoll.compile.plan_set.index import FORMAT, chunks_of, digest, files_of, loads
 from forestcoll.compile.plan_set.settle import Plays, play, settle
 from forestcoll.compile.plan_set.values import Candidate
-from forestcoll.errors import ForestCollError, PlanError, UnsupportedError
 from forestcoll.execute import cpu
-from forestcoll.forest import check as check_forest
-from forestcoll.graph import CapacityGraph
+from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.lower import lower
 from forestcoll.program import BY_TREES, Collective
+from forestcoll.program.targets import RCCL
+from forestcoll.schedule.forest import check as check_forest
 from forestcoll.solver import optimum, solve
 from forestcoll.solver.shallow.lowest import pack_lowest
-from forestcoll.targets import RCCL
-from forestcoll.text_file import seal
+from forestcoll.topology import catalog
+from forestcoll.ui import cli
+from forestcoll.verify import simulate
 
 K, G = 1 << 10, 1 << 30
 

@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 from json_edits import leaves, put
 
-from forestcoll import catalog, cli, forest_file
+from forestcoll.common.errors import ForestCollError
+from forestcoll.common.text_file import seal
 from forestcoll.compile import plan_set, verdict
 from forestcoll.compile.plan_set.index import digest, files_of
 from forestcoll.compile.synthesize import synthesize
-from forestcoll.errors import ForestCollError
-from forestcoll.text_file import seal
+from forestcoll.schedule import forest_file
+from forestcoll.topology import catalog
+from forestcoll.ui import cli
 
 K = 1 << 10
 

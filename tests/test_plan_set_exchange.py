@@ -9,21 +9,21 @@ from pathlib import Path
 import pytest
 from command_line import Run, fine
 
-from forestcoll import catalog, simulate
-from forestcoll.alltoall.demand import uniform
-from forestcoll.alltoall.filling import fill, shares_of
-from forestcoll.alltoall.flows import solve
-from forestcoll.alltoall.given import routes_over
-from forestcoll.alltoall.rounding import route
-from forestcoll.alltoall.routes import Routes
-from forestcoll.baselines.alltoall import direct, two_level
+from forestcoll.common.errors import PlanError, UnsupportedError
+from forestcoll.common.text_file import seal
 from forestcoll.compile import plan_set
 from forestcoll.compile.plan_set.estimate import HOP
-from forestcoll.errors import PlanError, UnsupportedError
 from forestcoll.execute import cpu
-from forestcoll.targets import MSCCLPP, RCCL
-from forestcoll.text_file import seal
-from forestcoll.topology import Topology
+from forestcoll.lower.alltoall.filling import fill, shares_of
+from forestcoll.lower.alltoall.given import routes_over
+from forestcoll.program.targets import MSCCLPP, RCCL
+from forestcoll.solver.alltoall.demand import uniform
+from forestcoll.solver.alltoall.flows import solve
+from forestcoll.solver.alltoall.rounding import route
+from forestcoll.solver.alltoall.routes import Routes
+from forestcoll.solver.baselines.alltoall import direct, two_level
+from forestcoll.topology import Topology, catalog
+from forestcoll.verify import simulate
 
 
 def machine() -> Topology:

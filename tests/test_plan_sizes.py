@@ -10,9 +10,9 @@ from types import ModuleType
 
 import pytest
 
-from forestcoll import catalog
 from forestcoll.program import Collective
-from forestcoll.sizes import is_power
+from forestcoll.program.sizes import is_power
+from forestcoll.topology import catalog
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "plan-sizes.md").read_text(encoding="utf-8")

@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from forestcoll import baselines, catalog, plans
-from forestcoll.graph import CapacityGraph
+from forestcoll import plans
+from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.lower import lower, usage
 from forestcoll.program import Collective
-from forestcoll.targets import RCCL
+from forestcoll.program.targets import RCCL
+from forestcoll.solver import baselines
+from forestcoll.topology import catalog
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts" / "benchmarks"))
 

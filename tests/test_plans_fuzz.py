@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from mutations import spots
 
 from forestcoll import plans
-from forestcoll.errors import ForestCollError, PlanError
+from forestcoll.common.errors import ForestCollError, PlanError
 from forestcoll.plans import msccl, mscclpp
 from forestcoll.program import Program
 

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from plan_programs import I, O, S
 
 from forestcoll import plans
-from forestcoll.errors import PlanError, UnsupportedError
-from forestcoll.input_limits import Limit
+from forestcoll.common.errors import PlanError, UnsupportedError
+from forestcoll.common.input_limits import Limit
 from forestcoll.plans import msccl
 from forestcoll.program import (
     Collective,
@@ -25,7 +25,7 @@ from forestcoll.program import (
     Ref,
     ThreadBlock,
 )
-from forestcoll.targets import MSCCL, MSCCLPP, RCCL
+from forestcoll.program.targets import MSCCL, MSCCLPP, RCCL
 
 RANDOM = settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True

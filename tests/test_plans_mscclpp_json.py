@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from plan_programs import I, O, S
 
 from forestcoll import plans
-from forestcoll.errors import PlanError, UnsupportedError
+from forestcoll.common.errors import PlanError, UnsupportedError
 from forestcoll.plans import mscclpp
 from forestcoll.program import (
     OPERATIONS,
@@ -30,7 +30,7 @@ from forestcoll.program import (
     Step,
     ThreadBlock,
 )
-from forestcoll.targets import MSCCL, MSCCLPP
+from forestcoll.program.targets import MSCCL, MSCCLPP
 
 RANDOM = settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from forestcoll import cli
-from forestcoll.predict import NO_LATENCIES
+from forestcoll.study.predict import NO_LATENCIES
+from forestcoll.ui import cli
 
 GB = "1000000000"
 SMALL = 15 << 12

@@ -11,11 +11,12 @@ import pytest
 from graphs import build, dgx_a100
 from random_graphs import random_graph
 
-from forestcoll import catalog, solver
-from forestcoll.forest import Tree
-from forestcoll.graph import CapacityGraph
+from forestcoll import solver
+from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.program import Collective
+from forestcoll.schedule.forest import Tree
 from forestcoll.solver.preference import fan_out, prefer
+from forestcoll.topology import catalog
 
 
 def tree(*edges: tuple[int, ...], root: int = 0, weight: int = 1) -> Tree:

@@ -29,16 +29,16 @@ from random_problems import (
     written_out,
 )
 
-from forestcoll import forest_file
+from forestcoll.common.errors import InfeasibleError
 from forestcoll.compile.verdict import verify_text
-from forestcoll.errors import InfeasibleError
-from forestcoll.forest import Bound, Forest
-from forestcoll.graph import CapacityGraph, is_balanced
+from forestcoll.graph.capacity_graph import CapacityGraph, is_balanced
 from forestcoll.program import Collective
+from forestcoll.schedule import forest_file
+from forestcoll.schedule.certificate import check_parts
+from forestcoll.schedule.dual import check_dual
+from forestcoll.schedule.forest import Bound, Forest
 from forestcoll.solver import Optimum, multicast, optimum, solve
 from forestcoll.solver.flows.balance import balance
-from forestcoll.solver.flows.dual import check_dual
-from forestcoll.solver.partitions import check_parts
 
 SEEDS = 250
 BLOCK = 25

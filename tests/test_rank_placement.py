@@ -16,19 +16,19 @@ import pytest
 from click.testing import CliRunner
 
 from forestcoll import compare, load_topology, plans, synthesize
-from forestcoll.baselines import alltoall
-from forestcoll.cli import cli
-from forestcoll.comparison import exchange
+from forestcoll.common.errors import PlanError
 from forestcoll.compile import plan_set, together
 from forestcoll.compile.front import front
-from forestcoll.deploy import deploy
-from forestcoll.errors import PlanError
-from forestcoll.graph import CapacityGraph
+from forestcoll.execute.deploy import deploy
+from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.plans.lint import lint
 from forestcoll.plans.rules import group_fault
 from forestcoll.program import Program
-from forestcoll.rank_placement import places
-from forestcoll.targets import MSCCLPP
+from forestcoll.program.rank_placement import places
+from forestcoll.program.targets import MSCCLPP
+from forestcoll.solver.baselines import alltoall
+from forestcoll.study.comparison import exchange
+from forestcoll.ui.cli import cli
 
 TWO_ONE = """
 format: forestcoll.topology/1

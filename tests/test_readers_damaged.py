@@ -18,9 +18,9 @@ from dump_mutations import mutate
 from real_files import FOLDER
 from test_calibrate import P2P, SENDRECV
 
-from forestcoll import catalog
-from forestcoll.calibrate import calibrate, loads_measured
-from forestcoll.errors import ForestCollError
+from forestcoll.common.errors import ForestCollError
+from forestcoll.topology import catalog
+from forestcoll.topology.calibrate import calibrate, loads_measured
 
 SECONDS, MEMORY = 10, 2**30
 FIXTURES = Path(__file__).parent / "fixtures"

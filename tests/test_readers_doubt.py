@@ -26,10 +26,9 @@ from test_readers_hwloc_xml import gpu, machine, matrix, package
 from test_readers_infragraph import RATES, TEXT
 from test_readers_rocm_smi import TWO_PAIRS
 
-from forestcoll import catalog, readers
-from forestcoll.errors import ForestCollError
-from forestcoll.readers.fabric import Fabric
-from forestcoll.topology import Topology
+from forestcoll.common.errors import ForestCollError
+from forestcoll.topology import Topology, catalog, readers
+from forestcoll.topology.readers.fabric import Fabric
 
 COUNT = 300
 Entries = Callable[[int], list[tuple[str, int, str]]]

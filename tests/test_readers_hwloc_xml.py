@@ -7,9 +7,8 @@ from fractions import Fraction
 import pytest
 from real_files import read_as, real
 
-from forestcoll import catalog, readers
-from forestcoll.errors import TopologyError
-from forestcoll.topology import Topology, check_connected
+from forestcoll.common.errors import TopologyError
+from forestcoll.topology import Topology, catalog, check_connected, readers
 
 DGX2 = "hwloc/nvidiaDGX2.xml"
 

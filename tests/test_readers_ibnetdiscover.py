@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 from real_files import read_as, real
 
-from forestcoll import catalog, readers
-from forestcoll.errors import TopologyError
-from forestcoll.readers.fabric import Fabric, Port
-from forestcoll.topology import Link, Topology, check_connected
+from forestcoll.common.errors import TopologyError
+from forestcoll.topology import Link, Topology, catalog, check_connected, readers
+from forestcoll.topology.readers.fabric import Fabric, Port
 
 NDR = "ibnetdiscover/dgx-ndr-fabric.out"
 

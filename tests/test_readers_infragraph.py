@@ -9,9 +9,8 @@ import pytest
 import yaml
 from real_files import read_as
 
-from forestcoll import readers
-from forestcoll.errors import TopologyError
-from forestcoll.topology import Topology, check_connected
+from forestcoll.common.errors import TopologyError
+from forestcoll.topology import Topology, check_connected, readers
 
 TEXT = """\
 name: Two Hosts

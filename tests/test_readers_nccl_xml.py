@@ -12,10 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from real_files import read_as
 
-from forestcoll import catalog
-from forestcoll.errors import ForestCollError, TopologyError
-from forestcoll.graph import CapacityGraph
-from forestcoll.topology import Topology, check_connected, dumps_topology, loads_topology
+from forestcoll.common.errors import ForestCollError, TopologyError
+from forestcoll.graph.capacity_graph import CapacityGraph
+from forestcoll.topology import Topology, catalog, check_connected, dumps_topology, loads_topology
 
 FIXTURES = Path(__file__).parent / "fixtures"
 PCIE_ONLY = (FIXTURES / "nccl-two-sockets.xml").read_text()

@@ -8,9 +8,8 @@ from fractions import Fraction
 import pytest
 from real_files import read_as, real
 
-from forestcoll import catalog, readers
-from forestcoll.errors import TopologyError
-from forestcoll.topology import Topology, check_connected
+from forestcoll.common.errors import TopologyError
+from forestcoll.topology import Topology, catalog, check_connected, readers
 
 PAIRS = """\
         GPU0    GPU1    GPU2    GPU3    NIC0    NIC1    CPU Affinity    NUMA Affinity

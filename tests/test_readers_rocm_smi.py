@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 from real_files import read_as, real
 
-from forestcoll import catalog
-from forestcoll.errors import TopologyError
-from forestcoll.topology import Topology, check_connected
+from forestcoll.common.errors import TopologyError
+from forestcoll.topology import Topology, catalog, check_connected
 
 
 def table(title: str, rows: list[list[str]]) -> str:

@@ -11,9 +11,10 @@ from xml.etree import ElementTree
 import pytest
 
 import forestcoll
-from forestcoll import baselines, catalog
-from forestcoll.edit import edit
-from forestcoll.graph import CapacityGraph
+from forestcoll.graph.capacity_graph import CapacityGraph
+from forestcoll.solver import baselines
+from forestcoll.topology import catalog
+from forestcoll.topology.edit import edit
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "scripts" / "benchmarks"))

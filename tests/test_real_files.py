@@ -7,9 +7,8 @@ import re
 import pytest
 from real_files import FOLDER, real
 
-from forestcoll import catalog
-from forestcoll.errors import TopologyError
-from forestcoll.topology import check_connected, dumps_topology, loads_topology
+from forestcoll.common.errors import TopologyError
+from forestcoll.topology import catalog, check_connected, dumps_topology, loads_topology
 
 HOSTS = (("hosts", "str-msn2700-01,str-acs-*"),)  # the lab is two networks; one of them
 PARTS = (("nvlink", "20"), ("pcie_rate", "12"), ("socket_rate", "10"))

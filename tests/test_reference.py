@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_graphs import judge, random_graph
 
-from forestcoll.errors import InfeasibleError, UnsupportedError
-from forestcoll.graph import CapacityGraph
+from forestcoll.common.errors import InfeasibleError, UnsupportedError
+from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.program import BY_TREES, Collective
 
 NODES = 7

@@ -20,16 +20,14 @@ from click.testing import CliRunner
 from graphs import build, dgx_a100
 from irregular_fabrics import families, small
 
-from forestcoll import catalog, certificate, solver
-from forestcoll.cli import cli
+from forestcoll import solver
 from forestcoll.compile.choose import NEARLY
 from forestcoll.compile.synthesize import synthesize
-from forestcoll.edit import Scale, edit
-from forestcoll.forest import Tree
-from forestcoll.graph import CapacityGraph
-from forestcoll.kernel import _kernel
+from forestcoll.graph.capacity_graph import CapacityGraph
+from forestcoll.graph.kernel import _kernel
 from forestcoll.program import Collective
-from forestcoll.report import words
+from forestcoll.schedule import certificate
+from forestcoll.schedule.forest import Tree
 from forestcoll.solver import multicast
 from forestcoll.solver.front import Front
 from forestcoll.solver.shallow import rehanging
@@ -39,7 +37,10 @@ from forestcoll.solver.shallow.inside import Interior
 from forestcoll.solver.shallow.rehanging import Wanted, pack_irregular, rehang, suits
 from forestcoll.solver.solve import SLACK
 from forestcoll.solver.task import analyse
-from forestcoll.topology import Topology, dumps_topology
+from forestcoll.topology import Topology, catalog, dumps_topology
+from forestcoll.topology.edit import Scale, edit
+from forestcoll.ui.cli import cli
+from forestcoll.ui.report import words
 
 SWITCHED = [name for name in families().FAMILIES if name not in ("torus", "nvl72", "tight-clos")]
 

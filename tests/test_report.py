@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forestcoll import catalog
 from forestcoll.compile.synthesize import synthesize
 from forestcoll.compile.verdict import bound_line
-from forestcoll.forest import Bound
-from forestcoll.graph import CapacityGraph
+from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.program import Collective
-from forestcoll.report import nccl_tests, synthesis, table, words
+from forestcoll.schedule.forest import Bound
+from forestcoll.topology import catalog
+from forestcoll.ui.report import nccl_tests, synthesis, table, words
 
 AG, RS, AR = Collective.ALLGATHER, Collective.REDUCE_SCATTER, Collective.ALLREDUCE
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from forestcoll import catalog, simulate, solver
+from forestcoll import solver
 from forestcoll.compile import rivals
 from forestcoll.compile.choose import Chooser
 from forestcoll.compile.clock import Clock
@@ -18,12 +18,14 @@ from forestcoll.compile.problem import Problem
 from forestcoll.compile.rivals import Judged
 from forestcoll.compile.synthesize import synthesize
 from forestcoll.compile.wishes import Wishes
-from forestcoll.forest import Forest
-from forestcoll.graph import CapacityGraph
+from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.program import Collective, Program
-from forestcoll.simulate import Band
+from forestcoll.program.targets import TARGETS
+from forestcoll.schedule.forest import Forest
 from forestcoll.solver.front import Front
-from forestcoll.targets import TARGETS
+from forestcoll.topology import catalog
+from forestcoll.verify import simulate
+from forestcoll.verify.simulate import Band
 
 pytestmark = pytest.mark.usefixtures("links_alone")
 

@@ -12,11 +12,11 @@ import pytest
 from graphs import build, dgx_a100, mi250, torus
 from random_graphs import random_graph
 
+from forestcoll.common.errors import ForestCollError
 from forestcoll.compile.powers_of_two import why_rounded
-from forestcoll.errors import ForestCollError
-from forestcoll.forest import Forest, check
-from forestcoll.graph import CapacityGraph
+from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.program import BY_TREES, Collective
+from forestcoll.schedule.forest import Forest, check
 from forestcoll.solver import solve
 from forestcoll.solver.rounding import round_to_power, round_weights
 

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from forestcoll import cli
+from forestcoll.ui import cli
 
 DOCS = Path(__file__).parents[1] / "docs"
 SIZES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}

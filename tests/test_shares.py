@@ -11,11 +11,12 @@ import pytest
 from graphs import build, dgx_a100, mi250, ring
 from random_graphs import random_graph, starved_graph
 
-from forestcoll import certificate, forest_file, solver
-from forestcoll.errors import ForestError, InfeasibleError, TopologyError, UnsupportedError
-from forestcoll.forest import Forest, Tree, check
-from forestcoll.graph import CapacityGraph
+from forestcoll import solver
+from forestcoll.common.errors import ForestError, InfeasibleError, TopologyError, UnsupportedError
+from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.program import Collective
+from forestcoll.schedule import certificate, forest_file
+from forestcoll.schedule.forest import Forest, Tree, check
 from forestcoll.solver.cut import least_ratio
 from forestcoll.solver.shares import LARGEST, with_shares
 

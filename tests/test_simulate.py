@@ -9,17 +9,18 @@ import pytest
 from programs import do, inp, out, scr
 from stored_schedules import forest_and_plans
 
-from forestcoll import baselines, catalog, simulate
+from forestcoll.common.errors import ArgumentError, PlanError, TopologyError, UnsupportedError
 from forestcoll.compile.synthesize import synthesize
-from forestcoll.errors import ArgumentError, PlanError, TopologyError, UnsupportedError
-from forestcoll.forest import Forest, Tree
-from forestcoll.graph import CapacityGraph
+from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.lower import lower
 from forestcoll.lower.nvls import lower_nvls, most_algbw
 from forestcoll.program import BY_TREES, Collective, Op, Program, RankProgram, ThreadBlock
-from forestcoll.simulate import Options
-from forestcoll.targets import MSCCL, MSCCLPP, RCCL
-from forestcoll.topology import Link, Node, Topology, dumps_topology, loads_topology
+from forestcoll.program.targets import MSCCL, MSCCLPP, RCCL
+from forestcoll.schedule.forest import Forest, Tree
+from forestcoll.solver import baselines
+from forestcoll.topology import Link, Node, Topology, catalog, dumps_topology, loads_topology
+from forestcoll.verify import simulate
+from forestcoll.verify.simulate import Options
 
 pytestmark = pytest.mark.usefixtures("links_alone")
 
@@ -243,7 +244,7 @@ def test_the_rule_of_a_link_stands_in_the_file() -> None:
 
 
 def test_messages_queue_at_what_leaves_a_box() -> None:
-    from forestcoll.simulate.fabric import rule_of
+    from forestcoll.verify.simulate.fabric import rule_of
 
     graph = CapacityGraph.from_topology(catalog.load("dgx-a100", {"boxes": "2"}))
     rules = {}

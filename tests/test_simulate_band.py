@@ -11,13 +11,16 @@ from typing import Any
 
 import pytest
 
-from forestcoll import catalog, cli, predict, simulate
 from forestcoll.compile.synthesize import synthesize
-from forestcoll.forest import Forest, Tree
-from forestcoll.graph import CapacityGraph
+from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.program import Collective
-from forestcoll.report import words
-from forestcoll.simulate import Band
+from forestcoll.schedule.forest import Forest, Tree
+from forestcoll.study import predict
+from forestcoll.topology import catalog
+from forestcoll.ui import cli
+from forestcoll.ui.report import words
+from forestcoll.verify import simulate
+from forestcoll.verify.simulate import Band
 
 MB = 10**6
 

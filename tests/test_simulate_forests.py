@@ -10,15 +10,17 @@ from typing import Any
 import pytest
 from stored_schedules import stored
 
-from forestcoll import baselines, catalog, simulate
 from forestcoll.compile.synthesize import synthesize
-from forestcoll.forest import Forest, Tree
-from forestcoll.graph import CapacityGraph
+from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.lower import fill, lower
 from forestcoll.program import Collective, Program
-from forestcoll.simulate import Options
-from forestcoll.simulate.trees import _gate
-from forestcoll.targets import RCCL, Target
+from forestcoll.program.targets import RCCL, Target
+from forestcoll.schedule.forest import Forest, Tree
+from forestcoll.solver import baselines
+from forestcoll.topology import catalog
+from forestcoll.verify import simulate
+from forestcoll.verify.simulate import Options
+from forestcoll.verify.simulate.trees import _gate
 
 RULES: tuple[simulate.Rule, ...] = ("fair", "fifo")
 

@@ -17,9 +17,11 @@ import pytest
 from judge_fifo import Fifo
 from judge_plays import Play, read
 
-from forestcoll import forest_file, plans, simulate
-from forestcoll.forest import Forest
-from forestcoll.targets import TARGETS
+from forestcoll import plans
+from forestcoll.program.targets import TARGETS
+from forestcoll.schedule import forest_file
+from forestcoll.schedule.forest import Forest
+from forestcoll.verify import simulate
 
 pytestmark = pytest.mark.usefixtures("links_alone")
 

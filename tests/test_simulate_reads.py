@@ -11,11 +11,13 @@ import pytest
 from command_line import Run, fine
 from programs import do, inp, otb, out, rank, scr
 
-from forestcoll import forest_file, plans, simulate
-from forestcoll.graph import CapacityGraph
+from forestcoll import plans
+from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.program import Buffer, Collective, Instruction, Op, Program, Switch, ThreadBlock
-from forestcoll.simulate import Options, Rule
+from forestcoll.schedule import forest_file
 from forestcoll.topology import Link, Node, Topology
+from forestcoll.verify import simulate
+from forestcoll.verify.simulate import Options, Rule
 
 pytestmark = pytest.mark.usefixtures("links_alone")
 EXACT = 1e-9

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from forestcoll.program import BY_TREES
-from forestcoll.report import words
-from forestcoll.sizes import Sizes, most_chunks
+from forestcoll.program.sizes import Sizes, most_chunks
+from forestcoll.ui.report import words
 
 
 @pytest.mark.parametrize(

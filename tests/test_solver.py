@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_graphs import judge, random_graph
 
-from forestcoll.errors import InfeasibleError, UnsupportedError
-from forestcoll.forest import Forest, Tree
-from forestcoll.graph import CapacityGraph
+from forestcoll.common.errors import InfeasibleError, UnsupportedError
+from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.program import BY_TREES, Collective
+from forestcoll.schedule.forest import Forest, Tree
 from forestcoll.solver import optimum, solve
 from forestcoll.solver.fixed_trees import fixed_capacities
 from forestcoll.solver.packing import check_loads

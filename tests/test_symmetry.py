@@ -20,29 +20,31 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forestcoll import catalog, certificate, forest_file, solver
-from forestcoll.cli import cli
+from forestcoll import solver
+from forestcoll.common.errors import ForestError, UnsupportedError
 from forestcoll.compile.synthesize import synthesize
 from forestcoll.compile.verdict import verify_text
-from forestcoll.errors import ForestError, UnsupportedError
-from forestcoll.forest import Forest, Tree, check
-from forestcoll.graph import CapacityGraph
-from forestcoll.kernel import _kernel
-from forestcoll.lower import lower
-from forestcoll.program import Collective
-from forestcoll.solver import COMPACT_FROM, solve, solve_compact
-from forestcoll.solver.compact.folding import Pool, choose_units, use_of
-from forestcoll.solver.compact.forests import pack_compact
-from forestcoll.solver.compact.rotation import pack_parts
-from forestcoll.symmetry.components import (
+from forestcoll.graph.capacity_graph import CapacityGraph
+from forestcoll.graph.kernel import _kernel
+from forestcoll.graph.symmetry.components import (
     digit_rotations,
     find_components,
     find_inner_symmetries,
     find_translations,
 )
-from forestcoll.symmetry.group import symmetry_group
-from forestcoll.symmetry.structures import alike_ranks, find_structures
-from forestcoll.targets import MSCCL
+from forestcoll.graph.symmetry.group import symmetry_group
+from forestcoll.graph.symmetry.structures import alike_ranks, find_structures
+from forestcoll.lower import lower
+from forestcoll.program import Collective
+from forestcoll.program.targets import MSCCL
+from forestcoll.schedule import certificate, forest_file
+from forestcoll.schedule.forest import Forest, Tree, check
+from forestcoll.solver import COMPACT_FROM, solve, solve_compact
+from forestcoll.solver.compact.folding import Pool, choose_units, use_of
+from forestcoll.solver.compact.forests import pack_compact
+from forestcoll.solver.compact.rotation import pack_parts
+from forestcoll.topology import catalog
+from forestcoll.ui.cli import cli
 from tests.graphs import build, dgx_a100
 
 CHECKER = Path(__file__).parents[2] / "shared" / "tools" / "check_forest.py"

@@ -11,13 +11,21 @@ import pytest
 from hand_forests import chain, of_shape, star
 from programs import do, inp, rank, scr, tb
 
-from forestcoll import cli
-from forestcoll.errors import PlanError
+from forestcoll.common.errors import PlanError
 from forestcoll.lower import lower
 from forestcoll.plans import dumps, read_plan
 from forestcoll.plans.lint import lint
 from forestcoll.program import Collective, Op, Program, Protocol
-from forestcoll.targets import MSCCL, RCCL, TARGETS, Target, message_slots, most_bytes, runtime_of
+from forestcoll.program.targets import (
+    MSCCL,
+    RCCL,
+    TARGETS,
+    Target,
+    message_slots,
+    most_bytes,
+    runtime_of,
+)
+from forestcoll.ui import cli
 from forestcoll.verify import verify
 from forestcoll.verify.repeat import run_repeatedly
 

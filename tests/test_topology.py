@@ -15,14 +15,14 @@ import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from forestcoll import catalog
-from forestcoll.errors import ForestCollError, InfeasibleError, TopologyError
+from forestcoll.common.errors import ForestCollError, InfeasibleError, TopologyError
 from forestcoll.topology import (
     Adapter,
     Link,
     Node,
     Topology,
     bandwidth,
+    catalog,
     check_connected,
     dumps_topology,
     exact,

@@ -19,7 +19,7 @@ from once import made_once
 from torch_ranks import run_ranks
 
 import forestcoll
-from forestcoll import errors
+from forestcoll.common import errors
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed (extra 'torch')")
 pytestmark = pytest.mark.skipif(
@@ -261,9 +261,8 @@ def test_tensors_of_every_shape(plans: Plans) -> None:
 
 
 def overlap(rank: int, four: Path, two: Path) -> tuple[int, list[str]]:
-    import torch.distributed as dist
-
     import forestcoll.torch as ft
+    import torch.distributed as dist
 
     compare, n = Compared(), 4
     pairs = [dist.new_group([0, 2]), dist.new_group([1, 3])]
@@ -307,9 +306,8 @@ def test_several_calls_groups_and_others_traffic_at_once(plans: Plans) -> None:
 
 
 def installed(rank: int, paths: list[Path]) -> tuple[int, list[str]]:
-    import torch.distributed as dist
-
     import forestcoll.torch as ft
+    import torch.distributed as dist
 
     compare, n, before = Compared(), 4, dist.all_reduce
     rules = [ft.Rule(p, min_bytes=1024, max_bytes=65536, dtypes=["float32"]) for p in paths]
@@ -429,9 +427,8 @@ def test_a_peer_that_dies_or_stops_is_an_error_in_time(
 
 
 def refused(rank: int, four: dict[str, Path], two: Path) -> list[str]:
-    import torch.distributed as dist
-
     import forestcoll.torch as ft
+    import torch.distributed as dist
 
     x = torch.zeros(8)
     calls: list[Callable[[], Any]] = [
@@ -539,7 +536,7 @@ def test_command_line_with_processes_missing(plans: Plans) -> None:
 def test_command_line_without_torchrun(
     plans: Plans, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from forestcoll.cli import main
+    from forestcoll.ui.cli import main
 
     monkeypatch.delenv("RANK", raising=False)
     plan = str(plans["2.allreduce.msccl-xml"])
@@ -562,8 +559,8 @@ def test_wrong_elements_are_counted_and_described() -> None:
 def spoiled(rank: int) -> tuple[int, list[str]]:
     import torch.distributed as dist
 
+    from forestcoll.execute.torch.measure import Measured, time_it
     from forestcoll.program import Collective
-    from forestcoll.torch.measure import Measured, time_it
 
     def act(input_: Any, output: Any) -> None:
         before = input_[2].item()

@@ -12,13 +12,13 @@ from once import made_once
 from torch_ranks import run_ranks
 
 import forestcoll
-from forestcoll import catalog
-from forestcoll.alltoall.demand import uniform
-from forestcoll.alltoall.flows import solve
-from forestcoll.alltoall.plans import make
-from forestcoll.alltoall.rounding import route
-from forestcoll.errors import ExecutionError, ForestCollError, UnsupportedError
-from forestcoll.targets import RCCL
+from forestcoll.common.errors import ExecutionError, ForestCollError, UnsupportedError
+from forestcoll.compile.alltoall_plans import make
+from forestcoll.program.targets import RCCL
+from forestcoll.solver.alltoall.demand import uniform
+from forestcoll.solver.alltoall.flows import solve
+from forestcoll.solver.alltoall.rounding import route
+from forestcoll.topology import catalog
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed (extra 'torch')")
 pytestmark = pytest.mark.skipif(
@@ -64,9 +64,8 @@ def attempt(call: Callable[[], Any]) -> str:
 
 def exchange_well(rank: int, plan: Any) -> bool:
     """Whether the group still serves: an all-to-all of equal blocks, and torch's own."""
-    import torch.distributed as dist
-
     import forestcoll.torch as ft
+    import torch.distributed as dist
 
     given = torch.arange(8.0) + 100 * rank
     output, wanted = torch.full((8,), -1.0), torch.full((8,), -1.0)
@@ -79,9 +78,8 @@ def exchange_well(rank: int, plan: Any) -> bool:
 
 
 def uneven(rank: int, plans: Plans) -> tuple[list[str], bool, bool]:
-    import torch.distributed as dist
-
     import forestcoll.torch as ft
+    import torch.distributed as dist
 
     plan = ft.load_plan(plans["alltoall"])
     x, y = torch.arange(17.0) + 100 * rank, torch.full((17,), -7.0)
@@ -141,9 +139,8 @@ SHAPES: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
 
 def shapes(rank: int, plans: Plans) -> tuple[list[str], list[str], list[bool]]:
     """(what ours says, what torch's own says, whether both leave the same) of the served."""
-    import torch.distributed as dist
-
     import forestcoll.torch as ft
+    import torch.distributed as dist
 
     ours: dict[str, Callable[..., Any]] = {
         "alltoall": ft.all_to_all_single,
@@ -214,9 +211,8 @@ def test_types_that_differ_are_refused_not_cast(plans: Plans) -> None:
 
 def between(rank: int, plans: Plans) -> int:
     """Ranks wait in different orders, and one is late with the call under way."""
-    import torch.distributed as dist
-
     import forestcoll.torch as ft
+    import torch.distributed as dist
 
     plan, wrong = ft.load_plan(plans["alltoall"]), 0
     ft_sum = ft.load_plan(plans["allreduce"])
@@ -243,9 +239,8 @@ def test_asynchronous_calls_beside_torchs_own(plans: Plans) -> None:
 
 def waits_first(rank: int, plans: Plans) -> tuple[bool, list[float]]:
     """Rank 1 makes an asynchronous call only after a message that rank 0 sends after its own."""
-    import torch.distributed as dist
-
     import forestcoll.torch as ft
+    import torch.distributed as dist
 
     tensor, word = torch.ones(5), torch.zeros(1)
     if rank == 1:
@@ -353,9 +348,8 @@ def test_what_is_wrong_at_one_rank_is_said_at_all(plans: Plans) -> None:
 
 def known_before(rank: int, plans: Plans, checked: bool) -> tuple[str, str]:
     """Both sizes are known to all; then one rank takes the other one."""
-    import torch.distributed as dist
-
     import forestcoll.torch as ft
+    import torch.distributed as dist
 
     plan = ft.load_plan(plans["allreduce"])
     for size in (16, 2_000_000):
@@ -383,9 +377,8 @@ def test_sizes_that_were_agreed_on_before(plans: Plans, checked: bool) -> None:
 
 
 def counted(rank: int, plans: Plans) -> list[int]:
-    import torch.distributed as dist
-
     import forestcoll.torch as ft
+    import torch.distributed as dist
 
     made, gather = 0, dist.all_gather
 

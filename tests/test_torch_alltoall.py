@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from torch_ranks import run_ranks
 
-from forestcoll import catalog
-from forestcoll.alltoall.demand import uniform
-from forestcoll.alltoall.flows import solve
-from forestcoll.alltoall.plans import make
-from forestcoll.alltoall.rounding import route
-from forestcoll.errors import ExecutionError, PlanError, UnsupportedError
-from forestcoll.targets import MSCCLPP, RCCL
+from forestcoll.common.errors import ExecutionError, PlanError, UnsupportedError
+from forestcoll.compile.alltoall_plans import make
+from forestcoll.program.targets import MSCCLPP, RCCL
+from forestcoll.solver.alltoall.demand import uniform
+from forestcoll.solver.alltoall.flows import solve
+from forestcoll.solver.alltoall.rounding import route
+from forestcoll.topology import catalog
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed (extra 'torch')")
 pytestmark = pytest.mark.skipif(
@@ -140,7 +140,8 @@ def test_rounds_overlap(plans: Plans, n: int) -> None:
 def _under_way(rank: int, n: int, path: Path) -> tuple[int, int]:
     """(steps that a large call takes, most of them that were under way at once)."""
     import forestcoll.torch as ft
-    from forestcoll.torch.ragged import Ragged
+
+    from forestcoll.execute.torch.ragged import Ragged
 
     most, under_way, steps = 0, 0, 0
     start, finish = Ragged._start, Ragged._finish
@@ -225,9 +226,8 @@ def test_gradients_flow_back(plans: Plans) -> None:
 
 
 def _installed(rank: int, n: int, path: Path) -> tuple[int, dict[str, int], int]:
-    import torch.distributed as dist
-
     import forestcoll.torch as ft
+    import torch.distributed as dist
 
     table = ragged(n, 9)
     send, get = table[rank], [line[rank] for line in table]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import forestcoll
-from forestcoll.errors import ArgumentError, ForestCollError
+from forestcoll.common.errors import ArgumentError, ForestCollError
 from forestcoll.program import Program
 
 torch = pytest.importorskip("torch")
@@ -121,7 +121,7 @@ def test_communicator(plan: Program) -> None:
 
 
 def test_every_reduction_operator_has_a_row() -> None:
+    from forestcoll.execute.torch.operators import OPERATORS
     from forestcoll.program import REDUCTIONS
-    from forestcoll.torch.operators import OPERATORS
 
     assert tuple(OPERATORS) == REDUCTIONS

@@ -28,7 +28,7 @@ def _gpus(count: int) -> None:
 
 
 def _open(rank: int, plan: Any, built: str, numel: int, **more: Any) -> Any:
-    from forestcoll.torch import gpu
+    from forestcoll.execute.torch import gpu
 
     device = more.pop("device", torch.device("cpu", rank))
     return gpu.Communicator(plan, numel, built=Path(built), device=device, **more)
@@ -37,7 +37,7 @@ def _open(rank: int, plan: Any, built: str, numel: int, **more: Any) -> Any:
 def matrix(rank: int, built: str, given: dict[str, Any]) -> list[str]:
     """What went wrong in any plan: sizes with padding and without, in place and out of place."""
     _gpus(4)
-    from forestcoll.torch.measure import Measured, time_it
+    from forestcoll.execute.torch.measure import Measured, time_it
 
     found = []
     for name, plan in given.items():
@@ -76,7 +76,7 @@ def four() -> dict[str, str]:
 
 def test_every_collective_is_right_on_pointers(library: Path, four: dict[str, str]) -> None:  # noqa: F811
     """Every rank proves the packets' program for itself, and is sent the others' proven plans."""
-    from forestcoll.torch import Plan
+    from forestcoll.execute.torch import Plan
 
     programs = {name: plans.loads(text, name) for name, text in four.items()}
     packets = programs.pop("allreduce.packets")
@@ -88,7 +88,7 @@ def test_every_collective_is_right_on_pointers(library: Path, four: dict[str, st
 def mistakes(rank: int, built: str, text: str, broken: Program) -> list[str]:
     """The words of each error, at this rank."""
     _gpus(4)
-    from forestcoll.errors import ForestCollError
+    from forestcoll.common.errors import ForestCollError
 
     plan = plans.loads(text, "plan")
     tensor = torch.ones(64)

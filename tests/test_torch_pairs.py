@@ -16,9 +16,9 @@ torch = pytest.importorskip("torch")
 
 from torch_ranks import run_ranks  # noqa: E402
 
-from forestcoll import cli  # noqa: E402
-from forestcoll.calibrate import loads_measured  # noqa: E402
-from forestcoll.torch.pairs import choose_pairs, measure_pairs  # noqa: E402
+from forestcoll.execute.torch.pairs import choose_pairs, measure_pairs  # noqa: E402
+from forestcoll.topology.calibrate import loads_measured  # noqa: E402
+from forestcoll.ui import cli  # noqa: E402
 
 
 def measure_all(rank: int) -> Any:

@@ -22,8 +22,8 @@ from forestcoll.program import BY_TREES, Collective, Program
 from forestcoll.verify.dataflow import Dataflow, dataflow, levels
 
 pytest.importorskip("torch")  # forestcoll.torch asks for it; nothing here uses it
-from forestcoll.torch.cutting import Cut, Job, Message, Range, job
-from forestcoll.torch.rounds import Memory, rank_rounds
+from forestcoll.execute.torch.cutting import Cut, Job, Message, Range, job
+from forestcoll.execute.torch.rounds import Memory, rank_rounds
 
 Array = npt.NDArray[np.int64]
 JUNK = -(2**40)

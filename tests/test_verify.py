@@ -14,9 +14,8 @@ import programs as pg
 import pytest
 from programs import do, inp, out, scr
 
-from forestcoll.errors import PlanError, UnsupportedError
-from forestcoll.forest import Forest, Tree
-from forestcoll.graph import CapacityGraph
+from forestcoll.common.errors import PlanError, UnsupportedError
+from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.program import (
     BY_TREES,
     Buffer,
@@ -30,6 +29,7 @@ from forestcoll.program import (
     Step,
     ThreadBlock,
 )
+from forestcoll.schedule.forest import Forest, Tree
 from forestcoll.verify import link_loads, verify
 
 GOOD = pg.all_good()

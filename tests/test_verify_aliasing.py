@@ -9,7 +9,7 @@ import interleaving
 import programs as pg
 import pytest
 
-from forestcoll.errors import PlanError
+from forestcoll.common.errors import PlanError
 from forestcoll.execute import cpu
 from forestcoll.plans import dumps, read_plan
 from forestcoll.plans.lint import Told, lint

@@ -15,8 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_verify_random import slip
 
-from forestcoll.errors import ForestCollError
-from forestcoll.forest import Forest
+from forestcoll.common.errors import ForestCollError
 from forestcoll.lower import lower
 from forestcoll.program import (
     Collective,
@@ -30,7 +29,8 @@ from forestcoll.program import (
     ThreadBlock,
 )
 from forestcoll.program.chunks import count_chunks
-from forestcoll.targets import MSCCLPP, RCCL, Target
+from forestcoll.program.targets import MSCCLPP, RCCL, Target
+from forestcoll.schedule.forest import Forest
 from forestcoll.verify import atoms, order, verify
 from forestcoll.verify.accesses import Accesses
 from forestcoll.verify.layout import Layout

@@ -12,16 +12,17 @@ import pytest
 from hand_forests import chain, forest, of_shape, star
 from programs import do, inp, otb, out, rank, scr
 
-from forestcoll import catalog, solver
+from forestcoll import solver
+from forestcoll.common.errors import ExecutionError, PlanError
 from forestcoll.compile.problem import capacity_graph, parse_root
-from forestcoll.errors import ExecutionError, PlanError
 from forestcoll.execute import cpu
-from forestcoll.forest import Phase
 from forestcoll.lower import lower
 from forestcoll.plans import dumps, read_plan
 from forestcoll.plans.lint import lint
 from forestcoll.program import BY_TREES, Collective, Op, Program
-from forestcoll.targets import MSCCLPP
+from forestcoll.program.targets import MSCCLPP
+from forestcoll.schedule.forest import Phase
+from forestcoll.topology import catalog
 from forestcoll.verify import verify
 
 DEFECTS = Path(__file__).parents[2] / "shared" / "defects"

@@ -15,7 +15,7 @@ import test_verify as mutants
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forestcoll.errors import ForestCollError, PlanError
+from forestcoll.common.errors import ForestCollError, PlanError
 from forestcoll.program import Buffer, Instruction, Op, Pipeline, Program, Ref, Step, ThreadBlock
 from forestcoll.verify import verify
 

@@ -14,11 +14,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from forestcoll import catalog, cli, forest_file, plans
-from forestcoll.view import Subject
-from forestcoll.view.data import TICKS, collect
-from forestcoll.view.lanes import assign_rows, rates
-from forestcoll.view.page import SCRIPTS, page
+from forestcoll import plans
+from forestcoll.schedule import forest_file
+from forestcoll.topology import catalog
+from forestcoll.ui import cli
+from forestcoll.ui.view import Subject
+from forestcoll.ui.view.data import TICKS, collect
+from forestcoll.ui.view.lanes import assign_rows, rates
+from forestcoll.ui.view.page import SCRIPTS, page
 
 SCHEDULES = Path(__file__).parents[1] / "schedules"
 
@@ -164,7 +167,7 @@ def test_a_page_asks_for_nothing_and_escapes_what_others_wrote() -> None:
     assert not re.search(r"(?:src|href)\s*=|url\(|@import|fetch\(|XMLHttpRequest|import\(", text)
     assert not re.search(r"innerHTML|insertAdjacentHTML|document\.write|eval\(", text)
     assert "https:" not in text
-    folder = Path(__file__).parents[1] / "forestcoll" / "view" / "page"
+    folder = Path(__file__).parents[1] / "forestcoll" / "ui" / "view" / "page"
     assert {path.name for path in folder.glob("*.js")} == set(SCRIPTS)
 
 

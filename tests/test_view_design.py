@@ -13,14 +13,15 @@ import test_view_page
 from test_view_data import SCHEDULES, subject_of, unpack
 from test_view_page import Opened, make
 
-from forestcoll import catalog, forest_file
-from forestcoll.graph import CapacityGraph
-from forestcoll.view import Subject
-from forestcoll.view.alike import find_twins
-from forestcoll.view.data import collect
-from forestcoll.view.layout import lay_out
-from forestcoll.view.phases import LOCAL, find_phases
-from forestcoll.view.svg import HEAT, hops
+from forestcoll.graph.capacity_graph import CapacityGraph
+from forestcoll.schedule import forest_file
+from forestcoll.topology import catalog
+from forestcoll.ui.view import Subject
+from forestcoll.ui.view.alike import find_twins
+from forestcoll.ui.view.data import collect
+from forestcoll.ui.view.layout import lay_out
+from forestcoll.ui.view.phases import LOCAL, find_phases
+from forestcoll.ui.view.svg import HEAT, hops
 
 browser = test_view_page.browser
 
@@ -312,7 +313,7 @@ def test_links_between_switches_come_last(browser: Any, tmp_path: Path) -> None:
 def test_where_ranks_are_left_away_rows_are_blocks(
     browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("forestcoll.view.data.MOST_BARS", 1000)
+    monkeypatch.setattr("forestcoll.ui.view.data.MOST_BARS", 1000)
     plan = SCHEDULES / "dgx-a100-1" / "allreduce.msccl.xml"
     opened = Opened(browser, make(tmp_path, str(plan)))
     opened.press("r")

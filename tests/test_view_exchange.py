@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from graphs import dgx_a100, mi250, torus
 
-from forestcoll.alltoall import file
-from forestcoll.alltoall.demand import Demand
-from forestcoll.alltoall.flows import solve
-from forestcoll.alltoall.link_loads import link_loads
-from forestcoll.alltoall.rounding import route
-from forestcoll.cli import main
-from forestcoll.graph import CapacityGraph
+from forestcoll.graph.capacity_graph import CapacityGraph
+from forestcoll.solver.alltoall import file
+from forestcoll.solver.alltoall.demand import Demand
+from forestcoll.solver.alltoall.flows import solve
+from forestcoll.solver.alltoall.link_loads import link_loads
+from forestcoll.solver.alltoall.rounding import route
+from forestcoll.ui.cli import main
 
 
 @pytest.mark.parametrize(

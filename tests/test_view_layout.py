@@ -9,11 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from forestcoll import catalog, cli, forest_file
-from forestcoll.errors import ForestCollError
-from forestcoll.graph import CapacityGraph
-from forestcoll.view.layout import Layout, lay_out
-from forestcoll.view.svg import draw, hops
+from forestcoll.common.errors import ForestCollError
+from forestcoll.graph.capacity_graph import CapacityGraph
+from forestcoll.schedule import forest_file
+from forestcoll.topology import catalog
+from forestcoll.ui import cli
+from forestcoll.ui.view.layout import Layout, lay_out
+from forestcoll.ui.view.svg import draw, hops
 
 SCHEDULES = Path(__file__).parents[1] / "schedules"
 FABRICS = [

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from forestcoll import cli
+from forestcoll.ui import cli
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

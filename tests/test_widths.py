@@ -10,9 +10,9 @@ from typing import Any
 import click
 import pytest
 
-from forestcoll.cli import cli, main
-from forestcoll.cli import messages as said
-from forestcoll.report import table
+from forestcoll.ui.cli import cli, main
+from forestcoll.ui.cli import messages as said
+from forestcoll.ui.report import table
 
 BOX = "a-box-in-rack-17-of-the-hall-behind-the-river"
 NAMED = f"""

@@ -20,9 +20,9 @@ from typing import Any
 
 import pytest
 
-from forestcoll.cli import directory_lock, writing
-from forestcoll.cli.directory_lock import STAGING
-from forestcoll.errors import OutputError
+from forestcoll.common.errors import OutputError
+from forestcoll.ui.cli import directory_lock, writing
+from forestcoll.ui.cli.directory_lock import STAGING
 
 CALLS = ("mkdir", "rmdir", "link", "replace", "unlink", "open", "close")
 """What the writer asks of the system."""
@@ -543,7 +543,7 @@ def test_nohup_is_left_alone(tmp_path: Path) -> None:
 
 def test_an_old_index_that_lies(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`--sizes --force` takes nothing away but the earlier set's own forests and plans."""
-    from forestcoll import cli
+    from forestcoll.ui import cli
 
     out = tmp_path / "set"
     words = (*COMMAND, "--sizes", "1K:1M", "-o", f"{out}/")
@@ -575,7 +575,7 @@ def test_an_old_index_that_lies(tmp_path: Path, capsys: pytest.CaptureFixture[st
 def test_a_changed_plan_is_not_taken_away(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from forestcoll import cli
+    from forestcoll.ui import cli
 
     out = tmp_path / "set"
     words = (*COMMAND, "--sizes", "1K:1M", "-o", f"{out}/", "--force")
@@ -591,7 +591,7 @@ def test_a_changed_plan_is_not_taken_away(
 
 def test_a_set_that_a_killed_run_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`verify` says what to do; the next `synthesize` gives its whole set."""
-    from forestcoll import cli
+    from forestcoll.ui import cli
 
     out = tmp_path / "set"
     words = (*COMMAND, "--sizes", "1K:1M", "-o", f"{out}/")

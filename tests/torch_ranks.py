@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from forestcoll.garbage_collection import THRESHOLD
+from forestcoll.common.garbage_collection import THRESHOLD
 
 PATIENCE = 120.0
 

@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from forestcoll import arguments
-from forestcoll.errors import PlanError
-from forestcoll.targets import Target
+from forestcoll.common import arguments
+from forestcoll.common.errors import PlanError
+from forestcoll.program.targets import Target
 
 if TYPE_CHECKING:
-    from forestcoll.forest import Forest
     from forestcoll.program import Program
+    from forestcoll.schedule.forest import Forest
 
 WORDS = {
     "trees": "different trees per root",

@@ -17,20 +17,20 @@ from fractions import Fraction
 from itertools import islice
 from typing import TYPE_CHECKING, Literal
 
+from forestcoll.common.errors import PlanError, UnsupportedError
 from forestcoll.compile.budget import Costs
 from forestcoll.compile.clock import Clock
 from forestcoll.compile.planner import Planner
 from forestcoll.compile.problem import Problem
 from forestcoll.compile.wishes import Wishes, different_trees
-from forestcoll.errors import PlanError, UnsupportedError
-from forestcoll.sizes import Sizes
-from forestcoll.targets import PlanFormat, Target
+from forestcoll.program.sizes import Sizes
+from forestcoll.program.targets import PlanFormat, Target
 from forestcoll.topology.numbers import percent
 
 if TYPE_CHECKING:
     from forestcoll.compile.rivals import Judged
-    from forestcoll.forest import Forest
     from forestcoll.program import Program
+    from forestcoll.schedule.forest import Forest
     from forestcoll.solver import Optimum
     from forestcoll.solver.front import Front, Point
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from forestcoll import arguments
+from forestcoll.common import arguments
 
 Progress = Callable[[str, float], None]
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Literal, get_args
 
-from forestcoll import arguments, plans
-from forestcoll.errors import PlanError, UnsupportedError
+from forestcoll import plans
+from forestcoll.common import arguments
+from forestcoll.common.errors import PlanError, UnsupportedError
 from forestcoll.program import Protocol
-from forestcoll.targets import (
+from forestcoll.program.targets import (
     DEFAULT_SMS,
     NARROWEST,
     PlanFormat,
@@ -18,7 +19,7 @@ from forestcoll.targets import (
 )
 
 if TYPE_CHECKING:
-    from forestcoll.graph import CapacityGraph
+    from forestcoll.graph.capacity_graph import CapacityGraph
 
 Format = Literal["forest"] | PlanFormat
 Place = Literal["in-place", "out-of-place"]

@@ -7,25 +7,25 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
+from forestcoll.common.errors import PlanError
 from forestcoll.compile.choose import Chooser
 from forestcoll.compile.clock import Clock, Progress
 from forestcoll.compile.problem import Problem, Shares, topology_of
 from forestcoll.compile.wishes import Wishes, different_trees
-from forestcoll.errors import PlanError
-from forestcoll.targets import TARGETS, Target
+from forestcoll.program.targets import TARGETS, Target
 
 if TYPE_CHECKING:
     from os import PathLike
 
-    from forestcoll.forest import Forest
-    from forestcoll.graph import CapacityGraph, Relays
-    from forestcoll.latency import Latencies
+    from forestcoll.graph.capacity_graph import CapacityGraph, Relays
     from forestcoll.lower import Usage
     from forestcoll.program import Collective
-    from forestcoll.simulate import Band
+    from forestcoll.schedule.forest import Forest
+    from forestcoll.schedule.latency import Latencies
     from forestcoll.solver import Optimum
     from forestcoll.solver.front import Point
     from forestcoll.topology import Topology
+    from forestcoll.verify.simulate import Band
 
 PLANS_QUICK = 64
 """Ranks up to which `front` makes the plans of every row in seconds."""
@@ -113,9 +113,9 @@ def _rows(
     latencies; without, rates are all there is, and quick.
     `targets`: whose figures the rows have.
     """
-    from forestcoll.latency import latency
-    from forestcoll.simulate import simulated_band
+    from forestcoll.schedule.latency import latency
     from forestcoll.solver.shallow.height import forest_bound
+    from forestcoll.verify.simulate import simulated_band
 
     targets = tuple(targets)
     points = chooser.front.points()

@@ -12,14 +12,14 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from forestcoll.errors import PlanError, UnsupportedError
-from forestcoll.targets import MSCCLPP
+from forestcoll.common.errors import PlanError, UnsupportedError
+from forestcoll.program.targets import MSCCLPP
 from forestcoll.topology.numbers import percent
 
 if TYPE_CHECKING:
     from forestcoll.compile.problem import Problem
     from forestcoll.compile.wishes import Wishes
-    from forestcoll.forest import Forest
+    from forestcoll.schedule.forest import Forest
     from forestcoll.solver import Optimum
 
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from forestcoll.topology.numbers import percent
 
 if TYPE_CHECKING:
-    from forestcoll.forest import Forest
     from forestcoll.program import Program
+    from forestcoll.program.targets import PlanFormat
+    from forestcoll.schedule.forest import Forest
     from forestcoll.solver import Optimum
-    from forestcoll.targets import PlanFormat
 
 
 def forest_notes(forest: Forest, best: Optimum, *, plain: bool = True) -> list[str]:

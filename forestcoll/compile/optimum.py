@@ -11,7 +11,7 @@ from forestcoll.compile.problem import Problem, Shares, topology_of
 if TYPE_CHECKING:
     from os import PathLike
 
-    from forestcoll.graph import Relays
+    from forestcoll.graph.capacity_graph import Relays
     from forestcoll.program import Collective
     from forestcoll.solver import Optimum
     from forestcoll.topology import Topology

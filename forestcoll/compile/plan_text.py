@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from forestcoll.errors import PlanError
+from forestcoll.common.errors import PlanError
 
 if TYPE_CHECKING:
     from forestcoll.compile.clock import Clock
     from forestcoll.compile.formats import Place
-    from forestcoll.forest import Forest
     from forestcoll.program import Program
-    from forestcoll.targets import PlanFormat, Target
+    from forestcoll.program.targets import PlanFormat, Target
+    from forestcoll.schedule.forest import Forest
 
 
 def serve_place(program: Program, place: Place | None) -> Program:

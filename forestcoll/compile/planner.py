@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from forestcoll.compile.problem import Problem
 from forestcoll.compile.wishes import Wishes
-from forestcoll.targets import PlanFormat, Target
+from forestcoll.program.targets import PlanFormat, Target
 
 if TYPE_CHECKING:
     from forestcoll.compile.rivals import Judged
-    from forestcoll.forest import Forest
     from forestcoll.program import Program
+    from forestcoll.schedule.forest import Forest
     from forestcoll.solver import Optimum
 
 Programs = dict[PlanFormat, "Program"]

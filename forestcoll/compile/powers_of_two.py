@@ -6,12 +6,12 @@ from collections.abc import Collection, Iterable
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from forestcoll.sizes import Sizes, is_power, most_chunks
+from forestcoll.program.sizes import Sizes, is_power, most_chunks
 
 if TYPE_CHECKING:
-    from forestcoll.forest import Forest
     from forestcoll.program import Protocol
-    from forestcoll.targets import Target
+    from forestcoll.program.targets import Target
+    from forestcoll.schedule.forest import Forest
 
 
 def round_forest(

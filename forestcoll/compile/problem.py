@@ -7,15 +7,15 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from forestcoll import arguments
-from forestcoll.errors import UnsupportedError, did_you_mean
+from forestcoll.common import arguments
+from forestcoll.common.errors import UnsupportedError, did_you_mean
 from forestcoll.program import BY_TREES, Collective
 
 if TYPE_CHECKING:
     from os import PathLike
 
-    from forestcoll.graph import CapacityGraph, Relays
-    from forestcoll.latency import Latencies
+    from forestcoll.graph.capacity_graph import CapacityGraph, Relays
+    from forestcoll.schedule.latency import Latencies
     from forestcoll.solver import Optimum
     from forestcoll.topology import Topology
 
@@ -69,7 +69,7 @@ class Problem:
 
 def topology_of(given: Topology | str | PathLike[str]) -> Topology:
     """A Topology as it is, a name of the catalogue, or a file."""
-    from forestcoll.catalog import topology_of as load
+    from forestcoll.topology.catalog import topology_of as load
 
     return load(given)
 
@@ -129,7 +129,7 @@ def capacity_graph(
     One amount a rank, in rank order, or "id=amount" for all of them; globs work.
     Raises `TopologyError`.
     """
-    from forestcoll.graph import CapacityGraph
+    from forestcoll.graph.capacity_graph import CapacityGraph
     from forestcoll.solver.shares import with_shares
 
     ranks, shares = arguments.ids("ranks", ranks), arguments.amounts("shares", shares)

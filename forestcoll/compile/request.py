@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Literal
 
-from forestcoll import arguments
+from forestcoll.common import arguments
+from forestcoll.common.errors import PlanError, UnsupportedError
 from forestcoll.compile.budget import Budget
 from forestcoll.compile.formats import (
     PLACES,
@@ -21,9 +22,8 @@ from forestcoll.compile.formats import (
 )
 from forestcoll.compile.problem import Problem
 from forestcoll.compile.wishes import Wishes
-from forestcoll.errors import PlanError, UnsupportedError
 from forestcoll.program import Protocol
-from forestcoll.targets import PlanFormat, Target, TargetName, sms_of
+from forestcoll.program.targets import PlanFormat, Target, TargetName, sms_of
 
 
 @dataclass(frozen=True, slots=True)

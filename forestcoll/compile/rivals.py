@@ -15,19 +15,19 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
-from forestcoll import simulate
-from forestcoll.errors import UnsupportedError
-from forestcoll.forest import Forest, Path
+from forestcoll.common.errors import UnsupportedError
 from forestcoll.program import Collective
+from forestcoll.schedule.forest import Forest, Path
+from forestcoll.verify import simulate
 
 if TYPE_CHECKING:
-    from forestcoll.graph import CapacityGraph
-    from forestcoll.latency import Latencies
+    from forestcoll.graph.capacity_graph import CapacityGraph
     from forestcoll.program import Program
-    from forestcoll.simulate import Band
+    from forestcoll.program.targets import PlanFormat
+    from forestcoll.schedule.latency import Latencies
     from forestcoll.solver import Optimum
     from forestcoll.solver.front import Front, Point
-    from forestcoll.targets import PlanFormat
+    from forestcoll.verify.simulate import Band
 
 SURE: Final = 0.9
 """Share of the optimum from which on no other forest is looked for."""
@@ -45,7 +45,7 @@ PIECES: Final = 16
 RING_GAIN: Final = 1.002
 """How many times as fast plans of rings have to be, in no more thread blocks."""
 RING_RANKS: Final = 16
-"""Ranks up to which rings are looked for: that many are packed together (baselines/mesh.py)."""
+"""Ranks up to which rings are looked for: so many are packed at once (solver/baselines/mesh.py)."""
 
 
 def size_of(collective: Collective) -> int:
@@ -191,7 +191,7 @@ def rings_of(
     Everybody has but one to send to and one to receive from in each, so plans of many ranks behind
     one switch have thread blocks enough. None with a root: there chains fill and run dry.
     """
-    from forestcoll.baselines import named
+    from forestcoll.solver.baselines import named
 
     if collective.rooted:
         return []

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Literal
 
+from forestcoll.common.errors import PlanError
 from forestcoll.compile.budget import Budget
 from forestcoll.compile.choose import Choice, Chooser
 from forestcoll.compile.clock import Clock, Progress
@@ -24,22 +25,21 @@ from forestcoll.compile.plan_text import serve_place, write_plan
 from forestcoll.compile.problem import Problem, Shares, topology_of
 from forestcoll.compile.request import Request
 from forestcoll.compile.wishes import Wishes
-from forestcoll.errors import PlanError
 from forestcoll.plans import FORMATS
 from forestcoll.program import Collective, Protocol
-from forestcoll.targets import WIDER, PlanFormat, TargetName
+from forestcoll.program.targets import WIDER, PlanFormat, TargetName
 
 if TYPE_CHECKING:
     from os import PathLike
 
-    from forestcoll.forest import Bound, Forest
-    from forestcoll.graph import Relays
+    from forestcoll.graph.capacity_graph import Relays
     from forestcoll.lower import Usage
     from forestcoll.program import Program
-    from forestcoll.simulate import Band
+    from forestcoll.program.targets import Target
+    from forestcoll.schedule.forest import Bound, Forest
     from forestcoll.solver import Optimum
-    from forestcoll.targets import Target
     from forestcoll.topology import Topology
+    from forestcoll.verify.simulate import Band
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,8 +260,8 @@ def _finish(
     request: Request = Request(),  # noqa: B008 (frozen)
 ) -> Synthesis:
     """The forest checked, it and its programs written, each plan verified and simulated."""
-    from forestcoll import certificate, forest_file
-    from forestcoll.latency import latency
+    from forestcoll.schedule import certificate, forest_file
+    from forestcoll.schedule.latency import latency
 
     with clock.stage("check"):
         certificate.check(forest)
@@ -297,7 +297,7 @@ def _bands(
     clock: Clock,
 ) -> dict[Format, Band]:
     """What programs reach in simulated time, or the forest alone; nothing where that is long."""
-    from forestcoll import simulate
+    from forestcoll.verify import simulate
 
     with clock.stage("simulate"):
         if not programs:

@@ -12,22 +12,21 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING, Literal
 
+from forestcoll.common.errors import PlanError, TopologyError, UnsupportedError
 from forestcoll.compile.clock import Clock, Progress
 from forestcoll.compile.formats import FORMATS, Format, seat, targets_of
 from forestcoll.compile.plan_text import write_plan
 from forestcoll.compile.problem import parse_collective
-from forestcoll.errors import PlanError, TopologyError, UnsupportedError
 from forestcoll.program import Collective
-from forestcoll.targets import PlanFormat, TargetName, sms_of
+from forestcoll.program.targets import PlanFormat, TargetName, sms_of
 
 if TYPE_CHECKING:
-    from forestcoll.graph import CapacityGraph, Relays
-    from forestcoll.latency import Latencies
+    from forestcoll.graph.capacity_graph import CapacityGraph, Relays
     from forestcoll.program import Program
-    from forestcoll.solver.flows.group import Group
-    from forestcoll.solver.groups.forests import Together
+    from forestcoll.program.targets import PlanFormat, Target, TargetName
+    from forestcoll.schedule.group import Group, Together
+    from forestcoll.schedule.latency import Latencies
     from forestcoll.solver.groups.split import Split
-    from forestcoll.targets import PlanFormat, Target, TargetName
     from forestcoll.topology import Topology
 
 FEWER = (16, 12, 8, 6, 4, 3, 2, 1)
@@ -75,7 +74,7 @@ def problem(
     A GPU may be in several groups. Raises `TopologyError` (unknown ids, a group of one),
     UnsupportedError (the root).
     """
-    from forestcoll.graph import CapacityGraph, select_ranks
+    from forestcoll.graph.capacity_graph import CapacityGraph, select_ranks
 
     known = parse_collective(collective)
     if not groups:
@@ -140,7 +139,7 @@ def alone(asked: GroupsProblem, common: Fraction) -> list[Fraction]:
 
 
 def _views(asked: GroupsProblem) -> list[Group]:
-    from forestcoll.solver.flows.views import view_groups
+    from forestcoll.schedule.flow_views import view_groups
 
     return view_groups(asked.machine, asked.members, asked.roots, asked.relays)
 
@@ -164,8 +163,8 @@ def synthesize(
 
     Raises InfeasibleError, PlanError, UnsupportedError like `synthesize` of one group.
     """
-    from forestcoll import certificate, forest_file, groups_file
-    from forestcoll.latency import latency
+    from forestcoll.schedule import certificate, forest_file, groups_file
+    from forestcoll.schedule.latency import latency
 
     formats = tuple(dict.fromkeys(formats))
     shared = max(Counter(node for own in asked.members for node in own).values())

@@ -6,18 +6,18 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Literal
 
-from forestcoll import arguments
-from forestcoll.alltoall.file import looks_like_one
-from forestcoll.alltoall.routes import Routes
-from forestcoll.errors import ForestCollError, ForestError
+from forestcoll.common import arguments
+from forestcoll.common.errors import ForestCollError, ForestError
+from forestcoll.solver.alltoall.file import looks_like_one
+from forestcoll.solver.alltoall.routes import Routes
 from forestcoll.topology.numbers import decimal, percent
 
 if TYPE_CHECKING:
-    from forestcoll.alltoall.flows import Optimum
-    from forestcoll.forest import Forest
-    from forestcoll.graph import CapacityGraph
+    from forestcoll.graph.capacity_graph import CapacityGraph
     from forestcoll.program import Program
-    from forestcoll.targets import PlanFormat
+    from forestcoll.program.targets import PlanFormat
+    from forestcoll.schedule.forest import Forest
+    from forestcoll.solver.alltoall.flows import Optimum
     from forestcoll.topology import Topology
     from forestcoll.verify import Verified
 
@@ -74,7 +74,7 @@ def _looks_like_groups(text: str) -> bool:
 
 def verify_forest(text: str, source: str) -> tuple[Forest, Verdict]:
     """The forest of a file, and what could be proven of it; ForestError if it is wrong."""
-    from forestcoll import certificate, forest_file
+    from forestcoll.schedule import certificate, forest_file
 
     forest, stated = forest_file.parse(text, source)
     try:
@@ -118,7 +118,7 @@ def catalogued(graph: CapacityGraph, name: str) -> bool | None:
     Nodes, kinds and bandwidths are compared, with the same ranks. None also for graphs of more than
     MOST_NODES.
     """
-    from forestcoll import catalog
+    from forestcoll.topology import catalog
 
     topology = catalog.named(name, graph.n) if graph.n <= MOST_NODES else None
     return None if topology is None else has_links_of(graph, topology)
@@ -129,8 +129,8 @@ def has_links_of(graph: CapacityGraph, topology: Topology) -> bool:
 
     Its switches copy and add as the topology's do, or none does: then its GPUs do it.
     """
-    from forestcoll.errors import TopologyError
-    from forestcoll.graph import CapacityGraph
+    from forestcoll.common.errors import TopologyError
+    from forestcoll.graph.capacity_graph import CapacityGraph
 
     ranks = [graph.names[node] for node in graph.ranks]
     spare = sum(graph.gpu) > len(ranks)
@@ -143,7 +143,7 @@ def has_links_of(graph: CapacityGraph, topology: Topology) -> bool:
 
 def machine_of(graph: CapacityGraph, name: str) -> Topology | None:
     """The catalogue's topology of that name where the graph is its: it has the latencies."""
-    from forestcoll import catalog
+    from forestcoll.topology import catalog
 
     return catalog.named(name, graph.n) if catalogued(graph, name) else None
 
@@ -177,7 +177,7 @@ def _counted(forest: Forest) -> str:
 
 
 def _verify_groups(text: str, source: str) -> Verdict:
-    from forestcoll import groups_file
+    from forestcoll.schedule import groups_file
 
     proof = groups_file.verify(text, source)
     done, algbw, bound = proof.together, proof.algbw, proof.bound
@@ -216,7 +216,7 @@ def _how(found: Optimum | Routes) -> str:
 
 
 def _verify_alltoall(text: str, source: str) -> Verdict:
-    from forestcoll.alltoall import file
+    from forestcoll.solver.alltoall import file
 
     found, name, bound = file.loads(text, source)
     demand, graph = found.demand, found.demand.graph

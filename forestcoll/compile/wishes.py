@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING, Literal
 
+from forestcoll.common.errors import UnsupportedError
 from forestcoll.compile.budget import Budget
-from forestcoll.errors import UnsupportedError
 from forestcoll.program import Protocol
 
 if TYPE_CHECKING:
-    from forestcoll.forest import Forest
+    from forestcoll.schedule.forest import Forest
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ the engine follows blindly has been tested. Whether the plan computes the right 
 
 from __future__ import annotations
 
-from forestcoll.errors import PlanError, UnsupportedError
+from forestcoll.common.errors import PlanError, UnsupportedError
 from forestcoll.program import (
     FABRIC,
     PACKETS,

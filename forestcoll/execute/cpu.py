@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from os import PathLike
 from typing import Literal, Unpack
 
-from forestcoll import arguments
-from forestcoll.errors import ExecutionError, UnsupportedError
+from forestcoll.common import arguments
+from forestcoll.common.errors import ExecutionError, UnsupportedError
 from forestcoll.execute import stuck
 from forestcoll.execute.result import MODES, Mode, Row, RunResult
 from forestcoll.execute.sizes import memory_available, memory_needed

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from os import PathLike
 from typing import TypedDict
 
-from forestcoll import arguments
-from forestcoll.errors import ArgumentError, PlanError, UnsupportedError
+from forestcoll.common import arguments
+from forestcoll.common.errors import ArgumentError, PlanError, UnsupportedError
 from forestcoll.execute import _engine
 from forestcoll.execute.check import check as check_structure
 from forestcoll.execute.result import MODES, Mode, Row
 from forestcoll.execute.sizes import Layout, layout
 from forestcoll.program import Pipeline, Program
-from forestcoll.sizes import Sizes
+from forestcoll.program.sizes import Sizes
 
 DTYPES = tuple(_engine.type_names())
 OPS = tuple(_engine.reduction_names())

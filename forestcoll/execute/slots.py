@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from forestcoll.execute.sizes import Layout
 from forestcoll.program import RECEIVES, SENDS, Program
-from forestcoll.targets import message_slots
+from forestcoll.program.targets import message_slots
 
 SLOT_BYTES = 128 * 1024  # a message, its copy and its sum stay in a core's second-level cache
 SLOT_LEAST = 4096

@@ -36,8 +36,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from forestcoll.errors import PlanError
-from forestcoll.forest import Forest
+from forestcoll.common.errors import PlanError
 from forestcoll.lower.filling import fill, refine, reorder
 from forestcoll.lower.in_place import serve
 from forestcoll.lower.instances import block_rate
@@ -51,7 +50,8 @@ from forestcoll.lower.scheduled import Links, Partners, links_of
 from forestcoll.lower.twosided import lower_fifo
 from forestcoll.lower.twosided_fused import lower_fused
 from forestcoll.program import Collective, Program, Protocol, RankProgram
-from forestcoll.targets import Target, most_bytes, runtime_of
+from forestcoll.program.targets import Target, most_bytes, runtime_of
+from forestcoll.schedule.forest import Forest
 
 __all__ = [
     "UNIT_BYTES",

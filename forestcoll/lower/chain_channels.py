@@ -15,7 +15,7 @@ from itertools import pairwise
 
 from forestcoll.lower.chains import Chain, Need, Place, joined
 from forestcoll.lower.writer import Port, Ports
-from forestcoll.targets import Target
+from forestcoll.program.targets import Target
 
 
 @dataclass(frozen=True, slots=True)

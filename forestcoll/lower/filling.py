@@ -18,9 +18,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Final
 
-from forestcoll import simulate
-from forestcoll.errors import PlanError
-from forestcoll.forest import Forest
+from forestcoll.common.errors import PlanError
 from forestcoll.lower.instances import BLOCK, OPERATIONS, filled, hardest, shortage
 from forestcoll.lower.layout import RankTree, layout
 from forestcoll.lower.limits import steps, usage
@@ -28,8 +26,10 @@ from forestcoll.lower.onesided import TOGETHER, Spread
 from forestcoll.lower.protocols import bulk_protocol
 from forestcoll.lower.scheduled import ORDERS
 from forestcoll.program import Pipeline, Program, ThreadBlock
-from forestcoll.sizes import RARE, Sizes, most_chunks
-from forestcoll.targets import Target, message_slots, runtime_on
+from forestcoll.program.sizes import RARE, Sizes, most_chunks
+from forestcoll.program.targets import Target, message_slots, runtime_on
+from forestcoll.schedule.forest import Forest
+from forestcoll.verify import simulate
 
 SIZE: Final = 10**9
 """Bytes of the call that is played: long enough for the links to be all that counts."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from forestcoll.errors import PlanError
+from forestcoll.common.errors import PlanError
 from forestcoll.program import Buffer, Instruction, Op, Pipeline, Program, Ref, Step
 
 

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
-from forestcoll.errors import PlanError
-from forestcoll.forest import Forest
+from forestcoll.common.errors import PlanError
 from forestcoll.lower.limits import steps, usage
 from forestcoll.lower.onesided import TOGETHER, Spread
 from forestcoll.lower.tree_pieces import kind_of
@@ -28,8 +27,9 @@ from forestcoll.program import (
     RankProgram,
     ThreadBlock,
 )
-from forestcoll.sizes import RARE, Sizes, most_chunks
-from forestcoll.targets import TREE_RATE, Target, tree_rate_of
+from forestcoll.program.sizes import RARE, Sizes, most_chunks
+from forestcoll.program.targets import TREE_RATE, Target, tree_rate_of
+from forestcoll.schedule.forest import Forest
 
 BLOCK: Final = TREE_RATE
 """GB/s that a thread block moves, while it sends as much as it receives in fifo style.

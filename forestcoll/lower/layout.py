@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 
-from forestcoll.errors import PlanError
-from forestcoll.forest import Forest, Phase, Tree
+from forestcoll.common.errors import PlanError
 from forestcoll.lower.network_planes import Parity, no_parity
 from forestcoll.program import Buffer, Collective, Ref
+from forestcoll.schedule.forest import Forest, Phase, Tree
 
 own_ref = lru_cache(2**16)(Ref)
 """A Ref; those alike share one object, for ranks have much in the same places."""

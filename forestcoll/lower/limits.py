@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from forestcoll.errors import PlanError
+from forestcoll.common.errors import PlanError
 from forestcoll.program import Instruction, Op, Pipeline, Program, RankProgram, ThreadBlock
-from forestcoll.targets import Target
+from forestcoll.program.targets import Target
 
 
 @dataclass(frozen=True, slots=True)

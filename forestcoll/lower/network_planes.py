@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 
-from forestcoll.forest import Path
-from forestcoll.graph import CapacityGraph
+from forestcoll.graph.capacity_graph import CapacityGraph
+from forestcoll.schedule.forest import Path
 
 Parity = Callable[[Path], int]
 

@@ -19,8 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from forestcoll.errors import PlanError
-from forestcoll.forest import Forest, Phase, Tree
+from forestcoll.common.errors import PlanError
 from forestcoll.lower.layout import Layout, layout
 from forestcoll.lower.limits import Limits, check_limits
 from forestcoll.program import (
@@ -35,7 +34,8 @@ from forestcoll.program import (
     Switch,
     ThreadBlock,
 )
-from forestcoll.targets import Target
+from forestcoll.program.targets import Target
+from forestcoll.schedule.forest import Forest, Phase, Tree
 
 BLOCKS = 8
 """Thread blocks of a rank that share its work, at least: few keep a switch busy."""

@@ -37,7 +37,7 @@ from forestcoll.program import (
     Step,
     ThreadBlock,
 )
-from forestcoll.targets import Target
+from forestcoll.program.targets import Target
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from itertools import zip_longest
 
 from forestcoll.lower.tree_pieces import KINDS, Boxes, kind_of
 from forestcoll.program import PACKETS, Channel, Instruction, Op, ThreadBlock
-from forestcoll.targets import Target
+from forestcoll.program.targets import Target
 
 _NOP = Instruction(Op.NOP)
 Pairs = dict[int, set[int]]  # rank -> peers

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from forestcoll.errors import PlanError
+from forestcoll.common.errors import PlanError
 from forestcoll.lower.limits import Limits
 from forestcoll.lower.tree_pieces import KINDS, Kind
 from forestcoll.program import PACKETS, Buffer, Channel, Instruction, Op, Ref, ThreadBlock
-from forestcoll.targets import Target
+from forestcoll.program.targets import Target
 
 CLASSES = 16
 """Classes to start with, if there are that many units."""

@@ -27,14 +27,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from forestcoll.errors import PlanError
+from forestcoll.common.errors import PlanError
 from forestcoll.lower.layout import Layout, RankTree
 from forestcoll.lower.limits import Limits
 from forestcoll.lower.packet_handshakes import shakes
 from forestcoll.lower.packet_thread_blocks import Job, Unit, deal
 from forestcoll.lower.tree_pieces import Boxes, Kind, kind_of
 from forestcoll.program import Buffer, Instruction, Op, RankProgram, Ref
-from forestcoll.targets import HALF_CHUNKS, Target
+from forestcoll.program.targets import HALF_CHUNKS, Target
 
 MAX_BYTES = 1 << 20
 """Largest size that plans of packets are meant for: twice the bytes, but no signals."""

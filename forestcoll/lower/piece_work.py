@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from forestcoll.lower.handshakes import NOP, Shakes, batches, sync
 from forestcoll.program import Buffer, Instruction, Op, Ref
-from forestcoll.targets import Target
+from forestcoll.program.targets import Target
 
 BUFFERS = (Buffer.INPUT, Buffer.OUTPUT, Buffer.SCRATCH)
 

@@ -37,7 +37,7 @@ from forestcoll.lower.partial_sums import Places
 from forestcoll.lower.piece_work import Draft, Part
 from forestcoll.lower.tree_pieces import KINDS, Boxes, Pieces, kind_of
 from forestcoll.program import Instruction, Op, Ref
-from forestcoll.targets import Target
+from forestcoll.program.targets import Target
 
 
 class Emitter:

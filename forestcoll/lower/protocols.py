@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from forestcoll.errors import PlanError
-from forestcoll.forest import Forest
+from forestcoll.common.errors import PlanError
 from forestcoll.program import Protocol
-from forestcoll.targets import Target
+from forestcoll.program.targets import Target
+from forestcoll.schedule.forest import Forest
 
 
 def bulk_protocol(forest: Forest, target: Target) -> Protocol:

@@ -3,8 +3,8 @@
 The list of a thread block is repeated for slice after slice, so its order is that of a steady flow.
 Where trees are done level by level, or root by root, links wait for the one tree that they are for;
 here each message has the place at which a greedy schedule of all of them on the links starts it
-(kernel/list_scheduling.cpp: nobody is interrupted; the longest chain goes first, of what follows,
-or of what comes before where the schedule is made from the end: whichever takes less time).
+(graph/kernel/list_scheduling.cpp: nobody is interrupted; the longest chain goes first, of what
+follows, or of what comes before where it is made from the end: whichever takes less time).
 
 * Equally urgent messages take turns: the first parts of all trees, then the second ones, for
   connections of their own are at work at once; then by the distance of receiver and sender, so
@@ -28,13 +28,13 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Literal, NamedTuple, get_args
 
-from forestcoll.forest import Forest
-from forestcoll.kernel import _kernel
+from forestcoll.graph.kernel import _kernel
 from forestcoll.lower.layout import Layout, RankTree, own_ref
 from forestcoll.lower.messages import Connection, Land, Message, cut_trees, partial_sums
 from forestcoll.program import Buffer, Ref
-from forestcoll.routes import Pair, routes
-from forestcoll.targets import TREE_RATE
+from forestcoll.program.targets import TREE_RATE
+from forestcoll.schedule.forest import Forest
+from forestcoll.schedule.routes import Pair, routes
 
 Partners = Literal["shift", "exchange", "exchange-back", "shift-back"]
 """Which of equally urgent messages goes first: that to the nearest rank, or to the farthest.

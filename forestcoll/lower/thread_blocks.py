@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import NamedTuple, NoReturn
 
-from forestcoll.errors import PlanError
+from forestcoll.common.errors import PlanError
 from forestcoll.lower.handshakes import Shakes, near_masks
 from forestcoll.lower.layout import Layout
 from forestcoll.lower.limits import Limits
@@ -25,7 +25,7 @@ from forestcoll.lower.piece_work import Part
 from forestcoll.lower.pipelines import Emitter
 from forestcoll.lower.tree_bundles import merged, orderly
 from forestcoll.lower.tree_pieces import Boxes
-from forestcoll.targets import Target
+from forestcoll.program.targets import Target
 
 BUSY = 32
 """Thread blocks of a half at work at a rank, where there are as many trees.

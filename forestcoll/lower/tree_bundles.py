@@ -24,7 +24,7 @@ from forestcoll.lower.layout import RankTree
 from forestcoll.lower.piece_work import Part
 from forestcoll.lower.tree_pieces import Boxes
 from forestcoll.program import Instruction, Op, Ref
-from forestcoll.targets import Target
+from forestcoll.program.targets import Target
 
 T = TypeVar("T")
 _JOINED = frozenset({Op.WAIT, Op.SIGNAL, Op.PUT, Op.PUT_SIGNAL, Op.ACQUIRE, Op.RELEASE})

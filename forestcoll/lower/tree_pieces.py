@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Literal
 
 from forestcoll.lower.layout import RankTree, from_next
-from forestcoll.targets import Target
+from forestcoll.program.targets import Target
 
 Kind = Literal["memory", "port"]
 KINDS: tuple[Kind, ...] = ("memory", "port")

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import islice
 
-from forestcoll.errors import PlanError
+from forestcoll.common.errors import PlanError
 from forestcoll.lower.arrivals import Event, as_they_arrive, at_once
 from forestcoll.lower.instances import BLOCK, ENOUGH, LINK
 from forestcoll.lower.layout import Layout, local_blocks
@@ -28,7 +28,7 @@ from forestcoll.lower.scheduled import MOST_UNIT, Lanes, Links, scheduled_messag
 from forestcoll.lower.sums import Adders, Sum, few_parts, sent_on, share_sums, sum_of
 from forestcoll.lower.writer import Port, Ports, RankWriter, pair, waited_first
 from forestcoll.program import Op, RankProgram, Ref
-from forestcoll.targets import Target
+from forestcoll.program.targets import Target
 
 
 def lower_fifo(

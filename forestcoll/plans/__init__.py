@@ -19,15 +19,15 @@ from importlib import import_module
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from forestcoll import arguments
-from forestcoll.errors import PlanError
-from forestcoll.input_limits import PLAN_BYTES
-from forestcoll.targets import PlanFormat
-from forestcoll.text_file import read_text
+from forestcoll.common import arguments
+from forestcoll.common.errors import PlanError
+from forestcoll.common.input_limits import PLAN_BYTES
+from forestcoll.common.text_file import read_text
+from forestcoll.program.targets import PlanFormat
 
 if TYPE_CHECKING:
     from forestcoll.program import Program
-    from forestcoll.targets import Target
+    from forestcoll.program.targets import Target
 
 Format = PlanFormat
 

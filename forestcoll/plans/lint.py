@@ -11,13 +11,13 @@ import re
 from collections.abc import Callable
 
 from forestcoll import plans
-from forestcoll.errors import PlanError
-from forestcoll.input_limits import PLAN_BYTES
+from forestcoll.common.errors import PlanError
+from forestcoll.common.input_limits import PLAN_BYTES
 from forestcoll.plans.findings import Finding, Findings, Report, report
 from forestcoll.plans.rule_catalogue import RULES, Rule, Severity
 from forestcoll.plans.symbolic_run import Told, run_plan
 from forestcoll.program import FUSED, OPERATIONS, Collective
-from forestcoll.targets import NARROWEST, TARGETS, Target, sms_of
+from forestcoll.program.targets import NARROWEST, TARGETS, Target, sms_of
 
 __all__ = ["RULES", "Finding", "Report", "Rule", "Severity", "Told", "lint"]
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Sequence
 
-from forestcoll.errors import PlanError
-from forestcoll.input_limits import RANKS
+from forestcoll.common.errors import PlanError
+from forestcoll.common.input_limits import RANKS
 from forestcoll.plans.rule_catalogue import RULES
 from forestcoll.program import BY_PLAN_WORD, Program
-from forestcoll.rank_placement import places
-from forestcoll.targets import Target, host_of
+from forestcoll.program.rank_placement import places
+from forestcoll.program.targets import Target, host_of
 
 # Bounds for reading: far above every real plan, low enough that nonsense costs neither time nor
 # memory. They bound the sum of all instructions, not what one thread block may hold.

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Literal
 
-from forestcoll.errors import ForestCollError, PlanError, UnsupportedError
+from forestcoll.common.errors import ForestCollError, PlanError, UnsupportedError
 from forestcoll.plans import FORMATS, Format, home_of
 from forestcoll.plans.findings import At, Findings
 from forestcoll.plans.mscclpp.rules import body_of
@@ -28,7 +28,7 @@ from forestcoll.program import (
     Step,
     ThreadBlock,
 )
-from forestcoll.targets import Target
+from forestcoll.program.targets import Target
 from forestcoll.verify.check import Verified, examine
 from forestcoll.verify.repeat import run_repeatedly
 from forestcoll.verify.wiring import wiring_faults

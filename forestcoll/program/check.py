@@ -10,7 +10,7 @@ from __future__ import annotations
 import weakref
 from typing import Final, NamedTuple
 
-from forestcoll.errors import PlanError
+from forestcoll.common.errors import PlanError
 from forestcoll.program.chunks import BUFFER_NAMES, ChunkCounts, count_chunks
 from forestcoll.program.ops import (
     CHANNELLED,

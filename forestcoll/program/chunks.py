@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from forestcoll.errors import PlanError
+from forestcoll.common.errors import PlanError
 from forestcoll.program.collective import Collective
 from forestcoll.program.program import Buffer, Program
 

@@ -21,7 +21,7 @@ from enum import StrEnum
 from fractions import Fraction
 from typing import Final, Literal
 
-from forestcoll.errors import PlanError
+from forestcoll.common.errors import PlanError
 
 Phase = Literal["broadcast", "reduce"]
 """Of trees: data flow from the root to all, or are added up from all to the root."""

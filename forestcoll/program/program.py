@@ -22,7 +22,7 @@ from enum import StrEnum
 from fractions import Fraction
 from typing import TYPE_CHECKING, Literal
 
-from forestcoll.display import Shown
+from forestcoll.common.display import Shown
 from forestcoll.program.collective import Collective
 from forestcoll.program.ops import FABRIC, OPERATIONS, PUTS, SENDS, Kind, Op
 

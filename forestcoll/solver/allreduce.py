@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
-from forestcoll.errors import UnsupportedError
-from forestcoll.forest import Bound
-from forestcoll.graph import CapacityGraph, is_symmetric
+from forestcoll.common.errors import UnsupportedError
+from forestcoll.graph.capacity_graph import CapacityGraph, is_symmetric
+from forestcoll.schedule.forest import Bound
 from forestcoll.solver.fixed_trees import fixed_capacities
 from forestcoll.solver.flows.joint import Joint, joint
 from forestcoll.solver.flows.joint_trees import fixed_joint

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from forestcoll.errors import InfeasibleError, UnsupportedError
-from forestcoll.graph import CapacityGraph
-from forestcoll.kernel import _kernel
-from forestcoll.symmetry.structures import alike_ranks
+from forestcoll.common.errors import InfeasibleError, UnsupportedError
+from forestcoll.graph.capacity_graph import CapacityGraph
+from forestcoll.graph.kernel import _kernel
+from forestcoll.graph.symmetry.structures import alike_ranks
 
 Cut = frozenset[int]
 

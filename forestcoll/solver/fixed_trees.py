@@ -8,9 +8,9 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Literal
 
-from forestcoll.errors import UnsupportedError
-from forestcoll.graph import CapacityGraph, is_balanced, require_size
-from forestcoll.kernel import _kernel
+from forestcoll.common.errors import UnsupportedError
+from forestcoll.graph.capacity_graph import CapacityGraph, is_balanced, require_size
+from forestcoll.graph.kernel import _kernel
 from forestcoll.solver.task import Task
 
 REFINEMENTS = 5

@@ -22,11 +22,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 
-from forestcoll.graph import CapacityGraph, is_symmetric, require_size
-from forestcoll.kernel import _kernel
+from forestcoll.graph.capacity_graph import CapacityGraph, is_symmetric, require_size
+from forestcoll.graph.kernel import _kernel
 from forestcoll.program import Collective
+from forestcoll.schedule.dual import link_worth
 from forestcoll.solver.fixed_trees import fixed_capacities
-from forestcoll.solver.flows.dual import link_worth
 from forestcoll.solver.optimum import check_root, fixed_algbw, optimum
 from forestcoll.solver.rates import Rates, by_capacity
 from forestcoll.solver.task import Optimum, Task, analyse

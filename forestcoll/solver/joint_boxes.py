@@ -15,16 +15,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from forestcoll.errors import UnsupportedError
-from forestcoll.forest import Bound, Tree, scan
-from forestcoll.graph import CapacityGraph
+from forestcoll.common.errors import UnsupportedError
+from forestcoll.graph.capacity_graph import CapacityGraph
+from forestcoll.graph.symmetry.automorphisms import find_symmetries
+from forestcoll.schedule.forest import Bound, Tree, scan
 from forestcoll.solver.flows import exact_lp
 from forestcoll.solver.flows.joint import Joint, joint_model, shares
 from forestcoll.solver.flows.model import Model
 from forestcoll.solver.shallow.boxes import Boxes, find_boxes
 from forestcoll.solver.shallow.height import least_height
 from forestcoll.solver.shallow.rehanging import MOST_EDGES, rehang_mirrored, suits
-from forestcoll.symmetry.automorphisms import find_symmetries
 
 VARIABLES = 6_000
 """Links, flows and boxes, alike ones counted once, up to which the program is solved here."""

@@ -19,15 +19,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from forestcoll.errors import ForestError, InfeasibleError, UnsupportedError
-from forestcoll.forest import Bound, Forest, Path, Tree, check
-from forestcoll.graph import CapacityGraph, require_size
+from forestcoll.common.errors import ForestError, InfeasibleError, UnsupportedError
+from forestcoll.graph.capacity_graph import CapacityGraph, require_size
 from forestcoll.program import Collective
+from forestcoll.schedule.flow_views import Flow, span_switches
+from forestcoll.schedule.forest import Bound, Forest, Path, Tree, check
+from forestcoll.schedule.group import Group
+from forestcoll.schedule.group_orbits import find_group_symmetries as symmetries_found
 from forestcoll.solver.allreduce import plan
-from forestcoll.solver.flows.group import Group
-from forestcoll.solver.flows.group_orbits import find_group_symmetries as symmetries_found
 from forestcoll.solver.flows.model import Model
-from forestcoll.solver.flows.views import Flow, span_switches
 from forestcoll.solver.groups.forests import pack_flow
 from forestcoll.solver.optimum import check_root
 from forestcoll.solver.packing import pack

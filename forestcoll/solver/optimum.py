@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from forestcoll.errors import UnsupportedError
-from forestcoll.graph import CapacityGraph
+from forestcoll.common.errors import UnsupportedError
+from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.program import Collective
 from forestcoll.solver.allreduce import fix_joint, fix_same, plan
 from forestcoll.solver.compact.forests import regular_allreduce

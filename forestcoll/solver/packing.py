@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from forestcoll.forest import Path, Tree, scan
-from forestcoll.graph import CapacityGraph
-from forestcoll.kernel import _kernel
+from forestcoll.graph.capacity_graph import CapacityGraph
+from forestcoll.graph.kernel import _kernel
+from forestcoll.graph.symmetry.automorphisms import find_free_group
+from forestcoll.graph.symmetry.group import Image
+from forestcoll.schedule.forest import Path, Tree, scan
 from forestcoll.solver.preference import prefer
-from forestcoll.symmetry.automorphisms import find_free_group
-from forestcoll.symmetry.group import Image
 
 EXACT_TOO = 64
 """Ranks up to which exact packing is tried as well where packing by boxes has succeeded."""

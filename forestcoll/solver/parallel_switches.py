@@ -12,8 +12,8 @@ from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
 
-from forestcoll.forest import Path, Tree
-from forestcoll.graph import CapacityGraph
+from forestcoll.graph.capacity_graph import CapacityGraph
+from forestcoll.schedule.forest import Path, Tree
 
 Link = tuple[int, int]
 

@@ -1,22 +1,6 @@
-"""Bounds of allreduce: how fast it can be at best, by cuts and by partitions of the ranks.
+"""Bounds of allreduce: the best of all cuts and of many partitions of the ranks.
 
-Every schedule made of trees is bounded: a unit of data is added up along a reduce tree that spans
-all ranks, and handed out again along a broadcast tree that spans them.
-
-A cut. Some rank outside S needs the sum that holds what the ranks in S put in, and the other way
-round; so all data leave S once and enter it once, in whatever form, copies and sums made in the
-fabric included: algbw <= leaving(S), algbw <= entering(S).
-
-A partition. Let m >= 2 disjoint node sets ("parts") together hold all ranks, at least one each.
-* A broadcast tree comes from one part and reaches the m - 1 others, so it enters parts m - 1 times;
-  copies spare none of it, since links that enter different parts are different links. It also
-  leaves parts m - 1 times: nodes outside of all parts hand on what they got, once per path. Only
-  where such a node copies in the fabric may one departure serve them all.
-* A reduce tree is a broadcast tree turned round: it leaves parts m - 1 times, always, and enters
-  them m - 1 times, or only once where a node outside of all parts adds in the fabric.
-So algbw <= (entering all parts) / (2 (m - 1)), with m in place of 2 (m - 1) where a node outside of
-the parts aggregates; and the same with leaving, with m where a node outside multicasts. All ranks
-must be in parts: one outside could add up for all others, and a tree would enter parts only once.
+`schedule.certificate` says what a cut or a partition proves, and why; here they are searched for.
 """
 
 from __future__ import annotations
@@ -25,16 +9,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
 
-from forestcoll.errors import ForestError, UnsupportedError
-from forestcoll.forest import Bound
-from forestcoll.graph import CapacityGraph
-from forestcoll.program import Collective
+from forestcoll.common.errors import UnsupportedError
+from forestcoll.graph.capacity_graph import CapacityGraph
+from forestcoll.schedule.certificate import OUTSIDE, Labels, partition_limit
+from forestcoll.schedule.forest import Bound
 from forestcoll.solver.cut import explain_separation
 
 Groups = frozenset[frozenset[int]]  # the ranks (nodes) of each part
-Labels = list[int]  # per node: which part holds it, or OUTSIDE
-
-OUTSIDE = -1
 WORK = 2_000_000
 """Links that the search may look at in all, about: some seconds at most, whatever the graph."""
 THRESHOLDS = 24
@@ -65,7 +46,7 @@ def _least_cut(graph: CapacityGraph) -> tuple[int, frozenset[int]]:
     Every such S either holds rank 0 and lacks another, or the other way round. What enters S leaves
     its complement, so this is the bound of both directions.
     """
-    from forestcoll.kernel import _kernel
+    from forestcoll.graph.kernel import _kernel
 
     first, others = graph.ranks[0], list(graph.ranks[1:])
     links = (list(graph.tail), list(graph.head))
@@ -78,30 +59,6 @@ def _least_cut(graph: CapacityGraph) -> tuple[int, frozenset[int]]:
 
 
 # ------------------------------------------------------------------------------ partitions
-
-
-def _sums(graph: CapacityGraph, labels: Labels) -> tuple[int, int]:
-    """(units that enter parts, units that leave parts), all parts together."""
-    entering = leaving = 0
-    for u, v, units in zip(graph.tail, graph.head, graph.capacity, strict=True):
-        a, b = labels[u], labels[v]
-        if a != b:
-            if b != OUTSIDE:
-                entering += units
-            if a != OUTSIDE:
-                leaving += units
-    return entering, leaving
-
-
-def _limit(graph: CapacityGraph, labels: Labels, m: int) -> Fraction:
-    """What a partition proves (units); see the head of this file."""
-    entering, leaving = _sums(graph, labels)
-    outside = [v for v in range(graph.n) if labels[v] == OUTSIDE]
-    adds = any(graph.aggregation[v] for v in outside)
-    copies = any(graph.multicast[v] for v in outside)
-    enters = Fraction(entering, m if adds else 2 * (m - 1))
-    leaves = Fraction(leaving, m if copies else 2 * (m - 1))
-    return min(enters, leaves)
 
 
 class _Search:
@@ -191,7 +148,7 @@ class _Search:
         m = len(groups)
         options = [base, self.absorb(base, self.into), self.absorb(base, self.out)]
         self.work -= 3 * len(self.graph.tail) + self.graph.n
-        return min((_limit(self.graph, labels, m), labels) for labels in options)
+        return min((partition_limit(self.graph, labels, m), labels) for labels in options)
 
     def absorb(self, base: Labels, through: list[int]) -> Labels:
         """Each switch goes to the part that it shares most with, where that saves crossings.
@@ -275,77 +232,8 @@ def _joined_by_wide_links(graph: CapacityGraph) -> list[Groups]:
 
 def _tight_cuts(graph: CapacityGraph) -> Iterator[frozenset[int]]:
     """The bottleneck of allgather, and that of reduce-scatter."""
-    from forestcoll.kernel import _kernel
+    from forestcoll.graph.kernel import _kernel
 
     for tail, head in ((graph.tail, graph.head), (graph.head, graph.tail)):
         args = (list(tail), list(head), list(graph.capacity), list(graph.ranks))
         yield frozenset(_kernel.best_ratio(graph.n, *args)[2])
-
-
-# ------------------------------------------------------------------------------ certificate
-
-
-def check_parts(
-    graph: CapacityGraph, bound: Bound, collective: Collective, root: int | None = None
-) -> Fraction:
-    """The algbw (GB/s) that a "cut" or "partition" bound proves, recomputed exactly from its parts.
-
-    Trusts nothing in `bound` and ignores its `algbw`: compare. `root` is a rank number. Raises
-    ForestError with the reason where the parts prove nothing.
-    """
-    for part in bound.parts:
-        if any(not 0 <= v < graph.n for v in part):
-            raise ForestError("bound: a part holds a node that does not exist")
-    if bound.method == "cut":
-        return _check_cut(graph, bound, collective, root)
-    if bound.method == "partition":
-        return _check_partition(graph, bound, collective)
-    raise ForestError(f"bound: method {bound.method!r} is proven by its dual, not by parts")
-
-
-def _check_cut(
-    graph: CapacityGraph, bound: Bound, collective: Collective, root: int | None
-) -> Fraction:
-    if len(bound.parts) != 1:
-        raise ForestError(f"bound: a cut is one node set, got {len(bound.parts)}")
-    part = bound.parts[0]
-    n, inside = len(graph.ranks), sum(v in part for v in graph.ranks)
-    if inside == n:
-        raise ForestError("bound: the cut holds all ranks, so it cuts nothing off")
-    if not inside:
-        raise ForestError("bound: the cut holds no rank, so no data has to leave it")
-    leaving = graph.leaving(part)
-    entering = graph.leaving(frozenset(range(graph.n)) - part)
-    if collective is Collective.ALLREDUCE:
-        return min(leaving, entering)
-    if not collective.rooted:
-        held = graph.held(part)
-        if not held:
-            raise ForestError("bound: no rank in the cut has a part, so no data has to leave it")
-        crossing = leaving if collective is Collective.ALLGATHER else entering
-        return crossing * Fraction(sum(graph.parts), held)
-    if root is None or not 0 <= root < n:
-        raise ForestError(f"bound: {collective.value} needs a root rank, got {root}")
-    if graph.ranks[root] not in part:
-        raise ForestError(f"bound: the cut does not hold the root {graph.names[graph.ranks[root]]}")
-    return leaving if collective is Collective.BROADCAST else entering
-
-
-def _check_partition(graph: CapacityGraph, bound: Bound, collective: Collective) -> Fraction:
-    if collective is not Collective.ALLREDUCE:
-        raise ForestError(f"bound: a partition proves nothing about {collective.value}")
-    if len(bound.parts) < 2:
-        raise ForestError(f"bound: a partition needs two parts or more, got {len(bound.parts)}")
-    labels = [OUTSIDE] * graph.n
-    ranks = frozenset(graph.ranks)
-    for i, part in enumerate(bound.parts):
-        if ranks.isdisjoint(part):
-            raise ForestError(f"bound: part {i} holds no rank")
-        for v in part:
-            if labels[v] != OUTSIDE:
-                raise ForestError(f"bound: {graph.names[v]} is in parts {labels[v]} and {i}")
-            labels[v] = i
-    for v in graph.ranks:
-        if labels[v] == OUTSIDE:
-            raise ForestError(f"bound: rank {graph.names[v]} is in no part")
-    return _limit(graph, labels, len(bound.parts)) * graph.unit

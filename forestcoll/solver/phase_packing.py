@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from forestcoll.forest import Tree, all_images, scan
-from forestcoll.graph import CapacityGraph
+from forestcoll.graph.capacity_graph import CapacityGraph
+from forestcoll.graph.symmetry.structures import find_structures
+from forestcoll.schedule.forest import Tree, all_images, scan
 from forestcoll.solver.compact.forests import pack_compact
 from forestcoll.solver.flows.joint import Joint
 from forestcoll.solver.packing import pack, pack_quickly
@@ -13,7 +14,6 @@ from forestcoll.solver.parallel_switches import spread_evenly
 from forestcoll.solver.preference import prefer
 from forestcoll.solver.shallow.rehanging import Wanted, pack_irregular, suits
 from forestcoll.solver.task import PATIENT, Task
-from forestcoll.symmetry.structures import find_structures
 
 LITTLE = 1
 """Heights above the lower bound that are worth a search where links are dealt out beforehand, and

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 
-from forestcoll.forest import Path, Tree, scan
-from forestcoll.graph import CapacityGraph
+from forestcoll.graph.capacity_graph import CapacityGraph
+from forestcoll.schedule.forest import Path, Tree, scan
 
 
 def prefer(graph: CapacityGraph, ways: Sequence[list[Tree]]) -> list[Tree]:

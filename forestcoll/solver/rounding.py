@@ -23,9 +23,9 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from forestcoll.forest import Forest, Tree
-from forestcoll.graph import CAPACITY_LIMIT
+from forestcoll.graph.capacity_graph import CAPACITY_LIMIT
 from forestcoll.program import Collective
+from forestcoll.schedule.forest import Forest, Tree
 
 NEAR = Fraction(995, 1000)
 """Share of the goal's optimum that is looked for first, as long as units are FEW."""

@@ -9,8 +9,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from forestcoll.errors import TopologyError, did_you_mean
-from forestcoll.graph import CapacityGraph
+from forestcoll.common.errors import TopologyError, did_you_mean
+from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.topology.globs import matcher
 
 LARGEST = 2**40

@@ -8,9 +8,9 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Literal
 
-from forestcoll.forest import Bound, Forest, Tree, check
-from forestcoll.graph import CapacityGraph
+from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.program import Collective
+from forestcoll.schedule.forest import Bound, Forest, Tree, check
 from forestcoll.solver.allreduce import fix_joint, plan
 from forestcoll.solver.fixed_trees import fit_trees
 from forestcoll.solver.flows.joint import Joint

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 
-from forestcoll.forest import Bound
-from forestcoll.graph import CapacityGraph, is_balanced, require_size
-from forestcoll.kernel import _kernel
+from forestcoll.graph.capacity_graph import CapacityGraph, is_balanced, require_size
+from forestcoll.graph.kernel import _kernel
+from forestcoll.schedule.forest import Bound
 from forestcoll.solver.cut import least_cut
 from forestcoll.solver.flows.balance import balance
 

@@ -19,13 +19,8 @@ from fractions import Fraction
 from functools import lru_cache
 from itertools import product
 
-from forestcoll.errors import TopologyError, did_you_mean
-from forestcoll.input_limits import (
-    DIGITS,
-    EXPRESSION_DEPTH,
-    EXPRESSION_LENGTH,
-    RANGE_VALUES,
-)
+from forestcoll.common.errors import TopologyError, did_you_mean
+from forestcoll.common.input_limits import DIGITS, EXPRESSION_DEPTH, EXPRESSION_LENGTH, RANGE_VALUES
 from forestcoll.topology.numbers import DECIMAL, exact, is_small
 
 Number = int | Fraction

@@ -9,8 +9,8 @@ from fractions import Fraction
 from functools import lru_cache
 from itertools import chain, islice
 
-from forestcoll.errors import TopologyError, did_you_mean
-from forestcoll.input_limits import EXPRESSION_STEPS, LINKS, LOOP_INDICES, LOOP_ROUNDS, NODES
+from forestcoll.common.errors import TopologyError, did_you_mean
+from forestcoll.common.input_limits import EXPRESSION_STEPS, LINKS, LOOP_INDICES, LOOP_ROUNDS, NODES
 from forestcoll.topology.arithmetic import (
     Expression,
     Number,

@@ -12,7 +12,7 @@ from typing import Any, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
-from forestcoll.errors import TopologyError
+from forestcoll.common.errors import TopologyError
 
 
 def settle(value: Any) -> None:

@@ -10,9 +10,9 @@ from fractions import Fraction
 from pathlib import Path
 from types import MappingProxyType
 
-from forestcoll import text_file
-from forestcoll.errors import TopologyError
-from forestcoll.input_limits import TOPOLOGY_BYTES
+from forestcoll.common import text_file
+from forestcoll.common.errors import TopologyError
+from forestcoll.common.input_limits import TOPOLOGY_BYTES
 from forestcoll.topology.arithmetic import Number, compile_template
 from forestcoll.topology.compact import Expansion
 from forestcoll.topology.model import Link, Topology, check_name

@@ -10,9 +10,9 @@ from fractions import Fraction
 from itertools import cycle
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
-from forestcoll.display import Shown
-from forestcoll.errors import InfeasibleError, TopologyError, did_you_mean
-from forestcoll.input_limits import LINKS, NODES, PARALLEL_LINKS
+from forestcoll.common.display import Shown
+from forestcoll.common.errors import InfeasibleError, TopologyError, did_you_mean
+from forestcoll.common.input_limits import LINKS, NODES, PARALLEL_LINKS
 from forestcoll.topology.numbers import bandwidth, exact
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from decimal import Decimal
 from fractions import Fraction
 
-from forestcoll.errors import TopologyError
-from forestcoll.input_limits import COMMON_DIGITS, DIGITS
+from forestcoll.common.errors import TopologyError
+from forestcoll.common.input_limits import COMMON_DIGITS, DIGITS
 
 LARGEST: int = 10**DIGITS
 """Numerators and denominators beyond this are refused before any arithmetic is done with them."""

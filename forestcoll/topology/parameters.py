@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
-from forestcoll.errors import TopologyError, did_you_mean
+from forestcoll.common.errors import TopologyError, did_you_mean
 from forestcoll.topology.arithmetic import Number
 from forestcoll.topology.numbers import bandwidth, doubt_port, has_unit, show
 from forestcoll.topology.source import Source, Table, Text, Value, located

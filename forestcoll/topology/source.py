@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 import yaml
 
-from forestcoll.errors import TopologyError, did_you_mean
-from forestcoll.input_limits import TOPOLOGY_BYTES, YAML_DEPTH, YAML_VALUES
+from forestcoll.common.errors import TopologyError, did_you_mean
+from forestcoll.common.input_limits import TOPOLOGY_BYTES, YAML_DEPTH, YAML_VALUES
 
 
 @dataclass(slots=True)

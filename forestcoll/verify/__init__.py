@@ -8,6 +8,17 @@ on memory.py (values) and accesses.py (what meets where), order.py (races), chec
 
 from __future__ import annotations
 
-from forestcoll.verify.check import Loads, Verified, link_loads, verify
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from forestcoll.verify.check import Loads, Verified, link_loads, verify
 
 __all__ = ["Loads", "Verified", "link_loads", "verify"]
+
+
+def __getattr__(name: str) -> object:
+    """Imports the proof when it is first used: the time of a forest needs `simulate` alone."""
+    if name not in __all__:
+        raise AttributeError(f"module 'forestcoll.verify' has no attribute '{name}'")
+    return getattr(import_module("forestcoll.verify.check"), name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from forestcoll.errors import PlanError
+from forestcoll.common.errors import PlanError
 from forestcoll.program import Program, Ref
 from forestcoll.program.chunks import BUFFER_NAMES, ChunkCounts
 from forestcoll.program.program import where

@@ -8,11 +8,11 @@ from fractions import Fraction
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from forestcoll.errors import PlanError
+from forestcoll.common.errors import PlanError
 from forestcoll.program import PACKETS, SENDS, Collective, Instruction, Program
 from forestcoll.program.check import check
 from forestcoll.program.chunks import ChunkCounts, count_chunks
-from forestcoll.targets import Target
+from forestcoll.program.targets import Target
 from forestcoll.verify.aliasing import explain_misplaced
 from forestcoll.verify.atoms import find_atoms
 from forestcoll.verify.fifo import run_fifo, slots_of
@@ -33,7 +33,7 @@ from forestcoll.verify.trace import Trace, flatten
 from forestcoll.verify.wiring import check_wiring
 
 if TYPE_CHECKING:
-    from forestcoll.forest import Forest
+    from forestcoll.schedule.forest import Forest
 
 Loads = dict[tuple[int, int], Fraction]
 

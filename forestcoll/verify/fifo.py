@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from forestcoll.program import RECEIVES, SENDS, Instruction, Program
-from forestcoll.targets import Target, message_slots
+from forestcoll.program.targets import Target, message_slots
 from forestcoll.verify.atoms import Atoms
 from forestcoll.verify.trace import WHOLE, Blocked, Code, Trace, raise_deadlock
 

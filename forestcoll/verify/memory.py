@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
-from forestcoll.errors import PlanError
+from forestcoll.common.errors import PlanError
 from forestcoll.program import Buffer
 from forestcoll.program.chunks import BUFFER_NAMES
 from forestcoll.verify.atoms import Atoms, Operands, Span

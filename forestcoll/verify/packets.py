@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
-from forestcoll.errors import PlanError
+from forestcoll.common.errors import PlanError
 from forestcoll.program import ADDS, PACKETS, Buffer, Instruction, Op
 from forestcoll.verify.accesses import Accesses
 from forestcoll.verify.atoms import Atoms, Operands, Span

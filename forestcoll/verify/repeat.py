@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from forestcoll.errors import PlanError
+from forestcoll.common.errors import PlanError
 from forestcoll.program import RECEIVES, SENDS, Instruction, Program
 from forestcoll.program.chunks import count_chunks
-from forestcoll.targets import Target
+from forestcoll.program.targets import Target
 from forestcoll.verify.fifo import slots_of
 from forestcoll.verify.trace import Blocked, Code, flatten, raise_deadlock
 

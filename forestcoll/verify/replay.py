@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
-from forestcoll.errors import PlanError
+from forestcoll.common.errors import PlanError
 from forestcoll.program import PLAIN_MOVES, RECEIVES, SENDS, Instruction, Op
 from forestcoll.verify.accesses import Accesses
 from forestcoll.verify.atoms import Span

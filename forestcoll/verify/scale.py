@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from forestcoll.errors import UnsupportedError
-from forestcoll.input_limits import CHECK_STEPS, LOCATIONS, SLICES
+from forestcoll.common.errors import UnsupportedError
+from forestcoll.common.input_limits import CHECK_STEPS, LOCATIONS, SLICES
 from forestcoll.program import Pipeline, Program
 from forestcoll.program.chunks import ChunkCounts
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, NoReturn
 
-from forestcoll.errors import PlanError
+from forestcoll.common.errors import PlanError
 from forestcoll.program import Instruction, Pipeline, Program
 
 SYNC = -2

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
-from forestcoll.errors import PlanError, UnsupportedError
+from forestcoll.common.errors import PlanError, UnsupportedError
 from forestcoll.program import (
     RECEIVES,
     SENDS,

@@ -18,11 +18,10 @@ from fractions import Fraction
 
 import networkx as nx
 
-from forestcoll import catalog
-from forestcoll.alltoall.demand import uniform
-from forestcoll.alltoall.flows import solve
-from forestcoll.edit import edit
-from forestcoll.topology import Link, Node, Topology
+from forestcoll.solver.alltoall.demand import uniform
+from forestcoll.solver.alltoall.flows import solve
+from forestcoll.topology import Link, Node, Topology, catalog
+from forestcoll.topology.edit import edit
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,10 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 from pathlib import Path
 
-from forestcoll import catalog
-from forestcoll.alltoall.demand import uniform
-from forestcoll.alltoall.flows import solve
-from forestcoll.alltoall.spread import Boxes, boxes_of, least_time, spread, time_of
+from forestcoll.solver.alltoall.demand import uniform
+from forestcoll.solver.alltoall.flows import solve
+from forestcoll.solver.alltoall.spread import Boxes, boxes_of, least_time, spread, time_of
+from forestcoll.topology import catalog
 
 PAGE = Path(__file__).parents[2] / "docs" / "alltoall.md"
 MARKS = "<!-- alltoallv.py --write -->", "<!-- end of alltoallv.py -->"

@@ -19,19 +19,19 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from forestcoll import catalog, plans
+from forestcoll import plans
+from forestcoll.common.errors import ForestCollError, PlanError, UnsupportedError
 from forestcoll.compile.choose import PlanFormat
 from forestcoll.compile.formats import Place
 from forestcoll.compile.synthesize import Synthesis, synthesize
-from forestcoll.errors import ForestCollError, PlanError, UnsupportedError
 from forestcoll.execute.cpu import run
-from forestcoll.forest import Forest
 from forestcoll.lower import serve
 from forestcoll.plans import mscclpp
 from forestcoll.plans.lint import lint
 from forestcoll.program import BY_TREES, Collective, Pipeline, Program, Protocol
-from forestcoll.targets import TARGETS, Target, sms_of
-from forestcoll.topology import Topology
+from forestcoll.program.targets import TARGETS, Target, sms_of
+from forestcoll.schedule.forest import Forest
+from forestcoll.topology import Topology, catalog
 from forestcoll.verify import link_loads
 
 LAUNCHES = 3

@@ -25,19 +25,19 @@ from pathlib import Path
 import catalogue
 from catalogue import Kind, Outcome
 
-from forestcoll import catalog, plans
-from forestcoll.alltoall.demand import uniform
-from forestcoll.alltoall.flows import Optimum, solve
-from forestcoll.alltoall.plans import check, make
-from forestcoll.alltoall.rounding import route
-from forestcoll.alltoall.routes import Routes
-from forestcoll.alltoall.spread import spread
-from forestcoll.edit import edit
-from forestcoll.errors import PlanError, UnsupportedError
+from forestcoll import plans
+from forestcoll.common.errors import PlanError, UnsupportedError
+from forestcoll.compile.alltoall_plans import check, make
 from forestcoll.plans.lint import lint
 from forestcoll.program import Collective
-from forestcoll.targets import TARGETS, Target, sms_of
-from forestcoll.topology import Topology
+from forestcoll.program.targets import TARGETS, Target, sms_of
+from forestcoll.solver.alltoall.demand import uniform
+from forestcoll.solver.alltoall.flows import Optimum, solve
+from forestcoll.solver.alltoall.rounding import route
+from forestcoll.solver.alltoall.routes import Routes
+from forestcoll.solver.alltoall.spread import spread
+from forestcoll.topology import Topology, catalog
+from forestcoll.topology.edit import edit
 
 MOST_RANKS = 64
 WAYS = ("optimal", "spread")

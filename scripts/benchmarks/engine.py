@@ -24,13 +24,13 @@ from fractions import Fraction
 
 import numpy as np
 
-from forestcoll import catalog
 from forestcoll.compile.choose import PlanFormat
 from forestcoll.compile.synthesize import synthesize
 from forestcoll.execute.cpu import RanksAs, run
 from forestcoll.execute.sizes import layout
 from forestcoll.program import Op, Program
-from forestcoll.report import words
+from forestcoll.topology import catalog
+from forestcoll.ui.report import words
 
 COLLECTIVES = ("allgather", "reduce-scatter", "allreduce", "broadcast", "reduce")
 FORMATS: tuple[PlanFormat, ...] = ("msccl-xml", "mscclpp-json")

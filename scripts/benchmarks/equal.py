@@ -18,8 +18,8 @@ from fractions import Fraction
 from fabrics import perturbed
 
 from forestcoll import solver
-from forestcoll.graph import CapacityGraph
-from forestcoll.kernel import _kernel
+from forestcoll.graph.capacity_graph import CapacityGraph
+from forestcoll.graph.kernel import _kernel
 from forestcoll.program import Collective
 from forestcoll.solver.front import Front
 

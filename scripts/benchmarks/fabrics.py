@@ -15,8 +15,7 @@ from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
-from forestcoll import catalog
-from forestcoll.topology import Link, Node, Topology, dumps_topology
+from forestcoll.topology import Link, Node, Topology, catalog, dumps_topology
 
 
 def irregular(ranks: int, degree: int, seed: int) -> Topology:

@@ -21,15 +21,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from forestcoll import catalog
+from forestcoll.common.errors import ForestCollError
 from forestcoll.compile.synthesize import synthesize
-from forestcoll.edit import edit, parse_scale
-from forestcoll.errors import ForestCollError
-from forestcoll.graph import CapacityGraph
-from forestcoll.lab import exchange
-from forestcoll.lab.comparing import Matrix, Report, Wishes, compare
-from forestcoll.report import words
-from forestcoll.topology import Topology
+from forestcoll.execute.lab import exchange
+from forestcoll.execute.lab.comparing import Matrix, Report, Wishes, compare
+from forestcoll.graph.capacity_graph import CapacityGraph
+from forestcoll.topology import Topology, catalog
+from forestcoll.topology.edit import edit, parse_scale
+from forestcoll.ui.report import words
 
 PAGE = Path(__file__).parents[2] / "docs" / "lab.md"
 MARKS = "<!-- tables: scripts/lab --write -->", "<!-- end of tables -->"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from playwright.sync_api import sync_playwright
 
-from forestcoll import cli
+from forestcoll.ui import cli
 
 ROOT = Path(__file__).parents[2]
 SCHEDULES = ROOT / "schedules"

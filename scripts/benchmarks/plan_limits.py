@@ -18,15 +18,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from forestcoll import catalog
+from forestcoll.common.errors import PlanError
 from forestcoll.compile.formats import seat
-from forestcoll.errors import PlanError
-from forestcoll.forest import Forest
-from forestcoll.graph import CapacityGraph
+from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.lower import Usage, fill, hopeless, lower, usage
 from forestcoll.program import BY_TREES, Collective
+from forestcoll.program.targets import MSCCL, MSCCLPP, RCCL, Target, sms_of
+from forestcoll.schedule.forest import Forest
 from forestcoll.solver import solve
-from forestcoll.targets import MSCCL, MSCCLPP, RCCL, Target, sms_of
+from forestcoll.topology import catalog
 
 PAGE = Path(__file__).parents[2] / "docs" / "plan-limits.md"
 MARKS = "<!-- tables: scripts/benchmarks/plan_limits.py --write -->", "<!-- end of tables -->"

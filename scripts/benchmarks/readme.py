@@ -20,14 +20,16 @@ from pathlib import Path
 from typing import Literal
 
 import forestcoll
-from forestcoll import baselines, catalog, forest_file
-from forestcoll.edit import edit
-from forestcoll.errors import ForestCollError
-from forestcoll.forest import Forest
-from forestcoll.graph import CapacityGraph
+from forestcoll.common.errors import ForestCollError
+from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.program import Collective
-from forestcoll.targets import PlanFormat
-from forestcoll.view import svg
+from forestcoll.program.targets import PlanFormat
+from forestcoll.schedule import forest_file
+from forestcoll.schedule.forest import Forest
+from forestcoll.solver import baselines
+from forestcoll.topology import catalog
+from forestcoll.topology.edit import edit
+from forestcoll.ui.view import svg
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"

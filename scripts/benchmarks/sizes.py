@@ -21,18 +21,17 @@ from pathlib import Path
 
 from catalogue import machines
 
-from forestcoll import catalog
+from forestcoll.common.errors import PlanError, UnsupportedError
 from forestcoll.compile.choose import ENOUGH, Chooser
 from forestcoll.compile.clock import Clock
 from forestcoll.compile.formats import Format, seat, targets_of
 from forestcoll.compile.powers_of_two import units_of
 from forestcoll.compile.problem import Problem
 from forestcoll.compile.wishes import Wishes
-from forestcoll.errors import PlanError, UnsupportedError
 from forestcoll.program import BY_TREES, Collective
-from forestcoll.sizes import Sizes, is_power
-from forestcoll.targets import MSCCL, TargetName, sms_of
-from forestcoll.topology import Topology
+from forestcoll.program.sizes import Sizes, is_power
+from forestcoll.program.targets import MSCCL, TargetName, sms_of
+from forestcoll.topology import Topology, catalog
 
 PAGE = Path(__file__).parents[2] / "docs" / "plan-sizes.md"
 MARKS = "<!-- tables: scripts/benchmarks/sizes.py --write -->", "<!-- end of tables -->"

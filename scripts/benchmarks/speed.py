@@ -26,11 +26,12 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from forestcoll import catalog, solver
-from forestcoll.forest import check
-from forestcoll.graph import CapacityGraph
+from forestcoll import solver
+from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.program import Collective
-from forestcoll.report import words
+from forestcoll.schedule.forest import check
+from forestcoll.topology import catalog
+from forestcoll.ui.report import words
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,16 +24,19 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
-from forestcoll import catalog, forest_file, plans, simulate
+from forestcoll import plans
+from forestcoll.common.errors import PlanError, UnsupportedError
+from forestcoll.common.garbage_collection import collect_rarely
 from forestcoll.compile.problem import Problem
 from forestcoll.compile.synthesize import synthesize
-from forestcoll.errors import PlanError, UnsupportedError
-from forestcoll.forest import Forest
-from forestcoll.garbage_collection import collect_rarely
 from forestcoll.lower import usage
 from forestcoll.lower.filling import FINEST
 from forestcoll.program import BY_TREES, Collective, Program
-from forestcoll.targets import TARGETS, library_on
+from forestcoll.program.targets import TARGETS, library_on
+from forestcoll.schedule import forest_file
+from forestcoll.schedule.forest import Forest
+from forestcoll.topology import catalog
+from forestcoll.verify import simulate
 
 ROOT = Path(__file__).parents[2]
 STORE = ROOT / "build" / "times.jsonl"

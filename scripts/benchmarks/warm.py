@@ -19,12 +19,14 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from forestcoll import catalog, certificate, solver
+from forestcoll import solver
 from forestcoll.compile.wishes import different_trees
-from forestcoll.edit import edit
-from forestcoll.forest import Forest
-from forestcoll.graph import CapacityGraph
+from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.program import Collective
+from forestcoll.schedule import certificate
+from forestcoll.schedule.forest import Forest
+from forestcoll.topology import catalog
+from forestcoll.topology.edit import edit
 
 Times = list[tuple[float, float]]  # (seconds on the clock, seconds of processors)
 

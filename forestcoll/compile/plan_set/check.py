@@ -9,9 +9,9 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from forestcoll import plans
-from forestcoll.alltoall.file import ROUTES_SUFFIX
-from forestcoll.alltoall.file import loads as load_exchange
-from forestcoll.alltoall.routes import Routes
+from forestcoll.common.errors import PlanError
+from forestcoll.common.input_limits import PLAN_BYTES
+from forestcoll.common.text_file import read_text
 from forestcoll.compile import verdict
 from forestcoll.compile.plan_set import claims
 from forestcoll.compile.plan_set.index import (
@@ -28,16 +28,16 @@ from forestcoll.compile.plan_set.index import (
     loads,
 )
 from forestcoll.compile.problem import parse_planned
-from forestcoll.errors import PlanError
-from forestcoll.input_limits import PLAN_BYTES
 from forestcoll.plans import FORMATS
 from forestcoll.plans.lint import Told, lint
 from forestcoll.program import Collective, Program
-from forestcoll.text_file import read_text
+from forestcoll.solver.alltoall.file import ROUTES_SUFFIX
+from forestcoll.solver.alltoall.file import loads as load_exchange
+from forestcoll.solver.alltoall.routes import Routes
 
 if TYPE_CHECKING:
-    from forestcoll.forest import Forest
-    from forestcoll.targets import PlanFormat
+    from forestcoll.program.targets import PlanFormat
+    from forestcoll.schedule.forest import Forest
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from forestcoll.alltoall.filling import shares_of
-from forestcoll.alltoall.plans import check_loads
-from forestcoll.alltoall.routes import Routes
+from forestcoll.common.errors import ForestCollError, PlanError
+from forestcoll.compile.alltoall_plans import check_loads
 from forestcoll.compile.plan_set.estimate import line_of
 from forestcoll.compile.plan_set.index import (
     INDEX,
@@ -22,15 +21,16 @@ from forestcoll.compile.plan_set.index import (
     multiple_of,
     place_of,
 )
-from forestcoll.errors import ForestCollError, PlanError
 from forestcoll.lower import usage
+from forestcoll.lower.alltoall.filling import shares_of
 from forestcoll.plans import FORMATS
-from forestcoll.targets import TARGETS
+from forestcoll.program.targets import TARGETS
+from forestcoll.solver.alltoall.routes import Routes
 from forestcoll.verify import link_loads
 
 if TYPE_CHECKING:
-    from forestcoll.forest import Forest
     from forestcoll.program import Collective, Program
+    from forestcoll.schedule.forest import Forest
     from forestcoll.verify import Verified
 
 Claim = tuple[str, object, object]

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise, zip_longest
 
-from forestcoll.alltoall.routes import Routes, orbit_of
-from forestcoll.forest import Forest
-from forestcoll.latency import Latencies, latency
 from forestcoll.program import Protocol
-from forestcoll.simulate import HOP
-from forestcoll.targets import library_on
+from forestcoll.program.targets import library_on
+from forestcoll.schedule.forest import Forest
+from forestcoll.schedule.latency import Latencies, latency
+from forestcoll.solver.alltoall.routes import Routes, orbit_of
+from forestcoll.verify.simulate import HOP
 
 WORTH = Fraction(21, 20)
 """A plan has to be this many times as fast as the others somewhere, or it is left out."""

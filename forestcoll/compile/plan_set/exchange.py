@@ -16,14 +16,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from forestcoll import plans
-from forestcoll.alltoall.filling import fill, shares_of
-from forestcoll.alltoall.flows import Optimum, solve
-from forestcoll.alltoall.given import routes_over
-from forestcoll.alltoall.lowering import write_out
-from forestcoll.alltoall.plans import check_loads
-from forestcoll.alltoall.rounding import MOST_UNITS, route
-from forestcoll.alltoall.routes import Routes
-from forestcoll.baselines.alltoall import named
+from forestcoll.common.errors import ForestCollError, PlanError, UnsupportedError
+from forestcoll.compile.alltoall_plans import check_loads
 from forestcoll.compile.clock import Clock
 from forestcoll.compile.formats import seat
 from forestcoll.compile.plan_set.estimate import WORTH, Range, abut, line_of
@@ -35,16 +29,22 @@ from forestcoll.compile.plan_set.values import (
     Plans,
     PlanSet,
 )
-from forestcoll.errors import ForestCollError, PlanError, UnsupportedError
+from forestcoll.lower.alltoall.filling import fill, shares_of
+from forestcoll.lower.alltoall.given import routes_over
+from forestcoll.lower.alltoall.lowering import write_out
 from forestcoll.plans import FORMATS
 from forestcoll.program import Collective, Program
-from forestcoll.simulate import HOP, RANKS
-from forestcoll.sizes import Sizes, is_power
+from forestcoll.program.sizes import Sizes, is_power
+from forestcoll.solver.alltoall.flows import Optimum, solve
+from forestcoll.solver.alltoall.rounding import MOST_UNITS, route
+from forestcoll.solver.alltoall.routes import Routes
+from forestcoll.solver.baselines.alltoall import named
 from forestcoll.verify import verify
+from forestcoll.verify.simulate import HOP, RANKS
 
 if TYPE_CHECKING:
-    from forestcoll.alltoall.demand import Demand
-    from forestcoll.targets import PlanFormat, Target
+    from forestcoll.program.targets import PlanFormat, Target
+    from forestcoll.solver.alltoall.demand import Demand
     from forestcoll.topology import Topology
 
 FEW: Final = 16
@@ -55,7 +55,7 @@ MOST: Final = 2 << 30
 HALVINGS: Final = 2
 """Times that a border is sought nearer, by the half of its factor each."""
 OTHERS: Final = ("direct", "two-level")
-"""The ways of others that are candidates (baselines/alltoall.py)."""
+"""The ways of others that are candidates (solver/baselines/alltoall.py)."""
 NEVER = float("inf")
 
 

@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from forestcoll.alltoall.routes import Routes
+from forestcoll.common.errors import PlanError
+from forestcoll.common.text_file import seal
 from forestcoll.compile.plan_set.values import Entry, Plans, PlanSet
-from forestcoll.errors import PlanError
 from forestcoll.lower import usage
 from forestcoll.plans import FORMATS
 from forestcoll.program import Collective, Protocol
-from forestcoll.sizes import BLOCK, Sizes
-from forestcoll.targets import PlanFormat
-from forestcoll.text_file import seal
+from forestcoll.program.sizes import BLOCK, Sizes
+from forestcoll.program.targets import PlanFormat
+from forestcoll.solver.alltoall.routes import Routes
 
 if TYPE_CHECKING:
-    from forestcoll.forest import Forest
+    from forestcoll.schedule.forest import Forest
 
 INDEX = "index.json"
 FORMAT: Final = "forestcoll.plan-set/1"
@@ -209,8 +209,8 @@ def place_of(
 
 
 def _source_files(made: PlanSet, stem: str) -> Iterator[tuple[str, tuple[Forest | Routes, str]]]:
-    from forestcoll import forest_file
-    from forestcoll.alltoall import file as routes_file
+    from forestcoll.schedule import forest_file
+    from forestcoll.solver.alltoall import file as routes_file
 
     for number, source in enumerate(made.sources):
         if isinstance(source, Routes):

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from forestcoll.common.errors import PlanError, did_you_mean
 from forestcoll.compile.plan_set.check import read_index, read_same
 from forestcoll.compile.plan_set.index import INDEX, PlanFile, Runtime
-from forestcoll.errors import PlanError, did_you_mean
 from forestcoll.plans import FORMATS
 
 

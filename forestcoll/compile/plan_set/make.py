@@ -16,7 +16,7 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final, Literal
 
-from forestcoll.alltoall.demand import uniform
+from forestcoll.common.errors import PlanError, UnsupportedError
 from forestcoll.compile.budget import Budget
 from forestcoll.compile.clock import Clock, Progress
 from forestcoll.compile.formats import Place, seat, targets_of
@@ -33,19 +33,19 @@ from forestcoll.compile.plan_set.settle import STEP, Plays, clip, settle
 from forestcoll.compile.plan_set.values import LARGEST, Candidate, Entry, Plans, PlanSet
 from forestcoll.compile.plan_text import serve_place, write_plan
 from forestcoll.compile.problem import Problem, parse_planned
-from forestcoll.errors import PlanError, UnsupportedError
 from forestcoll.plans import FORMATS
 from forestcoll.program import Collective, Program
-from forestcoll.simulate import HOP, RANKS
-from forestcoll.sizes import is_power
-from forestcoll.targets import MSCCL, PlanFormat, Target, TargetName, sms_of
+from forestcoll.program.sizes import is_power
+from forestcoll.program.targets import MSCCL, PlanFormat, Target, TargetName, sms_of
+from forestcoll.solver.alltoall.demand import uniform
+from forestcoll.verify.simulate import HOP, RANKS
 
 if TYPE_CHECKING:
     from forestcoll.compile.choose import Chooser
-    from forestcoll.forest import Forest
-    from forestcoll.graph import Relays
-    from forestcoll.latency import Latencies
-    from forestcoll.targets import PlanFormat, TargetName
+    from forestcoll.graph.capacity_graph import Relays
+    from forestcoll.program.targets import PlanFormat, TargetName
+    from forestcoll.schedule.forest import Forest
+    from forestcoll.schedule.latency import Latencies
     from forestcoll.topology import Topology
 
 TREES: Final = (1, 2, 4, 8, 16, 32)
@@ -153,8 +153,8 @@ class _Maker:
 
     def forests(self, chooser: Chooser, targets: Sequence[Target]) -> list[Forest]:
         """The lowest trees, some a root, the optimum, all rounded too; checked, none twice."""
-        from forestcoll import certificate
         from forestcoll.compile.wishes import different_trees
+        from forestcoll.schedule import certificate
         from forestcoll.solver.shallow.lowest import central, pack_lowest
 
         with self.clock.stage("solve"):

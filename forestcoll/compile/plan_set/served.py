@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from forestcoll.common.errors import PlanError
 from forestcoll.compile.plan_set.values import LARGEST, Unserved
-from forestcoll.errors import PlanError
 from forestcoll.plans import FORMATS
 from forestcoll.program import Program
-from forestcoll.sizes import Sizes
-from forestcoll.targets import PlanFormat, Target
+from forestcoll.program.sizes import Sizes
+from forestcoll.program.targets import PlanFormat, Target
 
 
 def last_begin(form: PlanFormat, target: Target, low: int, high: int) -> int:

@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Final
 
-from forestcoll import simulate
 from forestcoll.compile.plan_set.estimate import Range, abut
-from forestcoll.forest import Forest
 from forestcoll.program import Program
-from forestcoll.simulate import HOP, RANKS, Band, Options, Where
+from forestcoll.schedule.forest import Forest
 from forestcoll.topology import Topology
+from forestcoll.verify import simulate
+from forestcoll.verify.simulate import HOP, RANKS, Band, Options, Where
 
 STEP: Final = 4
 """A border is sought in steps of this factor, ..."""

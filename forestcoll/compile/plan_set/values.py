@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Final
 
 from forestcoll.compile.plan_set.estimate import Line
 from forestcoll.program import Collective, Program, Protocol
-from forestcoll.targets import PlanFormat, Target
+from forestcoll.program.targets import PlanFormat, Target
 
 if TYPE_CHECKING:
-    from forestcoll.alltoall.routes import Routes
     from forestcoll.compile.plan_set.settle import Ends
-    from forestcoll.forest import Forest
+    from forestcoll.schedule.forest import Forest
+    from forestcoll.solver.alltoall.routes import Routes
 
 LARGEST: Final = 2**50
 """Bytes that a set reaches up to at most."""

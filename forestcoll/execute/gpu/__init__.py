@@ -23,8 +23,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Unpack
 
-from forestcoll import arguments
-from forestcoll.errors import UnsupportedError
+from forestcoll.common import arguments
+from forestcoll.common.errors import UnsupportedError
 from forestcoll.execute.contents import Contents
 from forestcoll.execute.gpu.compiler import find_library
 from forestcoll.execute.gpu.failure_texts import explain

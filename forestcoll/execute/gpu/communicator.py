@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from forestcoll.errors import ExecutionError, ForestCollError, UnsupportedError
+from forestcoll.common.errors import ExecutionError, ForestCollError, UnsupportedError
 from forestcoll.execute.gpu.compiler import find_library
 from forestcoll.execute.gpu.failure_texts import explain
 from forestcoll.execute.gpu.worker import Job, Worker

@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from forestcoll.errors import ExecutionError, UnsupportedError
+from forestcoll.common.errors import ExecutionError, UnsupportedError
 
 Platform = Literal["cuda", "hip"]
 SOURCE = Path(__file__).parent / "engine.cu"

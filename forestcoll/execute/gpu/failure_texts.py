@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from forestcoll.errors import ExecutionError
+from forestcoll.common.errors import ExecutionError
 from forestcoll.execute import _engine, stuck
 from forestcoll.execute.gpu.arena import Arenas
 from forestcoll.execute.gpu.worker import Job

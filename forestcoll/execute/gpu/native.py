@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from forestcoll.errors import ExecutionError
+from forestcoll.common.errors import ExecutionError
 
 TABLES = 15
 """Tables of a plan, in the order of engine.cu's fc_gpu_plan."""

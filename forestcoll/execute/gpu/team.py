@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from forestcoll.errors import ExecutionError
+from forestcoll.common.errors import ExecutionError
 from forestcoll.execute.gpu.worker import Job, staging_bytes
 
 GRACE = 10.0  # seconds for a process to end by itself

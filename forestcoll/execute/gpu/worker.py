@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from forestcoll.errors import ForestCollError, UnsupportedError
+from forestcoll.common.errors import ForestCollError, UnsupportedError
 from forestcoll.execute.contents import ADDRESSES, Buffers, allocate, allocations
 from forestcoll.execute.gpu.arena import Arenas, Place, lay_out
 from forestcoll.execute.gpu.messages import SLOT_BYTES, SLOTS, geometry, slot_of

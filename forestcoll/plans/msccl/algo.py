@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import cast
 
-from forestcoll.errors import PlanError, did_you_mean
+from forestcoll.common.errors import PlanError, did_you_mean
 from forestcoll.plans.findings import Findings
 from forestcoll.plans.msccl.rules import MAX_CHILDREN
 from forestcoll.plans.msccl.tags import Numbers, Tag
 from forestcoll.plans.rules import MAX_BYTES, OLD_WORDS
 from forestcoll.program import BY_PLAN_WORD, Collective, Protocol
-from forestcoll.sizes import Sizes
-from forestcoll.targets import Target, most_bytes
+from forestcoll.program.sizes import Sizes
+from forestcoll.program.targets import Target, most_bytes
 
 # Words that the loaders take (msccl_parser.cc 335-373), and what their sizes count.
 KNOWN = frozenset((*BY_PLAN_WORD, "send", "recv", "gather", "scatter", "alltoall", "alltoallv"))

@@ -10,7 +10,7 @@ from forestcoll.plans.msccl.algo import CHANNELS, Head
 from forestcoll.plans.msccl.rules import MAX_BLOCKS_PER_CHANNEL, MAX_CHILDREN, MAX_NODES
 from forestcoll.plans.msccl.tags import Numbers, Tag
 from forestcoll.program import BY_XML, RECEIVES, SENDS
-from forestcoll.targets import Target
+from forestcoll.program.targets import Target
 
 MAX_BLOCKS = 1024  # of a rank, in msccl (msccl_struct.h:17-18)
 SENDING = frozenset(word for word, op in BY_XML.items() if op in SENDS)

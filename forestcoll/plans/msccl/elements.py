@@ -11,7 +11,7 @@ import re
 from typing import Final
 from xml.parsers import expat
 
-from forestcoll.input_limits import PLAN_DEPTH
+from forestcoll.common.input_limits import PLAN_DEPTH
 from forestcoll.plans.msccl.spelling import as_xml
 
 CHILD: Final = {"": "algo", "algo": "gpu", "gpu": "tb", "tb": "step"}

@@ -14,7 +14,7 @@ from forestcoll.plans.msccl.blocks import (
 from forestcoll.plans.msccl.steps import check_dependencies, read_lane
 from forestcoll.plans.msccl.tags import Numbers, scan
 from forestcoll.program import Collective
-from forestcoll.targets import Target
+from forestcoll.program.targets import Target
 
 
 def lint(text: str, target: Target, sms: int, collective: Collective | None, out: Findings) -> None:

@@ -12,8 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import cast
 
-from forestcoll.errors import PlanError, UnsupportedError, did_you_mean
-from forestcoll.input_limits import RANKS
+from forestcoll.common.errors import PlanError, UnsupportedError, did_you_mean
+from forestcoll.common.input_limits import RANKS
 from forestcoll.plans.msccl.rules import MAX_FUSED, MAX_OFFSET, check_structure
 from forestcoll.plans.msccl.text import Algo, Block, Gpu, Step, Tag, scan
 from forestcoll.plans.rules import (

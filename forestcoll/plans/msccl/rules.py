@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from itertools import pairwise
 
-from forestcoll.errors import PlanError
+from forestcoll.common.errors import PlanError
 from forestcoll.plans.rules import place
 from forestcoll.program import (
     FUSED,
@@ -24,7 +24,7 @@ from forestcoll.program import (
     ThreadBlock,
 )
 from forestcoll.program.check import check
-from forestcoll.targets import Target
+from forestcoll.program.targets import Target
 
 MAX_FUSED = 16  # sources of one device step made of `re` (MSCCL_MAX_REDUCE_FUSION)
 MAX_OFFSET = 2**15 - 1  # offsets are int16 on the device

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from forestcoll.errors import did_you_mean
+from forestcoll.common.errors import did_you_mean
 from forestcoll.plans.findings import At, Findings
 from forestcoll.plans.msccl.algo import Buffers
 from forestcoll.plans.msccl.blocks import RECEIVING, SENDING, Block
@@ -13,7 +13,7 @@ from forestcoll.plans.msccl.rules import MAX_OFFSET
 from forestcoll.plans.msccl.tags import Numbers, Tag
 from forestcoll.plans.msccl.text import STEP_TYPES
 from forestcoll.program import BY_XML, FUSED, OPERATIONS
-from forestcoll.targets import Target
+from forestcoll.program.targets import Target
 
 READS = frozenset(word for word, op in BY_XML.items() if OPERATIONS[op].src[1])
 WRITES = frozenset(word for word, op in BY_XML.items() if OPERATIONS[op].dst[1])

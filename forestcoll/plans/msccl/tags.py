@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from forestcoll.input_limits import PLAN_ELEMENTS
+from forestcoll.common.input_limits import PLAN_ELEMENTS
 from forestcoll.plans.findings import Findings
 from forestcoll.plans.msccl.elements import (
     MAX_ATTRIBUTES,

@@ -11,8 +11,8 @@ import re
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from forestcoll.errors import PlanError, UnsupportedError, did_you_mean
-from forestcoll.input_limits import BLOCKS, INSTRUCTIONS, RANKS
+from forestcoll.common.errors import PlanError, UnsupportedError, did_you_mean
+from forestcoll.common.input_limits import BLOCKS, INSTRUCTIONS, RANKS
 from forestcoll.plans.msccl.elements import (
     MAX_ATTRIBUTES,
     Elements,

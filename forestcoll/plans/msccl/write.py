@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from forestcoll.errors import PlanError
+from forestcoll.common.errors import PlanError
 from forestcoll.plans.msccl.rules import (
     check_limits,
     check_structure,
@@ -27,7 +27,7 @@ from forestcoll.program import (
     Ref,
     ThreadBlock,
 )
-from forestcoll.targets import Target
+from forestcoll.program.targets import Target
 
 # What the parser itself can hold; a target narrows it to what runs on its devices.
 FORMAT_LIMITS: Final = Target("MSCCL XML", "msccl-xml", "fifo", 1024, 64, 32, 71, 128, True)

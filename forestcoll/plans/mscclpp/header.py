@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from forestcoll.errors import UnsupportedError, did_you_mean
+from forestcoll.common.errors import UnsupportedError, did_you_mean
 from forestcoll.plans.mscclpp.rules import body_of
 from forestcoll.plans.mscclpp.text import Object
 from forestcoll.plans.rules import (

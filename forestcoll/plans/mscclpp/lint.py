@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import zip_longest
 from typing import Any
 
-from forestcoll.errors import PlanError, did_you_mean
+from forestcoll.common.errors import PlanError, did_you_mean
 from forestcoll.plans.findings import At, Findings
 from forestcoll.plans.mscclpp.ops import lint_operations
 from forestcoll.plans.mscclpp.rules import ALIGNMENT, MAX_REMOTE
@@ -17,9 +17,9 @@ from forestcoll.plans.rules import (
     group_fault,
 )
 from forestcoll.program import BY_PLAN_WORD, Collective
-from forestcoll.rank_placement import places
-from forestcoll.sizes import Sizes
-from forestcoll.targets import Target, host_of
+from forestcoll.program.rank_placement import places
+from forestcoll.program.sizes import Sizes
+from forestcoll.program.targets import Target, host_of
 
 NO_LIMIT = 2**64 - 1
 KINDS = ("memory", "port", "switch")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from forestcoll.errors import did_you_mean
+from forestcoll.common.errors import did_you_mean
 from forestcoll.plans.findings import At
 from forestcoll.plans.mscclpp.op_context import OpContext, check_ids
 from forestcoll.plans.mscclpp.operands import (
@@ -22,7 +22,7 @@ from forestcoll.plans.mscclpp.operands import (
 from forestcoll.plans.mscclpp.rules import ALIGNMENT, MAX_BARRIERS, MAX_SEMAPHORES
 from forestcoll.plans.mscclpp.text import Access, kind
 from forestcoll.plans.mscclpp.values import Block, Plan
-from forestcoll.targets import Target
+from forestcoll.program.targets import Target
 
 NAMES = (*DATA_WORDS, *SYNC_WORDS, *SEMAPHORE_WORDS, "nop", "barrier", "pipeline")
 UNKNOWN = {"glre": "; the executor has the fused glres only"}

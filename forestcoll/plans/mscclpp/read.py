@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Literal, cast
 
-from forestcoll.errors import PlanError, UnsupportedError, did_you_mean
-from forestcoll.input_limits import BLOCKS, CHUNKS, INSTRUCTIONS, RANKS
+from forestcoll.common.errors import PlanError, UnsupportedError, did_you_mean
+from forestcoll.common.input_limits import BLOCKS, CHUNKS, INSTRUCTIONS, RANKS
 from forestcoll.plans.mscclpp import header
 from forestcoll.plans.mscclpp.rules import (
     ALIGNMENT,
@@ -45,7 +45,7 @@ from forestcoll.program import (
     Switch,
     ThreadBlock,
 )
-from forestcoll.targets import MSCCLPP
+from forestcoll.program.targets import MSCCLPP
 
 _TOP = 2**31 - 1
 

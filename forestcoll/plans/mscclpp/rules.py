@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from forestcoll.errors import PlanError
+from forestcoll.common.errors import PlanError
 from forestcoll.plans.rules import check_group, place
 from forestcoll.program import (
     OPERATIONS,
@@ -27,8 +27,8 @@ from forestcoll.program import (
     ThreadBlock,
 )
 from forestcoll.program.check import check
-from forestcoll.rank_placement import places
-from forestcoll.targets import HALF_CHUNKS, MSCCLPP, Target
+from forestcoll.program.rank_placement import places
+from forestcoll.program.targets import HALF_CHUNKS, MSCCLPP, Target
 
 MAX_REFS = 10  # sources, or destinations, of one operation
 MAX_REMOTE = MSCCLPP.remote_buffers  # that a thread block reaches by one kind of channel

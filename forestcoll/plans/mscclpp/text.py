@@ -13,8 +13,8 @@ import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
-from forestcoll.errors import PlanError, did_you_mean
-from forestcoll.input_limits import PLAN_DIGITS, PLAN_VALUES
+from forestcoll.common.errors import PlanError, did_you_mean
+from forestcoll.common.input_limits import PLAN_DIGITS, PLAN_VALUES
 
 if TYPE_CHECKING:
     from forestcoll.plans.findings import At, Findings

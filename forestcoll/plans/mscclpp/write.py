@@ -14,7 +14,7 @@ from functools import cache, lru_cache
 from itertools import groupby
 from typing import Any, Final
 
-from forestcoll.errors import PlanError
+from forestcoll.common.errors import PlanError
 from forestcoll.plans.mscclpp.rules import (
     ALIGNMENT,
     check_limits,
@@ -41,7 +41,7 @@ from forestcoll.program import (
     Switch,
     ThreadBlock,
 )
-from forestcoll.targets import Target
+from forestcoll.program.targets import Target
 
 # What the loader itself can hold; a target narrows it to what runs on its devices.
 FORMAT_LIMITS: Final = Target(

@@ -15,16 +15,16 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Literal
 
-from forestcoll.forest import Bound, Forest, Tree, check, in_order
-from forestcoll.graph import CapacityGraph, is_symmetric
+from forestcoll.graph.capacity_graph import CapacityGraph, is_symmetric
+from forestcoll.graph.symmetry.group import SymmetryGroup
+from forestcoll.graph.symmetry.structures import find_structures
 from forestcoll.program import Collective
+from forestcoll.schedule.certificate import check_parts
+from forestcoll.schedule.forest import Bound, Forest, Tree, check, in_order
 from forestcoll.solver.compact.levels import pack_by_hops
 from forestcoll.solver.compact.rotation import pack_parts
 from forestcoll.solver.fixed_trees import fit_trees
-from forestcoll.solver.partitions import check_parts
 from forestcoll.solver.task import Optimum, analyse
-from forestcoll.symmetry.group import SymmetryGroup
-from forestcoll.symmetry.structures import find_structures
 
 COMPACT_FROM = 2_048
 """Above that many ranks, compact forests are made where that is possible and nothing else asked."""

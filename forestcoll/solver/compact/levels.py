@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from forestcoll.forest import Tree
-from forestcoll.graph import CapacityGraph
-from forestcoll.kernel import _kernel
-from forestcoll.symmetry.group import SymmetryGroup
+from forestcoll.graph.capacity_graph import CapacityGraph
+from forestcoll.graph.kernel import _kernel
+from forestcoll.graph.symmetry.group import SymmetryGroup
+from forestcoll.schedule.forest import Tree
 
 UNITS = 8_000_000
 """Tree edges of all representatives together, at most."""

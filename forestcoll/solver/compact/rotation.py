@@ -21,13 +21,13 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TypeVar
 
-from forestcoll.forest import Path, Tree
-from forestcoll.graph import CapacityGraph, is_balanced
-from forestcoll.kernel import _kernel
+from forestcoll.graph.capacity_graph import CapacityGraph, is_balanced
+from forestcoll.graph.kernel import _kernel
+from forestcoll.graph.symmetry.components import Components
+from forestcoll.graph.symmetry.group import Image, SymmetryGroup, symmetry_group
+from forestcoll.schedule.forest import Path, Tree
 from forestcoll.solver.compact.folding import Pool, Use, choose_units, use_of
 from forestcoll.solver.packing import pack
-from forestcoll.symmetry.components import Components
-from forestcoll.symmetry.group import Image, SymmetryGroup, symmetry_group
 
 EDGES = 6_000_000
 """Tree edges of all representatives together, at most."""

@@ -17,16 +17,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-from forestcoll.forest import Bound
-from forestcoll.graph import CapacityGraph, is_balanced
-from forestcoll.kernel import _kernel
+from forestcoll.graph.capacity_graph import CapacityGraph, is_balanced
+from forestcoll.graph.kernel import _kernel
 from forestcoll.program import Collective
+from forestcoll.schedule.dual import as_bound
+from forestcoll.schedule.flow_views import scale
+from forestcoll.schedule.forest import Bound
+from forestcoll.schedule.group import whole_group
 from forestcoll.solver.cut import least_cut
-from forestcoll.solver.flows.dual import as_bound
-from forestcoll.solver.flows.group import whole_group
 from forestcoll.solver.flows.max_flow import fill
 from forestcoll.solver.flows.model import Model
-from forestcoll.solver.flows.views import scale
 
 
 @dataclass(frozen=True, slots=True)

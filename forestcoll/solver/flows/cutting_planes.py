@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any
 
-from forestcoll.errors import UnsupportedError
+from forestcoll.common.errors import UnsupportedError
 from forestcoll.solver.flows import exact_lp
 
 Values = Sequence[Fraction]

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from forestcoll.errors import UnsupportedError
+from forestcoll.common.errors import UnsupportedError
 
 PROPOSALS = ("", "use_dual_simplex: true", "use_scaling: false")
 """Ways to ask the ordinary solver, in turn, until a proposal can be proven."""

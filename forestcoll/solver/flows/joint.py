@@ -18,16 +18,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from forestcoll.errors import UnsupportedError
-from forestcoll.forest import Bound, Symmetry, Tree
-from forestcoll.graph import CapacityGraph, require_size
+from forestcoll.common.errors import UnsupportedError
+from forestcoll.graph.capacity_graph import CapacityGraph, require_size
+from forestcoll.graph.symmetry.automorphisms import find_symmetries
 from forestcoll.program import Collective
+from forestcoll.schedule.dual import as_bound, check_dual
+from forestcoll.schedule.forest import Bound, Symmetry, Tree
+from forestcoll.schedule.group import whole_group
 from forestcoll.solver.flows import exact_lp
-from forestcoll.solver.flows.dual import as_bound, check_dual
-from forestcoll.solver.flows.group import whole_group
 from forestcoll.solver.flows.max_flow import fill
 from forestcoll.solver.flows.model import Model
-from forestcoll.symmetry.automorphisms import find_symmetries
 
 VARIABLES = 20_000
 """Links, flows and ranks, alike ones counted once, up to which the program is solved."""

@@ -17,8 +17,9 @@ import math
 from collections import defaultdict
 from fractions import Fraction
 
-from forestcoll.errors import UnsupportedError
-from forestcoll.graph import CapacityGraph
+from forestcoll.common.errors import UnsupportedError
+from forestcoll.graph.capacity_graph import CapacityGraph
+from forestcoll.graph.symmetry.automorphisms import find_symmetries
 from forestcoll.solver.flows import exact_lp
 from forestcoll.solver.flows.joint import (
     Carried,
@@ -29,7 +30,6 @@ from forestcoll.solver.flows.joint import (
     shares,
 )
 from forestcoll.solver.flows.model import Model
-from forestcoll.symmetry.automorphisms import find_symmetries
 
 STEPS = 60
 """Values of U that are tried at most until enough trees fit, and then until all are whole."""

@@ -6,7 +6,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
-from forestcoll.graph import CapacityGraph
+from forestcoll.graph.capacity_graph import CapacityGraph
 
 Links = dict[tuple[int, int], int]  # (tail, head) -> units
 Residual = dict[int, dict[int, int]]  # what may still be sent from node to node

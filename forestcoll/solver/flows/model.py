@@ -14,16 +14,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
-from forestcoll.errors import UnsupportedError
-from forestcoll.forest import Symmetry
-from forestcoll.graph import CAPACITY_LIMIT, CapacityGraph
-from forestcoll.kernel import _kernel
+from forestcoll.common.errors import UnsupportedError
+from forestcoll.graph.capacity_graph import CAPACITY_LIMIT, CapacityGraph
+from forestcoll.graph.kernel import _kernel
 from forestcoll.program import Collective
-from forestcoll.solver.flows import cutting_planes, exact_lp, views
-from forestcoll.solver.flows.group import Group, GroupsBound, WeighedCut, flow_keys
-from forestcoll.solver.flows.group_orbits import find_orbits
+from forestcoll.schedule import flow_views as views
+from forestcoll.schedule.flow_views import Flow, scale
+from forestcoll.schedule.forest import Symmetry
+from forestcoll.schedule.group import Group, GroupsBound, WeighedCut, flow_keys
+from forestcoll.schedule.group_orbits import find_orbits
+from forestcoll.solver.flows import cutting_planes, exact_lp
 from forestcoll.solver.flows.max_flow import fill, short_side
-from forestcoll.solver.flows.views import Flow, scale
 
 MISSED = 23
 """Rough searches leave out cuts that miss less than 1 / 2^MISSED of all data."""

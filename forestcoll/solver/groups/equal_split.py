@@ -7,12 +7,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
-from forestcoll.forest import Phase
-from forestcoll.graph import CapacityGraph
+from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.program import Collective
-from forestcoll.solver.flows.dual import check_groups_bound
-from forestcoll.solver.flows.group import Group, GroupsBound, WeighedCut
-from forestcoll.solver.flows.views import Flow, scale
+from forestcoll.schedule.dual import check_groups_bound
+from forestcoll.schedule.flow_views import Flow, scale
+from forestcoll.schedule.forest import Phase
+from forestcoll.schedule.group import Group, GroupsBound, WeighedCut
 from forestcoll.solver.optimum import optimum
 
 

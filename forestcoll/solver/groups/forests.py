@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal
 
-from forestcoll.errors import ForestError, UnsupportedError
-from forestcoll.forest import Forest, Tree, check
-from forestcoll.graph import CapacityGraph, Relays, require_size
+from forestcoll.common.errors import UnsupportedError
+from forestcoll.graph.capacity_graph import CapacityGraph, Relays, require_size
 from forestcoll.program import Collective
+from forestcoll.schedule.flow_views import Flow, view_groups
+from forestcoll.schedule.forest import Forest, Tree, check
+from forestcoll.schedule.group import Group, Together, check_together
 from forestcoll.solver.fixed_trees import fixed_capacities
-from forestcoll.solver.flows.group import Group, GroupsBound
-from forestcoll.solver.flows.views import Flow, view_groups
 from forestcoll.solver.groups.split import Split, split
 from forestcoll.solver.optimum import optimum
 from forestcoll.solver.packing import check_loads
@@ -25,26 +24,6 @@ from forestcoll.solver.task import Task, analyse
 
 TRIED = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
 """Trees a root that are tried before as many as the optimum of a group's share takes."""
-
-Links = dict[tuple[str, str], Fraction]
-
-
-@dataclass(frozen=True, slots=True)
-class Together:
-    """What several groups do at once. `forests[g]` is group g's, on what it has of the links.
-
-    A forest's topology holds the links that its trees use, with the bandwidth that is reserved for
-    them; on these it reaches `algbw` and is optimal. `bound` says what no common algbw exceeds.
-    """
-
-    machine: CapacityGraph
-    groups: tuple[Group, ...]
-    collective: Collective
-    relays: Relays
-    algbw: Fraction
-    forests: tuple[Forest, ...]
-    bound: GroupsBound
-    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,44 +199,3 @@ def _reserve(
         name=name,
     )
     return reserved, place
-
-
-def check_together(done: Together) -> None:
-    """ForestError unless every forest reaches the common algbw, and all at once fit the links."""
-    fits(done.machine, done.forests, done.algbw)
-    for forest, group in zip(done.forests, done.groups, strict=True):
-        expected = tuple(group.graph.names[v] for v in group.graph.ranks)
-        given = tuple(forest.graph.names[v] for v in forest.graph.ranks)
-        if given != expected:
-            raise ForestError(f"{forest.name} is of other ranks than its group")
-        if {tree.phase for tree in forest.trees} != set(done.collective.phases):
-            raise ForestError(f"{forest.name} is no {done.collective}")
-
-
-def fits(machine: CapacityGraph, forests: Sequence[Forest], algbw: Fraction) -> None:
-    """ForestError unless each forest reaches `algbw` (GB/s) and all of them together fit.
-
-    Everything is recounted from the trees and the machine's own links, by name.
-    """
-    taken: Links = defaultdict(Fraction)
-    for forest in forests:
-        reached = check(forest)
-        if reached < algbw:
-            raise ForestError(f"{forest.name} reaches {reached} GB/s, not the common {algbw}")
-        graph = forest.graph
-        for u, v, trees in zip(graph.tail, graph.head, forest.loads(), strict=True):
-            if trees:
-                pair = (graph.names[u], graph.names[v])
-                taken[pair] += Fraction(trees, forest.total) * algbw
-    bandwidth = {
-        (machine.names[u], machine.names[v]): c * machine.unit
-        for u, v, c in zip(machine.tail, machine.head, machine.capacity, strict=True)
-    }
-    for (src, dst), load in taken.items():
-        if (src, dst) not in bandwidth:
-            raise ForestError(f"a forest uses {src} -> {dst}, which is no link of the machine")
-        if load > bandwidth[src, dst]:
-            raise ForestError(
-                f"{src} -> {dst} would have to carry {load} GB/s for all groups together, "
-                f"it has {bandwidth[src, dst]}"
-            )

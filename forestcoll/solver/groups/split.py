@@ -19,14 +19,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from forestcoll.errors import InfeasibleError, UnsupportedError
-from forestcoll.graph import CapacityGraph
+from forestcoll.common.errors import InfeasibleError, UnsupportedError
+from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.program import Collective
-from forestcoll.solver.flows.dual import check_groups_bound
-from forestcoll.solver.flows.group import Group, GroupsBound
-from forestcoll.solver.flows.group_orbits import find_group_symmetries
+from forestcoll.schedule.dual import check_groups_bound
+from forestcoll.schedule.flow_views import Flow
+from forestcoll.schedule.group import Group, GroupsBound
+from forestcoll.schedule.group_orbits import find_group_symmetries
 from forestcoll.solver.flows.model import Model
-from forestcoll.solver.flows.views import Flow
 from forestcoll.solver.groups.equal_split import split_equally
 
 LINKS = 40_000

@@ -1,4 +1,4 @@
-"""The kernel's search for low trees, as trees over nodes: see `kernel/rehanging.hpp`."""
+"""The kernel's search for low trees, as trees over nodes: see `graph/kernel/rehanging.hpp`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from forestcoll.forest import Path
-from forestcoll.kernel import _kernel
+from forestcoll.graph.kernel import _kernel
+from forestcoll.schedule.forest import Path
 
 MOVES = 2
 """Re-hangings at most, for each box of each unit."""

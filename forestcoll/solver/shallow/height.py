@@ -15,9 +15,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 
-from forestcoll.forest import Forest
-from forestcoll.graph import CapacityGraph
+from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.program import Collective
+from forestcoll.schedule.forest import Forest
 
 MOST_RANKS = 2_048
 """Ranks up to which the bound of a forest is looked for."""

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import pairwise
 
-from forestcoll.forest import Path
-from forestcoll.graph import CapacityGraph, is_balanced
-from forestcoll.kernel import _kernel
+from forestcoll.graph.capacity_graph import CapacityGraph, is_balanced
+from forestcoll.graph.kernel import _kernel
+from forestcoll.schedule.forest import Path
 from forestcoll.solver.shallow.hanging import search_trees
 
 TWO_HOPS = 2

@@ -7,9 +7,9 @@ from collections import defaultdict
 from dataclasses import replace
 from fractions import Fraction
 
-from forestcoll.forest import Forest, Path, Phase, Tree
-from forestcoll.graph import CapacityGraph
+from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.program import Collective
+from forestcoll.schedule.forest import Forest, Path, Phase, Tree
 from forestcoll.solver.task import Optimum
 
 

@@ -1,4 +1,4 @@
-"""Low forests on irregular switch fabrics, by negotiated re-hanging (`kernel/rehanging.hpp`).
+"""Low forests on irregular switch fabrics, by negotiated re-hanging (`graph/kernel/rehanging.hpp`).
 
 Who hangs on whom, by which path and at which depth is chosen together, box by box, until no link
 carries more trees than its capacity. Then the trees are as fast as those capacities allow, and
@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from forestcoll.forest import Path, Tree
-from forestcoll.graph import CapacityGraph
+from forestcoll.graph.capacity_graph import CapacityGraph
+from forestcoll.schedule.forest import Path, Tree
 from forestcoll.solver.shallow.boxes import Boxes, find_boxes
 from forestcoll.solver.shallow.hanging import Hung, hang
 from forestcoll.solver.shallow.height import least_height

@@ -1,0 +1,1 @@
+"""What every room stands on: errors, limits on input, arguments, text files."""

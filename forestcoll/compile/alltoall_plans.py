@@ -1,0 +1,89 @@
+"""Plans of routes: lowered for a runtime, written, read back, run symbolically, and counted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+
+from forestcoll import plans
+from forestcoll.common.errors import PlanError
+from forestcoll.lower import Usage, usage
+from forestcoll.lower.alltoall.filling import fill, shares_of
+from forestcoll.program import Program, Protocol
+from forestcoll.program.targets import PlanFormat, Target, TargetName, runtimes, sms_of
+from forestcoll.solver.alltoall.file import ROUTES_SUFFIX, loads
+from forestcoll.solver.alltoall.routes import Routes
+from forestcoll.verify import Verified, verify
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A plan that was proven: its text, what it does, and how much of the runtime it takes.
+
+    `note`: why it has fewer thread blocks than its links could keep busy, or "".
+    """
+
+    format: PlanFormat
+    text: str
+    program: Program
+    needs: Usage
+    note: str = ""
+
+
+def routes_beside(plan: Path) -> Routes | None:
+    """The routes in the file that `synthesize` writes beside a plan file, if it is there.
+
+    Raises ForestError where the file does not hold what it claims.
+    """
+    for about in plans.FORMATS.values():
+        for suffix in (about.suffix, Path(about.suffix).suffix):
+            path = plan.with_name(plan.name.removesuffix(suffix) + ROUTES_SUFFIX)
+            if plan.name.endswith(suffix) and path.is_file():
+                found, _, _ = loads(path.read_text(encoding="utf-8"), str(path))
+                return found if isinstance(found, Routes) else None
+    return None
+
+
+def targets_of(target: TargetName, topology: str) -> dict[PlanFormat, Target]:
+    """Per format that `target` reads, the runtime whose limits its plan keeps."""
+    return {form: limits.on(sms_of(topology)) for form, limits in runtimes(target).items()}
+
+
+def make(
+    found: Routes,
+    form: PlanFormat,
+    target: Target,
+    name: str,
+    protocol: Protocol | None = None,
+) -> Plan:
+    """The plan in `form` within the limits of `target`, proven from its text.
+
+    Raises PlanError where the target cannot hold it, with the figure and a way out.
+    """
+    shares = shares_of(found)
+    program, note = fill(found, shares, target, name, protocol)
+    text = plans.dumps(program, form, target)
+    _check(shares, plans.loads(text, f"the plan of {name}", form))
+    return Plan(form, text, program, usage(program), note)
+
+
+def check(found: Routes, program: Program) -> None:
+    """PlanError unless the program delivers every block, over the routes and nothing else."""
+    _check(shares_of(found), program)
+
+
+def _check(shares: Mapping[tuple[int, int], Fraction], program: Program) -> None:
+    check_loads(shares, verify(program))
+
+
+def check_loads(shares: Mapping[tuple[int, int], Fraction], verified: Verified) -> None:
+    """PlanError unless a proven program moves these shares between ranks, and nothing else."""
+    carried = {pair: load for pair, load in verified.loads.items() if load}
+    if carried != shares:
+        pair = next(p for p in sorted(dict(shares) | carried) if shares.get(p) != carried.get(p))
+        raise PlanError(
+            f"the plan moves {carried.get(pair, 0)} of the data from rank {pair[0]} to rank "
+            f"{pair[1]}, the routes {shares.get(pair, 0)}"
+        )

@@ -1,0 +1,361 @@
+"""What each runtime needs to find, take and really use a set of plans.
+
+Sources: Azure/msccl-executor-nccl c6f6b36 (msccl_lifecycle.cc, msccl_setup.cc), ROCm/rccl 0cbce2a
+(the same files, rome_models.cc), microsoft/mscclpp 1f5f065d (executor.cc, nccl.cc, env.cpp,
+algorithm_selector.cc).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Literal
+
+from forestcoll.common.errors import PlanError
+from forestcoll.execute.deploy.plans import (
+    Plan,
+    channels,
+    clashes,
+    namesakes,
+    read,
+    read_by_ports,
+    reads_input_remotely,
+)
+from forestcoll.program.rank_placement import Places, same_places
+from forestcoll.program.targets import PlanFormat, host_of
+
+Runtime = Literal["mscclpp", "msccl", "rccl", "torch"]
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """All that it takes to run plans on one runtime.
+
+    `environment` holds values with `$PLANS` for the folder of the plans; `files` the texts to be
+    written, by name; `proof` what in the runtime's log shows that the plans ran.
+    """
+
+    runtime: Runtime
+    plans: tuple[Plan, ...]
+    places: Places
+    environment: dict[str, str]
+    files: dict[str, str] = field(repr=False)
+    start: str  # command, in the folder
+    proof: str
+    notes: tuple[str, ...]  # what the user must know
+
+
+def deploy(paths: Sequence[Path], runtime: Runtime) -> Deployment:
+    """The deployment of the plan files (or folders of plan files) on `runtime`.
+
+    Raises PlanError where the runtime would not take a plan, would run it wrongly, or would take
+    another one in its place.
+    """
+    kind = RUNTIMES[runtime]
+    plans = read(paths, kind.format, runtime if kind.format else None)
+    held = [(p.source, p.program.names, p.program.n) for p in plans]
+    spread = same_places(held, host_of(plans[0].program.name))
+    return kind.make(plans, spread)
+
+
+def _mscclpp(plans: tuple[Plan, ...], spread: Places) -> Deployment:
+    _refuse_clashes(plans, "the shim takes whichever it finds first")
+    for one, other in namesakes(plans):
+        raise PlanError(
+            f"{one.source} and {other.source} are both named {one.name!r}, and MSCCL++ keeps what "
+            "it has set up for a plan by its name; give each a name of its own, or deploy one"
+        )
+    notes = [
+        "sum only: the runtime adds up whatever operation a call asks for; of float16, bfloat16, "
+        "float32, fp8 and integers of 32 bits",
+        "sizes must be multiples of the plan's granule (table above), under 4 GiB a buffer; "
+        "others raise an error in the middle of the call",
+    ]
+    notes.append(
+        "the runtime sets a plan up for each pair of allocations that it has not seen, with all "
+        "ranks together: change buffers in the same call at every rank, or it waits for ever"
+    )
+    if any(map(reads_input_remotely, plans)):
+        notes.append(
+            "GPUs write into each other's buffers: all ranks must pass buffers with the same "
+            "offset in their allocation (take whole allocations: mscclpp.RawGpuBuffer)"
+        )
+    if any(map(read_by_ports, plans)):
+        notes.append(
+            "port channels read buffers from where their allocation begins: pass whole allocations "
+            "(offset 0) between nodes, of mscclpp.RawGpuBuffer or, from PyTorch's own allocator, "
+            "with PYTORCH_NO_CUDA_MEMORY_CACHING=1; the scripts look before each call"
+        )
+    notes += _note_packets(plans)
+    if any(plan.uses_switch() for plan in plans):
+        notes.append("NVLS: sm_90 or newer, and a fabric with NVLink SHARP switched on")
+    if any(plan.uses_ports() for plan in plans) and len(spread.nodes) > 1:
+        notes.append(
+            "between nodes the NIC is that of the GPU's number in its node (8 at most); "
+            "MSCCLPP_HCA_DEVICES names them in that order, one that GPUs share as often"
+        )
+    for word in sorted({p.program.collective for p in plans if not _hooked(p)}):
+        notes.append(f"{word} is not hooked by the NCCL shim: call it through the Executor")
+    return _deployment(
+        "mscclpp",
+        plans,
+        spread,
+        environment={
+            "MSCCLPP_LOG_LEVEL": "INFO",
+            "MSCCLPP_LOG_SUBSYS": "EXEC",
+        },
+        scripts=("run.sh", "common.py", "check_executor.py", "register.py"),
+        check="check_executor.py",
+        proof=[f"Starting execution with plan: {plan.name}" for plan in plans],
+        notes=notes,
+    )
+
+
+def _note_packets(plans: tuple[Plan, ...]) -> list[str]:
+    notes = []
+    if any(plan.program.protocol == "LL" for plan in plans):
+        notes.append(
+            "packets carry how many plans their process has launched: all ranks must have launched "
+            "as many, so have one group a process"
+        )
+    if any(plan.program.double_scratch for plan in plans):
+        most = max(plan.max_bytes for plan in plans if plan.program.double_scratch)
+        notes.append(
+            "packets: the allocations of all ranks' inputs must have one size, or all "
+            f"{most} bytes and more: the runtime makes scratch by it, and halves must be alike"
+        )
+    return notes
+
+
+def _msccl(plans: tuple[Plan, ...], spread: Places) -> Deployment:
+    notes = ["one GPU a process; CUDA 12 (the fork does not build with CUDA 13)"]
+    return _xml(
+        "msccl",
+        plans,
+        spread,
+        environment={
+            "NCCL_MSCCL_ENABLE": "1",
+            "NCCL_DEBUG": "INFO",
+            "NCCL_DEBUG_SUBSYS": "INIT",
+        },
+        library="MSCCL_LIBRARY: the fork's libnccl.so, where it is not the one that loads anyway",
+        proof=["Using MSCCL Algo files from $PLANS", "MSCCL: Setup Kernel finished"],
+        notes=notes,
+    )
+
+
+def _rccl(plans: tuple[Plan, ...], spread: Places) -> Deployment:
+    return _xml(
+        "rccl",
+        plans,
+        spread,
+        environment={
+            "RCCL_MSCCL_ENABLE": "1",
+            "RCCL_MSCCL_FORCE_ENABLE": "1",
+            "RCCL_MSCCLPP_ENABLE": "0",
+            "NCCL_DEBUG": "INFO",
+            "NCCL_DEBUG_SUBSYS": "INIT,COLL",
+        },
+        library="MSCCL_LIBRARY: another librccl.so than the one that loads anyway",
+        proof=["Using MSCCL files from $PLANS", "Setup Kernel finished"],
+        notes=["ROCm 6.1 to 7.2: later releases removed MSCCL, and run their own algorithms"],
+    )
+
+
+def _xml(
+    runtime: Runtime,
+    plans: tuple[Plan, ...],
+    spread: Places,
+    *,
+    environment: dict[str, str],
+    library: str,
+    proof: list[str],
+    notes: list[str],
+) -> Deployment:
+    _refuse_clashes(plans, "the runtime takes the first in its directory")
+    needed = max(map(channels, plans))
+    notes = [
+        *notes,
+        f"channels: {needed}; NCCL_MAX_NCHANNELS, where it is set, must not be less",
+        "sum, prod, min and max; sizes whose elements are no multiple of the plan's chunks go to "
+        "the runtime's own algorithms without a word",
+        f"set {library}",
+        "one collective at a time in a process: scratch and flags are shared by all streams",
+    ]
+    if any(plan.program.protocol == "LL128" for plan in plans):
+        notes.append(
+            "LL128: for NVLink of V100 to H100 and MI250's Infinity Fabric, which keep 128 bytes "
+            "together; the runtime takes it anywhere, and elsewhere data may be wrong"
+        )
+    for plan in plans:
+        program = plan.program
+        if program.collective.rooted:
+            notes.append(
+                f"{Path(plan.source).name} is for root {program.root}; the runtime would take it "
+                "for every root"
+            )
+    return _deployment(
+        runtime,
+        plans,
+        spread,
+        environment={"MSCCL_ALGO_DIR": "$PLANS", **environment},
+        scripts=("run.sh", "common.py", "check_nccl.py"),
+        check="check_nccl.py",
+        proof=proof,
+        notes=notes,
+        each_call=proof[-1],  # of every call that a plan answers, by every rank
+    )
+
+
+def _torch(plans: tuple[Plan, ...], spread: Places) -> Deployment:
+    return _deployment(
+        "torch",
+        plans,
+        spread,
+        environment={},
+        scripts=("run.sh", "common.py", "check_nccl.py", "check_torch.py"),
+        check="check_torch.py",
+        proof=[f"forestcoll: ran plans/{name}" for name in _file_names(plans)],
+        notes=[
+            "needs this package and PyTorch on every node: pip install '.[torch]' in a clone of it",
+            "BACKEND=nccl (the default where there are GPUs; RCCL too) or gloo, which needs none",
+            "in your own job: forestcoll.torch.install([plans...]) behind init_process_group",
+        ],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    format: PlanFormat | None
+    make: Callable[[tuple[Plan, ...], Places], Deployment]
+    what: str
+
+
+RUNTIMES: dict[Runtime, _Kind] = {
+    "mscclpp": _Kind("mscclpp-json", _mscclpp, "MSCCL++: Python Executor or NCCL shim"),
+    "msccl": _Kind("msccl-xml", _msccl, "msccl-executor-nccl, the NCCL fork"),
+    "torch": _Kind(None, _torch, "stock PyTorch: torch.distributed over gloo, NCCL or RCCL"),
+    "rccl": _Kind("msccl-xml", _rccl, "RCCL of ROCm 6.1 to 7.2"),
+}
+"""The runtimes, the format that each reads (None: both) and how plans are deployed there."""
+
+
+def _deployment(
+    runtime: Runtime,
+    plans: tuple[Plan, ...],
+    spread: Places,
+    *,
+    environment: dict[str, str],
+    scripts: tuple[str, ...],
+    check: str,
+    proof: list[str],
+    notes: list[str],
+    each_call: str = "",
+) -> Deployment:
+    if not spread.in_order:
+        notes = [
+            *notes,
+            "the ranks are not numbered node by node, so launchers that fill node after node place "
+            "them wrongly: give yours the places of deploy.json (rank, node, gpu)",
+        ]
+    elif not spread.plain:
+        notes = [
+            *notes,
+            "the nodes hold different numbers of ranks: run.sh takes a COMMAND of your launcher's, "
+            "with as many ranks on each node as deploy.json has",
+        ]
+    names = _file_names(plans)
+    document = {
+        "runtime": runtime,
+        "ranks": plans[0].program.n,
+        "nodes": len(spread.nodes),
+        "ranks_per_node": spread.per_node,
+        "check": check,
+        "each_call": each_call,
+        "plans": [_entry(plan, name) for plan, name in zip(plans, names, strict=True)],
+        "places": [{"rank": p.rank, "node": p.node, "gpu": p.gpu} for p in spread.places],
+        "proof": proof,
+    }
+    files = {name: _script(name) for name in scripts}
+    files["env.sh"] = _environment(environment)
+    files["deploy.json"] = json.dumps(document, indent=1) + "\n"
+    files |= {f"plans/{name}": p.text for p, name in zip(plans, names, strict=True)}
+    return Deployment(
+        runtime,
+        plans,
+        spread,
+        environment,
+        files,
+        start=_start(spread),
+        proof="; ".join(proof),
+        notes=tuple(notes),
+    )
+
+
+def _hooked(plan: Plan) -> bool:
+    return plan.program.collective.definition.hooked
+
+
+def _entry(plan: Plan, name: str) -> dict[str, object]:
+    program, definition = plan.program, plan.program.collective.definition
+    return {
+        "file": f"plans/{name}",
+        "name": plan.name,
+        "collective": program.collective.value,
+        "perf": f"{definition.perf}_perf",
+        "torch": definition.torch[0],
+        "inputs": definition.inputs,
+        "outputs": definition.outputs,
+        "reduces": definition.reduces,
+        "root_is": definition.root,
+        "apart": definition.apart,
+        "hooked": definition.hooked,
+        "plan_word": definition.plan_word,
+        "root": program.root,
+        "in_place": plan.in_place,
+        "out_of_place": plan.out_of_place,
+        "min_bytes": program.min_bytes,
+        "max_bytes": plan.max_bytes,
+        "multiple": plan.multiple,
+        "check_bytes": plan.checked,
+        "whole": read_by_ports(plan),
+    }
+
+
+def _file_names(plans: Sequence[Plan]) -> list[str]:
+    """Names under which the plans lie together; numbered where two are called alike."""
+    names = [Path(plan.source).name for plan in plans]
+    if len(set(names)) == len(names):
+        return names
+    return [f"{number:02}-{name}" for number, name in enumerate(names)]
+
+
+def _script(name: str) -> str:
+    return resources.files("forestcoll.execute.deploy").joinpath("scripts", name).read_text("utf-8")
+
+
+def _environment(values: dict[str, str]) -> str:
+    lines = [
+        "# What the runtime must be told; sourced by run.sh. PLANS: the folder of the plans.",
+        'PLANS=$(cd "$(dirname "${BASH_SOURCE[0]}")/plans" && pwd)',
+        "export PLANS",
+        *(f'export {key}="{value}"' for key, value in values.items()),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _start(spread: Places) -> str:
+    if len(spread.nodes) == 1:
+        return "bash run.sh"
+    return "NODE_RANK=<0, 1, ...> MASTER_ADDR=<first node> bash run.sh    # on every node"
+
+
+def _refuse_clashes(plans: Sequence[Plan], why: str) -> None:
+    for one, other in clashes(plans):
+        raise PlanError(
+            f"{one.source} and {other.source} serve the same calls, and {why}; deploy one of them, "
+            "or plans of different sizes (synthesize --sizes)"
+        )

@@ -1,0 +1,343 @@
+"""A plan beside rings, trees and gloo's own allreduce, on one fabric: predicted and measured."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import pairwise
+
+from forestcoll.common.errors import ExecutionError, PlanError, UnsupportedError, did_you_mean
+from forestcoll.execute.lab.network import Network
+from forestcoll.execute.lab.ranks import Trial, run
+from forestcoll.graph.capacity_graph import CapacityGraph
+from forestcoll.lower import lower
+from forestcoll.program import Collective, Program
+from forestcoll.program.targets import MSCCLPP
+from forestcoll.schedule.forest import Forest, check
+from forestcoll.schedule.routes import Loads, Routes, routes
+from forestcoll.solver import baselines
+from forestcoll.verify.dataflow import dataflow, levels
+
+PLAN = "plan"
+GLOO = "gloo"
+DIRECT, TWO_LEVEL = "direct", "two-level"
+AGAINST = ("ring", "rings", "tree", "double-tree", GLOO)
+"""What a plan can be measured against."""
+EXCHANGES = (DIRECT, TWO_LEVEL, GLOO)
+"""What an all-to-all can be measured against (`lab.exchange`)."""
+
+Matrix = tuple[tuple[int, ...], ...]
+"""Bytes that each rank sends to each."""
+
+LEAD = 2
+"""Steps of the engine under way at a time."""
+STEP_SECONDS = 0.02
+"""What a step of the engine costs besides the transfers, here where ranks share processors."""
+PATIENCE = 20.0
+"""How many times the predicted time a run may take."""
+
+
+BUSY = 0.6
+"""Share of the processors that ranks may take before the report says so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One schedule on the fabric. GB/s and bytes a second as nccl-tests counts them (algbw)."""
+
+    name: str
+    algbw: Fraction  # GB/s at the links' real bandwidth, by the links that it loads
+    predicted: float  # bytes a second at the fabric's
+    measured: float
+    size: int
+    seconds: float
+    busy: float  # processors' share that the ranks took
+    wrong: int
+    texts: tuple[str, ...]  # wrong elements in words
+    links: tuple[float, float]  # least and most bytes on a link, of those that theory says
+
+    @property
+    def share(self) -> float:
+        """Of the predicted bandwidth, what was reached."""
+        return self.measured / self.predicted
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The plan first, then what it was measured against."""
+
+    name: str
+    ranks: int
+    collective: Collective
+    scale: Fraction  # bits a second for each GB/s
+    packet: int
+    rows: tuple[Measured, ...]
+    notes: tuple[str, ...]
+
+    def ratios(self, row: Measured) -> tuple[float, float]:
+        """How many times faster than `row` the plan is: by theory, and measured."""
+        plan = self.rows[0]
+        return float(plan.algbw / row.algbw), plan.measured / row.measured
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A schedule to measure: its program (None: gloo's own), ways, and shares of the data."""
+
+    name: str
+    program: Program | None
+    routes: Routes
+    loads: Loads
+    rounds: int
+
+    @property
+    def algbw(self) -> Fraction:
+        """GB/s that the links allow it."""
+        return self.routes.algbw(self.loads)
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """How to measure. `rate`: Mbit/s that all ranks together can take in (0: DEFAULT_RATE a
+    processor). Every schedule gets the data that take it `seconds` by prediction, or `size` bytes.
+    """
+
+    rate: float = 0.0
+    seconds: float = 20.0
+    size: int | None = None
+    iterations: int = 1
+    progress: Callable[[str, float], None] | None = None
+
+
+def compare(
+    graph: CapacityGraph,
+    program: Program,
+    forest: Forest | None,
+    *,
+    name: str = "",
+    against: Sequence[str] = AGAINST,
+    wishes: Wishes | None = None,
+) -> Report:
+    """Measure the plan and what it is measured against on the fabric of `graph`.
+
+    `forest`: the plan's, whose paths are taken. Raises PlanError (the plan is for other ranks),
+    UnsupportedError (this machine cannot), ExecutionError (a run failed).
+    """
+    entries, notes = _entries(graph, program, forest, against)
+    return measure_all(graph, program.collective, entries, notes, name, wishes or Wishes())
+
+
+def measure_all(
+    graph: CapacityGraph,
+    collective: Collective,
+    entries: Sequence[Entry],
+    notes: Sequence[str],
+    name: str,
+    wishes: Wishes,
+    matrix: Matrix | None = None,
+) -> Report:
+    """Measure each, the plan first. `matrix`: the bytes from rank to rank, where they differ."""
+    scale = _scale(graph, wishes.rate)
+    rows, notes = [], list(notes)
+    with Network(graph, scale) as network:
+        for k, entry in enumerate(entries):
+            if wishes.progress is not None:
+                wishes.progress(entry.name, k / len(entries))
+            rows.append(_measure(network, entry, scale, collective, wishes, matrix))
+        packet = network.packet
+    busiest = max(rows, key=lambda row: row.busy)
+    if busiest.busy > BUSY:
+        notes.append(
+            f"{busiest.name} kept the processors {busiest.busy:.0%} busy: they may be what was "
+            "measured; a lower --rate leaves them time"
+        )
+    ranks = len(graph.ranks)
+    return Report(name, ranks, collective, scale, packet, tuple(rows), tuple(notes))
+
+
+DEFAULT_RATE = 60.0
+"""Mbit/s that all ranks take in, a processor: little enough that processors are not what limits."""
+
+
+def _scale(graph: CapacityGraph, rate: float) -> Fraction:
+    """Bits a second for each GB/s."""
+    wanted = rate or DEFAULT_RATE * len(os.sched_getaffinity(0))
+    ranks = set(graph.ranks)
+    into = sum(graph.bandwidth(e) for e, head in enumerate(graph.head) if head in ranks)
+    return Fraction(int(wanted * 1e6)) / into
+
+
+def _entries(
+    graph: CapacityGraph, program: Program, forest: Forest | None, against: Sequence[str]
+) -> tuple[list[Entry], list[str]]:
+    check_plan(graph, program)
+    if forest is not None:
+        check_paths(graph, forest.graph, _steps(forest), "forest")
+    found = [_entry(PLAN, graph, program, forest)]
+    notes = list[str]()
+    if forest is None:
+        notes.append("no forest beside the plan: pairs of ranks take the shortest way")
+    notes += note_split(found[0].routes, "forest")
+    collective = program.collective
+    trees = check_against(against, AGAINST, "an all-to-all", collective, notes)
+    served = [other for other in trees if _serves(other, collective)]
+    if len(served) < len(trees):
+        others = " and ".join(other for other in trees if other not in served)
+        notes.append(f"{others}: for allreduce, not for {collective}")
+    for other in served:
+        if other == GLOO:
+            found.append(_gloo(graph))
+            continue
+        try:
+            theirs = baselines.forests(other, graph, collective)[0]
+        except UnsupportedError as error:
+            notes.append(f"no {other}: {error}")
+            continue
+        check(theirs)
+        found.append(_entry(other, graph, lower(theirs, MSCCLPP), theirs))
+    return found, notes
+
+
+def check_plan(graph: CapacityGraph, program: Program) -> None:
+    """PlanError unless the plan is for the GPUs of the graph."""
+    names = tuple(graph.names[node] for node in graph.ranks)
+    if program.n != len(names):
+        raise PlanError(f"the plan is for {program.n} ranks, the topology has {len(names)} GPUs")
+    if program.names and any(program.names) and program.names != names:
+        raise PlanError(
+            f"the plan's rank 0 is {program.names[0]}, the topology's {names[0]}: a plan for "
+            "another machine, or for its GPUs in another order"
+        )
+
+
+def check_against(
+    against: Sequence[str],
+    served: Sequence[str],
+    others: str,
+    collective: Collective,
+    notes: list[str],
+) -> list[str]:
+    """Those of `against` that are among `served`; a note for those that are for `others` alone.
+
+    UnsupportedError for a name that is none of the baselines.
+    """
+    known = tuple(dict.fromkeys((*AGAINST, *EXCHANGES)))
+    for other in against:
+        if other not in known:
+            raise UnsupportedError(f"unknown baseline {other!r}{did_you_mean(other, known)}")
+    left = [other for other in against if other not in served]
+    if left:
+        notes.append(f"{' and '.join(left)}: for {others}, not for {collective}")
+    return [other for other in against if other in served]
+
+
+def note_split(ways: Routes, of: str) -> list[str]:
+    """That some pairs of ranks have one way here, and several where the plan comes from."""
+    if not ways.split:
+        return []
+    return [
+        f"{len(ways.split)} pairs of ranks have several ways in the {of}, but one in the lab: the "
+        "busiest; the prediction counts that"
+    ]
+
+
+def _serves(name: str, collective: Collective) -> bool:
+    """Whether what a plan is measured against can do the plan's collective."""
+    if name == GLOO:
+        return collective.two_phases
+    return not collective.rooted and baselines.named(name).serves(collective)
+
+
+def check_paths(
+    graph: CapacityGraph, theirs: CapacityGraph, used: Iterable[tuple[int, int]], what: str
+) -> None:
+    """PlanError where the file beside the plan uses links that are not there; slower is fine.
+
+    `theirs`: the graph that it was made for, `used`: its links as pairs of nodes, `what`: it is.
+    """
+    if (theirs.names, theirs.ranks) != (graph.names, graph.ranks):
+        raise PlanError(f"the {what} file beside the plan is for another topology")
+    links = set(zip(graph.tail, graph.head, strict=True))
+    for tail, head in used:
+        if (tail, head) not in links:
+            raise PlanError(
+                f"the {what} file beside the plan uses a link that this fabric lacks, from "
+                f"{graph.names[tail]} to {graph.names[head]}"
+            )
+
+
+def _steps(forest: Forest) -> Iterator[tuple[int, int]]:
+    """The links that its trees use, as pairs of nodes."""
+    return (step for tree in forest.trees for path in tree.edges for step in pairwise(path))
+
+
+def _entry(name: str, graph: CapacityGraph, program: Program, forest: Forest | None) -> Entry:
+    flow = dataflow(program)
+    rounds = max(levels(flow), default=0) + 1
+    return Entry(name, program, routes(graph, forest), flow.verified.loads, rounds)
+
+
+def _gloo(graph: CapacityGraph) -> Entry:
+    """A ring in rank order, the way its numbers fall."""
+    n = len(graph.ranks)
+    loads = {(i, (i - 1) % n): Fraction(2 * (n - 1), n) for i in range(n)}
+    return Entry(GLOO, None, routes(graph), loads, 1)
+
+
+def _measure(
+    network: Network,
+    entry: Entry,
+    scale: Fraction,
+    collective: Collective,
+    wishes: Wishes,
+    matrix: Matrix | None,
+) -> Measured:
+    network.route(entry.routes)
+    iterations = wishes.iterations
+    predicted = float(entry.algbw * scale / 8)
+    wanted = wishes.size or max(4096, int(predicted * wishes.seconds) // 4096 * 4096)
+    expected = wanted / predicted
+    slices = math.sqrt(LEAD * max(1, entry.rounds - 1) * expected / STEP_SECONDS)
+    trial = Trial(
+        program=entry.program,
+        collective=collective,
+        size=wanted,
+        slices=max(1, round(slices)),
+        lead=LEAD,
+        iterations=iterations,
+        timeout=max(60.0, PATIENCE * expected),
+        blocks=None if matrix is None else _blocks(matrix, wanted),
+    )
+    before = network.counters()
+    spaces = [network.space(rank) for rank in range(len(network.graph.ranks))]
+    try:
+        outcome = run(trial, spaces, 60.0 + iterations * PATIENCE * expected)
+    except ExecutionError as error:
+        raise ExecutionError(f"{entry.name}: {error}") from error
+    after = network.counters()
+    shares = [
+        (after[link] - before[link]) / (float(load) * outcome.size * iterations)
+        for link, load in entry.routes.link_loads(entry.loads).items()
+        if load
+    ]
+    return Measured(
+        entry.name,
+        entry.algbw,
+        predicted,
+        outcome.size / min(outcome.each),
+        outcome.size,
+        min(outcome.each),
+        outcome.processor / sum(outcome.each) / len(os.sched_getaffinity(0)),
+        outcome.wrong,
+        outcome.texts,
+        (min(shares), max(shares)),
+    )
+
+
+def _blocks(matrix: Matrix, size: int) -> Matrix:
+    """Elements of 4 bytes from rank to rank, such that the largest buffer has `size` bytes."""
+    most = max(map(sum, matrix))
+    return tuple(tuple(round(entry * size / most / 4) for entry in row) for row in matrix)

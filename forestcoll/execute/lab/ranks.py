@@ -1,0 +1,214 @@
+"""The ranks of a lab: a process in each GPU's namespace, joined by gloo over the fabric.
+
+Processes are forked from one that has imported PyTorch, which ends with the last of them; they end
+with the lab.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection, wait
+from threading import Thread
+from typing import TYPE_CHECKING, Any, Literal
+
+from forestcoll.common.errors import ExecutionError
+from forestcoll.execute.lab.fork_server import ForkServer
+from forestcoll.execute.lab.network import enter
+from forestcoll.program import Collective, Program
+
+if TYPE_CHECKING:
+    from forestcoll.execute.torch.measure import Act
+
+Mode = Literal["in-place", "out-of-place"]
+
+FORK_SERVER = ForkServer(
+    "forestcoll.execute.lab.ranks",
+    "forestcoll.execute.torch.measure",
+    "forestcoll.execute.torch.measure_ragged",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What the ranks are to do: `program`, or (None) gloo's own allreduce or all-to-all."""
+
+    program: Program | None
+    collective: Collective
+    size: int  # bytes, as nccl-tests counts them
+    slices: int | None
+    lead: int | None
+    iterations: int
+    timeout: float  # seconds after which a transfer fails
+    blocks: tuple[tuple[int, ...], ...] | None = None  # elements from rank to rank, if they differ
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one rank, or all together (the slowest counts), took; and wrong elements."""
+
+    each: tuple[float, ...]  # seconds of each run
+    size: int  # bytes that were really run
+    processor: float  # seconds of processor time in all runs
+    wrong: int
+    texts: tuple[str, ...]
+
+
+def run(trial: Trial, spaces: Sequence[str], patience: float) -> Outcome:
+    """Carry out a trial with a rank in each of these namespaces.
+
+    Raises ExecutionError with what a rank said, or where `patience` seconds were not enough.
+    """
+    # Where the ranks find each other: a file that is gone with this process, whatever ends it.
+    memory = os.memfd_create("forestcoll-lab")
+    store = f"/proc/{os.getpid()}/fd/{memory}"
+    pipes: list[Connection] = []
+    try:
+        for rank in range(len(spaces)):
+            pipes.append(FORK_SERVER.fork(_rank, rank, spaces, store, trial))
+        return _collect(pipes, patience)
+    finally:
+        FORK_SERVER.end()
+        for pipe in pipes:
+            pipe.close()
+        os.close(memory)
+
+
+def _collect(pipes: list[Connection], patience: float) -> Outcome:
+    waiting = {pipe: rank for rank, pipe in enumerate(pipes)}
+    end = time.monotonic() + patience
+    outcomes: list[Outcome] = []
+    while waiting:
+        ready = wait(list(waiting), max(0.0, end - time.monotonic()))
+        if not ready:
+            raise ExecutionError(f"ranks {sorted(waiting.values())} took more than {patience} s")
+        for pipe in ready:
+            assert isinstance(pipe, Connection)
+            rank = waiting.pop(pipe)
+            try:
+                said = pipe.recv()
+            except EOFError:
+                raise ExecutionError(f"the process of rank {rank} died") from None
+            if isinstance(said, str):
+                raise ExecutionError(said if said.startswith("rank ") else f"rank {rank}: {said}")
+            assert isinstance(said, Outcome)  # _rank sends no third thing
+            outcomes.append(said)
+    return replace(
+        outcomes[0],  # there is a rank
+        each=tuple(max(times) for times in zip(*(o.each for o in outcomes), strict=True)),
+        processor=sum(o.processor for o in outcomes),
+    )
+
+
+def _rank(rank: int, spaces: Sequence[str], store: str, trial: Trial, pipe: Connection) -> None:
+    # Ctrl-C is for the lab itself, which ends its ranks.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    Thread(target=_die_with, args=(pipe,), daemon=True).start()
+    # What else runs on the machine should not show in the figures; gloo's threads inherit this.
+    _urgent(True)
+    try:
+        space = os.open(spaces[rank], os.O_RDONLY)
+        enter(space)
+        os.close(space)
+        said: Any = _measure(rank, len(spaces), store, trial)
+    except BaseException as error:
+        # Its words go to the lab; a traceback on everybody's terminal would only hide them.
+        pipe.send(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
+        raise SystemExit(1) from None
+    pipe.send(said)
+
+
+def _die_with(lab: Connection) -> None:
+    """End this process when the lab's own is gone, however that came about.
+
+    Its parent is not the lab but the process that forks ranks, which lives as long as they do.
+    """
+    wait([lab])  # it never says anything
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _measure(rank: int, n: int, store: str, trial: Trial) -> Outcome:
+    from datetime import timedelta
+
+    import torch
+    import torch.distributed as dist
+
+    from forestcoll.execute.torch.measure import Measured, time_it
+    from forestcoll.execute.torch.measure_ragged import run_ragged
+
+    torch.set_num_threads(1)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # where the rank's address is
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{store}",
+        rank=rank,
+        world_size=n,
+        timeout=timedelta(seconds=trial.timeout),
+    )
+    parts = trial.collective.parts(n)
+    part = max(1, trial.size // 4 // parts)
+    mode: Mode = "out-of-place" if trial.collective.transposes else "in-place"
+    act, root = _act(trial, rank, part, mode)
+    seconds, processor = list[float](), 0.0
+
+    def timed(input_: torch.Tensor, output: torch.Tensor) -> None:
+        nonlocal processor
+        _urgent(True)
+        dist.barrier()
+        began, used = time.perf_counter(), time.process_time()
+        act(input_, output)
+        seconds.append(time.perf_counter() - began)
+        processor += time.process_time() - used
+        _urgent(False)
+
+    _urgent(False)
+    what = Measured(trial.collective, timed, "float32", "sum", root)
+    wrong, texts = 0, list[str]()
+    for _ in range(trial.iterations):
+        if trial.blocks is not None:
+            found, words = run_ragged(timed, trial.blocks)
+        else:
+            _, found, words = time_it(what, part, mode, 1, 0, True)
+        wrong, texts = max(wrong, found), texts or words
+    dist.barrier()
+    dist.destroy_process_group()
+    size = part * parts * 4
+    if trial.blocks is not None:
+        size = 4 * max(map(sum, trial.blocks))
+    return Outcome(tuple(seconds), size, processor, wrong, tuple(texts[:4]))
+
+
+def _act(trial: Trial, rank: int, part: int, mode: Mode) -> tuple[Act, int]:
+    """What does the collective, and the root's rank (-1: none)."""
+    import torch
+    import torch.distributed as dist
+
+    from forestcoll.execute.torch import Plan
+    from forestcoll.execute.torch.measure import by_plan
+    from forestcoll.execute.torch.measure_ragged import by_splits
+
+    def gloos(input_: torch.Tensor, output: torch.Tensor) -> None:
+        if trial.collective.transposes:
+            dist.all_to_all_single(output, input_)
+        else:
+            dist.all_reduce(output)
+
+    plan = None
+    if trial.program is not None:
+        plan = Plan(trial.program, slices=trial.slices, lead=trial.lead)
+    if trial.blocks is not None:
+        return by_splits(plan, trial.blocks, rank), -1
+    if plan is None:
+        return gloos, -1
+    plan.job(rank, part, 4, in_place=mode == "in-place")  # before the clock runs: it is kept
+    return by_plan(plan, "sum"), plan.root
+
+
+def _urgent(wanted: bool) -> None:
+    """Let the calling thread go before ordinary ones, or no longer: a rank mostly waits, but what
+    it takes to prepare and compare data is no reason to keep others waiting."""
+    policy, priority = (os.SCHED_RR, 1) if wanted else (os.SCHED_OTHER, 0)
+    os.sched_setscheduler(0, policy, os.sched_param(priority))

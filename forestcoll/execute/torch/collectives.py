@@ -1,0 +1,330 @@
+"""`torch.distributed`'s collectives, carried out by a plan."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from os import PathLike
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from forestcoll.common.errors import PlanError, UnsupportedError, did_you_mean
+from forestcoll.execute.torch.agreement import Once, describe, group_of, movable, refuse
+from forestcoll.execute.torch.engine import Buffers, Run
+from forestcoll.execute.torch.operators import OPERATORS
+from forestcoll.execute.torch.plan import Plan, plan_of
+from forestcoll.execute.torch.work import Work, submit
+from forestcoll.program import Collective
+
+AnyPlan = Plan | str | PathLike[str]
+
+
+def all_reduce(
+    tensor: torch.Tensor,
+    plan: AnyPlan,
+    op: Any = dist.ReduceOp.SUM,
+    group: Any = None,
+    async_op: bool = False,
+    *,
+    out: torch.Tensor | None = None,
+) -> Work | None:
+    """Leave the sum (or `op`) over all ranks in `tensor`, or in `out`, at every rank.
+
+    `op`: a ReduceOp or its name: sum, prod, min, max, avg (of integers: rounded towards zero).
+    Returns a Work if `async_op`. Raises PlanError (the plan is not one for this), UnsupportedError
+    (type or operation) and ExecutionError (a peer failed or did not answer in time).
+    """
+    output = tensor if out is None else out
+    return _start(plan, Collective.ALLREDUCE, tensor, output, group, async_op, op=op)
+
+
+def all_gather_into_tensor(
+    output_tensor: torch.Tensor,
+    input_tensor: torch.Tensor,
+    plan: AnyPlan,
+    group: Any = None,
+    async_op: bool = False,
+) -> Work | None:
+    """Leave the inputs of all ranks, one after another, in `output_tensor`.
+
+    In place if `input_tensor` is this rank's part of it. Otherwise as `all_reduce`.
+    """
+    return _start(plan, Collective.ALLGATHER, input_tensor, output_tensor, group, async_op)
+
+
+def reduce_scatter_tensor(
+    output: torch.Tensor,
+    input: torch.Tensor,
+    plan: AnyPlan,
+    op: Any = dist.ReduceOp.SUM,
+    group: Any = None,
+    async_op: bool = False,
+) -> Work | None:
+    """Leave this rank's part of the sum over all ranks' `input` in `output`.
+
+    In place if `output` is this rank's part of `input`. Otherwise as `all_reduce`.
+    """
+    return _start(plan, Collective.REDUCE_SCATTER, input, output, group, async_op, op=op)
+
+
+def broadcast(
+    tensor: torch.Tensor,
+    plan: AnyPlan,
+    src: int | None = None,
+    group: Any = None,
+    async_op: bool = False,
+    *,
+    out: torch.Tensor | None = None,
+) -> Work | None:
+    """Leave the root's `tensor` in every rank's `tensor`, or in `out`.
+
+    `src` must be the plan's root (global rank). Otherwise as `all_reduce`.
+    """
+    root, output = _root("src", src), tensor if out is None else out
+    return _start(plan, Collective.BROADCAST, tensor, output, group, async_op, root=root)
+
+
+def reduce(
+    tensor: torch.Tensor,
+    plan: AnyPlan,
+    dst: int | None = None,
+    op: Any = dist.ReduceOp.SUM,
+    group: Any = None,
+    async_op: bool = False,
+    *,
+    out: torch.Tensor | None = None,
+) -> Work | None:
+    """Leave the sum over all ranks in the root's `tensor`, or `out`; the others' stay as they are.
+
+    `dst` must be the plan's root (global rank). Otherwise as `all_reduce`.
+    """
+    root, output = _root("dst", dst), tensor if out is None else out
+    return _start(plan, Collective.REDUCE, tensor, output, group, async_op, op=op, root=root)
+
+
+def exchange(
+    plan: AnyPlan, input: torch.Tensor, output: torch.Tensor, group: Any, async_op: bool
+) -> Work | None:
+    """An all-to-all of equal blocks; errors as in `all_reduce`."""
+    return _start(plan, Collective.ALLTOALL, input, output, group, async_op)
+
+
+def perform(
+    plan: AnyPlan,
+    input: torch.Tensor,
+    output: torch.Tensor,
+    op: Any = dist.ReduceOp.SUM,
+    group: Any = None,
+    async_op: bool = False,
+) -> Work | None:
+    """Whatever collective the plan is for, from `input` to `output`, which may be the same memory.
+
+    A root is the plan's. Otherwise as `all_reduce`.
+    """
+    ready = plan_of(plan)
+    return _start(ready, ready.collective, input, output, group, async_op, op=op)
+
+
+def op_name(op: Any) -> str:
+    """`sum`, `prod`, ... of a ReduceOp or a name; UnsupportedError for others."""
+    if isinstance(op, str):
+        name = op.lower()
+    else:
+        name = next((n for n, known in OPERATORS.items() if op == known.torchs), _word(op))
+    if name not in OPERATORS:
+        hint = did_you_mean(name, OPERATORS) or f"; there are {', '.join(OPERATORS)}"
+        raise UnsupportedError(f"unknown operation {name!r}{hint}")
+    return name
+
+
+def unserved(tensor: torch.Tensor, op: str | None, group: Any) -> str:
+    """Why no plan serves such a tensor, empty if one may. `op`: what adds it up, if anything.
+
+    Said before anything is sent, and alike at all ranks: else the others would wait.
+    """
+    if tensor.layout is not torch.strided:
+        return f"a tensor of layout {tensor.layout} has no plain memory; make it dense"
+    types = movable(group)
+    if types and tensor.device.type not in types:
+        reached = " and ".join(sorted(types))
+        return f"the tensor is on {tensor.device}, and the group's backend moves only {reached}"
+    if op is None:
+        return ""
+    if tensor.dtype.is_complex or tensor.dtype is torch.bool or not _adds(tensor.dtype, op):
+        return f"{tensor.dtype} cannot be added up; view it as another type"
+    return ""
+
+
+@functools.cache
+def _adds(dtype: torch.dtype, op: str) -> bool:
+    """Whether PyTorch has the operation for the type, tried where every build has its types."""
+    one = torch.empty(1, dtype=dtype)
+    try:
+        OPERATORS[op].combine(one, one, out=one)
+    except RuntimeError:  # NotImplementedError is one
+        return False
+    return True
+
+
+def _word(op: Any) -> str:
+    """`band` of RedOpType.BAND."""
+    return str(op).rpartition(".")[2].lower()
+
+
+def _root(word: str, rank: int | None) -> tuple[str, int] | None:
+    return None if rank is None else (word, rank)
+
+
+def check_alike(input_: torch.Tensor, output: torch.Tensor) -> None:
+    """Two tensors of one type on one device; else UnsupportedError."""
+    for given in (input_, output):
+        if not isinstance(given, torch.Tensor):
+            raise UnsupportedError(f"{type(given).__name__} is not a tensor")
+    if input_.dtype != output.dtype or input_.device != output.device:
+        raise UnsupportedError(
+            f"input is {input_.dtype} on {input_.device}, output {output.dtype} on "
+            f"{output.device}; they must be alike"
+        )
+
+
+def _check_sizes(
+    collective: Collective, n: int, input_: torch.Tensor, output: torch.Tensor
+) -> None:
+    less, more = collective.input_parts(n), collective.output_parts(n)
+    if input_.numel() * more != output.numel() * less:
+        raise UnsupportedError(
+            f"input has {input_.numel()} elements and output {output.numel()}; the output needs "
+            + (f"1 / {less} of the input" if less > more else f"{more // less} times the input")
+        )
+    if input_.numel() % less:
+        raise UnsupportedError(
+            f"input and output of {input_.numel()} elements are not dealt out to {n} ranks evenly; "
+            "give splits, or pad them"
+        )
+
+
+def _start(
+    plan: AnyPlan,
+    collective: Collective,
+    input_: torch.Tensor,
+    output: torch.Tensor,
+    group: Any,
+    async_op: bool,
+    op: Any = "sum",
+    root: tuple[str, int] | None = None,
+) -> Work | None:
+    """Check what can be checked before anything is sent, then go."""
+    group, ready = group_of(group), None
+    try:
+        ready, name = plan_of(plan), op_name(op)
+        check_alike(input_, output)
+        _check_sizes(collective, ready.ranks, input_, output)
+        adds = name if collective.reduces else None
+        check_call(ready, collective, (input_, output), group, adds, root)
+    except Exception as error:
+        refuse(group, ready, input_, error)
+        raise
+    what = f"{input_.numel()} elements{', ' + name if adds else ''}"
+    told = Once(group, describe(ready, what, input_.dtype), input_.device)
+    call = _Call(ready, name, group, told, input_, output)
+    work = submit(call, group, [output], wait=not async_op)
+    return work if async_op else None
+
+
+def check_call(
+    plan: Plan,
+    collective: Collective,
+    tensors: tuple[torch.Tensor, torch.Tensor],
+    group: Any,
+    op: str | None = None,
+    root: tuple[str, int] | None = None,
+) -> None:
+    """Check all that one rank can before anything is sent.
+
+    `tensors`: input and output. `op`: what adds them up, if anything.
+    """
+    output = tensors[1]
+    _check_plan(plan, collective, dist.get_world_size(group), group, root)
+    for tensor in tensors:
+        if why := unserved(tensor, op, group):
+            raise UnsupportedError(why)
+    if any(
+        size > 1 and step == 0 for size, step in zip(output.shape, output.stride(), strict=True)
+    ):
+        raise UnsupportedError("elements of the output share memory (expand); clone it")
+
+
+def _check_plan(
+    plan: Plan, collective: Collective, size: int, group: Any, root: tuple[str, int] | None
+) -> None:
+    if plan.collective is not collective:
+        raise PlanError(f"{plan.name} is a plan for {plan.collective}, not for {collective}")
+    if plan.ranks != size:
+        raise PlanError(
+            f"{plan.name} is for {plan.ranks} ranks, but the process group has {size}; "
+            "synthesize one for these GPUs, or pass the group that it was made for"
+        )
+    if root is not None and dist.get_global_rank(group, plan.root) != root[1]:
+        raise PlanError(
+            f"{plan.name} has its root at rank {plan.root} of the group (global rank "
+            f"{dist.get_global_rank(group, plan.root)}), but {root[0]} is {root[1]}"
+        )
+
+
+class _Call:
+    """One call, from the caller's tensors to flat ones and back."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        op: str,
+        group: Any,
+        told: Once,
+        input_: torch.Tensor,
+        output: torch.Tensor,
+    ) -> None:
+        self.plan, self.op, self.group, self.told = plan, op, group, told
+        self.rank: int = dist.get_rank(group)
+        self.input, self.output = input_.detach(), output.detach()
+
+    def __call__(self) -> None:
+        self.told.settle()
+        if not self.input.numel():
+            return
+        same = self.input is self.output or _same(self.input, self.output)
+        output = self.output if self.output.is_contiguous() else self.output.contiguous()
+        input_ = output if same else self.input.contiguous()
+        flat_in, flat_out = input_.view(-1), output.view(-1)
+        in_place = same or self.overlaps(flat_in, flat_out)
+        if in_place and not same and not self.as_defined(flat_in, flat_out):
+            flat_in, in_place = flat_in.clone(), False
+        part = flat_in.numel() // self.plan.collective.input_parts(self.plan.ranks)
+        job = self.plan.job(self.rank, part, output.element_size(), in_place=in_place)
+        Run(self.plan, job, Buffers(flat_in, flat_out), self.op, self.group, self.told.tag)()
+        if output is not self.output:
+            self.output.copy_(output)
+
+    def overlaps(self, input_: torch.Tensor, output: torch.Tensor) -> bool:
+        """Whether the two share memory."""
+        (a, b), (c, d) = map(_extent, (input_, output))
+        return a < d and c < b
+
+    def as_defined(self, input_: torch.Tensor, output: torch.Tensor) -> bool:
+        """Whether they do so as NCCL's in place: the shorter is this rank's part of the longer."""
+        (a, b), (c, d) = map(_extent, (input_, output))
+        if self.plan.collective.input_is_part:
+            return a == c + self.rank * (b - a)
+        if self.plan.collective.output_is_part:
+            return c == a + self.rank * (d - c)
+        return a == c
+
+
+def _extent(flat: torch.Tensor) -> tuple[int, int]:
+    return flat.data_ptr(), flat.data_ptr() + flat.numel() * flat.element_size()
+
+
+def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    layout: Sequence[Any] = (a.data_ptr(), a.shape, a.stride())
+    return bool(layout == (b.data_ptr(), b.shape, b.stride()))

@@ -1,0 +1,188 @@
+"""Runs one rank's steps over a process group: batches of sends and receives, then sums.
+
+Nothing but `torch.distributed.batch_isend_irecv` and element-wise operations is used, so any
+backend will do. Messages between two ranks are in the same order at both; each step has at most one
+from a rank to another, so that backends without tags match them right.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from forestcoll.common.errors import ExecutionError
+from forestcoll.execute.torch.cutting import Job, Message, Range, Step, Sum
+from forestcoll.execute.torch.operators import OPERATORS
+from forestcoll.execute.torch.plan import Plan
+
+BATCH = 256
+"""Transfers in a batch: with more, backends have been seen to hang."""
+TAG = 0x460000
+"""The least of our messages', where the backend has tags: others' traffic does not meet them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Buffers:
+    """What a rank works on: flat and contiguous; scratch and the rest are the engine's own."""
+
+    input: torch.Tensor
+    output: torch.Tensor
+
+
+class _Pool:
+    """Scratch memory of the processor, kept for the next call: fresh pages are slow."""
+
+    def __init__(self) -> None:
+        self._free: list[torch.Tensor] = []
+        self._lock = Lock()
+
+    def take(self, count: int, like: torch.Tensor) -> torch.Tensor:
+        """At least `count` elements of `like`'s type, where `like` is."""
+        if like.device.type != "cpu":  # those have allocators that keep memory
+            return torch.empty(count, dtype=like.dtype, device=like.device)
+        size = count * like.element_size()
+        with self._lock:
+            fitting = [t for t in self._free if t.numel() >= size]
+            found = min(fitting, key=lambda t: t.numel(), default=None)
+            if found is not None:
+                self._free = [t for t in self._free if t is not found]
+        if found is None:
+            found = torch.empty(size + -size % 4096, dtype=torch.uint8)
+        return found.view(like.dtype)
+
+    def give_back(self, memory: torch.Tensor) -> None:
+        """Keep it: nothing uses it any more."""
+        if memory.device.type == "cpu":
+            with self._lock:
+                self._free.append(memory.view(torch.uint8))
+                self._free.sort(key=lambda t: -t.numel())
+                del self._free[8:]
+
+
+_pool = _Pool()
+
+
+class _Flight(NamedTuple):
+    """A step under way: what to wait for (and whether it can fail alone), what to unpack."""
+
+    step: Step
+    number: int
+    works: list[tuple[Any, str]]
+    unpack: list[tuple[list[torch.Tensor], torch.Tensor]]
+
+
+class Run:
+    """One call on one rank."""
+
+    def __init__(
+        self, plan: Plan, job: Job, buffers: Buffers, op: str, group: Any, tag: int = TAG
+    ) -> None:
+        self.plan, self.job, self.op, self.tag = plan, job, op, tag
+        self.group, self.rank = group, dist.get_rank(group)
+        self.peers = [dist.get_global_rank(group, r) for r in range(plan.ranks)]
+        self.add = OPERATORS[op].combine
+        own = job.scratch + job.lead * job.packed
+        self.own = _pool.take(max(own, 1), buffers.input)
+        self.memories = (buffers.input, buffers.output, self.own)
+
+    def __call__(self) -> None:
+        """Run all steps. ExecutionError: a peer failed, or did not answer in time."""
+        flights: list[_Flight] = []
+        for number, step in enumerate(self.job.steps):
+            if len(flights) == self.job.lead:
+                self.finish(flights.pop(0))
+            flights.append(self.start(number, step))
+        for flight in flights:
+            self.finish(flight)
+        # Not after an error: transfers may still be under way then.
+        _pool.give_back(self.own)
+
+    def view(self, piece: Range) -> torch.Tensor:
+        memory, start, length = piece
+        return self.memories[memory][start : start + length]
+
+    def start(self, number: int, step: Step) -> _Flight:
+        """Begin all transfers of a step, batch after batch."""
+        flight = _Flight(step, number, [], [])
+        at = self.job.scratch + number % self.job.lead * self.job.packed
+        operations = []  # (batch, operation, words)
+        for message in step.receives:
+            memory, at = self.place(message, at)
+            if len(message.ranges) > 1:
+                parts = [self.view(r) for r in message.ranges]
+                flight.unpack.append((parts, memory))
+            operations.append(self.operation(dist.irecv, memory, message.peer))
+        for message in step.sends:
+            memory, at = self.place(message, at)
+            if len(message.ranges) > 1:
+                torch.cat([self.view(r) for r in message.ranges], out=memory)
+            operations.append(self.operation(dist.isend, memory, message.peer))
+        for batch in sorted({batch for batch, _ in operations}):
+            self.post(flight, [op for b, op in operations if b == batch])
+        return flight
+
+    def place(self, message: Message, at: int) -> tuple[torch.Tensor, int]:
+        """Where a message lies in one piece, and what is left to pack into."""
+        if len(message.ranges) == 1:
+            return self.view(message.ranges[0]), at
+        return self.own[at : at + message.length], at + message.length
+
+    def operation(self, kind: Any, memory: torch.Tensor, peer: int) -> tuple[int, dist.P2POp]:
+        """(batch, operation). A message is in the same batch at both ends."""
+        n = self.plan.ranks
+        distance = (peer - self.rank if kind is dist.isend else self.rank - peer) % n
+        data = memory.view(torch.uint8)  # transports move bytes; not all know every type
+        made = dist.P2POp(kind, data, self.peers[peer], self.group, self.tag)
+        return distance // (BATCH // 2), made
+
+    def post(self, flight: _Flight, batch: list[dist.P2POp]) -> None:
+        try:
+            works = dist.batch_isend_irecv(batch)
+        except RuntimeError as error:
+            raise self.failure(flight, f"{len(batch)} transfers", error) from error
+        if len(works) == len(batch):
+            words = [_words(op) for op in batch]
+        else:
+            words = [f"{len(batch)} transfers"] * len(works)
+        flight.works.extend(zip(works, words, strict=True))
+
+    def finish(self, flight: _Flight) -> None:
+        """Wait for a step's transfers, then add and copy."""
+        for work, words in flight.works:
+            try:
+                work.wait()
+            except RuntimeError as error:
+                raise self.failure(flight, words, error) from error
+        for parts, memory in flight.unpack:
+            torch._foreach_copy_(parts, list(memory.split([p.numel() for p in parts])))
+        for each in flight.step.sums:
+            self.sum(each)
+
+    def sum(self, each: Sum) -> None:
+        target, first = self.view(each.target), self.view(each.first)
+        if each.second is None:
+            target.copy_(first)
+            return
+        self.add(first, self.view(each.second), out=target)
+        if each.last and self.op == "avg":
+            if target.is_floating_point():
+                target.div_(self.plan.ranks)
+            else:
+                target.div_(self.plan.ranks, rounding_mode="trunc")
+
+    def failure(self, flight: _Flight, words: str, error: Exception) -> ExecutionError:
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        return ExecutionError(
+            f"rank {self.rank}: {self.plan.collective} with {self.plan.name}: {words} failed in "
+            f"step {flight.number + 1} of {len(self.job.steps)}: {reason[0]} (a peer died or did "
+            "not answer in time; this process group is of no use any more)"
+        )
+
+
+def _words(op: dist.P2POp) -> str:
+    verb = "sending to" if op.op is dist.isend else "receiving from"
+    return f"{verb} rank {op.peer}"

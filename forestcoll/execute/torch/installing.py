@@ -1,0 +1,283 @@
+"""`torch.distributed`'s own functions, with plans behind them for what plans serve.
+
+`install` puts functions into the modules `torch.distributed` and
+`torch.distributed.distributed_c10d` that choose, call by call, between a plan and what was there.
+Code that calls `dist.all_reduce(...)` is served; what goes round these names is not: functions
+that were imported by name before, `DistributedDataParallel` (see `comm_hook`), compiled graphs.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from types import TracebackType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+
+from forestcoll.common import arguments
+from forestcoll.common.errors import ArgumentError, PlanError, UnsupportedError
+from forestcoll.execute.torch import alltoall, collectives
+from forestcoll.execute.torch.plan import Plan, plan_of
+from forestcoll.program import Collective
+
+LOG = logging.getLogger("forestcoll.torch")
+
+SERVED = {name: collective for collective in Collective for name in collective.definition.torch}
+"""Functions of `torch.distributed`, as far as the installed version has them."""
+SPLITS = ("output_split_sizes", "input_split_sizes")
+"""Arguments of its all-to-all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """When a plan is used: sizes in bytes as nccl-tests counts them, both inclusive.
+
+    `min_bytes`, `max_bytes`: None is what the plan says of itself (0: no limit). `dtypes`, `ops`
+    (names, or torch's): empty means all.
+    """
+
+    plan: Plan | str | PathLike[str]
+    min_bytes: int | None = None
+    max_bytes: int | None = None
+    dtypes: Sequence[Any] = ()
+    ops: Sequence[Any] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    plan: Plan
+    min_bytes: int
+    max_bytes: int
+    dtypes: frozenset[Any]
+    ops: frozenset[str]
+
+    def refuses(
+        self, size: int, tensor: torch.Tensor, op: Any, root: int | None, group: Any
+    ) -> str:
+        """Why the plan does not serve a call; empty if it does."""
+        if size < self.min_bytes or (self.max_bytes and size > self.max_bytes):
+            return f"{size} bytes are not among {self.min_bytes} to {self.max_bytes or 'any'}"
+        if self.dtypes and tensor.dtype not in self.dtypes:
+            return f"{tensor.dtype} is not among its types"
+        if root is not None and root != self.plan.root:
+            return f"its root is {self.plan.root}, not {root}"
+        name = None
+        if op is not None:
+            try:
+                name = collectives.op_name(op)
+            except UnsupportedError as error:
+                return str(error)
+            if self.ops and name not in self.ops:
+                return f"{name} is not among its operations"
+        return collectives.unserved(tensor, name, group)
+
+
+class Installation:
+    """Plans behind `torch.distributed`'s functions, from `install` to `uninstall`.
+
+    `used` counts calls by plan name, `fallbacks` the others by (function, reason). As a context
+    manager, it uninstalls itself at the end.
+    """
+
+    def __init__(self, rules: Iterable[Rule | Plan | str | PathLike[str]], group: Any) -> None:
+        self.used: Counter[str] = Counter()
+        self.fallbacks: Counter[tuple[str, str]] = Counter()
+        self._group = dist.group.WORLD if group is None else group
+        size = dist.get_world_size(self._group)
+        self._rules: dict[Collective, list[_Ready]] = {}
+        for rule in rules:
+            ready = _ready(rule if isinstance(rule, Rule) else Rule(rule))
+            if ready.plan.ranks != size:
+                raise PlanError(
+                    f"{ready.plan.name} is for {ready.plan.ranks} ranks, but the process group "
+                    f"has {size}; synthesize one for these GPUs"
+                )
+            self._rules.setdefault(ready.plan.collective, []).append(ready)
+        self._originals: dict[tuple[Any, str], Callable[..., Any]] = {}
+
+    def __enter__(self) -> Installation:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.uninstall()
+
+    def uninstall(self) -> None:
+        """Put back what was there. Installations end in the opposite order of their beginning."""
+        if self in _installed and _installed[-1] is not self:
+            raise UnsupportedError("another installation came after this one: uninstall that first")
+        for (module, name), original in self._originals.items():
+            setattr(module, name, original)
+        self._originals.clear()
+        if self in _installed:
+            _installed.remove(self)
+
+    def _install(self) -> None:
+        for name, collective in SERVED.items():
+            for module in (dist, c10d):
+                if collective in self._rules and hasattr(module, name):
+                    original = getattr(module, name)
+                    self._originals[module, name] = original
+                    setattr(module, name, self._wrapped(name, collective, original))
+        _installed.append(self)
+
+    def _wrapped(
+        self, name: str, collective: Collective, original: Callable[..., Any]
+    ) -> Callable[..., Any]:
+        signature = inspect.signature(original)
+
+        @functools.wraps(original)
+        def served(*args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling():  # a graph is made, which knows the original alone
+                return original(*args, **kwargs)
+            bound = signature.bind(*args, **kwargs)
+            bound.apply_defaults()
+            plan, why = self._choose(collective, bound.arguments)
+            if plan is None:
+                self.fallbacks[name, why] += 1
+                LOG.debug("%s: not by a plan: %s", name, why)
+                return original(*args, **kwargs)
+            self.used[plan.name] += 1
+            LOG.debug("%s: by %s", name, plan.name)
+            return _call(collective, plan, bound.arguments)
+
+        return served
+
+    def _choose(self, collective: Collective, given: dict[str, Any]) -> tuple[Plan | None, str]:
+        """The first plan that serves the call, or None and why not."""
+        group = given.get("group")
+        if (dist.group.WORLD if group is None else group) is not self._group:
+            return None, "another process group"
+        if self._group in getattr(c10d._world, "pg_coalesce_state", ()):
+            return None, "coalesced with others"
+        tensors = _tensors(collective, given)
+        if not all(type(t) in (torch.Tensor, torch.nn.Parameter) for t in tensors):
+            return None, "not a plain tensor"
+        size = max(t.numel() * t.element_size() for t in tensors)
+        ragged = any(alltoall.has_sizes(given.get(word)) for word in SPLITS)
+        op = given["op"] if collective.reduces else None
+        root = _root_of(given, self._group) if collective.rooted else None
+        why = ""
+        for ready in self._rules[collective]:
+            if ragged and (ready.min_bytes or ready.max_bytes):
+                why = "splits, and the rule asks for sizes, of which each rank has its own"
+                continue
+            why = ready.refuses(size, tensors[0], op, root, self._group)
+            if not why:
+                return ready.plan, ""
+        return None, why
+
+
+_installed: list[Installation] = []
+
+
+def install(
+    plans: Rule | Plan | str | PathLike[str] | Iterable[Rule | Plan | str | PathLike[str]],
+    group: Any = None,
+) -> Installation:
+    """Let `torch.distributed`'s functions use the plans for the calls that they serve.
+
+    Everything else goes where it went before. Must be called alike on all ranks of `group` (all
+    processes if None), after `init_process_group`. The Installation counts what was used; also,
+    the logger "forestcoll.torch" says so at level DEBUG, call by call.
+    """
+    if not isinstance(plans, Rule | Plan | str | PathLike | Iterable):
+        raise ArgumentError(f"plans must be plans, rules or paths, not {arguments.shown(plans)}")
+    several = [plans] if isinstance(plans, Rule | Plan | str | PathLike) else list(plans)
+    installation = Installation(several, group)
+    installation._install()
+    return installation
+
+
+def uninstall() -> None:
+    """End the installation that was made last; nothing if there is none."""
+    if _installed:
+        _installed[-1].uninstall()
+
+
+def comm_hook(plan: Plan | str | PathLike[str]) -> Callable[[Any, Any], Any]:
+    """A communication hook for `DistributedDataParallel.register_comm_hook(group, hook)`.
+
+    `group`, the hook's state, may be None: all processes. Averages the gradients with `plan`.
+    """
+    ready = plan_of(plan)
+
+    def hook(group: Any, bucket: Any) -> Any:
+        work = collectives.all_reduce(bucket.buffer(), ready, "avg", group, async_op=True)
+        assert work is not None  # as async_op asks
+        return work.get_future().then(lambda future: future.value()[0])
+
+    hook.__annotations__.clear()  # the trainer compares them with its own types
+    return hook
+
+
+def _ready(rule: Rule) -> _Ready:
+    plan = plan_of(rule.plan)
+    low = arguments.whole_or_none("min_bytes", rule.min_bytes, 0)
+    high = arguments.whole_or_none("max_bytes", rule.max_bytes, 0)
+    ops = [rule.ops] if isinstance(rule.ops, str) else rule.ops
+    return _Ready(
+        plan,
+        plan.program.min_bytes if low is None else low,
+        plan.program.max_bytes if high is None else high,
+        frozenset(map(_dtype, [rule.dtypes] if _is_dtype(rule.dtypes) else rule.dtypes)),
+        frozenset(map(collectives.op_name, ops)),
+    )
+
+
+def _is_dtype(value: object) -> bool:
+    return isinstance(value, str | torch.dtype)
+
+
+def _dtype(value: object) -> torch.dtype:
+    """One of torch's types, by itself or by its name."""
+    found = getattr(torch, value, None) if isinstance(value, str) else value
+    if not isinstance(found, torch.dtype):
+        raise ArgumentError(f"dtypes has {arguments.shown(value)}, which is no type of torch's")
+    return found
+
+
+def _tensors(collective: Collective, given: dict[str, Any]) -> tuple[Any, ...]:
+    """The call's tensors, input first."""
+    if not collective.definition.apart:
+        return (given["tensor"],)
+    ending = "_tensor" if "input_tensor" in given else ""
+    return given["input" + ending], given["output" + ending]
+
+
+def _root_of(given: dict[str, Any], group: Any) -> int | None:
+    """The root's rank in the group; None where the call does not say."""
+    for word in ("src", "dst"):
+        if given.get(f"group_{word}") is not None:
+            return int(given[f"group_{word}"])
+        if given.get(word) is not None:
+            return int(dist.get_group_rank(group, given[word]))
+    return None
+
+
+def _call(collective: Collective, plan: Plan, given: dict[str, Any]) -> Any:
+    tensors = _tensors(collective, given)
+    if collective is Collective.ALLTOALL:
+        return alltoall.all_to_all_single(
+            tensors[1],
+            tensors[0],
+            plan,
+            given[SPLITS[0]],
+            given[SPLITS[1]],
+            given["group"],
+            given["async_op"],
+        )
+    op = given["op"] if collective.reduces else "sum"
+    return collectives.perform(plan, tensors[0], tensors[-1], op, given["group"], given["async_op"])

@@ -1,0 +1,1 @@
+"""The capacity graph, its symmetry, bounds on it, and the compiled loops over graphs."""

@@ -1,0 +1,254 @@
+"""Abelian groups of symmetries: rotations of boxes, translations of tori, equal GPUs.
+
+A forest may list one tree an orbit and leave the rest to a group. What is proven here makes that
+exact without writing out the images:
+
+* every generator keeps the graph: kinds, ranks, parts, links and their capacities;
+* the generators commute, so the group G is abelian;
+* G moves ranks freely: only the identity leaves a rank in place. Then the images of a tree by the
+  |G| elements are all different (their roots are), every rank of the root's orbit gets exactly
+  one, and of these images |G| / |O| times as many cross a link of orbit O as the tree has edges
+  over links of O.
+
+Freedom is proven from one rank r. Generator by generator, let n_j be the least power that brings r
+back to where the generators before it can bring it. Those n_j relations generate all products that
+leave r in place (they are in Hermite form); each is multiplied out and must be the identity. So
+|G| = n_1 n_2 ..., and all orbits of ranks must have that size.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from forestcoll.common.errors import ForestError
+from forestcoll.graph.capacity_graph import CapacityGraph
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Array = NDArray[np.int64]
+
+Image = tuple[int, ...]
+"""Per node, where it goes."""
+
+
+@dataclass(frozen=True, slots=True)
+class SymmetryGroup:
+    """An abelian group that moves ranks freely, by its generators; made by `symmetry_group`.
+
+    An element is the product of generator j taken e_j times, 0 <= e_j < `orders[j]`: each element
+    once. `node` and `link` have the least member of each one's orbit.
+    """
+
+    generators: tuple[Image, ...]
+    orders: tuple[int, ...]
+    node: Image
+    link: Image
+
+    def __repr__(self) -> str:
+        return f"<SymmetryGroup of {self.size} elements on {len(self.node)} nodes>"
+
+    @property
+    def size(self) -> int:
+        """How many elements there are."""
+        return math.prod(self.orders)
+
+    def images_of(self, nodes: Sequence[int]) -> int:
+        """How many different images nodes have, a rank among them: one for each element."""
+        return self.size
+
+    def seen_from(self, node: int) -> range:
+        """Per node the least of those to which elements that keep the rank `node` bring it."""
+        return range(len(self.node))
+
+    def elements(self) -> Iterator[Image]:
+        """Every element once, the identity first, as the image of each node."""
+        n = len(self.node)
+
+        def build(at: int, element: Image) -> Iterator[Image]:
+            if at == len(self.generators):
+                yield element
+                return
+            generator = self.generators[at]
+            for _ in range(self.orders[at]):
+                yield from build(at + 1, element)
+                element = tuple([generator[v] for v in element])
+
+        yield from build(0, tuple(range(n)))
+
+
+def symmetry_group(graph: CapacityGraph, generators: Sequence[Image]) -> SymmetryGroup:
+    """The group that `generators` generate, once it is known to be one that can be relied on.
+
+    Linear in the size of the graph for each generator, but for logarithms. Raises ForestError that
+    says which generator does not keep the graph, which two do not commute, or that ranks are not
+    moved freely.
+    """
+    import numpy as np
+
+    maps = [np.asarray(generator, dtype=np.int64) for generator in generators]
+    links = _links(graph)
+    link_maps = [links.images(image, f"generator {i}") for i, image in enumerate(maps)]
+    for i, a in enumerate(maps):
+        for j, b in enumerate(maps[:i]):
+            if not np.array_equal(a[b], b[a]):
+                raise ForestError(f"generators {j} and {i} do not commute")
+    orders = _orders(graph, maps)
+    size = math.prod(orders)
+    node = np.arange(graph.n, dtype=np.int64)
+    link = np.arange(len(graph.tail), dtype=np.int64)
+    for image, link_image in zip(maps, link_maps, strict=True):
+        node = _least_in_orbit(node, image, size)
+        link = _least_in_orbit(link, link_image, size)
+    ranks = np.asarray(graph.ranks, dtype=np.int64)
+    sizes = np.bincount(node[ranks], minlength=graph.n)[node[ranks]]
+    if int(sizes.min()) != size:
+        odd = graph.names[graph.ranks[int(sizes.argmin())]]
+        raise ForestError(
+            f"the group has {size} elements, but {odd} only {int(sizes.min())} images: some keep "
+            "it in place"
+        )
+    return SymmetryGroup(
+        tuple(tuple(image.tolist()) for image in maps),
+        orders,
+        tuple(node.tolist()),
+        tuple(link.tolist()),
+    )
+
+
+def kinds(graph: CapacityGraph) -> list[int]:
+    """Per node a number for what it is: GPU or switch, what it can do, rank with which part."""
+    found: list[int] = _links(graph).kind.tolist()
+    return found
+
+
+def link_images(graph: CapacityGraph, image: Array, where: str) -> Array:
+    """The image of each link under a map of the nodes.
+
+    Raises ForestError that begins with `where` and says what the map does not keep.
+    """
+    return _links(graph).images(image, where)
+
+
+@lru_cache(maxsize=2)
+def _links(graph: CapacityGraph) -> _Links:
+    return _Links(graph)
+
+
+class _Links:
+    """The links of a graph, ready to be looked up."""
+
+    def __init__(self, graph: CapacityGraph) -> None:
+        import numpy as np
+
+        self.graph = graph
+        self.tail = np.asarray(graph.tail, dtype=np.int64)
+        self.head = np.asarray(graph.head, dtype=np.int64)
+        self.keys = self.tail * graph.n + self.head
+        self.order = np.argsort(self.keys, kind="stable")
+        self.sorted = self.keys[self.order]
+        self.width = np.asarray(graph.capacity, dtype=np.int64)  # 62 bits at most
+        part = [-1] * graph.n
+        for v, amount in zip(graph.ranks, graph.parts, strict=True):
+            part[v] = amount
+        looks = list(zip(graph.gpu, graph.multicast, graph.aggregation, part, strict=True))
+        kinds = {look: number for number, look in enumerate(dict.fromkeys(looks))}
+        self.kind = np.asarray([kinds[look] for look in looks])
+
+    def images(self, image: Array, where: str) -> Array:
+        """The image of each link, or ForestError with what the map does not keep."""
+        import numpy as np
+
+        graph, names = self.graph, self.graph.names
+        if image.shape != (graph.n,) or not np.array_equal(np.sort(image), np.arange(graph.n)):
+            raise ForestError(f"{where} is no permutation of the nodes")
+        wrong = np.flatnonzero(self.kind[image] != self.kind)
+        if wrong.size:
+            v = int(wrong[0])
+            raise ForestError(
+                f"{where} maps {names[v]} to {names[int(image[v])]}, which is of another kind"
+            )
+        wanted = image[self.tail] * graph.n + image[self.head]
+        place = np.minimum(np.searchsorted(self.sorted, wanted), max(0, len(self.sorted) - 1))
+        found = self.order[place]
+        bad = np.flatnonzero((self.keys[found] != wanted) | (self.width[found] != self.width))
+        if bad.size:
+            e = int(bad[0])
+            u, v = graph.tail[e], graph.head[e]
+            raise ForestError(
+                f"{where} maps the link {names[u]} -> {names[v]} to {names[int(image[u])]} -> "
+                f"{names[int(image[v])]}, which has another bandwidth or is no link"
+            )
+        return found
+
+
+def _orders(graph: CapacityGraph, maps: Sequence[Array]) -> tuple[int, ...]:
+    """n_1, n_2, ... of the head of this file; ForestError where a relation is not the identity."""
+    import numpy as np
+
+    start = graph.ranks[0]
+    points = [start]  # where the elements so far bring it: the last generator runs fastest
+    orders: list[int] = []
+    for index, image in enumerate(maps):
+        place = {v: number for number, v in enumerate(points)}
+        steps = image.tolist()
+        rows, at = [points], steps[start]
+        while at not in place:  # commuting maps: no row meets another before it meets the first
+            rows.append([steps[v] for v in rows[-1]])
+            at = steps[at]
+        back = _element(maps[:index], _exponents(place[at], orders), graph.n)
+        if not np.array_equal(_power(image, len(rows)), back):
+            raise ForestError(
+                f"generator {index}, taken {len(rows)} times, moves some nodes but not "
+                f"{graph.names[start]} (after generators before it): ranks are not moved freely"
+            )
+        points = [v for column in zip(*rows, strict=True) for v in column]
+        orders.append(len(rows))
+    return tuple(orders)
+
+
+def _exponents(number: int, orders: Sequence[int]) -> list[int]:
+    """How often each generator is taken in element `number`, the last one running fastest."""
+    out = []
+    for order in reversed(orders):
+        number, rest = divmod(number, order)
+        out.append(rest)
+    return out[::-1]
+
+
+def _element(maps: Sequence[Array], exponents: Sequence[int], n: int) -> Array:
+    import numpy as np
+
+    out = np.arange(n, dtype=np.int64)
+    for image, exponent in zip(maps, exponents, strict=True):
+        out = _power(image, exponent)[out]
+    return out
+
+
+def _power(image: Array, exponent: int) -> Array:
+    import numpy as np
+
+    out = np.arange(len(image), dtype=np.int64)
+    while exponent:
+        if exponent & 1:
+            out = image[out]
+        image = image[image]
+        exponent >>= 1
+    return out
+
+
+def _least_in_orbit(label: Array, image: Array, longest: int) -> Array:
+    """The least label along each cycle of `image`, none of which is longer than `longest`."""
+    import numpy as np
+
+    covered = 1  # labels are the least of that many steps from here on
+    while covered < longest:
+        label = np.minimum(label, label[image])
+        image = image[image]
+        covered *= 2
+    return label

@@ -1,0 +1,1 @@
+"""lower.alltoall"""

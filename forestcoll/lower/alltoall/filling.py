@@ -1,0 +1,127 @@
+"""How many thread blocks share what goes between two ranks: as many as keep its links busy.
+
+A thread block moves only so much, and one for each peer is too few where a link is fast. So every
+unit is cut in equal parts, and a connection deals them out to several thread blocks. More parts
+mean more chunks, of which every size must be a multiple: only powers of two are taken.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from itertools import pairwise
+
+from forestcoll.common.errors import PlanError
+from forestcoll.lower.alltoall.lowering import Lanes, lower, write_out
+from forestcoll.lower.instances import BLOCK, ENOUGH, LINK, OPERATIONS
+from forestcoll.lower.limits import steps
+from forestcoll.lower.tree_pieces import kind_of
+from forestcoll.program import Program, Protocol
+from forestcoll.program.sizes import RARE, Sizes, most_chunks
+from forestcoll.program.targets import Target
+from forestcoll.solver.alltoall.routes import Routes
+
+Pair = tuple[int, int]
+MOST_OPERATIONS = 2**16
+"""Operations of all ranks that a program may have for more stages: these take ten seconds."""
+MOST_STAGES = 4
+"""Stages of a onesided program: with these, what is lost until all hops are under way is small."""
+
+
+def shares_of(found: Routes) -> dict[Pair, Fraction]:
+    """What each rank sends each over a connection of the routes, as shares of a send buffer."""
+    counts: dict[Pair, int] = defaultdict(int)
+    for flow in write_out(found):
+        for hop in pairwise(flow.ranks):
+            counts[hop] += flow.count
+    whole = len(found.graph.ranks) * found.units
+    return {pair: Fraction(count, whole) for pair, count in counts.items()}
+
+
+def needed_blocks(rate: Fraction) -> int:
+    """Thread blocks that move `rate` GB/s of a link's bandwidth, a power of two."""
+    return 1 << (max(1, math.ceil(rate * LINK * ENOUGH / BLOCK)) - 1).bit_length()
+
+
+def fill(
+    found: Routes,
+    shares: Mapping[Pair, Fraction],
+    target: Target,
+    name: str,
+    protocol: Protocol | None,
+) -> tuple[Program, str]:
+    """The program with as many thread blocks as its links keep busy, or as fit; and a note or "".
+
+    The note says why there are no more. Plans of protocol LL are for few bytes, which need no more
+    than one for a connection. Raises PlanError where not even that fits.
+    """
+    graph, algbw = found.graph, found.algbw
+    program = lower(found, target, name, protocol)
+    if protocol == "LL":
+        return program, ""
+    boxes = tuple(graph.box(node) for node in graph.ranks)
+    rates = {
+        pair: share * algbw
+        for pair, share in shares.items()
+        if target.style == "fifo" or kind_of(*pair, boxes) == "memory"  # others move ports' data
+    }
+    fastest = max(rates.values(), default=Fraction(0))
+    wanted = needed_blocks(fastest)
+    local = needed_blocks(algbw / program.n)
+    of = {pair: needed_blocks(rate) for pair, rate in rates.items()}
+    room = _room(program)
+    parts, why = min(wanted, room.parts), room.why
+    while parts > 1:
+        try:
+            program = lower(found, target, name, protocol, Lanes(parts, local, of))
+            break
+        except PlanError as error:
+            why = f"with {parts} {str(error).split(': ', 1)[-1].split('; ')[0]}"
+            parts //= 2
+    program = _overlap(found, target, name, program, Lanes(parts, min(parts, local), of))
+    if parts == wanted:
+        return program, ""
+    return program, (
+        f"{target.format}: {parts} of the {wanted} thread blocks that {float(fastest):.4g} GB/s "
+        f"between two ranks take (each moves some {BLOCK}): {why}"
+    )
+
+
+def _overlap(found: Routes, target: Target, name: str, program: Program, lanes: Lanes) -> Program:
+    """With as many stages as fit, where hops follow one another and nothing else lets them overlap.
+
+    Fifo programs go round by round through their steps, slice after slice, by themselves.
+    """
+    if target.style == "fifo" or found.hops == 1:
+        return program
+    stages = min(MOST_STAGES, _room(program, MOST_OPERATIONS).parts)
+    while stages > 1:
+        try:
+            return lower(found, target, name, program.protocol, replace(lanes, stages=stages))
+        except PlanError:
+            stages //= 2
+    return program
+
+
+@dataclass(frozen=True, slots=True)
+class _Room:
+    parts: int
+    why: str
+
+
+def _room(program: Program, most_operations: int = OPERATIONS) -> _Room:
+    """The most parts to try, a power of two, and what keeps it from more."""
+    served = Sizes.of(program)
+    most = most_chunks(program.n) if served.powers else RARE
+    operations = sum(steps(b) for rank in program.ranks for b in rank.thread_blocks)
+    found, why = min(
+        (most // served.chunks, f"with more, sizes are multiples of more than {most} elements"),
+        (
+            most_operations // operations,
+            f"with more, the plan has more than {most_operations} operations",
+        ),
+    )
+    return _Room(1 << max(1, found).bit_length() - 1, why)

@@ -1,0 +1,281 @@
+"""Routes -> Program: blocks, what lies where at relays, and the thread blocks of every rank.
+
+Rank s's block for t is chunks t k ... t k + k - 1 of its input and s k ... s k + k - 1 of t's
+output. What a relay hands on lies in its scratch until then: sorted by where it goes and where it
+came from, so that what goes on together lies together and is one message.
+
+A message's level is the number of hops before it, and of stages before its own. All messages are
+done in the order of levels, so a step waits only for what stands before it (`lower.twosided` has
+the argument).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Final
+
+from forestcoll.common.errors import PlanError
+from forestcoll.graph.capacity_graph import CapacityGraph
+from forestcoll.lower.alltoall.onesided import TURNS, write_onesided
+from forestcoll.lower.alltoall.packets import write_packets
+from forestcoll.lower.layout import Layout
+from forestcoll.lower.limits import Limits, check_limits
+from forestcoll.lower.messages import Message, both, touch
+from forestcoll.lower.packets import MAX_BYTES
+from forestcoll.lower.twosided import write_messages
+from forestcoll.program import Buffer, Collective, Program, Protocol, Ref
+from forestcoll.program.targets import Target, most_bytes, runtime_of
+from forestcoll.solver.alltoall.routes import MOST_PATHS, Flow, Path, Routes
+
+WAY_OUT = (
+    "fewer units (--units 1) or part of the GPUs (--ranks) may fit, another runtime (--target) has "
+    "other limits; --format routes writes the paths without any"
+)
+LOCAL_TURNS = 2
+"""Levels after which a relay of a fifo program uses its scratch again: what came in a level has
+been sent on in the next one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """How many thread blocks share what goes from one rank to another.
+
+    Every unit is cut in `parts`: `width` of them for each of the `stages`, which follow one another
+    through the hops, so that the links of all hops are busy at once. A connection deals out those
+    of a stage to as many lanes as it has: 1, or what `of` says, at most `width`. `local`: thread
+    blocks that copy what a rank sends itself.
+    """
+
+    width: int = 1
+    local: int = 1
+    of: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    stages: int = 1
+
+    @property
+    def parts(self) -> int:
+        """Of a unit."""
+        return self.width * self.stages
+
+    def stage(self, part: int) -> int:
+        """When a part sets out."""
+        return part // self.width
+
+    def lane(self, src: int, dst: int, part: int) -> int:
+        """The lane of a part; neighbours share one."""
+        return part % self.width * min(self.width, self.of.get((src, dst), 1)) // self.width
+
+
+ONE: Final = Lanes()
+
+
+def lower(
+    found: Routes,
+    target: Target,
+    name: str,
+    protocol: Protocol | None = None,
+    lanes: Lanes = ONE,
+) -> Program:
+    """The program that carries the routes out, out of place, within the limits of `target`.
+
+    Raises PlanError where the target cannot hold it, naming rank, figure, limit and a way out, or
+    where a path leads through a GPU that is no rank.
+    """
+    return lower_flows(found.graph, write_out(found), found.units, target, name, protocol, lanes)
+
+
+def lower_flows(
+    graph: CapacityGraph,
+    flows: Iterable[Flow],
+    units: int,
+    target: Target,
+    name: str,
+    protocol: Protocol | None = None,
+    lanes: Lanes = ONE,
+) -> Program:
+    """The same for flows from rank to rank that give every pair `units`, whatever their links."""
+    names = tuple(graph.names[node] for node in graph.ranks)
+    limits = Limits(target, f"alltoall on {name}", names, 1, WAY_OUT)
+    n, k = len(names), units * lanes.parts
+    if n * k > target.chunks:
+        raise limits.refuse("every rank", "chunks in a buffer", n * k, target.chunks)
+    chunks = Layout(Collective.ALLTOALL, n, n * k, tuple(range(0, n * k + 1, k)), (), lanes.local)
+    fifo, packets = target.style == "fifo", target.style != "fifo" and protocol == "LL"
+    turns = 0 if packets else LOCAL_TURNS if fifo else TURNS
+    messages, scratch = messages_of(flows, n, units, target.count, lanes, turns)
+    boxes = tuple(graph.box(node) for node in graph.ranks)
+    if fifo:
+        ranks = write_messages(chunks, messages, scratch, limits)
+    elif packets:
+        ranks = write_packets(chunks, messages, scratch, boxes, limits)
+    else:
+        if protocol not in (None, "Simple"):
+            raise PlanError(f"protocol {protocol}: {target.name} has Simple and LL (packets)")
+        ranks = write_onesided(chunks, messages, scratch, boxes, limits)
+    program = Program(
+        name=name,
+        collective=Collective.ALLTOALL,
+        style=target.style,
+        ranks=ranks,
+        in_place=False,
+        out_of_place=True,
+        protocol=protocol or "Simple",
+        names=names,
+        max_bytes=MAX_BYTES if packets else 0,
+        double_scratch=packets,
+    )
+    if fifo:  # of the runtimes that can run it, the narrowest
+        most = most_bytes(runtime_of(program), program.protocol, n * k)
+        program = replace(program, max_bytes=most)
+    check_limits(program, limits)
+    return program
+
+
+def write_out(found: Routes) -> Iterator[Flow]:
+    """Every pair's paths over ranks, units numbered in the order of the listed paths."""
+    graph = found.graph
+    if found.total > MOST_PATHS:
+        raise PlanError(
+            f"{found.total:,} paths are too many for a plan ({MOST_PATHS:,}); "
+            "--format routes writes the routes alone"
+        )
+    number = {node: rank for rank, node in enumerate(graph.ranks)}
+    used: dict[tuple[int, int], int] = defaultdict(int)
+    for route in found.expand():
+        stranger = next((v for v in route.path if graph.gpu[v] and v not in number), None)
+        if stranger is not None:
+            raise PlanError(
+                f"a path leads through {graph.names[stranger]}, which is no rank and runs no "
+                "plan; leave --relays away"
+            )
+        ranks = tuple(number[v] for v in route.path if v in number)
+        pair = ranks[0], ranks[-1]
+        yield Flow(ranks, used[pair], route.units)
+        used[pair] += route.units
+
+
+def edges_of(found: Routes) -> Iterator[tuple[Path, int]]:
+    """The ways from rank to rank that the paths take, over switches, with their units."""
+    ranks = set(found.graph.ranks)
+    for route in found.expand():
+        stops = [i for i, v in enumerate(route.path) if v in ranks]
+        for a, b in pairwise(stops):
+            yield route.path[a : b + 1], route.units
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Chunks of a flow that are in one part of their units."""
+
+    ranks: tuple[int, ...]
+    first: int
+    count: int
+    part: int
+
+
+def messages_of(
+    flows: Iterable[Flow], n: int, units: int, most: int, lanes: Lanes = ONE, turns: int = 0
+) -> tuple[list[Message], list[int]]:
+    """All messages in their order, and the chunks of scratch that every rank needs.
+
+    `units`: of a block, each of `lanes.parts` chunks; no message has more than `most` chunks.
+    `turns`: after so many levels scratch is used again; 0: never.
+    """
+    pieces = [piece for flow in flows for piece in _cut(flow, units, lanes.parts, most)]
+    slots, scratch = _slots(pieces, n, lanes, turns)
+    units *= lanes.parts
+    messages: list[Message] = []
+    for number, flow in enumerate(pieces):
+        source, target = flow.ranks[0], flow.ranks[-1]
+        refs = [Ref(Buffer.INPUT, target * units + flow.first, flow.count)]
+        refs += [Ref(Buffer.SCRATCH, slots[number, v], flow.count) for v in flow.ranks[1:-1]]
+        refs.append(Ref(Buffer.OUTPUT, source * units + flow.first, flow.count))
+        for level, (src, dst) in enumerate(pairwise(flow.ranks)):
+            turn = (target - source) % n  # not everybody sends to the same rank at once
+            messages.append(
+                Message(
+                    level=level + lanes.stage(flow.part),
+                    land="final",
+                    tree=turn,
+                    src=src,
+                    dst=dst,
+                    chunk=source * n * units + target * units + flow.first,
+                    count=flow.count,
+                    source=refs[level],
+                    total=refs[level + 1],
+                    instance=lanes.lane(src, dst, flow.part),
+                )
+            )
+    return sorted(_join(messages, most), key=lambda m: m.key), scratch
+
+
+def _cut(flow: Flow, units: int, parts: int, most: int) -> Iterator[_Piece]:
+    """Part i of a block's units are its chunks i units ... (i + 1) units - 1."""
+    for part in range(parts):
+        for first in range(0, flow.count, most):
+            count = min(most, flow.count - first)
+            yield _Piece(flow.ranks, part * units + flow.first + first, count, part)
+
+
+def _slots(
+    pieces: list[_Piece], n: int, lanes: Lanes, turns: int
+) -> tuple[dict[tuple[int, int], int], list[int]]:
+    """Where each piece lies in the scratch of the ranks that hand it on, and what each needs.
+
+    What comes in a level lies together. `turns` levels later its place is used again.
+    """
+    held: list[dict[tuple[int, int], list[tuple[tuple[int, ...], int]]]]
+    held = [defaultdict(list) for _ in range(n)]
+    for number, flow in enumerate(pieces):
+        for hop in range(1, len(flow.ranks) - 1):
+            before, here, *after = flow.ranks[hop - 1 :]
+            out = lanes.lane(here, after[0], flow.part)
+            into = lanes.lane(before, here, flow.part)
+            ends = flow.ranks[-1], flow.ranks[0], flow.first
+            order = (after[0], lanes.stage(flow.part), out, before, into, hop, *ends)
+            level = hop - 1 + lanes.stage(flow.part)
+            held[here][level % turns if turns else 0, level if turns else 0].append((order, number))
+    offsets: dict[tuple[int, int], int] = {}
+    sizes = []
+    for here, found in enumerate(held):
+        first, end, turn = 0, 0, 0
+        for (place, _), together in sorted(found.items()):
+            if place != turn:
+                first, turn = end, place
+            used = first
+            for _, number in sorted(together):
+                offsets[number, here] = used
+                used += pieces[number].count
+            end = max(end, used)
+        sizes.append(end)
+    return offsets, sizes
+
+
+def _join(messages: list[Message], most: int) -> Iterator[Message]:
+    """Messages of one connection and level that are neighbours at both ends as one."""
+    last: Message | None = None
+    for message in sorted(
+        messages, key=lambda m: (m.connection, m.level, m.source.buffer, m.source.offset)
+    ):
+        if (
+            last is not None
+            and (last.connection, last.level) == (message.connection, message.level)
+            and last.count + message.count <= most
+            and touch(last.source, message.source)
+            and touch(last.total, message.total)
+        ):
+            last = replace(
+                last,
+                tree=min(last.tree, message.tree),
+                count=last.count + message.count,
+                source=both(last.source, message.source),
+                total=both(last.total, message.total),
+            )
+            continue
+        if last is not None:
+            yield last
+        last = message
+    if last is not None:
+        yield last

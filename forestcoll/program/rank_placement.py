@@ -1,0 +1,82 @@
+"""Which GPU of which node every rank must be: plans speak of ranks, machines of GPUs."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from forestcoll.common.errors import PlanError
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a rank runs. `gpu`: number within its node, by the topology's name for it."""
+
+    rank: int
+    node: str
+    gpu: int
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """All ranks' places. `per_node` is 0 where nodes hold different numbers of ranks.
+
+    `in_order`: ranks are numbered node by node, as launchers number processes.
+    """
+
+    places: tuple[Place, ...]
+    nodes: tuple[str, ...]
+    per_node: int
+    in_order: bool
+
+    @property
+    def plain(self) -> bool:
+        """Whether a launcher that fills node after node gets every rank right by itself."""
+        return self.in_order and self.per_node > 0
+
+
+def places(names: Sequence[str], n: int, host: int = 0) -> Places:
+    """The places that ranks' names (`box1/gpu3`) tell; without names, one node with n GPUs.
+
+    `host`: GPUs of a host where a box is several hosts, which are the nodes then; 0: it is one.
+    """
+    names = names if len(names) == n and all(names) else [f"gpu{i}" for i in range(n)]
+    boxes = [name.rpartition("/")[0] for name in names]
+    found: list[Place] = []
+    held = dict.fromkeys(boxes, 0)
+    for rank, (name, box) in enumerate(zip(names, boxes, strict=True)):
+        number = re.search(r"(\d+)$", name)
+        found.append(Place(rank, box, int(number[1]) if number else held[box]))
+        held[box] += 1
+    if len({(p.node, p.gpu) for p in found}) < n:  # names that do not number the GPUs of a node
+        seats = {box: iter(range(n)) for box in held}
+        found = [Place(p.rank, p.node, next(seats[p.node])) for p in found]
+    if host:
+        hosts = [f"{p.node}/host{p.gpu // host}".lstrip("/") for p in found]
+        found = [Place(p.rank, h, p.gpu % host) for p, h in zip(found, hosts, strict=True)]
+    of = [p.node for p in found]
+    counts = Counter(of)
+    return Places(
+        tuple(found),
+        tuple(counts),
+        of.count(of[0]) if len({*counts.values()}) == 1 else 0,
+        of == [node for node, ranks in counts.items() for _ in range(ranks)],
+    )
+
+
+def same_places(all_names: Sequence[tuple[str, Sequence[str], int]], host: int) -> Places:
+    """The places of plans that are used together: (source, names, ranks) of each; `host`: as above.
+
+    Raises PlanError where two plans number the same GPUs differently.
+    """
+    first, names, n = all_names[0]
+    for source, other, count in all_names[1:]:
+        if count != n:
+            raise PlanError(
+                f"{source}: {count} ranks, but {first} has {n}; deploy plans of one group at a time"
+            )
+        if tuple(other) != tuple(names) and any(other) and any(names):
+            raise PlanError(f"{source}: numbers the GPUs otherwise than {first}; deploy them apart")
+    return places(names, n, host)

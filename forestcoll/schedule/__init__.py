@@ -1,0 +1,1 @@
+"""Forests, routes and groups: their files, and the checks of their proofs."""

@@ -1,0 +1,277 @@
+"""Several groups at once as a file: what their forests have in common, and the proof (exact).
+
+The forests lie beside it, one file a group, each on the bandwidth that is reserved for it. This
+file holds the machine that they share, names them, and says what no common algbw exceeds:
+
+    format      "forestcoll.groups/1"
+    collective  as in forest files
+    relays      "none", "idle" or "all": which GPUs a group may pass data through
+    topology    the whole machine, as in forest files
+    groups      [{"ranks": [id, ...], "root": id (rooted collectives), "forest": file name}, ...]
+    algbw       GB/s that every group reaches while all of them run
+    bound       {"algbw", "cuts": [{"group", "phase", "nodes", "weight"}, ...],
+                 "potentials": [{"group", "phase", "node", "potential"}, ...],
+                 "symmetries": [{"image": {id: id}, "groups": [number, ...], "turned"}, ...]};
+                 `solver.flows.dual` says what that proves, and why
+
+Numbers are exact, as strings.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from forestcoll.common.errors import ForestError, TopologyError, UnsupportedError
+from forestcoll.graph.capacity_graph import Relays
+from forestcoll.program import Collective
+from forestcoll.schedule import certificate, forest_file
+from forestcoll.schedule.dual import check_groups_bound
+from forestcoll.schedule.flow_views import view_groups
+from forestcoll.schedule.forest import Forest, Phase, Symmetry
+from forestcoll.schedule.forest_file.model import Carried, Exact, TopologyModel
+from forestcoll.schedule.forest_file.reading import check_cost, graph_of, parse_model
+from forestcoll.schedule.group import Group, GroupsBound, Together, WeighedCut, check_together
+from forestcoll.topology.numbers import common_denominator
+
+FORMAT = "forestcoll.groups/1"
+SUFFIX = ".groups.json"
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class GroupModel(_Model):
+    ranks: list[str]
+    root: str | None = None
+    forest: str
+
+
+class CutModel(_Model):
+    group: int
+    phase: Phase
+    nodes: list[str]
+    weight: Exact
+
+
+class PotentialModel(_Model):
+    group: int
+    phase: Phase
+    node: str
+    potential: Exact
+
+
+class SymmetryModel(_Model):
+    """A map of the nodes (ids left out stay) and groups: group g becomes group groups[g]."""
+
+    image: dict[str, str]
+    groups: list[int]
+    turned: bool = False  # links are turned round, phases trade places
+
+
+class BoundModel(_Model):
+    algbw: Exact
+    cuts: list[CutModel]
+    potentials: list[PotentialModel] = []
+    symmetries: list[SymmetryModel] = []
+
+
+class GroupsModel(_Model):
+    """A groups file."""
+
+    format: Literal["forestcoll.groups/1"]
+    collective: Carried
+    relays: Relays
+    topology: TopologyModel
+    groups: list[GroupModel]
+    algbw: Exact
+    bound: BoundModel
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What `verify` found: the common algbw and its bound in GB/s, and the forests."""
+
+    together: Together
+    algbw: Fraction
+    bound: Fraction
+
+
+def dumps(done: Together, name: str, files: Sequence[str]) -> str:
+    """The file: the same groups give the same bytes. `files[g]` holds group g's forest."""
+    names = done.machine.names
+    groups = []
+    for group, file in zip(done.groups, files, strict=True):
+        ranks = [names[v] for v in group.graph.ranks]
+        rooted = {"root": ranks[group.root]} if done.collective.rooted else {}
+        groups.append({"ranks": ranks, **rooted, "forest": file})
+    cuts = [
+        {
+            "group": cut.group,
+            "phase": cut.phase,
+            "nodes": [names[v] for v in sorted(cut.side)],
+            "weight": str(cut.weight),
+        }
+        for cut in done.bound.cuts
+    ]
+    potentials = [
+        {"group": g, "phase": phase, "node": names[v], "potential": str(p)}
+        for g, phase, v, p in done.bound.potentials
+    ]
+    n = done.machine.n
+    symmetries = [
+        {
+            "image": {names[v]: names[to] for v, to in enumerate(s.image[:n]) if to != v},
+            "groups": [to - n for to in s.image[n:]],
+            "turned": s.turned,
+        }
+        for s in done.bound.symmetries
+    ]
+    lines = [
+        "{",
+        f' "format": {json.dumps(FORMAT)},',
+        f' "collective": {json.dumps(done.collective.value)},',
+        f' "relays": {json.dumps(done.relays)},',
+        forest_file.topology_text(name, done.machine),
+        f' "groups": {_rows(groups)},',
+        f' "algbw": {json.dumps(str(done.algbw))},',
+        f' "bound": {{\n  "algbw": {json.dumps(str(done.bound.algbw))},',
+        f'  "cuts": {_rows(cuts)},',
+        f'  "potentials": {_rows(potentials)},',
+        f'  "symmetries": {_rows(symmetries)}',
+        " }",
+        "}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _rows(items: Sequence[object]) -> str:
+    """A list, a line an item."""
+    return "[\n" + ",\n".join("   " + json.dumps(item) for item in items) + "\n  ]"
+
+
+def verify(text: str, source: str) -> Proof:
+    """What a groups file and the forests beside it prove, everything recomputed from the links.
+
+    Every forest is checked by itself, then that all of them fit the machine at the algbw that the
+    file states, then the bound. Raises ForestError with the reason.
+    """
+    model = parse_model(GroupsModel, "groups", text, source)
+    try:
+        files = {name: _forest(name, source) for name in {g.forest: None for g in model.groups}}
+        done = _together(model, [files[group.forest] for group in model.groups])
+        for forest in files.values():
+            certificate.check(forest)
+        check_together(done)
+        proven = check_groups_bound(done.machine, done.groups, done.collective, done.bound)
+        if proven != done.bound.algbw:
+            raise ForestError(f"states bound {done.bound.algbw}, its cuts give {proven}")
+        if done.algbw > proven:
+            raise ForestError(f"algbw {done.algbw} is above the bound {proven}: one is wrong")
+    except (ForestError, TopologyError, UnsupportedError) as error:
+        message = str(error)
+        raise ForestError(message if source in message else f"{source}: {message}") from None
+    return Proof(done, done.algbw, proven)
+
+
+def _forest(name: str, source: str) -> Forest:
+    """The forest beside the groups file `source`; names that lead elsewhere are refused."""
+    if Path(name).name != name or name in (".", ".."):
+        raise ForestError(f"forest {name!r} is not the name of a file in the same directory")
+    path = Path(source).parent / name
+    return forest_file.load(path)
+
+
+def _together(model: GroupsModel, forests: Sequence[Forest]) -> Together:
+    gpus = [node.id for node in model.topology.nodes if node.kind == "gpu"]
+    machine = graph_of(model.topology, gpus)
+    if not model.groups:
+        raise ForestError("groups: there is none")
+    ids = {name: v for v, name in enumerate(machine.names)}
+
+    def node(name: str) -> int:
+        if name not in ids:
+            raise ForestError(f"unknown node {name!r}")
+        return ids[name]
+
+    for g, group in enumerate(model.groups):
+        if not set(group.ranks) <= set(gpus):
+            odd = min(set(group.ranks) - set(gpus))
+            raise ForestError(f"groups[{g}]: {odd!r} is no GPU of the topology")
+    groups = [[node(name) for name in group.ranks] for group in model.groups]
+    roots = [_root(model.collective, group, g) for g, group in enumerate(model.groups)]
+    check_cost(machine, len(groups), 0, "groups")
+    views = view_groups(machine, groups, roots, model.relays)
+    _check_forests(model.collective, views, forests)
+    cuts, potentials = model.bound.cuts, model.bound.potentials
+    check_cost(machine, len(cuts), 2 * len(views) * len(model.bound.symmetries), "bound")
+    weights = [*(cut.weight for cut in cuts), *(p.potential for p in potentials)]
+    common_denominator(map(_fraction, weights))
+    bound = GroupsBound(
+        algbw=_fraction(model.bound.algbw),
+        cuts=tuple(
+            WeighedCut(c.group, c.phase, frozenset(map(node, c.nodes)), _fraction(c.weight))
+            for c in model.bound.cuts
+        ),
+        potentials=tuple(
+            (p.group, p.phase, node(p.node), _fraction(p.potential)) for p in model.bound.potentials
+        ),
+        symmetries=tuple(_symmetry(s, machine.n, node) for s in model.bound.symmetries),
+    )
+    algbw = _fraction(model.algbw)
+    return Together(
+        machine, tuple(views), model.collective, model.relays, algbw, tuple(forests), bound
+    )
+
+
+def _symmetry(model: SymmetryModel, n: int, node: Callable[[str], int]) -> Symmetry:
+    """The map of nodes and groups; that it is one is checked with the bound."""
+    image = list(range(n))
+    for v, to in model.image.items():
+        image[node(v)] = node(to)
+    return Symmetry((*image, *(n + g for g in model.groups)), model.turned)
+
+
+def _root(collective: Collective, group: GroupModel, g: int) -> int:
+    """The root's rank number; 0 where the collective has none."""
+    if not collective.rooted:
+        if group.root is not None:
+            raise ForestError(f"groups[{g}]: {collective} has no root")
+        return 0
+    if group.root not in group.ranks:
+        raise ForestError(f"groups[{g}].root: {group.root!r} is none of its ranks")
+    return group.ranks.index(group.root)
+
+
+def _check_forests(
+    collective: Collective, views: Sequence[Group], forests: Sequence[Forest]
+) -> None:
+    """The forests are of this collective and these roots, and keep to what their groups may use."""
+    for g, (group, forest) in enumerate(zip(views, forests, strict=True)):
+        if forest.collective is not collective:
+            raise ForestError(f"groups[{g}]: its forest is of {forest.collective}")
+        if collective.rooted and forest.root != group.root:
+            raise ForestError(f"groups[{g}]: its forest has another root")
+        names = group.graph.names
+        ends = zip(group.graph.tail, group.graph.head, strict=True)
+        known = {(names[u], names[v]) for u, v in ends}
+        own = forest.graph.names
+        for u, v in zip(forest.graph.tail, forest.graph.head, strict=True):
+            if (own[u], own[v]) not in known:
+                raise ForestError(
+                    f"groups[{g}]: its forest uses {own[u]} -> {own[v]}, which the group has not"
+                )
+
+
+def _fraction(text: str) -> Fraction:
+    try:
+        return Fraction(text)
+    except ZeroDivisionError:
+        raise ForestError(f"{text}: division by zero") from None

@@ -1,0 +1,113 @@
+"""Which way the traffic of every pair of ranks takes through the fabric, and how fast it can be.
+
+A pair of ranks has one way: that of the forest's edges between them (or of an all-to-all's paths),
+where it has some, so that these use their links. What none says goes the shortest way, through
+switches if there is such a way, else through other ranks too (a ring in rank order over a mesh).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import pairwise
+
+from forestcoll.common.errors import InfeasibleError
+from forestcoll.graph.capacity_graph import CapacityGraph
+from forestcoll.schedule.forest import Forest
+
+Pair = tuple[int, int]  # rank numbers
+Path = tuple[int, ...]  # nodes
+Loads = Mapping[Pair, Fraction]
+
+THROUGH_RANK = 1000
+"""Hops that passing through a rank counts as."""
+
+
+@dataclass(frozen=True, slots=True)
+class Routes:
+    """`ways[i, j]`: the nodes from rank i to rank j; `split`: pairs whose forest has several ways.
+
+    Of several ways `ways` has the busiest, and `split` all with their weight in the forest. `algbw`
+    counts what really meets on the links where everything takes `ways`.
+    """
+
+    graph: CapacityGraph
+    ways: dict[Pair, Path]
+    split: dict[Pair, tuple[tuple[Path, int], ...]]
+
+    def link_loads(self, loads: Loads) -> dict[Pair, Fraction]:
+        """The share of all data on each link (node, node), from the shares between ranks."""
+        found: dict[Pair, Fraction] = defaultdict(Fraction)
+        for pair, load in loads.items():
+            for step in pairwise(self.ways[pair]):
+                found[step] += load
+        return dict(found)
+
+    def algbw(self, loads: Loads) -> Fraction:
+        """GB/s at the links' full speed, for traffic with these shares between ranks."""
+        graph = self.graph
+        bandwidth = {
+            (tail, head): graph.bandwidth(e)
+            for e, (tail, head) in enumerate(zip(graph.tail, graph.head, strict=True))
+        }
+        return min(bandwidth[link] / load for link, load in self.link_loads(loads).items())
+
+
+def routes(
+    graph: CapacityGraph,
+    forest: Forest | None = None,
+    edges: Iterable[tuple[Path, int]] = (),
+) -> Routes:
+    """A way for every pair of ranks. Raises InfeasibleError where there is none.
+
+    `edges`: more paths from rank to rank that are wanted, with their weights.
+    """
+    number = {node: rank for rank, node in enumerate(graph.ranks)}
+    seen: dict[Pair, Counter[Path]] = defaultdict(Counter)
+    for tree in forest.trees if forest is not None else ():
+        for path in tree.edges:
+            seen[number[path[0]], number[path[-1]]][path] += tree.weight
+    for path, weight in edges:
+        seen[number[path[0]], number[path[-1]]][path] += weight
+    ways = {pair: paths.most_common(1)[0][0] for pair, paths in seen.items()}
+    split = {p: tuple(paths.items()) for p, paths in sorted(seen.items()) if len(paths) > 1}
+    links = set(zip(graph.tail, graph.head, strict=True))
+    for (i, j), path in list(ways.items()):  # the way back, of acknowledgements at least
+        back = path[::-1]
+        if (j, i) not in ways and all(step in links for step in pairwise(back)):
+            ways[j, i] = back
+    for i, source in enumerate(graph.ranks):
+        if all((i, j) in ways for j in range(len(graph.ranks)) if j != i):
+            continue
+        shortest = _shortest(graph, source)
+        for j, target in enumerate(graph.ranks):
+            if i != j and (i, j) not in ways:
+                if target not in shortest:
+                    names = graph.names
+                    raise InfeasibleError(f"no way from {names[source]} to {names[target]}")
+                ways[i, j] = shortest[target]
+    return Routes(graph, ways, split)
+
+
+def _shortest(graph: CapacityGraph, source: int) -> dict[int, Path]:
+    """The way to every node; the widest of the shortest."""
+    out: dict[int, list[Pair]] = defaultdict(list)
+    for tail, head, capacity in zip(graph.tail, graph.head, graph.capacity, strict=True):
+        out[tail].append((head, capacity))
+    done: dict[int, Path] = {}
+    queue: list[tuple[int, int, Path]] = [(0, 0, (source,))]
+    while queue:
+        hops, width, path = heapq.heappop(queue)
+        node = path[-1]
+        if node in done:
+            continue
+        done[node] = path
+        through = THROUGH_RANK if graph.gpu[node] and node != source else 0
+        for head, capacity in out[node]:
+            if head not in done:
+                narrowest = -capacity if node == source else max(width, -capacity)
+                heapq.heappush(queue, (hops + 1 + through, narrowest, (*path, head)))
+    return done

@@ -1,0 +1,102 @@
+"""What the usual ways reach: every block takes its shortest ways, whatever the others do.
+
+Between two ranks all ways of the fewest links share the block (ECMP): at each node in proportion to
+the bandwidth of the links that lead on. "direct": no rank passes anything on, as in libraries that
+send each block straight to its target. "shortest": ranks do, as on a mesh they must.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Literal
+
+from forestcoll.solver.alltoall.demand import Demand
+from forestcoll.solver.alltoall.fold import Folding, quotient
+
+Usual = Literal["direct", "shortest"]
+WAYS: tuple[Usual, ...] = ("direct", "shortest")
+Near = Sequence[Sequence[tuple[int, int]]]  # per node (neighbour, link)
+
+
+def usual(demand: Demand, folding: Folding, way: Usual) -> Fraction | None:
+    """GB/s of algbw; None where some block has no such way."""
+    graph = demand.graph
+    load = orbit_loads(demand, folding, way)
+    if load is None:
+        return None
+    capacity = dict(zip(folding.link.tolist(), graph.capacity, strict=True))
+    rate: Fraction = min(capacity[o] / carried for o, carried in load.items() if carried)
+    return rate * graph.unit * demand.scale
+
+
+def orbit_loads(demand: Demand, folding: Folding, way: Usual) -> dict[int, Fraction] | None:
+    """Units of demand that each link of an orbit carries; None where some block has no such way.
+
+    Of targets that look alike from a source (`fold.quotient`) one is followed.
+    """
+    graph = demand.graph
+    out: list[list[tuple[int, int]]] = [[] for _ in range(graph.n)]
+    into: list[list[tuple[int, int]]] = [[] for _ in range(graph.n)]
+    for e, (u, v) in enumerate(zip(graph.tail, graph.head, strict=True)):
+        out[u].append((v, e))
+        into[v].append((u, e))
+    orbit = folding.link.tolist()
+    load: dict[int, Fraction] = defaultdict(Fraction)
+    for source, images in zip(folding.sources, folding.images, strict=True):
+        closed = set(demand.barred(source))
+        if way == "direct":
+            closed |= {v for v in range(graph.n) if graph.gpu[v]}
+        colour = quotient(demand, folding, source).colour.tolist()
+        wanted: dict[int, tuple[int, int]] = {}  # colour -> (a target, units for all of them)
+        for v, amount in enumerate(demand.amounts(source).tolist()):
+            if amount:
+                wanted[colour[v]] = v, amount + wanted.get(colour[v], (v, 0))[1]
+        for target, amount in wanted.values():
+            shares = _shares(graph.capacity, out, into, closed, source, target)
+            if shares is None:
+                return None
+            for e, share in shares.items():
+                load[orbit[e]] += images * amount * share / folding.sizes[orbit[e]]
+    return load
+
+
+def _shares(
+    capacity: Sequence[int],
+    out: Near,
+    into: Near,
+    closed: set[int],
+    source: int,
+    target: int,
+) -> dict[int, Fraction] | None:
+    """The share of a block that each link carries, `closed` nodes passing nothing on."""
+    far = {target: 0}
+    queue = [target]
+    for v in queue:
+        if v != target and v in closed:
+            continue
+        for u, _ in into[v]:
+            if u not in far:
+                far[u] = far[v] + 1
+                queue.append(u)
+    if source not in far:
+        return None
+    at: dict[int, Fraction] = {source: Fraction(1)}
+    found: dict[int, Fraction] = {}
+    layer = [source]
+    while layer != [target]:
+        following: dict[int, Fraction] = defaultdict(Fraction)
+        for u in layer:
+            on = [
+                (v, e)
+                for v, e in out[u]
+                if far.get(v) == far[u] - 1 and (v == target or v not in closed)
+            ]
+            room = sum(capacity[e] for _, e in on)
+            for v, e in on:
+                share = at[u] * Fraction(capacity[e], room)
+                found[e] = found.get(e, Fraction(0)) + share
+                following[v] += share
+        at, layer = following, list(following)
+    return found

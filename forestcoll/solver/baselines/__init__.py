@@ -1,0 +1,132 @@
+"""What everybody else does, as forests: rings, trees, exchanges, hierarchies, other packings.
+
+Whatever lowers, proves, runs or measures a forest does so with these, and a baseline's `algbw` is
+what the links allow it. They are no optimum, and say so: `bound` is None.
+
+`BASELINES` has a record for each. A baseline may have several forests, such as rings in rank order
+and along rails: `forests` gives all that serve a machine, the first of the fastest first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from forestcoll.common.errors import UnsupportedError, did_you_mean
+from forestcoll.graph.capacity_graph import CapacityGraph
+from forestcoll.program import BY_TREES, Collective
+from forestcoll.schedule.forest import Forest
+from forestcoll.solver.baselines import binary, exchange, hierarchy, packing, rings
+from forestcoll.solver.baselines.shapes import Problem
+
+__all__ = ["BASELINES", "Baseline", "forests", "named"]
+
+
+def _any(collective: Collective) -> bool:
+    return bool(collective.phases)
+
+
+def _unrooted(collective: Collective) -> bool:
+    return bool(collective.phases) and not collective.rooted
+
+
+def _whole(collective: Collective) -> bool:
+    """Whether one tree can carry all data."""
+    return bool(collective.phases) and not collective.dealt
+
+
+def _stored(collective: Collective) -> bool:
+    """Whether the results are everywhere: what a switch adds up, it stores at all ranks."""
+    return collective.phases[-1:] == ("broadcast",)
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """A way that others take. `words`: what it is; `serves`: what it is made for.
+
+    `in_switch`: its plans have a switch copy and add (`lower.nvls`), no trees over GPUs.
+    """
+
+    name: str
+    words: str
+    serves: Callable[[Collective], bool]
+    make: Callable[[Problem], Iterator[Forest]]
+    in_switch: bool = False
+
+    def forests(
+        self, graph: CapacityGraph, collective: Collective, root: int | None = None
+    ) -> list[Forest]:
+        """Its forests for a machine, the fastest first. `root`: a rank number, else rank 0.
+
+        Raises UnsupportedError with the reason where it does not serve the machine or collective.
+        """
+        if not self.serves(collective):
+            known = ", ".join(other for other in BY_TREES if self.serves(other))
+            raise UnsupportedError(f"{self.name} is for {known}, not for {collective}")
+        used = graph if self.in_switch else graph.plain
+        found = list(self.make(Problem.of(used, collective, root)))
+        return sorted(found, key=lambda forest: -forest.plain_algbw)  # stable: the first of equals
+
+
+def _in_switch(problem: Problem) -> Iterator[Forest]:
+    from forestcoll.solver import multicast
+
+    root = problem.root if problem.collective.rooted else None
+    made = multicast.forest(problem.graph, problem.collective, root, "in-switch")
+    hops = set() if made is None else {len(p) for tree in made.trees for p in tree.edges}
+    if made is None or hops != {3} or made.height != 1:
+        raise UnsupportedError("no switch between all GPUs copies and adds what it takes")
+    yield made
+
+
+def _double(problem: Problem) -> Iterator[Forest]:
+    """Over all ranks as they are numbered; and between boxes, as NCCL has it."""
+    if len({problem.graph.box(rank) for rank in problem.ranks}) < 2:
+        yield from binary.double(problem)
+        return
+    refused = None
+    try:
+        yield from binary.double(problem)
+    except UnsupportedError as error:
+        refused = error
+    try:
+        yield from hierarchy.hierarchical(problem, ("tree",))
+    except UnsupportedError:
+        if refused is not None:
+            raise refused from None
+
+
+_RECORDS = (
+    Baseline("ring", "one ring", _any, rings.lone),
+    Baseline("rings", "rings, one a NIC or as many as the mesh holds", _any, rings.several),
+    Baseline("tree", "the lowest single tree", _whole, binary.lowest),
+    Baseline("double-tree", "double binary trees", _whole, _double),
+    Baseline(
+        "halving-doubling", "recursive halving and doubling", _unrooted, exchange.halving_doubling
+    ),
+    Baseline("bruck", "Bruck's rounds", _unrooted, exchange.bruck),
+    Baseline("hierarchical", "inside boxes, between, inside", _any, hierarchy.hierarchical),
+    Baseline("direct", "everybody to everybody in one round", _any, exchange.direct),
+    Baseline("in-switch", "the switch copies and adds (NVLS)", _stored, _in_switch, True),
+    Baseline("blink", "trees packed from one root", _any, packing.blink),
+    Baseline("multitree", "trees grown greedily", _unrooted, packing.multitree),
+)
+BASELINES: Final[Mapping[str, Baseline]] = {record.name: record for record in _RECORDS}
+
+
+def named(name: str) -> Baseline:
+    """The baseline of that name, or UnsupportedError with the nearest one."""
+    if name not in BASELINES:
+        raise UnsupportedError(f"unknown baseline {name!r}{did_you_mean(name, BASELINES)}")
+    return BASELINES[name]
+
+
+def forests(
+    name: str,
+    graph: CapacityGraph,
+    collective: Collective = Collective.ALLREDUCE,
+    root: int | None = None,
+) -> list[Forest]:
+    """The forests of the baseline of that name: see `Baseline.forests`."""
+    return named(name).forests(graph, collective, root)

@@ -1,0 +1,232 @@
+"""In which order rings go round, and how wide each of them is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+
+from forestcoll.common.errors import UnsupportedError
+from forestcoll.graph.capacity_graph import CapacityGraph
+from forestcoll.solver.baselines.mesh import cut_open, pack_cycles
+from forestcoll.solver.baselines.paths import Ways
+
+Order = tuple[tuple[int, ...], int]
+"""Ranks (nodes) round a ring, and its share of the data."""
+
+TRIES = 200_000
+"""Steps of one search for a ring."""
+
+
+def ring_orders(graph: CapacityGraph, ways: Ways) -> Iterator[list[Order]]:
+    """Sets of rings that a library might use, those in rank order first.
+
+    Raises UnsupportedError where the links make no ring.
+    """
+    members = boxes_of(graph)
+    direct = all((u, v) in ways for u in graph.ranks for v in graph.ranks if u != v)
+    found = [orders for orders in _by_boxes(graph, members, ways, direct) if orders]
+    if not found:
+        found = [_along_links(graph, ways)]
+    yield from found
+
+
+def _by_boxes(
+    graph: CapacityGraph, members: list[list[int]], ways: Ways, direct: bool
+) -> Iterator[list[Order]]:
+    if direct:
+        yield box_orders(members)
+    yield rail_orders(graph, members, ways)
+    if not direct:
+        yield opened_orders(graph, members, ways)
+
+
+def boxes_of(graph: CapacityGraph) -> list[list[int]]:
+    """The ranks of every box, in rank order."""
+    boxes: dict[str, list[int]] = {}
+    for rank in graph.ranks:
+        boxes.setdefault(graph.box(rank), []).append(rank)
+    return list(boxes.values())
+
+
+def rail_orders(graph: CapacityGraph, boxes: list[list[int]], ways: Ways) -> list[Order]:
+    """Box after box, from each to the GPU of the same number in the next: along a rail.
+
+    A ring that enters a box by one GPU must leave it by another, so that the rail changes from box
+    to box: 0, 1, 0, 1, ..., and once 2 where the number of boxes is odd. The k-th order is k rails
+    on: all of them together enter and leave every box by every GPU once. Rails that some box lacks
+    are passed over. None where boxes are not alike, have too few rails, or are meshes inside. It is
+    what NCCL makes of rails: each channel keeps to one NIC's switch from box to box (NCCL_CROSS_NIC
+    = 2, its default, looks for that first).
+    """
+    size, count = len(boxes[0]), len(boxes)
+    if count < 2 or any(len(members) != size for members in boxes):
+        return []
+    if not all(_joined(members, ways) for members in boxes):
+        return []
+    turns = [(box, (box + 1) % count) for box in range(count)]
+    rails = [k for k in range(size) if all((boxes[a][k], boxes[b][k]) in ways for a, b in turns)]
+    if len(rails) < 2 + count % 2:
+        return []
+    entered = [box % 2 for box in range(count)]
+    if count % 2:
+        entered[-1] = 2
+    orders = []
+    for k in range(len(rails)):
+        order: list[int] = []
+        for box, members in enumerate(boxes):
+            first = members[rails[(entered[box] + k) % len(rails)]]
+            last = members[rails[(entered[(box + 1) % count] + k) % len(rails)]]
+            between = [rank for rank in members if rank not in (first, last)]
+            order += [first, *between, last]
+        orders.append((tuple(order), 1))
+    return orders
+
+
+def box_orders(boxes: list[list[int]]) -> list[Order]:
+    """Box after box; in the k-th order every box is entered by its k-th GPU and left by the one
+    before it, so that all orders together use every GPU's way out of the box once."""
+    count = max(map(len, boxes)) if len(boxes) > 1 else 1
+    orders = []
+    for k in range(count):
+        order: list[int] = []
+        for members in boxes:
+            turn = k % len(members)
+            order += members[turn:] + members[:turn]
+        orders.append((tuple(order), 1))
+    return orders
+
+
+def opened_orders(graph: CapacityGraph, boxes: list[list[int]], ways: Ways) -> list[Order]:
+    """Rings inside each box, opened where its GPUs have ways out, and joined from box to box.
+
+    For boxes whose GPUs are a mesh, or do not all have a way out. None where some box has none.
+    """
+    if len(boxes) < 2:
+        return []
+    capacity = capacities(graph)
+    outward = _ways_out(graph, ways, capacity)
+    best: list[Order] = []
+    for width in sorted({w for w in outward.values() if w}):
+        rooms = {rank: w // width for rank, w in outward.items()}
+        found = [_opened(members, rooms, ways, capacity, width) for members in boxes]
+        count = min(map(len, found))
+        if count * width <= sum(share for _, share in best):
+            continue
+        orders = [sum((paths[k] for paths in found), ()) for k in range(count)]
+        best = [(o, width) for o in orders if all(pair in ways for pair in pairwise((*o, o[0])))]
+    return best
+
+
+def _opened(
+    members: list[int],
+    rooms: Mapping[int, int],
+    ways: Ways,
+    capacity: Mapping[tuple[int, int], int],
+    width: int,
+) -> list[tuple[int, ...]]:
+    """Paths through all GPUs of a box, which begin and end where there are ways out."""
+    if _joined(members, ways):
+        ports = [rank for rank in members for _ in range(rooms[rank])]
+        ends = zip(ports, ports[1:] + ports[:1], strict=True)
+        return [
+            (a, *(rank for rank in members if rank not in (a, b)), b) for a, b in ends if a != b
+        ]
+    cycles = pack_cycles(members, links_inside(members, ways, capacity))
+    return cut_open([(order, share // width) for order, share in cycles], rooms)
+
+
+def links_inside(
+    members: Sequence[int], ways: Ways, capacity: Mapping[tuple[int, int], int]
+) -> dict[tuple[int, int], int]:
+    """(rank, rank) -> what the link between the two carries, in a mesh."""
+    return {
+        (u, v): capacity[u, v] for u in members for v in members if len(ways.get((u, v), ())) == 2
+    }
+
+
+def capacities(graph: CapacityGraph) -> dict[tuple[int, int], int]:
+    """(node, node) -> units of the link between them."""
+    return dict(zip(zip(graph.tail, graph.head, strict=True), graph.capacity, strict=True))
+
+
+def _joined(members: Sequence[int], ways: Ways) -> bool:
+    return all((u, v) in ways for u in members for v in members if u != v)
+
+
+def _ways_out(
+    graph: CapacityGraph, ways: Ways, capacity: Mapping[tuple[int, int], int]
+) -> dict[int, int]:
+    """Per rank the units of capacity by which it reaches other boxes, and they reach it."""
+    out, into = dict.fromkeys(graph.ranks, 0), dict.fromkeys(graph.ranks, 0)
+    for (u, v), path in ways.items():
+        if graph.box(u) != graph.box(v):
+            width = min(capacity[step] for step in pairwise(path))
+            out[u], into[v] = max(out[u], width), max(into[v], width)
+    return {rank: min(out[rank], into[rank]) for rank in graph.ranks}
+
+
+def _along_links(graph: CapacityGraph, ways: Ways) -> list[Order]:
+    """Rings through all ranks along the links: as wide as they can be in all, else one by one."""
+    capacity = capacities(graph)
+    mesh = all(len(path) == 2 for path in ways.values())
+    found = pack_cycles(graph.ranks, links_inside(graph.ranks, ways, capacity)) if mesh else []
+    return list(found) or cycles(graph, ways)
+
+
+def cycles(graph: CapacityGraph, ways: Ways) -> list[Order]:
+    """Rings through all ranks along links that are still free, the widest first.
+
+    The share of each is what its narrowest link has left. Raises UnsupportedError: there is none.
+    """
+    link = {p: k for k, p in enumerate(zip(graph.tail, graph.head, strict=True))}
+    free = list(graph.capacity)
+    hops = {pair: [link[step] for step in pairwise(path)] for pair, path in ways.items()}
+    found: list[Order] = []
+    while True:
+        best: tuple[tuple[int, ...], int] | None = None
+        for width in sorted(set(free) - {0}, reverse=True):
+            usable = {pair for pair, links in hops.items() if min(free[k] for k in links) >= width}
+            order = _cycle(graph.ranks, usable)
+            if order is not None:
+                best = order, width
+                break
+        if best is None:
+            break
+        found.append(best)
+        for pair in zip(best[0], best[0][1:] + best[0][:1], strict=True):
+            for k in hops[pair]:
+                free[k] -= best[1]
+    if not found:
+        raise UnsupportedError("the links make no ring through all ranks")
+    return found
+
+
+def _cycle(ranks: tuple[int, ...], usable: set[tuple[int, int]]) -> tuple[int, ...] | None:
+    """A cycle through all ranks, by search; None where there is none, or none was found."""
+    out: dict[int, list[int]] = {u: [] for u in ranks}
+    for u, v in sorted(usable):
+        out[u].append(v)
+    if any(not heads for heads in out.values()):
+        return None
+    first, path, used = ranks[0], [ranks[0]], {ranks[0]}
+    stack = [iter(_fewest_first(out, first, used))]
+    for _ in range(TRIES):
+        if len(path) == len(ranks) and first in out[path[-1]]:
+            return tuple(path)
+        node = next(stack[-1], None)
+        if node is None:
+            stack.pop()
+            used.discard(path.pop())
+            if not stack:
+                return None
+            continue
+        path.append(node)
+        used.add(node)
+        stack.append(iter(_fewest_first(out, node, used)))
+    return None
+
+
+def _fewest_first(out: dict[int, list[int]], node: int, used: set[int]) -> list[int]:
+    """Where to go on, the hardest to reach later first."""
+    nexts = [v for v in out[node] if v not in used]
+    return sorted(nexts, key=lambda v: sum(w not in used for w in out[v]))

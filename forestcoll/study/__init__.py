@@ -1,0 +1,1 @@
+"""Compare, explain, degrade, predict: what plans and machines reach."""

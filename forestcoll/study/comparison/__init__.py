@@ -1,0 +1,11 @@
+"""What runs today beside what could: our plans, baselines and anybody's files, timed by size.
+
+competitors  whose plans take part: ours, those of `baselines`, files
+play         the time of each at each size, under each rule of links
+outcome      what comes out: times, rates, who is fastest where
+"""
+
+from forestcoll.study.comparison.outcome import Cell, Comparison, Entrant
+from forestcoll.study.comparison.play import DEFAULT_RULES, compare, parse_sizes
+
+__all__ = ["DEFAULT_RULES", "Cell", "Comparison", "Entrant", "compare", "parse_sizes"]

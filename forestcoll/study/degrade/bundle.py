@@ -1,0 +1,249 @@
+"""Bundles: forests and plans for every single failure, made ahead, in a folder each.
+
+    BUNDLE/bundle.json                   the index, written last
+    BUNDLE/link.box0-gpu3-fabric.9f31c2/ one failure: forest, plans, and
+                        failure.json     what failed, the algbw, the SHA-256 of each file
+
+A run that was cut off goes on where it was: failures whose folder is of the same problem and holds
+what its `failure.json`, written last, says are not made again. Both records are sealed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from forestcoll.common.errors import ForestCollError, InfeasibleError, PlanError, UnsupportedError
+from forestcoll.common.input_limits import PLAN_BYTES
+from forestcoll.common.text_file import read_text, seal
+from forestcoll.compile.formats import FORMATS
+from forestcoll.compile.synthesize import synthesize
+from forestcoll.study.degrade.failures import Failure
+from forestcoll.study.degrade.losses import Workload
+from forestcoll.topology import dumps_topology, slug
+
+if TYPE_CHECKING:
+    from forestcoll.compile.formats import Format
+    from forestcoll.program.targets import TargetName
+
+FORMAT: Final = "forestcoll.bundle/1"
+INDEX: Final = "bundle.json"
+NOTE: Final = "failure.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is made for every failure."""
+
+    workload: Workload
+    formats: tuple[Format, ...]
+    target: TargetName = "any"
+
+    @property
+    def digest(self) -> str:
+        """What the files follow from: 16 hexadecimal digits."""
+        workload = self.workload
+        facts = [
+            dumps_topology(workload.topology),
+            workload.collective.value,
+            str(workload.root),
+            str(workload.ranks),
+            workload.relays,
+            *self.formats,
+            self.target,
+        ]
+        return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What a failure leaves: files by name, or the reason why there are none."""
+
+    texts: dict[str, str]
+    algbw: str | None  # exact, GB/s: what links allow
+    reason: str = ""
+    simulated: dict[str, Any] = field(default_factory=dict)  # per format, as `Band.summary`
+
+    def note(self, failure: Failure, digest: str) -> dict[str, Any]:
+        """The contents of `failure.json`."""
+        hashes = {n: hashlib.sha256(text.encode()).hexdigest() for n, text in self.texts.items()}
+        return seal(
+            {
+                "format": FORMAT,
+                "problem": digest,
+                **_told(failure),
+                "algbw": self.algbw,
+                "simulated": self.simulated,
+                "reason": self.reason,
+                "files": hashes,
+            }
+        )
+
+
+def _told(failure: Failure) -> dict[str, Any]:
+    return {
+        "kind": failure.kind,
+        "name": failure.name,
+        "without": list(failure.without),
+        "scale": {change.pattern: str(change.factor) for change in failure.scale},
+    }
+
+
+def folder_of(failure: Failure) -> str:
+    """The folder of a failure in a bundle: readable, and different for every failure."""
+    letters = hashlib.sha256(f"{failure.kind} {failure.options}".encode()).hexdigest()[:6]
+    return f"{failure.kind}.{slug(failure.name.replace('/', '-'))[:80]}.{letters}"
+
+
+def make(request: Request, failure: Failure) -> Made:
+    """Forest and plans for what is left after `failure`; the reason where there can be none."""
+    try:
+        workload = request.workload.after(failure)
+        done = synthesize(
+            workload.topology,
+            workload.collective,
+            root=workload.root,
+            ranks=workload.ranks,
+            relays=workload.relays,
+            formats=request.formats,
+            target=request.target,
+        )
+    except (InfeasibleError, UnsupportedError, PlanError) as error:
+        return Made({}, None, str(error))
+    stem = f"{done.name}.{workload.collective}"
+    texts = {stem + FORMATS[form]: text for form, text in done.texts.items()}
+    bands: dict[str, Any] = {form: band.summary() for form, band in done.bands.items()}
+    return Made(texts, str(done.forest.plain_algbw), simulated=bands)
+
+
+def read_note(folder: Path, digest: str, failure: Failure | None = None) -> dict[str, Any] | None:
+    """`failure.json` of a folder that is whole and of this problem (and failure).
+
+    None where there is nothing yet but what a run that was killed has left hidden. Raises
+    ForestCollError where the folder holds something else.
+    """
+    wrong = f"{folder}: is not of this bundle; name another folder, or take it away"
+    try:
+        if not folder.exists() or all(path.name.startswith(".") for path in folder.iterdir()):
+            return None
+        note = _sealed(folder / NOTE)
+        same = note["problem"] == digest and (failure is None or note == {**note, **_told(failure)})
+        good = all(
+            hashlib.sha256((folder / Path(name).name).read_bytes()).hexdigest() == told
+            for name, told in note["files"].items()
+        )
+    except (OSError, TypeError, KeyError, AttributeError, ForestCollError) as error:
+        raise ForestCollError(f"{wrong} ({error})") from None
+    if not same:
+        raise ForestCollError(f"{wrong} (it was made for another problem or other formats)")
+    if not good:
+        raise ForestCollError(f"{wrong} (a file in it was changed)")
+    return note
+
+
+def _sealed(path: Path) -> dict[str, Any]:
+    """The record in a file; ForestCollError where it is none, or not as it was written."""
+    try:
+        found: dict[str, Any] = json.loads(read_text(path, PLAN_BYTES, ForestCollError))
+        if found["format"] != FORMAT:
+            raise ForestCollError(f"{path}: is not of format {FORMAT}")
+        if found != seal(found):
+            raise ForestCollError(f"{path}: was changed after it was made (its sha256)")
+    except (ValueError, TypeError, KeyError, RecursionError) as error:  # not JSON, no object
+        raise ForestCollError(f"{path}: is no record of a bundle ({error})") from None
+    return found
+
+
+def check_bundle(folder: Path) -> list[str]:
+    """What is so of the bundle in `folder`, besides its forests and plans; one line a fact.
+
+    Index and records are as they were written and say the same, files are theirs, and `algbw` is
+    that of the forest, where there is one. Raises ForestCollError.
+    """
+    index = _sealed(folder / INDEX)
+    try:
+        for entry in index["failures"]:
+            _check_entry(folder / Path(entry["folder"]).name, index["problem"], entry)
+        made = sum(bool(entry["files"]) for entry in index["failures"])
+        title = f"{index['collective']} on {index['topology']}"
+        return [f"{title}: {len(index['failures'])} failures, files for {made} of them"]
+    except (TypeError, KeyError, AttributeError) as error:
+        raise ForestCollError(f"{folder / INDEX}: is no index of a bundle ({error})") from None
+
+
+def _check_entry(here: Path, digest: str, entry: dict[str, Any]) -> None:
+    from forestcoll.schedule import forest_file
+
+    if entry != {"folder": here.name, **(read_note(here, digest) or {})}:
+        raise ForestCollError(f"{here}: {NOTE} is not what {INDEX} says of it")
+    for name in entry["files"]:
+        if name.endswith(FORMATS["forest"]):
+            found = str(forest_file.load(here / Path(name).name).plain_algbw)
+            if found != entry["algbw"]:
+                raise ForestCollError(
+                    f"{here / name}: its algbw is {found}; {NOTE} says {entry['algbw']}"
+                )
+
+
+def make_bundle(
+    request: Request,
+    failures: Sequence[Failure],
+    folder: Path,
+    write: Callable[[Mapping[Path, str]], None],
+    spread: Callable[[Request, Sequence[Failure]], Iterable[tuple[Failure, Made]]] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> dict[str, Any]:
+    """The index of the bundle in `folder`, once all failures have theirs; what is there stays.
+
+    `write` writes texts to new files, whole or not at all. `spread` makes several failures at once
+    and yields them as they are done (`cluster.spread`); None: here, one after the other.
+    `progress`: (done, all). Raises ForestCollError, also where a folder holds something else.
+    """
+    digest, path = request.digest, folder / INDEX
+    if path.exists() and _sealed(path)["problem"] != digest:
+        raise ForestCollError(
+            f"{path}: was made for another problem or other formats; name another folder"
+        )
+    notes = {f: read_note(folder / folder_of(f), digest, f) for f in failures}
+    resumed = sum(note is not None for note in notes.values())
+    todo = [failure for failure, note in notes.items() if note is None]
+    done = resumed
+    for failure, made in (spread or one_by_one)(request, todo):
+        note = made.note(failure, digest)
+        place = folder / folder_of(failure)
+        texts = {place / name: text for name, text in made.texts.items()}
+        write({**texts, place / NOTE: _text(note)})
+        notes[failure] = note
+        done += 1
+        if progress is not None:
+            progress(done, len(failures))
+    index = seal(
+        {
+            "format": FORMAT,
+            "problem": digest,
+            "topology": request.workload.topology.name,
+            "collective": request.workload.collective.value,
+            "formats": list(request.formats),
+            "target": request.target,
+            "failures": [{"folder": folder_of(f), **(note or {})} for f, note in notes.items()],
+        }
+    )
+    text = _text(index)
+    if not path.exists() or path.read_text(encoding="utf-8") != text:
+        path.unlink(missing_ok=True)  # of this bundle, for other kinds of failures
+        write({path: text})
+    return {**index, "resumed": resumed}
+
+
+def one_by_one(request: Request, failures: Iterable[Failure]) -> Iterator[tuple[Failure, Made]]:
+    """Each failure in turn, in this process."""
+    for failure in failures:
+        yield failure, make(request, failure)
+
+
+def _text(value: object) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"

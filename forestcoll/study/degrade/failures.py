@@ -1,0 +1,141 @@
+"""Single failures of a topology: every cable, adapter, GPU and switch that can go down.
+
+A failure is stated as what `--without` and `--scale` of the command line take, so that any other
+command can be run on the topology that is left. One cable of several parallel ones slows their
+link; the last one takes the link away.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Literal, get_args
+
+from forestcoll.common.errors import TopologyError
+from forestcoll.topology import Link, Topology
+from forestcoll.topology.edit import Scale, edit
+
+Kind = Literal["link", "adapter", "gpu", "switch"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+Arc = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One thing that fails.
+
+    `left`: GB/s that each directed link it touches has afterwards, by the ids of its ends.
+    `copies`: parallel cables of which any one may be meant.
+    """
+
+    kind: Kind
+    name: str
+    left: tuple[tuple[Arc, Fraction], ...]
+    without: tuple[str, ...] = ()
+    scale: tuple[Scale, ...] = ()
+    node: str | None = None  # the GPU or switch that is gone
+    copies: int = 1
+
+    @property
+    def options(self) -> str:
+        """The options that make any command see this failure: `--without 'a<->b'`."""
+        words = [f"--without '{pattern}'" for pattern in self.without]
+        words += [f"--scale '{change.pattern}={change.factor}'" for change in self.scale]
+        return " ".join(words)
+
+    def applied(self, topology: Topology) -> Topology:
+        """`topology` after the failure. Raises TopologyError where no GPU is left."""
+        return edit(topology, self.without, self.scale)
+
+
+def list_failures(topology: Topology, kinds: Iterable[Kind] = KINDS) -> list[Failure]:
+    """Every single failure of these kinds, kind by kind, in the order of the topology.
+
+    An adapter is all cables between one node of a box and the world outside the box. A cable that
+    is all there is to an adapter is listed as the adapter alone (as a link where adapters are not
+    asked for). The last GPU of a topology is no failure: nothing would be left.
+    """
+    wanted = set(kinds)
+    bandwidth = topology.directed()
+    found: dict[Kind, list[Failure]] = {kind: [] for kind in KINDS}
+    ports = _network_ports(topology.links)
+    if "adapter" in wanted:
+        found["adapter"] = [_adapter(node, links) for node, links in ports.items()]
+    if "link" in wanted:
+        lone = {id(links[0]) for links in ports.values() if len(links) == 1 == links[0].count}
+        for link in topology.links:
+            if "adapter" not in wanted or id(link) not in lone:
+                found["link"].append(_cable(link, bandwidth))
+    arcs: dict[str, list[Arc]] = defaultdict(list)
+    for arc in bandwidth:
+        for end in arc:
+            arcs[end].append(arc)
+    for name, node in topology.nodes.items():
+        if node.kind in wanted and (node.kind == "switch" or len(topology.gpus) > 1):
+            left = tuple((arc, Fraction(0)) for arc in arcs[name])
+            found[node.kind].append(Failure(node.kind, name, left, (name,), node=name))
+    return [failure for kind in KINDS for failure in _merged(found[kind])]
+
+
+def _network_ports(links: Sequence[Link]) -> dict[str, list[Link]]:
+    """Node of a box -> its links that leave the box."""
+    ports: dict[str, list[Link]] = defaultdict(list)
+    for link in links:
+        ends = [(end, end.rpartition("/")[0]) for end in (link.src, link.dst)]
+        if ends[0][1] != ends[1][1]:
+            for end, box in ends:
+                if box:
+                    ports[end].append(link)
+    return ports
+
+
+def _adapter(node: str, links: Sequence[Link]) -> Failure:
+    others = dict.fromkeys(link.dst if link.src == node else link.src for link in links)
+    arcs = dict.fromkeys(arc for link in links for arc in link.directions())
+    without = tuple(f"{node}<->{other}" for other in others)
+    left = tuple((arc, Fraction(0)) for arc in arcs)
+    return Failure("adapter", f"{node}'s network adapter", left, without)
+
+
+def _cable(link: Link, bandwidth: dict[Arc, Fraction]) -> Failure:
+    """One of the link's cables."""
+    left = {arc: bandwidth[arc] - link.bandwidth for arc in link.directions()}
+    shares = {arc: rest / bandwidth[arc] for arc, rest in left.items()}
+    patterns: dict[str, Fraction] = {f"{src}->{dst}": part for (src, dst), part in shares.items()}
+    if len(shares) == 2 and len(set(shares.values())) == 1:
+        patterns = {f"{link.src}<->{link.dst}": next(iter(shares.values()))}
+    arrow = "->" if link.oneway else "-"
+    return Failure(
+        "link",
+        f"{link.src}{arrow}{link.dst}" + (f", one of {link.count}" if link.count > 1 else ""),
+        tuple(left.items()),
+        tuple(pattern for pattern, part in patterns.items() if not part),
+        tuple(Scale(pattern, part) for pattern, part in patterns.items() if part),
+        copies=link.count,
+    )
+
+
+def _merged(failures: Iterable[Failure]) -> list[Failure]:
+    """Failures that leave the same links behind, as one that counts them."""
+    found: dict[object, Failure] = {}
+    for failure in failures:
+        key = frozenset(failure.left), failure.node
+        known = found.get(key)
+        if known is None:
+            found[key] = failure
+        else:
+            copies = known.copies + failure.copies
+            found[key] = Failure(
+                known.kind, known.name, known.left, known.without, known.scale, known.node, copies
+            )
+    return list(found.values())
+
+
+def check_kinds(words: Sequence[str]) -> tuple[Kind, ...]:
+    """The kinds of failure that `words` name; TopologyError for a word that names none."""
+    for word in words:
+        if word not in KINDS:
+            raise TopologyError(f"'{word}' is no kind of failure; known: {', '.join(KINDS)}")
+    return tuple(kind for kind in KINDS if kind in words)

@@ -1,0 +1,251 @@
+"""What each single failure costs: with the forest in use, and with the best new one.
+
+The figure of the forest in use is exact: algbw is 1 / max over links of (share / bandwidth), and a
+failure changes the bandwidth of a few links. A forest stops where a link that it uses is gone. The
+figure of a new forest is the optimum of what is left, solved once for each class of failures, but
+where the forest in use is the optimum and loses nothing. Both are what links allow; `played` says
+what the trees make of it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+from forestcoll import solver
+from forestcoll.common.errors import ForestError, InfeasibleError, UnsupportedError
+from forestcoll.compile.problem import Problem
+from forestcoll.program import Collective
+from forestcoll.study.degrade.classes import classes
+from forestcoll.study.degrade.failures import KINDS, Failure, Kind, list_failures
+
+if TYPE_CHECKING:
+    from forestcoll.compile.clock import Progress
+    from forestcoll.graph.capacity_graph import CapacityGraph, Relays
+    from forestcoll.schedule.forest import Forest
+    from forestcoll.solver import Optimum
+    from forestcoll.topology import Topology
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A collective on a topology, whole or with something gone; `root` and `ranks` by id."""
+
+    topology: Topology
+    collective: Collective
+    root: str | None = None
+    ranks: tuple[str, ...] | None = None
+    relays: Relays = "none"
+
+    def problem(self) -> Problem:
+        """What is solved. GPUs copy and add, as in most plans: switches only pass on."""
+        found = Problem.of(self.topology, self.collective, self.root, self.ranks, self.relays)
+        return found.plain
+
+    def after(self, failure: Failure) -> Workload:
+        """The same collective on what is left; a GPU that is gone is no rank any more.
+
+        Raises UnsupportedError where the root is gone.
+        """
+        gone = failure.node
+        if gone is not None and gone == self.root:
+            raise UnsupportedError(f"the root {gone} is gone")
+        ranks = self.ranks
+        if ranks is not None:
+            ranks = tuple(rank for rank in ranks if rank != gone)
+        return replace(self, topology=failure.applied(self.topology), ranks=ranks)
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """What is left after a failure, in GB/s of algbw.
+
+    `old`: of the forest in use, None where it stops. `new`: of the best forest, None where there is
+    none, and `reason` says why. `member_of`: number of the failure that was solved for the class.
+    `note`: why a new forest may reach more than `new`, if it may.
+    """
+
+    failure: Failure
+    old: Fraction | None
+    new: Fraction | None
+    member_of: int
+    reason: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All single failures of a workload. `before`: algbw in GB/s of the forest while all works."""
+
+    workload: Workload
+    forest: Forest
+    before: Fraction
+    optimum: Fraction
+    losses: tuple[Loss, ...]
+    solved: int  # classes of failures, each solved once
+    timings: dict[str, float]  # seconds a stage
+
+    def worst(self, count: int | None = None) -> list[tuple[Loss, int]]:
+        """The largest losses first: (a member, how many lose just the same), `count` at most.
+
+        Failures of one class that cost the forest in use as much are one entry. The order: least
+        with a new forest, then least with the one in use.
+        """
+        groups: dict[tuple[int, Fraction | None], list[Loss]] = {}
+        for loss in self.losses:
+            groups.setdefault((loss.member_of, loss.old), []).append(loss)
+        entries = [(g[0], sum(loss.failure.copies for loss in g)) for g in groups.values()]
+        entries.sort(key=lambda entry: (entry[0].new or 0, entry[0].old or 0))
+        return entries if count is None else entries[:count]
+
+
+def report_losses(
+    workload: Workload,
+    kinds: Iterable[Kind] = KINDS,
+    forest: Forest | None = None,
+    progress: Progress | None = None,
+) -> Report:
+    """What every single failure of these kinds costs.
+
+    `forest`: the one in use; None: the one that `synthesize --format forest` makes where no switch
+    copies. `progress` is told the stage and the part of the work done. Raises what the solver
+    raises on the whole fabric, and ForestError where `forest` is of another problem.
+    """
+    say = progress or (lambda _stage, _part: None)
+    timings: dict[str, float] = {}
+    began = time.perf_counter()
+    problem = workload.problem()
+    graph, root = problem.graph, problem.root
+    if root is not None:
+        workload = replace(workload, root=graph.names[graph.ranks[root]])
+    say("optimum", 0.0)
+    best = problem.optimum()
+    timings["optimum"], began = _lap(began)
+    say("forest", 0.0)
+    if forest is None:
+        forest = best_forest(problem, best)
+    else:
+        _check_same(forest, graph, workload)
+    timings["forest"], began = _lap(began)
+    touched = set(graph.names)
+    failures = [
+        failure
+        for failure in list_failures(workload.topology, kinds)
+        if failure.node in touched or any({*arc} <= touched for arc, _ in failure.left)
+    ]
+    members = classes(graph, failures, root)
+    timings["symmetry"], began = _lap(began)
+    old = _of_forest(forest, failures)
+    least = _least(old, members)
+    new = _of_optimum(workload, failures, least, best.algbw, lambda part: say("failures", part))
+    losses = tuple(
+        Loss(failure, before, new[member].algbw, member, new[member].reason, new[member].note)
+        for failure, before, member in zip(failures, old, members, strict=True)
+    )
+    timings["failures"], _ = _lap(began)
+    before = forest.plain_algbw
+    optimum = max(best.algbw, before)  # of many ranks the latter may be nearer to the bound
+    return Report(workload, forest, before, optimum, losses, len(new), timings)
+
+
+def best_forest(problem: Problem, best: Optimum) -> Forest:
+    """The forest that `synthesize` makes where no plan is asked for."""
+    from forestcoll.compile.choose import Chooser
+    from forestcoll.compile.clock import Clock
+    from forestcoll.compile.wishes import Wishes
+
+    return Chooser(problem, {}, Wishes(), best, Clock()).choose().forest
+
+
+def _lap(began: float) -> tuple[float, float]:
+    now = time.perf_counter()
+    return now - began, now
+
+
+def _check_same(forest: Forest, graph: CapacityGraph, workload: Workload) -> None:
+    """The forest is one of this workload, or ForestError that says what differs."""
+
+    def ids(g: CapacityGraph) -> list[str]:
+        return [g.names[v] for v in g.ranks]
+
+    def links(g: CapacityGraph) -> dict[tuple[str, str], Fraction]:
+        ends = enumerate(zip(g.tail, g.head, strict=True))
+        return {(g.names[u], g.names[v]): g.bandwidth(e) for e, (u, v) in ends}
+
+    what = ""
+    if forest.collective is not workload.collective:
+        what = f"is of {forest.collective}, not of {workload.collective}"
+    elif ids(forest.graph) != ids(graph):
+        what = "has other ranks than the topology"
+    elif links(forest.graph) != links(graph):
+        what = "is of a topology with other links"
+    elif workload.root is not None and ids(graph)[forest.root] != workload.root:
+        what = f"has the root {ids(graph)[forest.root]}, not {workload.root}"
+    if what:
+        raise ForestError(f"the forest in use {what}; give the one that was made for this problem")
+
+
+def _of_forest(forest: Forest, failures: Sequence[Failure]) -> list[Fraction | None]:
+    """The forest's algbw after each failure, None where a link that it uses is gone."""
+    plain = replace(forest, graph=forest.graph.plain)
+    graph, names = plain.graph, plain.graph.names
+    loads = {
+        (names[u], names[v]): Fraction(load, plain.total)
+        for u, v, load in zip(graph.tail, graph.head, plain.loads(), strict=True)
+        if load
+    }
+    whole, ranks = plain.algbw, {names[v] for v in graph.ranks}
+    found: list[Fraction | None] = []
+    for failure in failures:
+        rates = [left / loads[arc] for arc, left in failure.left if arc in loads]
+        lost = failure.node in ranks
+        least = min(rates, default=whole)
+        found.append(None if lost or not least else min(whole, least))
+    return found
+
+
+def _least(old: Sequence[Fraction | None], members: Sequence[int]) -> dict[int, Fraction]:
+    """First failure of each class -> what the forest in use leaves of the best of its failures."""
+    found: dict[int, Fraction] = {}
+    for rate, member in zip(old, members, strict=True):
+        found[member] = max(rate or Fraction(0), found.get(member, Fraction(0)))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _New:
+    """The best new forest's `algbw`; see `Loss`."""
+
+    algbw: Fraction | None
+    reason: str = ""
+    note: str = ""
+
+
+def _of_optimum(
+    workload: Workload,
+    failures: Sequence[Failure],
+    least: Mapping[int, Fraction],
+    best: Fraction,
+    say: Callable[[float], None],
+) -> dict[int, _New]:
+    """First failure of each class -> what the best new forest leaves.
+
+    `least`: what the forest in use leaves of one of them. Where a GPU stays and that is `best`, the
+    whole fabric's optimum, there is nothing to solve: a fabric gets no faster by a failure.
+    """
+    found: dict[int, _New] = {}
+    for done, (member, kept) in enumerate(sorted(least.items())):
+        say(done / len(least))
+        if kept >= best:
+            found[member] = _New(kept)
+            continue
+        try:
+            problem = workload.after(failures[member]).problem()
+            new = solver.optimum(problem.graph, problem.collective, problem.root, patient=False)
+            found[member] = _New(max(kept, new.algbw), note=new.note)
+        except (InfeasibleError, UnsupportedError) as error:
+            found[member] = _New(None, str(error))
+    return found

@@ -1,0 +1,246 @@
+"""Why an all-to-all is no faster: whose blocks load what limits, what comes next, what helps.
+
+The lengths that prove the optimum (`alltoall.lengths`) price every block: amount times distance.
+All prices together are the optimum's time, so a rank's share of them is what its blocks cost.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from forestcoll.common.errors import UnsupportedError
+from forestcoll.solver.alltoall.demand import Demand
+from forestcoll.solver.alltoall.flows import Optimum, solve
+from forestcoll.solver.alltoall.lengths import distances
+from forestcoll.solver.alltoall.spread import Boxes, boxes_of, spread, waits
+from forestcoll.solver.alltoall.twice import Twice, twice_uniform
+from forestcoll.study.explain.upgrades import (
+    KINDS,
+    NEAR,
+    Line,
+    kinds_of,
+    parts_of,
+    take_over,
+    widen,
+)
+
+MOST_VARIABLES = 40_000
+"""Sources times links up to which links are raised: each step of that is an optimum."""
+MOST_SETS = 20_000
+"""Parts of the machine times ranks up to which cuts round them are counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Ranks (their numbers) whose blocks cost the same, and what those of one of them cost.
+
+    `of_all`: of the optimum's time.
+    """
+
+    ranks: tuple[int, ...]
+    of_all: Fraction
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What leaves a set of nodes (or enters it): GB/s of algbw that nothing beats."""
+
+    nodes: frozenset[int]
+    leaves: bool
+    algbw: Fraction
+
+
+@dataclass(frozen=True, slots=True)
+class Wider:
+    """What raising all links of one kind gives.
+
+    `until`: times their bandwidth from which on `then` limits; None: nothing else ever does.
+    `algbw`: GB/s there.
+    """
+
+    links: tuple[int, ...]
+    until: Fraction | None
+    algbw: Fraction
+    then: Optimum | None
+
+
+@dataclass(frozen=True, slots=True)
+class Static:
+    """The static plan between boxes (`alltoall.spread`) for the matrix.
+
+    `nanoseconds`: until the last link is done. `waits`: per rank, when the last of what it sends or
+    takes in is through, and the link (its number) that this waits for.
+    """
+
+    boxes: Boxes
+    nanoseconds: Fraction
+    waits: tuple[tuple[Fraction, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """Shares of senders and of receivers, the largest first; cuts within 5 %; wider links.
+
+    `static`: for a matrix, the static plan, or why there is none; `twice`: that of two uniform
+    all-to-alls, which any fabric has. `small`: links were raised.
+    """
+
+    best: Optimum
+    senders: tuple[Share, ...]
+    receivers: tuple[Share, ...]
+    near: tuple[Cut, ...]
+    wider: tuple[Wider, ...]
+    small: bool
+    static: Static | str | None
+    twice: Twice | None = None
+
+
+def explain_exchange(
+    best: Optimum, progress: Callable[[str, float], None] | None = None
+) -> Exchange:
+    """The explanation of an all-to-all's or all-to-all-v's optimum."""
+    demand, graph = best.demand, best.demand.graph
+    limiting = [e for e, length in enumerate(best.lengths) if length]
+    small = len(best.folding.sources) * len(graph.tail) <= MOST_VARIABLES
+    wider = []
+    kinds = kinds_of(graph, limiting)[:KINDS] if small else []
+    for done, links in enumerate(kinds):
+        if progress is not None:
+            progress("raising links", done / len(kinds))
+        wider.append(_wider(best, links))
+    static, twice = None, None
+    if demand.matrix is not None and small:
+        even = solve(replace(demand, matrix=None))
+        static, twice = _static(demand, even), twice_uniform(even, demand.matrix)
+    return Exchange(
+        best,
+        _shares(best, into=False),
+        _shares(best, into=True),
+        tuple(_near(best)),
+        tuple(wider),
+        small,
+        static,
+        twice,
+    )
+
+
+def _shares(best: Optimum, *, into: bool) -> tuple[Share, ...]:
+    """What the blocks of each sender, or each receiver, cost; ranks that symmetry makes alike have
+    one entry, as have those that cost the same."""
+    demand, graph = best.demand, best.demand.graph
+    near: list[list[tuple[int, int]]] = [[] for _ in range(graph.n)]
+    for u, v, length in zip(graph.tail, graph.head, best.lengths, strict=True):
+        near[v if into else u].append((u if into else v, length))
+    cost = {}
+    for node in best.folding.sources:
+        far = distances(near, node, demand.barred(node))
+        amounts = _received(demand, node) if into else demand.amounts(node).tolist()
+        cost[node] = sum(amount * far[v] for v, amount in enumerate(amounts) if amount)
+    home = {best.folding.node[node]: node for node in best.folding.sources}
+    groups: dict[int, list[int]] = defaultdict(list)
+    for number, v in enumerate(graph.ranks):
+        groups[cost[home[best.folding.node[v]]]].append(number)
+    total = sum(worth * len(ranks) for worth, ranks in groups.items())
+    return tuple(
+        Share(tuple(groups[worth]), Fraction(worth, total))
+        for worth in sorted(groups, reverse=True)
+    )
+
+
+def _received(demand: Demand, node: int) -> list[int]:
+    """Per node what it sends to the rank at `node`."""
+    if demand.matrix is None:  # the same both ways
+        amounts: list[int] = demand.amounts(node).tolist()
+        return amounts
+    ranks = demand.graph.ranks
+    found = [0] * demand.graph.n
+    column = ranks.index(node)
+    for number, v in enumerate(ranks):
+        found[v] = 0 if v == node else demand.matrix[number][column]
+    return found
+
+
+def _near(best: Optimum) -> Iterator[Cut]:
+    """Cuts round parts of the machine that allow at most NEAR times the optimum, tightest first.
+
+    Those whose links are the limiting ones themselves are left out.
+    """
+    demand, graph = best.demand, best.demand.graph
+    parts = list(parts_of(graph))
+    if len(parts) * len(graph.ranks) > MOST_SETS and demand.matrix is not None:
+        parts = [part for part in parts if len(part) > 1]
+    limiting = {e for e, length in enumerate(best.lengths) if length}
+    found = []
+    for number, part in enumerate(parts):
+        inside = [v in part for v in range(graph.n)]
+        for leaves in (True, False):
+            links = {
+                e
+                for e, (u, v) in enumerate(zip(graph.tail, graph.head, strict=True))
+                if inside[u] != inside[v] and inside[u] == leaves
+            }
+            needed = _across(demand, inside, leaves)
+            if not needed or links <= limiting:
+                continue
+            room = sum(graph.capacity[e] for e in links)
+            algbw = Fraction(room, needed) * graph.unit * demand.scale
+            if algbw <= NEAR * best.algbw:
+                found.append((algbw, number, Cut(part, leaves, algbw)))
+    yield from (cut for _, _, cut in sorted(found, key=lambda entry: entry[:2]))
+
+
+def _across(demand: Demand, inside: Sequence[bool], leaves: bool) -> int:
+    """Units that ranks inside send to those outside, or the other way."""
+    ranks = demand.graph.ranks
+    near = [number for number, v in enumerate(ranks) if inside[v]]
+    far = [number for number, v in enumerate(ranks) if not inside[v]]
+    if demand.matrix is not None:
+        rows, columns = (near, far) if leaves else (far, near)
+        return sum(demand.matrix[i][j] for i in rows for j in columns)
+    if not demand.groups:
+        return len(near) * len(far)
+    chosen = set(near)
+    return sum(
+        demand.scale // len(group) * len(chosen & set(group)) * len(set(group) - chosen)
+        for group in demand.groups
+    )
+
+
+def _wider(best: Optimum, links: tuple[int, ...]) -> Wider:
+    """How far the optimum grows with the links until something else limits."""
+    raised = set(links)
+
+    def at(factor: Fraction) -> tuple[Fraction, Optimum]:
+        graph = widen(best.demand.graph, links, factor)
+        found = solve(replace(best.demand, graph=graph))
+        return found.algbw, found
+
+    def line(found: Optimum) -> Line:
+        """What the lengths prove: length that the links have, over what all blocks need of it."""
+        graph, plain = found.demand.graph, best.demand.graph
+        weights = [
+            (length * graph.bandwidth(e), length * plain.bandwidth(e), e in raised)
+            for e, length in enumerate(found.lengths)
+            if length
+        ]
+        need = sum(there for there, _, _ in weights) / found.algbw
+        still = sum((here for _, here, grows in weights if not grows), Fraction(0))
+        growing = sum((here for _, here, grows in weights if grows), Fraction(0))
+        return still / need, growing / need
+
+    return Wider(links, *take_over(best, best.algbw, at, line))
+
+
+def _static(demand: Demand, even: Optimum) -> Static | str:
+    """The static plan for the matrix, or why there is none."""
+    try:
+        boxes = boxes_of(demand.graph)
+        routes = spread(even)
+    except UnsupportedError as error:
+        return str(error)
+    assert demand.matrix is not None
+    slowest, found = waits(routes, demand.matrix)
+    return Static(boxes, slowest, found)

@@ -1,0 +1,129 @@
+"""Links made wider until something else limits, and the parts that machines fall into.
+
+A certificate (a cut, lengths of links) gives a bound that grows in a straight line with the links
+that it counts. So where the bound of another certificate takes over is where two lines meet, and
+the optimum there says whether a third one is below both.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from fractions import Fraction
+from typing import TypeVar
+
+from forestcoll.graph.capacity_graph import CapacityGraph
+
+NEAR = Fraction(105, 100)
+"""What limits up to so many times the optimum is listed."""
+MOST = Fraction(1 << 10)
+"""Times their bandwidth to which links are raised, to see what limits without them."""
+TURNS = 16
+"""Certificates that are tried until the one that takes over is found."""
+WIDTHS = 8
+"""Bandwidths, the largest first, whose links are taken to join parts of a machine."""
+KINDS = 6
+"""Kinds of limiting links that are looked at."""
+
+Certificate = TypeVar("Certificate")
+Line = tuple[Fraction, Fraction]
+"""(a, b): a certificate gives a + b x where the links are x times as wide."""
+
+
+def take_over(
+    own: Certificate,
+    algbw: Fraction,
+    solve: Callable[[Fraction], tuple[Fraction, Certificate]],
+    line: Callable[[Certificate], Line | None],
+) -> tuple[Fraction | None, Fraction, Certificate | None]:
+    """(times the bandwidth from which on another certificate limits, GB/s there, that one).
+
+    `own`, `algbw`: what limits without raising. `solve`: optimum and certificate with the links so
+    many times as wide. None, GB/s, None where nothing else ever takes over.
+    """
+    value, other = solve(MOST)
+    until = MOST
+    for _ in range(TURNS):
+        here, there = line(own), line(other)
+        if here is None or there is None:
+            break
+        if here[1] <= there[1]:
+            if there[1] and there[0] <= here[0]:
+                return None, value, None  # the same one
+            return Fraction(1), algbw, other
+        until = max(Fraction(1), (there[0] - here[0]) / (here[1] - there[1]))
+        value, found = solve(until)
+        if value >= here[0] + here[1] * until:
+            return until, value, other
+        other = found
+    return until, solve(until)[0], other
+
+
+def widen(graph: CapacityGraph, links: Iterable[int], factor: Fraction) -> CapacityGraph:
+    """The graph with these links so many times as wide."""
+    raised = set(links)
+    capacity = [
+        c * (factor.numerator if e in raised else factor.denominator)
+        for e, c in enumerate(graph.capacity)
+    ]
+    return replace(graph, capacity=tuple(capacity), unit=graph.unit / factor.denominator)
+
+
+def kinds_of(graph: CapacityGraph, links: Iterable[int]) -> list[tuple[int, ...]]:
+    """Links of the graph that are like these, by kind, both directions: most links first.
+
+    Alike: names that differ in numbers alone, and the same bandwidth.
+    """
+    groups: dict[object, list[int]] = defaultdict(list)
+    for e in range(len(graph.tail)):
+        groups[_kind(graph, e)].append(e)
+    wanted = dict.fromkeys(_kind(graph, e) for e in links)
+    return sorted((tuple(groups[kind]) for kind in wanted), key=lambda kind: -len(kind))
+
+
+def _kind(graph: CapacityGraph, link: int) -> object:
+    ends = (graph.names[graph.tail[link]], graph.names[graph.head[link]])
+    plain = (re.sub(r"\d+", "*", name) for name in ends)
+    return tuple(sorted(plain)), graph.capacity[link]
+
+
+def boxes_of(graph: CapacityGraph) -> list[frozenset[int]]:
+    """The nodes of each box that has ranks."""
+    boxes: dict[str, set[int]] = defaultdict(set)
+    for node in range(graph.n):
+        boxes[graph.box(node)].add(node)
+    return [frozenset(boxes[name]) for name in dict.fromkeys(map(graph.box, graph.ranks)) if name]
+
+
+def levels_of(graph: CapacityGraph) -> list[list[frozenset[int]]]:
+    """What links of each width and above join: boxes, packages, what is below a switch."""
+    widths = sorted(set(graph.capacity), reverse=True)[:WIDTHS]
+    return [_joined(graph, width) for width in widths]
+
+
+def parts_of(graph: CapacityGraph) -> Iterator[frozenset[int]]:
+    """Sets of nodes that machines have: boxes, what wide links join, each GPU; each set once."""
+    levels = [part for level in levels_of(graph) for part in level]
+    singles = [frozenset([rank]) for rank in graph.ranks]
+    yield from dict.fromkeys([*boxes_of(graph), *levels, *singles])
+
+
+def _joined(graph: CapacityGraph, width: int) -> list[frozenset[int]]:
+    """The nodes that links of at least so many units join, where ranks are among them."""
+    home = list(range(graph.n))
+
+    def find(node: int) -> int:
+        while home[node] != node:
+            home[node] = node = home[home[node]]
+        return node
+
+    for u, v, units in zip(graph.tail, graph.head, graph.capacity, strict=True):
+        if units >= width:
+            home[find(u)] = find(v)
+    members: dict[int, set[int]] = defaultdict(set)
+    for node in range(graph.n):
+        members[find(node)].add(node)
+    ranks = set(graph.ranks)
+    return [frozenset(nodes) for nodes in members.values() if nodes & ranks]

@@ -1,0 +1,246 @@
+"""How long a plan should take on the machine that it is for: what a measured time is held against.
+
+The plan is simulated there: its messages, slots and thread blocks on links at their nominal
+bandwidth (`simulate`). Beside that stands what the links alone allow (`figures`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from forestcoll.common.errors import ForestCollError, PlanError
+from forestcoll.compile.verdict import has_links_of, machine_of
+from forestcoll.plans import FORMATS
+from forestcoll.study.figures import Figures, best_of, figures_of
+from forestcoll.verify import simulate
+
+if TYPE_CHECKING:
+    from forestcoll.graph.capacity_graph import CapacityGraph
+    from forestcoll.program import Program
+    from forestcoll.schedule.forest import Forest
+    from forestcoll.solver.alltoall.routes import Routes
+    from forestcoll.topology import Topology
+    from forestcoll.verify.simulate import Where
+
+FOREST = ".forest.json"
+NO_LATENCIES = "the links' latencies are unknown and count as 0; --topology NAME or FILE tells them"
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What a plan is simulated on: `where`, and the topology that has its links' latencies.
+
+    A forest's ways are those of its trees. `links` None: latencies are unknown, and count as 0.
+    `note`: what a user should know of it, or "".
+    """
+
+    where: Where
+    links: Topology | None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """Of a program on its site."""
+
+    program: Program
+    site: Site
+    figures: Figures
+
+    @property
+    def algbw(self) -> Fraction:
+        """GB/s that links allow the plan."""
+        return self.figures.algbw
+
+    @property
+    def simulated(self) -> bool:
+        """Whether times are simulated: of more ranks the links alone speak."""
+        return self.program.n <= simulate.RANKS
+
+    def microseconds(self, size: int) -> float:
+        """For nccl-tests' size in bytes; transfers meet as each link's own rule says."""
+        if not self.simulated:
+            return float(size / self.algbw / 1000)
+        return simulate.run(self.program, self.site.where, size, links=self.site.links).time
+
+    def band(self, size: int) -> simulate.Band | None:
+        """Under both rules of links; None for more ranks than are simulated."""
+        if not self.simulated:
+            return None
+        return simulate.band(self.program, self.site.where, size, links=self.site.links)
+
+
+def by_source(program: Program, path: Path) -> Prediction:
+    """By what a plan was made from: a forest's file, or routes'. Errors as of the two."""
+    if program.collective.phases:
+        return by_forest(program, path)
+    from forestcoll.solver.alltoall.file import loads
+    from forestcoll.solver.alltoall.routes import Routes
+
+    found, _, _ = loads(path.read_text(encoding="utf-8"), str(path))
+    if not isinstance(found, Routes):
+        raise PlanError(f"{path}: holds flows, no routes")
+    return by_routes(program, found)
+
+
+def by_forest(program: Program, path: Path) -> Prediction:
+    """The algbw of the forest in a file. Raises ForestCollError: no forest, or another one's."""
+    forest = forest_of(program, path)
+    return Prediction(program, _site_of_forest(forest), figures_of(forest, program, path.name))
+
+
+def by_topology(program: Program, topology: Topology, forest: Path | None = None) -> Prediction:
+    """By the plan's `forest` file where that has the topology's links; else by its optimum."""
+    from forestcoll.schedule.forest import Forest
+
+    if len(topology.gpus) != program.n:
+        raise PlanError(
+            f"{topology.name} has {len(topology.gpus)} GPUs; the plan is for {program.n} ranks"
+        )
+    site = _site_on(program, topology, forest)
+    if forest is not None and isinstance(site.where, Forest):
+        return Prediction(program, site, figures_of(site.where, program, forest.name))
+    best = best_of(topology, program.collective, program.root if program.root >= 0 else None)
+    if program.in_switches and best.in_switches is not None:
+        best = Figures(best.in_switches, best.source, best=True)
+    return Prediction(program, site, best)
+
+
+def by_routes(program: Program, found: Routes) -> Prediction:
+    """The algbw of an all-to-all's routes. Raises ForestCollError: those of another one."""
+    if len(found.graph.ranks) != program.n:
+        raise PlanError(
+            f"routes among {len(found.graph.ranks)} ranks, not among the plan's {program.n}"
+        )
+    machine = machine_of(found.graph, program.name)
+    site = Site(found.graph, machine, "" if machine else NO_LATENCIES)
+    return Prediction(program, site, figures_of(found, program, "the routes beside it"))
+
+
+def beside(program: Program, plan: Path) -> tuple[Prediction | None, str]:
+    """By the forest file (or routes) beside a plan file, as `synthesize` writes it; and a note.
+
+    The note says why a file that is there does not serve; without a file it is empty.
+    """
+    if not program.collective.phases:
+        from forestcoll.compile.alltoall_plans import routes_beside
+
+        try:
+            routes = routes_beside(plan)
+            return None if routes is None else by_routes(program, routes), ""
+        except ForestCollError as error:
+            return None, f"no prediction by the routes beside the plan: {error}"
+    path = forest_beside(plan)
+    if path is None:
+        return None, ""
+    try:
+        return by_forest(program, path), ""
+    except ForestCollError as error:
+        return None, f"no prediction by the forest beside the plan: {error}"
+
+
+def known_of(
+    program: Program, plan: Path, topology: Topology | None = None
+) -> tuple[Site | None, Figures | None, str]:
+    """What is known of a plan file without solving anything, and a note.
+
+    It is simulated over the ways of the forest file beside it, where that has the topology's links;
+    latencies are the topology's, without one the catalogue's where the links are its. Its figures
+    are those of that forest, or of the routes beside it, unless these are of other links. Site
+    None: no links are known, the note says why a file does not tell them.
+    """
+    found, text = beside(program, plan)
+    if topology is None:
+        return (None, None, text) if found is None else (found.site, found.figures, found.site.note)
+    site = _site_on(program, topology, forest_beside(plan))
+    fits = found is not None and has_links_of(_graph_of(found.site.where), topology)
+    return site, found.figures if found and fits else None, site.note
+
+
+def _graph_of(where: Where) -> CapacityGraph:
+    from forestcoll.graph.capacity_graph import CapacityGraph
+    from forestcoll.topology import Topology
+
+    if isinstance(where, Topology):
+        return CapacityGraph.from_topology(where)
+    return where if isinstance(where, CapacityGraph) else where.graph
+
+
+def forest_band_of(
+    forest: Forest, topology: Topology | None = None
+) -> tuple[simulate.Band | None, str]:
+    """The same of the trees of a forest alone."""
+    if forest.n > simulate.RANKS:
+        return None, ""
+    machine = topology or machine_of(forest.graph, forest.name)
+    links = None if machine is None else machine.latencies()
+    band = simulate.simulated_band(forest, links)
+    return band, NO_LATENCIES if band and machine is None else ""
+
+
+def _site_of_forest(forest: Forest) -> Site:
+    machine = machine_of(forest.graph, forest.name)
+    return Site(forest, machine, "" if machine else NO_LATENCIES)
+
+
+def site_with(
+    program: Program, made_from: Forest | Routes, topology: Topology | None = None
+) -> Site:
+    """As `known_of` has it, of a plan and what it was made from. Errors as of `by_routes`."""
+    if topology is not None:
+        forest = made_from if program.collective.phases else None
+        return _site_by(topology, cast("Forest | None", forest), "its forest")
+    if program.collective.phases:
+        return _site_of_forest(cast("Forest", made_from))
+    return by_routes(program, cast("Routes", made_from)).site
+
+
+def _site_on(program: Program, topology: Topology, path: Path | None) -> Site:
+    """A topology; the ways are those of the plan's forest in a file where that has its links."""
+    if path is None or not program.collective.phases:
+        return Site(topology, topology)
+    try:
+        forest = forest_of(program, path)
+    except ForestCollError as error:
+        return Site(topology, topology, f"ranks take the shortest ways: {error}")
+    return _site_by(topology, forest, str(path))
+
+
+def _site_by(topology: Topology, forest: Forest | None, file: str) -> Site:
+    if forest is None:
+        return Site(topology, topology)
+    if not has_links_of(forest.graph, topology):
+        text = f"ranks take the shortest ways: {file}: its links are not those of {topology.name}"
+        return Site(topology, topology, text)
+    return Site(forest, topology)
+
+
+def forest_of(program: Program, path: Path) -> Forest:
+    """The plan's forest in a file. Raises ForestCollError: no forest, or another one's."""
+    from forestcoll.schedule import forest_file
+
+    forest = forest_file.load(path)
+    ours = (program.collective, program.n, program.root)
+    if (forest.collective, forest.n, forest.root) != ours:
+        raise PlanError(
+            f"{path}: a forest for {forest.collective} over {forest.n} ranks, not for the plan's "
+            f"{program.collective} over {program.n}" + _root(program)
+        )
+    return forest
+
+
+def forest_beside(plan: Path) -> Path | None:
+    """The forest file that `synthesize` writes beside a plan file, if it is there."""
+    suffixes = [form.suffix for form in FORMATS.values()]
+    for suffix in (*suffixes, *(Path(suffix).suffix for suffix in suffixes)):
+        if plan.name.endswith(suffix):
+            path = plan.with_name(plan.name.removesuffix(suffix) + FOREST)
+            return path if path.is_file() else None
+    return None
+
+
+def _root(program: Program) -> str:
+    return f" from rank {program.root}" if program.collective.rooted else ""

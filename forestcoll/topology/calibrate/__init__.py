@@ -1,0 +1,11 @@
+"""Links at what is real: what was measured between pairs of GPUs, turned into bandwidths of links.
+
+`measured` reads what tools print, `fit` finds what each link carries.
+"""
+
+from __future__ import annotations
+
+from forestcoll.topology.calibrate.fit import Calibration, ClassFit, Odd, calibrate
+from forestcoll.topology.calibrate.measured import Measured, loads_measured
+
+__all__ = ["Calibration", "ClassFit", "Measured", "Odd", "calibrate", "loads_measured"]

@@ -1,0 +1,225 @@
+"""What tools measured between GPUs: nvbandwidth, p2pBandwidthLatencyTest, nccl-tests, our own.
+
+- nvbandwidth, as text or JSON: the tests from device to device, one way; where several were run,
+  the best of each pair. The arrow of the title says which way a row reads.
+- p2pBandwidthLatencyTest (CUDA samples): the matrices "Unidirectional P2P=Enabled" and the latency
+  with P2P enabled; row to column.
+- sendrecv_perf of nccl-tests and rccl-tests: every rank to the next, all at once; the best size.
+- `forestcoll measure`: JSON, each pair by itself.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from forestcoll.common.errors import TopologyError
+from forestcoll.common.input_limits import DUMP_BYTES, MEASURED_RANKS
+
+FORMAT = "forestcoll.measured/1"
+
+Pair = tuple[int, int]
+
+
+@dataclass(slots=True)
+class Measured:
+    """GB/s and microseconds from rank to rank; `tool` says what measured it."""
+
+    tool: str
+    ranks: int
+    rates: dict[Pair, float] = field(default_factory=dict)
+    latencies: dict[Pair, float] = field(default_factory=dict)
+    together: bool = False  # all pairs at once, so that they share what they share
+
+
+def loads_measured(text: str, source: str) -> Measured:
+    """What `text` says, in the format that it is recognised to be in.
+
+    Raises `TopologyError` for another format, a matrix cut off, and where nothing was measured.
+    """
+    if len(text) > DUMP_BYTES:
+        raise TopologyError(f"{source}: larger than {DUMP_BYTES // 2**20} MiB {DUMP_BYTES.note}")
+    reader = next((read for sign, read in READERS if re.search(sign, text)), None)
+    if reader is None:
+        raise TopologyError(
+            f"{source}: not the output of nvbandwidth, p2pBandwidthLatencyTest, sendrecv_perf "
+            "(nccl-tests, rccl-tests) or 'forestcoll measure'"
+        )
+    found = reader(text, source)
+    if not found.rates:
+        raise TopologyError(f"{source}: {found.tool}: no bandwidth between two GPUs in it")
+    if found.ranks > MEASURED_RANKS:
+        raise TopologyError(f"{source}: {found.ranks:,} ranks {MEASURED_RANKS.note}")
+    return found
+
+
+def dumps_measured(measured: Measured) -> str:
+    """The same as a file of our own format."""
+    pairs = [
+        {"from": i, "to": j, "GB/s": rate, "us": measured.latencies.get((i, j))}
+        for (i, j), rate in sorted(measured.rates.items())
+    ]
+    value = {"format": FORMAT, "tool": measured.tool, "ranks": measured.ranks, "pairs": pairs}
+    return json.dumps(value, indent=1) + "\n"
+
+
+# Matrices of text
+
+
+def _matrices(text: str, source: str) -> Iterator[tuple[str, dict[Pair, float], int]]:
+    """(title, value by row and column, size) of every matrix: a line of numbers 0 1 2 ..., rows."""
+    lines = text.split("\n")
+    index = 0
+    title = ""  # the last line that is not empty
+    while index < len(lines):
+        heads = [word for word in lines[index].split() if word not in ("D\\D", "GPU", "CPU")]
+        size = len(heads)
+        if size == 0 or heads != [str(k) for k in range(size)] or size > MEASURED_RANKS:
+            title = lines[index] if lines[index].strip() else title
+            index += 1
+            continue
+        values: dict[Pair, float] = {}
+        for row in range(size):
+            index += 1
+            words = lines[index].split() if index < len(lines) else []
+            if len(words) != size + 1 or words[0] != str(row):
+                raise TopologyError(
+                    f"{source}:{index + 1}: row {row} of '{title.strip()[:60]}' is cut off or no "
+                    f"row: {size} values are expected"
+                )
+            for column, word in enumerate(words[1:]):
+                number = _number(word)
+                if number is not None and row != column:
+                    values[row, column] = number
+        yield title, values, size
+        title = lines[index]
+        index += 1
+
+
+def _number(word: str) -> float | None:
+    """A positive number; None for N/A and the like."""
+    try:
+        number = float(word)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) and 0 < number < 1e9 else None
+
+
+def _best(rates: dict[Pair, float], values: Iterable[tuple[Pair, float]]) -> None:
+    for pair, value in values:
+        rates[pair] = max(value, rates.get(pair, 0.0))
+
+
+def _turn(values: dict[Pair, float], back: bool) -> list[tuple[Pair, float]]:
+    return [((j, i) if back else (i, j), value) for (i, j), value in values.items()]
+
+
+def _nvbandwidth(text: str, source: str) -> Measured:
+    found = Measured("nvbandwidth", 0)
+    for title, values, size in _matrices(text, source):
+        _take_nvbandwidth(found, title, values, size)
+    return found
+
+
+def _take_nvbandwidth(found: Measured, title: str, values: dict[Pair, float], size: int) -> None:
+    if not re.search(r"GPU\(\w+\)\s*(->|<-|<->)\s*GPU\(\w+\)", title):
+        return  # between a GPU and the processor
+    found.ranks = max(found.ranks, size)
+    if "atency" in title:
+        found.latencies |= {pair: value / 1000 for pair, value in values.items()}  # from ns
+    elif "<->" not in title and "idirectional" not in title:
+        _best(found.rates, _turn(values, back="<-" in title))
+
+
+def _nvbandwidth_json(text: str, source: str) -> Measured:
+    found = Measured("nvbandwidth", 0)
+    tests = _json(text, source).get("nvbandwidth")
+    cases = tests.get("testcases") if isinstance(tests, dict) else None
+    if not isinstance(cases, list):
+        raise TopologyError(f"{source}: nvbandwidth: no list of testcases in it")
+    for case in cases:
+        matrix = case.get("bandwidth_matrix") if isinstance(case, dict) else None
+        if not isinstance(matrix, list) or not all(isinstance(row, list) for row in matrix):
+            continue
+        if any(len(row) != len(matrix) for row in matrix) or len(matrix) > MEASURED_RANKS:
+            continue
+        values: dict[Pair, float] = {}
+        for i, row in enumerate(matrix):
+            for j, cell in enumerate(row):
+                number = _number(str(cell))
+                if number is not None and i != j:
+                    values[i, j] = number
+        _take_nvbandwidth(found, str(case.get("bandwidth_description", "")), values, len(matrix))
+    return found
+
+
+def _p2p_test(text: str, source: str) -> Measured:
+    found = Measured("p2pBandwidthLatencyTest", 0)
+    for title, values, size in _matrices(text, source):
+        found.ranks = max(found.ranks, size)
+        if "P2P=Enabled" not in title:
+            continue
+        if "atency" in title:
+            found.latencies |= values
+        elif title.lstrip().startswith("Unidirectional"):
+            _best(found.rates, values.items())
+    return found
+
+
+def _sendrecv(text: str, source: str) -> Measured:
+    """Every rank sends to the next; the rate is what the slowest of them reached."""
+    ranks = len(set(re.findall(r"^#\s+Rank\s+(\d{1,6})\s", text, re.MULTILINE)))
+    if ranks < 2:
+        raise TopologyError(f"{source}: sendrecv_perf: {ranks} ranks in its header; two are needed")
+    rows = re.findall(
+        r"^[ \t]*\d+\s+\d+\s+\S+\s+\S+\s+-?\d+\s+[\d.]+\s+([\d.]+)\s+[\d.]+\s+(?:\d+|N/A)",
+        text,
+        re.MULTILINE,
+    )
+    rates = [rate for rate in map(_number, rows) if rate is not None]
+    found = Measured("sendrecv_perf", ranks, together=True)
+    if rates:
+        found.rates = {(i, (i + 1) % ranks): max(rates) for i in range(ranks)}
+    return found
+
+
+def _own(text: str, source: str) -> Measured:
+    value = _json(text, source)
+    ranks, pairs = value.get("ranks"), value.get("pairs")
+    if value.get("format") != FORMAT or not isinstance(ranks, int) or not isinstance(pairs, list):
+        raise TopologyError(f"{source}: not a file of format '{FORMAT}' with ranks and pairs")
+    found = Measured(str(value.get("tool", "forestcoll measure"))[:60], ranks)
+    for place, entry in enumerate(pairs):
+        one, two = (entry.get("from"), entry.get("to")) if isinstance(entry, dict) else (0, None)
+        if not (type(one) is type(two) is int and 0 <= one < ranks and 0 <= two < ranks):
+            raise TopologyError(f"{source}: pairs[{place}]: 'from' and 'to' must be two ranks")
+        pair = one, two
+        rate, late = (_number(str(entry.get(key))) for key in ("GB/s", "us"))
+        if pair[0] != pair[1] and rate is not None:
+            found.rates[pair] = rate
+        if pair[0] != pair[1] and late is not None:
+            found.latencies[pair] = late
+    return found
+
+
+def _json(text: str, source: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise TopologyError(f"{source}: not JSON: {str(error)[:200]}") from None
+    if not isinstance(value, dict):
+        raise TopologyError(f"{source}: not a JSON object")
+    return value
+
+
+READERS: tuple[tuple[str, Callable[[str, str], Measured]], ...] = (
+    (r'"format"\s*:\s*"forestcoll\.measured/', _own),
+    (r'"nvbandwidth"\s*:', _nvbandwidth_json),
+    (r"P2P=(Enabled|Disabled)", _p2p_test),
+    (r"memcpy (CE|SM) .{0,200}GPU\(", _nvbandwidth),
+    (r"(?m)^#\s+Rank\s+\d+\s", _sendrecv),
+)

@@ -1,0 +1,277 @@
+"""hwloc's XML (`lstopo machine.xml`) to a `Topology`.
+
+GPUs are PCI devices of NVIDIA or AMD whose class says so. Links between them are the matrix
+`NVLinkBandwidth` or `XGMIBandwidth`, MB/s; an NVSwitch stands in it as a PCI device, and as its
+peers in other switches do not, all NVSwitches are one node unless `nvswitches=each`. PCIe bandwidth
+is that of each device (`pci_link_speed`, GB/s). hwloc knows no rate of network ports: `port=GB/s`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from fractions import Fraction
+from pathlib import PurePath
+
+from forestcoll.common.errors import TopologyError
+from forestcoll.common.input_limits import MATRIX_OBJECTS
+from forestcoll.topology import Adapter, Link, Node, Topology, exact, slug
+from forestcoll.topology.readers.box_links import MACHINE, Machines, put_inside
+from forestcoll.topology.readers.doubts import note_unlike
+from forestcoll.topology.readers.fabric import list_some
+from forestcoll.topology.readers.matrix import are_joined
+from forestcoll.topology.readers.pcie import socket_rate
+from forestcoll.topology.readers.settings import Setting, Values
+from forestcoll.topology.readers.xml_tree import Element, parse
+
+TITLE = "an hwloc file"
+SETTINGS = (
+    Setting("pcie", "whether PCIe counts", ("auto", "always", "never")),
+    Setting("nvswitches", "NVSwitches: one node, or each its own", ("merged", "each")),
+    Setting("port_rate", "GB/s of a network port", rate=True),
+    MACHINE,
+)
+MATRICES = ("NVLinkBandwidth", "XGMIBandwidth")
+
+_TYPE = re.compile(r"([0-9a-f]{4}) \[([0-9a-f]{4}):([0-9a-f]{4})\].*", re.IGNORECASE)
+_GPU_CLASSES = ("0300", "0302", "0380", "1200")
+_GPU_VENDORS = ("10de", "1002")
+_RDMA = re.compile(r"(mlx\d|bnxt_re|hfi1|irdma|efa|qedr)\S*")
+
+
+def loads(text: str, values: Values, machines: Machines) -> Topology:
+    """The machine of the file. Raises `TopologyError` with line, reason and cure."""
+    source = values.source
+    root = parse(text, source, doctype="topology")
+    if root.tag != "topology":
+        raise root.error(f"<{root.tag}> is not hwloc's XML; that starts with <topology>")
+    return _Reader(root, source, values).topology(machines)
+
+
+class _Reader:
+    def __init__(self, root: Element, source: str, values: Values) -> None:
+        self.root, self.source, self.values = root, source, values
+        self.notes: list[str] = []
+        self.objects: dict[str, Element] = {}
+        for e in root.walk():
+            if e.tag == "object" and "gp_index" in e.attributes:
+                other = self.objects.setdefault(e.attributes["gp_index"], e)
+                if other is not e:
+                    raise e.error(
+                        f'gp_index="{e.attributes["gp_index"]}" is that of the object in line '
+                        f"{other.line} too; each has its own"
+                    )
+        gpus = [e for e in root.walk() if _is_gpu(e)]
+        if not gpus:
+            raise TopologyError(
+                f"{source}: no GPU in it: no PCI device of NVIDIA or AMD whose class is one of "
+                f"{', '.join(_GPU_CLASSES)}. Dump with I/O devices: lstopo --whole-io machine.xml"
+            )
+        self.ids = {id(e): f"gpu{i}" for i, e in enumerate(gpus)}
+        self.nodes = {name: Node("gpu") for name in self.ids.values()}
+        self.links: list[Link] = []
+        self.bridges: dict[str, str] = {}  # what is above each, in words
+        makes = {_make(e) for e in gpus}
+        odd = [
+            f"{e.attributes.get('pci_busid', '')} {_make(e)} in line {e.line}"
+            for e in root.walk()
+            if e.attributes.get("type") == "PCIDev" and not _is_gpu(e) and _make(e) in makes
+        ]
+        if odd:
+            self.notes.append(
+                f"{len(odd)} PCI devices are of the GPUs' make and of another class, and count as "
+                f"none: {list_some(odd)}"
+            )
+
+    def topology(self, machines: Machines) -> Topology:
+        name, machine = slug(PurePath(self.source).stem), self.values.text("machine")
+        adapters = tuple(self.adapters())
+        if adapters and not self.values.given("port_rate"):
+            self.notes.append(
+                f"{len(adapters)} network ports; their rates are not in the file "
+                "(--set port_rate=GB/s)"
+            )
+        if machine:
+            bare = Topology(name, self.nodes, (), adapters, tuple(self.notes))
+            return put_inside(bare, tuple(self.nodes), machines(machine), machine, self.source)
+        gpus = tuple(self.nodes)
+        found = [m for m in self.root.children if m.attributes.get("name") in MATRICES]
+        for matrix in found:
+            self.add_matrix(matrix)
+        joined = are_joined(tuple(self.nodes), self.links, gpus)
+        wanted = self.values.text("pcie", "auto")
+        if wanted == "never" and not joined:
+            what = "its matrix of NVLink does not join" if found else "no matrix of NVLink joins"
+            raise TopologyError(
+                f"{self.source}: {what} all {len(gpus)} GPUs; leave pcie=never out, and PCIe joins "
+                "them"
+            )
+        if wanted == "always" or (wanted == "auto" and not joined):
+            self.add_pcie()
+            if not found:
+                self.notes.append(
+                    "no NVLink in the file: hwloc sees it only with NVML (or RSMI) at hand; PCIe "
+                    "alone joins the GPUs (--set machine=NAME where that is wrong)"
+                )
+        return Topology(name, self.nodes, tuple(self.links), adapters, tuple(self.notes))
+
+    # NVLink, xGMI
+
+    def add_matrix(self, matrix: Element) -> None:
+        ends = [self.end(word, matrix) for word in _words(matrix, "indexes")]
+        numbers = _words(matrix, "u64values")
+        size = len(ends)
+        if size > MATRIX_OBJECTS or len(numbers) != size * size:
+            raise matrix.error(
+                f"{matrix.attributes['name']} has {len(numbers)} values for {size} objects; a "
+                f"matrix has the square, and at most {MATRIX_OBJECTS} objects {MATRIX_OBJECTS.note}"
+            )
+        rates: dict[tuple[str, str], Fraction] = {}
+        for i, one in enumerate(ends):
+            for j, two in enumerate(ends):
+                word = numbers[i * size + j]
+                if not re.fullmatch(r"[0-9]{1,12}", word):
+                    raise matrix.error(f"'{word[:20]}' is not a number of MB/s")
+                if one != two and int(word):
+                    known = rates.get((one, two), Fraction(0))
+                    rates[one, two] = known + Fraction(int(word), 1000)
+        switches = [end for end in dict.fromkeys(ends) if end not in self.nodes]
+        self.nodes |= {name: Node("switch") for name in switches}
+        order = {end: i for i, end in enumerate(dict.fromkeys(ends))}
+        differ: list[str] = []
+        for (one, two), rate in rates.items():
+            if rates.get((two, one)) != rate:
+                self.links.append(Link(one, two, rate, oneway=True))
+                differ.append(f"{one} to {two} {float(rate):g} GB/s")
+            elif order[one] < order[two]:
+                self.links.append(Link(one, two, rate))
+        if differ:
+            self.notes.append(
+                f"{matrix.attributes['name']} states other rates there than back, and each "
+                f"direction counts as stated: {list_some(differ)}"
+            )
+        if "nvswitch" in switches:
+            many = sum(self.end(word, matrix) == "nvswitch" for word in _words(matrix, "indexes"))
+            self.notes.append(
+                f"{many} NVSwitches count as one: the file does not show the links between them "
+                "(--set nvswitches=each keeps them apart)"
+            )
+
+    def end(self, word: str, matrix: Element) -> str:
+        """The node of an entry of a matrix: "OSDev:802" or, in one of one type, "802"."""
+        element = self.objects.get(word.rpartition(":")[2])
+        place = element
+        while place is not None and place.attributes.get("type") != "PCIDev":
+            place = place.parent
+        if element is None or place is None:
+            raise matrix.error(f"'{word[:30]}' is not a PCI device of this file, nor on one")
+        if id(place) in self.ids:
+            return self.ids[id(place)]
+        each = self.values.text("nvswitches") == "each"
+        return f"nvswitch-{slug(place.text('pci_busid'))}" if each else "nvswitch"
+
+    # PCIe
+
+    def add_pcie(self) -> None:
+        packages = [e for e in self.root.walk() if e.attributes.get("type") == "Package"]
+        tops = packages or [e for e in self.root.walk() if e.attributes.get("type") == "Machine"]
+        cpus: list[tuple[str, Element]] = []
+        for top in tops:
+            below = list(self.descend(top))
+            if not below:
+                continue
+            name = f"cpu{len(cpus)}"
+            self.nodes[name] = Node("switch")
+            self.links += [Link(node, name, rate) for node, rate in below]
+            cpus.append((name, top))
+        rates = {name: f"{float(_socket_rate(top)):g} GB/s" for name, top in cpus}
+        self.notes += note_unlike("sockets", rates)
+        self.notes += note_unlike("PCIe bridges", self.bridges, mixed=True)
+        done = {link.src for link in self.links if link.dst.startswith("cpu")}
+        for i, (two, top) in enumerate(cpus):
+            self.links += [Link(one, two, _socket_rate(top)) for one, _ in cpus[:i]]
+        if not done or not are_joined(tuple(self.nodes), self.links, tuple(self.ids.values())):
+            raise TopologyError(
+                f"{self.source}: some GPUs hang on no package of the file, so nothing joins them; "
+                "give the machine (--set machine=NAME)"
+            )
+        self.notes.append(
+            "PCIe and the links between sockets are part of the topology: what hwloc states of "
+            "each device, and what NCCL counts for the processors"
+        )
+
+    def descend(self, element: Element) -> Iterator[tuple[str, Fraction]]:
+        """(node, GB/s of the link above it) for what hangs below `element` and has GPUs."""
+        for child in element.children:
+            if id(child) in self.ids:
+                yield self.ids[id(child)], _speed(child)
+                continue
+            below = list(self.descend(child))
+            if len(below) < 2 or "pci_busid" not in child.attributes:
+                yield from below
+                continue
+            name = f"pci-{slug(child.attributes['pci_busid'])}"
+            self.nodes[name] = Node("switch")
+            self.links += [Link(node, name, rate) for node, rate in below]
+            above = max([_speed(child), *(rate for _, rate in below)])
+            self.bridges[name] = f"{float(above):g} GB/s"
+            yield name, above
+
+    def adapters(self) -> Iterator[Adapter]:
+        for element in self.root.walk():
+            match = _TYPE.fullmatch(element.attributes.get("pci_type", ""))
+            if element.attributes.get("type") != "PCIDev" or not match or match[1][:2] != "02":
+                continue
+            names = [e.attributes.get("name", "") for e in element.named("object")]
+            rdma = [name for name in names if _RDMA.fullmatch(name)]
+            bus = element.attributes.get("pci_busid", "")
+            above = element.parent
+            near: tuple[str, ...] = ()
+            while above is not None and not near:
+                near = tuple(self.ids[id(e)] for e in above.walk() if id(e) in self.ids)
+                above = above.parent
+            yield Adapter([*rdma, *names, f"nic-{bus}"][0], self.values.rate("port_rate"), near)
+
+
+def _is_gpu(element: Element) -> bool:
+    if element.attributes.get("type") != "PCIDev":
+        return False
+    match = _TYPE.fullmatch(element.attributes.get("pci_type", ""))
+    return match is not None and match[1] in _GPU_CLASSES and match[2].lower() in _GPU_VENDORS
+
+
+def _make(element: Element) -> str:
+    """Vendor and device of a PCI device, "[10de:1db8]"; the bare type where it has none."""
+    text = element.attributes.get("pci_type", "")
+    found = re.search(r"\[[0-9a-f]{4}:[0-9a-f]{4}\]", text, re.IGNORECASE)
+    return found[0] if found else text
+
+
+def _words(matrix: Element, tag: str) -> list[str]:
+    return " ".join(child.content for child in matrix.named(tag)).split()
+
+
+def _speed(element: Element) -> Fraction:
+    """GB/s of the link above a PCI device."""
+    word = element.attributes.get("pci_link_speed", "")
+    try:
+        speed = exact(word) if word else Fraction(0)
+    except TopologyError as error:
+        raise element.error(f"pci_link_speed: {error}") from None
+    if speed <= 0:
+        raise element.error(
+            "no pci_link_speed: hwloc reads it as root only. Dump again as root, or give the "
+            "machine (--set machine=NAME)"
+        )
+    return speed
+
+
+def _socket_rate(package: Element) -> Fraction:
+    """GB/s between sockets, as NCCL counts it for that processor."""
+    info = {e.attributes.get("name"): e.attributes.get("value", "") for e in package.named("info")}
+    attributes = {
+        "vendor": info.get("CPUVendor", "GenuineIntel"),
+        "familyid": info.get("CPUFamilyNumber", ""),
+        "modelid": info.get("CPUModelNumber", ""),
+    }
+    return socket_rate(Element("cpu", attributes, package.line, package.source))

@@ -1,0 +1,325 @@
+"""`ibnetdiscover` output to a `Fabric`: InfiniBand switches, adapters by host, cables.
+
+The format is a block a device (`Switch`, `Ca`, `Rt`), a line a port, and a cable stands in both
+blocks (linux-rdma/rdma-core, infiniband-diags/man/ibnetdiscover.8). Rates are lanes times the lane
+rate of the InfiniBand speed; 4xNDR is 400 Gb/s, 50 GB/s.
+
+Hosts come from the adapters' descriptions, "host adapter" as the driver sets them. An adapter that
+still carries its maker's default cannot be put to a host: it is left out, with a note, unless
+`unnamed=each` makes it a host of its own or `names=FILE` (a node-name-map, `0xGUID "host mlx5_0"`)
+names it. Aggregation nodes are the switches' own engines and no hosts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import PurePath
+
+from forestcoll.common.errors import TopologyError
+from forestcoll.common.input_limits import DUMP_LINE
+from forestcoll.topology import read_text, slug
+from forestcoll.topology.readers.fabric import HOSTS, Cable, Fabric, Port, list_some, make_ids
+from forestcoll.topology.readers.rates import INFINIBAND_LANE
+from forestcoll.topology.readers.settings import Setting, Values
+
+TITLE = "an ibnetdiscover dump"
+SETTINGS = (
+    HOSTS,
+    Setting("names", 'a node-name-map file: lines of 0xGUID "host adapter"'),
+    Setting("unnamed", "adapters without a host's name: left out, or each a host", ("out", "each")),
+)
+
+CODED = ("SDR", "DDR", "QDR")  # 8 of 10 bits carry data
+
+_DEVICE = re.compile(r'(Switch|Ca|Rt)\s+(\d{1,5})\s+"([SHR]-[0-9A-Fa-f]{1,16})"(.*)')
+_PORT = re.compile(
+    r"\[(\d{1,5})\](?:\[[^\]]*\])?(?:\([0-9A-Fa-f]{1,16}\))?\s*"
+    r'"([SHR]-[0-9A-Fa-f]{1,16})"\[(\d{1,5})\](?:\[[^\]]*\])?(?:\([0-9A-Fa-f]{1,16}\))?(.*)'
+)
+_QUOTED = re.compile(r'"([^"]*)"')
+_RATE = re.compile(r"(\d{1,2})x([A-Z]+\d{0,2})$")
+_OTHER = re.compile(r"(vendid|devid|sysimgguid|switchguid|caguid|rtguid)=|Chassis|Non-Chassis|#")
+_DEFAULT = re.compile(r"MT\d+ |.*Mellanox Technologies\s*$|.*Aggregation Node|.*InfiniHost|\s*$")
+_ENGINE = "aggregation node"
+_NAMED = re.compile(r"(\S+)\s+(\S*[A-Za-z]\S*[-_]?\d+)$")
+NAMELESS_HOSTS = ("localhost", "(none)", "localhost.localdomain")
+
+End = tuple[str, int]
+
+
+@dataclass(slots=True)
+class Device:
+    """A block of the dump, or what other blocks say of a device without one."""
+
+    guid: str  # "S-..." or "H-..."
+    kind: str
+    about: str
+    line: int
+    own: bool = True
+
+
+@dataclass(slots=True)
+class _Dump:
+    source: str
+    devices: dict[str, Device] = field(default_factory=dict)
+    far: dict[End, tuple[End, int]] = field(default_factory=dict)  # each end, with its line
+    rates: dict[tuple[End, End], set[Fraction]] = field(default_factory=dict)
+    blocks: dict[tuple[End, End], set[str]] = field(default_factory=dict)  # whose blocks have it
+    speeds: set[str] = field(default_factory=set)
+    abouts: dict[str, dict[str, int]] = field(default_factory=dict)  # by device, with a line
+
+    def error(self, line: int, message: str) -> TopologyError:
+        return TopologyError(f"{self.source}:{line}: {message}")
+
+
+def recognise(text: str) -> bool:
+    """Whether `text` looks like the output of ibnetdiscover."""
+    return (
+        re.search(r'^(Switch|Ca|Rt)\s+\d+\s+"[SHR]-[0-9A-Fa-f]+"', text, re.MULTILINE) is not None
+    )
+
+
+def loads(text: str, values: Values) -> Fabric:
+    """The fabric that `text` describes. Raises `TopologyError` with line, reason and cure."""
+    source = values.source
+    dump = _read(text, source)
+    if values.given("names"):
+        _rename(dump, values.text("names"))
+    fabric = _Builder(dump, values.text("unnamed", "out") == "each").build()
+    return fabric.choose_hosts(values.patterns("hosts"))
+
+
+def _read(text: str, source: str) -> _Dump:
+    dump = _Dump(source)
+    here: Device | None = None
+    for number, raw in enumerate(text.split("\n"), 1):
+        line = raw.strip()
+        if len(line) > DUMP_LINE:
+            raise dump.error(number, f"a line of {len(line):,} characters {DUMP_LINE.note}")
+        device = _DEVICE.match(line)
+        if device:
+            here = _device(dump, device, number)
+        elif line.startswith("["):
+            if here is None:
+                raise dump.error(number, "a port before any Switch or Ca line")
+            _port(dump, here, line, number)
+        elif line and not _OTHER.match(line):
+            raise dump.error(
+                number,
+                f"'{line[:60]}' is no line of ibnetdiscover; write its plain output to a file "
+                "(no -p, no --full, nothing else in it)",
+            )
+    if not dump.devices:
+        raise TopologyError(f"{source}: no Switch and no Ca in it; is it ibnetdiscover's output?")
+    return dump
+
+
+def _device(dump: _Dump, match: re.Match[str], number: int) -> Device:
+    kind, _, guid, rest = match.groups()
+    about = _QUOTED.search(rest)
+    known = dump.devices.get(guid)
+    if known is not None and known.own:
+        raise dump.error(number, f"{guid} has a block already, in line {known.line}")
+    dump.devices[guid] = Device(guid, kind, about[1] if about else "", number)
+    dump.abouts.setdefault(guid, {}).setdefault(dump.devices[guid].about, number)
+    return dump.devices[guid]
+
+
+def _port(dump: _Dump, here: Device, line: str, number: int) -> None:
+    match = _PORT.match(line)
+    if match is None:
+        raise dump.error(number, f"'{line[:60]}' is not a port: [1] \"S-guid\"[2] # ... 4xNDR")
+    port, guid, far_port, rest = match.groups()
+    one, two = (here.guid, int(port)), (guid, int(far_port))
+    if one == two:
+        raise dump.error(number, f"port {port} of {here.guid} is cabled to itself")
+    for end, other in ((one, two), (two, one)):
+        known = dump.far.setdefault(end, (other, number))
+        if known[0] != other:
+            raise dump.error(
+                number,
+                f"port {end[1]} of {end[0]} is cabled to {other[0]}[{other[1]}] here and to "
+                f"{known[0][0]}[{known[0][1]}] in line {known[1]}; a port has one cable",
+            )
+    quoted = _QUOTED.search(rest)
+    kind = {"S": "Switch", "H": "Ca", "R": "Rt"}[guid[0]]
+    about = quoted[1] if quoted else ""
+    dump.devices.setdefault(guid, Device(guid, kind, about, number, own=False))
+    dump.abouts.setdefault(guid, {}).setdefault(about, number)
+    rate = _rate(dump, rest, number)
+    cable = min(one, two), max(one, two)
+    dump.rates.setdefault(cable, set()).add(rate)
+    dump.blocks.setdefault(cable, set()).add(here.guid)
+
+
+def _rate(dump: _Dump, rest: str, number: int) -> Fraction:
+    match = _RATE.search(rest.rstrip())
+    if match is None or match[2] not in INFINIBAND_LANE or not 1 <= int(match[1]) <= 12:
+        shown = rest.rstrip().rpartition(" ")[2][:20]
+        raise dump.error(
+            number,
+            f"'{shown}' is not a rate such as 4xNDR (lanes 1 to 12, speed "
+            f"{', '.join(INFINIBAND_LANE)}); was the line cut off?",
+        )
+    dump.speeds.add(match[2])
+    return int(match[1]) * INFINIBAND_LANE[match[2]] / 8
+
+
+def _rename(dump: _Dump, path: str) -> None:
+    """Descriptions from a node-name-map file."""
+    by_guid = {int(guid[2:], 16): device for guid, device in dump.devices.items()}
+    for number, raw in enumerate(read_text(path).split("\n"), 1):
+        line = raw.partition("#")[0].strip()
+        if not line:
+            continue
+        match = re.fullmatch(r'(?:0x|[SHR]-)?([0-9A-Fa-f]{1,16})\s+"?([^"]+?)"?', line)
+        if match is None:
+            raise TopologyError(f"{path}:{number}: '{line[:60]}' is not 0xGUID \"host adapter\"")
+        device = by_guid.get(int(match[1], 16))
+        if device is not None:
+            device.about = match[2]
+
+
+class _Builder:
+    def __init__(self, dump: _Dump, each: bool) -> None:
+        self.dump = dump
+        self.each = each
+        self.notes: list[str] = []
+        self.names: dict[str, str] = {}  # guid of a switch -> node id
+        self.places: dict[str, tuple[str, str]] = {}  # guid of an adapter -> host, adapter's name
+
+    def build(self) -> Fabric:
+        devices = self.dump.devices.values()
+        switches = [device for device in devices if device.kind != "Ca"]
+        ids = make_ids([(_switch_name(s.about), s.guid[2:]) for s in switches])
+        self.names = {s.guid: name for s, name in zip(switches, ids, strict=True)}
+        self.place([device for device in devices if device.kind == "Ca"])
+        renamed = [
+            f"{guid} " + " and ".join(f"'{text[:40]}' in line {at}" for text, at in found.items())
+            for guid, found in self.dump.abouts.items()
+            if len(found) > 1
+        ]
+        if renamed:
+            self.notes.append(
+                f"{len(renamed)} devices are described in several ways, and their own block "
+                f"counts: {list_some(renamed)}"
+            )
+        cables = tuple(self.cables())
+        self.note_rates()
+        hosts = dict.fromkeys(port.host for cable in cables for port in cable.ports)
+        idle = {host for host, _ in self.places.values()} - set(hosts)
+        if idle:
+            self.notes.append(f"{len(idle)} hosts have no cable: {list_some(sorted(idle))}")
+        taken = set(self.names.values()) & set(hosts)
+        if taken:
+            name = min(taken)
+            raise TopologyError(
+                f"{self.dump.source}: '{name}' is the name of a host and of a switch; name them "
+                "apart with --set names=FILE"
+            )
+        name = slug(PurePath(self.dump.source).stem)
+        source = self.dump.source
+        return Fabric(name, tuple(ids), tuple(hosts), cables, tuple(self.notes), source)
+
+    def place(self, adapters: list[Device]) -> None:
+        """Fills `places`: host and adapter from the descriptions."""
+        engines = [a for a in adapters if _ENGINE in a.about.lower()]
+        unnamed: list[Device] = []
+        seen: dict[tuple[str, str], Device] = {}
+        for device in adapters:
+            if _ENGINE in device.about.lower():
+                continue
+            match = None if _DEFAULT.match(device.about) else _NAMED.match(device.about.strip())
+            if match is None or match[1] in NAMELESS_HOSTS:
+                unnamed.append(device)
+                continue
+            other = seen.setdefault((match[1], match[2]), device)
+            if other is not device:
+                raise self.dump.error(
+                    device.line,
+                    f"two adapters are '{match[1]} {match[2]}', {other.guid[2:]} and "
+                    f"{device.guid[2:]}: two machines of one name? Name them apart with "
+                    '--set names=FILE (0xGUID "host adapter")',
+                )
+        hosts = list(dict.fromkeys(host for host, _ in seen))
+        numbered = [(host, str(i)) for i, host in enumerate(hosts)]
+        ids = dict(zip(hosts, make_ids(numbered), strict=True))
+        for (host, adapter), device in seen.items():
+            self.places[device.guid] = ids[host], adapter
+        if engines:
+            self.notes.append(f"{len(engines)} aggregation nodes (SHARP) are no hosts")
+        self.place_unnamed(unnamed)
+
+    def place_unnamed(self, unnamed: list[Device]) -> None:
+        if self.each:
+            for device in unnamed:
+                self.places[device.guid] = f"H-{device.guid[2:]}", "port"
+        elif unnamed and not self.places:
+            raise TopologyError(
+                f"{self.dump.source}: none of the {len(unnamed)} adapters carries a host's name "
+                f"(they say '{unnamed[0].about[:60]}'): name them with --set names=FILE (0xGUID "
+                '"host adapter"), or take each as a host with --set unnamed=each'
+            )
+        elif unnamed:
+            self.notes.append(
+                f"{len(unnamed)} adapters carry no host's name ({unnamed[0].guid[2:]}: "
+                f"'{unnamed[0].about[:40]}') and are left out; --set names=FILE (0xGUID \"host "
+                'adapter") puts them to hosts, --set unnamed=each makes each a host'
+            )
+
+    def cables(self) -> Iterator[Cable]:
+        differ: list[str] = []
+        for (one, two), rates in self.dump.rates.items():
+            ends = [self.end(end) for end in (one, two)]
+            if len(rates) > 1:
+                stated = " and ".join(f"{float(rate):g}" for rate in sorted(rates))
+                differ.append(f"{one[0]}[{one[1]}] {stated} GB/s")
+            if ends[0] is None or ends[1] is None:
+                continue
+            yield Cable(ends[0], ends[1], min(rates))
+        devices = self.dump.devices
+        once = [
+            f"{one[0]}[{one[1]}]"
+            for (one, two), blocks in self.dump.blocks.items()
+            if len(blocks) < 2 and one[0] != two[0] and devices[one[0]].own and devices[two[0]].own
+        ]
+        if once:
+            self.notes.append(
+                f"{len(once)} cables stand in the block of one end only ({list_some(once)}): lines "
+                "are missing; they count"
+            )
+        if differ:
+            self.notes.append(
+                f"the two ends state different rates for {len(differ)} cables "
+                f"({list_some(differ)}); the slower one counts"
+            )
+        alone = [d.guid for d in self.dump.devices.values() if not d.own]
+        if alone:
+            self.notes.append(
+                f"{len(alone)} devices have no block of their own ({list_some(alone)}): the dump "
+                "may be cut off"
+            )
+
+    def end(self, end: End) -> str | Port | None:
+        guid, number = end
+        if guid in self.names:
+            return self.names[guid]
+        place = self.places.get(guid)
+        return Port(*place, number) if place else None
+
+    def note_rates(self) -> None:
+        coded = [speed for speed in CODED if speed in self.dump.speeds]
+        if coded:
+            self.notes.append(
+                f"{', '.join(coded)}: the rate counts the line's bits, of which 80 % carry data"
+            )
+
+
+def _switch_name(about: str) -> str:
+    """The name that people gave: managed switches say "MF0;name:model/unit"."""
+    match = re.fullmatch(r"MF\d+;(.+?):[^:/]+/[A-Z]\d+", about)
+    name = match[1] if match else about
+    return "switch" if _DEFAULT.match(name) and not match else name

@@ -1,0 +1,139 @@
+"""The topology graph of NVIDIA NetQ (JSON), which it gathers by LLDP, to a `Fabric`.
+
+Switches are the devices of type `switch`; everything else that has a cable is a host. The graph has
+no rates: `rate=GB/s` says what every cable carries.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from fractions import Fraction
+from pathlib import PurePath
+from typing import Any
+
+from forestcoll.common.errors import TopologyError
+from forestcoll.common.input_limits import DUMP_BYTES
+from forestcoll.topology import slug
+from forestcoll.topology.readers.fabric import HOSTS, Cable, Fabric, Port, make_ids
+from forestcoll.topology.readers.settings import Setting, Values
+
+TITLE = "a NetQ graph"
+SETTINGS = (HOSTS, Setting("rate", "GB/s of every cable", rate=True))
+
+
+def loads(text: str, values: Values) -> Fabric:
+    """The fabric of the graph. Raises `TopologyError` with reason and cure."""
+    source = values.source
+    if len(text) > DUMP_BYTES:
+        raise TopologyError(f"{source}: larger than {DUMP_BYTES // 2**20} MiB {DUMP_BYTES.note}")
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise TopologyError(f"{source}: not JSON: {str(error)[:200]}") from None
+    graph = _Graph(source)
+    parts = value if isinstance(value, list) else [value]
+    for part in parts:
+        for tier in graph.items(graph.table(part, "the graph"), "nodes"):
+            for device in graph.items(graph.table(tier, "nodes"), "compounded_nodes"):
+                graph.add_device(graph.table(device, "compounded_nodes"))
+    bundles = [bundle for part in parts for bundle in graph.items(part, "links")]
+    cables = dict.fromkeys(cable for bundle in bundles for cable in graph.ends(bundle))
+    rate = values.rate("rate")
+    if rate is None:
+        raise TopologyError(
+            f"{source}: NetQ's graph has no rates: give what a cable carries, --set rate=GB/s (a "
+            "400 Gb/s port: 50)"
+        )
+    return graph.fabric(list(cables), rate).choose_hosts(values.patterns("hosts"))
+
+
+End = tuple[str, str]
+_KINDS = {list: "a list", str: "a text", bool: "true or false", type(None): "null"}
+
+
+class _Graph:
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self.names: dict[str, str] = {}  # by id
+        self.switches: set[str] = set()
+
+    def table(self, value: Any, what: str) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise TopologyError(
+                f"{self.source}: {what}: an object with 'nodes' and 'links' as NetQ writes it is "
+                f"expected, not {_KINDS.get(type(value), 'a number')}"
+            )
+        return value
+
+    def items(self, table: dict[str, Any], key: str) -> list[Any]:
+        found = table.get(key)
+        if not isinstance(found, list):
+            raise TopologyError(
+                f"{self.source}: '{key}' is missing or no list; is it NetQ's graph?"
+            )
+        return found
+
+    def text(self, table: dict[str, Any], key: str) -> str:
+        found = table.get(key)
+        if not isinstance(found, str) or not found.strip() or len(found) > 500:
+            raise TopologyError(f"{self.source}: '{key}' is missing or no name")
+        return found
+
+    def add_device(self, device: dict[str, Any]) -> None:
+        key = self.text(device, "id")
+        if key in self.names:
+            raise TopologyError(f"{self.source}: two devices have the id '{key[:60]}'")
+        self.names[key] = self.text(device, "name")
+        if device.get("device_type") == "switch":
+            self.switches.add(key)
+
+    def ends(self, bundle: Any) -> Iterator[tuple[End, End]]:
+        """The cables of one entry of 'links', each once: the smaller end first."""
+        cables = self.items(self.table(bundle, "links"), "compounded_links")
+        for cable in cables:
+            interfaces = self.items(self.table(cable, "compounded_links"), "interfaces")
+            ends = []
+            for entry in interfaces:
+                end = self.table(entry, "interfaces")
+                node = self.text(end, "node")
+                if node not in self.names:
+                    raise TopologyError(f"{self.source}: a link to '{node[:60]}', which is no node")
+                ends.append((node, self.text(end, "interface")))
+            if len(ends) != 2 or ends[0] == ends[1]:
+                raise TopologyError(f"{self.source}: a link with {len(set(ends))} ends; it has two")
+            stated = cable.get("id")
+            if isinstance(stated, str) and "-*-" in stated:
+                words = {f"{node}:{interface}" for node, interface in ends}
+                if set(stated.split("-*-")) != words:
+                    raise TopologyError(
+                        f"{self.source}: link '{stated[:100]}' joins {' and '.join(sorted(words))} "
+                        "by its interfaces"
+                    )
+            yield min(ends), max(ends)
+
+    def fabric(self, cables: list[tuple[End, End]], rate: Fraction) -> Fabric:
+        self.check_ports(cables)
+        keys = list(self.names)
+        ids = dict(zip(keys, make_ids([(self.names[key], key) for key in keys]), strict=True))
+        used = {node for cable in cables for node, _ in cable}
+
+        def place(end: End) -> str | Port:
+            return ids[end[0]] if end[0] in self.switches else Port(ids[end[0]], end[1])
+
+        made = tuple(Cable(place(one), place(two), rate) for one, two in cables)
+        switches = tuple(ids[key] for key in keys if key in self.switches)
+        hosts = tuple(ids[key] for key in keys if key in used and key not in self.switches)
+        notes = (f"every cable counts {float(rate):g} GB/s, as given: the graph has no rates",)
+        name = slug(PurePath(self.source).stem)
+        return Fabric(name, switches, hosts, made, notes, self.source)
+
+    def check_ports(self, cables: list[tuple[End, End]]) -> None:
+        far: dict[End, End] = {}
+        for one, two in cables:
+            for end, other in ((one, two), (two, one)):
+                if far.setdefault(end, other) != other:
+                    raise TopologyError(
+                        f"{self.source}: {self.names[end[0]]} {end[1]} has two cables; a port has "
+                        "one"
+                    )

@@ -1,0 +1,174 @@
+"""The command line. Everything heavy is imported inside the commands: `--help` must be quick.
+
+This package alone prints and decides exit codes: 0 fine, 1 wrong input or failed check, 2 usage,
+130 interrupted (128 + the signal's number), 141 nobody reads the output any more.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Sequence
+
+import click
+
+import forestcoll
+from forestcoll.common.errors import ForestCollError
+from forestcoll.common.garbage_collection import THRESHOLD
+from forestcoll.ui.cli import commands, completion, hints, machines, messages, signals, streams
+from forestcoll.ui.cli.compare import compare
+from forestcoll.ui.cli.degrade import degrade
+from forestcoll.ui.cli.deploy import deploy
+from forestcoll.ui.cli.export import export
+from forestcoll.ui.cli.front import front
+from forestcoll.ui.cli.lab import lab
+from forestcoll.ui.cli.measure import measure
+from forestcoll.ui.cli.run import run
+from forestcoll.ui.cli.timing import time
+from forestcoll.ui.cli.view import view
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit code, after running the command in `arguments` (default: the process's own)."""
+    if arguments is not None:
+        return _run(arguments, own=False)
+    gc.set_threshold(*THRESHOLD)
+    closed = streams.open_closed()
+    stops = signals.Stops()
+    stops.listen()
+    if "standard output" in closed:
+        return messages.complain("standard output is closed; > /dev/null throws results away", 1)
+    try:
+        code = _run(sys.argv[1:], own=True)
+    except BaseException:
+        if stops.first is None:
+            raise
+        # what was cut off by the signal came out as another error (an import does that)
+        code = messages.complain(signals.WORDS[stops.first.number], stops.first.code, kind="")
+    stops.leave()
+    return code if stops.first is None else stops.first.code
+
+
+def _run(words: Sequence[str], own: bool) -> int:
+    """The exit code; `own`: the process is there for this command.
+
+    The one place that turns exceptions into messages: one line on standard error.
+    """
+    try:
+        answered = completion.answer(cli) if own else None
+        if answered is not None:
+            return answered
+        # Not cli.main(): it has ways of its own with Ctrl-C and broken pipes.
+        with cli.make_context("forestcoll", list(words)) as context:
+            code = cli.invoke(context)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except click.exceptions.Exit as wanted:
+        return _flushed(wanted.exit_code)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return 2
+    except click.UsageError as error:
+        where = error.ctx.command_path if error.ctx else "forestcoll"
+        said = _one_line(hints.message(error))
+        return messages.complain(f"{said}{hints.of_usage(error, words)} (see '{where} --help')", 2)
+    except click.ClickException as error:
+        return messages.complain(error.format_message(), 1)
+    except ForestCollError as error:
+        return _flushed(messages.complain(str(error), 1, notes=getattr(error, "__notes__", ())))
+    except BrokenPipeError:
+        streams.settle()
+        return 141
+    except OSError as error:
+        streams.settle()
+        name = f"{error.filename}: " if error.filename else ""
+        return messages.complain(f"{name}{error.strerror or error}", 1)
+    except MemoryError:
+        return messages.complain(
+            "out of memory; a smaller topology, size or tree count needs less", 1
+        )
+    except signals.Stopped as stopped:
+        return _flushed(messages.complain(signals.WORDS[stopped.number], stopped.code, kind=""))
+    except KeyboardInterrupt:
+        return _flushed(messages.complain("interrupted", 130, kind=""))
+
+
+def _flushed(code: int) -> int:
+    """The exit code, once what was printed is out; a reader who has left is no further error."""
+    error = streams.settle()
+    if error is None or code:
+        return code
+    if isinstance(error, BrokenPipeError):
+        return 141
+    return messages.complain(error.strerror or str(error), 1)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split()).removesuffix(".")
+
+
+def _version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
+    if asked and not ctx.resilient_parsing:
+        click.echo(f"forestcoll {forestcoll.__version__}")
+        ctx.exit()
+
+
+def _be_quiet(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
+    if asked:
+        messages.be_quiet(ctx)
+
+
+@click.group(
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": hints.WIDTH},
+    epilog=hints.examples(
+        "forestcoll optimum -t dgx-a100 --set boxes=2 -c allgather",
+        "forestcoll synthesize -t dgx-a100 --set boxes=2 -c allreduce -o out/",
+        "forestcoll verify out/",
+        "forestcoll run out/dgx-a100-2.allreduce.mscclpp.json --size 64M",
+        "",
+        "Completion: a line in ~/.bashrc (zsh: zsh_source, in ~/.zshrc)",
+        'eval "$(_FORESTCOLL_COMPLETE=bash_source forestcoll)"',
+        "fish: _FORESTCOLL_COMPLETE=fish_source forestcoll | source",
+    ),
+)
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_version,
+    help="Show the version and exit.",
+)
+def cli() -> None:
+    """Compile a topology into a proven bandwidth-optimal collective schedule, and run it."""
+
+
+for command in commands.ALL:
+    cli.add_command(command)
+cli.add_command(compare)
+cli.add_command(deploy)
+cli.add_command(front)
+cli.add_command(degrade)
+cli.add_command(run)
+cli.add_command(measure)
+cli.add_command(time)
+cli.add_command(lab)
+cli.add_command(view)
+cli.add_command(export)
+cli.add_command(machines.topology)  # with what that module adds to it
+
+
+def _add_quiet(command: click.Command) -> None:
+    """`--quiet` for a command, or for all of a group; and help that is not too wide."""
+    command.context_class = hints.HelpContext
+    if isinstance(command, click.Group):
+        for inner in command.commands.values():
+            _add_quiet(inner)
+    words = "Say what is wrong and what was asked for, no more: no notes, reports, progress."
+    option = click.Option(
+        ("--quiet", "-q"), is_flag=True, expose_value=False, callback=_be_quiet, help=words
+    )
+    command.params.append(option)
+
+
+_add_quiet(cli)

@@ -1,0 +1,432 @@
+"""`forestcoll verify`: forests and plans proven right, and plans linted against a runtime."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from forestcoll.common.errors import ForestCollError
+from forestcoll.program import Collective
+from forestcoll.ui.cli import directory_lock, files, plan_set
+from forestcoll.ui.cli.completion import STOCK, FileType, TopologyType, WordType
+from forestcoll.ui.cli.guard import guarded, size_of
+from forestcoll.ui.cli.hints import examples
+from forestcoll.ui.cli.messages import complain, note, print_json, quiet, report, say, show_progress
+from forestcoll.ui.cli.options import HOLDS, json_option, load, set_option
+
+if TYPE_CHECKING:
+    from forestcoll.compile.plan_set import Proven
+    from forestcoll.compile.verdict import Verdict
+    from forestcoll.execute.deploy.plans import Plan
+    from forestcoll.plans.lint import Report, Told
+    from forestcoll.program import Program
+    from forestcoll.schedule.forest import Forest
+    from forestcoll.study.figures import Figures
+    from forestcoll.topology import Topology
+    from forestcoll.ui.report.plan_set import Row
+    from forestcoll.verify.simulate import Band
+
+Entry = dict[str, object]
+LISTED_CLASHES = 20
+
+
+@click.command(
+    epilog=examples(
+        "forestcoll verify out/",
+        "forestcoll verify anybodys.xml --target rccl --collective allreduce",
+        "forestcoll verify plans/ --quiet && echo all right",
+        "zcat plan.json.gz | forestcoll verify -",
+        "forestcoll verify anybodys.xml --topology dgx-a100 --set boxes=2",
+    )
+)
+@click.argument("sources", nargs=-1, type=FileType(), required=True, metavar="FILE|DIR...")
+@click.option(
+    "--target",
+    type=WordType(tuple(HOLDS), STOCK),
+    help="Runtime that plans are checked against. Default: by the file's format.",
+)
+@click.option(
+    "--collective",
+    "-c",
+    type=WordType(tuple(Collective)),
+    help="What a plan is meant to do, where it says otherwise or nothing known.",
+)
+@click.option(
+    "--root",
+    type=click.IntRange(0),
+    metavar="RANK",
+    help="Root of a plan that does not say it. Default: found from the data.",
+)
+@click.option(
+    "--place",
+    type=WordType(("in", "out", "both")),
+    help="Check a plan in place, out of place, or both. Default: what it says.",
+)
+@click.option(
+    "--sms",
+    type=click.IntRange(1, 4096),
+    metavar="N",
+    help="SMs of the GPU: thread blocks that run at once. Default: by the plan's name, else 108.",
+)
+@click.option(
+    "--topology",
+    "-t",
+    type=TopologyType(),
+    help="What plans and forests are simulated on, over the ways of the forest file beside a plan "
+    "where it has these links. Default: the links of the forest, or of the forest or routes file "
+    "beside a plan, with the catalogue's latencies where they are its links.",
+)
+@set_option
+@click.option(
+    "--no-simulate",
+    is_flag=True,
+    help="Leave out what plans and forests reach in simulated time: for 64 ranks that may take as "
+    "long as the proof. More ranks are never simulated.",
+)
+@click.option(
+    "--links", is_flag=True, help="With --json: bandwidth, load and use of every link of a forest."
+)
+@json_option
+def verify(
+    sources: tuple[str, ...],
+    target: str | None,
+    collective: str | None,
+    root: int | None,
+    place: Literal["in", "out", "both"] | None,
+    sms: int | None,
+    topology: str | None,
+    pairs: tuple[tuple[str, str], ...],
+    no_simulate: bool,
+    links: bool,
+    as_json: bool,
+) -> int:
+    """Prove forests and plans right, or list what is wrong.
+
+    Takes anybody's files; "-" is standard input, a directory a plan set (--sizes), a bundle
+    (degrade) or all plans in it. Plans are also checked against the rules of the runtime that is to
+    run them, which the runtimes themselves do not check; with --target, several of them also for
+    calls that two would answer. What is right is simulated at 1 GB where its links are known. Exit
+    1 if any is wrong.
+    """
+    from forestcoll.plans.lint import Told
+
+    if links and not as_json:
+        raise click.UsageError("--links is for --json")
+    if pairs and topology is None:
+        raise click.UsageError("--set is for --topology")
+    if topology is not None and no_simulate:
+        raise click.UsageError("--topology is for the simulation: leave --no-simulate away")
+    machine = None if topology is None else load(topology, pairs)
+    shown = _Shown(machine, not no_simulate and (as_json or not quiet()), links, as_json)
+    told = Told(None if collective is None else Collective(collective), root, place)
+    results: list[Entry] = []
+    together: list[Plan] = []
+    for source in _expanded(sources, target):
+        try:
+            if _is_bundle(Path(source)):
+                results.append(_bundle(source, as_json))
+                continue
+            if Path(source).is_dir():
+                _check_set(Path(source), target)
+                results.append(_set(source, shown))
+                continue
+            entry = _file(source, target, told, sms, shown, together)
+        except ForestCollError as error:
+            message = str(error) if source in str(error) else f"{source}: {error}"
+            entry = {"file": source, "ok": False, "error": message}
+            complain(message, 1)
+        results.append(entry)
+    _say_clashes(together, results, as_json)
+    if as_json:
+        print_json(results)
+    return 0 if all(entry["ok"] for entry in results) else 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """What is said of files that are right; `topology`: what they are simulated on, if asked."""
+
+    topology: Topology | None
+    simulated: bool
+    links: bool
+    as_json: bool
+    noted: set[str] = field(default_factory=set)
+
+    def note(self, source: str, text: str) -> None:
+        """Something to know of a file; what is so for any file is said once."""
+        from forestcoll.study.predict import NO_LATENCIES
+
+        if text == NO_LATENCIES and text in self.noted:
+            return
+        self.noted.add(text)
+        note(text if source in text or text == NO_LATENCIES else f"{source}: {text}")
+
+
+def _file(
+    source: str,
+    target: str | None,
+    told: Told,
+    sms: int | None,
+    shown: _Shown,
+    together: list[Plan],
+) -> Entry:
+    """What is proven of one file, said; a plan for `target` is added to `together`."""
+    from forestcoll.compile import verdict as verdicts
+    from forestcoll.execute.deploy.plans import offered
+    from forestcoll.plans.lint import lint
+
+    with ExitStack() as guard, show_progress(f"verifying {source}"):
+        text = files.read_text(source)
+        guard.enter_context(guarded(source, _size(source, text)))
+        is_plan = verdicts.is_plan(text)
+        if not is_plan:
+            forest, verdict = _forest(text, source, target, told)
+        else:
+            report = lint(text, source, target, told=told, sms=sms)
+            if target is not None and report.program is not None:
+                together.append(offered(source, text, HOLDS[target], report.program))
+    if not is_plan:
+        return _say_forest(source, verdict, forest, shown)
+    return _say_plan(report, shown)
+
+
+def _size(source: str, text: str) -> int:
+    """Bytes that are to be checked: of the file, and of those beside it that it names."""
+    if source == "-" or "forestcoll.groups/" not in text[:4096]:
+        return len(text)
+    beside = [path for path in Path(source).parent.glob("*.json") if f'"{path.name}"' in text]
+    return len(text) + size_of(*beside)
+
+
+def _expanded(sources: tuple[str, ...], target: str | None) -> list[str]:
+    """The files and plan sets that are meant: other directories are all plans in them.
+
+    Those are files that end as ours do; where there is none, as the format's do anywhere.
+    """
+    from forestcoll.compile.formats import FORMATS
+    from forestcoll.compile.plan_set import INDEX
+    from forestcoll.execute.deploy.plans import plan_files
+
+    found: list[str] = []
+    for source in sources:
+        path = Path(source)
+        if _is_bundle(path):
+            made = [str(file) for file in sorted(path.glob("*/*"))]
+            found += [source, *(file for file in made if file.endswith(tuple(FORMATS.values())))]
+            continue
+        if not path.is_dir() or (path / INDEX).is_file() or directory_lock.left_in(path):
+            found.append(source)
+            continue
+        ends = [FORMATS[form] for name, form in HOLDS.items() if target in (None, name)]
+        inside = sorted(str(file) for file in plan_files(path, list(dict.fromkeys(ends))))
+        found += inside or [source]
+    return found
+
+
+def _is_bundle(path: Path) -> bool:
+    from forestcoll.study.degrade.bundle import INDEX
+
+    return (path / INDEX).is_file()
+
+
+def _bundle(source: str, as_json: bool) -> Entry:
+    """What is so of the bundle's records; its forests and plans are files of their own."""
+    from forestcoll.study.degrade.bundle import check_bundle
+
+    lines = check_bundle(Path(source))
+    if not as_json:
+        _say(source, lines)
+    return {"file": source, "ok": True, "kind": "bundle", "proven": lines}
+
+
+def _say_clashes(plans: list[Plan], results: list[Entry], as_json: bool) -> None:
+    """Where two of the plans would answer the same call, or are one for the runtime."""
+    from forestcoll.execute.deploy.plans import clashes, namesakes
+    from forestcoll.ui.report import lint as words
+
+    pairs = clashes(plans)
+    for one, other in pairs[:LISTED_CLASHES]:
+        if not as_json:
+            say(f"warning: {words.clash(one, other)}")
+    if len(pairs) > LISTED_CLASHES and not as_json:
+        say(f"and {len(pairs) - LISTED_CLASHES} pairs more that answer the same calls")
+    if not as_json:
+        for one, other in namesakes(plans):
+            say(f"warning: {words.namesakes(one, other)}")
+    for entry in results:
+        source = entry["file"]
+        others = [b.source for a, b in pairs if a.source == source]
+        others += [a.source for a, b in pairs if b.source == source]
+        if others:
+            entry["clashes"] = others
+
+
+def _check_set(path: Path, target: str | None) -> None:
+    """ForestCollError for a directory that holds nothing to verify."""
+    from forestcoll.compile.plan_set import INDEX
+
+    left = directory_lock.left_in(path)
+    if left:
+        raise ForestCollError(f"{path}: {left}")
+    if not (path / INDEX).is_file():
+        what = "plan" if target is None else f"plan for {target}"
+        raise ForestCollError(
+            f"{path}: no {INDEX} of a plan set and no {what} in it; name a file, or a directory "
+            "with some"
+        )
+
+
+def _set(source: str, shown: _Shown) -> Entry:
+    from forestcoll.ui.report import plan_set as words
+
+    size = size_of(*Path(source).glob("*"), *Path(source).glob("*/*"))
+    with show_progress(f"verifying {source}"), guarded(source, size):
+        verdict = plan_set.verify(source)
+    rows = _played(source, verdict.plans, shown, size)
+    if not shown.as_json:
+        _say(source, verdict.lines)
+        if rows:
+            report("", words.plans_table(rows), f"us, GB/s: {words.SIMULATED}")
+            report(f"model: {words.model(rows)}", "")
+    found = {"proven": verdict.lines, "figures": verdict.figures}
+    played = {"simulated": words.simulated(rows), "model": words.model(rows)} if rows else {}
+    empty = {"simulated": None, "model": None}
+    return {"file": source, "ok": True, "kind": "plan-set", **found, **empty, **played}
+
+
+def _played(source: str, proven: list[Proven], shown: _Shown, size: int) -> list[Row]:
+    """The plans of a set with what they reach; a note, and none, where that is not simulated."""
+    if not shown.simulated:
+        return []
+    try:
+        with show_progress(f"simulating {source}"), guarded(source, size):
+            rows, text = plan_set.play(proven, shown.topology)
+    except ForestCollError as error:
+        rows, text = [], f"not simulated: {error}"
+    if text:
+        shown.note(source, text)
+    return [row for row in rows if row.ends is not None]
+
+
+def _forest(
+    text: str, source: str, target: str | None, told: Told
+) -> tuple[Forest | None, Verdict]:
+    from forestcoll.compile import verdict as verdicts
+    from forestcoll.plans.lint import Told
+
+    forest = None
+    if verdicts.looks_like_forest(text):
+        forest, verdict = verdicts.verify_forest(text, source)
+    else:
+        verdict = verdicts.verify_text(text, source)
+    if target is not None or told != Told():
+        raise ForestCollError(f"{source}: a forest; --target and the like are for plans")
+    return forest, verdict
+
+
+def _say_forest(source: str, verdict: Verdict, forest: Forest | None, shown: _Shown) -> Entry:
+    from forestcoll.ui.report import reached, words
+
+    lines = list(verdict.lines)
+    entry: Entry = {"file": source, "ok": True, "kind": verdict.kind}
+    figures = dict(verdict.figures)
+    if forest is not None:
+        band, found = _known(source, shown, forest)
+        figures |= reached.summary(found)
+        if found is not None and found.bound is not None:
+            lines.append(f"bottleneck: {reached.limit(found)}")
+        entry["simulated"] = None if band is None else band.summary()
+        if band is not None:
+            lines += [f"simulated {words.rates(band)}, the trees alone", f"model: {band.model}"]
+        if shown.links:
+            figures["links"] = [
+                {name: str(value) for name, value in row._asdict().items()} for row in forest.links
+            ]
+    if not shown.as_json:
+        _say(source, lines)
+    return {**entry, "proven": list(verdict.lines), "figures": figures}
+
+
+def _say_plan(report: Report, shown: _Shown) -> Entry:
+    from forestcoll.compile import verdict as verdicts
+    from forestcoll.ui.report import lint, reached, words
+
+    form = HOLDS[report.target]
+    entry = {**lint.summary(report), "kind": form}
+    proven: list[str] = []
+    more: list[str] = []
+    if report.program is not None and report.verified is not None:
+        verdict = verdicts.verdict_of(report.program, report.verified, form)
+        proven = verdict.lines
+        entry |= {"figures": dict(verdict.figures)}
+        if report.ok:
+            band, known = _known(report.source, shown, report.program)
+            more = [] if known is None else [f"allowed by links: {reached.line(known)}"]
+            if known is not None and known.bound is not None:
+                more.append(f"bottleneck: {reached.limit(known)}")
+            if band is not None:
+                more += [f"simulated {words.band(band)}", f"model: {band.model}"]
+            entry["figures"] = {**verdict.figures, **reached.summary(known)}
+            entry |= {"simulated": None if band is None else band.summary()}
+    entry |= {"proven": proven}
+    if not report.ok:
+        complaint = lint.complaint(report)
+        entry |= {"error": complaint}
+        if shown.as_json or not sys.stdout.isatty():  # on a terminal it stands in the list below
+            complain(complaint, 1)
+    if shown.as_json:
+        return entry
+    if report.ok:
+        _say(report.source, [*proven, *more, lint.target(report), *lint.lines(report)])
+    else:
+        say(f"{report.source}: {lint.title(report)}")
+        for line in (*proven, *lint.lines(report)):
+            say(f"  {line}")
+    return entry
+
+
+def _known(
+    source: str, shown: _Shown, what: Program | Forest
+) -> tuple[Band | None, Figures | None]:
+    """What a plan or the trees of a forest reach, simulated and by the links alone.
+
+    A note where they cannot be simulated, or their links are unknown.
+    """
+    if quiet() and not shown.as_json:
+        return None, None
+    from forestcoll.program import Program
+    from forestcoll.study import predict
+    from forestcoll.study.figures import figures_of
+    from forestcoll.verify import simulate
+
+    beside = predict.forest_beside(Path(source))
+    size = size_of(source, *([beside] if beside else []))
+    band, figures, text = None, None, ""
+    try:
+        with show_progress(f"simulating {source}"), guarded(source, size):
+            if not isinstance(what, Program):
+                figures = figures_of(what)
+                if shown.simulated:
+                    band, text = predict.forest_band_of(what, shown.topology)
+            else:
+                site, figures, text = predict.known_of(what, Path(source), shown.topology)
+                if shown.simulated and site is not None:
+                    band = simulate.plan_band(what, site.where, site.links)
+    except ForestCollError as error:
+        band, text = None, f"not simulated: {error}"
+    if text and shown.simulated:
+        shown.note(source, text)
+    return band, figures
+
+
+def _say(source: str, lines: list[str]) -> None:
+    if quiet():
+        return
+    say(f"{source}: ok")
+    for line in lines:
+        say(f"  {line}")

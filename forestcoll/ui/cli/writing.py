@@ -1,0 +1,301 @@
+"""The one writer of files: all of them whole, or nothing changed, however the run ends.
+
+Everything is written into a staging folder beside its place; earlier files that are to go are kept
+there too, and a journal says what goes where. Then files take their places, the last one (an index)
+last. Without the journal nothing has been touched, or everything is done; with it, what it lists is
+undone: at once after an error, by the next writer after `kill -9`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import shutil
+import stat
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from forestcoll.common.errors import OutputError
+from forestcoll.ui.cli.directory_lock import JOURNAL, STAGING, claim, remove_staging
+from forestcoll.ui.cli.signals import hold
+
+FORMAT: Final = "forestcoll.writing/1"
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+
+Earlier = Callable[[], Mapping[Path, str]]
+"""Files that the new ones replace -> their SHA-256. May raise OutputError."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Of one path below the home folder: the staged files that it gets and that it had."""
+
+    path: str
+    new: str | None  # None: the file only goes
+    sha256: str  # of the new text
+    old: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Journal:
+    """What is being done; folders that it makes, outermost first."""
+
+    changes: tuple[Change, ...]
+    folders: tuple[str, ...]
+
+
+def check_free(paths: Iterable[Path], force: bool) -> None:
+    """Raise OutputError if a path is taken (unless `force`) or can never be a file."""
+    for path in paths:
+        if path.is_dir():
+            raise OutputError(f"{path}: is a directory; name a file, or end it in '/'")
+        if path.exists() and not path.is_file():
+            raise OutputError(f"{path}: is not a regular file; use '--output -' for a pipe")
+        if not force and os.path.lexists(path):
+            raise OutputError(f"{path}: exists already; --force overwrites it")
+        for parent in path.parents:
+            if parent.exists():
+                if not parent.is_dir():
+                    raise OutputError(f"{path}: {parent} is not a directory")
+                break
+
+
+def prepare(paths: Collection[Path], force: bool) -> None:
+    """Undo what a run that was killed has begun at these paths, then `check_free` them.
+
+    What is wrong should be said before a command computes for minutes. Raises OutputError.
+    """
+    if paths:
+        home = _home(paths)
+        with _told_as_output(home), hold() as held:
+            if (home / STAGING / JOURNAL).exists():
+                with claim(home, held, _recover):
+                    pass
+    check_free(paths, force)
+
+
+def _home(paths: Iterable[Path]) -> Path:
+    return Path(os.path.commonpath([path.parent for path in paths]))
+
+
+@contextmanager
+def _told_as_output(home: Path) -> Iterator[None]:
+    """OSError becomes OutputError."""
+    try:
+        yield
+    except OSError as error:
+        name = os.fsdecode(error.filename2 or error.filename or home)
+        if STAGING in Path(name).parts:  # ours; the folder around it is the user's
+            name = os.fspath(home)
+        raise OutputError(f"cannot write {name}: {error.strerror or error}") from error
+
+
+def write_all(
+    texts: Mapping[Path, str | bytes], force: bool, earlier: Earlier | None = None
+) -> None:
+    """Write every text (or bytes) to its file: all of them, each whole, or none.
+
+    Folders are made where missing. `earlier` is asked, once nobody else writes there, which files
+    of an earlier set go; those whose SHA-256 is another by now stay. Signals wait until the files
+    are whole. Raises OutputError.
+    """
+    from hashlib import sha256
+
+    if not texts:
+        return
+    prepare(texts, force)
+    home = _home(texts)
+    with _told_as_output(home), hold() as held, claim(home, held, _recover) as staging:
+        check_free(texts, force)
+        goes = _going(home, texts, {} if earlier is None else earlier())
+        staged = {}
+        for number, (path, text) in enumerate(texts.items()):
+            held.check()
+            _check_folders(home, path)
+            data = text.encode() if isinstance(text, str) else text
+            (staging / f"new-{number}").write_bytes(data)
+            staged[path] = f"new-{number}", sha256(data).hexdigest()
+        _carry_out(home, staging, _plan(home, staging, staged, goes))
+
+
+def _going(
+    home: Path, texts: Mapping[Path, str | bytes], earlier: Mapping[Path, str]
+) -> list[Path]:
+    """The earlier files that have to go: they lie in the home folder and are what they were."""
+    kept = []
+    for path, sha256 in earlier.items():
+        if path in texts or not path.is_relative_to(home) or ".." in path.parts:
+            continue
+        with contextlib.suppress(OutputError):
+            _check_folders(home, path)
+            if digest_of(path) == sha256:
+                kept.append(path)
+    return kept
+
+
+def digest_of(path: Path) -> str | None:
+    """SHA-256 of a regular file; None where there is none (links are not followed)."""
+    from hashlib import file_digest
+
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with open(file, "rb") as stream:
+            if not stat.S_ISREG(os.fstat(file).st_mode):
+                return None
+            return file_digest(stream, "sha256").hexdigest()
+    except OSError:
+        return None
+
+
+def _check_folders(home: Path, path: Path) -> None:
+    """OutputError where a link leads out of the home folder on the way to `path`."""
+    for folder in path.parents:
+        if folder == home:
+            return
+        if folder.is_symlink():
+            raise OutputError(
+                f"{path}: {folder} is a symbolic link; files of one set lie in one folder: remove "
+                "the link, or choose another --output"
+            )
+
+
+def _plan(
+    home: Path, staging: Path, staged: Mapping[Path, tuple[str, str]], goes: Iterable[Path]
+) -> Journal:
+    """What is to be done; earlier files are kept in the staging folder. Changes nothing outside."""
+    changes: list[Change] = []
+    for path in [*goes, *staged]:
+        new, sha256 = staged.get(path, (None, ""))
+        old = None
+        if os.path.lexists(path):
+            old = f"old-{len(changes)}"
+            _keep(path, staging / old)
+        changes.append(Change(os.fspath(path.relative_to(home)), new, sha256, old))
+    missing = {p for path in staged for p in path.parents if p.is_relative_to(home)}
+    folders = sorted(os.fspath(p.relative_to(home)) for p in missing if not p.exists())
+    return Journal(tuple(changes), tuple(folders))
+
+
+def _keep(path: Path, place: Path) -> None:
+    """The file under a second name; the file itself where the system has links, else a copy."""
+    try:
+        os.link(path, place, follow_symlinks=False)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        shutil.copy2(path, place, follow_symlinks=False)
+
+
+def _carry_out(home: Path, staging: Path, journal: Journal) -> None:
+    """Put every file in its place and take the others away, or nothing of it."""
+    single = len(journal.changes) == 1
+    if not single:
+        _note(staging, journal)
+    try:
+        # The last file makes the others a set: it goes first and comes last.
+        gone = [c for c in journal.changes if c.new is None]
+        last = journal.changes[-1]
+        for change in [last, *gone] if not single and last.old is not None else gone:
+            os.unlink(home / change.path)
+        for folder in journal.folders:
+            os.mkdir(home / folder)
+        for change in journal.changes:
+            if change.new is not None:
+                replaces = change.old is not None and (single or change is not last)
+                place(staging / change.new, home / change.path, replaces)
+        if not single:
+            os.unlink(staging / JOURNAL)  # from here on it is done
+    except BaseException:
+        _undo(home, staging, journal)
+        raise
+
+
+def _note(staging: Path, journal: Journal) -> None:
+    """Write the journal, whole or not at all."""
+    draft = staging / "draft.json"
+    draft.write_text(json.dumps({"format": FORMAT, **asdict(journal)}), encoding="utf-8")
+    os.replace(draft, staging / JOURNAL)
+
+
+def place(source: Path, target: Path, replaces: bool) -> None:
+    """Give the file its name; unless it `replaces` one, OutputError where the name is taken."""
+    if replaces:
+        os.replace(source, target)
+        return
+    try:
+        try:
+            os.link(source, target)
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY))  # the name is ours
+            os.replace(source, target)
+    except FileExistsError:
+        raise OutputError(
+            f"{target}: another program has just made it; nothing is written"
+        ) from None
+
+
+def _undo(home: Path, staging: Path, journal: Journal) -> None:
+    """Everything as it was: may be cut off anywhere, and done again. Raises OutputError."""
+    try:
+        for change in reversed(journal.changes):
+            target = home / change.path
+            ours = change.new is not None and digest_of(target) == change.sha256
+            if change.old is not None and os.path.lexists(staging / change.old):
+                if ours or not os.path.lexists(target):
+                    os.replace(staging / change.old, target)
+            elif change.old is None and ours:
+                os.unlink(target)
+        for folder in reversed(journal.folders):
+            with contextlib.suppress(OSError):  # never made, or others' files are in it
+                os.rmdir(home / folder)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(staging / JOURNAL)
+    except OSError as error:
+        raise OutputError(
+            f"{home}: cannot undo what was begun ({error.strerror or error}); earlier files are in "
+            f"{staging}, and the next command that writes there tries again"
+        ) from error
+
+
+def _recover(home: Path, staging: Path) -> None:
+    """Undo what a run that was killed had begun. Raises OutputError for a journal that is none."""
+    if (staging / JOURNAL).is_file():
+        _undo(home, staging, _read(home, staging))
+    remove_staging(staging)
+
+
+def _read(home: Path, staging: Path) -> Journal:
+    try:
+        found = json.loads((staging / JOURNAL).read_text(encoding="utf-8"))
+        changes = tuple(Change(**change) for change in found["changes"])
+        folders = tuple(map(str, found["folders"]))
+        below = [c.path for c in changes] + list(folders)
+        names = [n for c in changes for n in (c.new, c.old) if n is not None]
+        if found["format"] != FORMAT or any(_leads_out(home, path) for path in below):
+            raise ValueError("it names what lies elsewhere")
+        if any(os.sep in name or name in ("", ".", "..") for name in names):
+            raise ValueError("it names what lies elsewhere")
+        return Journal(changes, folders)
+    except (ValueError, TypeError, KeyError) as error:
+        raise OutputError(
+            f"{staging / JOURNAL}: is no journal of this version ({error}); move {staging} away "
+            "after a look at the files in it"
+        ) from error
+
+
+def _leads_out(home: Path, path: str) -> bool:
+    """Whether a path of a journal is not one below the home folder, through real folders."""
+    if os.path.isabs(path) or ".." in Path(path).parts:
+        return True
+    try:
+        _check_folders(home, home / path)
+    except OutputError:
+        return True
+    return False

@@ -1,0 +1,204 @@
+"""What every rank sends, receives and adds, in bytes, and what has to be done before.
+
+Made of a plan's dataflow (verify/dataflow.py: every move from rank to rank and every sum that the
+result needs, proven right) or of the trees of a forest. Copies inside a rank are left out.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from itertools import pairwise
+
+from forestcoll.common.errors import UnsupportedError
+from forestcoll.program import Collective
+from forestcoll.schedule.forest import Forest, Tree
+from forestcoll.ui.export.settings import Settings
+from forestcoll.ui.view import Subject
+from forestcoll.verify.dataflow import Value, dataflow
+
+MOST_ACTIONS = 20_000_000
+
+
+class Kind(Enum):
+    """What an action is."""
+
+    SEND = "send"
+    RECV = "recv"
+    SUM = "sum"
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One thing that a rank does; actions are numbered by their places in the rank's list.
+
+    `after`: earlier actions of the rank whose data this one needs. `follows`: the earlier send to
+    the same rank, which is to be done first; -1: none. `tag`: of a message, the same at both ends
+    and of no other; of a sum -1, as is `peer`.
+    """
+
+    kind: Kind
+    bytes: int
+    peer: int = -1
+    tag: int = -1
+    after: tuple[int, ...] = ()
+    follows: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Actions:
+    """`ranks[r]` lists what rank r does. `root`: of a broadcast or reduce, else -1."""
+
+    collective: Collective
+    root: int
+    ranks: tuple[tuple[Action, ...], ...]
+
+    @property
+    def messages(self) -> int:
+        """How many there are in all."""
+        return sum(action.kind is Kind.SEND for rank in self.ranks for action in rank)
+
+
+def actions(subject: Subject, settings: Settings) -> Actions:
+    """What every rank of a plan or forest does for `settings.size` bytes.
+
+    Raises PlanError or ForestError where it is wrong, UnsupportedError where messages would have
+    less than a byte or there would be too many.
+    """
+    if subject.program is not None:
+        flow = dataflow(subject.program)
+        collective, root, n = flow.collective, flow.root, flow.ranks
+        values, units = flow.values, flow.units
+    else:
+        assert subject.forest is not None
+        forest = subject.forest.expanded()
+        collective, root, n = forest.collective, forest.root, forest.n
+        values, units = tuple(_forest_values(forest)), forest.total
+    count = len(values) * settings.pieces * 2
+    if count > MOST_ACTIONS:
+        raise UnsupportedError(
+            f"{subject.name}: some {count:,} actions, more than {MOST_ACTIONS:,}; take fewer pieces"
+        )
+    shortest = min((v.length for v in values if v.made_from), default=units)
+    if settings.size * shortest < units * settings.pieces:
+        least = -(-units * settings.pieces // shortest)
+        raise UnsupportedError(
+            f"{subject.name}: of {settings.size} bytes, messages would have less than one; take "
+            f"--size {least} or more" + ", or fewer --pieces" * (settings.pieces > 1)
+        )
+    return Actions(collective, root, _Builder(values, units, n, settings).build())
+
+
+class _Builder:
+    def __init__(self, values: Sequence[Value], units: int, n: int, settings: Settings) -> None:
+        self.values, self.units, self.settings = values, units, settings
+        self.ranks: list[list[Action]] = [[] for _ in range(n)]
+        self.sent: dict[tuple[int, int], int] = {}  # the last send from one rank to another
+        self.tag = 0
+
+    def build(self) -> tuple[tuple[Action, ...], ...]:
+        depth: list[int] = []  # what needs little goes first, so that nothing waits behind it
+        for value in self.values:
+            depth.append(1 + max((depth[k] for k in value.made_from), default=0))
+        order = sorted(range(len(self.values)), key=lambda k: (depth[k], k))
+        for piece in range(self.settings.pieces):
+            made: list[int] = [-1] * len(self.values)  # the action that makes it, -1: an input
+            for k in order:
+                value = self.values[k]
+                if len(value.made_from) == 1:
+                    made[k] = self._message(value, value.made_from[0], made, self._bytes(k, piece))
+                elif value.made_from:
+                    after = tuple(made[s] for s in value.made_from if made[s] >= 0)
+                    action = Action(Kind.SUM, self._bytes(k, piece), after=after)
+                    made[k] = self._add(value.rank, action)
+        return tuple(tuple(rank) for rank in self.ranks)
+
+    def _bytes(self, k: int, piece: int) -> int:
+        value, pieces = self.values[k], self.settings.pieces
+        ends = (value.start * pieces + value.length * (piece + i) for i in (0, 1))
+        low, high = (self.settings.size * end // (self.units * pieces) for end in ends)
+        return high - low
+
+    def _add(self, rank: int, action: Action) -> int:
+        self.ranks[rank].append(action)
+        return len(self.ranks[rank]) - 1
+
+    def _message(self, value: Value, source: int, made: Sequence[int], size: int) -> int:
+        """The receive, once both ends are there."""
+        pair = self.values[source].rank, value.rank
+        after = (made[source],) if made[source] >= 0 else ()
+        follows = self.sent.get(pair, -1) if self.settings.order == "connection" else -1
+        send = Action(Kind.SEND, size, pair[1], self.tag, after, follows)
+        self.sent[pair] = self._add(pair[0], send)
+        self.tag += 1
+        return self._add(pair[1], replace(send, kind=Kind.RECV, peer=pair[0], after=(), follows=-1))
+
+
+# --- forests --------------------------------------------------------------------------------------
+
+
+def _forest_values(forest: Forest) -> Iterator[Value]:
+    """The values that the trees make, in units of 1 / forest.total of the data.
+
+    Of an allreduce a root's part is cut wherever a tree of either phase begins or ends, so that
+    each piece is reduced by one tree and broadcast by one.
+    """
+    number = {node: rank for rank, node in enumerate(forest.graph.ranks)}
+    trees: dict[int, dict[str, list[Tree]]] = defaultdict(lambda: {"reduce": [], "broadcast": []})
+    for tree in forest.trees:
+        trees[number[tree.root]][tree.phase].append(tree)
+    made = 0
+    base = 0
+    for root in sorted(trees):
+        ranges = [*_ranges(trees[root]["reduce"], base), *_ranges(trees[root]["broadcast"], base)]
+        borders = sorted({border for low, high, _ in ranges for border in (low, high)})
+        for low, high in pairwise(borders):
+            over = [tree for a, b, tree in ranges if a <= low and high <= b]
+            values = list(_tree_values(over, number, low, high - low, made))
+            made += len(values)
+            yield from values
+        base = borders[-1]
+
+
+def _ranges(trees: Sequence[Tree], base: int) -> Iterator[tuple[int, int, Tree]]:
+    for tree in trees:
+        yield base, base + tree.weight, tree
+        base += tree.weight
+
+
+def _tree_values(
+    trees: Sequence[Tree], number: dict[int, int], start: int, length: int, made: int
+) -> Iterator[Value]:
+    """The values of one piece, over a reduce tree, a broadcast tree, or one after the other."""
+    holds: dict[int, int] = {}  # node: the value that it has
+    whole = len(number)
+    counted: dict[int, int] = {}  # value: contributions in it
+
+    def value(node: int, made_from: tuple[int, ...], contributions: int) -> Value:
+        nonlocal made
+        counted[made] = contributions
+        made += 1
+        return Value(number[node], start, length, made_from, contributions == whole)
+
+    for tree in trees:
+        sources = number if tree.phase == "reduce" else () if holds else (tree.root,)
+        for node in sources:
+            holds[node] = made
+            yield value(node, (), 1)
+        for path in tree.edges:
+            source, target = holds[path[0]], path[-1]
+            moved = made
+            yield value(target, (source,), counted[source])
+            if tree.phase == "reduce":
+                own = holds[target]
+                total = made
+                yield value(target, (own, moved), counted[own] + counted[source])
+                moved = total
+            holds[target] = moved
+
+
+def sum_time(action: Action, settings: Settings) -> float:
+    """Nanoseconds that a sum takes."""
+    return 0.0 if settings.reduce_rate is None else action.bytes / settings.reduce_rate

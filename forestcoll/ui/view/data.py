@@ -1,0 +1,324 @@
+"""What the page shows, as one block of bytes: JSON, then typed arrays in planes of bytes, deflated.
+
+    bytes 0-3            length of the JSON, little-endian
+    the JSON             texts, exact figures, and `arrays`: name -> [type, elements, offset]
+    the arrays           first all lowest bytes, then all second bytes, ...: that deflates well
+
+page/data.js reads it.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+
+from forestcoll.common.arguments import whole
+from forestcoll.common.escape import escape
+from forestcoll.graph.capacity_graph import CapacityGraph
+from forestcoll.graph.link_table import LinkTable
+from forestcoll.schedule.forest import Bound, Forest, Tree
+from forestcoll.ui.view.alike import MOST_DRAWN, find_twins
+from forestcoll.ui.view.lanes import Row, assign_rows, name_row
+from forestcoll.ui.view.layout import Layout, lay_out
+from forestcoll.ui.view.parts import describe_parts
+from forestcoll.ui.view.phases import LOCAL, PHASES, find_phases
+from forestcoll.ui.view.subject import NO_ORDER, Subject
+from forestcoll.verify.simulate import Timing
+
+MOST_PATH_NODES = 150_000
+"""Of the trees in a page."""
+MOST_BARS = 60_000
+"""Of the time line in a page."""
+AIMED_BARS = 33_000
+MOST_PIECES = 8
+MOST_CUTS = 12
+TICKS = 2**24
+"""Steps of the clock, from the start to the end of the run."""
+
+
+@dataclass(slots=True)
+class Block:
+    """The arrays so far."""
+
+    meta: dict[str, Any] = field(default_factory=dict)
+    arrays: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)
+
+    def put(self, name: str, values: Iterable[float], kind: str) -> None:
+        """An array of type u1, u2, u4, i4 or f4; u: the narrowest that holds the values."""
+        found = np.asarray(list(values))
+        if kind == "u":
+            most = int(found.max(initial=0))
+            kind = "u1" if most < 1 << 8 else "u2" if most < 1 << 16 else "u4"
+        self.arrays[name] = found.astype(f"<{kind}")
+
+    def pack(self) -> bytes:
+        """The whole of it, deflated."""
+        places, parts, offset = {}, [], 0
+        for name, values in self.arrays.items():
+            size = values.dtype.itemsize
+            parts.append(values.view(np.uint8).reshape(-1, size).T.tobytes())
+            places[name] = [f"{values.dtype.kind}{size}", len(values), offset]
+            offset += len(parts[-1])
+        text = json.dumps({**_shown(self.meta), "arrays": places}, separators=(",", ":")).encode()
+        return zlib.compress(len(text).to_bytes(4, "little") + text + b"".join(parts), 9)
+
+
+def _shown(value: Any) -> Any:
+    """The value with all its texts, which may hold anybody's names, fit to be shown."""
+    if isinstance(value, str):
+        return escape(value)
+    if isinstance(value, dict):
+        return {key: _shown(inner) for key, inner in value.items()}
+    return [*map(_shown, value)] if isinstance(value, list | tuple) else value
+
+
+def collect(subject: Subject, size: int, limit: str, trees: Sequence[int] = ()) -> bytes:
+    """All that the page shows of a subject. `limit`: what bounds its algbw, in words.
+
+    `trees`: their numbers; none: all, as far as they fit. Raises what `Subject.simulate` does.
+    """
+    block, graph, forest = Block(), subject.graph(), subject.forest
+    timing, why = _simulate(subject, size)
+    block.meta |= {"title": subject.title, "facts": _facts(subject, timing)}
+    layout = lay_out(graph)
+    _put_fabric(block, graph, layout)
+    if subject.kind == "topology":
+        block.meta["facts"] += describe_parts(graph, layout)
+    kinds = _put_loads(block, graph, subject.links, timing)
+    if graph.n > MOST_DRAWN:
+        _put_folded(block, graph, kinds)
+    if forest is not None:
+        _put_trees(block, forest, trees)
+        _put_cuts(block, graph, forest.bound, limit)
+    if timing is not None:
+        _put_run(block, subject, timing)
+    block.meta["whyNoRun"] = why
+    return block.pack()
+
+
+def _simulate(subject: Subject, size: int) -> tuple[Timing | None, str]:
+    """The simulated run, or why there is none."""
+    if subject.kind == "topology":
+        return None, ""
+    if subject.kind == "exchange":
+        return None, f"No time line: {NO_ORDER}."
+    pieces = 1
+    if subject.program is None:
+        assert subject.forest is not None
+        forest = subject.forest
+        edges = forest.images * sum(len(tree.edges) for tree in forest.trees)
+        if edges > MOST_BARS:
+            return None, (
+                f"No time line: the forest's trees have {edges:,} edges, more than the "
+                f"{MOST_BARS:,} bars that a page holds. View a plan, or fewer GPUs."
+            )
+        pieces = max(1, min(MOST_PIECES, AIMED_BARS // max(1, edges)))
+    return subject.simulate(size, pieces=pieces), ""
+
+
+def _facts(subject: Subject, timing: Timing | None) -> list[list[str]]:
+    graph, forest = subject.graph(), subject.forest
+    switches = graph.n - sum(graph.gpu)
+    links = _count(len(graph.tail), "link")
+    nodes = f"{len(graph.ranks)} ranks, {_count(switches, 'switch', 'es')}"
+    facts = [["fabric", f"{nodes}, {links}"]]
+    facts += map(list, subject.said)
+    if forest is not None:
+        trees = len(forest.trees) * forest.images
+        facts.append(["trees", f"{trees}, {_count(forest.height, 'hop')} high at most"])
+    if timing is not None:
+        run = f"{timing.size:,} bytes in {timing.time:.6g} us: {timing.algbw:.5g} GB/s"
+        facts.append(["shown run", f"{run}, each link by its own rule"])
+    return facts
+
+
+def _count(number: int, noun: str, ending: str = "s") -> str:
+    return f"{number} {noun}{ending if number != 1 else ''}"
+
+
+# --- the fabric -----------------------------------------------------------------------------------
+
+
+def _put_fabric(block: Block, graph: CapacityGraph, layout: Layout) -> None:
+    rank = {node: i for i, node in enumerate(graph.ranks)}
+    block.meta |= {
+        "nodes": graph.names,
+        "size": [layout.width, layout.height],
+        "boxes": _frames(layout),
+    }
+    block.put("x", layout.x, "f4")
+    block.put("y", layout.y, "f4")
+    block.put("gpu", graph.gpu, "u1")
+    block.put("rank", (rank.get(v, -1) for v in range(graph.n)), "i4")
+    block.put("tail", graph.tail, "u")
+    block.put("head", graph.head, "u")
+
+
+def _frames(layout: Layout) -> list[list[str | float]]:
+    return [
+        [box.name, *(round(v, 3) for v in (box.left, box.top, box.right, box.bottom))]
+        for box in layout.boxes
+    ]
+
+
+def _put_folded(block: Block, graph: CapacityGraph, kinds: Sequence[int]) -> None:
+    """The same fabric with one box of each kind, where that is much less to look at."""
+    twins = find_twins(graph, kinds)
+    counts = Counter(twins)
+    if 2 * len(counts) > graph.n:
+        return
+    layout = lay_out(graph, counts)
+    names = []
+    for box in layout.boxes:
+        more = counts[box.nodes[0]] - 1
+        names.append(f"{box.name} and {more:,} alike" if more else box.name)
+    block.meta["folded"] = {
+        "size": [layout.width, layout.height],
+        "boxes": [[name, *f[1:]] for name, f in zip(names, _frames(layout), strict=True)],
+        "note": f"{len(counts):,} of {graph.n:,} nodes, one of each that are alike; g shows all",
+    }
+    block.put("twin", twins, "u")
+    block.put("foldedX", layout.x, "f4")
+    block.put("foldedY", layout.y, "f4")
+
+
+def _put_loads(
+    block: Block, graph: CapacityGraph, loads: LinkTable | None, timing: Timing | None
+) -> list[int]:
+    """Links in classes of the same figures: bandwidth, and where known load and percent, exact.
+
+    The class of each link.
+    """
+    classes: dict[tuple[str, ...], int] = {}
+    numbers = []
+    for e in range(len(graph.tail)):
+        figures: tuple[str, ...] = (str(graph.bandwidth(e)),)
+        if loads is not None:
+            figures += (str(loads[e].load), str(loads[e].percent))
+        numbers.append(classes.setdefault(figures, len(classes)))
+    block.meta["classes"] = list(classes)
+    block.put("linkClass", numbers, "u")
+    if timing is not None:
+        block.put("linkBytes", (use.bytes for use in timing.links), "f4")
+        block.put("linkUse", (100 * use.utilisation for use in timing.links), "f4")
+    return numbers
+
+
+def _put_cuts(block: Block, graph: CapacityGraph, bound: Bound | None, limit: str) -> None:
+    """Of a cut the side with fewer GPUs, of a partition or a linear program its first parts."""
+    everything = frozenset(range(graph.n))
+    parts = [] if bound is None else list(bound.parts[:MOST_CUTS])
+    if bound is not None and bound.method == "cut":
+        parts = [min((side, everything - side), key=lambda v: _gpus(graph, v)) for side in parts]
+    block.meta["limit"] = limit
+    several = bound is not None and len(bound.parts) > 1
+    block.meta["cuts"] = [
+        {
+            "name": f"part {number} of {len(bound.parts)}" if bound and several else "one side",
+            "text": f"{_gpus(graph, part)} of {sum(graph.gpu)} GPUs, {len(part)} of {graph.n} "
+            f"nodes: {float(graph.leaving(everything - part)):.6g} GB/s in, "
+            f"{float(graph.leaving(part)):.6g} GB/s out",
+        }
+        for number, part in enumerate(parts, 1)
+    ]
+    block.put("cutSizes", (len(part) for part in parts), "u")
+    block.put("cutNodes", (v for part in parts for v in sorted(part)), "u")
+
+
+def _gpus(graph: CapacityGraph, nodes: frozenset[int]) -> int:
+    return sum(graph.gpu[v] for v in nodes)
+
+
+# --- trees ----------------------------------------------------------------------------------------
+
+
+def _put_trees(block: Block, forest: Forest, wanted: Sequence[int]) -> None:
+    numbers = list(wanted) or list(range(len(forest.trees)))
+    chosen: list[tuple[int, Tree]] = []
+    room = MOST_PATH_NODES
+    for number in numbers:
+        tree = forest.trees[whole("tree", number, 0, len(forest.trees) - 1)]
+        room -= sum(map(len, tree.edges))
+        if room < 0 and chosen:
+            break
+        chosen.append((number, tree))
+    many = forest.images > 1
+    notes = []
+    if len(chosen) < len(forest.trees):
+        notes.append(f"{len(chosen)} of {len(forest.trees)} trees are in this page (--tree N)")
+    if many:
+        notes.append(f"each stands for {forest.images} images, one for each symmetry of the fabric")
+    block.meta["treesNote"] = "; ".join(notes)
+    block.meta["trees"] = [
+        [number, tree.root, tree.phase, str(forest.share(tree))] for number, tree in chosen
+    ]
+    edges = [path for _, tree in chosen for path in tree.edges]
+    block.put("treeEdges", (len(tree.edges) for _, tree in chosen), "u")
+    block.put("pathSizes", map(len, edges), "u")
+    block.put("pathNodes", (v for path in edges for v in path), "u")
+
+
+# --- the run --------------------------------------------------------------------------------------
+
+
+def _put_run(block: Block, subject: Subject, timing: Timing) -> None:
+    entries = assign_rows(timing)
+    rows = [(row, [s for _, s in found]) for row, found in groupby(entries, key=lambda e: e[0])]
+    shown = _first_ranks([(row, len(spans)) for row, spans in rows])
+    spans = [span for row, found in rows for span in found if row.rank < shown]
+    kept = [(row, found) for row, found in rows if row.rank < shown]
+    ways = {way: i for i, way in enumerate(dict.fromkeys(span.links for span in spans))}
+    words = {word: i for i, word in enumerate(dict.fromkeys(span.what for span in spans))}
+    amounts = {size: i for i, size in enumerate(dict.fromkeys(span.bytes for span in spans))}
+    phase = find_phases(subject)
+    phases = {name: i for i, name in enumerate((*PHASES, LOCAL))}
+    ranks = len(subject.graph().ranks)
+    forest = subject.forest
+    block.meta["run"] = {
+        "time": timing.time,
+        "size": timing.size,
+        "ticks": TICKS,
+        "words": list(words),
+        "phases": list(phases),
+        "trees": subject.program is None and forest is not None and forest.images == 1,
+        "amounts": list(amounts),
+        "names": [name_row(row, trees=subject.program is None) for row, _ in kept],
+        "note": f"ranks 0 to {shown - 1} of {ranks}" if shown < ranks else "",
+    }
+    tick = TICKS / timing.time if timing.time else 0.0
+    gaps, lengths = [], []
+    for _, found in kept:
+        before = 0
+        for span in found:
+            start, end = round(span.start * tick), round(span.end * tick)
+            gaps.append(max(0, start - before))
+            lengths.append(max(0, end - max(start, before)))
+            before = max(before, end)
+    block.put("rowRank", (row.rank for row, _ in kept), "u")
+    block.put("rowBars", (len(found) for _, found in kept), "u")
+    block.put("gap", gaps, "u")
+    block.put("length", lengths, "u")
+    block.put("phase", (phases[phase(span)] for span in spans), "u")
+    block.put("what", (words[span.what] for span in spans), "u")
+    block.put("step", (max(0, span.step) for span in spans), "u")
+    block.put("amount", (amounts[span.bytes] for span in spans), "u")
+    block.put("way", (ways[span.links] for span in spans), "u")
+    block.put("waySizes", map(len, ways), "u")
+    block.put("wayLinks", (link for way in ways for link in way), "u")
+
+
+def _first_ranks(rows: Sequence[tuple[Row, int]]) -> int:
+    """The rank before which MOST_BARS end: those below it are shown."""
+    bars = 0
+    for row, count in rows:
+        bars += count
+        if bars > MOST_BARS and row.rank > 0:
+            return row.rank
+    return max((row.rank for row, _ in rows), default=0) + 1

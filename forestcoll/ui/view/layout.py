@@ -1,0 +1,244 @@
+"""Where the nodes of a fabric are drawn: boxes in a grid, switches between boxes in layers above.
+
+`lay_out(graph)` is the one home of positions: the page, the drawings and what others make of them
+use the same. The unit is the distance of two neighbouring GPUs; x grows to the right, y downwards.
+
+* In a box, GPUs stand in a grid below its switches; where GPUs are linked with each other, on a
+  circle around them.
+* GPUs, boxes and the switches of a layer stand in the order of their ranks.
+* What stands outside of boxes is a box without a frame (GPUs), or lies in a layer: the first for
+  switches that boxes are linked to, the next for those behind them, and so on upwards.
+* Columns and rows are chosen so that the whole is about twice as wide as high.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+
+from forestcoll.graph.capacity_graph import CapacityGraph
+
+ASPECT = 2.0
+"""Width over height that is aimed at."""
+ON_CIRCLE = 24
+"""GPUs on a circle at most; more stand in a grid, linked or not."""
+PADDING, GAP, LAYER, LABEL = 0.75, 0.8, 2.2, 0.3
+"""Around the nodes of a box; between boxes; between layers; for a box's name, at its foot."""
+SWITCH = 1.3
+"""From one switch to the next."""
+
+Point = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """The frame of a box, and the nodes in it."""
+
+    name: str
+    left: float
+    top: float
+    right: float
+    bottom: float
+    nodes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """`x[v]`, `y[v]`: the middle of node v. Everything lies in [0, width] x [0, height].
+
+    `layers[v]`: 0 in boxes and of GPUs, then 1, 2, ... upwards.
+    """
+
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+    layers: tuple[int, ...]
+    boxes: tuple[Box, ...]
+    width: float
+    height: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Inside:
+    """Places in a box, from its upper left corner."""
+
+    places: Mapping[int, Point]
+    width: float
+    height: float
+
+
+def lay_out(graph: CapacityGraph, among: Iterable[int] | None = None) -> Layout:
+    """The positions of all nodes, or of those `among` alone: the others lie at 0, 0.
+
+    Deterministic; linear in links but for sorting.
+    """
+    nodes = set(range(graph.n) if among is None else among)
+    near: list[set[int]] = [set() for _ in range(graph.n)]
+    for tail, head in zip(graph.tail, graph.head, strict=True):
+        if tail in nodes and head in nodes:
+            near[tail].add(head)
+            near[head].add(tail)
+    rank = {node: float(number) for number, node in enumerate(graph.ranks)}
+    boxes: dict[str, list[int]] = {}
+    for node in sorted(nodes, key=lambda v: (rank.get(v, math.inf), v)):
+        boxes.setdefault(graph.box(node), []).append(node)
+    for name in [n for n, nodes in boxes.items() if not any(graph.gpu[v] for v in nodes)]:
+        boxes.setdefault("", []).extend(boxes.pop(name) if name else [])
+    loose = boxes.pop("", [])
+    outer = [v for v in loose if not graph.gpu[v]]
+    lone = [v for v in loose if graph.gpu[v]]
+    if lone:
+        boxes[""] = lone
+    x, y = [0.0] * graph.n, [0.0] * graph.n
+    layers = _layers(outer, near, graph.n)
+    above = LAYER * max((layers[v] for v in outer), default=0) + (0.3 if outer else 0.0)
+    frames, width, bottom = _place_boxes(graph, boxes, near, above, x, y)
+    wide = max([width, *(SWITCH * k for k in Counter(layers[v] for v in outer).values())])
+    if wide > width:  # more switches than there is room for
+        aside = (wide - width) / 2
+        x = [at + aside for at in x]
+        frames = tuple(replace(f, left=f.left + aside, right=f.right + aside) for f in frames)
+    for inner in boxes.values():
+        known = [rank[v] for v in inner if v in rank]
+        rank |= {v: fmean(known) for v in inner if known and v not in rank}
+    _place_layers(outer, layers, near, rank, wide, x, y)
+    return Layout(tuple(x), tuple(y), tuple(layers), frames, wide, bottom)
+
+
+# --- boxes ----------------------------------------------------------------------------------------
+
+
+def _place_boxes(
+    graph: CapacityGraph,
+    boxes: Mapping[str, Sequence[int]],
+    near: Sequence[set[int]],
+    above: float,
+    x: list[float],
+    y: list[float],
+) -> tuple[tuple[Box, ...], float, float]:
+    """Fills in x and y; the frames, the width and the height of all, the layers included."""
+    best: tuple[float, int, int] | None = None
+    most = max(sum(graph.gpu[v] for v in nodes) for nodes in boxes.values())
+    largest = max(boxes.values(), key=lambda nodes: sum(graph.gpu[v] for v in nodes))
+    for columns in sorted({math.ceil(most ** (k / 32)) for k in range(33)}):
+        inside = _inside(graph, largest, near, columns)
+        ragged = -most % columns / columns
+        for across in range(1, len(boxes) + 1):
+            rows = math.ceil(len(boxes) / across)
+            width = across * (inside.width + GAP)
+            height = rows * (inside.height + GAP) + above
+            cost = abs(math.log(width / height / ASPECT)) + ragged
+            cost += 0.5 * (across * rows - len(boxes)) / across
+            cost += 0.15 * math.sqrt(rows - 1) * bool(above)  # links cross boxes
+            if best is None or cost < best[0] - 1e-9:
+                best = cost, columns, across
+    assert best is not None  # there is a GPU
+    _, columns, across = best
+    insides = {name: _inside(graph, nodes, near, columns) for name, nodes in boxes.items()}
+    wide = max(inside.width for inside in insides.values())
+    high = max(inside.height for inside in insides.values())
+    frames = []
+    for number, (name, inside) in enumerate(insides.items()):
+        row, column = divmod(number, across)
+        left = column * (wide + GAP) + GAP / 2
+        top = above + row * (high + GAP) + GAP / 2
+        for node, (dx, dy) in inside.places.items():
+            x[node], y[node] = left + dx, top + dy
+        if name:
+            right, bottom = left + inside.width, top + inside.height
+            frames.append(Box(name, left, top, right, bottom, tuple(boxes[name])))
+    rows = math.ceil(len(boxes) / across)
+    return tuple(frames), across * (wide + GAP), above + rows * (high + GAP)
+
+
+def _inside(
+    graph: CapacityGraph, nodes: Sequence[int], near: Sequence[set[int]], columns: int
+) -> _Inside:
+    gpus = [v for v in nodes if graph.gpu[v]]
+    switches = [v for v in nodes if not graph.gpu[v]]
+    among = set(gpus)
+    linked = any(near[v] & among for v in gpus)
+    if linked and 3 <= len(gpus) <= ON_CIRCLE:
+        return _circle(gpus, switches)
+    return _grid(gpus, switches, min(columns, len(gpus)))
+
+
+def _circle(gpus: Sequence[int], switches: Sequence[int]) -> _Inside:
+    radius = max(1.0, 1.25 * len(gpus) / (2 * math.pi))
+    middle = radius + PADDING
+    places = {}
+    for k, node in enumerate(gpus):
+        angle = 2 * math.pi * k / len(gpus) - math.pi / 2
+        places[node] = (
+            middle + radius * math.cos(angle),
+            middle + radius * math.sin(angle),
+        )
+    for k, node in enumerate(switches):
+        places[node] = middle + SWITCH * (k - (len(switches) - 1) / 2), middle
+    return _Inside(places, 2 * middle, LABEL + 2 * middle)
+
+
+def _grid(gpus: Sequence[int], switches: Sequence[int], columns: int) -> _Inside:
+    """GPUs row by row, the switches in as many columns above them."""
+    rows = math.ceil(len(gpus) / columns)
+    width = columns - 1 + 2 * PADDING
+    across = max(1, math.floor((width - 2 * PADDING) / SWITCH + 1.5))
+    shelves = math.ceil(len(switches) / across)
+    width = max(width, SWITCH * (min(across, len(switches)) - 1) + 2 * PADDING)
+    places = {}
+    for k, node in enumerate(switches):
+        row, column = divmod(k, across)
+        here = min(across, len(switches) - row * across)
+        places[node] = width / 2 + SWITCH * (column - (here - 1) / 2), PADDING + row
+    top = PADDING + shelves + 0.4 * bool(shelves)
+    for k, node in enumerate(gpus):
+        row, column = divmod(k, columns)
+        places[node] = width / 2 + column - (columns - 1) / 2, top + row
+    return _Inside(places, width, top + rows - 1 + PADDING + LABEL)
+
+
+# --- layers ---------------------------------------------------------------------------------------
+
+
+def _layers(outer: Sequence[int], near: Sequence[set[int]], n: int) -> list[int]:
+    """Per node how many hops of outer switches lead to a box; 0 of what is no outer switch."""
+    left = set(outer)
+    layers = [0] * n
+    reached = [v for v in outer if near[v] - left]
+    depth = 1
+    while left:
+        for v in reached or sorted(left):
+            layers[v] = depth
+        left -= set(reached or left)
+        reached = sorted({w for v in reached for w in near[v] if w in left})
+        depth += 1
+    return layers
+
+
+def _place_layers(
+    outer: Sequence[int],
+    layers: Sequence[int],
+    near: Sequence[set[int]],
+    order: dict[int, float],
+    wide: float,
+    x: list[float],
+    y: list[float],
+) -> None:
+    """Fills in x and y of the outer switches, from left to right by the mean rank below them.
+
+    `order`: the rank of every node in a box; grows by the outer switches.
+    """
+    top = max((layers[v] for v in outer), default=0)
+    for layer in range(1, top + 1):
+        nodes = [v for v in outer if layers[v] == layer]
+        below = {v: [w for w in near[v] if layers[w] < layer] for v in nodes}
+        for v in nodes:
+            order[v] = fmean([order[w] for w in below[v] if w in order] or [float(len(x))])
+        nodes.sort(key=lambda v: (round(order[v], 6), v))
+        step = wide / len(nodes)
+        for k, v in enumerate(nodes):
+            alone = len(nodes) == 1 and below[v]
+            x[v] = fmean([x[w] for w in below[v]]) if alone else step * (k + 0.5)
+            y[v] = LAYER * (top - layer) + 0.9

@@ -1,0 +1,90 @@
+"""Phases of a run: which transfers carry sums in the making, and which carry what is done.
+
+A collective of one phase has nothing to tell apart. In an allreduce, a transfer belongs to the
+reduce phase where its receiver adds what arrives: at once, or later from its scratch. Everything
+else is broadcast.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+
+from forestcoll.program import ADDS, FUSED, RECEIVES, SENDS, Buffer, Op, Program, Ref
+from forestcoll.ui.view.subject import Subject
+from forestcoll.verify.simulate import Span
+
+PHASES = ("reduce", "broadcast", "copy")
+"""The last one of what neither adds nor has one source: an all-to-all."""
+LOCAL = "local work"
+_Place = tuple[int, int, int, str]  # rank, thread block, step, operation
+_Chunks = set[tuple[int, int]]  # rank, chunk of its scratch
+
+
+def find_phases(subject: Subject) -> Callable[[Span], str]:
+    """The phase of a span of the subject's run: "reduce", "broadcast", "copy" or LOCAL."""
+    program, forest = subject.program, subject.forest
+    if program is None:
+        assert forest is not None
+        trees = forest.expanded().trees
+        return lambda span: trees[span.step].phase if span.links else LOCAL
+    if not program.collective.two_phases:
+        phase = next(iter(program.collective.phases), "copy")
+        return lambda span: phase if span.links else LOCAL
+    graph, adding = subject.graph(), {op.value for op in ADDS}
+    sums = frozenset(_sums(program))
+
+    def phase_of(span: Span) -> str:
+        if not span.links:
+            return LOCAL
+        inward = graph.head[span.links[-1]] == graph.ranks[span.rank]
+        if inward and span.what in adding:
+            return "reduce"
+        place = span.rank, span.block, span.step, span.what
+        return "reduce" if place in sums else "broadcast"
+
+    return phase_of
+
+
+def _sums(program: Program) -> Iterator[_Place]:
+    """What sends or fetches data that is added where it lands."""
+    added = set(_added(program))
+    receivers: dict[tuple[int, int, int], list[bool]] = defaultdict(list)
+    for rank, number, _, i in program.instructions():
+        block = program.ranks[rank].thread_blocks[number]
+        if i.op in RECEIVES:
+            sum_ = (i.op in FUSED and i.op in ADDS) or _lands(rank, i.dst, added)
+            receivers[block.recv, rank, block.channel].append(sum_)
+    sent: dict[tuple[int, int, int], int] = defaultdict(int)
+    for rank, number, step, i in program.instructions():
+        block = program.ranks[rank].thread_blocks[number]
+        if i.op in SENDS:
+            way = rank, block.send, block.channel
+            place = sent[way]
+            sent[way] += 1
+            if place < len(receivers[way]) and receivers[way][place]:
+                yield rank, number, step, i.op.value
+        elif i.op not in RECEIVES:
+            peers = [block.channels[c].peer for c in i.channels]
+            first = len(i.dst) - len(peers)
+            owners = [rank] * first + peers if first >= 0 else [rank] * len(i.dst)
+            if any(_lands(o, (ref,), added) for o, ref in zip(owners, i.dst, strict=True)):
+                yield rank, number, step, i.op.value
+
+
+def _added(program: Program) -> Iterator[tuple[int, int]]:
+    """The chunks of scratch that somebody adds to something."""
+    for rank, _, _, i in program.instructions():
+        if i.op in ADDS:
+            for ref in (*i.src, *i.dst) if i.op is Op.REDUCE else i.src:
+                yield from _chunks(rank, ref)
+
+
+def _lands(rank: int, refs: tuple[Ref, ...], added: _Chunks) -> bool:
+    return any(chunk in added for ref in refs for chunk in _chunks(rank, ref))
+
+
+def _chunks(rank: int, ref: Ref) -> Iterator[tuple[int, int]]:
+    if ref.buffer is Buffer.SCRATCH:
+        owner = rank if ref.rank is None else ref.rank
+        yield from ((owner, chunk) for chunk in range(ref.offset, ref.offset + ref.count))

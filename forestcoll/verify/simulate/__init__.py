@@ -1,0 +1,82 @@
+"""The time that a plan takes, by events: messages, slots, signals, thread blocks, shared links.
+
+`run` plays a Program on a Topology (or on the graph of its Forest, over the ways of its trees),
+`run_forest` a forest alone. What is modelled:
+
+    links          share by max-min fairness ("fair"), the same in proportion to the transfers'
+                   bytes ("weighted"), or serve one transfer after the other ("fifo"). A link's rule
+                   stands in the topology file; else messages queue at links that leave a box, and
+                   the others are fair. `rule` overrides all
+    switches       pass a transfer on as it arrives, or when all of it is there
+    latency        of every link, and of signals: what a hop costs besides is the protocol's (HOP)
+    thread blocks  do one instruction after the other, at a limited rate if asked
+    runtimes       message sizes, slots, slices, proxies, pipelines, packets, NVLS
+
+No float is rounded to a grid: with no latency and unlimited blocks, times are those of the fluid
+limit, exact but for double precision. What is not modelled: kernel launch, caches, PCIe below what
+the topology says, congestion control.
+"""
+
+from __future__ import annotations
+
+from forestcoll.verify.simulate.band import (
+    RANKS,
+    SIZE,
+    Band,
+    band,
+    forest_band,
+    longest,
+    plan_band,
+    simulated_band,
+)
+from forestcoll.verify.simulate.fabric import Where
+from forestcoll.verify.simulate.options import (
+    HOP,
+    KINDS,
+    RULE_WORDS,
+    RULES,
+    Options,
+    Rule,
+    Switching,
+)
+from forestcoll.verify.simulate.plays import (
+    BOTH,
+    DEFAULTS,
+    LINKS_ALONE,
+    MOST_BYTES,
+    PIECES,
+    run,
+    run_each,
+    run_forest,
+)
+from forestcoll.verify.simulate.timing import LinkUse, Span, Timing
+
+__all__ = [
+    "BOTH",
+    "DEFAULTS",
+    "HOP",
+    "KINDS",
+    "LINKS_ALONE",
+    "MOST_BYTES",
+    "PIECES",
+    "RANKS",
+    "RULES",
+    "RULE_WORDS",
+    "SIZE",
+    "Band",
+    "LinkUse",
+    "Options",
+    "Rule",
+    "Span",
+    "Switching",
+    "Timing",
+    "Where",
+    "band",
+    "forest_band",
+    "longest",
+    "plan_band",
+    "run",
+    "run_each",
+    "run_forest",
+    "simulated_band",
+]

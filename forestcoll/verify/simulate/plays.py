@@ -1,0 +1,133 @@
+"""A plan, or a forest alone, played on the links: how long it takes, and how busy they were."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+
+from forestcoll.common.arguments import whole
+from forestcoll.program import Collective, Program
+from forestcoll.schedule.forest import Forest
+from forestcoll.topology import Topology
+from forestcoll.verify.simulate.code import Coder, Played
+from forestcoll.verify.simulate.fabric import Fabric, Latencies, Where, fabric
+from forestcoll.verify.simulate.fifo import FifoCoder
+from forestcoll.verify.simulate.onesided import OnesidedCoder
+from forestcoll.verify.simulate.options import Options, Rule
+from forestcoll.verify.simulate.timing import LinkUse, Span, Timing
+from forestcoll.verify.simulate.trees import TREES, write_trees
+
+MOST_BYTES = 2**50
+PIECES = 64
+"""Pieces of each tree of a forest alone."""
+DEFAULTS = Options()
+"""What every report is made with."""
+LINKS_ALONE = Options(signal=0.0)
+"""What plans are chosen by: bandwidths, latencies and messages, whatever runtimes add."""
+BOTH: tuple[Rule, ...] = ("fifo", "fair")
+"""What links do in practice lies between these."""
+
+
+def run(
+    program: Program,
+    topology: Where,
+    size: int,
+    *,
+    rule: Rule | None = None,
+    links: Topology | Latencies | None = None,
+    options: Options = DEFAULTS,
+    timeline: bool = False,
+) -> Timing:
+    """How long the program takes for `size` bytes, as nccl-tests counts them.
+
+    `topology`: where its ranks are, by their names, else in the order of the GPUs; or the forest
+    that it was made of, whose ways are those of its trees. `links`: where rules and latencies of
+    that forest's links come from, or microseconds over each of them; without, they are those of
+    `options`. `rule`: of all links; None: of each its own. Deterministic.
+
+    Raises PlanError where ranks do not fit, or the program gets stuck.
+    """
+    (found,) = run_each(
+        program, topology, size, (rule,), links=links, options=options, timeline=timeline
+    )
+    return found
+
+
+def run_each(
+    program: Program,
+    topology: Where,
+    size: int,
+    rules: Sequence[Rule | None] = BOTH,
+    *,
+    links: Topology | Latencies | None = None,
+    options: Options = DEFAULTS,
+    timeline: bool = False,
+) -> list[Timing]:
+    """The same under several rules, one after the other, for little more than the time of one."""
+    size = whole("size", size, 1, MOST_BYTES)
+    found = fabric(program, topology, rules[0], options, links)
+    coder = Coder(found, options)
+    first = program.ranks[0]
+    chunk = Fraction(size, max(1, first.input_chunks, first.output_chunks))
+    writer = FifoCoder if program.style == "fifo" else OnesidedCoder
+    writer(program, chunk, coder).write()
+    timings = []
+    for rule in rules:
+        found.set_rule(rule)
+        played = coder.play(timeline=timeline)
+        timings.append(_timing(played, found, size, rule, program.collective, program.n))
+    return timings
+
+
+def run_forest(
+    forest: Forest,
+    size: int,
+    *,
+    topology: Topology | None = None,
+    links: Latencies | None = None,
+    rule: Rule | None = None,
+    options: Options = DEFAULTS,
+    pieces: int = PIECES,
+    timeline: bool = False,
+) -> Timing:
+    """The same for a forest alone: a flow for each edge, every tree in so many `pieces`.
+
+    `topology`: where rules and latencies come from, or `links`: the latencies alone.
+    """
+    size, pieces = whole("size", size, 1, MOST_BYTES), whole("pieces", pieces, 1, 2**20)
+    forest = forest.expanded()
+    found = Fabric(forest.graph, topology, forest, rule, options, links, options.hop(None))
+    coder = Coder(found, options)
+    write_trees(forest, coder, size, pieces)
+    played = coder.play(timeline=timeline)
+    return _timing(played, found, size, rule, forest.collective, forest.n)
+
+
+def _timing(
+    played: Played, found: Fabric, size: int, rule: Rule | None, collective: Collective, n: int
+) -> Timing:
+    algbw = size / played.time / 1000 if played.time else float("inf")
+    names, graph = found.graph.names, found.graph
+    links = tuple(
+        LinkUse(names[t], names[h], rate, moved, moved / (rate * 1000 * played.time or 1))
+        for t, h, rate, moved in zip(
+            graph.tail, graph.head, found.bandwidth, played.bytes, strict=True
+        )
+    )
+    spans = tuple(
+        Span(
+            t.rank,
+            o.step if t.block == TREES else t.block,
+            o.step,
+            start,
+            end,
+            o.op.value,
+            o.peer,
+            t.proxy,
+            crossed,
+            moved,
+        )
+        for t, o, start, end, crossed, moved in played.spans
+    )
+    busbw = algbw * float(collective.bus_factor(n))
+    return Timing(rule, size, played.time, algbw, busbw, played.transfers, links, spans)

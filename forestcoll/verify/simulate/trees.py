@@ -1,0 +1,189 @@
+"""Threads of a forest alone: a flow for every edge of every tree, piece after piece.
+
+What the trees allow without thread blocks, slots and order within a rank. A rank passes a piece on
+when it has it: in a reduce tree from all its children; the root of an allreduce when the reduce
+trees that carry any of it have brought it. In switches that copy or add, edges of a tree that share
+a link share its load.
+
+The pieces of an edge go one after the other. But where links serve in order, those of a broadcast
+come to them as soon as their rank has them: what is there from the start first, the first piece of
+each tree before the second of any. Sums are not sent so: what a rank has from the start would keep
+others waiting for what it adds up.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from itertools import pairwise
+
+from forestcoll.program import Op
+from forestcoll.schedule.forest import Forest, Tree, ranges
+from forestcoll.verify.simulate.code import MOVE, START, Coder, Origin, Size
+from forestcoll.verify.simulate.options import RULES
+
+FIFO = RULES.index("fifo")
+TREES = -2
+"""The block of a thread that sends for all trees of a rank."""
+Range = tuple[int, int]  # of a root's share, in units of the trees' weights
+
+
+def write_trees(forest: Forest, coder: Coder, size: int, pieces: int) -> None:
+    """Adds a thread for every edge to the coder: `size` bytes in all, each tree's in pieces."""
+    parts = ranges(forest)
+    posts = _Posts(coder, pieces)
+    sums: dict[int, list[tuple[Range, int]]] = defaultdict(list)  # root: what has arrived there
+    for number, tree in enumerate(forest.trees):
+        if tree.phase == "reduce":
+            counter = _write_tree(forest, coder, number, size, pieces, [], posts)
+            sums[tree.root].append((parts[number], counter))
+    for number, tree in enumerate(forest.trees):
+        if tree.phase == "broadcast":
+            own = parts[number]
+            gates = [
+                (counter, _gate(own, other, pieces))
+                for other, counter in sums[tree.root]
+                if own[0] < other[1] and other[0] < own[1]
+            ]
+            _write_tree(forest, coder, number, size, pieces, gates, posts)
+    posts.write()
+
+
+def _gate(own: Range, other: Range, pieces: int) -> list[int]:
+    """Per piece of a broadcast how many pieces of a sum it needs; [] where as many as it has."""
+    if own == other:
+        return []
+    needs = []
+    step, width = own[1] - own[0], other[1] - other[0]  # a piece's, in units of 1 / `pieces`
+    for piece in range(pieces):
+        low, high = own[0] * pieces + piece * step, own[0] * pieces + (piece + 1) * step
+        overlap = low < other[1] * pieces and other[0] * pieces < high
+        needs.append(min(pieces, -((other[0] * pieces - high) // width)) if overlap else 0)
+    return needs
+
+
+def _write_tree(
+    forest: Forest,
+    coder: Coder,
+    number: int,
+    size: int,
+    pieces: int,
+    gates: list[tuple[int, list[int]]],
+    posts: _Posts,
+) -> int:
+    """The threads of a tree's edges; the counter of pieces that the root of a reduce tree has."""
+    tree = forest.trees[number]
+    piece = float(size * forest.share(tree) / pieces)
+    inward: dict[int, list[int]] = defaultdict(list)  # node: counters of the edges that lead there
+    children: dict[int, int] = defaultdict(int)
+    heights = _heights(tree)
+    for path, links in zip(tree.edges, _links(forest, coder, tree), strict=True):
+        arrived = coder.counter()
+        rank = forest.graph.ranks.index(path[0])
+        origin = Origin(number, Op.SEND, forest.graph.ranks.index(path[-1]))
+        way = coder.fabric.way(path)
+        stages = tuple((link,) for link in links) or way.stages[:0]
+        route = coder.route(type(way)(stages, way.latency))
+        in_order = all(coder.fabric.rules[link] == FIFO for link in links)
+        kind = START if in_order and tree.phase == "broadcast" else MOVE
+        waits = [*inward[path[0]]]
+        gated = []
+        if tree.phase == "broadcast" and path[0] == tree.root:
+            waits += [counter for counter, needs in gates if not needs]
+            gated = [(counter, needs) for counter, needs in gates if needs]
+        if kind == START and not waits and not gated:
+            posts.add(rank, _Post(heights[path[-1]], origin, route, piece, arrived))
+        else:
+            thread = coder.thread(rank, number)
+            thread.origin = origin
+            thread.loop(1 if gated else pieces)
+            for p in range(pieces if gated else 1):
+                for counter, needs in gated:
+                    thread.reach(counter, needs[p], 0)
+                for counter in waits:
+                    thread.reach(counter, 1, 1)
+                thread.transfer(kind, route, Size(piece, piece), 0.0, arrived)
+        inward[path[-1]].append(arrived)
+        children[path[-1]] += 1
+    if tree.phase == "broadcast":
+        return -1
+    return _all_of(forest, coder, tree, number, inward[tree.root], pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class _Post:
+    """The pieces of an edge that are there from the start; `height`: hops that follow it."""
+
+    height: int
+    origin: Origin
+    route: int
+    piece: float
+    arrived: int
+
+
+class _Posts:
+    """Per rank what it sends from the start over links that serve in order."""
+
+    def __init__(self, coder: Coder, pieces: int) -> None:
+        self._coder, self._pieces = coder, pieces
+        self._of: dict[int, list[_Post]] = defaultdict(list)
+
+    def add(self, rank: int, post: _Post) -> None:
+        """One more edge."""
+        self._of[rank].append(post)
+
+    def write(self) -> None:
+        """A thread for each rank: piece after piece, of all trees, the highest trees first."""
+        for rank, posts in self._of.items():
+            thread = self._coder.thread(rank, TREES)
+            thread.loop(self._pieces)
+            for post in sorted(posts, key=lambda post: -post.height):
+                thread.origin = post.origin
+                size = Size(post.piece, post.piece)
+                thread.transfer(START, post.route, size, 0.0, post.arrived)
+
+
+def _heights(tree: Tree) -> dict[int, int]:
+    """Per node the hops that data still go from there."""
+    after: dict[int, list[int]] = defaultdict(list)
+    for path in tree.edges:
+        after[path[0]].append(path[-1])
+    found: dict[int, int] = {}
+    order = [path[-1] for path in tree.edges]
+    for node in [*reversed(order), tree.edges[0][0]] if tree.edges else []:
+        found[node] = max((1 + found.get(child, 0) for child in after[node]), default=0)
+    return found
+
+
+def _all_of(
+    forest: Forest, coder: Coder, tree: Tree, number: int, counters: list[int], pieces: int
+) -> int:
+    """A counter of pieces that have come from all children of a reduce tree's root."""
+    if len(counters) == 1:
+        return counters[0]
+    done = coder.counter()
+    thread = coder.thread(forest.graph.ranks.index(tree.root), number, proxy=True)
+    thread.loop(pieces)
+    for counter in counters:
+        thread.reach(counter, 1, 1)
+    thread.post(done)
+    return done
+
+
+def _links(forest: Forest, coder: Coder, tree: Tree) -> list[list[int]]:
+    """Per edge the links that it loads: where a switch copies or adds, only the first edge does."""
+    graph, down = forest.graph, tree.phase == "broadcast"
+    able = graph.multicast if down else graph.aggregation
+    seen: set[int] = set()
+    found = []
+    for path in tree.edges:
+        links = []
+        for u, v in pairwise(path):
+            link = coder.fabric.number[u, v]
+            shared = able[v if down else u]
+            if not shared or link not in seen:
+                links.append(link)
+            if shared:
+                seen.add(link)
+        found.append(links)
+    return found
