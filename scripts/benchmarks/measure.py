@@ -60,24 +60,29 @@ def script(name: str, *words: str) -> list[str]:
 
 
 @cache
-def environment() -> dict[str, str]:
-    """That of all commands: this package, whose bytecode is compiled now."""
+def environment(source: Path | None = SOURCE) -> dict[str, str]:
+    """That of all commands: the package in `source`, whose bytecode is compiled now; None: the one
+    that the command finds."""
     found = dict(os.environ)
     found.pop("PYTHONDONTWRITEBYTECODE", None)
+    if source is None:
+        return found
     known = found.get("PYTHONPATH")
-    found["PYTHONPATH"] = str(SOURCE) + (os.pathsep + known if known else "")
-    compiling = python("-m", "compileall", "-q", str(SOURCE / "forestcoll"))
+    found["PYTHONPATH"] = str(source) + (os.pathsep + known if known else "")
+    compiling = python("-m", "compileall", "-q", str(source / "forestcoll"))
     subprocess.run(compiling, env=found, check=True)
     return found
 
 
-def run(command: Sequence[str], limit: float) -> Used:
-    """Runs `command` and waits for it; stopped after `limit` seconds."""
-    surroundings = environment()  # made before the clock starts
+def run(
+    command: Sequence[str], limit: float, source: Path | None = SOURCE, folder: Path | None = None
+) -> Used:
+    """Runs `command` in `folder` and waits for it; stopped after `limit` seconds."""
+    surroundings = environment(source)  # made before the clock starts
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         start = time.perf_counter()
         process = subprocess.Popen(
-            command, stdout=out, stderr=err, env=surroundings, start_new_session=True
+            command, stdout=out, stderr=err, env=surroundings, cwd=folder, start_new_session=True
         )
         late = threading.Event()
 
