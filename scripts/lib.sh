@@ -69,11 +69,40 @@ quietly() {
 }
 
 # install_for_development DIR: the package, editable, with its development extras. Native code is
-# built again only when what it is built from has changed since the last time.
+# built again only when its sources have changed since the last time, and then it alone: the two
+# sums of the stamp are of what says what to install, and of what is compiled.
 install_for_development() {
-  local stamp="$1/forestcoll-built" now
-  now=$(cat pyproject.toml CMakeLists.txt $(find forestcoll -name '*.cpp' -o -name '*.hpp' | sort) | cksum)
-  if [ "$(cat "$stamp" 2>/dev/null)" = "$now" ] && "$1/bin/python" - <<'PY'
+  local stamp="$1/forestcoll-built" wanted sources before=() start=$SECONDS
+  wanted=$(cksum <pyproject.toml)
+  sources=$(cat CMakeLists.txt $(find forestcoll -name '*.cpp' -o -name '*.hpp' | sort) | cksum)
+  [ -f "$stamp" ] && mapfile -t before <"$stamp"
+  if [ "${before[0]:-}" = "$wanted" ] && is_editable "$1"; then
+    [ "${before[1]:-}" = "$sources" ] && return
+    echo "C++ has changed: compiling it"
+    find_compiler
+    install_editable "$1" --no-deps .
+  else
+    echo "installing forestcoll for development: packages, and compiling C++ (minutes the first time)"
+    find_compiler
+    # Not in pip's own build environment: its path changes every time, and all would be compiled anew.
+    local tools
+    mapfile -t tools < <("$1/bin/python" - <<'PY'
+import shutil, tomllib
+with open("pyproject.toml", "rb") as file:
+    tools = tomllib.load(file)["build-system"]["requires"]
+print(*tools, *(tool for tool in ("cmake", "ninja") if shutil.which(tool) is None), sep="\n")
+PY
+    )
+    quietly "$1/bin/python" -m pip install --disable-pip-version-check "${tools[@]}"
+    install_editable "$1" '.[dev]'
+  fi
+  printf '%s\n' "$wanted" "$sources" >"$stamp"
+  echo "done in $((SECONDS - start)) s"
+}
+
+# is_editable DIR: whether the package is installed there, as a link to these sources.
+is_editable() {
+  "$1/bin/python" - <<'PY'
 import json, sys
 from importlib.metadata import PackageNotFoundError, distribution
 try:
@@ -82,22 +111,10 @@ except PackageNotFoundError:
     sys.exit(1)
 sys.exit(not url.get("dir_info", {}).get("editable"))
 PY
-  then
-    return
-  fi
-  find_compiler
-  echo "installing forestcoll for development (compiles C++; minutes the first time)"
-  # Not in pip's own build environment: its path changes every time, and all would be compiled anew.
-  local tools
-  mapfile -t tools < <("$1/bin/python" - <<'PY'
-import shutil, tomllib
-with open("pyproject.toml", "rb") as file:
-    tools = tomllib.load(file)["build-system"]["requires"]
-print(*tools, *(tool for tool in ("cmake", "ninja") if shutil.which(tool) is None), sep="\n")
-PY
-  )
-  quietly "$1/bin/python" -m pip install --disable-pip-version-check "${tools[@]}"
-  quietly env PATH="$PWD/$1/bin:$PATH" \
-    "$1/bin/python" -m pip install --disable-pip-version-check --no-build-isolation --editable '.[dev]'
-  echo "$now" >"$stamp"
+}
+
+# install_editable DIR [OPTIONS] WHAT
+install_editable() {
+  quietly env PATH="$PWD/$1/bin:$PATH" "$1/bin/python" -m pip install --disable-pip-version-check \
+    --no-build-isolation --editable "${@: -1}" "${@:2:$#-2}"
 }
