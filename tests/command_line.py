@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import json
 from collections.abc import Callable
+from typing import Any
 
 Outcome = tuple[int, str, str]
 """Exit code, standard output, standard error."""
@@ -14,3 +18,12 @@ def fine(outcome: Outcome) -> str:
     code, out, err = outcome
     assert (code, err) == (0, "")
     return out
+
+
+def as_json(*arguments: object) -> Any:
+    """What a command that must succeed says with `--json`."""
+    from forestcoll.ui import cli
+
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        assert cli.main([*map(str, arguments), "--json"]) == 0
+    return json.loads(said.getvalue())

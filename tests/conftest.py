@@ -10,6 +10,7 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
+from artefacts import Artefacts
 from command_line import Outcome, Run
 
 from forestcoll.common.garbage_collection import THRESHOLD
@@ -66,6 +67,15 @@ def call(
         return code, captured.out, captured.err
 
     return run
+
+
+@pytest.fixture(scope="session")
+def compiled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Artefacts:
+    """What `synthesize` writes, made once: in pytest's cache, without it for this process alone."""
+    cache: pytest.Cache | None = getattr(request.config, "cache", None)
+    if cache is None:
+        return Artefacts.inside(tmp_path_factory.mktemp("artefacts"))
+    return Artefacts.inside(cache.mkdir("artefacts"))
 
 
 @pytest.fixture

@@ -16,27 +16,26 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from artefacts import Artefacts
 from click.testing import CliRunner
 
-from forestcoll import load_topology, plans, synthesize
+from forestcoll import plans
 from forestcoll.common.errors import PlanError
 from forestcoll.execute.deploy import RUNTIMES, deploy
 from forestcoll.ui.cli import cli, main
 
 ROOT = Path(__file__).parents[1]
+BOXES = "fat-tree leaves=1 hosts=2 gpus=2"
 COLLECTIVES = ("allreduce", "allgather", "reduce-scatter", "broadcast", "reduce")
 
 
 @pytest.fixture(scope="module")
-def schedules(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def schedules(compiled: Artefacts, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Both plan formats of all collectives on two small boxes of two GPUs."""
     folder = tmp_path_factory.mktemp("schedules")
-    topology = load_topology("fat-tree", {"leaves": "1", "hosts": "2", "gpus": "2"})
     for collective in COLLECTIVES:
-        result = synthesize(topology, collective)
-        for form, text in result.texts.items():
-            suffix = {"forest": "forest.json", "msccl-xml": "msccl.xml"}.get(form, "mscclpp.json")
-            (folder / f"{collective}.{suffix}").write_text(text)
+        for file in compiled(BOXES, collective).folder.iterdir():
+            shutil.copy(file, folder / file.name[file.name.index(collective) :])
     return folder
 
 
@@ -240,12 +239,15 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def shim(
-    schedules: Path, driver: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    schedules: Path,
+    driver: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    compiled: Artefacts,
 ) -> Iterator[ModuleType]:
     """`register.py` over stand-ins for the runtime's classes, which note what they are given."""
-    topology = load_topology("fat-tree", {"leaves": "1", "hosts": "2", "gpus": "2"})
-    inside = synthesize(topology, "allgather", place="in-place", formats=["mscclpp-json"])
-    (tmp_path / "in.mscclpp.json").write_text(inside.texts["mscclpp-json"])
+    inside = compiled(BOXES, "allgather", "--target", "mscclpp", "--place", "in-place")
+    shutil.copy(inside.file(".mscclpp.json"), tmp_path / "in.mscclpp.json")
     code, text = run(
         schedules, tmp_path / "in.mscclpp.json", "--runtime", "mscclpp", "-o", tmp_path / "d"
     )
@@ -360,15 +362,12 @@ def test_whole_allocations_are_asked_for_where_ports_read(schedules: Path) -> No
     assert not any(packets in note for note in between.notes)
 
 
-def test_inside_a_box_the_same_offset_is_enough(tmp_path: Path) -> None:
+def test_inside_a_box_the_same_offset_is_enough(compiled: Artefacts) -> None:
     for protocol, words in (("Simple", "same offset"), ("LL", "or all 1048576 bytes and more")):
-        made = synthesize(
-            load_topology("dgx-a100"), "allreduce", trees=1, protocol=protocol,
-            formats=["mscclpp-json"],
-        )  # fmt: skip
-        path = tmp_path / f"{protocol}.mscclpp.json"
-        path.write_text(made.texts["mscclpp-json"])
-        inside = deploy([path], "mscclpp")
+        asked = ("--target", "mscclpp", "--trees", "1", "--protocol", protocol)
+        inside = deploy(
+            [compiled("dgx-a100", "allreduce", *asked).file(".mscclpp.json")], "mscclpp"
+        )
         assert any(words in note for note in inside.notes)
         assert not any("port channels" in note for note in inside.notes)
         entry = json.loads(inside.files["deploy.json"])["plans"][0]
@@ -389,23 +388,9 @@ def test_plans_that_answer_the_same_calls_are_refused(schedules: Path, tmp_path:
 
 
 @pytest.mark.parametrize("runtime", ["mscclpp", "msccl", "rccl"])
-def test_plan_sets_are_deployed(runtime: str, tmp_path: Path) -> None:
-    made = CliRunner().invoke(
-        cli,
-        [
-            "synthesize",
-            "-t",
-            "dgx-a100",
-            "-c",
-            "allreduce",
-            "--sizes",
-            "1K:1G",
-            "-o",
-            f"{tmp_path}/set/",
-        ],
-    )
-    assert made.exit_code == 0, made.output
-    document = deployed(tmp_path / "set", runtime, tmp_path / "d")
+def test_plan_sets_are_deployed(runtime: str, tmp_path: Path, compiled: Artefacts) -> None:
+    made = compiled("ring gpus=4", "allreduce", "--sizes", "1K:1G")
+    document = deployed(made.folder, runtime, tmp_path / "d")
     ranges = sorted((p["min_bytes"], p["max_bytes"]) for p in document["plans"])
     assert len(ranges) > 1
     assert ranges[0][0] <= 1024

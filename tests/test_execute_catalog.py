@@ -12,17 +12,16 @@ from __future__ import annotations
 import importlib.util
 import sys
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+from artefacts import Artefacts
 from stored_schedules import stored
 
 from forestcoll import plans
 from forestcoll.common.errors import PlanError
-from forestcoll.compile.synthesize import Synthesis, synthesize
 from forestcoll.execute.cpu import MOST_PROCESSES
 from forestcoll.program import BY_TREES, Collective, Pipeline
 from forestcoll.program.targets import TARGETS
@@ -89,21 +88,15 @@ CASES = [
 ]
 
 
-@pytest.fixture
-def _unproven(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plans as they are lowered: what is proven of them here need not be proven twice."""
-    monkeypatch.setattr("forestcoll.compile.synthesize.write_plan", lambda *_: "")
-
-
-@pytest.mark.usefixtures("_unproven")
 @pytest.mark.parametrize(("name", "settings", "collective"), CASES)
 def test_plans_of_the_catalogue_run(
-    name: str, settings: dict[str, str], collective: Collective
+    name: str, settings: dict[str, str], collective: Collective, compiled: Artefacts
 ) -> None:
     known = stored(name, settings, collective)
     if known is None:
-        found = synthesize(catalog.load(name, settings), collective)
-        known = found.forest, {**found.programs}
+        machine = " ".join([name, *(f"{key}={value}" for key, value in settings.items())])
+        made = compiled(machine, collective)
+        known = made.forest, made.programs
     forest, programs = known
     assert set(programs) == {"msccl-xml", "mscclpp-json"}
     for program in programs.values():
@@ -149,18 +142,11 @@ def test_every_kind_of_plan_is_right(name: str, collective: Collective) -> None:
 # --- the checks themselves: what they say of wrong plans
 
 
-@cache
-def made(target: str) -> Synthesis:
-    form = TARGETS[target].format
-    return synthesize(
-        catalog.load("ring", {"gpus": "4"}), "allreduce", target=target, formats=(form,)
-    )
-
-
 @pytest.mark.parametrize("target", ["rccl", "mscclpp"])
-def test_wrong_plans_are_faults(target: str) -> None:
+def test_wrong_plans_are_faults(target: str, compiled: Artefacts) -> None:
     form, limits = TARGETS[target].format, TARGETS[target]
-    program, forest = made(target).programs[form], made(target).forest
+    made = compiled("ring gpus=4", "allreduce")
+    program, forest = made.programs[form], made.forest
     text = plans.dumps(program, form)
     assert list(catalogue.faults_of_file(program, text, limits, forest)) == []
 
@@ -176,8 +162,8 @@ def test_wrong_plans_are_faults(target: str) -> None:
 
 
 @pytest.mark.parametrize("target", ["rccl", "mscclpp"])
-def test_wrong_runs_are_faults(target: str) -> None:
-    program = made(target).programs[TARGETS[target].format]
+def test_wrong_runs_are_faults(target: str, compiled: Artefacts) -> None:
+    program = compiled("ring gpus=4", "allreduce").programs[TARGETS[target].format]
     first = program.ranks[0]
     cut = replace(first, thread_blocks=(replace(first.thread_blocks[0], steps=()),))
     rest = first.thread_blocks[1:]
@@ -189,8 +175,8 @@ def test_wrong_runs_are_faults(target: str) -> None:
     assert len(list(catalogue.faults_of_run(spoilt))) == 2
 
 
-def test_pipelines_are_cut_into_rounds() -> None:
-    program = made("mscclpp").programs["mscclpp-json"]
+def test_pipelines_are_cut_into_rounds(compiled: Artefacts) -> None:
+    program = compiled("ring gpus=4", "allreduce").programs["mscclpp-json"]
     loops = [
         step
         for rank in catalogue.in_rounds(program).ranks

@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from once import made_once
+from artefacts import Artefacts
 
-from forestcoll import load_topology, synthesize
 from forestcoll.common.errors import ExecutionError, UnsupportedError
 from forestcoll.execute import cpu, gpu
 from forestcoll.execute.gpu import compiler as builds
@@ -28,21 +27,17 @@ from forestcoll.execute.gpu import team as teams
 from forestcoll.execute.gpu.messages import SLOT_BYTES, geometry, slot_of
 from forestcoll.execute.sizes import layout
 from forestcoll.execute.slots import longest_message
-from forestcoll.lower.alltoall.lowering import lower as lower_alltoall
 from forestcoll.program import BY_TREES, Collective, Op, Program
-from forestcoll.program.targets import TARGETS
-from forestcoll.solver.alltoall.demand import uniform
-from forestcoll.solver.alltoall.flows import solve as solve_alltoall
-from forestcoll.solver.alltoall.rounding import route
 from tests.programs import all_good, drop, edit, out
 
 HERE = Path(__file__).parent / "fixtures" / "emulated_gpu"
 COLLECTIVES = tuple(c.value for c in BY_TREES)
+HALF = ("--ranks", "box0/gpu[0-3]")
 FORMATS = ("msccl-xml", "mscclpp-json")
 
 
 @pytest.fixture(scope="session")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def library(compiled: Artefacts) -> Path:
     """The engine, compiled by the C++ compiler against the stand-in; once for all processes."""
     compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("c++")
     assert compiler is not None
@@ -55,7 +50,10 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
         )
         assert done.returncode == 0, done.stderr
 
-    return made_once(tmp_path_factory, "emulated-gpu.so", compile_)
+    package = builds.SOURCE.parents[1]
+    sources = [path for home in (HERE, package) for path in home.rglob("*") if path.is_file()]
+    native = [path for path in sources if path.suffix in (".cu", ".hpp", ".h", ".cpp")]
+    return compiled.once("emulated-gpu.so", compile_, *native)
 
 
 @pytest.fixture(autouse=True)
@@ -77,23 +75,19 @@ def kept() -> Iterator[gpu.Processes]:
 
 
 @pytest.fixture(scope="session")
-def programs() -> dict[tuple[str, str], Program]:
+def programs(compiled: Artefacts) -> dict[tuple[str, str], Program]:
     """Four GPUs on one switch, every collective in both formats."""
-    topology = load_topology("dgx-a100")
-    ranks = [f"box0/gpu{i}" for i in range(4)]
-    found = {}
-    for collective in COLLECTIVES:
-        made = synthesize(topology, collective, ranks=ranks)
-        for form in FORMATS:
-            found[collective, form] = made.programs[form]  # type: ignore[index]
-    return found
+    made = {one: compiled("dgx-a100", one, *HALF).programs for one in COLLECTIVES}
+    return {(one, form): made[one][form] for one in COLLECTIVES for form in FORMATS}
 
 
 @pytest.mark.parametrize("target", ["rccl", "mscclpp"])
-def test_alltoall_is_right(library: Path, kept: gpu.Processes, target: str) -> None:
+def test_alltoall_is_right(
+    library: Path, kept: gpu.Processes, compiled: Artefacts, target: str
+) -> None:
     """Over relays, several chunks per block: half of a DGX-1."""
-    asked = uniform(load_topology("dgx1-v100"), [f"box0/gpu{i}" for i in range(4)])
-    program = lower_alltoall(route(solve_alltoall(asked), 2), TARGETS[target], "half")
+    made = compiled("dgx1-v100", "alltoall", *HALF, "--units", "2", "--target", target)
+    (program,) = made.programs.values()
     made = gpu.run(program, 30_000, built=library, processes=kept, devices=[0], timeout=30)
     assert [(row.mode, row.wrong) for row in made.rows] == [("out-of-place", 0)]
 

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from once import made_once
+from artefacts import Artefacts
 
 from forestcoll.execute import cpu
 
@@ -71,7 +71,7 @@ def library(sanitizer: str) -> Path:
 
 @pytest.fixture(scope="module", params=["thread", "address"])
 def built(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, compiled: Artefacts
 ) -> tuple[str, Path, Path]:
     """(sanitizer, its runtime, an engine that was built with it)."""
     import nanobind
@@ -89,12 +89,14 @@ def built(
     ]
     checked = ["-g1", "-fno-omit-frame-pointer", f"-fsanitize={sanitizer}"]
 
+    native = [path for path in SOURCES.parent.rglob("*") if path.suffix in (".cpp", ".hpp")]
+
     def build(source: Path) -> Path:
         """What is not tested, and slow to compile: once for all sanitizers."""
-        return made_once(
-            tmp_path_factory,
+        return compiled.once(
             f"{source.stem}.o",
             lambda target: compile_(*common, "-O0", source, "-o", target),
+            *(source, *native, Path(__file__)),
         )
 
     def build_tested() -> Path:
@@ -112,7 +114,8 @@ def built(
         files = [one.result() for one in objects]
         compile_("-shared", f"-fsanitize={sanitizer}", *files, "-o", engine, "-pthread")
 
-    return sanitizer, runtime, made_once(tmp_path_factory, f"engine-{sanitizer}.so", link)
+    engine = compiled.once(f"engine-{sanitizer}.so", link, *native, Path(__file__))
+    return sanitizer, runtime, engine
 
 
 def run_with(built: tuple[str, Path, Path], what: str) -> subprocess.CompletedProcess[str]:

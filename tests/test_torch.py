@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from once import made_once
+from artefacts import Artefacts
 from torch_ranks import run_ranks
 
-import forestcoll
 from forestcoll.common import errors
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed (extra 'torch')")
@@ -34,39 +33,23 @@ FORMATS = {"msccl-xml": ".msccl.xml", "mscclpp-json": ".mscclpp.json"}
 Plans = dict[str, Path]
 
 
-MACHINES = {
-    2: ("ring", {"gpus": "2"}),
-    4: ("ring", {"gpus": "4"}),
-    8: ("dgx1-v100", {}),
-    16: ("hypercube", {"dimension": "4"}),
-}
+MACHINES = {2: "ring gpus=2", 4: "ring gpus=4", 8: "dgx1-v100", 16: "hypercube dimension=4"}
 OF_MANY = ("allreduce", "reduce-scatter")
 """Collectives of which 16 ranks have a plan."""
 
 
 @pytest.fixture(scope="session")
-def plans(tmp_path_factory: pytest.TempPathFactory) -> Plans:
+def plans(compiled: Artefacts) -> Plans:
     """Files by `<ranks>.<collective>.<format>`: rings of links, a mesh of eight, a hypercube."""
-    folder = made_once(tmp_path_factory, "plans-for-torch", make_plans)
-    return {
-        f"{n}.{collective}.{form}": folder / f"{n}.{collective}{suffix}"
-        for n in MACHINES
-        for collective in (COLLECTIVES if n < 16 else OF_MANY)
-        for form, suffix in FORMATS.items()
-    }
-
-
-def make_plans(folder: Path) -> None:
-    folder.mkdir()
-    for n, (topology, given) in MACHINES.items():
-        known = forestcoll.load_topology(topology, given)
+    found = {}
+    for n, machine in MACHINES.items():
         for collective in COLLECTIVES if n < 16 else OF_MANY:
-            root = n // 2 if collective in ("broadcast", "reduce") else None
-            made = forestcoll.synthesize(
-                known, collective, root=root, formats=tuple(FORMATS), min_percent=90
-            )
+            rooted = collective in ("broadcast", "reduce")
+            root = ("--root", str(n // 2)) if rooted else ()
+            made = compiled(machine, collective, "--min-percent", "90", *root)
             for form, suffix in FORMATS.items():
-                (folder / f"{n}.{collective}{suffix}").write_text(made.texts[form])
+                found[f"{n}.{collective}.{form}"] = made.file(suffix)
+    return found
 
 
 # --- what every rank knows of the data ------------------------------------------------------------

@@ -8,17 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from once import made_once
+from artefacts import Artefacts
 from torch_ranks import run_ranks
 
-import forestcoll
 from forestcoll.common.errors import ExecutionError, ForestCollError, UnsupportedError
-from forestcoll.compile.alltoall_plans import make
-from forestcoll.program.targets import RCCL
-from forestcoll.solver.alltoall.demand import uniform
-from forestcoll.solver.alltoall.flows import solve
-from forestcoll.solver.alltoall.rounding import route
-from forestcoll.topology import catalog
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed (extra 'torch')")
 pytestmark = pytest.mark.skipif(
@@ -26,32 +19,16 @@ pytestmark = pytest.mark.skipif(
 )
 
 N = 4
-COLLECTIVES = ("allreduce", "allgather", "reduce-scatter", "broadcast")
+COLLECTIVES = ("allreduce", "allgather", "reduce-scatter", "broadcast", "alltoall")
 Plans = dict[str, Path]
 
 
 @pytest.fixture(scope="session")
-def plans(tmp_path_factory: pytest.TempPathFactory) -> Plans:
+def plans(compiled: Artefacts) -> Plans:
     """A ring of four, by collective; "other": an all-to-all straight; "two": of two ranks."""
-    folder = made_once(tmp_path_factory, "plans-to-agree-on", make_plans)
-    return {path.stem: path for path in folder.iterdir()}
-
-
-def make_plans(folder: Path) -> None:
-    folder.mkdir()
-    ring = catalog.load("ring", {"gpus": N})
-    for collective in COLLECTIVES:
-        root = 0 if collective == "broadcast" else None
-        made = forestcoll.synthesize(ring, collective, root=root, formats="msccl-xml")
-        (folder / f"{collective}.xml").write_text(made.texts["msccl-xml"])
-    for name, topology in (
-        ("alltoall", ring),
-        ("other", catalog.load("star", {"gpus": N})),
-        ("two", catalog.load("ring", {"gpus": 2})),
-    ):
-        routes = route(solve(uniform(topology)), 1)
-        plan = make(routes, RCCL.format, RCCL, topology.name)
-        (folder / f"{name}.xml").write_text(plan.text)
+    asked = {collective: ("ring gpus=4", collective) for collective in COLLECTIVES}
+    asked |= {"other": ("star gpus=4", "alltoall"), "two": ("ring gpus=2", "alltoall")}
+    return {name: compiled(*words).file(".msccl.xml") for name, words in asked.items()}
 
 
 def attempt(call: Callable[[], Any]) -> str:

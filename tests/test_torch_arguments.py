@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from artefacts import Artefacts
 
-import forestcoll
 from forestcoll.common.errors import ArgumentError, ForestCollError
 from forestcoll.program import Program
 
@@ -17,11 +17,8 @@ ft = pytest.importorskip("forestcoll.torch")
 
 
 @pytest.fixture(scope="module")
-def plan() -> Program:
-    made = forestcoll.synthesize(
-        forestcoll.load_topology("ring", {"gpus": 4}), "allreduce", formats="mscclpp-json"
-    )
-    return made.programs["mscclpp-json"]
+def plan(compiled: Artefacts) -> Program:
+    return compiled("ring gpus=4", "allreduce").programs["mscclpp-json"]
 
 
 @pytest.fixture(scope="module", autouse=True)

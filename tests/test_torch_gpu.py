@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from artefacts import Artefacts
 from programs import drop
 from test_execute_gpu import library  # noqa: F401 (a fixture)
 from torch_ranks import run_ranks
 
-from forestcoll import load_topology, plans, synthesize
 from forestcoll.program import BY_TREES, Collective, Op, Program
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed (extra 'torch')")
@@ -20,6 +20,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 FORMATS = ("msccl-xml", "mscclpp-json")
+RANKS = ("--ranks", "box0/gpu[0-3]")
 
 
 def _gpus(count: int) -> None:
@@ -60,37 +61,37 @@ def matrix(rank: int, built: str, given: dict[str, Any]) -> list[str]:
 
 
 @pytest.fixture(scope="session")
-def four() -> dict[str, str]:
+def four(compiled: Artefacts) -> dict[str, Program]:
     """Plans of every collective in both formats, four GPUs on one switch."""
-    topology = load_topology("dgx-a100")
-    ranks = [f"box0/gpu{i}" for i in range(4)]
     found = {}
     for collective in BY_TREES:
-        made = synthesize(topology, collective, ranks=ranks, root=2 if collective.rooted else None)
-        found |= {f"{collective}.{form}": made.texts[form] for form in FORMATS}  # type: ignore[index]
-    few = synthesize(topology, "allreduce", ranks=ranks, formats=("mscclpp-json",), protocol="LL")
-    found["allreduce.packets"] = few.texts["mscclpp-json"]
-    assert '"protocol": "LL"' in found["allreduce.packets"]
+        root = ("--root", "2") if collective.rooted else ()
+        made = compiled("dgx-a100", collective, *RANKS, *root)
+        found |= {f"{collective}.{form}": made.programs[form] for form in FORMATS}
+    few = compiled("dgx-a100", "allreduce", *RANKS, "--target", "mscclpp", "--protocol", "LL")
+    found["allreduce.packets"] = few.programs["mscclpp-json"]
+    assert found["allreduce.packets"].protocol == "LL"
     return found
 
 
-def test_every_collective_is_right_on_pointers(library: Path, four: dict[str, str]) -> None:  # noqa: F811
+def test_every_collective_is_right_on_pointers(
+    library: Path,  # noqa: F811
+    four: dict[str, Program],
+) -> None:
     """Every rank proves the packets' program for itself, and is sent the others' proven plans."""
     from forestcoll.execute.torch import Plan
 
-    programs = {name: plans.loads(text, name) for name, text in four.items()}
-    packets = programs.pop("allreduce.packets")
-    given = {name: Plan(program) for name, program in programs.items()}
-    for found in run_ranks(4, matrix, str(library), given | {"allreduce.packets": packets}):
+    packets = {"allreduce.packets": four["allreduce.packets"]}
+    given = {name: Plan(program) for name, program in four.items() if name not in packets}
+    for found in run_ranks(4, matrix, str(library), given | packets):
         assert found == []
 
 
-def mistakes(rank: int, built: str, text: str, broken: Program) -> list[str]:
+def mistakes(rank: int, built: str, plan: Program, broken: Program) -> list[str]:
     """The words of each error, at this rank."""
     _gpus(4)
     from forestcoll.common.errors import ForestCollError
 
-    plan = plans.loads(text, "plan")
     tensor = torch.ones(64)
     words: list[str] = []
 
@@ -135,12 +136,11 @@ def _unproven(rank: int, built: str, program: Program) -> None:
 
 def test_what_goes_wrong_at_one_rank_is_said_at_all(
     library: Path,  # noqa: F811
-    four: dict[str, str],
+    four: dict[str, Program],
 ) -> None:
-    text = four["allreduce.msccl-xml"]
-    good = plans.loads(text, "plan")
+    good = four["allreduce.msccl-xml"]
     lost = next((r, b, s) for r, b, s, i in good.instructions() if r == 1 and i.op is Op.SEND)
-    told = run_ranks(4, mistakes, str(library), text, drop(good, *lost))
+    told = run_ranks(4, mistakes, str(library), good, drop(good, *lost))
     for rank, words in enumerate(told):
         shared, missing, unknown, short, kind, total, closed, stuck = words
         assert "ranks 0 and 1 are both on GPU 1" in shared
