@@ -7,7 +7,7 @@ All prices together are the optimum's time, so a rank's share of them is what it
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -18,11 +18,12 @@ from forestcoll.solver.alltoall.lengths import distances
 from forestcoll.solver.alltoall.spread import Boxes, boxes_of, spread, waits
 from forestcoll.solver.alltoall.twice import Twice, twice_uniform
 from forestcoll.study.explain.upgrades import (
-    KINDS,
     NEAR,
     Line,
-    kinds_of,
+    Progress,
+    Raised,
     parts_of,
+    raise_kinds,
     take_over,
     widen,
 )
@@ -54,20 +55,6 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True)
-class Wider:
-    """What raising all links of one kind gives.
-
-    `until`: times their bandwidth from which on `then` limits; None: nothing else ever does.
-    `algbw`: GB/s there.
-    """
-
-    links: tuple[int, ...]
-    until: Fraction | None
-    algbw: Fraction
-    then: Optimum | None
-
-
-@dataclass(frozen=True, slots=True)
 class Static:
     """The static plan between boxes (`alltoall.spread`) for the matrix.
 
@@ -92,39 +79,26 @@ class Exchange:
     senders: tuple[Share, ...]
     receivers: tuple[Share, ...]
     near: tuple[Cut, ...]
-    wider: tuple[Wider, ...]
+    raised: tuple[Raised[Optimum], ...]
     small: bool
     static: Static | str | None
     twice: Twice | None = None
 
 
-def explain_exchange(
-    best: Optimum, progress: Callable[[str, float], None] | None = None
-) -> Exchange:
+def explain_exchange(best: Optimum, progress: Progress | None = None) -> Exchange:
     """The explanation of an all-to-all's or all-to-all-v's optimum."""
     demand, graph = best.demand, best.demand.graph
     limiting = [e for e, length in enumerate(best.lengths) if length]
     small = len(best.folding.sources) * len(graph.tail) <= MOST_VARIABLES
-    wider = []
-    kinds = kinds_of(graph, limiting)[:KINDS] if small else []
-    for done, links in enumerate(kinds):
-        if progress is not None:
-            progress("raising links", done / len(kinds))
-        wider.append(_wider(best, links))
+    raised: tuple[Raised[Optimum], ...] = ()
+    if small:
+        raised = raise_kinds(graph, limiting, lambda links: _raise(best, links), progress)
     static, twice = None, None
     if demand.matrix is not None and small:
         even = solve(replace(demand, matrix=None))
         static, twice = _static(demand, even), twice_uniform(even, demand.matrix)
-    return Exchange(
-        best,
-        _shares(best, into=False),
-        _shares(best, into=True),
-        tuple(_near(best)),
-        tuple(wider),
-        small,
-        static,
-        twice,
-    )
+    senders, receivers = (_shares(best, into=into) for into in (False, True))
+    return Exchange(best, senders, receivers, tuple(_near(best)), raised, small, static, twice)
 
 
 def _shares(best: Optimum, *, into: bool) -> tuple[Share, ...]:
@@ -209,29 +183,25 @@ def _across(demand: Demand, inside: Sequence[bool], leaves: bool) -> int:
     )
 
 
-def _wider(best: Optimum, links: tuple[int, ...]) -> Wider:
+def _raise(best: Optimum, links: tuple[int, ...]) -> Raised[Optimum]:
     """How far the optimum grows with the links until something else limits."""
-    raised = set(links)
+    plain = best.demand.graph
 
     def at(factor: Fraction) -> tuple[Fraction, Optimum]:
-        graph = widen(best.demand.graph, links, factor)
-        found = solve(replace(best.demand, graph=graph))
-        return found.algbw, found
+        wider = solve(replace(best.demand, graph=widen(plain, links, factor)))
+        return wider.algbw, wider
 
-    def line(found: Optimum) -> Line:
+    def line(other: Optimum) -> Line:
         """What the lengths prove: length that the links have, over what all blocks need of it."""
-        graph, plain = found.demand.graph, best.demand.graph
-        weights = [
-            (length * graph.bandwidth(e), length * plain.bandwidth(e), e in raised)
-            for e, length in enumerate(found.lengths)
-            if length
-        ]
-        need = sum(there for there, _, _ in weights) / found.algbw
-        still = sum((here for _, here, grows in weights if not grows), Fraction(0))
-        growing = sum((here for _, here, grows in weights if grows), Fraction(0))
+        need, still, growing = Fraction(0), Fraction(0), Fraction(0)
+        for e, length in enumerate(other.lengths):
+            need += length * other.demand.graph.bandwidth(e) / other.algbw
+            here = length * plain.bandwidth(e)
+            still, growing = (still, growing + here) if e in raised else (still + here, growing)
         return still / need, growing / need
 
-    return Wider(links, *take_over(best, best.algbw, at, line))
+    raised = set(links)
+    return take_over(links, best, best.algbw, at, line)
 
 
 def _static(demand: Demand, even: Optimum) -> Static | str:

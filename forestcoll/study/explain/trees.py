@@ -6,7 +6,7 @@ grows in a straight line with the links that cross it, until another cut is the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -17,32 +17,17 @@ from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.schedule.certificate import check_parts
 from forestcoll.schedule.dual import check_dual
 from forestcoll.study.explain.upgrades import (
-    KINDS,
     NEAR,
     Line,
+    Progress,
+    Raised,
     boxes_of,
-    kinds_of,
     levels_of,
     parts_of,
+    raise_kinds,
     take_over,
     widen,
 )
-
-Progress = Callable[[str, float], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Raised:
-    """What raising all links of one kind gives. `links`: numbers in the graph, both directions.
-
-    `until`: times their bandwidth from which on `then` limits; None: nothing else ever does.
-    `algbw`: GB/s there, which is the optimum itself where something else is as tight already.
-    """
-
-    links: tuple[int, ...]
-    until: Fraction | None
-    algbw: Fraction
-    then: Bound | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +46,7 @@ class Explanation:
     problem: Problem
     bound: Bound
     near: tuple[Bound, ...]
-    raised: tuple[Raised, ...]
+    raised: tuple[Raised[Bound], ...]
     one_more: OneMore | None
 
 
@@ -69,15 +54,25 @@ def explain(problem: Problem, progress: Progress | None = None) -> Explanation:
     """The explanation of a problem's optimum, of plans whose GPUs copy and add."""
     plain = problem.plain
     bound = plain.optimum().bound
-    kinds = kinds_of(plain.graph, crossing(plain.graph, bound, into=inward(plain)))[:KINDS]
-    raised = []
-    for done, links in enumerate(kinds):
-        if progress is not None:
-            progress("raising links", done / (len(kinds) + 1))
-        raised.append(_raise(plain, bound, links))
-    found = [r.then for r in raised if r.then is not None]
-    near = tuple(_near(plain, bound, found))
-    return Explanation(plain, bound, near, tuple(raised), _one_more(plain))
+    limiting = crossing(plain.graph, bound, into=inward(plain))
+
+    def grow(links: tuple[int, ...]) -> Raised[Bound]:
+        return take_over(
+            links,
+            bound,
+            bound.algbw,
+            lambda factor: _bound(scaled(plain, links, factor)),
+            lambda other: _line(plain, other, links),
+        )
+
+    raised = raise_kinds(plain.graph, limiting, grow, progress)
+    later = [r.then for r in raised if r.then is not None]
+    return Explanation(plain, bound, tuple(_near(plain, bound, later)), raised, _one_more(plain))
+
+
+def _bound(problem: Problem) -> tuple[Fraction, Bound]:
+    bound = problem.optimum().bound
+    return bound.algbw, bound
 
 
 def value(problem: Problem, bound: Bound) -> Fraction | None:
@@ -110,30 +105,17 @@ def crossing(graph: CapacityGraph, bound: Bound, *, into: bool | None) -> list[i
     return found
 
 
-def _raise(problem: Problem, bound: Bound, links: tuple[int, ...]) -> Raised:
-    """How far the bound grows with the links until another certificate is below it."""
-
-    def solve(factor: Fraction) -> tuple[Fraction, Bound]:
-        found = scaled(problem, links, factor).optimum().bound
-        return found.algbw, found
-
-    def line(other: Bound) -> Line | None:
-        return _line(problem, other, links)
-
-    return Raised(links, *take_over(bound, bound.algbw, solve, line))
-
-
 def _line(problem: Problem, bound: Bound, links: tuple[int, ...]) -> Line | None:
     """What the certificate gives, by how wide the links are."""
     one, two = (value(scaled(problem, links, Fraction(x)), bound) for x in (1, 2))
     return None if one is None or two is None else (2 * one - two, two - one)
 
 
-def _near(problem: Problem, bound: Bound, found: Iterable[Bound]) -> Iterator[Bound]:
+def _near(problem: Problem, bound: Bound, later: Iterable[Bound]) -> Iterator[Bound]:
     """Cuts of the structure, and what took over anywhere, within NEAR of the bound."""
     seen = {frozenset(bound.parts)}
     values: list[tuple[Fraction, int, Bound]] = []
-    for number, other in enumerate([*found, *_structure(problem)]):
+    for number, other in enumerate([*later, *_structure(problem)]):
         key = frozenset(other.parts)
         if key in seen:
             continue

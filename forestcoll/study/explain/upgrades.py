@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from forestcoll.graph.capacity_graph import CapacityGraph
 
@@ -28,20 +28,51 @@ KINDS = 6
 """Kinds of limiting links that are looked at."""
 
 Certificate = TypeVar("Certificate")
+Progress = Callable[[str, float], None]
 Line = tuple[Fraction, Fraction]
 """(a, b): a certificate gives a + b x where the links are x times as wide."""
 
 
+@dataclass(frozen=True, slots=True)
+class Raised(Generic[Certificate]):
+    """What raising all links of one kind gives. `links`: numbers in the graph, both directions.
+
+    `until`: times their bandwidth from which on `then` limits; None: nothing else ever does.
+    `algbw`: GB/s there, which is the optimum itself where something else is as tight already.
+    """
+
+    links: tuple[int, ...]
+    until: Fraction | None
+    algbw: Fraction
+    then: Certificate | None
+
+
+def raise_kinds(
+    graph: CapacityGraph,
+    limiting: Iterable[int],
+    grow: Callable[[tuple[int, ...]], Raised[Certificate]],
+    progress: Progress | None,
+) -> tuple[Raised[Certificate], ...]:
+    """What `grow` says of each kind of limiting links, KINDS at most."""
+    kinds, raised = kinds_of(graph, limiting)[:KINDS], []
+    for done, links in enumerate(kinds):
+        if progress is not None:
+            progress("raising links", done / (len(kinds) + 1))
+        raised.append(grow(links))
+    return tuple(raised)
+
+
 def take_over(
+    links: tuple[int, ...],
     own: Certificate,
     algbw: Fraction,
     solve: Callable[[Fraction], tuple[Fraction, Certificate]],
     line: Callable[[Certificate], Line | None],
-) -> tuple[Fraction | None, Fraction, Certificate | None]:
-    """(times the bandwidth from which on another certificate limits, GB/s there, that one).
+) -> Raised[Certificate]:
+    """How far the optimum grows with the links until another certificate limits.
 
     `own`, `algbw`: what limits without raising. `solve`: optimum and certificate with the links so
-    many times as wide. None, GB/s, None where nothing else ever takes over.
+    many times as wide.
     """
     value, other = solve(MOST)
     until = MOST
@@ -51,14 +82,14 @@ def take_over(
             break
         if here[1] <= there[1]:
             if there[1] and there[0] <= here[0]:
-                return None, value, None  # the same one
-            return Fraction(1), algbw, other
+                return Raised(links, None, value, None)  # the same one
+            return Raised(links, Fraction(1), algbw, other)
         until = max(Fraction(1), (there[0] - here[0]) / (here[1] - there[1]))
-        value, found = solve(until)
+        value, tighter = solve(until)
         if value >= here[0] + here[1] * until:
-            return until, value, other
-        other = found
-    return until, solve(until)[0], other
+            return Raised(links, until, value, other)
+        other = tighter
+    return Raised(links, until, solve(until)[0], other)
 
 
 def widen(graph: CapacityGraph, links: Iterable[int], factor: Fraction) -> CapacityGraph:

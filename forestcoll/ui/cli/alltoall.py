@@ -52,7 +52,7 @@ def optimum(
     from forestcoll.solver.alltoall import file, flows, usual
     from forestcoll.study import explain as explaining
     from forestcoll.ui.report import alltoall as words
-    from forestcoll.ui.report import exchange
+    from forestcoll.ui.report import explanation as exchange
 
     path = None
     if output is not None and output != "-":

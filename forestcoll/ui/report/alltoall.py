@@ -12,74 +12,55 @@ from forestcoll.program.sizes import Sizes
 from forestcoll.solver.alltoall.file import word
 from forestcoll.study.figures import figures_of
 from forestcoll.ui.report import reached, words
-from forestcoll.ui.report import table as tables
-from forestcoll.ui.report.limits import limiting, limits_of
+from forestcoll.ui.report.facts import Fact, files, machine, model, notes, seconds, told, written
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from forestcoll.compile.alltoall_plans import Plan
+    from forestcoll.solver.alltoall.demand import Demand
     from forestcoll.solver.alltoall.flows import Optimum
     from forestcoll.solver.alltoall.routes import Routes
     from forestcoll.solver.alltoall.usual import Usual
     from forestcoll.verify.simulate import Band
 
 
-def optimum_table(
+def _optimum(
     best: Optimum,
     name: str,
     timings: Mapping[str, float],
     path: Path | None,
     others: Mapping[Usual, Fraction | None],
-) -> RenderableType:
+) -> list[Fact]:
     """The optimum, what limits it, what usual ways reach, and where the time went."""
     demand = best.demand
-    rows = [("optimum", f"{word(demand)} on {name}, {_who(best)}")]
+    algbw, busbw, pair, least = words.rate(best.algbw), words.rate(_busbw(best)), "", ""
     if demand.matrix is None:
-        rows.append(("algbw", f"{words.exact(best.algbw)} GB/s"))
-        rows.append(("busbw", f"{words.exact(_busbw(best))} GB/s"))
-        if not demand.groups:
-            rows.append(("each pair", f"{words.exact(best.theta)} GB/s"))
+        pair = "" if demand.groups else words.rate(best.theta)
     else:
+        algbw, busbw = f"{algbw} of the largest send buffer", ""
         total = sum(map(sum, demand.matrix)) - _kept(best)
-        rows.append(("least time", f"{in_time(1 / best.theta)} for {words.size(total)}"))
-        rows.append(("algbw", f"{words.exact(best.algbw)} GB/s of the largest send buffer"))
-    rows += [("limits" if i == 0 else "", text) for i, text in enumerate(limits_of(best))]
-    rows.append(("proof", _proof(best)))
-    for way, algbw in others.items():
-        rows.append((way, _usual(way, algbw, best)))
-    rows.append(("wall time", _times(timings)))
-    if path is not None:
-        rows.append(("written", f"{path} ({words.size(path.stat().st_size)})"))
-    return tables.facts(rows)
+        least = f"{in_time(1 / best.theta)} for {words.size(total)}"
+    return [
+        *_head("optimum", name, demand),
+        Fact("groups", [len(group) for group in demand.groups]),
+        Fact("nanoseconds", None if demand.matrix is None else 1 / best.theta, least, "least time"),
+        Fact("algbw", best.algbw, algbw),
+        Fact("", None, busbw, "busbw"),
+        Fact("theta", best.theta, pair, "each pair"),
+        _limits(best),
+        Fact("bound", best.bound, _proof(best), "proof"),
+        *machine(
+            algbw_decimal=float(best.algbw),
+            bound_method="lengths",
+            sources=len(best.folding.sources),
+            usual=others,
+        ),
+        *(Fact("", None, _usual(way, algbw, best), way) for way, algbw in others.items()),
+        seconds(timings),
+        Fact("file", path, "" if path is None else written(path), "written"),
+    ]
 
 
-def optimum_summary(
-    best: Optimum,
-    name: str,
-    timings: Mapping[str, float],
-    path: Path | None,
-    others: Mapping[Usual, Fraction | None],
-) -> dict[str, object]:
-    """The same for machines: fractions as strings, seconds as numbers."""
-    graph = best.demand.graph
-    return {
-        "topology": name,
-        "collective": word(best.demand),
-        "ranks": len(graph.ranks),
-        "groups": [len(group) for group in best.demand.groups],
-        "algbw": str(best.algbw),
-        "algbw_decimal": float(best.algbw),
-        "theta": str(best.theta),
-        "nanoseconds": None if best.demand.matrix is None else str(1 / best.theta),
-        "bound": str(best.bound),
-        "bound_method": "lengths",
-        "limits": list(limiting(best)),
-        "sources": len(best.folding.sources),
-        "usual": {way: None if algbw is None else str(algbw) for way, algbw in others.items()},
-        "seconds": dict(timings),
-        "file": None if path is None else str(path),
-    }
+optimum_table, optimum_summary = told(_optimum)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,73 +76,65 @@ class Made:
     simulated: Mapping[str, Band] = field(default_factory=dict)
 
 
-def routes_table(made: Made) -> RenderableType:
+def _routes(made: Made) -> list[Fact]:
     """The routes against their bound, their plans, and what was written."""
-    found = made.found
-    best, algbw = found.optimum, found.algbw
-    pairs = words.plural(found.units, "unit")
-    rows = [
-        ("routes", f"{word(found.demand)} on {made.name}, {_who(best)}"),
-        *reached.rows(figures_of(found))[:3],
-        ("each pair", f"{pairs}, {words.exact(algbw / best.demand.scale)} GB/s"),
-        ("paths", paths_of(found)),
+    routes, bands = made.found, made.simulated
+    reach, algbw = reached.facts(figures_of(routes)), routes.algbw
+    pair = words.rate(algbw / routes.optimum.demand.scale)
+    plans = {plan.format: _needs(plan, bands.get(plan.format)) for plan in made.plans}
+    return [
+        *_head("routes", made.name, routes.demand),
+        *reach[:3],
+        Fact("units", routes.units, f"{words.plural(routes.units, 'unit')}, {pair}", "each pair"),
+        Fact("paths", len(routes.routes), paths_of(routes)),
+        _limits(routes.optimum),
+        *machine(**{fact.key: fact.value for fact in reach[3:]}),
+        *machine(
+            algbw_decimal=float(algbw),
+            optimal=algbw == routes.optimum.bound,
+            images=routes.images,
+            hops=routes.hops,
+            plans=plans,
+        ),
+        *(Fact("", None, _plan(plan, bands), plan.format) for plan in made.plans),
+        model(bands.values()),
+        seconds(made.timings),
+        *files(made.paths),
+        *notes(made.notes),
     ]
-    rows += [("limits" if i == 0 else "", text) for i, text in enumerate(limits_of(best))]
-    for plan in made.plans:
-        needs = plan.needs
-        blocks = words.plural(needs.thread_blocks, "thread block")
-        rows.append(
-            (
-                plan.format,
-                f"{blocks} per rank at most, {words.plural(needs.steps, 'step')} in one, scratch "
-                f"{words.decimal(needs.scratch, 2)} of the input; out of place",
-            )
-        )
-        rows.append(("", f"serves {words.served(Sizes.of(plan.program))}"))
-        if plan.format in made.simulated:
-            rows.append(("", f"simulated {words.band(made.simulated[plan.format])}"))
-    if made.simulated:
-        rows.append(("model", words.model(made.simulated.values())))
-    rows.append(("wall time", _times(made.timings)))
-    for path in made.paths.values():
-        rows.append(("written", f"{path} ({words.size(path.stat().st_size)})"))
-    rows.extend(("note", note) for note in made.notes)
-    return tables.facts(rows)
 
 
-def routes_summary(made: Made) -> dict[str, object]:
-    """The same for machines: fractions as strings, seconds as numbers."""
-    found = made.found
-    algbw, bound = found.algbw, found.optimum.bound
-    return {
-        "topology": made.name,
-        "collective": word(found.demand),
-        "ranks": len(found.graph.ranks),
-        **reached.summary(figures_of(found)),
-        "algbw_decimal": float(algbw),
-        "optimal": algbw == bound,
-        "model": words.model(made.simulated.values()) or None,
-        "units": found.units,
-        "paths": len(found.routes),
-        "images": found.images,
-        "hops": found.hops,
-        "limits": list(limiting(found.optimum)),
-        "seconds": dict(made.timings),
-        "plans": {
-            plan.format: {
-                "thread_blocks": plan.needs.thread_blocks,
-                "steps": plan.needs.steps,
-                "channels": plan.needs.channels,
-                "scratch": str(plan.needs.scratch),
-                "simulated": made.simulated[plan.format].summary()
-                if plan.format in made.simulated
-                else None,
-            }
-            for plan in made.plans
-        },
-        "files": {form: str(path) for form, path in made.paths.items()},
-        "notes": list(made.notes),
-    }
+routes_table, routes_summary = told(_routes)
+
+
+def _head(label: str, name: str, demand: Demand) -> list[Fact]:
+    return [
+        Fact("topology", name, f"{word(demand)} on {name}, {_who(demand)}", label),
+        *machine(collective=word(demand), ranks=len(demand.graph.ranks)),
+    ]
+
+
+def _limits(best: Optimum) -> Fact:
+    return Fact("limits", words.limiting(best), words.limits_of(best))
+
+
+def _plan(plan: Plan, bands: Mapping[str, Band]) -> list[str]:
+    needs = plan.needs
+    blocks, steps = (
+        words.plural(needs.thread_blocks, "thread block"),
+        words.plural(needs.steps, "step"),
+    )
+    lines = [
+        f"{blocks} per rank at most, {steps} in one, scratch {words.decimal(needs.scratch, 2)} of "
+        "the input; out of place",
+        f"serves {words.served(Sizes.of(plan.program))}",
+    ]
+    return lines + [f"simulated {words.band(band)}" for band in [bands.get(plan.format)] if band]
+
+
+def _needs(plan: Plan, band: Band | None) -> dict[str, object]:
+    keys = ("thread_blocks", "steps", "channels", "scratch")
+    return {**{key: getattr(plan.needs, key) for key in keys}, "simulated": band}
 
 
 def paths_of(found: Routes) -> str:
@@ -169,14 +142,8 @@ def paths_of(found: Routes) -> str:
     count = words.plural(len(found.routes), "path")
     if found.group is not None:
         count += f", {found.total} with their images by "
-        count += words.plural(found.images, "symmetry").replace("symmetrys", "symmetries")
+        count += words.plural(found.images, "symmetry")
     return f"{count}; at most {words.plural(found.hops, 'hop')} from GPU to GPU"
-
-
-def _times(timings: Mapping[str, float]) -> str:
-    parts = [f"{what} {words.seconds(took)}" for what, took in timings.items() if took >= 0.005]
-    total = words.seconds(sum(timings.values()))
-    return f"{total}: {', '.join(parts)}" if len(parts) > 1 else total
 
 
 WORDS: dict[Usual, str] = {
@@ -189,11 +156,10 @@ def _usual(way: Usual, algbw: Fraction | None, best: Optimum) -> str:
     if algbw is None:
         return f"impossible: {WORDS[way]}"
     share = words.percent(algbw, best.algbw)
-    return f"{words.exact(algbw)} GB/s, {share} of it: {WORDS[way]} (ECMP)"
+    return f"{words.rate(algbw)}, {share} of it: {WORDS[way]} (ECMP)"
 
 
-def _who(best: Optimum) -> str:
-    demand = best.demand
+def _who(demand: Demand) -> str:
     if not demand.groups:
         return words.plural(len(demand.graph.ranks), "rank")
     sizes = sorted({len(group) for group in demand.groups})

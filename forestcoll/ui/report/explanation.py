@@ -1,102 +1,197 @@
-"""Why an optimum is what it is, in words: cuts, links that cross them, what more of them give."""
+"""Why an optimum is what it is, in words: cuts, what crosses them, shares of ranks, wider links."""
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from forestcoll.ui.report import table as tables
 from forestcoll.ui.report import words
+from forestcoll.ui.report.alltoall import in_time
+from forestcoll.ui.report.facts import Fact, told
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from forestcoll.graph.capacity_graph import CapacityGraph
-    from forestcoll.schedule.forest import Bound
+    from forestcoll.solver.alltoall.flows import Optimum
+    from forestcoll.study.explain import Exchange, Explanation
+    from forestcoll.study.explain.exchange import Cut, Share, Static
+    from forestcoll.study.explain.upgrades import Raised
+
+SHOWN = 4
+"""Groups of ranks, cuts and waits that are told."""
+NO_CUT = "no other cut within 5 % round GPUs, boxes and what wide links join"
+
+
+def _facts(why: Explanation | Exchange) -> list[Fact]:
+    """The facts of `optimum --explain`."""
     from forestcoll.study.explain import Explanation
 
-
-def table(found: Explanation) -> RenderableType:
-    """Lines for the facts of `optimum --explain`."""
-    return tables.facts(list(_rows(found)))
+    return list(_trees(why) if isinstance(why, Explanation) else _exchange(why))
 
 
-def _rows(found: Explanation) -> Iterator[tuple[str, str]]:
-    graph = found.problem.graph
-    yield "crossed by", links_in_words(graph, _crossing(found, found.bound))
-    near = _cuts(found)
-    for text, share, _ in near:
-        yield "nearly", f"{text} ({share})"
-    if not near:
-        yield "nearly", "no other cut within 5 % round GPUs, boxes and what wide links join"
-    for raised in found.raised:
-        links = links_in_words(graph, raised.links)
-        if raised.then is None:
-            yield "raise", f"{links}: every GB/s more counts, nothing else takes over"
-            continue
-        limit = words.bottleneck(graph, found.problem.collective, raised.then)
-        if raised.algbw <= found.bound.algbw:
-            yield "raise", f"{links}: no gain, as tight is {limit}"
-            continue
-        assert raised.until is not None
-        yield (
-            "raise",
-            f"{links}: {rate(raised.algbw)} at {words.decimal(raised.until)} times their "
-            f"bandwidth ({_gain(raised.algbw, found)}), then it is {limit}",
-        )
-    more = found.one_more
-    if more is not None:
-        links = links_in_words(graph, more.links)
-        yield (
-            "one more NIC",
-            f"a box, like {links}: {rate(more.algbw)} ({_gain(more.algbw, found)})",
-        )
+table, summary = told(_facts)
 
 
-def _cuts(found: Explanation) -> list[tuple[str, str, Bound]]:
-    """(words, how much above the optimum, bound) of other cuts, those of the same words once."""
-    graph, collective = found.problem.graph, found.problem.collective
-    shown = {words.bottleneck(graph, collective, found.bound)}
-    result = []
-    for other in found.near:
-        text = words.bottleneck(graph, collective, other)
-        if text not in shown:
-            shown.add(text)
-            above = other.algbw / found.bound.algbw - 1
-            share = (
-                f"{rate(other.algbw)}, {float(100 * above):.1f} % above" if above else "as tight"
-            )
-            result.append((text, share, other))
-    return result
+def _trees(why: Explanation) -> Iterator[Fact]:
+    from forestcoll.study.explain import crossing, inward
+
+    graph, best, more = why.problem.graph, why.bound.algbw, why.one_more
+
+    def name(bound: Any) -> str:
+        return words.bottleneck(graph, why.problem.collective, bound)
+
+    links = crossing(graph, why.bound, into=inward(why.problem))
+    yield Fact("crossed_by", ends(graph, links), links_in_words(graph, links), "crossed by")
+    near: dict[str, Fraction] = {}
+    for other in why.near:
+        near.setdefault(name(other), other.algbw)
+    near.pop(name(why.bound), None)
+    yield Fact("nearly", [{"bottleneck": text, "algbw": algbw} for text, algbw in near.items()])
+    for text, algbw in near.items():
+        above = _above(algbw, best, f"{_rate(algbw)}, ")
+        yield Fact("", None, f"{text} ({above})", "nearly")
+    yield Fact("", None, "" if near else NO_CUT, "nearly")
+    yield from _raised(graph, why.raised, best, name, "bottleneck", name)
+    if more is None:
+        yield Fact("one_more_nic")
+        return
+    text = f"{_rate(more.algbw)} ({_gain(more.algbw, best)})"
+    nics = {"links": ends(graph, more.links), "algbw": more.algbw}
+    words_ = f"a box, like {links_in_words(graph, more.links)}: {text}"
+    yield Fact("one_more_nic", nics, words_, "one more NIC")
 
 
-def summary(found: Explanation) -> dict[str, Any]:
-    """The same for machines."""
-    graph, collective = found.problem.graph, found.problem.collective
-    more = found.one_more
-    return {
-        "crossed_by": ends(graph, _crossing(found, found.bound)),
-        "nearly": [
-            {"bottleneck": text, "algbw": str(bound.algbw)} for text, _, bound in _cuts(found)
-        ],
-        "raise": [
+def _raised(
+    graph: CapacityGraph,
+    raised: Sequence[Raised[Any]],
+    best: Fraction,
+    name: Callable[[Any], str],
+    key: str,
+    value: Callable[[Any], object],
+) -> Iterator[Fact]:
+    """What wider links give, by kind. `name`: what limits then; `value`: of it, under `key`."""
+    yield Fact(
+        "raise",
+        [
             {
-                "links": ends(graph, raised.links),
-                "until": None if raised.until is None else str(raised.until),
-                "algbw": str(raised.algbw),
-                "bottleneck": None
-                if raised.then is None
-                else words.bottleneck(graph, collective, raised.then),
+                "links": ends(graph, each.links),
+                "until": each.until,
+                "algbw": each.algbw,
+                key: None if each.then is None else value(each.then),
             }
-            for raised in found.raised
+            for each in raised
         ],
-        "one_more_nic": None
-        if more is None
-        else {"links": ends(graph, more.links), "algbw": str(more.algbw)},
-    }
+    )
+    for each in raised:
+        links = links_in_words(graph, each.links)
+        if each.then is None:
+            text = "every GB/s more counts, nothing else takes over"
+        elif each.algbw <= best or each.until is None:
+            text = f"no gain, as tight is {name(each.then)}"
+        else:
+            times = f"{words.decimal(each.until)} times their bandwidth"
+            text = f"{_rate(each.algbw)} at {times} ({_gain(each.algbw, best)}), "
+            text += f"then it is {name(each.then)}"
+        yield Fact("", None, f"{links}: {text}", "raise")
+
+
+def _exchange(why: Exchange) -> Iterator[Fact]:
+    graph, best, twice, static = why.best.demand.graph, why.best, why.twice, why.static
+
+    def limits(then: Optimum) -> list[str]:
+        return list(words.limiting(replace(then, demand=best.demand)))
+
+    for key, shares in (("senders", why.senders), ("receivers", why.receivers)):
+        texts = [_share(why, share) for share in shares if share.of_all]
+        values = [{"ranks": share.ranks, "share": share.of_all} for share in shares]
+        yield Fact(key, values, _few(texts, "groups"))
+    cuts = [
+        {
+            "nodes": [graph.names[v] for v in sorted(cut.nodes)],
+            "way": "out" if cut.leaves else "in",
+            "algbw": cut.algbw,
+        }
+        for cut in why.near
+    ]
+    near = list(dict.fromkeys(_cut(best, cut) for cut in why.near)) or [NO_CUT]
+    yield Fact("nearly", cuts, _few(near, "cuts"))
+    if not why.small:
+        text = "not looked at: little is alike here, and each step would be an optimum"
+        yield Fact("", None, text, "raise")
+    yield from _raised(
+        graph, why.raised, best.algbw, lambda then: limits(then)[0], "limits", limits
+    )
+    if isinstance(static, str):
+        yield Fact("static", static, f"none: {static}", "static plan")
+    else:
+        yield from [Fact("static")] if static is None else _static(why, static)
+    if twice is None:
+        yield Fact("twice_uniform")
+        return
+    ratio = words.decimal(twice.nanoseconds * best.theta)
+    yield Fact(
+        "twice_uniform",
+        {"nanoseconds": twice.nanoseconds, "blocks": twice.shares},
+        f"at most {in_time(twice.nanoseconds)}, {ratio} times the least: spread evenly "
+        f"over all ranks ({in_time(twice.spreading)}), then delivered",
+        "twice uniform",
+    )
+
+
+def _few(texts: Sequence[str], what: str) -> list[str]:
+    more = [f"{len(texts) - SHOWN} {what} more"] if len(texts) > SHOWN else []
+    return [*texts[:SHOWN], *more]
+
+
+def _named(found: Exchange, ranks: Sequence[int]) -> str:
+    graph = found.best.demand.graph
+    if len(ranks) == len(graph.ranks):
+        return f"all {len(ranks)} ranks"
+    return words.listed(graph.names[graph.ranks[number]] for number in ranks)
+
+
+def _share(found: Exchange, share: Share) -> str:
+    """`"box0/gpu0-7: 6.25 % each of what limits, 1.4 us"`."""
+    each = " each" * (len(share.ranks) > 1)
+    text = f"{_named(found, share.ranks)}: {words.decimal(100 * share.of_all, 2)} %{each}"
+    text += " of what the limiting links carry"
+    if found.best.demand.matrix is not None:
+        text += f", {in_time(share.of_all / found.best.theta)}{each}"
+    return text
+
+
+def _cut(best: Optimum, cut: Cut) -> str:
+    way = "out of" if cut.leaves else "into"
+    nodes = words.label(best.demand.graph, cut.nodes)
+    return f"{way} {nodes}: {_rate(cut.algbw)}, {_above(cut.algbw, best.algbw)}"
+
+
+def _static(why: Exchange, static: Static) -> Iterator[Fact]:
+    graph, least = why.best.demand.graph, 1 / why.best.theta
+    times = f"{words.decimal(static.nanoseconds / least)} times the least"
+    if static.nanoseconds == least:
+        times = "the least there is"
+    never = f"never over {words.exact(static.boxes.factor)} times"
+    groups: dict[tuple[Fraction, int], list[int]] = defaultdict(list)
+    for number, wait in enumerate(static.waits):
+        groups[wait].append(number)
+    ways = {link: ends(graph, [link])[0] if link >= 0 else None for _, link in groups}
+    waits = [{"nanoseconds": time, "link": ways[link]} for time, link in static.waits]
+    yield Fact(
+        "static",
+        {"nanoseconds": static.nanoseconds, "factor": static.boxes.factor, "waits": waits},
+        f"{in_time(static.nanoseconds)} over all NICs of a box: {times} ({never})",
+        "static plan",
+    )
+    texts = [
+        f"{_named(why, ranks)}: {in_time(time)} for {ways[link]}"
+        for (time, link), ranks in sorted(groups.items(), reverse=True)
+        if link >= 0
+    ]
+    yield Fact("", None, _few(texts, "groups"), "waits")
 
 
 def links_in_words(graph: CapacityGraph, links: Iterable[int]) -> str:
@@ -131,22 +226,20 @@ def _hub(graph: CapacityGraph, link: int) -> int:
     return min(ends, key=lambda v: (graph.box(v) != "", v), default=-1)
 
 
-def _crossing(found: Explanation, bound: Bound) -> list[int]:
-    from forestcoll.study.explain import crossing, inward
-
-    return crossing(found.problem.graph, bound, into=inward(found.problem))
-
-
 def ends(graph: CapacityGraph, links: Iterable[int]) -> list[str]:
     """`["box0/gpu0 -> fabric", ...]`."""
     return [f"{graph.names[graph.tail[e]]} -> {graph.names[graph.head[e]]}" for e in links]
 
 
-def rate(algbw: Fraction) -> str:
+def _rate(algbw: Fraction) -> str:
     """`"21.333 GB/s"`."""
     return f"{words.decimal(algbw)} GB/s"
 
 
-def _gain(algbw: Fraction, found: Explanation) -> str:
-    share = algbw / found.bound.algbw - 1
-    return f"{float(100 * share):.1f} % more" if share > 0 else "no gain"
+def _gain(algbw: Fraction, best: Fraction) -> str:
+    return f"{float(100 * (algbw / best - 1)):.1f} % more" if algbw > best else "no gain"
+
+
+def _above(algbw: Fraction, best: Fraction, before: str = "") -> str:
+    share = algbw / best - 1
+    return f"{before}{float(100 * share):.1f} % above" if share else "as tight"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,8 +11,9 @@ from typing import TYPE_CHECKING
 from forestcoll.lower import usage
 from forestcoll.program.sizes import Sizes
 from forestcoll.solver.alltoall.routes import Routes
-from forestcoll.ui.report import table as tables
-from forestcoll.ui.report import words
+from forestcoll.ui.report import reached, words
+from forestcoll.ui.report.facts import Fact, Rows, as_table, notes, seconds, told
+from forestcoll.ui.report.facts import model as the_model
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -22,8 +24,6 @@ if TYPE_CHECKING:
     from forestcoll.schedule.forest import Forest
 
 
-ENDS = "us at from", "GB/s at to"
-"""Columns of what is simulated."""
 SIMULATED = "simulated, at 64 MiB at most"
 
 
@@ -46,50 +46,55 @@ def _rows(made: PlanSet) -> list[Row]:
     ]
 
 
-def table(
-    made: PlanSet, files: Collection[str], timings: Mapping[str, float], directory: Path | None
-) -> RenderableType:
-    """A line a plan; what no plan serves; what was written."""
-    from rich.console import Group
-
+def _facts(
+    made: PlanSet, files: Mapping[str, str], timings: Mapping[str, float], directory: Path | None
+) -> list[Sequence[Fact] | Rows]:
+    """A line a plan; what no plan serves; what was written. `files`: their texts by name."""
     rows = _rows(made)
     played = any(row.ends for row in rows)
-    facts = [
-        ("plan set", f"{made.collective} on {made.name}, {_span(made.low, made.high)}"),
-        ("bound", f"{words.exact(made.bound)} GB/s"),
-        *words.switches(made.in_switches),
-        ("multiple", "bytes of float32 that a plan's sizes are multiples of"),
-        ("links", "GB/s that they allow for many bytes"),
-        *([("us, GB/s", SIMULATED), ("model", model(rows))] if played else []),
+    where = f"{words.plural(len(files), 'file')} in {directory}" if directory else ""
+    title = f"{made.collective} on {made.name}, {_span(made.low, made.high)}"
+    head = [
+        Fact("index", json.loads(files["index.json"]), title, "plan set"),
+        Fact("bound", made.bound, words.rate(made.bound)),
+        Fact("plain_bound", made.bound),
+        reached.switches(made.in_switches),
+        Fact("", None, "bytes of float32 that a plan's sizes are multiples of", "multiple"),
+        Fact("", None, "GB/s that they allow for many bytes", "links"),
+        Fact("", None, SIMULATED if played else "", "us, GB/s"),
+        Fact("simulated", simulated(rows)),
+        _model(rows),
     ]
-    after = [
-        ("not served", f"{plans.format}: {_span(gap.low, gap.high)}: {gap.why}")
+    foot = [
+        Fact("", None, f"{plans.format}: {_span(gap.low, gap.high)}: {gap.why}", "not served")
         for plans in made.plans
         for gap in plans.unserved
     ]
-    after += [("note", note) for note in made.notes]
-    after.append(("wall time", words.seconds(sum(timings.values()))))
-    if directory is not None:
-        after.append(("written", f"{words.plural(len(files), 'file')} in {directory}"))
-    return Group(
-        tables.facts(facts), "", plans_table(rows), "", tables.facts(after),
-    )  # fmt: skip
+    foot += notes(made.notes)
+    foot.append(seconds(timings, whole=True))
+    paths = [directory / file for file in files] if directory else []
+    return [head, _plans(rows), [*foot, Fact("files", paths, where, "written")]]
+
+
+table, summary = told(_facts)
+
+
+def _model(rows: Iterable[Row]) -> Fact:
+    return the_model(row.ends[0] for row in rows if row.ends is not None)
 
 
 def model(rows: Iterable[Row]) -> str:
     """The model that all of the plans were simulated with, in one line."""
-    return words.model(row.ends[0] for row in rows if row.ends is not None)
+    return str(_model(rows).text)
 
 
 def plans_table(rows: Sequence[Row]) -> RenderableType:
     """A line a plan; without the columns of what is simulated where nothing is."""
-    shape = "units" if isinstance(rows[0].made_from, Routes) else "trees"
-    heads = ["plans", "from", "to", "protocol", "hops", shape, "links", *ENDS, "blocks", "multiple"]
-    cells = [_cells(row) for row in rows]
-    if not any(row.ends for row in rows):
-        kept = [i for i, head in enumerate(heads) if head not in ENDS]
-        cells, heads = [[row[i] for i in kept] for row in cells], [heads[i] for i in kept]
-    return tables.columns(heads, cells, (1, 2, *range(4, len(heads) - 1)))
+    return as_table([_plans(rows)])
+
+
+def _plans(rows: Sequence[Row]) -> Rows:
+    return Rows("", [_plan(row) for row in rows], right=(1, 2, 4, 5, 6, 7, 8, 9))
 
 
 def simulated(rows: Iterable[Row]) -> list[dict[str, object]]:
@@ -106,42 +111,27 @@ def simulated(rows: Iterable[Row]) -> list[dict[str, object]]:
     ]
 
 
-def summary(
-    made: PlanSet, files: Mapping[str, str], timings: Mapping[str, float], directory: Path | None
-) -> dict[str, object]:
-    """The index, the notes and the files, for machines."""
-    import json
-
-    return {
-        "index": json.loads(files["index.json"]),
-        "bound": str(made.bound),
-        "plain_bound": str(made.bound),
-        "in_switches": None if made.in_switches is None else str(made.in_switches),
-        "simulated": simulated(_rows(made)),
-        "model": model(_rows(made)) or None,
-        "notes": list(made.notes),
-        "seconds": dict(timings),
-        "files": [str(directory / file) for file in files] if directory else [],
-    }
-
-
-def _cells(row: Row) -> list[str]:
-    source, used = row.made_from, usage(row.program)
+def _plan(row: Row) -> list[Fact]:
+    source, noun = row.made_from, "trees"
     if isinstance(source, Routes):
-        shape = source.hops, source.units, source.algbw
+        noun, shape = "units", (source.hops, source.units, source.algbw)
     else:
         shape = source.height, source.trees_per_root, source.plain_algbw
-    return [
-        row.format,
-        words.size(row.low),
-        words.size(row.high),
-        row.program.protocol,
-        *map(str, shape[:2]),
-        words.decimal(shape[2], 1),
-        *_ends(row),
-        str(used.thread_blocks),
-        f"{Sizes.of(row.program).multiple()} bytes",
-    ]
+    time, span = _ends(row)
+    cells = {
+        "plans": row.format,
+        "from": words.size(row.low),
+        "to": words.size(row.high),
+        "protocol": row.program.protocol,
+        "hops": shape[0],
+        noun: shape[1],
+        "links": words.decimal(shape[2], 1),
+        "us at from": time,
+        "GB/s at to": span,
+        "blocks": usage(row.program).thread_blocks,
+        "multiple": f"{Sizes.of(row.program).multiple()} bytes",
+    }
+    return [Fact("", None, str(text), head) for head, text in cells.items()]
 
 
 def _ends(row: Row) -> tuple[str, str]:

@@ -6,51 +6,65 @@ from typing import TYPE_CHECKING
 
 from forestcoll.study.figures import Limit
 from forestcoll.ui.report import words
-from forestcoll.ui.report.limits import limits_of
+from forestcoll.ui.report.facts import Fact, as_json
 
 if TYPE_CHECKING:
+    from fractions import Fraction
+
     from forestcoll.study.figures import Figures
 
+KEYS = ("algbw", "bound", "percent", "bottleneck", "in_switches")
 
-def limit(found: Figures) -> str:
+
+def limit(figures: Figures) -> str:
     """What bounds it; "" where that is unknown."""
-    if found.limit is None:
+    if figures.limit is None:
         return ""
-    if isinstance(found.limit, Limit):
-        return words.bottleneck(found.limit.graph, found.limit.collective, found.limit.bound)
-    return "; ".join(limits_of(found.limit))
+    if isinstance(figures.limit, Limit):
+        return words.bottleneck(figures.limit.graph, figures.limit.collective, figures.limit.bound)
+    return "; ".join(words.limits_of(figures.limit))
 
 
-def rows(found: Figures) -> list[tuple[str, str]]:
+def facts(figures: Figures, more: str = "", simulated: str = "") -> list[Fact]:
+    """The five facts KEYS. `more`, `simulated`: words behind the algbw, and behind its share."""
+    algbw, bound, why = figures.algbw, figures.bound, limit(figures)
+    if figures.best:
+        more += ", of the best plan; this one's trees are unknown"
+    share = None if bound is None or figures.best else float(100 * algbw / bound)
+    return [
+        Fact("algbw", algbw, words.rate(algbw) + more),
+        Fact("bound", bound, "" if bound is None else words.rate(bound)),
+        Fact(
+            "percent",
+            share,
+            "" if share is None else words.percent(algbw, bound) + simulated,
+            "of optimal",
+        ),
+        Fact("bottleneck", why or None, why),
+        switches(figures.in_switches),
+    ]
+
+
+def switches(algbw: Fraction | None) -> Fact:
+    """What copies and adds on the GPUs could reach in switches; no words where that is unknown."""
+    text = "" if algbw is None else f"{words.in_switches(algbw)}; here the GPUs do"
+    return Fact("in_switches", algbw, text, "switches")
+
+
+def rows(figures: Figures) -> list[tuple[str, str]]:
     """The rows of a table."""
-    whose = ", of the best plan; this one's trees are unknown" if found.best else ""
-    shown = [("algbw", f"{words.exact(found.algbw)} GB/s{whose}")]
-    if found.bound is not None:
-        shown.append(("bound", f"{words.exact(found.bound)} GB/s"))
-        if not found.best:
-            shown.append(("of optimal", words.percent(found.algbw, found.bound)))
-        shown.append(("bottleneck", limit(found)))
-    return shown + words.switches(found.in_switches)
+    return [(fact.head, str(fact.text)) for fact in facts(figures) if fact.text]
 
 
-def line(found: Figures) -> str:
+def line(figures: Figures) -> str:
     """`"1800/7 (257.143) GB/s, 99.64 % of the bound 8000/31 (258.065) GB/s"`."""
-    text = f"{words.exact(found.algbw)} GB/s"
-    if found.bound is None or found.best:
+    text = words.rate(figures.algbw)
+    if figures.bound is None or figures.best:
         return text
-    share = words.percent(found.algbw, found.bound)
-    return f"{text}, {share} of the bound {words.exact(found.bound)} GB/s"
+    share = words.percent(figures.algbw, figures.bound)
+    return f"{text}, {share} of the bound {words.rate(figures.bound)}"
 
 
-def summary(found: Figures | None) -> dict[str, object]:
+def summary(figures: Figures | None) -> dict[str, object]:
     """The same for machines; of what nothing is known of, null."""
-    if found is None:
-        return dict.fromkeys(("algbw", "bound", "percent", "bottleneck", "in_switches"))
-    bound, other = found.bound, found.in_switches
-    return {
-        "algbw": str(found.algbw),
-        "bound": None if bound is None else str(bound),
-        "percent": None if bound is None or found.best else float(100 * found.algbw / bound),
-        "bottleneck": limit(found) or None,
-        "in_switches": None if other is None else str(other),
-    }
+    return dict.fromkeys(KEYS) if figures is None else as_json(facts(figures))

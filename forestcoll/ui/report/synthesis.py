@@ -12,98 +12,69 @@ from forestcoll.program import Collective
 from forestcoll.program.sizes import Sizes
 from forestcoll.study.figures import figures_of
 from forestcoll.ui.report import reached, words
-from forestcoll.ui.report import table as tables
+from forestcoll.ui.report.facts import Fact, files, machine, model, notes, seconds, told
 
 if TYPE_CHECKING:
     from fractions import Fraction
 
-    from rich.console import RenderableType
-
     from forestcoll.compile.formats import Format
     from forestcoll.compile.synthesize import Synthesis
+    from forestcoll.graph.bound import Bound
     from forestcoll.graph.capacity_graph import CapacityGraph
     from forestcoll.program.targets import PlanFormat
     from forestcoll.solver import Optimum
     from forestcoll.study.figures import Figures
 
-ENOUGH = 0.005
-"""Seconds below which a stage's time is not worth a word."""
 
-
-def table(
+def _facts(
     result: Synthesis, timings: Mapping[str, float], paths: Mapping[Format, Path]
-) -> RenderableType:
+) -> list[Fact]:
     """The forest against its bound, the plans, where the time went, and what was written."""
-    forest = result.forest
-    said = dict(reached.rows(_reached(result)))
-    said["algbw"] += _otherwise(result)
-    if result.programs and result.bands:
-        said["of optimal"] += f", {words.shares(result.bands.values(), result.optimum.bound.algbw)}"
-    shape = [
-        ("trees", _trees(result)),
-        ("height", words.height(forest, result.latency, result.least_height)),
+    forest, bound, bands = result.forest, result.optimum.bound, result.bands
+    figures = _reached(result)
+    shares = ""
+    if result.programs and bands:
+        shares = f", {words.shares(bands.values(), bound.algbw)}"
+    reach = reached.facts(figures, _otherwise(result), shares)
+    alone = bands.get("forest")
+    trees = "" if alone is None else f"{words.rates(alone)}, the trees alone"
+    height = words.height(forest, result.latency, result.least_height)
+    return [
+        *_head("schedule", result.name, forest.graph, forest.collective, forest.root),
+        *reach[:3],
+        Fact("trees", len(forest.trees) * forest.images, _trees(result)),
+        Fact("height", forest.height, height),
+        *reach[3:],
+        *machine(
+            algbw_decimal=float(figures.algbw),
+            forest_algbw=forest.algbw,
+            plain_algbw=forest.plain_algbw,
+            plain_bound=result.plain_bound.algbw,
+            bound_method=bound.method,
+            optimal=figures.algbw == bound.algbw,
+            trees_per_root=forest.trees_per_root,
+            representatives=len(forest.trees),
+            different_trees_per_root=different_trees(forest),
+            height_bound=result.least_height,
+            latency_us=result.latency,
+            latency_us_decimal=float(result.latency),
+            cut=_names(forest.graph, bound),
+            plan_algbw=result.plan_algbw,
+            plans={form: _figures(result, form) for form in result.needs},
+        ),
+        *(Fact("", None, _plan(result, form), form) for form in result.programs),
+        Fact("simulated", alone, trees),
+        model(bands.values()),
+        seconds(timings),
+        *files(paths),
+        *notes(result.notes),
     ]
-    rows = [
-        ("schedule", f"{_title(forest.collective, result.name, forest.graph, forest.root)}"),
-        *list(said.items())[:3],
-        *shape,
-        *list(said.items())[3:],
-    ]
-    for form, program in result.programs.items():
-        rows.append((form, f"{_needs(result, form)}; {_modes(program)}"))
-        rows.append(("", f"serves {words.served(Sizes.of(program))}"))
-        if form in result.bands:
-            rows.append(("", f"simulated {words.band(result.bands[form])}"))
-        if halves := program.extra.get("halves"):
-            rows.append(("", halves))
-    if "forest" in result.bands:
-        rows.append(("simulated", f"{words.rates(result.bands['forest'])}, the trees alone"))
-    if result.bands:
-        rows.append(("model", words.model(result.bands.values())))
-    rows.append(("wall time", _times(timings)))
-    for path in paths.values():
-        rows.append(("written", f"{path} ({words.size(path.stat().st_size)})"))
-    rows.extend(("note", note) for note in result.notes)
-    return tables.facts(rows)
 
 
-def summary(
-    result: Synthesis, timings: Mapping[str, float], paths: Mapping[Format, Path]
-) -> dict[str, object]:
-    """The same for machines: fractions as strings, seconds as numbers."""
-    forest, bound, found = result.forest, result.optimum.bound, _reached(result)
-    return {
-        "topology": result.name,
-        "collective": forest.collective.value,
-        "ranks": forest.n,
-        "root": _root(forest.graph, forest.root),
-        **reached.summary(found),
-        "algbw_decimal": float(found.algbw),
-        "forest_algbw": str(forest.algbw),
-        "plain_algbw": str(forest.plain_algbw),
-        "plain_bound": str(result.plain_bound.algbw),
-        "bound_method": bound.method,
-        "optimal": found.algbw == bound.algbw,
-        "trees_per_root": forest.trees_per_root,
-        "trees": len(forest.trees) * forest.images,
-        "representatives": len(forest.trees),
-        "different_trees_per_root": different_trees(forest),
-        "height": forest.height,
-        "height_bound": result.least_height,
-        "latency_us": str(result.latency),
-        "latency_us_decimal": float(result.latency),
-        "cut": [[forest.graph.names[v] for v in sorted(part)] for part in bound.parts],
-        "seconds": dict(timings),
-        "plans": {form: _figures(result, form) for form in result.needs},
-        "simulated": result.bands["forest"].summary() if "forest" in result.bands else None,
-        "model": words.model(result.bands.values()) or None,
-        "plan_algbw": str(result.plan_algbw),
-        "files": {form: str(path) for form, path in paths.items()},
-        "notes": list(result.notes),
-    }
+table, summary = told(_facts)
 
 
-def optimum_table(
+def _optimum(
     name: str,
     graph: CapacityGraph,
     collective: Collective,
@@ -111,80 +82,68 @@ def optimum_table(
     root: int,
     took: float,
     switched: Fraction | None = None,
-) -> RenderableType:
+) -> list[Fact]:
     """The optimum of plans, exact and decimal, and why none is faster; then what switches could do.
 
     `switched`: GB/s that plans which copy and add in a switch reach, if there are any.
     """
-    rows = [
-        ("optimum", _title(collective, name, graph, root)),
-        ("algbw", f"{words.exact(best.algbw)} GB/s"),
-        ("per unit" if graph.shares else "per rank", f"{words.exact(best.rate)} GB/s"),
-        ("trees", f"{best.trees_per_root} per {'unit' if graph.shares else 'root'} at the least"),
-        ("bottleneck", words.bottleneck(graph, collective, best.bound)),
-        ("wall time", words.seconds(took)),
+    bound, other, unit = best.bound, best.in_switches, "unit" if graph.shares else ""
+    share = ""
+    if bound.algbw != best.algbw:
+        share = f"{words.rate(bound.algbw)}; {words.percent(best.algbw, bound.algbw)} of it"
+        share += " is reached"
+    each = "" if collective.rooted and not unit else words.rate(best.rate)
+    trees = f"{best.trees_per_root} per {unit or 'root'} at the least"
+    limit = words.bottleneck(graph, collective, bound)
+    switches = "" if other is None else _switches(other.algbw, switched)
+    return [
+        *_head("optimum", name, graph, collective, root),
+        Fact("algbw", best.algbw, words.rate(best.algbw)),
+        Fact("bound", bound.algbw, share),
+        Fact("rate", best.rate, each, f"per {unit or 'rank'}"),
+        Fact("trees_per_root", best.trees_per_root, trees, "trees"),
+        Fact("bottleneck", limit, limit),
+        Fact("in_switches", None if other is None else other.algbw, switches, "switches"),
+        seconds(took),
+        Fact("note", best.note, best.note),
+        *machine(
+            algbw_decimal=float(best.algbw),
+            bound_method=bound.method,
+            cut=_names(graph, bound),
+            nvls_plans=switched,
+        ),
     ]
-    if best.bound.algbw != best.algbw:
-        share = words.percent(best.algbw, best.bound.algbw)
-        rows.insert(2, ("bound", f"{words.exact(best.bound.algbw)} GB/s; {share} of it is reached"))
-    if best.in_switches is not None:
-        rows.insert(-1, ("switches", _switches(best.in_switches, switched)))
-    if best.note:
-        rows.append(("note", best.note))
-    if collective.rooted:
-        rows = [row for row in rows if row[0] != "per rank"]
-    return tables.facts(rows)
 
 
-def optimum_summary(
-    name: str,
-    graph: CapacityGraph,
-    collective: Collective,
-    best: Optimum,
-    root: int,
-    took: float,
-    switched: Fraction | None = None,
-) -> dict[str, object]:
-    """The same for machines."""
-    other = best.in_switches
-    return {
-        "topology": name,
-        "collective": collective.value,
-        "ranks": len(graph.ranks),
-        "root": _root(graph, root),
-        "algbw": str(best.algbw),
-        "algbw_decimal": float(best.algbw),
-        "rate": str(best.rate),
-        "trees_per_root": best.trees_per_root,
-        "bound": str(best.bound.algbw),
-        "bound_method": best.bound.method,
-        "bottleneck": words.bottleneck(graph, collective, best.bound),
-        "cut": [[graph.names[v] for v in sorted(part)] for part in best.bound.parts],
-        "in_switches": None if other is None else str(other.algbw),
-        "nvls_plans": None if switched is None else str(switched),
-        "seconds": took,
-        "note": best.note,
-    }
+optimum_table, optimum_summary = told(_optimum)
 
 
-def _switches(best: Optimum, switched: Fraction | None) -> str:
-    """What switches that copy and add could do, and what plans make of it."""
-    text = f"{words.in_switches(best.algbw)}; "
-    if switched is None:
-        return text + "no plan does so here: --nvls needs all GPUs on one such switch"
-    return text + f"MSCCL++ plans of --nvls reach {words.exact(switched)} GB/s"
-
-
-def _title(collective: Collective, name: str, graph: CapacityGraph, root: int) -> str:
-    rooted = f" {'from' if collective.value == 'broadcast' else 'to'} {_root(graph, root)}"
+def _head(
+    label: str, name: str, graph: CapacityGraph, collective: Collective, root: int
+) -> list[Fact]:
+    """What is done where: `"allgather on dgx-a100-2, 16 ranks"`."""
     ranks = words.plural(len(graph.ranks), "rank")
     if graph.shares:
         ranks += f" with parts of {min(graph.shares)} to {max(graph.shares)}"
-    return f"{collective.value} on {name}, {ranks}{rooted if collective.rooted else ''}"
+    whose = graph.names[graph.ranks[root]] if 0 <= root < len(graph.ranks) else None
+    if collective.rooted:
+        ranks += f" {'to' if collective.reduces else 'from'} {whose}"
+    return [
+        Fact("topology", name, f"{collective} on {name}, {ranks}", label),
+        *machine(collective=collective, ranks=len(graph.ranks), root=whose),
+    ]
 
 
-def _root(graph: CapacityGraph, root: int) -> str | None:
-    return graph.names[graph.ranks[root]] if 0 <= root < len(graph.ranks) else None
+def _names(graph: CapacityGraph, bound: Bound) -> list[list[str]]:
+    return [[graph.names[v] for v in sorted(part)] for part in bound.parts]
+
+
+def _switches(algbw: Fraction, switched: Fraction | None) -> str:
+    """What switches that copy and add could do, and what plans make of it."""
+    text = f"{words.in_switches(algbw)}; "
+    if switched is None:
+        return text + "no plan does so here: --nvls needs all GPUs on one such switch"
+    return text + f"MSCCL++ plans of --nvls reach {words.rate(switched)}"
 
 
 def _reached(result: Synthesis) -> Figures:
@@ -198,8 +157,8 @@ def _otherwise(result: Synthesis) -> str:
     if not result.forest.graph.copies:
         return ""
     if result.programs:
-        return f"; {words.exact(result.forest.algbw)} GB/s of its trees, in the switches"
-    plans = f"{words.exact(result.plan_algbw)} GB/s of plans that copy and add on the GPUs"
+        return f"; {words.rate(result.forest.algbw)} of its trees, in the switches"
+    plans = f"{words.rate(result.plan_algbw)} of plans that copy and add on the GPUs"
     return f" in the switches; {plans}"
 
 
@@ -216,40 +175,35 @@ def _trees(result: Synthesis) -> str:
     return text
 
 
-def _needs(result: Synthesis, form: PlanFormat) -> str:
-    """`"8 thread blocks per rank at most, 4 of them move data, 4 instances, scratch 0.13 ..."`."""
-    needs = result.needs[form]
+def _plan(result: Synthesis, form: PlanFormat) -> list[str]:
+    """What a plan takes, which sizes it serves, what it reaches: a line each."""
+    needs, program = result.needs[form], result.programs[form]
     text = f"{words.plural(needs.thread_blocks, 'thread block')} per rank at most"
     if needs.busy < needs.thread_blocks:
         text += f", {needs.busy} of them move{'s' * (needs.busy == 1)} data"
     if needs.instances > 1:
         text += f", {needs.instances} instances"
-    return text + (f", scratch {float(needs.scratch):.2f} of the input" if needs.scratch else "")
+    if needs.scratch:
+        text += f", scratch {float(needs.scratch):.2f} of the input"
+    modes = [m for m in ("in_place", "out_of_place") if getattr(program, m)]
+    lines = [f"{text}; {' and '.join(modes).replace('_', ' ')}"]
+    lines.append(f"serves {words.served(Sizes.of(program))}")
+    if form in result.bands:
+        lines.append(f"simulated {words.band(result.bands[form])}")
+    return [*lines, str(program.extra.get("halves", ""))]
 
 
 def _figures(result: Synthesis, form: PlanFormat) -> dict[str, object]:
-    needs = result.needs[form]
+    needs, sizes = result.needs[form], Sizes.of(result.programs[form])
     return {
         "thread_blocks": needs.thread_blocks,
         "busy_thread_blocks": needs.busy,
         "steps": needs.steps,
         "channels": needs.channels,
         "operations": needs.operations,
-        "scratch": str(needs.scratch),
+        "scratch": needs.scratch,
         "instances": needs.instances,
-        "multiple_bytes": Sizes.of(result.programs[form]).multiple(),
-        "powers_of_two": Sizes.of(result.programs[form]).powers,
-        "simulated": result.bands[form].summary() if form in result.bands else None,
+        "multiple_bytes": sizes.multiple(),
+        "powers_of_two": sizes.powers,
+        "simulated": result.bands.get(form),
     }
-
-
-def _modes(program: object) -> str:
-    modes = [m for m in ("in_place", "out_of_place") if getattr(program, m)]
-    return " and ".join(m.replace("_", " ") for m in modes)
-
-
-def _times(timings: Mapping[str, float]) -> str:
-    """`"0.42 s: solve 0.31 s, verify 0.09 s"`; stages of a few milliseconds are summed only."""
-    slow = [f"{stage} {words.seconds(t)}" for stage, t in timings.items() if t >= ENOUGH]
-    total = words.seconds(sum(timings.values()))
-    return f"{total}: {', '.join(slow)}" if slow else total

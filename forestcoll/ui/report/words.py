@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
@@ -17,8 +17,13 @@ if TYPE_CHECKING:
     from forestcoll.graph.capacity_graph import CapacityGraph
     from forestcoll.program.sizes import Sizes
     from forestcoll.schedule.forest import Bound, Forest
+    from forestcoll.solver.alltoall.flows import Optimum
     from forestcoll.verify.simulate import Band
 
+LINKS_NAMED = 3
+"""Links of one kind that are named one by one."""
+KINDS_SHOWN = 4
+"""Kinds of limiting links that are told before "and 3 kinds more"."""
 BOUNDED_FROM = 64
 """Ranks above which the least height is told beside the height."""
 NAMES_SHOWN = 6
@@ -38,14 +43,14 @@ def exact(value: Fraction) -> str:
     return str(value) if value.denominator == 1 else f"{value} ({decimal(value)})"
 
 
+def rate(algbw: Fraction) -> str:
+    """`"1040/3 (346.667) GB/s"`."""
+    return f"{exact(algbw)} GB/s"
+
+
 def in_switches(algbw: Fraction) -> str:
     """What switches that copy and add could do: for a line of its own, beside what plans do."""
-    return f"{exact(algbw)} GB/s where they copy and add (NVLS, SHARP)"
-
-
-def switches(algbw: Fraction | None) -> list[tuple[str, str]]:
-    """The row of a table that says so of what copies and adds on the GPUs; None: no row."""
-    return [] if algbw is None else [("switches", f"{in_switches(algbw)}; here the GPUs do")]
+    return f"{rate(algbw)} where they copy and add (NVLS, SHARP)"
 
 
 def percent(part: Fraction, whole: Fraction) -> str:
@@ -55,10 +60,12 @@ def percent(part: Fraction, whole: Fraction) -> str:
 
 def size(count: int) -> str:
     """`"64 MiB"`, `"832 bytes"`: whole binary units where they come out whole."""
-    for unit, bits in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
-        if count and count % (1 << bits) == 0:
-            return f"{count >> bits} {unit}"
-    return "1 byte" if count == 1 else f"{count} bytes"
+    return _units(count, (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)))
+
+
+def _units(count: int, units: Iterable[tuple[str, int]]) -> str:
+    whole = (f"{count // each} {unit}" for unit, each in units if count and count % each == 0)
+    return next(whole, plural(count, "byte"))
 
 
 def served(sizes: Sizes) -> str:
@@ -83,40 +90,37 @@ def microseconds(value: Fraction) -> str:
 
 def amount(count: int) -> str:
     """`"1 GB"`, `"64 MB"`: whole decimal units where they come out whole, else as `size`."""
-    for unit, zeros in (("GB", 9), ("MB", 6), ("KB", 3)):
-        if count and count % 10**zeros == 0:
-            return f"{count // 10**zeros} {unit}"
-    return size(count)
+    text = _units(count, (("GB", 10**9), ("MB", 10**6), ("KB", 10**3)))
+    return size(count) if text.endswith("s") else text
 
 
-def band(found: Band) -> str:
+def duration(us: float) -> str:
+    """`"3.40 us"`, `"12.3 ms"` of microseconds that are simulated."""
+    return f"{us:.2f} us" if us < 1000 else seconds(us / 1e6)
+
+
+def band(result: Band) -> str:
     """`"168.1 GB/s in order, 170.9 fair, at 1 GB; fill 64 us"`."""
-    fill = f"{found.fill:.0f}" if found.fill >= 10 else f"{round(found.fill, 3):.2g}"
-    return f"{rates(found)}; fill {fill} us"
+    fill = f"{result.fill:.0f}" if result.fill >= 10 else f"{round(result.fill, 3):.2g}"
+    return f"{rates(result)}; fill {fill} us"
 
 
-def rates(found: Band) -> str:
+def rates(result: Band) -> str:
     """`"168.1 GB/s in order, 170.9 fair, at 1 GB"`."""
     return (
-        f"{found.fifo_algbw:.1f} GB/s in order, {found.fair_algbw:.1f} fair, "
-        f"at {amount(found.size)}"
+        f"{result.fifo_algbw:.1f} GB/s in order, {result.fair_algbw:.1f} fair, "
+        f"at {amount(result.size)}"
     )
 
 
-def model(found: Iterable[Band]) -> str:
-    """The model of bands in one line; where protocols differ, what a hop takes of each."""
-    parts = (part for each in found for part in each.model.split(", "))
-    return ", ".join(dict.fromkeys(parts))
-
-
-def span(found: Band) -> str:
+def span(result: Band) -> str:
     """`"168.1 - 170.9"`: GB/s over links in order and over fair ones, the least first."""
-    return " - ".join(f"{rate:.1f}" for rate in sorted((found.fifo_algbw, found.fair_algbw)))
+    return " - ".join(f"{rate:.1f}" for rate in sorted((result.fifo_algbw, result.fair_algbw)))
 
 
 def shares(bands: Iterable[Band], algbw: Fraction) -> str:
     """`"simulated 95.1 to 99.3 %"`: the least and the most of plans under both rules of links."""
-    reached = [rate for found in bands for rate in (found.fifo_algbw, found.fair_algbw)]
+    reached = [rate for each in bands for rate in (each.fifo_algbw, each.fair_algbw)]
     texts = [f"{math.floor(1000 * rate / float(algbw)) / 10:.1f}" for rate in reached]
     texts.sort(key=float)
     least, most = texts[0], texts[-1]
@@ -134,9 +138,11 @@ def height(forest: Forest, latency: Fraction, least: int | None = None) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """`"1 GPU"`, `"8 GPUs"`, `"2 boxes"`, `"3 switches"`."""
+    """`"1 GPU"`, `"8 GPUs"`, `"2 boxes"`, `"3 switches"`, `"64 symmetries"`."""
     if count == 1:
         return f"1 {noun}"
+    if noun.endswith("ry"):
+        return f"{count} {noun[:-1]}ies"
     return f"{count} {noun}" + ("es" if noun.endswith(("x", "ch", "s")) else "s")
 
 
@@ -304,3 +310,59 @@ def listed(names: Iterable[str]) -> str:
         stem if a is None else f"{stem}{a}" if a == b else f"{stem}{a}-{b}" for stem, a, b in runs
     ]
     return ", ".join(words[:NAMES_SHOWN]) + (", ..." if len(words) > NAMES_SHOWN else "")
+
+
+# --- links that limit an all-to-all ---------------------------------------------------------------
+
+
+def limits_of(best: Optimum) -> list[str]:
+    """The links that limit it, those of few kinds."""
+    limits = list(limiting(best))
+    shown = limits[:KINDS_SHOWN]
+    if len(limits) > KINDS_SHOWN:
+        shown.append(f"and {plural(len(limits) - KINDS_SHOWN, 'kind')} of links more")
+    return shown
+
+
+def limiting(best: Optimum) -> Iterator[str]:
+    """The links that limit it, a line for each kind: those with a length, the most share first.
+
+    `"every box*/gpu* -> fabric* (16 links of 25 GB/s)"`.
+    """
+    graph = best.demand.graph
+    looks = [re.sub(r"\d+", "*", name) for name in graph.names]
+    chosen: dict[tuple[str, str, int, int], list[int]] = defaultdict(list)
+    of_look: dict[tuple[str, str], int] = defaultdict(int)
+    for e, length in enumerate(best.lengths):
+        look = looks[graph.tail[e]], looks[graph.head[e]]
+        of_look[look] += 1
+        if length:
+            chosen[(*look, graph.capacity[e], length)].append(e)
+    weight = {key: key[2] * key[3] * len(links) for key, links in chosen.items()}
+    for key in sorted(chosen, key=lambda key: (-weight[key], key)):
+        links = chosen[key]
+        text = _links(best, links, whole=len(links) == of_look[key[:2]])
+        if len(chosen) > 1:
+            share = Fraction(100 * weight[key], sum(weight.values()))
+            text += f", {decimal(share, 1)} % of the weight"
+        yield text
+
+
+def _links(best: Optimum, links: list[int], whole: bool) -> str:
+    """`"fabric -> box0/gpu* (7 links of 25 GB/s)"`; `whole`: these are all that look like it."""
+    graph = best.demand.graph
+    tail = _pattern([graph.names[graph.tail[e]] for e in links])
+    head = _pattern([graph.names[graph.head[e]] for e in links])
+    each = f"{decimal(graph.bandwidth(links[0]))} GB/s"
+    if len(links) <= LINKS_NAMED and not whole:
+        named = [f"{graph.names[graph.tail[e]]} -> {graph.names[graph.head[e]]}" for e in links]
+        return f"{', '.join(named)} ({each}{' each' * (len(links) > 1)})"
+    return f"{'every ' * whole}{tail} -> {head} ({len(links)} links of {each})"
+
+
+def _pattern(names: list[str]) -> str:
+    """One text for names that differ in numbers alone: `*` where those differ."""
+    pieces = [re.split(r"(\d+)", name) for name in names]
+    return "".join(
+        column[0] if len(set(column)) == 1 else "*" for column in zip(*pieces, strict=True)
+    )
