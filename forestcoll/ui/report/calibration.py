@@ -38,7 +38,7 @@ def table(found: Calibration) -> RenderableType:
         if len(one.slow) > SHOWN:
             rows.append((f"  and {len(one.slow) - SHOWN} more", "", "", "", "", ""))
     heads = ("links", "measured", "nominal", "measured GB/s", "", "us")
-    return tables.columns(heads, rows, right=(1, 2, 3, 4, 5))
+    return tables.columns(heads, rows, right=range(1, 6))
 
 
 def odd_pairs(found: Calibration) -> list[str]:

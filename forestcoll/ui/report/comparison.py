@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from forestcoll.study.comparison.outcome import OURS
 from forestcoll.ui.report import reached, words
 from forestcoll.ui.report import table as tables
+from forestcoll.ui.report.facts import Fact, Part, Rows, as_table, grid, texts
 from forestcoll.verify.simulate import RULE_WORDS
 
 if TYPE_CHECKING:
@@ -14,55 +16,47 @@ if TYPE_CHECKING:
 
     from forestcoll.study.comparison import Cell, Comparison
 
-OURS = "forestcoll"
-
-
-def table(found: Comparison, busiest: int = 2) -> RenderableType:
-    """Facts, then for each rule of links ours beside the best baseline, and everybody's algbw."""
-    from rich.console import Group
-
-    return Group(heading(found), *body(found, busiest))
+COLUMNS = ["size", "time", "algbw", "busbw", "of bound", "plan", "best baseline", "time", "faster"]
+USED = ["schedule", "busiest link", "GB/s", "used"]
+OTHERS = ["schedule", "size", "time", "algbw", "of bound", "ours", "it takes"]
 
 
 def heading(found: Comparison) -> RenderableType:
     """What is compared, and what no schedule exceeds."""
     title = f"{found.collective} on {found.name}, {words.plural(found.ranks, 'rank')}"
-    facts = [
-        ("compare", title),
-        ("bound", f"{words.exact(found.bound)} GB/s"),
-        *([("bottleneck", reached.limit(found.best))] if found.best else []),
-        *words.switches(found.in_switches),
-        ("model", found.model),
-    ]
-    return tables.facts(facts)
+    limit = Fact("", None, reached.limit(found.best) if found.best else "", "bottleneck")
+    return as_table(
+        [
+            Fact("", None, title, "compare"),
+            Fact("", None, words.rate(found.bound), "bound"),
+            limit,
+            reached.switches(found.in_switches),
+            Fact("", None, found.model, "model"),
+        ]
+    )
 
 
 def body(found: Comparison, busiest: int = 2) -> list[RenderableType]:
-    """The tables."""
-    parts: list[RenderableType] = []
+    """For each rule of links ours beside the best baseline, and everybody's algbw."""
+    parts: list[Part] = []
     for rule in found.rules:
-        parts += ["", tables.facts([("links", _RULES[rule])]), "", _ours(found, rule)]
-        others = list(_others(found, rule))
-        if others:
-            heads = ["schedule", "size", "time", "algbw", "of bound", "ours", "it takes"]
-            parts += ["", tables.columns(heads, others, (1, 2, 3, 4, 5))]
-        parts += ["", _everybody(found, rule)]
-        parts += ["", tables.facts(_leads(found, rule))]
-        used = list(_busiest(found, rule, busiest))
-        if used:
-            parts += [
-                "",
-                tables.columns(["schedule", "busiest link", "GB/s", "used"], used, (2, 3)),
-            ]
+        parts += [
+            texts("links", [_RULES[rule]]),
+            _ours(found, rule),
+            grid(OTHERS, _others(found, rule), range(1, 6)),
+            _everybody(found, rule),
+            texts("fastest", _leads(found, rule)),
+            grid(
+                ("schedule", "busiest link", "GB/s", "used"), _busiest(found, rule, busiest), (2, 3)
+            ),
+        ]
     refused = [(e.name, e.why) for e in found.entrants if e.why]
-    if refused:
-        parts += ["", tables.columns(["not here", "why"], refused)]
-    notes = [("note", text) for text in found.notes]
-    if found.partial:
-        notes.insert(0, ("partial", "cut off before all was played: what is missing is left out"))
-    if notes:
-        parts += ["", tables.facts(notes)]
-    return parts
+    partial = ["cut off before all was played: what is missing is left out"] * found.partial
+    parts += [
+        grid(("not here", "why"), refused, ()),
+        [*texts("partial", partial), *texts("note", found.notes)],
+    ]
+    return ["", as_table(parts)]
 
 
 def rows(
@@ -104,43 +98,20 @@ _RULES = {
 }
 
 
-def time_words(microseconds: float) -> str:
-    """Microseconds for people."""
-    if microseconds < 1000:
-        return f"{microseconds:.2f} us"
-    return words.seconds(microseconds / 1e6)
-
-
-def _ours(found: Comparison, rule: str) -> RenderableType:
-    heads = [
-        "size",
-        "time",
-        "algbw",
-        "busbw",
-        "of bound",
-        "plan",
-        "best baseline",
-        "time",
-        "faster",
-    ]
+def _ours(found: Comparison, rule: str) -> Rows:
     rows = []
     for size in found.sizes:
         mine, best = found.cell(OURS, size, rule), found.best_baseline(size, rule)
         times = found.speedup(size, rule)
-        rows.append(
-            [
-                words.size(size),
-                *(_cell(mine) if mine else ["no plan", "", "", "", ""]),
-                *([best.name, time_words(best.time)] if best else ["", ""]),
-                "" if times is None else f"{times:.2f} x",
-            ]
-        )
-    return tables.columns(heads, rows, (1, 2, 3, 4, 7, 8))
-
-
-def _cell(cell: Cell) -> list[str]:
-    rates = [f"{cell.algbw:.4g}", f"{cell.busbw:.4g}", f"{cell.percent:.1f} %"]
-    return [time_words(cell.time), *rates, cell.plan]
+        own, other = ["no plan", "", "", "", ""], ["", ""]
+        if mine:
+            rates = [f"{mine.algbw:.4g}", f"{mine.busbw:.4g}", f"{mine.percent:.1f} %"]
+            own = [words.duration(mine.time), *rates, mine.plan]
+        if best:
+            other = [best.name, words.duration(best.time)]
+        faster = "" if times is None else f"{times:.2f} x"
+        rows.append([words.size(size), *own, *other, faster])
+    return grid(COLUMNS, rows, (1, 2, 3, 4, 7, 8))
 
 
 def _others(found: Comparison, rule: str) -> Iterator[list[str]]:
@@ -150,26 +121,26 @@ def _others(found: Comparison, rule: str) -> Iterator[list[str]]:
             cell, mine = found.cell(entrant.name, size, rule), found.cell(OURS, size, rule)
             if cell is not None:
                 ours = "" if mine is None else f"{cell.time / mine.time:.2f} x"
-                own = [time_words(cell.time), f"{cell.algbw:.4g}", f"{cell.percent:.1f} %"]
+                own = [words.duration(cell.time), f"{cell.algbw:.4g}", f"{cell.percent:.1f} %"]
                 yield [entrant.name, words.size(size), *own, ours, cell.use]
 
 
-def _everybody(found: Comparison, rule: str) -> RenderableType:
+def _everybody(found: Comparison, rule: str) -> Rows:
     heads = ["algbw, GB/s", *map(words.size, found.sizes)]
     rows = []
     for entrant in found.present:
         cells = [found.cell(entrant.name, size, rule) for size in found.sizes]
         rows.append([entrant.name, *(_algbw(c) if c else "-" for c in cells)])
-    return tables.columns(heads, rows, range(1, len(heads)))
+    return grid(heads, rows)
 
 
 def _algbw(cell: Cell) -> str:
     return f"{'' if cell.plan else '< '}{cell.algbw:.3g}"
 
 
-def _leads(found: Comparison, rule: str) -> Iterator[tuple[str, str]]:
+def _leads(found: Comparison, rule: str) -> Iterator[str]:
     for lead in found.leads(rule):
-        yield "fastest", f"{lead.name}, {about(lead.low)} to {about(lead.high)}"
+        yield f"{lead.name}, {about(lead.low)} to {about(lead.high)}"
 
 
 def about(size: int) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from forestcoll.ui.report import table as tables
+from forestcoll.ui.report.facts import Fact, Rows, as_json, as_table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -15,38 +15,24 @@ if TYPE_CHECKING:
 SHOWN = 3
 
 
+def _row(group: Group) -> list[Fact]:
+    names, more = group.names, ", ..." * (len(group.names) > SHOWN)
+    alone = len(names) == 1
+    return [
+        Fact("differs", group.kind, group.kind),
+        Fact("", None, str(len(names)), ""),
+        Fact("class", group.pattern, names[0] if alone else group.pattern, "where"),
+        Fact("before", group.before or None, group.before or "-", "A"),
+        Fact("after", group.after or None, group.after or "-", "B"),
+        Fact("names", names, "" if alone else ", ".join(names[:SHOWN]) + more, "such as"),
+    ]
+
+
 def table(groups: Sequence[Group]) -> RenderableType:
     """A row a class: what differs, how many, the two sides, some of the names."""
-    rows = [
-        (
-            found.kind,
-            str(len(found.names)),
-            found.pattern if len(found.names) > 1 else found.names[0],
-            found.before or "-",
-            found.after or "-",
-            _examples(found),
-        )
-        for found in groups
-    ]
-    return tables.columns(("differs", "", "where", "A", "B", "such as"), rows, right=(1,))
-
-
-def _examples(found: Group) -> str:
-    if len(found.names) == 1:
-        return ""
-    shown = ", ".join(found.names[:SHOWN])
-    return shown + (", ..." if len(found.names) > SHOWN else "")
+    return as_table([Rows("", [_row(group) for group in groups], right=(1,))])
 
 
 def summary(groups: Sequence[Group]) -> list[dict[str, object]]:
     """The same for machines, every name in it."""
-    return [
-        {
-            "differs": found.kind,
-            "class": found.pattern,
-            "before": found.before or None,
-            "after": found.after or None,
-            "names": list(found.names),
-        }
-        for found in groups
-    ]
+    return [as_json(_row(group)) for group in groups]

@@ -30,13 +30,13 @@ P = ParamSpec("P")
 class Fact:
     """`value` under `key` for machines, `text` beside `label` for people.
 
-    Without a key it is for people alone, without a text for machines alone. `label`: None: the key.
-    Several texts stand below each other.
+    Without a key it is for people alone, with text None for machines alone. `label`: None: the key.
+    Several texts stand below each other; an empty one is no line.
     """
 
     key: str
     value: Any = None
-    text: str | Sequence[str] = ""
+    text: str | Sequence[str] | None = None
     label: str | None = None
 
     @property
@@ -50,7 +50,7 @@ class Rows:
     """Facts of several things of a kind: a row each, with a head line; for machines under `key`.
 
     `right`: the numbers of the columns that are right-aligned; None: all but the first. Columns
-    without any text are left out.
+    that are empty are left out.
     """
 
     key: str
@@ -115,17 +115,20 @@ def _table(part: Part) -> RenderableType | None:
     if not isinstance(part, Rows):
         lines = [line for fact in part for line in _lines(fact)]
         return tables.facts(lines) if lines else None
-    columns = list(enumerate(zip(*part.rows, strict=True)))
+    cells = [[fact for fact in row if fact.text is not None] for row in part.rows]
+    columns = list(enumerate(zip(*cells, strict=True)))
     shown = [(k, column) for k, column in columns if any(fact.text for fact in column)]
-    right = [i for i, (k, _) in enumerate(shown) if (k in part.right if part.right else k > 0)]
+    right = [
+        i for i, (k, _) in enumerate(shown) if (k > 0 if part.right is None else k in part.right)
+    ]
     rows = zip(*([str(fact.text) for fact in column] for _, column in shown), strict=True)
     heads = [column[0].head for _, column in shown]
     return tables.columns(heads, list(rows), right) if part.rows else None
 
 
 def _lines(fact: Fact) -> list[tuple[str, str]]:
-    texts = [fact.text] if isinstance(fact.text, str) else fact.text
-    return [("" if k else fact.head, text) for k, text in enumerate(texts) if text]
+    lines = [fact.text] if isinstance(fact.text, str) else fact.text or ()
+    return [("" if k else fact.head, line) for k, line in enumerate(lines) if line]
 
 
 # --- facts of many results ------------------------------------------------------------------------
@@ -136,10 +139,24 @@ def machine(**values: object) -> list[Fact]:
     return [Fact(key, value) for key, value in values.items()]
 
 
-def notes(texts: Iterable[str]) -> list[Fact]:
+def grid(
+    heads: Sequence[str], rows: Iterable[Sequence[object]], right: Container[int] | None = None
+) -> Rows:
+    """Rows for people alone."""
+    pairs = (zip(heads, row, strict=True) for row in rows)
+    return Rows(
+        "", [[Fact("", None, str(text), head) for head, text in row] for row in pairs], right
+    )
+
+
+def texts(label: str, lines: Iterable[str]) -> list[Fact]:
+    """Lines for people alone, each with the label."""
+    return [Fact("", None, line, label) for line in lines]
+
+
+def notes(lines: Sequence[str]) -> list[Fact]:
     """What a user should know."""
-    listed = list(texts)
-    return [Fact("notes", listed), *(Fact("", None, text, "note") for text in listed)]
+    return [Fact("notes", lines), *texts("note", lines)]
 
 
 def seconds(timings: Mapping[str, float] | float, whole: bool = False) -> Fact:
@@ -168,5 +185,4 @@ def written(path: Path) -> str:
 
 def files(paths: Mapping[Any, Path]) -> list[Fact]:
     """What was written, by format."""
-    lines = (Fact("", None, written(path), "written") for path in paths.values())
-    return [Fact("files", paths), *lines]
+    return [Fact("files", paths), *texts("written", map(written, paths.values()))]

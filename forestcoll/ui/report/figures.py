@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from io import BytesIO
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from forestcoll.common.arguments import whole
 from forestcoll.common.errors import UnsupportedError
+from forestcoll.study.comparison.outcome import OURS
 from forestcoll.ui.report import words
 from forestcoll.ui.view.layout import Layout, lay_out
 from forestcoll.ui.view.svg import HEAT, hops
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
     from forestcoll.schedule.forest import Forest
     from forestcoll.study.comparison import Comparison
 
-OURS = "forestcoll"
 LIGHT = {"page": "#ffffff", "text": "#1f2328", "faint": "#d0d7de", "ours": "#0550ae"}
 DARK = {"page": "#0d1117", "text": "#e6edf3", "faint": "#30363d", "ours": "#79c0ff"}
 COLOURS = ("#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#8250df")
@@ -31,14 +32,34 @@ HEIGHT = 3.1
 
 
 def new_figure(width: float, height: float, dark: bool) -> tuple[Figure, dict[str, str]]:
-    """An empty figure and its colours. Raises UnsupportedError where matplotlib is missing."""
+    """An empty figure and its colours. Raises UnsupportedError where matplotlib is missing.
+
+    Notebooks show it as a picture, whether or not `%matplotlib inline` has been said: matplotlib's
+    own has one only with the state of `pyplot`.
+    """
     try:
-        from forestcoll.ui.report.notebook_figure import Figure
+        from matplotlib import figure
     except ImportError:
         raise UnsupportedError("plots need matplotlib: pip install 'forestcoll[plot]'") from None
+
+    class Figure(figure.Figure):
+        def _repr_png_(self) -> bytes:
+            return save(self, "png", dpi=None)
+
     colours = DARK if dark else LIGHT
-    made = Figure(figsize=(width, height), layout="constrained", facecolor=colours["page"])
-    return made, colours
+    new = Figure(figsize=(width, height), layout="constrained", facecolor=colours["page"])
+    return new, colours
+
+
+def save(figure: Figure, form: str, dpi: int | None = 150) -> bytes:
+    """The figure as a file, "svg" or "png": the same bytes for the same figure."""
+    from matplotlib import rc_context
+
+    data = BytesIO()
+    plain = {"Date": None} if form == "svg" else None
+    with rc_context({"svg.hashsalt": "forestcoll"}):
+        figure.savefig(data, format=form, dpi=dpi or "figure", metadata=plain)
+    return data.getvalue()
 
 
 def style(axes: Axes, colours: dict[str, str], title: str, x: str, y: str) -> None:

@@ -31,7 +31,7 @@ def _facts(front: FrontTable) -> list[Sequence[Fact] | Rows]:
         Fact("", None, plans if front.rows[0].needs else "", "plans"),
     ]
     points = [_point(row, front) for row in front.rows]
-    return [facts, Rows("points", points, right=range(10))]
+    return [facts, Rows("points", points, right=range(7))]
 
 
 table, summary = told(_facts)

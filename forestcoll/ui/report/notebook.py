@@ -14,10 +14,10 @@ from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.program import SENDS, Program
 from forestcoll.schedule.forest import Forest
 from forestcoll.study.comparison import Comparison
+from forestcoll.study.comparison.outcome import OURS
 from forestcoll.study.figures import figures_of
 from forestcoll.topology import Topology
 from forestcoll.ui.report import figures, reached, words
-from forestcoll.ui.report.comparison import OURS, time_words
 from forestcoll.ui.view.svg import draw
 from forestcoll.verify.simulate import RULE_WORDS
 
@@ -148,7 +148,7 @@ def comparison_bundle(found: Comparison) -> Bundle:
             rows.append(
                 (
                     words.size(size),
-                    time_words(mine.time) if mine else "-",
+                    words.duration(mine.time) if mine else "-",
                     f"{mine.percent:.1f} %" if mine else "-",
                     best.name if best else "-",
                     "-" if faster is None else f"{faster:.2f} x",

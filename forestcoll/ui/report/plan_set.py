@@ -12,7 +12,7 @@ from forestcoll.lower import usage
 from forestcoll.program.sizes import Sizes
 from forestcoll.solver.alltoall.routes import Routes
 from forestcoll.ui.report import reached, words
-from forestcoll.ui.report.facts import Fact, Rows, as_table, notes, seconds, told
+from forestcoll.ui.report.facts import Fact, Rows, as_table, grid, notes, seconds, texts, told
 from forestcoll.ui.report.facts import model as the_model
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from forestcoll.schedule.forest import Forest
 
 
+ENDS = "us at from", "GB/s at to"
+"""Columns of what is simulated."""
 SIMULATED = "simulated, at 64 MiB at most"
 
 
@@ -65,15 +67,19 @@ def _facts(
         Fact("simulated", simulated(rows)),
         _model(rows),
     ]
-    foot = [
-        Fact("", None, f"{plans.format}: {_span(gap.low, gap.high)}: {gap.why}", "not served")
+    gaps = [
+        f"{plans.format}: {_span(gap.low, gap.high)}: {gap.why}"
         for plans in made.plans
         for gap in plans.unserved
     ]
-    foot += notes(made.notes)
-    foot.append(seconds(timings, whole=True))
     paths = [directory / file for file in files] if directory else []
-    return [head, _plans(rows), [*foot, Fact("files", paths, where, "written")]]
+    foot = [
+        *texts("not served", gaps),
+        *notes(made.notes),
+        seconds(timings, whole=True),
+        Fact("files", paths, where, "written"),
+    ]
+    return [head, _plans(rows), foot]
 
 
 table, summary = told(_facts)
@@ -94,7 +100,9 @@ def plans_table(rows: Sequence[Row]) -> RenderableType:
 
 
 def _plans(rows: Sequence[Row]) -> Rows:
-    return Rows("", [_plan(row) for row in rows], right=(1, 2, 4, 5, 6, 7, 8, 9))
+    noun = "units" if isinstance(rows[0].made_from, Routes) else "trees"
+    heads = ["plans", "from", "to", "protocol", "hops", noun, "links", *ENDS, "blocks", "multiple"]
+    return grid(heads, [_cells(row) for row in rows], right=(1, 2, 4, 5, 6, 7, 8, 9))
 
 
 def simulated(rows: Iterable[Row]) -> list[dict[str, object]]:
@@ -111,27 +119,22 @@ def simulated(rows: Iterable[Row]) -> list[dict[str, object]]:
     ]
 
 
-def _plan(row: Row) -> list[Fact]:
-    source, noun = row.made_from, "trees"
+def _cells(row: Row) -> list[object]:
+    source = row.made_from
     if isinstance(source, Routes):
-        noun, shape = "units", (source.hops, source.units, source.algbw)
+        shape = source.hops, source.units, words.decimal(source.algbw, 1)
     else:
-        shape = source.height, source.trees_per_root, source.plain_algbw
-    time, span = _ends(row)
-    cells = {
-        "plans": row.format,
-        "from": words.size(row.low),
-        "to": words.size(row.high),
-        "protocol": row.program.protocol,
-        "hops": shape[0],
-        noun: shape[1],
-        "links": words.decimal(shape[2], 1),
-        "us at from": time,
-        "GB/s at to": span,
-        "blocks": usage(row.program).thread_blocks,
-        "multiple": f"{Sizes.of(row.program).multiple()} bytes",
-    }
-    return [Fact("", None, str(text), head) for head, text in cells.items()]
+        shape = source.height, source.trees_per_root, words.decimal(source.plain_algbw, 1)
+    return [
+        row.format,
+        words.size(row.low),
+        words.size(row.high),
+        row.program.protocol,
+        *shape,
+        *_ends(row),
+        usage(row.program).thread_blocks,
+        f"{Sizes.of(row.program).multiple()} bytes",
+    ]
 
 
 def _ends(row: Row) -> tuple[str, str]:

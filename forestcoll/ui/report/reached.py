@@ -30,16 +30,13 @@ def facts(figures: Figures, more: str = "", simulated: str = "") -> list[Fact]:
     algbw, bound, why = figures.algbw, figures.bound, limit(figures)
     if figures.best:
         more += ", of the best plan; this one's trees are unknown"
-    share = None if bound is None or figures.best else float(100 * algbw / bound)
+    share, of_optimal = None, ""
+    if bound is not None and not figures.best:
+        share, of_optimal = float(100 * algbw / bound), words.percent(algbw, bound) + simulated
     return [
         Fact("algbw", algbw, words.rate(algbw) + more),
         Fact("bound", bound, "" if bound is None else words.rate(bound)),
-        Fact(
-            "percent",
-            share,
-            "" if share is None else words.percent(algbw, bound) + simulated,
-            "of optimal",
-        ),
+        Fact("percent", share, of_optimal, "of optimal"),
         Fact("bottleneck", why or None, why),
         switches(figures.in_switches),
     ]

@@ -7,46 +7,48 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from forestcoll.ui.report import reached, words
-from forestcoll.ui.report import table as tables
+from forestcoll.ui.report.facts import Fact, Part, grid, told
 from forestcoll.verify.simulate import RULE_WORDS
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from forestcoll.study.figures import Figures
     from forestcoll.verify.simulate import Timing
 
 
-def table(
-    title: str, figures: Figures, found: Sequence[Timing], model: str, shown: int
-) -> RenderableType:
-    """A row for each size and rule, and the busiest links of each; what is equal stands once."""
-    from rich.console import Group
-
-    heads = ["size", "links", "time", "algbw", "busbw", "of algbw"]
-    rows = [
+def _facts(
+    title: str, figures: Figures, timings: Sequence[Timing], model: str, shown: int = 0
+) -> list[Part]:
+    """A row for each size and rule, and the `shown` busiest links of each; equal ones once."""
+    shares = [100 * timing.algbw / float(figures.algbw) for timing in timings]
+    both = list(zip(timings, shares, strict=True))
+    rates = [
         (
             timing,
             (
-                _time(timing.time),
+                words.duration(timing.time),
                 f"{timing.algbw:.5g} GB/s",
                 f"{timing.busbw:.5g} GB/s",
-                f"{_percent(timing, figures):.1f} %",
+                f"{share:.1f} %",
             ),
         )
-        for timing in found
+        for timing, share in both
     ]
-    parts: list[RenderableType] = [
-        tables.facts([("simulated", title), *reached.rows(figures), ("model", model)]),
-        "",
-        tables.columns(heads, _folded(rows), right=(2, 3, 4, 5)),
+    links = [(timing, tuple(_busiest(timing, shown))) for timing in timings]
+    used = [[*row[:2], *use] for row in _folded(links) for use in row[2:]]
+    head = [
+        Fact("simulated", title, title),
+        *reached.facts(figures),
+        Fact("model", model, model),
+        Fact("timings", [{**timing.summary(), "percent": share} for timing, share in both]),
     ]
-    links = [(timing, tuple(_busiest(timing, shown))) for timing in found]
-    if any(uses for _, uses in links):
-        heads = ["size", "links", "busiest", "bandwidth", "used"]
-        each = [[*row[:2], *use] for row in _folded(links) for use in row[2:]]
-        parts += ["", tables.columns(heads, each, right=(3, 4))]
-    return Group(*parts)
+    return [
+        head,
+        grid(("size", "links", "time", "algbw", "busbw", "of algbw"), _folded(rates), range(2, 6)),
+        grid(("size", "links", "busiest", "bandwidth", "used"), used, (3, 4)),
+    ]
+
+
+table, summary = told(_facts)
 
 
 def _folded(rows: Sequence[tuple[Timing, tuple[Any, ...]]]) -> list[list[Any]]:
@@ -67,23 +69,3 @@ def _busiest(timing: Timing, most: int) -> Iterator[tuple[str, str, str]]:
     for (bandwidth, used), names in islice(alike.items(), most):
         more = f" and {len(names) - 1} alike" if len(names) > 1 else ""
         yield f"{names[0]}{more}", bandwidth, used
-
-
-def summary(title: str, figures: Figures, found: Sequence[Timing], model: str) -> dict[str, object]:
-    """The same for machines."""
-    return {
-        "simulated": title,
-        **reached.summary(figures),
-        "model": model,
-        "timings": [{**timing.summary(), "percent": _percent(timing, figures)} for timing in found],
-    }
-
-
-def _percent(timing: Timing, figures: Figures) -> float:
-    return 100 * timing.algbw / float(figures.algbw)
-
-
-def _time(microseconds: float) -> str:
-    if microseconds < 1000:
-        return f"{microseconds:.2f} us"
-    return words.seconds(microseconds / 1e6)

@@ -6,12 +6,10 @@ from collections import Counter, defaultdict
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from forestcoll.ui.report import table as tables
 from forestcoll.ui.report import words
+from forestcoll.ui.report.facts import Fact, notes, texts, told
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from forestcoll.topology import Topology
 
 
@@ -23,49 +21,34 @@ def census(topology: Topology) -> str:
     return ", ".join([*parts, words.plural(links, "link")])
 
 
-def table(topology: Topology, about: str) -> RenderableType:
+def _facts(topology: Topology, about: str) -> list[Fact]:
     """Name, counts, bandwidth of the GPUs and of the links by kind."""
-    rows = [("name", topology.name)]
-    if about:
-        rows.append(("what", about))
-    rows.append(("made of", census(topology)))
-    if len(topology.boxes) > 1:
-        sizes = sorted({len(box) for box in topology.boxes})
-        rows.append(("boxes", f"{len(topology.boxes)} of {' or '.join(map(str, sizes))} nodes"))
-    into, out = _gpu_bandwidth(topology)
-    rows.append(("GPU in", _spread(into)))
-    rows.append(("GPU out", _spread(out)))
-    rows.extend(("links", line) for line in _links(topology))
-    copying = [n for n, node in topology.nodes.items() if node.multicast or node.aggregation]
-    if copying:
-        rows.append(("in-fabric", f"{words.listed(copying)}: copy or add in the switch"))
-    if topology.adapters:
-        rows.append(("ports", _ports(topology)))
-    rows.extend(("note", note) for note in topology.notes)
-    return tables.facts(rows)
+    nodes, sizes = topology.nodes, " or ".join(map(str, sorted({len(b) for b in topology.boxes})))
+    copying = [name for name, node in nodes.items() if node.multicast or node.aggregation]
+    copies = f"{words.listed(copying)}: copy or add in the switch"
+    many, (into, out) = len(topology.boxes), _gpu_bandwidth(topology)
+    ports = [
+        {"name": port.name, "GB/s": port.bandwidth, "near": port.near} for port in topology.adapters
+    ]
+    return [
+        Fact("name", topology.name, topology.name),
+        Fact("description", about, about, "what"),
+        Fact("gpus", topology.gpus, census(topology), "made of"),
+        Fact("switches", [name for name, node in nodes.items() if node.kind == "switch"]),
+        Fact("", None, f"{many} of {sizes} nodes" if many > 1 else "", "boxes"),
+        Fact("gpu_in", into, _spread(into), "GPU in"),
+        Fact("gpu_out", out, _spread(out), "GPU out"),
+        Fact("links", sum(link.count for link in topology.links)),
+        *texts("links", _links(topology)),
+        *texts(
+            "in-fabric", [f"{words.listed(copying)}: copy or add in the switch"] * bool(copying)
+        ),
+        Fact("ports", ports, _ports(topology) if ports else ""),
+        *notes(topology.notes),
+    ]
 
 
-def summary(topology: Topology, about: str) -> dict[str, object]:
-    """The same for machines."""
-    into, out = _gpu_bandwidth(topology)
-    return {
-        "name": topology.name,
-        "description": about,
-        "gpus": list(topology.gpus),
-        "switches": [n for n, node in topology.nodes.items() if node.kind == "switch"],
-        "links": sum(link.count for link in topology.links),
-        "gpu_in": {g: str(into[g]) for g in topology.gpus},
-        "gpu_out": {g: str(out[g]) for g in topology.gpus},
-        "ports": [
-            {
-                "name": port.name,
-                "GB/s": None if port.bandwidth is None else str(port.bandwidth),
-                "near": list(port.near),
-            }
-            for port in topology.adapters
-        ],
-        "notes": list(topology.notes),
-    }
+table, summary = told(_facts)
 
 
 def _ports(topology: Topology) -> str:
@@ -99,19 +82,13 @@ def _spread(values: dict[str, Fraction]) -> str:
 
 def _links(topology: Topology) -> list[str]:
     """`"16 GPU - switch, 300 GB/s each way"`, the most frequent first; at most eight kinds."""
-    kinds: Counter[tuple[str, str, Fraction, bool]] = Counter()
+    kinds: Counter[str] = Counter()
     for link in topology.links:
-        ends = [_noun(topology.nodes[node].kind) for node in (link.src, link.dst)]
-        if not link.oneway:
-            ends.sort()
-        kinds[ends[0], ends[1], Fraction(link.bandwidth), link.oneway] += link.count
-    lines = [
-        f"{count} {a} {'->' if oneway else '-'} {b}, {words.decimal(bandwidth)} GB/s"
-        + ("" if oneway else " each way")
-        for (a, b, bandwidth, oneway), count in kinds.most_common(8)
-    ]
-    return lines + (["..."] if len(kinds) > 8 else [])
-
-
-def _noun(kind: str) -> str:
-    return "GPU" if kind == "gpu" else kind
+        ends = [topology.nodes[node].kind.replace("gpu", "GPU") for node in (link.src, link.dst)]
+        rate = f"{words.decimal(Fraction(link.bandwidth))} GB/s"
+        if link.oneway:
+            kinds[f"{' -> '.join(ends)}, {rate}"] += link.count
+        else:
+            kinds[f"{' - '.join(sorted(ends))}, {rate} each way"] += link.count
+    lines = [f"{count} {kind}" for kind, count in kinds.most_common(8)]
+    return lines + ["..."] * (len(kinds) > 8)
