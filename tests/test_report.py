@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from graphs import build
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,40 +23,17 @@ from forestcoll.ui.report import nccl_tests, synthesis, table, words
 AG, RS, AR = Collective.ALLGATHER, Collective.REDUCE_SCATTER, Collective.ALLREDUCE
 
 
-def boxes(count: int, gpus: int = 2, uplink: int = 25, weak: int | None = None) -> CapacityGraph:
-    """`count` boxes of GPUs on a switch, every GPU with an uplink; box 0 with uplinks of `weak`."""
-    names: list[str] = []
-    links: list[tuple[str, str, int]] = []
-    for b in range(count):
-        ids = [f"box{b}/gpu{i}" for i in range(gpus)]
-        names += [*ids, f"box{b}/switch"]
-        links += [(g, f"box{b}/switch", 300) for g in ids]
-        links += [(g, "fabric", weak if weak is not None and b == 0 else uplink) for g in ids]
-    names.append("fabric")
-    index = {name: i for i, name in enumerate(names)}
-    ways = [(a, b, c) for a, b, c in links] + [(b, a, c) for a, b, c in links]
-    flags = (False,) * len(names)
-    return CapacityGraph(
-        names=tuple(names),
-        gpu=tuple("gpu" in n for n in names),
-        multicast=flags,
-        aggregation=flags,
-        ranks=tuple(i for i, n in enumerate(names) if "gpu" in n),
-        tail=tuple(index[a] for a, _, _ in ways),
-        head=tuple(index[b] for _, b, _ in ways),
-        capacity=tuple(c for _, _, c in ways),
-        unit=Fraction(1),
-    )
+def boxes(count: int, weak: int = 25) -> CapacityGraph:
+    """`count` boxes of two GPUs on a switch, every GPU with an uplink; box 0 with weak ones."""
+    gpus = [(b, f"box{b}/gpu{i}") for b in range(count) for i in range(2)]
+    links = [(gpu, f"box{b}/switch", 300) for b, gpu in gpus]
+    return build(links + [(gpu, "fabric", 25 if b else weak) for b, gpu in gpus])
 
 
 def nodes(graph: CapacityGraph, *names: str) -> frozenset[int]:
     return frozenset(
         v for v, name in enumerate(graph.names) if any(name.startswith(n) for n in names)
     )
-
-
-def cut(part: frozenset[int]) -> Bound:
-    return Bound(Fraction(1), "cut", (part,))
 
 
 @pytest.mark.parametrize(
@@ -118,66 +96,57 @@ def test_listed_shortens_runs() -> None:
     assert words.listed([f"x{2 * i}" for i in range(9)]) == "x0, x2, x4, x6, x8, x10, ..."
 
 
-def test_every_gpu_when_all_are_as_tight() -> None:
-    graph = boxes(2)
-    everything_but = frozenset(range(graph.n)) - nodes(graph, "box0/gpu0")
-    assert words.bottleneck(graph, AG, cut(everything_but)) == "every GPU's ingress: 325 GB/s"
-    own = nodes(graph, "box0/gpu0")
-    assert words.bottleneck(graph, RS, cut(everything_but)) == "every GPU's egress: 325 GB/s"
-    assert words.bottleneck(graph, AG, cut(own)) == "every GPU's egress: 325 GB/s"
-    assert words.bottleneck(graph, RS, cut(own)) == "every GPU's ingress: 325 GB/s"
+EVEN, THREE, WEAK, TWO_WEAK = boxes(2), boxes(3), boxes(3, weak=5), boxes(2, weak=5)
+BROADCAST, REDUCE = Collective.BROADCAST, Collective.REDUCE
 
 
-def test_one_gpu_by_name_when_it_is_alone() -> None:
-    graph = boxes(2, weak=5)
-    everything_but = frozenset(range(graph.n)) - nodes(graph, "box0/gpu1")
-    assert words.bottleneck(graph, AG, cut(everything_but)) == "box0/gpu1's ingress: 305 GB/s"
+@pytest.mark.parametrize(
+    ("graph", "collective", "inside", "text"),
+    [
+        (EVEN, AG, "-box0/gpu0", "every GPU's ingress: 325 GB/s"),
+        (EVEN, RS, "-box0/gpu0", "every GPU's egress: 325 GB/s"),
+        (EVEN, AG, "box0/gpu0", "every GPU's egress: 325 GB/s"),
+        (EVEN, RS, "box0/gpu0", "every GPU's ingress: 325 GB/s"),
+        (TWO_WEAK, AG, "-box0/gpu1", "box0/gpu1's ingress: 305 GB/s"),
+        (THREE, AG, "box1", "every box (2 GPUs): 50 GB/s out"),
+        (WEAK, AG, "box0", "box0 (2 GPUs): 10 GB/s out"),
+        (WEAK, AG, "-box0", "box0 (2 GPUs): 10 GB/s in"),
+        (WEAK, RS, "-box0", "box0 (2 GPUs): 10 GB/s out"),
+        (WEAK, AG, "box0/gpu0 box1/gpu0", "box0/gpu0, box1/gpu0 (2 GPUs): 630 GB/s out"),
+        (EVEN, AR, "box0", "every box (2 GPUs): 50 GB/s in, and as much out"),
+        (EVEN, BROADCAST, "box0", "box0 (2 GPUs): 50 GB/s out"),
+        (EVEN, REDUCE, "box0", "box0 (2 GPUs): 50 GB/s in"),
+    ],
+)
+def test_bottlenecks(graph: CapacityGraph, collective: Collective, inside: str, text: str) -> None:
+    """`inside`: one side of the cut; with "-" the other one. Every GPU where all are as tight."""
+    part = nodes(graph, *inside.removeprefix("-").split())
+    if inside.startswith("-"):
+        part = frozenset(range(graph.n)) - part
+    assert words.bottleneck(graph, collective, Bound(Fraction(1), "cut", (part,))) == text
 
 
-def test_boxes() -> None:
-    even, weak = boxes(3), boxes(3, weak=5)
-    assert words.bottleneck(even, AG, cut(nodes(even, "box1"))) == "every box (2 GPUs): 50 GB/s out"
-    assert words.bottleneck(weak, AG, cut(nodes(weak, "box0"))) == "box0 (2 GPUs): 10 GB/s out"
-    two = nodes(weak, "box1", "box2", "fabric")
-    assert words.bottleneck(weak, AG, cut(two)) == "box0 (2 GPUs): 10 GB/s in"
-    assert words.bottleneck(weak, RS, cut(two)) == "box0 (2 GPUs): 10 GB/s out"
-    some = nodes(weak, "box0/gpu0", "box1/gpu0")
-    assert words.bottleneck(weak, AG, cut(some)) == ("box0/gpu0, box1/gpu0 (2 GPUs): 630 GB/s out")
-
-
-def test_allreduce_names_both_directions() -> None:
-    graph = boxes(2)
-    text = words.bottleneck(graph, AR, cut(nodes(graph, "box0")))
-    assert text == "every box (2 GPUs): 50 GB/s in, and as much out"
-
-
-def test_rooted_collectives_name_their_own_cut() -> None:
-    graph = boxes(2)
-    text = words.bottleneck(graph, Collective.BROADCAST, cut(nodes(graph, "box0")))
-    assert text == "box0 (2 GPUs): 50 GB/s out"
-    text = words.bottleneck(graph, Collective.REDUCE, cut(nodes(graph, "box0")))
-    assert text == "box0 (2 GPUs): 50 GB/s in"
-
-
-def test_partition() -> None:
-    graph = boxes(3)
-    singles = tuple(nodes(graph, graph.names[v]) for v in graph.ranks)
-    bound = Bound(Fraction(195), "partition", singles)
-    text = words.bottleneck(graph, AR, bound)
-    assert text == "all 6 GPUs together: 1950 GB/s in, for 10 times the data"
-    whole = Bound(Fraction(75, 2), "partition", tuple(nodes(graph, f"box{b}") for b in range(3)))
-    text = words.bottleneck(graph, AR, whole)
-    assert text == "the 3 boxes together: 150 GB/s in, for 4 times the data"
-
-
-def test_partition_into_groups() -> None:
-    graph = boxes(2)
-    halves = (nodes(graph, "box0/gpu0", "box1/gpu0"), nodes(graph, "box0/gpu1", "box1/gpu1"))
-    text = words.bottleneck(graph, AR, Bound(Fraction(1), "partition", halves))
-    assert text == (
-        "2 groups of GPUs (box0/gpu0, box1/gpu0; box0/gpu1, box1/gpu1) together: 1300 GB/s in, "
-        "for 2 times the data"
-    )
+@pytest.mark.parametrize(
+    ("count", "parts", "text"),
+    [
+        (
+            3,
+            [f"box{b}/gpu{i}" for b in range(3) for i in range(2)],
+            "all 6 GPUs together: 1950 GB/s in, for 10 times the data",
+        ),
+        (3, ["box0", "box1", "box2"], "the 3 boxes together: 150 GB/s in, for 4 times the data"),
+        (
+            2,
+            ["box0/gpu0 box1/gpu0", "box0/gpu1 box1/gpu1"],
+            "2 groups of GPUs (box0/gpu0, box1/gpu0; box0/gpu1, box1/gpu1) together: 1300 GB/s in, "
+            "for 2 times the data",
+        ),
+    ],
+)
+def test_partition(count: int, parts: list[str], text: str) -> None:
+    graph = boxes(count)
+    sets = tuple(nodes(graph, *part.split()) for part in parts)
+    assert words.bottleneck(graph, AR, Bound(Fraction(1), "partition", sets)) == text
 
 
 def test_linear_program() -> None:

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 import test_view_page
 from test_view_data import SCHEDULES, subject_of, unpack
-from test_view_page import Opened, make
+from test_view_page import PAGES, Show, best, processor_time
 
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.schedule import forest_file
 from forestcoll.topology import catalog
+from forestcoll.ui import cli
 from forestcoll.ui.view import Subject
 from forestcoll.ui.view.alike import find_twins
 from forestcoll.ui.view.data import collect
@@ -23,7 +24,7 @@ from forestcoll.ui.view.layout import lay_out
 from forestcoll.ui.view.phases import LOCAL, find_phases
 from forestcoll.ui.view.svg import HEAT, hops
 
-browser = test_view_page.browser
+browser, make, show = test_view_page.browser, test_view_page.make, test_view_page.show
 
 
 def graph_of(name: str, **settings: str) -> CapacityGraph:
@@ -81,12 +82,11 @@ def test_hops_count_forward_in_time(name: str) -> None:
                     assert begun[number, rank[other[0]], rank[other[-1]]] < start
 
 
-def test_the_page_numbers_hops_as_the_drawing(browser: Any, tmp_path: Path) -> None:
+def test_the_page_numbers_hops_as_the_drawing(show: Show) -> None:
     path = SCHEDULES / "mi250-1" / "allreduce.forest.json"
-    opened = Opened(browser, make(tmp_path, str(path), "--size", "1M"))
+    opened = show(path, "--size", "1M")
     ask = "[...forestcoll.data.trees.keys()].map(k => forestcoll.trees.edges(k).map(e => e[1]))"
     assert opened.ask(ask) == [hops(tree) for tree in forest_file.load(path).trees]
-    opened.close()
 
 
 # --- order ----------------------------------------------------------------------------------------
@@ -147,37 +147,34 @@ def test_a_box_with_another_load_stays() -> None:
     assert boxes == {"box0", "box7"}
 
 
-def test_2048_boxes_are_one(browser: Any, tmp_path: Path) -> None:
-    path = make(tmp_path, "dgx-h100", "--set", "boxes=2048")
-    assert path.stat().st_size < 250_000
-    opened = Opened(browser, path)
+def test_2048_boxes_are_one(show: Show) -> None:
+    opened = show("dgx-h100", "--set", "boxes=2048")
+    assert opened.path.stat().st_size < 250_000
     assert opened.ask("forestcoll.fabric.shown") == 10
     assert opened.ask("forestcoll.fabric.placed.boxes.map(b => b[0])") == ["box0 and 2,047 alike"]
     panel = opened.page.inner_text("#facts")
     assert "10 of 18,433 nodes, one of each that are alike; g shows all" in panel
     assert "2,048 of 8 GPUs" in panel
     draw = """() => { forestcoll.fabric.stale = true; forestcoll.draw();
-      forestcoll.fabric.surface.context.getImageData(0, 0, 1, 1); }"""
-    took = test_view_page.processor_time(opened)
-    assert test_view_page.best(lambda: took(draw), 50) < 50
+      forestcoll.fabric.context.getImageData(0, 0, 1, 1); }"""
+    took = processor_time(opened)
+    assert best(lambda: took(draw), 50) < 50
     opened.press("g")
     assert opened.ask("forestcoll.fabric.shown") == 18_433
     assert "one of each" not in opened.page.inner_text("#facts")
-    opened.close()
 
 
-def test_trees_and_limits_of_a_folded_fabric(browser: Any, tmp_path: Path) -> None:
+def test_trees_and_limits_of_a_folded_fabric(show: Show, tmp_path: Path) -> None:
     forest = str(tmp_path / "large.forest.json")
     words = ["-t", "dgx-a100", "--set", "boxes=64", "-c", "allgather", "--compact", "--format"]
-    assert test_view_page.cli.main(["synthesize", *words, "forest", "-o", forest, "-q"]) == 0
-    opened = Opened(browser, make(tmp_path, forest))
+    assert cli.main(["synthesize", *words, "forest", "-o", forest, "-q"]) == 0
+    opened = show(forest)
     assert opened.ask("forestcoll.fabric.shown") == 10
     opened.press("]", "c", "/")
     opened.page.keyboard.type("rank 500")
     opened.press("Enter")
     assert opened.details()["node"] == "box62/gpu4"
     assert opened.details()["alike"] == "63 more"
-    opened.close()
 
 
 # --- colours --------------------------------------------------------------------------------------
@@ -203,9 +200,9 @@ def red(colour: str) -> bool:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_colours_can_be_told_apart(browser: Any, tmp_path: Path, scheme: str) -> None:
+def test_colours_can_be_told_apart(show: Show, scheme: str) -> None:
     plan = SCHEDULES / "mi250-1" / "allreduce.mscclpp.json"
-    opened = Opened(browser, make(tmp_path, str(plan)), scheme)
+    opened = show(plan, scheme=scheme)
     palette = opened.ask("forestcoll.palette")
     phases, kinds = list(palette["phases"].values()), palette["kinds"]
     for seen in (np.eye(3), DEUTAN, PROTAN):
@@ -230,7 +227,6 @@ def test_colours_can_be_told_apart(browser: Any, tmp_path: Path, scheme: str) ->
     assert min(opened.page.evaluate(PIXELS, ["time", used])) > 200
     legend = opened.page.inner_text("#legend")
     assert all(f"links of {rate} GB/s" in legend for rate in (200, 100, 50))
-    opened.close()
 
 
 PIXELS = """([name, colours]) => {
@@ -244,11 +240,9 @@ PIXELS = """([name, colours]) => {
 }"""
 
 
-def test_what_is_selected_keeps_its_colour_and_the_others_fade(
-    browser: Any, tmp_path: Path
-) -> None:
+def test_what_is_selected_keeps_its_colour_and_the_others_fade(show: Show) -> None:
     plan = SCHEDULES / "dgx-a100-1" / "allreduce.msccl.xml"
-    opened = Opened(browser, make(tmp_path, str(plan)))
+    opened = show(plan)
     colours = opened.ask("[forestcoll.palette.phases.reduce, forestcoll.palette.other]")
     full = opened.ask("forestcoll.palette.heat.at(-1)")
     before = opened.page.evaluate(PIXELS, ["time", colours])
@@ -264,15 +258,14 @@ def test_what_is_selected_keeps_its_colour_and_the_others_fade(
     assert selected[0] > outlined[0] + 50  # a line on either side
     assert selected[1] > outlined[1] / 2
     assert "other bars" in opened.page.inner_text("#legend")
-    opened.close()
 
 
 # --- links over time ------------------------------------------------------------------------------
 
 
-def test_rows_of_links_hold_the_bytes_that_crossed_them(browser: Any, tmp_path: Path) -> None:
+def test_rows_of_links_hold_the_bytes_that_crossed_them(show: Show) -> None:
     plan = SCHEDULES / "dgx-a100-2" / "allreduce.mscclpp.json"
-    opened = Opened(browser, make(tmp_path, str(plan)))
+    opened = show(plan)
     assert opened.state("rows") == "links"
     rows = opened.ask("[...forestcoll.timeline.rows.rank]")
     assert rows == [k // 4 for k in range(64)]
@@ -293,33 +286,30 @@ def test_rows_of_links_hold_the_bytes_that_crossed_them(browser: Any, tmp_path: 
     opened.press("r")
     assert opened.state("rows") == "blocks"
     assert opened.ask("forestcoll.timeline.rows.count") == opened.ask("forestcoll.run.names.length")
-    opened.close()
 
 
-def test_links_between_switches_come_last(browser: Any, tmp_path: Path) -> None:
+def test_links_between_switches_come_last(show: Show, tmp_path: Path) -> None:
     subject = "rail", "--set", "boxes=4", "-c", "allgather", "--format", "forest"
     forest = str(tmp_path / "rail.forest.json")
-    assert test_view_page.cli.main(["synthesize", "-t", *subject, "-q", "-o", forest]) == 0
-    opened = Opened(browser, make(tmp_path, forest))
+    assert cli.main(["synthesize", "-t", *subject, "-q", "-o", forest]) == 0
+    opened = show(forest)
     rank = opened.ask("[...forestcoll.timeline.rows.rank]")
     assert rank == [*(k // 4 for k in range(128)), *([-1] * 16)]
     assert opened.ask("forestcoll.timeline.rows.names.at(-1)") == "spine > rail7"
     assert opened.page.inner_text("#by-block") == "trees"
     opened.press("b", "b")
     assert opened.state("colour") == "phase"
-    opened.close()
 
 
 def test_where_ranks_are_left_away_rows_are_blocks(
-    browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    show: Show, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("forestcoll.ui.view.data.MOST_BARS", 1000)
     plan = SCHEDULES / "dgx-a100-1" / "allreduce.msccl.xml"
-    opened = Opened(browser, make(tmp_path, str(plan)))
+    opened = show(plan, "--size", "64M")
     opened.press("r")
     assert opened.state("rows") == "blocks"
     assert opened.page.is_disabled("#rows")
-    opened.close()
 
 
 def test_phases_and_twins_are_in_the_data() -> None:
@@ -341,9 +331,8 @@ STATE = """() => { const { state, fabric, timeline } = forestcoll;
     (_, value) => typeof value === 'number' ? Number(value.toPrecision(5)) : value)); }"""
 
 
-def test_the_address_keeps_what_is_shown(browser: Any, tmp_path: Path) -> None:
-    path = make(tmp_path, str(SCHEDULES / "mi250-1" / "allreduce.forest.json"), "--size", "1M")
-    opened = Opened(browser, path)
+def test_the_address_keeps_what_is_shown(show: Show) -> None:
+    opened = show(*PAGES["forest"])
     opened.page.wait_for_timeout(500)
     assert opened.ask("location.hash") == ""  # nothing but what is usual
     opened.press("]", "]", ",", "c", "h", "d", "r", "b", "End")
@@ -358,14 +347,12 @@ def test_the_address_keeps_what_is_shown(browser: Any, tmp_path: Path) -> None:
     assert "tree=1" in text
     assert "selected=bar.7" in text
     assert shown[0]["theme"] == "dark"
-    opened.close()
-    again = Opened(browser, path, at=text)
+    again = show(*PAGES["forest"], at=text)
     assert again.ask(STATE) == shown
     again.press("d", "f", "Escape", "Home", "h", "r", "b", "b")
     again.ask("location.hash = ''")
     again.until("forestcoll.state.theme === 'light' && forestcoll.state.rows === 'links'")
     again.said[:] = [line for line in again.said if not line.startswith("file:")]
-    again.close()
 
 
 @pytest.mark.parametrize(
@@ -380,14 +367,11 @@ def test_the_address_keeps_what_is_shown(browser: Any, tmp_path: Path) -> None:
     ],
     ids=range(6),
 )
-def test_a_foreign_address_changes_nothing(browser: Any, tmp_path: Path, text: str) -> None:
-    path = make(tmp_path, str(SCHEDULES / "mi250-1" / "allreduce.forest.json"), "--size", "1M")
-    opened = Opened(browser, path)
+def test_a_foreign_address_changes_nothing(show: Show, text: str) -> None:
+    opened = show(*PAGES["forest"])
     usual = opened.ask(STATE)
-    opened.close()
-    again = Opened(browser, path, at=text)
+    again = show(*PAGES["forest"], at=text)
     found = again.ask(STATE)
     if "now=1e308" in text:
         found[0]["now"] = 0
     assert found == usual
-    again.close()

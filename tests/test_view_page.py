@@ -7,6 +7,7 @@ import os
 import random
 import shutil
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,23 +47,26 @@ def browser() -> Iterator[Browser]:
         found.close()
 
 
-def make(folder: Path, *arguments: str) -> Path:
-    out = folder / "view.html"
-    assert cli.main(["view", *arguments, "--quiet", "--force", "-o", str(out)]) == 0
-    return out
+@pytest.fixture(scope="module")
+def make(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """A page of what the arguments of `view` name; made once."""
+
+    @cache
+    def page(*arguments: str) -> Path:
+        out = tmp_path_factory.mktemp("page") / "view.html"
+        assert cli.main(["view", *arguments, "--quiet", "-o", str(out)]) == 0
+        return out
+
+    return page
 
 
 class Opened:
     """A page that is ready, and all that it said or asked for."""
 
     def __init__(
-        self,
-        browser: Browser,
-        path: Path,
-        scheme: str = "light",
-        size: str = "1280x800",
-        at: str = "",
+        self, browser: Browser, path: Path, scheme: str, size: str = "1280x800", at: str = ""
     ):
+        self.path = path
         width, height = map(int, size.split("x"))
         self.page: Page = browser.new_page(
             viewport={"width": width, "height": height},
@@ -107,25 +111,31 @@ class Opened:
         assert self.said == []
 
 
+@pytest.fixture
+def show(browser: Browser, make: Callable[..., Path]) -> Iterator[Callable[..., Opened]]:
+    """Opens pages; none has said or asked for anything when the test ends."""
+    opened: list[Opened] = []
+
+    def page(*arguments: object, scheme: str = "light", **how: str) -> Opened:
+        opened.append(Opened(browser, make(*map(str, arguments)), scheme, **how))
+        return opened[-1]
+
+    yield page
+    for each in opened:
+        each.close()
+
+
 PAGES = {
-    "plan": [str(SCHEDULES / "dgx-a100-2" / "allgather.mscclpp.json")],
-    "forest": [str(SCHEDULES / "mi250-1" / "allreduce.forest.json"), "--size", "1M"],
+    "plan": [SCHEDULES / "dgx-a100-2" / "allgather.mscclpp.json"],
+    "forest": [SCHEDULES / "mi250-1" / "allreduce.forest.json", "--size", "1M"],
     "topology": ["rail", "--set", "boxes=4"],
 }
-
-
-@pytest.fixture(scope="module")
-def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return {
-        name: make(tmp_path_factory.mktemp(name), *arguments) for name, arguments in PAGES.items()
-    }
+Show = Callable[..., Opened]
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_opens_without_a_word_and_without_a_request(
-    browser: Browser, pages: dict[str, Path], name: str
-) -> None:
-    opened = Opened(browser, pages[name])
+def test_opens_without_a_word_and_without_a_request(show: Show, name: str) -> None:
+    opened = show(*PAGES[name])
     assert opened.ask("document.title") == opened.ask("forestcoll.data.title")
     assert opened.page.is_visible("#tree-controls") == (name != "topology")
     assert opened.page.is_visible("#play") == (name != "topology")
@@ -138,11 +148,10 @@ def test_opens_without_a_word_and_without_a_request(
         return found.size; }"""
     )
     assert colours > 20  # something is drawn
-    opened.close()
 
 
-def test_everything_by_keys(browser: Browser, pages: dict[str, Path]) -> None:
-    opened = Opened(browser, pages["plan"])
+def test_everything_by_keys(show: Show) -> None:
+    opened = show(*PAGES["plan"])
     opened.press("]", "]")
     assert opened.state("tree") == 1
     assert opened.page.text_content("#tree-name") == "tree 2 of 32"
@@ -186,11 +195,10 @@ def test_everything_by_keys(browser: Browser, pages: dict[str, Path]) -> None:
     assert opened.page.is_visible("#keys")
     opened.press("Escape")
     assert not opened.page.is_visible("#keys")
-    opened.close()
 
 
-def test_buttons_do_what_keys_do(browser: Browser, pages: dict[str, Path]) -> None:
-    opened = Opened(browser, pages["forest"])
+def test_buttons_do_what_keys_do(show: Show) -> None:
+    opened = show(*PAGES["forest"])
     for name in ("tree-after", "tree-after", "tree-before", "hop-less", "hop-more"):
         opened.page.click(f"#{name}")
     assert opened.state("tree") == 0
@@ -207,11 +215,10 @@ def test_buttons_do_what_keys_do(browser: Browser, pages: dict[str, Path]) -> No
     opened.page.click("#play")
     opened.page.click("#help")
     opened.page.click("#keys button")
-    opened.close()
 
 
 PLACE = """e => {
-  const { fabric, data } = forestcoll, frame = fabric.surface.canvas.getBoundingClientRect();
+  const { fabric, data } = forestcoll, frame = fabric.canvas.getBoundingClientRect();
   const k = fabric.pairOf[e];
   const [[ax, ay], [bx, by]] = [fabric.at(data.tail[e]), fabric.at(data.head[e])];
   for (let i = 1; i < 100; i++) {
@@ -226,12 +233,12 @@ PLACE = """e => {
 
 @pytest.mark.parametrize("name", ["dgx-a100-2", "mi250-1"])
 def test_figures_under_the_pointer_are_those_of_verify(
-    browser: Browser, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+    show: Show, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     forest = SCHEDULES / name / "allreduce.forest.json"
     assert cli.main(["verify", "--json", "--links", str(forest)]) == 0
     links = json.loads(capsys.readouterr().out)[0]["figures"]["links"]
-    opened = Opened(browser, make(tmp_path, str(forest), "--size", "1M"))
+    opened = show(forest, "--size", "1M")
     for number in random.Random(name).sample(range(len(links)), 20):
         place = opened.page.evaluate(PLACE, number)
         assert place is not None, links[number]
@@ -242,11 +249,10 @@ def test_figures_under_the_pointer_are_those_of_verify(
         exact = [line.split(" ")[1] for line in tip[at + 1 : at + 4]]
         assert exact == [row["bandwidth"], row["load"], row["percent"]]
         assert opened.details()["link"]
-    opened.close()
 
 
-def test_pointer_wheel_and_dragging(browser: Browser, pages: dict[str, Path]) -> None:
-    opened = Opened(browser, pages["plan"])
+def test_pointer_wheel_and_dragging(show: Show) -> None:
+    opened = show(*PAGES["plan"])
     frame = opened.page.locator("#fabric").bounding_box()
     assert frame is not None
     scale, x = (opened.ask(f"forestcoll.fabric.camera.{name}") for name in ("scale", "x"))
@@ -272,7 +278,6 @@ def test_pointer_wheel_and_dragging(browser: Browser, pages: dict[str, Path]) ->
     opened.page.mouse.wheel(0, -300)
     opened.page.keyboard.up("Shift")
     opened.until(f"forestcoll.timeline.rowHeight > {rows}")
-    opened.close()
 
 
 CONTRAST = """() => {
@@ -301,15 +306,14 @@ CONTRAST = """() => {
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_texts_can_be_read(browser: Browser, pages: dict[str, Path], scheme: str) -> None:
-    opened = Opened(browser, pages["plan"], scheme)
+def test_texts_can_be_read(show: Show, scheme: str) -> None:
+    opened = show(*PAGES["plan"], scheme=scheme)
     assert opened.ask("forestcoll.theme") == scheme
     opened.press("]", "c", "?")
     found = opened.ask(CONTRAST)
     assert len(found) > 50
     assert min(found)[0] >= 4.5, sorted(found)[:5]
     opened.press("Escape")
-    opened.close()
 
 
 OVERLAPS = """() => {
@@ -330,22 +334,20 @@ OVERLAPS = """() => {
 
 @pytest.mark.parametrize("size", ["1280x800", "760x900", "1900x1000"])
 @pytest.mark.parametrize("name", PAGES)
-def test_nothing_overlaps(browser: Browser, pages: dict[str, Path], name: str, size: str) -> None:
-    opened = Opened(browser, pages[name], size=size)
+def test_nothing_overlaps(show: Show, name: str, size: str) -> None:
+    opened = show(*PAGES[name], size=size)
     opened.press("]", "c")
     assert opened.ask(OVERLAPS) == []
     assert opened.page.locator("#legend li").count() >= 2
-    opened.close()
 
 
-def test_128_gpus_and_25000_bars(browser: Browser, tmp_path: Path) -> None:
+def test_128_gpus_and_25000_bars(show: Show, tmp_path: Path) -> None:
     (tmp_path / "mesh.yaml").write_text(MESH)
     forest = str(tmp_path / "mesh.forest.json")
     arguments = ["-t", str(tmp_path / "mesh.yaml"), "-c", "allgather", "--format", "forest"]
     assert cli.main(["synthesize", *arguments, "--quiet", "-o", forest]) == 0
-    path = make(tmp_path, forest)
-    assert path.stat().st_size < 400_000
-    opened = Opened(browser, path)
+    opened = show(forest)
+    assert opened.path.stat().st_size < 400_000
     assert opened.ask("forestcoll.data.tail.length") == 16_256
     assert opened.ask("forestcoll.data.pathSizes.length") == 16_256
     assert opened.ask("forestcoll.run.start.length") >= 25_000
@@ -353,8 +355,8 @@ def test_128_gpus_and_25000_bars(browser: Browser, tmp_path: Path) -> None:
     opened.until(f"{paint} > 0")
     draw = """() => { const app = forestcoll; app.fabric.stale = app.timeline.stale = true;
       app.draw();
-      app.fabric.surface.context.getImageData(0, 0, 1, 1);
-      app.timeline.surface.context.getImageData(0, 0, 1, 1); }"""
+      app.fabric.context.getImageData(0, 0, 1, 1);
+      app.timeline.context.getImageData(0, 0, 1, 1); }"""
     took = processor_time(opened)
     assert best(lambda: took(draw), 50) < 50
     opened.press("a")
@@ -367,17 +369,15 @@ def test_128_gpus_and_25000_bars(browser: Browser, tmp_path: Path) -> None:
         return float(opened.ask(paint))
 
     assert best(load, 1000, tries=5) < 1000
-    opened.said[:] = [line for line in opened.said if line != path.as_uri()]
-    opened.close()
+    opened.said[:] = [line for line in opened.said if line != opened.path.as_uri()]
 
 
-def test_1024_gpus_of_a_compact_forest(browser: Browser, tmp_path: Path) -> None:
+def test_1024_gpus_of_a_compact_forest(show: Show, tmp_path: Path) -> None:
     forest = str(tmp_path / "large.forest.json")
     arguments = ["-t", "dgx-a100", "--set", "boxes=128", "-c", "allgather", "--compact"]
     arguments += ["--format", "forest", "--quiet", "-o", forest]
     assert cli.main(["synthesize", *arguments]) == 0
-    path = make(tmp_path, forest)
-    opened = Opened(browser, path)
+    opened = show(forest)
     assert opened.ask("forestcoll.data.trees.length") == 1
     assert "1024 images" in opened.ask("forestcoll.data.treesNote")
     assert opened.page.locator("#classes button").all_text_contents() == ["2048 links"] * 2
@@ -389,8 +389,7 @@ def test_1024_gpus_of_a_compact_forest(browser: Browser, tmp_path: Path) -> None
         return float(opened.ask("performance.now()"))
 
     assert best(load, 2000, tries=5) < 2000
-    opened.said[:] = [line for line in opened.said if line != path.as_uri()]
-    opened.close()
+    opened.said[:] = [line for line in opened.said if line != opened.path.as_uri()]
 
 
 def processor_time(opened: Opened) -> Callable[[str], float]:

@@ -89,35 +89,31 @@ def by_source(program: Program, path: Path) -> Prediction:
 def by_forest(program: Program, path: Path) -> Prediction:
     """The algbw of the forest in a file. Raises ForestCollError: no forest, or another one's."""
     forest = forest_of(program, path)
-    return Prediction(program, _site_of_forest(forest), figures_of(forest, program, path.name))
+    return Prediction(program, _own_site(forest, forest.name), _figures(program, forest, path))
 
 
 def by_topology(program: Program, topology: Topology, forest: Path | None = None) -> Prediction:
     """By the plan's `forest` file where that has the topology's links; else by its optimum."""
-    from forestcoll.schedule.forest import Forest
-
     if len(topology.gpus) != program.n:
         raise PlanError(
             f"{topology.name} has {len(topology.gpus)} GPUs; the plan is for {program.n} ranks"
         )
-    site = _site_on(program, topology, forest)
-    if forest is not None and isinstance(site.where, Forest):
-        return Prediction(program, site, figures_of(site.where, program, forest.name))
-    best = best_of(topology, program.collective, program.root if program.root >= 0 else None)
-    if program.in_switches and best.in_switches is not None:
-        best = Figures(best.in_switches, best.source, best=True)
-    return Prediction(program, site, best)
+    site, figures = _on(program, topology, forest)
+    if figures is None:
+        figures = best_of(topology, program.collective, program.root if program.root >= 0 else None)
+        if program.in_switches and figures.in_switches is not None:
+            figures = Figures(figures.in_switches, figures.source, best=True)
+    return Prediction(program, site, figures)
 
 
-def by_routes(program: Program, found: Routes) -> Prediction:
+def by_routes(program: Program, routes: Routes) -> Prediction:
     """The algbw of an all-to-all's routes. Raises ForestCollError: those of another one."""
-    if len(found.graph.ranks) != program.n:
+    if len(routes.graph.ranks) != program.n:
         raise PlanError(
-            f"routes among {len(found.graph.ranks)} ranks, not among the plan's {program.n}"
+            f"routes among {len(routes.graph.ranks)} ranks, not among the plan's {program.n}"
         )
-    machine = machine_of(found.graph, program.name)
-    site = Site(found.graph, machine, "" if machine else NO_LATENCIES)
-    return Prediction(program, site, figures_of(found, program, "the routes beside it"))
+    figures = figures_of(routes, program, "the routes beside it")
+    return Prediction(program, _own_site(routes.graph, program.name), figures)
 
 
 def beside(program: Program, plan: Path) -> tuple[Prediction | None, str]:
@@ -125,21 +121,17 @@ def beside(program: Program, plan: Path) -> tuple[Prediction | None, str]:
 
     The note says why a file that is there does not serve; without a file it is empty.
     """
-    if not program.collective.phases:
+    what = "forest" if program.collective.phases else "routes"
+    try:
+        if program.collective.phases:
+            path = forest_beside(plan)
+            return None if path is None else by_forest(program, path), ""
         from forestcoll.compile.alltoall_plans import routes_beside
 
-        try:
-            routes = routes_beside(plan)
-            return None if routes is None else by_routes(program, routes), ""
-        except ForestCollError as error:
-            return None, f"no prediction by the routes beside the plan: {error}"
-    path = forest_beside(plan)
-    if path is None:
-        return None, ""
-    try:
-        return by_forest(program, path), ""
+        routes = routes_beside(plan)
+        return None if routes is None else by_routes(program, routes), ""
     except ForestCollError as error:
-        return None, f"no prediction by the forest beside the plan: {error}"
+        return None, f"no prediction by the {what} beside the plan: {error}"
 
 
 def known_of(
@@ -152,21 +144,14 @@ def known_of(
     are those of that forest, or of the routes beside it, unless these are of other links. Site
     None: no links are known, the note says why a file does not tell them.
     """
-    found, text = beside(program, plan)
+    if topology is not None and program.collective.phases:
+        site, figures = _on(program, topology, forest_beside(plan))
+        return site, figures, site.note
+    known, text = beside(program, plan)
     if topology is None:
-        return (None, None, text) if found is None else (found.site, found.figures, found.site.note)
-    site = _site_on(program, topology, forest_beside(plan))
-    fits = found is not None and has_links_of(_graph_of(found.site.where), topology)
-    return site, found.figures if found and fits else None, site.note
-
-
-def _graph_of(where: Where) -> CapacityGraph:
-    from forestcoll.graph.capacity_graph import CapacityGraph
-    from forestcoll.topology import Topology
-
-    if isinstance(where, Topology):
-        return CapacityGraph.from_topology(where)
-    return where if isinstance(where, CapacityGraph) else where.graph
+        return (None, None, text) if known is None else (known.site, known.figures, known.site.note)
+    fits = known is not None and has_links_of(_graph_of(known.site.where), topology)
+    return Site(topology, topology), known.figures if known and fits else None, ""
 
 
 def forest_band_of(
@@ -181,41 +166,55 @@ def forest_band_of(
     return band, NO_LATENCIES if band and machine is None else ""
 
 
-def _site_of_forest(forest: Forest) -> Site:
-    machine = machine_of(forest.graph, forest.name)
-    return Site(forest, machine, "" if machine else NO_LATENCIES)
-
-
 def site_with(
     program: Program, made_from: Forest | Routes, topology: Topology | None = None
 ) -> Site:
     """As `known_of` has it, of a plan and what it was made from. Errors as of `by_routes`."""
-    if topology is not None:
-        forest = made_from if program.collective.phases else None
-        return _site_by(topology, cast("Forest | None", forest), "its forest")
-    if program.collective.phases:
-        return _site_of_forest(cast("Forest", made_from))
-    return by_routes(program, cast("Routes", made_from)).site
+    if not program.collective.phases:
+        own = by_routes(program, cast("Routes", made_from)).site
+        return own if topology is None else Site(topology, topology)
+    forest = cast("Forest", made_from)
+    return (
+        _own_site(forest, forest.name)
+        if topology is None
+        else _meet(topology, forest, "its forest")
+    )
 
 
-def _site_on(program: Program, topology: Topology, path: Path | None) -> Site:
-    """A topology; the ways are those of the plan's forest in a file where that has its links."""
+def _own_site(where: Forest | CapacityGraph, name: str) -> Site:
+    """The links that a file says, with the latencies of the catalogue where they are its."""
+    machine = machine_of(_graph_of(where), name)
+    return Site(where, machine, "" if machine else NO_LATENCIES)
+
+
+def _graph_of(where: Where) -> CapacityGraph:
+    return cast("CapacityGraph", getattr(where, "graph", where))
+
+
+def _on(program: Program, topology: Topology, path: Path | None) -> tuple[Site, Figures | None]:
+    """A topology, over the ways of the plan's forest in a file where that has its links.
+
+    Then with the figures of that forest, else without.
+    """
     if path is None or not program.collective.phases:
-        return Site(topology, topology)
+        return Site(topology, topology), None
     try:
         forest = forest_of(program, path)
     except ForestCollError as error:
-        return Site(topology, topology, f"ranks take the shortest ways: {error}")
-    return _site_by(topology, forest, str(path))
+        return Site(topology, topology, f"ranks take the shortest ways: {error}"), None
+    site = _meet(topology, forest, str(path))
+    return site, None if site.note else _figures(program, forest, path)
 
 
-def _site_by(topology: Topology, forest: Forest | None, file: str) -> Site:
-    if forest is None:
-        return Site(topology, topology)
-    if not has_links_of(forest.graph, topology):
-        text = f"ranks take the shortest ways: {file}: its links are not those of {topology.name}"
-        return Site(topology, topology, text)
-    return Site(forest, topology)
+def _meet(topology: Topology, forest: Forest, file: str) -> Site:
+    if has_links_of(forest.graph, topology):
+        return Site(forest, topology)
+    text = f"ranks take the shortest ways: {file}: its links are not those of {topology.name}"
+    return Site(topology, topology, text)
+
+
+def _figures(program: Program, forest: Forest, path: Path) -> Figures:
+    return figures_of(forest, program, path.name)
 
 
 def forest_of(program: Program, path: Path) -> Forest:

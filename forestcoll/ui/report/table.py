@@ -74,15 +74,20 @@ def width_of(stream: TextIO) -> int | None:
         return None
 
 
-def wrapped(text: str, width: int, indent: int = 0) -> list[str]:
-    """Lines of at most `width` columns, the further ones indented; longer only for a lone word."""
+def cells(text: str) -> int:
+    """Columns of a terminal that a text takes."""
     from rich.cells import cell_len
 
+    return cell_len(text)
+
+
+def wrapped(text: str, width: int, indent: int = 0) -> list[str]:
+    """Lines of at most `width` columns, the further ones indented; longer only for a lone word."""
     lines: list[str] = []
     for paragraph in text.split("\n"):
         line, blank = "", ""
         for word in _words(paragraph):
-            if line.strip() and cell_len(line) + cell_len(blank) + cell_len(word) > width:
+            if line.strip() and cells(line) + cells(blank) + cells(word) > width:
                 lines.append(line)
                 line, blank = " " * indent, ""
             line, blank = line + blank + word.rstrip(" "), " " * (len(word) - len(word.rstrip(" ")))
@@ -101,9 +106,7 @@ def _words(text: str) -> Iterator[str]:
 
 
 def _longest(text: str) -> int:
-    from rich.cells import cell_len
-
-    return max((cell_len(word) for word in text.split()), default=0)
+    return max((cells(word) for word in text.split()), default=0)
 
 
 @dataclass(frozen=True)
@@ -111,9 +114,7 @@ class _Facts:
     rows: list[tuple[str, str]]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
-        from rich.cells import cell_len
-
-        left = max((cell_len(name) for name, _ in self.rows), default=0) + GAP
+        left = max((cells(name) for name, _ in self.rows), default=0) + GAP
         for name, value in self.rows:
             room = options.max_width - left
             if _longest(value) <= room:
@@ -134,10 +135,8 @@ class _Columns:
     headed: bool = True
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
-        from rich.cells import cell_len
-
         rows = [[*self.heads], *self.rows]
-        most = [max(cell_len(row[i]) for row in rows) for i in range(len(self.heads))]
+        most = [max(cells(row[i]) for row in rows) for i in range(len(self.heads))]
         most = [max(pair) for pair in zip(most, self.wide or most, strict=True)]
         least = [
             min(
@@ -154,11 +153,11 @@ class _Columns:
     def _row(self, row: Sequence[str], lines: Sequence[_Widths], bold: bool) -> Iterator[Text]:
         for number, line in enumerate(lines):
             indent = [("", GAP)] if number else []
-            cells = [wrapped(row[i], width) for i, width in line]
-            for k in range(max(map(len, cells))):
-                texts = [cell[k] if k < len(cell) else "" for cell in cells]
+            columns = [wrapped(row[i], width) for i, width in line]
+            for k in range(max(map(len, columns))):
+                texts = [column[k] if k < len(column) else "" for column in columns]
                 placed = [
-                    (_right(text, width) if i in self.right else text, width + GAP)
+                    (" " * (width - cells(text)) * (i in self.right) + text, width + GAP)
                     for text, (i, width) in zip(texts, line, strict=True)
                 ]
                 yield _line([*indent, *placed], bold=bold)
@@ -192,18 +191,11 @@ def _narrowed(line: Sequence[int], most: Sequence[int], least: Sequence[int], ro
     return list(widths.items())
 
 
-def _right(text: str, width: int) -> str:
-    from rich.cells import cell_len
-
-    return " " * (width - cell_len(text)) + text
-
-
-def _line(cells: Sequence[tuple[str, int]], end: str = "", bold: bool = False) -> Text:
+def _line(texts: Sequence[tuple[str, int]], end: str = "", bold: bool = False) -> Text:
     """Texts filled up to their widths, `bold` or not, and a plain one; nothing of it is wrapped."""
-    from rich.cells import cell_len
     from rich.text import Text
 
-    text = "".join(cell + " " * max(0, width - cell_len(cell)) for cell, width in cells)
-    made = Text(no_wrap=True, overflow="ignore")
-    made.append(text if end else text.rstrip(" "), "bold" if bold else "")
-    return made.append(end)
+    text = "".join(cell + " " * max(0, width - cells(cell)) for cell, width in texts)
+    line = Text(no_wrap=True, overflow="ignore")
+    line.append(text if end else text.rstrip(" "), "bold" if bold else "")
+    return line.append(end)

@@ -24,8 +24,6 @@ def census(topology: Topology) -> str:
 def _facts(topology: Topology, about: str) -> list[Fact]:
     """Name, counts, bandwidth of the GPUs and of the links by kind."""
     nodes, sizes = topology.nodes, " or ".join(map(str, sorted({len(b) for b in topology.boxes})))
-    copying = [name for name, node in nodes.items() if node.multicast or node.aggregation]
-    copies = f"{words.listed(copying)}: copy or add in the switch"
     many, (into, out) = len(topology.boxes), _gpu_bandwidth(topology)
     ports = [
         {"name": port.name, "GB/s": port.bandwidth, "near": port.near} for port in topology.adapters
@@ -40,15 +38,19 @@ def _facts(topology: Topology, about: str) -> list[Fact]:
         Fact("gpu_out", out, _spread(out), "GPU out"),
         Fact("links", sum(link.count for link in topology.links)),
         *texts("links", _links(topology)),
-        *texts(
-            "in-fabric", [f"{words.listed(copying)}: copy or add in the switch"] * bool(copying)
-        ),
+        Fact("", None, _in_fabric(topology), "in-fabric"),
         Fact("ports", ports, _ports(topology) if ports else ""),
         *notes(topology.notes),
     ]
 
 
 table, summary = told(_facts)
+
+
+def _in_fabric(topology: Topology) -> str:
+    nodes = topology.nodes.items()
+    copying = [name for name, node in nodes if node.multicast or node.aggregation]
+    return f"{words.listed(copying)}: copy or add in the switch" if copying else ""
 
 
 def _ports(topology: Topology) -> str:

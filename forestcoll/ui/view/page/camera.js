@@ -1,6 +1,10 @@
 "use strict";
 /* From units of the layout to pixels of a canvas, and the canvas itself. */
 
+function clamp(value, least, most) {
+  return Math.max(least, Math.min(most, value));
+}
+
 class Camera {
   constructor() {
     this.scale = 1;
@@ -10,13 +14,13 @@ class Camera {
 
   /* All of width x height, in the middle of a canvas of w x h pixels. */
   fit(width, height, w, h, margin) {
-    this.scale = Math.max(1e-3, Math.min((w - 2 * margin) / width, (h - 2 * margin) / height, 64));
+    this.scale = clamp(Math.min((w - 2 * margin) / width, (h - 2 * margin) / height), 1e-3, 64);
     this.x = (w - width * this.scale) / 2;
     this.y = (h - height * this.scale) / 2;
   }
 
   zoom(factor, px, py) {
-    const next = Math.max(0.5, Math.min(400, this.scale * factor));
+    const next = clamp(this.scale * factor, 0.5, 400);
     this.x = px - ((px - this.x) * next) / this.scale;
     this.y = py - ((py - this.y) * next) / this.scale;
     this.scale = next;
@@ -28,15 +32,22 @@ class Camera {
   }
 }
 
-/* A canvas that is as sharp as the screen; `resized` says whether it has another size than before. */
-class Surface {
-  constructor(canvas) {
+/* A picture on a canvas that is as sharp as the screen. What stays the same while trees and the run go on
+   is drawn once, by `drawBase`, into a picture of its own. */
+class Picture {
+  constructor(canvas, app, on) {
     this.canvas = canvas;
     this.context = canvas.getContext("2d", { alpha: false, willReadFrequently: true });
-    this.width = 0;
-    this.height = 0;
+    this.base = document.createElement("canvas");
+    Object.assign(this, { app, width: 0, height: 0, stale: true, moved: false });
+    listenToPointer(canvas, {
+      hover: (x, y, event) => app.hover(this.hit(x, y), event),
+      leave: () => app.hover(null),
+      ...on,
+    });
   }
 
+  /* Whether the canvas has another size than before. */
   resized() {
     const ratio = window.devicePixelRatio || 1;
     const { clientWidth: width, clientHeight: height } = this.canvas;
@@ -45,6 +56,33 @@ class Surface {
     this.canvas.width = Math.max(1, Math.round(width * ratio));
     this.canvas.height = Math.max(1, Math.round(height * ratio));
     return true;
+  }
+
+  refresh() {
+    this.stale = true;
+    this.app.redraw();
+  }
+
+  /* The context, once the base is drawn on it. */
+  begin() {
+    if (this.resized() || this.stale) this.drawBase();
+    const { context, ratio } = this;
+    context.setTransform(1, 0, 0, 1, 0, 0);
+    context.drawImage(this.base, 0, 0);
+    context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    return context;
+  }
+
+  /* The context of the base, which is empty then. */
+  beginBase() {
+    const { base, canvas, ratio } = this;
+    Object.assign(base, { width: canvas.width, height: canvas.height });
+    const context = base.getContext("2d", { alpha: false, willReadFrequently: true });
+    context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    context.fillStyle = this.app.palette.page;
+    context.fillRect(0, 0, this.width, this.height);
+    this.stale = false;
+    return context;
   }
 }
 

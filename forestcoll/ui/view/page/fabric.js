@@ -8,25 +8,24 @@ const STROKES = 256; // lines in one path: long paths take longer than their lin
 const CROWD = 2000; // lines beyond which pixels are set one by one, which is quicker
 const MOST_KINDS = 6; // of links by their bandwidth; the slower ones are one more with the last
 
-class Fabric {
+class Fabric extends Picture {
   constructor(canvas, data, app) {
-    this.surface = new Surface(canvas);
+    super(canvas, app, {
+      zoom: (factor, x, y) => { this.camera.zoom(factor, x, y); this.moveBy(0, 0); },
+      move: (dx, dy) => this.moveBy(dx, dy),
+      press: (x, y) => app.select(this.hit(x, y)),
+    });
     this.data = data;
-    this.app = app;
     this.camera = new Camera();
-    this.base = document.createElement("canvas");
-    this.stale = true;
-    this.moved = false;
     this.pairLinks();
     this.measureWidths();
     this.places = [false, true].map((folded) => this.place(folded));
-    listenToPointer(canvas, {
-      zoom: (factor, x, y) => { this.camera.zoom(factor, x, y); this.moved = true; this.refresh(); },
-      move: (dx, dy) => { this.camera.move(dx, dy); this.moved = true; this.refresh(); },
-      hover: (x, y, event) => app.hover(this.hit(x, y), event),
-      press: (x, y) => app.select(this.hit(x, y)),
-      leave: () => app.hover(null),
-    });
+  }
+
+  moveBy(dx, dy) {
+    this.camera.move(dx, dy);
+    this.moved = true;
+    this.refresh();
   }
 
   /* Two directions of a link are one line; pairs[k] = [u, v, link u to v or -1, link v to u or -1]. */
@@ -102,29 +101,23 @@ class Fabric {
 
   fit() {
     const [width, height] = this.placed.size;
-    this.surface.resized();
-    this.camera.fit(width, height, this.surface.width, this.surface.height, 12);
+    this.resized();
+    this.camera.fit(width, height, this.width, this.height, 12);
     this.moved = false;
     this.refresh();
   }
 
   /* What is in the middle, in units of the layout, and pixels for each unit. */
   window() {
-    const { camera, surface } = this;
-    return [(surface.width / 2 - camera.x) / camera.scale, (surface.height / 2 - camera.y) / camera.scale, camera.scale];
+    const { camera, width, height } = this;
+    return [(width / 2 - camera.x) / camera.scale, (height / 2 - camera.y) / camera.scale, camera.scale];
   }
 
   setWindow([x, y, scale]) {
-    this.camera.scale = Math.max(0.5, Math.min(400, scale));
-    this.camera.x = this.surface.width / 2 - x * this.camera.scale;
-    this.camera.y = this.surface.height / 2 - y * this.camera.scale;
-    this.moved = true;
-    this.refresh();
-  }
-
-  refresh() {
-    this.stale = true;
-    this.app.redraw();
+    const { camera, width, height } = this;
+    camera.scale = clamp(scale, 0.5, 400);
+    [camera.x, camera.y] = [width / 2 - x * camera.scale, height / 2 - y * camera.scale];
+    this.moveBy(0, 0);
   }
 
   at(node) {
@@ -153,11 +146,7 @@ class Fabric {
   }
 
   draw() {
-    if (this.surface.resized() || this.stale) this.drawBase();
-    const { context, ratio } = this.surface;
-    context.setTransform(1, 0, 0, 1, 0, 0);
-    context.drawImage(this.base, 0, 0);
-    context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    const context = this.begin();
     const { state } = this.app;
     const marked = [state.selected, state.hovered].filter(Boolean);
     if (state.playing || state.now > 0) this.drawActive(context);
@@ -167,13 +156,7 @@ class Fabric {
   }
 
   drawBase() {
-    const { surface, base } = this;
-    base.width = surface.canvas.width;
-    base.height = surface.canvas.height;
-    const context = base.getContext("2d", { alpha: false, willReadFrequently: true });
-    context.setTransform(surface.ratio, 0, 0, surface.ratio, 0, 0);
-    context.fillStyle = this.app.palette.page;
-    context.fillRect(0, 0, surface.width, surface.height);
+    const context = this.beginBase();
     this.drawBoxes(context);
     this.drawLinks(context);
     const { state } = this.app;
@@ -181,7 +164,6 @@ class Fabric {
     if (state.allTrees) this.drawAllTrees(context);
     else if (state.tree >= 0) this.drawTree(context, state.tree);
     this.drawNodes(context);
-    this.stale = false;
   }
 
   drawBoxes(context) {
@@ -238,7 +220,7 @@ class Fabric {
   }
 
   lineWidth(wide) {
-    return (1 + wide * 0.8) * Math.min(1, Math.max(0.35, this.camera.scale / 34));
+    return (1 + wide * 0.8) * clamp(this.camera.scale / 34, 0.35, 1);
   }
 
   strokePairs(context, members) {
@@ -250,7 +232,7 @@ class Fabric {
       this.setLines(context, [[context.strokeStyle, ends]]);
       return;
     }
-    const { width, height } = this.surface;
+    const { width, height } = this;
     let count = 0;
     context.beginPath();
     for (const k of members) {
@@ -269,8 +251,8 @@ class Fabric {
   }
 
   setLines(context, groups) {
-    const { camera, placed, surface } = this;
-    const places = (values, from) => Float64Array.from(values, (at) => (at * camera.scale + from) * surface.ratio);
+    const { camera, placed, ratio } = this;
+    const places = (values, from) => Float64Array.from(values, (at) => (at * camera.scale + from) * ratio);
     setLines(context, places(placed.x, camera.x), places(placed.y, camera.y), groups);
   }
 
@@ -286,12 +268,12 @@ class Fabric {
     for (let v = 0; v < data.nodes.length; v++) {
       if (placed.hidden(v)) continue;
       const [x, y] = this.at(v);
-      if (x < -40 || y < -40 || x > this.surface.width + 40 || y > this.surface.height + 40) continue;
+      if (x < -40 || y < -40 || x > this.width + 40 || y > this.height + 40) continue;
       const gpu = data.gpu[v] === 1;
       context.fillStyle = gpu ? app.palette.gpu : app.palette.switch;
       context.strokeStyle = gpu ? app.palette.gpuLine : app.palette.switchLine;
       if (v === root) context.lineWidth = 3;
-      const half = Math.max(1.5, Math.min(NODE * scale, 20));
+      const half = clamp(NODE * scale, 1.5, 20);
       const wide = gpu ? half : Math.min(half * 1.9, 30);
       context.beginPath();
       if (gpu) context.rect(x - wide, y - half * 0.85, 2 * wide, 1.7 * half);
@@ -321,7 +303,7 @@ class Fabric {
     const drawn = new Set();
     const most = app.state.hops;
     const colours = app.palette.hops;
-    context.lineWidth = Math.max(1.2, Math.min(2.6, this.camera.scale / 14));
+    context.lineWidth = clamp(this.camera.scale / 14, 1.2, 2.6);
     for (const [path, hop] of app.trees.edges(tree)) {
       if (hop > most) continue;
       context.strokeStyle = context.fillStyle = colours[(hop - 1) % colours.length];
@@ -441,7 +423,7 @@ class Fabric {
       context.fillRect(x - half, y - half, 2 * half, 2 * half);
     }
     context.strokeStyle = palette.cut;
-    context.lineWidth = Math.max(1.5, Math.min(3.5, this.camera.scale / 12));
+    context.lineWidth = clamp(this.camera.scale / 12, 1.5, 3.5);
     context.setLineDash([7, 4]);
     const crossing = [];
     this.pairs.forEach(([u, v], k) => { if (inside.has(u) !== inside.has(v)) crossing.push(k); });
@@ -458,7 +440,7 @@ class Fabric {
       if (!groups.has(category)) groups.set(category, new Set());
       groups.get(category).add(this.pairOf[link]);
     }
-    context.lineWidth = Math.max(1.4, Math.min(3.4, this.camera.scale / 11));
+    context.lineWidth = clamp(this.camera.scale / 11, 1.4, 3.4);
     for (const [category, pairs] of groups) {
       context.strokeStyle = app.run.colours(app.state.colour, app.palette)[category];
       this.strokePairs(context, [...pairs]);

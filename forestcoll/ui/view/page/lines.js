@@ -76,7 +76,6 @@ function channels(colour) {
 /* Of a point from a line between two others. */
 function squaredDistance(x, y, ax, ay, bx, by) {
   const [dx, dy] = [bx - ax, by - ay];
-  const share = ((x - ax) * dx + (y - ay) * dy) / (dx * dx + dy * dy || 1);
-  const along = Math.max(0, Math.min(1, share));
+  const along = clamp(((x - ax) * dx + (y - ay) * dy) / (dx * dx + dy * dy || 1), 0, 1);
   return (x - ax - along * dx) ** 2 + (y - ay - along * dy) ** 2;
 }

@@ -149,7 +149,7 @@ class App {
 
   goTo(time) {
     if (!this.run) return;
-    this.state.now = Math.max(0, Math.min(this.run.time, time));
+    this.state.now = clamp(time, 0, this.run.time);
     this.tell();
   }
 
@@ -161,7 +161,7 @@ class App {
     if (thing && event) {
       tip.textContent = this.panel.describe(thing).map((row) => row.join(" ")).join("\n");
       const [w, h] = [tip.offsetWidth, tip.offsetHeight];
-      tip.style.left = `${Math.max(4, Math.min(event.clientX + 14, innerWidth - w - 4))}px`;
+      tip.style.left = `${clamp(event.clientX + 14, 4, innerWidth - w - 4)}px`;
       const below = event.clientY + 16;
       tip.style.top = `${Math.max(4, below + h > innerHeight ? event.clientY - h - 10 : below)}px`;
     }
@@ -215,7 +215,7 @@ class App {
   changeHops(by) {
     if (this.state.tree < 0) return;
     const height = this.trees.height(this.state.tree);
-    this.change({ hops: Math.max(1, Math.min(height, Math.min(this.state.hops, height) + by)) });
+    this.change({ hops: clamp(Math.min(this.state.hops, height) + by, 1, height) });
   }
 
   nextCut() {
@@ -333,20 +333,18 @@ class App {
 
   moveFabric(event) {
     const steps = { ArrowLeft: [60, 0], ArrowRight: [-60, 0], ArrowUp: [0, 60], ArrowDown: [0, -60] };
-    const { camera, surface } = this.fabric;
-    if (steps[event.key]) camera.move(...steps[event.key]);
-    else if (event.key === "+" || event.key === "=") camera.zoom(1.25, surface.width / 2, surface.height / 2);
-    else if (event.key === "-") camera.zoom(0.8, surface.width / 2, surface.height / 2);
-    else return;
+    const factor = { "+": 1.25, "=": 1.25, "-": 0.8 }[event.key];
+    const { fabric } = this;
+    if (!factor && !steps[event.key]) return;
+    if (factor) fabric.camera.zoom(factor, fabric.width / 2, fabric.height / 2);
+    fabric.moveBy(...(steps[event.key] || [0, 0]));
     event.preventDefault();
-    this.fabric.moved = true;
-    this.fabric.refresh();
   }
 
   moveTimeline(event) {
     const { timeline, run, state } = this;
     if (!timeline) return;
-    const middle = GUTTER + (timeline.surface.width - GUTTER) / 2;
+    const middle = GUTTER + (timeline.width - GUTTER) / 2;
     const bar = state.selected && state.selected.kind === "bar" ? state.selected.index : -1;
     const count = run.start.length;
     const row = bar < 0 ? 0 : run.row[bar];

@@ -30,7 +30,7 @@ const PALETTES = {
 
 function heatClass(percent) {
   const most = PALETTES.light.heat.length;
-  return Math.max(0, Math.min(most - 1, Math.floor((percent / 100) * most - 1e-9)));
+  return clamp(Math.floor((percent / 100) * most - 1e-9), 0, most - 1);
 }
 
 /* A hue of its own for tree number k. */

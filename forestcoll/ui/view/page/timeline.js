@@ -6,26 +6,19 @@ const AXIS = 26;
 const USUAL_ROW = 18;
 const LINK_ROW = 9; // at first, also where not all are seen then
 
-class Timeline {
+class Timeline extends Picture {
   constructor(canvas, run, app) {
-    this.surface = new Surface(canvas);
-    this.run = run;
-    this.app = app;
-    this.base = document.createElement("canvas");
-    this.stale = true;
-    this.moved = false;
-    this.kinds = { blocks: new BlockRows(run), links: new LinkRows(run, app.fabric, app.fabric.rates) };
-    listenToPointer(canvas, {
+    super(canvas, app, {
       zoom: (factor, x, y, event) => (event.shiftKey ? this.zoomRows(factor, y) : this.zoomTime(factor, x)),
       move: (dx, dy) => this.move(dx, dy),
-      hover: (x, y, event) => app.hover(this.hit(x, y), event),
       press: (x, y) => {
         const thing = this.hit(x, y);
         if (thing) app.select(thing);
         else if (x > GUTTER) app.goTo(this.timeAt(x));
       },
-      leave: () => app.hover(null),
     });
+    this.run = run;
+    this.kinds = { blocks: new BlockRows(run), links: new LinkRows(run, app.fabric, app.fabric.rates) };
   }
 
   get rows() {
@@ -33,43 +26,38 @@ class Timeline {
   }
 
   get leastHeight() {
-    return Math.min(USUAL_ROW, (this.surface.height - AXIS - 4) / this.rows.count);
+    return Math.min(USUAL_ROW, (this.height - AXIS - 4) / this.rows.count);
   }
 
   fit() {
-    this.surface.resized();
+    this.resized();
     this.from = 0;
-    this.perPixel = (this.run.time || 1) / Math.max(50, this.surface.width - GUTTER - 14);
+    this.perPixel = (this.run.time || 1) / Math.max(50, this.width - GUTTER - 14);
     this.rowHeight = Math.max(this.leastHeight, this.app.state.rows === "links" ? LINK_ROW : 0);
     this.top = 0;
     this.moved = false;
     this.refresh();
   }
 
-  refresh() {
-    this.stale = true;
-    this.app.redraw();
-  }
-
   /* What is in sight: from and to in microseconds, the first row, and how high rows are. */
   window() {
-    return [this.from, this.timeAt(this.surface.width), this.top, this.rowHeight];
+    return [this.from, this.timeAt(this.width), this.top, this.rowHeight];
   }
 
   setWindow([from, to, top, height]) {
     if (to <= from) return;
     this.moved = true;
-    this.from = Math.max(-this.run.time, Math.min(2 * this.run.time, from));
-    this.perPixel = Math.max(1e-7, (to - from) / Math.max(50, this.surface.width - GUTTER));
-    this.rowHeight = Math.max(this.leastHeight, Math.min(40, height));
+    this.from = clamp(from, -this.run.time, 2 * this.run.time);
+    this.perPixel = Math.max(1e-7, (to - from) / Math.max(50, this.width - GUTTER));
+    this.rowHeight = clamp(height, this.leastHeight, 40);
     this.top = top;
     this.keepInside();
   }
 
   zoomTime(factor, x) {
     const here = this.timeAt(x);
-    const widest = (1.2 * (this.run.time || 1)) / Math.max(50, this.surface.width - GUTTER);
-    this.perPixel = Math.max(1e-7, Math.min(widest, this.perPixel / factor));
+    const widest = (1.2 * (this.run.time || 1)) / Math.max(50, this.width - GUTTER);
+    this.perPixel = clamp(this.perPixel / factor, 1e-7, widest);
     this.from = here - (x - GUTTER) * this.perPixel;
     this.moved = true;
     this.refresh();
@@ -77,7 +65,7 @@ class Timeline {
 
   zoomRows(factor, y) {
     const row = (y - AXIS) / this.rowHeight + this.top;
-    this.rowHeight = Math.max(this.leastHeight, Math.min(40, this.rowHeight * factor));
+    this.rowHeight = clamp(this.rowHeight * factor, this.leastHeight, 40);
     this.top = row - (y - AXIS) / this.rowHeight;
     this.moved = true;
     this.keepInside();
@@ -91,8 +79,8 @@ class Timeline {
   }
 
   keepInside() {
-    const shown = (this.surface.height - AXIS) / this.rowHeight;
-    this.top = Math.max(0, Math.min(Math.max(0, this.rows.count - shown), this.top));
+    const shown = (this.height - AXIS) / this.rowHeight;
+    this.top = clamp(this.top, 0, Math.max(0, this.rows.count - shown));
     this.refresh();
   }
 
@@ -128,21 +116,17 @@ class Timeline {
   /* Brings a bar into sight. */
   show(bar) {
     const [row = 0] = this.rowsOf(bar);
-    const shown = (this.surface.height - AXIS) / this.rowHeight;
+    const shown = (this.height - AXIS) / this.rowHeight;
     if (row < this.top || row + 1 > this.top + shown) this.top = row - shown / 2;
     const x = this.xAt(this.run.start[bar]);
-    if (x < GUTTER || x > this.surface.width - 20) {
+    if (x < GUTTER || x > this.width - 20) {
       this.from = this.run.start[bar] - 40 * this.perPixel;
     }
     this.keepInside();
   }
 
   draw() {
-    if (this.surface.resized() || this.stale) this.drawBase();
-    const { context, ratio } = this.surface;
-    context.setTransform(1, 0, 0, 1, 0, 0);
-    context.drawImage(this.base, 0, 0);
-    context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    const context = this.begin();
     const { state, palette } = this.app;
     for (const thing of [state.selected, state.hovered]) {
       if (thing && thing.kind === "bar") this.rowsOf(thing.index).forEach((row) => this.outline(context, thing.index, row));
@@ -151,12 +135,12 @@ class Timeline {
     const x = this.xAt(state.now);
     if (x < GUTTER) return;
     context.fillStyle = palette.select;
-    context.fillRect(x - 0.75, AXIS - 8, 1.5, this.surface.height);
+    context.fillRect(x - 0.75, AXIS - 8, 1.5, this.height);
   }
 
   /* Which of the rows are seen. */
   drawScroll(context) {
-    const { width, height } = this.surface;
+    const { width, height } = this;
     const shown = (height - AXIS) / this.rowHeight / this.rows.count;
     if (shown >= 1) return;
     context.fillStyle = this.app.palette.muted;
@@ -174,21 +158,14 @@ class Timeline {
   }
 
   drawBase() {
-    const { surface, base, app } = this;
-    base.width = surface.canvas.width;
-    base.height = surface.canvas.height;
-    const context = base.getContext("2d", { alpha: false, willReadFrequently: true });
-    context.setTransform(surface.ratio, 0, 0, surface.ratio, 0, 0);
-    context.fillStyle = app.palette.page;
-    context.fillRect(0, 0, surface.width, surface.height);
+    const context = this.beginBase();
     this.drawStripes(context);
     this.drawBars(context);
-    context.fillStyle = app.palette.page;
-    context.fillRect(0, 0, GUTTER - 2, surface.height);
-    context.fillRect(0, 0, surface.width, AXIS);
+    context.fillStyle = this.app.palette.page;
+    context.fillRect(0, 0, GUTTER - 2, this.height);
+    context.fillRect(0, 0, this.width, AXIS);
     this.drawNames(context);
     this.drawAxis(context);
-    this.stale = false;
   }
 
   /* [rank, first row, row after the last] of ranks in sight. */
@@ -197,7 +174,7 @@ class Timeline {
     for (let row = 0; row < count;) {
       const begin = row;
       while (row < count && rank[row] === rank[begin]) row++;
-      if (this.yAt(row) > AXIS && this.yAt(begin) < this.surface.height) yield [rank[begin], begin, row];
+      if (this.yAt(row) > AXIS && this.yAt(begin) < this.height) yield [rank[begin], begin, row];
     }
   }
 
@@ -205,7 +182,7 @@ class Timeline {
     context.fillStyle = this.app.palette.stripe;
     for (const [rank, begin, end] of this.ranksInSight()) {
       if (rank % 2) {
-        context.fillRect(0, this.yAt(begin), this.surface.width, (end - begin) * this.rowHeight);
+        context.fillRect(0, this.yAt(begin), this.width, (end - begin) * this.rowHeight);
       }
     }
   }
@@ -213,13 +190,12 @@ class Timeline {
   /* Rows in sight, as many together as it takes for two pixels: each is filled as far as it is at work,
      from its foot, in the colours of what is. */
   drawBars(context) {
-    const { rowHeight, rows, surface, app } = this;
-    const ratio = surface.ratio;
+    const { rowHeight, rows, ratio, app } = this;
     const left = Math.round(GUTTER * ratio);
     const [width, height] = [context.canvas.width - left, context.canvas.height];
     const together = Math.max(1, Math.ceil(2 / (rowHeight * ratio)));
     const begin = Math.floor(this.top / together) * together;
-    const end = Math.min(rows.count, Math.ceil(this.top + (surface.height - AXIS) / rowHeight));
+    const end = Math.min(rows.count, Math.ceil(this.top + (this.height - AXIS) / rowHeight));
     const groups = Math.ceil((end - begin) / together);
     if (width <= 0 || groups <= 0) return;
     const colours = [...this.run.colours(app.state.colour, app.palette), app.palette.other].map(channels);
@@ -236,8 +212,8 @@ class Timeline {
 
   /* For each group of rows, colour and pixel by how much more it is filled than in the pixel before. */
   measure(begin, groups, together, width, colours) {
-    const { run, rows, app, surface, perPixel } = this;
-    const scale = surface.ratio / perPixel;
+    const { run, rows, app, perPixel } = this;
+    const scale = this.ratio / perPixel;
     const cover = new Float32Array(groups * colours * (width + 2));
     const { of } = run.categories(app.state.colour);
     const add = (at, x, share) => {
@@ -306,7 +282,7 @@ class Timeline {
     let last = AXIS;
     for (const [rank, begin, end] of this.ranksInSight()) {
       const y = Math.max(this.yAt(begin), AXIS) + Math.min(8, ((end - begin) * this.rowHeight) / 2);
-      if (y - 6 < last || y + 6 > this.surface.height) continue;
+      if (y - 6 < last || y + 6 > this.height) continue;
       context.font = "600 12px system-ui, sans-serif";
       context.fillStyle = palette.text;
       context.fillText(rank < 0 ? "switches" : `rank ${rank}`, 8, y);
@@ -315,7 +291,7 @@ class Timeline {
     if (this.rowHeight < LINK_ROW) return;
     context.font = `${Math.min(11, this.rowHeight)}px system-ui, sans-serif`;
     context.fillStyle = palette.muted;
-    const to = Math.min(rows.count, Math.ceil(this.top + this.surface.height / this.rowHeight));
+    const to = Math.min(rows.count, Math.ceil(this.top + this.height / this.rowHeight));
     for (let row = Math.floor(this.top); row < to; row++) {
       const y = this.yAt(row) + this.rowHeight / 2;
       if (y - 4 > AXIS) context.fillText(rows.names[row], 68, y, GUTTER - 74);
@@ -324,7 +300,7 @@ class Timeline {
 
   drawAxis(context) {
     const { palette } = this.app;
-    const { width } = this.surface;
+    const { width } = this;
     context.font = "11px system-ui, sans-serif";
     context.textBaseline = "middle";
     context.textAlign = "left";
