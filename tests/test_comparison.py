@@ -18,7 +18,7 @@ from forestcoll.program import Collective
 from forestcoll.program.targets import MSCCL, RCCL
 from forestcoll.solver import baselines
 from forestcoll.study import comparison
-from forestcoll.study.comparison import Comparison, compare, competitors, parse_sizes, play
+from forestcoll.study.comparison import Comparison, compare, competitors, parse_sizes, play, race
 from forestcoll.topology import Topology
 from forestcoll.topology.edit import edit
 from forestcoll.verify import simulate
@@ -33,8 +33,8 @@ def small() -> Comparison:
     return compare(topology, "allgather", sizes="1K,1M,64M", against=("rings", "tree", "multitree"))
 
 
-def played(source: competitors.Theirs, topology: Topology, size: int) -> play.Played:
-    return play._Player(topology, play.DEFAULT_RULES, None, False).play(source, size)
+def played(source: competitors.Theirs, topology: Topology, size: int) -> race.Played:
+    return race.Player(topology, play.DEFAULT_RULES, None, False).play(source, size)
 
 
 def test_baselines_have_the_messages_of_the_machine() -> None:
@@ -323,8 +323,8 @@ def test_plans_that_are_left_out_are_not_the_fastest(
     fast = compare(topology, collective, **asked)
     few = len(calls)
     calls.clear()
-    monkeypatch.setattr(play._Race, "may_win", lambda race, least: True)
-    monkeypatch.setattr(play._Race, "trial", lambda race, plan: None)
+    monkeypatch.setattr(race.Race, "may_win", lambda race, least: True)
+    monkeypatch.setattr(race.Race, "trial", lambda race, plan: None)
     full = compare(topology, collective, **asked)
     assert few < len(calls)
     for mine, other in zip(fast.cells, full.cells, strict=True):

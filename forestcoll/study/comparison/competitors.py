@@ -8,24 +8,23 @@ from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
-from typing import Protocol as Shape
 
 from forestcoll.common.errors import ForestCollError, PlanError, UnsupportedError
 from forestcoll.common.input_limits import FILE_BYTES
 from forestcoll.common.text_file import read_text
 from forestcoll.compile import plan_set
-from forestcoll.compile.formats import seat
 from forestcoll.compile.plan_set.estimate import Line, line_of
 from forestcoll.compile.plan_set.values import Candidate
 from forestcoll.compile.synthesize import synthesize
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.lower import fill, lower, refine
 from forestcoll.lower.nvls import lower_nvls
-from forestcoll.program import Collective, Program, Protocol, Style
+from forestcoll.program import Collective, Protocol, Style
 from forestcoll.program.targets import MSCCL, MSCCLPP, RCCL, Target
 from forestcoll.schedule.forest import Forest, check
 from forestcoll.schedule.latency import latency
 from forestcoll.solver.baselines import Baseline
+from forestcoll.study.comparison.race import LONG, REFINED, Plan, Race, seated
 from forestcoll.topology import Topology
 from forestcoll.verify import verify
 from forestcoll.verify.simulate import HOP, Options
@@ -36,71 +35,6 @@ if TYPE_CHECKING:
 
 FORESTS = 3
 """Forests of a baseline that take part: the fastest, ..."""
-REFINED = 1.5
-"""How many times as fast `refine` makes a plan at most (1.34 is the most that was seen), or longer
-calls its links busier."""
-LONG = 2**24
-"""Bytes of a call from which on its time is a line over the size."""
-
-
-@dataclass(slots=True)
-class Plan:
-    """Something that can be played. `forest`: whose ways its transfers take; `label`: for people.
-
-    Without a program it is the forest alone, or where there is none the loads of links: `rate` GB/s
-    of algbw, after `hops` messages that wait for one another. `proven`: whether its program is.
-    """
-
-    label: str
-    program: Program | None
-    forest: Forest | None
-    low: int = 1
-    high: int = 2**62
-    rate: Fraction | None = None
-    hops: int = 0
-    proven: bool = False
-
-    def serves(self, size: int) -> bool:
-        """Whether the size is within its range."""
-        return self.low <= size <= self.high
-
-    @property
-    def in_switches(self) -> bool:
-        """Whether switches copy or add."""
-        if self.program is not None:
-            return self.program.in_switches
-        return self.forest is not None and self.forest.graph.copies
-
-    @property
-    def protocol(self) -> Protocol:
-        """How its messages are sent."""
-        return "Simple" if self.program is None else self.program.protocol
-
-    def prove(self) -> None:
-        """Verify the program, once; PlanError where it is wrong."""
-        if self.program is not None and not self.proven:
-            verify(self.program)
-            self.proven = True
-
-
-class Race(Shape):
-    """The plans of one competitor for calls of `size` bytes: those that are run, the fastest win.
-
-    `tries`: plans of a runtime that a baseline has run.
-    """
-
-    size: int
-    tries: int
-    signal: float | None
-
-    def may_win(self, least: float) -> bool:
-        """Whether a plan that takes `least` microseconds or more may be the fastest."""
-
-    def trial(self, plan: Plan) -> float | None:
-        """Microseconds of a plan that is slower than REFINED times the others, else None."""
-
-    def run(self, plan: Plan) -> float:
-        """Play the plan; microseconds under the rule of links that it is fastest under."""
 
 
 class Ours:
@@ -212,8 +146,7 @@ class Theirs:
 
     def _targets(self) -> tuple[Target, ...]:
         """The runtimes that take the ranks as boxes hold them."""
-        both = {target.format: target for target in (RCCL, MSCCLPP)}
-        return tuple(seat(both, self.forests[0].graph, self.machine, any_target=True)[0].values())
+        return seated(self.forests[0].graph, self.machine, RCCL, MSCCLPP)
 
     def _ways(self, target: Target, size: int) -> list[tuple[int, Protocol]]:
         known = [p for p in HOP if target.style == "fifo" or p != "LL128"]
@@ -391,6 +324,3 @@ def on_broken(plan: Plan, graph: CapacityGraph) -> Plan:
         raise UnsupportedError("trees alone cannot do without a link that is gone")
     left = graph if forest.graph.copies else graph.plain
     return replace(plan, forest=replace(forest, graph=left, trees=tuple(trees)))
-
-
-__all__ = ["LONG", "Fixed", "Ours", "Plan", "Race", "Theirs", "alone", "of_file", "on_broken"]

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from forestcoll.common.errors import PlanError, UnsupportedError
+from forestcoll.common.errors import PlanError
 from forestcoll.compile import alltoall_plans as plans
-from forestcoll.compile.formats import seat
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.lower.alltoall.lowering import lower_flows
-from forestcoll.program import Collective, Program, Protocol
+from forestcoll.program import Program, Protocol
 from forestcoll.program.targets import MSCCL, MSCCLPP, RCCL, Target
 from forestcoll.solver.alltoall.demand import uniform
 from forestcoll.solver.alltoall.flows import solve
 from forestcoll.solver.alltoall.rounding import route
 from forestcoll.solver.alltoall.routes import Routes
 from forestcoll.solver.baselines.alltoall import EXCHANGES, Exchange, named
-from forestcoll.study.comparison.competitors import Plan
+from forestcoll.study.comparison.race import Plan, seated
 from forestcoll.topology import Topology
 from forestcoll.verify import verify
-from forestcoll.verify.simulate import Rule, Timing
 
-__all__ = ["EXCHANGES", "NOTE", "named", "ours", "theirs", "timing"]
+__all__ = ["EXCHANGES", "NOTE", "named", "ours", "theirs"]
 
 NOTE = "what has no plan is counted: bytes over the fullest link, and a hop's announcements"
 PROTOCOLS: tuple[Protocol, ...] = ("Simple", "LL128", "LL")
@@ -64,9 +62,7 @@ def theirs(record: Exchange, graph: CapacityGraph, name: str, lowered: bool) -> 
 
 def _theirs(record: Exchange, graph: CapacityGraph, name: str) -> Iterator[Plan]:
     flows = record.flows(graph)
-    both = {target.format: target for target in (MSCCL, MSCCLPP)}
-    taken, _ = seat(both, graph, name, any_target=True)
-    for target in (RCCL, *taken.values()):
+    for target in (RCCL, *seated(graph, name, MSCCL, MSCCLPP)):
         for protocol in PROTOCOLS:
             try:
                 program = lower_flows(graph, flows, 1, target, f"{record.name} on {name}", protocol)
@@ -80,13 +76,3 @@ def _plan(program: Program, target: Target, protocol: Protocol) -> Plan:
     most = program.max_bytes or 2**62
     low = max(1, program.min_bytes)
     return Plan(f"{target.format}, {protocol}", program, None, low, most, proven=True)
-
-
-def timing(plan: Plan, graph: CapacityGraph, size: int, rule: Rule, signal: float) -> Timing:
-    """The time by the loads of links alone, and `signal` microseconds for each hop."""
-    if plan.rate is None:
-        raise UnsupportedError(f"{plan.label} has no loads of links")
-    time = size / float(plan.rate) / 1000 + signal * plan.hops
-    algbw = size / time / 1000
-    busbw = algbw * float(Collective.ALLTOALL.bus_factor(len(graph.ranks)))
-    return Timing(rule, size, time, algbw, busbw, 0, ())

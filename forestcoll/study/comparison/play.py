@@ -10,17 +10,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import Protocol as Shape
 
 from forestcoll.common.errors import ForestCollError, UnsupportedError
 from forestcoll.compile.problem import parse_collective, parse_root
 from forestcoll.graph.capacity_graph import CapacityGraph
-from forestcoll.lower import usage
 from forestcoll.program import Collective
 from forestcoll.solver import baselines
 from forestcoll.study.comparison import competitors, exchange
-from forestcoll.study.comparison.competitors import LONG
 from forestcoll.study.comparison.outcome import OURS, Cell, Comparison, Entrant, Kind, sizes_between
+from forestcoll.study.comparison.race import Plan, Player, Source, bare_timing, use_of
 from forestcoll.study.figures import Figures, best_of
 from forestcoll.topology import Topology
 from forestcoll.verify import simulate
@@ -33,19 +31,6 @@ FACTOR = 4
 RANKS = 64
 """Ranks up to which plans are made; above, trees are compared alone."""
 OLD = "old plan"
-PIECES = (4, 64)
-"""Pieces of each tree where trees are compared alone, at least and at most, ..."""
-TRANSFERS = 100_000
-"""... and what they may come to in all."""
-
-CLOSE = 0.01
-"""Share of a time that a further plan has to be able to save, or it is not made."""
-BEHIND = 0.01
-"""Share of its time by which a plan is slower than another at long calls to be left out."""
-TRIED = 2
-"""Plans of a baseline that are played for a size and runtime, by estimate the fastest; ..."""
-QUICK = 1
-"""... and for a quick answer."""
 QUICKLY = (
     "quick: of a baseline one plan for each runtime; where the links alone make it slower than "
     "another baseline there is no plan, but the most that they allow, marked <"
@@ -53,12 +38,6 @@ QUICKLY = (
 
 Progress = Callable[[str, float], None]
 Seen = Callable[[Comparison], None]
-Played = list[tuple[competitors.Plan, Timing]]
-"""The fastest plan under each rule."""
-
-
-class _Source(Shape):
-    def enter(self, race: competitors.Race) -> None: ...
 
 
 def parse_sizes(text: str) -> tuple[int, ...]:
@@ -132,7 +111,7 @@ def compare(
     maker.add_ours(broken is not None)
     if quick:
         maker.notes.append(QUICKLY)
-    game = _Game(maker, _Player(here, rules, signal, quick), maker.best(), seen)
+    game = _Game(maker, Player(here, rules, signal, quick), maker.best(), seen)
     for name in sorted(maker.sources, key=(OURS, OLD).__contains__, reverse=True):
         for size in sized:
             game.play(name, size)
@@ -159,7 +138,7 @@ class _Maker:
         self.here, self.sound, self.graph = here, sound, graph
         self.collective, self.root, self.sizes, self.progress = collective, root, sizes, progress
         self.entrants: list[Entrant] = []
-        self.sources: dict[str, _Source] = {}
+        self.sources: dict[str, Source] = {}
         self.notes: list[str] = []
         self.alone = len(graph.ranks) > RANKS
         if self.alone:
@@ -212,9 +191,9 @@ class _Maker:
         except ForestCollError as error:
             self.entrants.append(Entrant(baseline.name, "baseline", baseline.words, str(error)))
             return
-        source: _Source = made
+        source: Source = made
         if self.alone:
-            plans = (competitors.Plan(f.name, None, f) for f in made.ends)
+            plans = (Plan(f.name, None, f) for f in made.ends)
             source = competitors.Fixed(tuple(plans))
         self._add(baseline.name, "baseline", baseline.words, source)
 
@@ -227,7 +206,7 @@ class _Maker:
         found = competitors.of_file(path, self.collective, ranks)
         self._add(name, "file", str(path), found)
 
-    def _add(self, name: str, kind: Kind, words: str, source: _Source) -> None:
+    def _add(self, name: str, kind: Kind, words: str, source: Source) -> None:
         self.entrants.append(Entrant(name, kind, words))
         self.sources[name] = source
 
@@ -257,7 +236,7 @@ class _Exchanges(_Maker):
 class _Game:
     """Cells of a comparison as they become known."""
 
-    def __init__(self, maker: _Maker, player: _Player, best: Figures, seen: Seen | None) -> None:
+    def __init__(self, maker: _Maker, player: Player, best: Figures, seen: Seen | None) -> None:
         self.maker, self.player, self.best, self.seen = maker, player, best, seen
         self.cells: list[Cell] = []
 
@@ -310,10 +289,14 @@ class _Game:
             for k, name in enumerate(sorted(names, key=lambda n: least[n])):
                 if self._is_slower(least[name], size):
                     for rule in self.player.rules:
-                        self._add(name, rule, _at_least(least[name], size, rule, self.maker))
+                        self._add(name, rule, self._at_least(least[name], size, rule))
                     self._show()
                     continue
                 self.play(name, size, (done * len(names) + k) / total)
+
+    def _at_least(self, time: float, size: int, rule: Rule) -> Timing:
+        maker = self.maker
+        return bare_timing(time, size, rule, maker.collective, len(maker.graph.ranks))
 
     def _least(self, name: str, size: int) -> float:
         source = self.maker.sources[name]
@@ -329,9 +312,7 @@ class _Game:
         best = [found.best_baseline(size, rule) for rule in self.player.rules]
         return all(cell is not None and cell.time <= least for cell in best)
 
-    def _add(
-        self, name: str, rule: Rule, timing: Timing, plan: competitors.Plan | None = None
-    ) -> None:
+    def _add(self, name: str, rule: Rule, timing: Timing, plan: Plan | None = None) -> None:
         kind = next(e.kind for e in self.maker.entrants if e.name == name)
         inside = plan is not None and plan.in_switches
         bound = (inside and self.best.in_switches) or self.best.bound or self.best.algbw
@@ -346,129 +327,6 @@ class _Game:
                 100 * timing.algbw / float(bound),
                 "" if plan is None else plan.label,
                 tuple(timing.busiest[:3]),
-                _use(plan, timing, self.maker.graph) if plan and kind == "file" else "",
+                use_of(plan, timing, self.maker.graph) if plan and kind == "file" else "",
             )
         )
-
-
-def _at_least(time: float, size: int, rule: Rule, maker: _Maker) -> Timing:
-    algbw = size / time / 1000
-    busbw = algbw * float(maker.collective.bus_factor(len(maker.graph.ranks)))
-    return Timing(rule, size, time, algbw, busbw, 0, ())
-
-
-class _Player:
-    """Plays competitors' plans under all rules of links; `quick`: fewer of them."""
-
-    def __init__(
-        self, topology: Topology, rules: Sequence[Rule], signal: float | None, quick: bool
-    ) -> None:
-        self.topology, self.rules, self.signal, self.quick = topology, rules, signal, quick
-        self._times: dict[int, dict[int, list[float]]] = {}  # id of a plan -> size -> per rule
-
-    def play(self, source: _Source, size: int) -> Played:
-        """The fastest plan under each rule with its timing; empty where there is no plan."""
-        race = _Race(self, size)
-        source.enter(race)
-        return race.best
-
-    def timings(self, plan: competitors.Plan, size: int, rules: Sequence[Rule]) -> list[Timing]:
-        """The plan's under each of the rules."""
-        return _timings(plan, self.topology, size, rules, self.signal)
-
-    def note(self, plan: competitors.Plan, size: int, timings: Sequence[Timing]) -> None:
-        """Keep the times of a plan for `behind`."""
-        self._times.setdefault(id(plan), {})[size] = [timing.time for timing in timings]
-
-    def behind(self, plan: competitors.Plan, other: competitors.Plan, size: int) -> bool:
-        """Whether the plan is slower than the other for so long a call.
-
-        The time of long calls is a line over their size. So a plan that was slower than another at
-        two sizes from LONG on, and fell further behind from one to the other, is slower at larger
-        ones.
-        """
-        mine, theirs = self._times.get(id(plan), {}), self._times.get(id(other), {})
-        before = sorted(known for known in mine if LONG <= known < size)[-2:]
-        if len(before) < 2 or any(known not in theirs for known in before):
-            return False
-        first, second = before
-        return all(
-            mine[second][k] - theirs[second][k]
-            > mine[first][k] - theirs[first][k]
-            > BEHIND * theirs[first][k]
-            for k in range(len(self.rules))
-        )
-
-
-class _Race:
-    """See `competitors.Race`."""
-
-    def __init__(self, player: _Player, size: int) -> None:
-        self.player, self.size, self.signal = player, size, player.signal
-        self.tries = QUICK if player.quick else TRIED
-        self.best: Played = []
-        self._run: list[competitors.Plan] = []
-
-    def may_win(self, least: float) -> bool:
-        return not self.best or any(least < t.time * (1 - CLOSE) for _, t in self.best)
-
-    def trial(self, plan: competitors.Plan) -> float | None:
-        if not self.best:
-            return None
-        (timing,) = self.player.timings(plan, self.size, self.player.rules[:1])
-        lost = timing.time > competitors.REFINED * max(t.time for _, t in self.best)
-        return timing.time if lost else None
-
-    def run(self, plan: competitors.Plan) -> float:
-        if any(self.player.behind(plan, other, self.size) for other in self._run):
-            return 0.0
-        timings = self.player.timings(plan, self.size, self.player.rules)
-        self.player.note(plan, self.size, timings)
-        self._run.append(plan)
-        best = self.best or [(plan, timing) for timing in timings]
-        self.best = [
-            (plan, mine) if mine.time < other[1].time else other
-            for mine, other in zip(timings, best, strict=True)
-        ]
-        return min(timing.time for timing in timings)
-
-
-def _use(plan: competitors.Plan, timing: Timing, graph: CapacityGraph) -> str:
-    """What a plan takes of the links of GPUs: "1 channel: 24 of 300 GB/s a GPU"."""
-    gpus = {graph.names[v] for v in graph.ranks}
-    out = [use for use in timing.links if use.src in gpus]
-    if plan.program is None or not out:
-        return ""
-    taken = usage(plan.program)
-    fifo = plan.program.style == "fifo"
-    count, noun = (taken.channels, "channel") if fifo else (taken.busy, "thread block")
-    used = sum(use.bytes for use in out) / timing.time / 1000 / len(gpus)
-    most = sum(use.bandwidth for use in out) / len(gpus)
-    return f"{count} {noun}{'s' * (count != 1)}: {used:.3g} of {most:.4g} GB/s a GPU"
-
-
-def _timings(
-    plan: competitors.Plan,
-    topology: Topology,
-    size: int,
-    rules: Sequence[Rule],
-    signal: float | None,
-) -> list[Timing]:
-    """Of a plan, or trees alone, under each of the rules."""
-    options = Options(signal=signal)
-    if plan.rate is not None:
-        count = CapacityGraph.from_topology(topology)
-        hop = options.hop(("fifo", plan.protocol))
-        return [exchange.timing(plan, count, size, rule, hop) for rule in rules]
-    if plan.program is not None:
-        where = plan.forest or topology
-        return simulate.run_each(plan.program, where, size, rules, links=topology, options=options)
-    assert plan.forest is not None
-    edges = sum(len(tree.edges) for tree in plan.forest.trees)
-    pieces = max(PIECES[0], min(PIECES[1], TRANSFERS // edges))
-    return [
-        simulate.run_forest(
-            plan.forest, size, topology=topology, rule=rule, options=options, pieces=pieces
-        )
-        for rule in rules
-    ]
