@@ -329,7 +329,7 @@ def test_plans_that_are_left_out_are_not_the_fastest(
     assert few < len(calls)
     for mine, other in zip(fast.cells, full.cells, strict=True):
         assert (mine.name, mine.size, mine.rule) == (other.name, other.size, other.rule)
-        assert mine.time * (1 - play.CLOSE) <= other.time
+        assert mine.time * (1 - race.CLOSE) <= other.time
 
 
 def test_no_plan_is_faster_than_its_links_alone() -> None:
@@ -396,7 +396,7 @@ def test_ours_in_a_comparison_is_what_the_set_has() -> None:
 
 def test_what_wins_is_proven(monkeypatch: pytest.MonkeyPatch) -> None:
     proven: list[str] = []
-    monkeypatch.setattr(competitors, "verify", lambda program: proven.append(program.protocol))
+    monkeypatch.setattr(race, "verify", lambda program: proven.append(program.protocol))
     topology = forestcoll.load_topology(*RING)
     found = compare(topology, "allgather", sizes="1K,64M", against=("rings",))
     won = {(cell.name, cell.plan) for cell in found.cells}

@@ -87,7 +87,7 @@ def test_each_thing_that_can_fail_is_listed_once() -> None:
 def test_what_a_failure_says_it_leaves_is_what_the_edited_topology_has(kind: str) -> None:
     whole = irregular()
     for failure in list_failures(whole, [kind]):  # type: ignore[list-item]
-        after = failure.applied(whole).directed()
+        after = failure.apply(whole).directed()
         expected = {**whole.directed(), **dict(failure.left)}
         assert {arc: rate for arc, rate in expected.items() if rate} == after, failure.name
 
@@ -97,7 +97,7 @@ def _brute(
 ) -> tuple[Fraction | None, Fraction | None]:
     """(old, new) of one failure, from the edited topology alone."""
     graph = capacity_graph(workload.topology)
-    left = failure.applied(workload.topology).directed()
+    left = failure.apply(workload.topology).directed()
     worst: Fraction | None = None
     stops = failure.node in (workload.ranks or workload.topology.gpus)
     for e, load in enumerate(forest.loads()):

@@ -10,7 +10,7 @@ import pytest
 import forestcoll
 from forestcoll.compile.problem import Problem
 from forestcoll.study.explain import Explanation, explain
-from forestcoll.study.explain.trees import scaled, value
+from forestcoll.study.explain.trees import scale, value
 from forestcoll.study.explain.upgrades import NEAR
 from forestcoll.ui.cli import main
 
@@ -45,18 +45,18 @@ def test_raised_links_give_what_the_solver_says(
     assert found.raised
     for raised in found.raised:
         if raised.then is None or raised.until is None:
-            assert scaled(found.problem, raised.links, Fraction(2)).optimum().algbw > best
+            assert scale(found.problem, raised.links, Fraction(2)).optimum().algbw > best
             continue
-        at = scaled(found.problem, raised.links, raised.until)
+        at = scale(found.problem, raised.links, raised.until)
         assert at.optimum().bound.algbw == raised.algbw
         assert value(at, raised.then) == raised.algbw
         if raised.until > 1:
             assert raised.algbw > best
             assert value(at, found.bound) == raised.algbw
             half = (1 + raised.until) / 2
-            before = scaled(found.problem, raised.links, half)
+            before = scale(found.problem, raised.links, half)
             assert before.optimum().bound.algbw == value(before, found.bound)
-            beyond = scaled(found.problem, raised.links, 2 * raised.until)
+            beyond = scale(found.problem, raised.links, 2 * raised.until)
             there = value(beyond, found.bound)
             assert there is not None
             assert beyond.optimum().bound.algbw < there

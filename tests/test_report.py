@@ -91,9 +91,9 @@ def test_sizes_times_and_plurals() -> None:
 
 
 def test_listed_shortens_runs() -> None:
-    assert words.listed(["gpu0", "gpu1", "gpu2", "gpu5"]) == "gpu0-2, gpu5"
-    assert words.listed(["a", "b/7", "c"]) == "a, b/7, c"
-    assert words.listed([f"x{2 * i}" for i in range(9)]) == "x0, x2, x4, x6, x8, x10, ..."
+    assert words.join_names(["gpu0", "gpu1", "gpu2", "gpu5"]) == "gpu0-2, gpu5"
+    assert words.join_names(["a", "b/7", "c"]) == "a, b/7, c"
+    assert words.join_names([f"x{2 * i}" for i in range(9)]) == "x0, x2, x4, x6, x8, x10, ..."
 
 
 EVEN, THREE, WEAK, TWO_WEAK = boxes(2), boxes(3), boxes(3, weak=5), boxes(2, weak=5)

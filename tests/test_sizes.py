@@ -42,7 +42,7 @@ from forestcoll.ui.report import words
 )
 def test_multiples_and_words(sizes: Sizes, element: int, multiple: int, said: str) -> None:
     assert sizes.multiple(element) == multiple
-    assert words.served(sizes) == said
+    assert words.serves(sizes) == said
     assert sizes.serves(multiple * 3, element)
     assert not sizes.serves(multiple + element, element)
     assert not sizes.serves(0, element)

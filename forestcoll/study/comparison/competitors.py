@@ -24,7 +24,7 @@ from forestcoll.program.targets import MSCCL, MSCCLPP, RCCL, Target
 from forestcoll.schedule.forest import Forest, check
 from forestcoll.schedule.latency import latency
 from forestcoll.solver.baselines import Baseline
-from forestcoll.study.comparison.race import LONG, REFINED, Plan, Race, seated
+from forestcoll.study.comparison.race import LONG, REFINED, Plan, Race, runtimes_for
 from forestcoll.topology import Topology
 from forestcoll.verify import verify
 from forestcoll.verify.simulate import HOP, Options
@@ -146,7 +146,7 @@ class Theirs:
 
     def _targets(self) -> tuple[Target, ...]:
         """The runtimes that take the ranks as boxes hold them."""
-        return seated(self.forests[0].graph, self.machine, RCCL, MSCCLPP)
+        return runtimes_for(self.forests[0].graph, self.machine, RCCL, MSCCLPP)
 
     def _ways(self, target: Target, size: int) -> list[tuple[int, Protocol]]:
         known = [p for p in HOP if target.style == "fifo" or p != "LL128"]
@@ -203,7 +203,7 @@ class Theirs:
                 self._know(way, size, time)
                 return True
         if way not in self._made:
-            self._made[way] = self._refined(*drafted)
+            self._made[way] = self._refine(*drafted)
         self._know(way, size, race.run(self._made[way]))
         return True
 
@@ -230,7 +230,7 @@ class Theirs:
                 break
         return self._drafts[way]
 
-    def _refined(self, target: Target, plan: Plan) -> Plan:
+    def _refine(self, target: Target, plan: Plan) -> Plan:
         assert plan.program is not None
         assert plan.forest is not None
         if plan.protocol != "Simple":

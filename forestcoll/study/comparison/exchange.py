@@ -15,7 +15,7 @@ from forestcoll.solver.alltoall.flows import solve
 from forestcoll.solver.alltoall.rounding import route
 from forestcoll.solver.alltoall.routes import Routes
 from forestcoll.solver.baselines.alltoall import EXCHANGES, Exchange, named
-from forestcoll.study.comparison.race import Plan, seated
+from forestcoll.study.comparison.race import Plan, runtimes_for
 from forestcoll.topology import Topology
 from forestcoll.verify import verify
 
@@ -62,7 +62,7 @@ def theirs(record: Exchange, graph: CapacityGraph, name: str, lowered: bool) -> 
 
 def _theirs(record: Exchange, graph: CapacityGraph, name: str) -> Iterator[Plan]:
     flows = record.flows(graph)
-    for target in (RCCL, *seated(graph, name, MSCCL, MSCCLPP)):
+    for target in (RCCL, *runtimes_for(graph, name, MSCCL, MSCCLPP)):
         for protocol in PROTOCOLS:
             try:
                 program = lower_flows(graph, flows, 1, target, f"{record.name} on {name}", protocol)

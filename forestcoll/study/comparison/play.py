@@ -117,7 +117,7 @@ def compare(
             game.play(name, size)
     maker.add_baselines(against)
     game.play_baselines()
-    return replace(game.found(), partial=False)
+    return replace(game.outcome(), partial=False)
 
 
 class _Maker:
@@ -240,7 +240,7 @@ class _Game:
         self.maker, self.player, self.best, self.seen = maker, player, best, seen
         self.cells: list[Cell] = []
 
-    def found(self) -> Comparison:
+    def outcome(self) -> Comparison:
         """What is known so far; competitors in the order in which they are shown."""
         maker = self.maker
         kinds = ("ours", "old", "baseline", "file")
@@ -278,7 +278,7 @@ class _Game:
 
     def _show(self) -> None:
         if self.seen is not None:
-            self.seen(self.found())
+            self.seen(self.outcome())
 
     def play_baselines(self) -> None:
         """Those of all baselines, size by size; quickly those first that the links make fastest."""
@@ -308,7 +308,7 @@ class _Game:
         """Whether under all rules another baseline is known to be faster."""
         if not self.player.quick:
             return False
-        found = self.found()
+        found = self.outcome()
         best = [found.best_baseline(size, rule) for rule in self.player.rules]
         return all(cell is not None and cell.time <= least for cell in best)
 

@@ -89,7 +89,7 @@ Played = list[tuple[Plan, Timing]]
 """The fastest plan under each rule."""
 
 
-def seated(graph: CapacityGraph, machine: str, *targets: Target) -> tuple[Target, ...]:
+def runtimes_for(graph: CapacityGraph, machine: str, *targets: Target) -> tuple[Target, ...]:
     """Those of the runtimes that take the ranks as boxes hold them."""
     by_format = {target.format: target for target in targets}
     return tuple(seat(by_format, graph, machine, any_target=True)[0].values())
@@ -116,7 +116,7 @@ class Player:
         if plan.rate is not None:
             graph = CapacityGraph.from_topology(topology)
             hop = options.hop(("fifo", plan.protocol))
-            return [_counted(plan, graph, size, rule, hop) for rule in rules]
+            return [_count_loads(plan, graph, size, rule, hop) for rule in rules]
         if plan.program is not None:
             where = plan.forest or topology
             return simulate.run_each(
@@ -209,7 +209,7 @@ def use_of(plan: Plan, timing: Timing, graph: CapacityGraph) -> str:
     return f"{count} {noun}{'s' * (count != 1)}: {used:.3g} of {most:.4g} GB/s a GPU"
 
 
-def _counted(plan: Plan, graph: CapacityGraph, size: int, rule: Rule, signal: float) -> Timing:
+def _count_loads(plan: Plan, graph: CapacityGraph, size: int, rule: Rule, signal: float) -> Timing:
     """The time by the loads of links alone, and `signal` microseconds for each hop."""
     if plan.rate is None:
         raise UnsupportedError(f"{plan.label} has no loads of links")

@@ -75,7 +75,7 @@ class Made:
             {
                 "format": FORMAT,
                 "problem": digest,
-                **_told(failure),
+                **_identity(failure),
                 "algbw": self.algbw,
                 "simulated": self.simulated,
                 "reason": self.reason,
@@ -84,7 +84,7 @@ class Made:
         )
 
 
-def _told(failure: Failure) -> dict[str, Any]:
+def _identity(failure: Failure) -> dict[str, Any]:
     return {
         "kind": failure.kind,
         "name": failure.name,
@@ -130,8 +130,10 @@ def read_note(folder: Path, digest: str, failure: Failure | None = None) -> dict
     try:
         if not folder.exists() or all(path.name.startswith(".") for path in folder.iterdir()):
             return None
-        note = _sealed(folder / NOTE)
-        same = note["problem"] == digest and (failure is None or note == {**note, **_told(failure)})
+        note = _read_record(folder / NOTE)
+        same = note["problem"] == digest and (
+            failure is None or note == {**note, **_identity(failure)}
+        )
         good = all(
             hashlib.sha256((folder / Path(name).name).read_bytes()).hexdigest() == told
             for name, told in note["files"].items()
@@ -145,7 +147,7 @@ def read_note(folder: Path, digest: str, failure: Failure | None = None) -> dict
     return note
 
 
-def _sealed(path: Path) -> dict[str, Any]:
+def _read_record(path: Path) -> dict[str, Any]:
     """The record in a file; ForestCollError where it is none, or not as it was written."""
     try:
         found: dict[str, Any] = json.loads(read_text(path, PLAN_BYTES, ForestCollError))
@@ -164,7 +166,7 @@ def check_bundle(folder: Path) -> list[str]:
     Index and records are as they were written and say the same, files are theirs, and `algbw` is
     that of the forest, where there is one. Raises ForestCollError.
     """
-    index = _sealed(folder / INDEX)
+    index = _read_record(folder / INDEX)
     try:
         for entry in index["failures"]:
             _check_entry(folder / Path(entry["folder"]).name, index["problem"], entry)
@@ -204,7 +206,7 @@ def make_bundle(
     `progress`: (done, all). Raises ForestCollError, also where a folder holds something else.
     """
     digest, path = request.digest, folder / INDEX
-    if path.exists() and _sealed(path)["problem"] != digest:
+    if path.exists() and _read_record(path)["problem"] != digest:
         raise ForestCollError(
             f"{path}: was made for another problem or other formats; name another folder"
         )

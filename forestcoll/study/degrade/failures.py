@@ -45,7 +45,7 @@ class Failure:
         words += [f"--scale '{change.pattern}={change.factor}'" for change in self.scale]
         return " ".join(words)
 
-    def applied(self, topology: Topology) -> Topology:
+    def apply(self, topology: Topology) -> Topology:
         """`topology` after the failure. Raises TopologyError where no GPU is left."""
         return edit(topology, self.without, self.scale)
 
@@ -76,7 +76,7 @@ def list_failures(topology: Topology, kinds: Iterable[Kind] = KINDS) -> list[Fai
         if node.kind in wanted and (node.kind == "switch" or len(topology.gpus) > 1):
             left = tuple((arc, Fraction(0)) for arc in arcs[name])
             found[node.kind].append(Failure(node.kind, name, left, (name,), node=name))
-    return [failure for kind in KINDS for failure in _merged(found[kind])]
+    return [failure for kind in KINDS for failure in _merge(found[kind])]
 
 
 def _network_ports(links: Sequence[Link]) -> dict[str, list[Link]]:
@@ -117,7 +117,7 @@ def _cable(link: Link, bandwidth: dict[Arc, Fraction]) -> Failure:
     )
 
 
-def _merged(failures: Iterable[Failure]) -> list[Failure]:
+def _merge(failures: Iterable[Failure]) -> list[Failure]:
     """Failures that leave the same links behind, as one that counts them."""
     found: dict[object, Failure] = {}
     for failure in failures:

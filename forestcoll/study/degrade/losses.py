@@ -56,7 +56,7 @@ class Workload:
         ranks = self.ranks
         if ranks is not None:
             ranks = tuple(rank for rank in ranks if rank != gone)
-        return replace(self, topology=failure.applied(self.topology), ranks=ranks)
+        return replace(self, topology=failure.apply(self.topology), ranks=ranks)
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ class Worst:
 def play_whole(report: Report) -> Band | None:
     """What the forest in use reaches while all works; None where that is not simulated."""
     problem = report.workload.problem()
-    return simulate.simulated_band(_moved(report.forest, problem.graph), problem.links)
+    return simulate.simulated_band(_move(report.forest, problem.graph), problem.links)
 
 
 def play_worst(report: Report, count: int, progress: Progress | None = None) -> list[Worst]:
@@ -57,7 +57,7 @@ def _play(report: Report, loss: Loss, alike: int) -> Worst:
     problem = report.workload.after(loss.failure).problem()
     old = None
     if loss.old is not None:
-        old = simulate.simulated_band(_moved(report.forest, problem.graph), problem.links)
+        old = simulate.simulated_band(_move(report.forest, problem.graph), problem.links)
     if loss.old == loss.new:
         return Worst(loss, alike, old, old)
     return Worst(loss, alike, old, _play_new(problem))
@@ -71,7 +71,7 @@ def _play_new(problem: Problem) -> Band | None:
     return simulate.simulated_band(forest, problem.links)
 
 
-def _moved(forest: Forest, graph: CapacityGraph) -> Forest:
+def _move(forest: Forest, graph: CapacityGraph) -> Forest:
     """The same trees on a graph that has all of their nodes and links, by their names."""
     number = {name: v for v, name in enumerate(graph.names)}
     at = [number.get(name, -1) for name in forest.graph.names]

@@ -111,7 +111,7 @@ def _shares(best: Optimum, *, into: bool) -> tuple[Share, ...]:
     cost = {}
     for node in best.folding.sources:
         far = distances(near, node, demand.barred(node))
-        amounts = _received(demand, node) if into else demand.amounts(node).tolist()
+        amounts = _amounts_to(demand, node) if into else demand.amounts(node).tolist()
         cost[node] = sum(amount * far[v] for v, amount in enumerate(amounts) if amount)
     home = {best.folding.node[node]: node for node in best.folding.sources}
     groups: dict[int, list[int]] = defaultdict(list)
@@ -124,7 +124,7 @@ def _shares(best: Optimum, *, into: bool) -> tuple[Share, ...]:
     )
 
 
-def _received(demand: Demand, node: int) -> list[int]:
+def _amounts_to(demand: Demand, node: int) -> list[int]:
     """Per node what it sends to the rank at `node`."""
     if demand.matrix is None:  # the same both ways
         amounts: list[int] = demand.amounts(node).tolist()

@@ -61,7 +61,7 @@ def explain(problem: Problem, progress: Progress | None = None) -> Explanation:
             links,
             bound,
             bound.algbw,
-            lambda factor: _bound(scaled(plain, links, factor)),
+            lambda factor: _bound(scale(plain, links, factor)),
             lambda other: _line(plain, other, links),
         )
 
@@ -84,7 +84,7 @@ def value(problem: Problem, bound: Bound) -> Fraction | None:
         return None
 
 
-def scaled(problem: Problem, links: Iterable[int], factor: Fraction) -> Problem:
+def scale(problem: Problem, links: Iterable[int], factor: Fraction) -> Problem:
     """The problem with these links so many times as wide."""
     return replace(problem, graph=widen(problem.graph, links, factor))
 
@@ -107,7 +107,7 @@ def crossing(graph: CapacityGraph, bound: Bound, *, into: bool | None) -> list[i
 
 def _line(problem: Problem, bound: Bound, links: tuple[int, ...]) -> Line | None:
     """What the certificate gives, by how wide the links are."""
-    one, two = (value(scaled(problem, links, Fraction(x)), bound) for x in (1, 2))
+    one, two = (value(scale(problem, links, Fraction(x)), bound) for x in (1, 2))
     return None if one is None or two is None else (2 * one - two, two - one)
 
 
@@ -159,5 +159,5 @@ def _one_more(problem: Problem) -> OneMore | None:
         ends = (graph.tail[out[0]], graph.head[out[0]])
         pairs = zip(graph.tail, graph.head, strict=True)
         links += [e for e, pair in enumerate(pairs) if pair in (ends, ends[::-1])]
-    best = scaled(problem, links, Fraction(2)).optimum()
+    best = scale(problem, links, Fraction(2)).optimum()
     return OneMore(tuple(links), best.algbw, best.bound)

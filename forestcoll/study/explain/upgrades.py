@@ -131,7 +131,7 @@ def boxes_of(graph: CapacityGraph) -> list[frozenset[int]]:
 def levels_of(graph: CapacityGraph) -> list[list[frozenset[int]]]:
     """What links of each width and above join: boxes, packages, what is below a switch."""
     widths = sorted(set(graph.capacity), reverse=True)[:WIDTHS]
-    return [_joined(graph, width) for width in widths]
+    return [_join(graph, width) for width in widths]
 
 
 def parts_of(graph: CapacityGraph) -> Iterator[frozenset[int]]:
@@ -141,7 +141,7 @@ def parts_of(graph: CapacityGraph) -> Iterator[frozenset[int]]:
     yield from dict.fromkeys([*boxes_of(graph), *levels, *singles])
 
 
-def _joined(graph: CapacityGraph, width: int) -> list[frozenset[int]]:
+def _join(graph: CapacityGraph, width: int) -> list[frozenset[int]]:
     """The nodes that links of at least so many units join, where ranks are among them."""
     home = list(range(graph.n))
 

@@ -56,7 +56,7 @@ class _Writer:
 
     def packets(self) -> Iterator[bytes]:
         """Descriptors before the events of their tracks."""
-        yield self._interned()
+        yield self._intern()
         arrivals: dict[int, list[tuple[Span, int]]] = {}
         processes = {}
         for rank, name in enumerate(self.names):
@@ -69,7 +69,7 @@ class _Writer:
             yield from self._arrivals(processes[rank], found)
         yield from self._counters()
 
-    def _interned(self) -> bytes:
+    def _intern(self) -> bytes:
         names = b"".join(data(2, number(1, i) + text(2, name)) for name, i in self.words.items())
         notes = b"".join(data(3, number(1, i) + text(2, n)) for i, n in enumerate(NOTES, 1))
         return _packet(number(13, 1) + data(12, names + notes))

@@ -12,7 +12,16 @@ from forestcoll.program.sizes import Sizes
 from forestcoll.solver.alltoall.file import word
 from forestcoll.study.figures import figures_of
 from forestcoll.ui.report import reached, words
-from forestcoll.ui.report.facts import Fact, files, machine, model, notes, seconds, told, written
+from forestcoll.ui.report.facts import (
+    Fact,
+    describe_file,
+    files,
+    machine,
+    model,
+    notes,
+    seconds,
+    views,
+)
 
 if TYPE_CHECKING:
     from forestcoll.compile.alltoall_plans import Plan
@@ -37,8 +46,8 @@ def _optimum(
         pair = "" if demand.groups else words.rate(best.theta)
     else:
         algbw, busbw = f"{algbw} of the largest send buffer", ""
-        total = sum(map(sum, demand.matrix)) - _kept(best)
-        least = f"{in_time(1 / best.theta)} for {words.size(total)}"
+        total = sum(map(sum, demand.matrix)) - _own_bytes(best)
+        least = f"{words.in_time(1 / best.theta)} for {words.size(total)}"
     return [
         *_head("optimum", name, demand),
         Fact("groups", [len(group) for group in demand.groups]),
@@ -56,11 +65,11 @@ def _optimum(
         ),
         *(Fact("", None, _usual(way, algbw, best), way) for way, algbw in others.items()),
         seconds(timings),
-        Fact("file", path, "" if path is None else written(path), "written"),
+        Fact("file", path, "" if path is None else describe_file(path), "written"),
     ]
 
 
-optimum_table, optimum_summary = told(_optimum)
+optimum_table, optimum_summary = views(_optimum)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +113,7 @@ def _routes(made: Made) -> list[Fact]:
     ]
 
 
-routes_table, routes_summary = told(_routes)
+routes_table, routes_summary = views(_routes)
 
 
 def _head(label: str, name: str, demand: Demand) -> list[Fact]:
@@ -127,7 +136,7 @@ def _plan(plan: Plan, bands: Mapping[str, Band]) -> list[str]:
     lines = [
         f"{blocks} per rank at most, {steps} in one, scratch {words.decimal(needs.scratch, 2)} of "
         "the input; out of place",
-        f"serves {words.served(Sizes.of(plan.program))}",
+        f"serves {words.serves(Sizes.of(plan.program))}",
     ]
     return lines + [f"simulated {words.band(band)}" for band in [bands.get(plan.format)] if band]
 
@@ -173,17 +182,9 @@ def _busbw(best: Optimum) -> Fraction:
     return best.algbw * Fraction(least - 1, least)
 
 
-def _kept(best: Optimum) -> int:
+def _own_bytes(best: Optimum) -> int:
     """Bytes that stay where they are."""
     return sum(row[i] for i, row in enumerate(best.demand.matrix or ()))
-
-
-def in_time(nanoseconds: Fraction) -> str:
-    """`"81.6 us"`."""
-    for unit, length in (("s", 10**9), ("ms", 10**6), ("us", 10**3)):
-        if nanoseconds >= length:
-            return f"{words.decimal(nanoseconds / length)} {unit}"
-    return f"{words.decimal(nanoseconds)} ns"
 
 
 def _proof(best: Optimum) -> str:

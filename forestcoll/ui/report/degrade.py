@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from forestcoll.ui.report import figures, words
 from forestcoll.ui.report import table as tables
-from forestcoll.ui.report.facts import Fact, Part, Rows, grid, machine, seconds, texts, told
+from forestcoll.ui.report.facts import Fact, Part, Rows, grid, machine, seconds, texts, views
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -67,7 +67,7 @@ def _facts(report: Report, worst: Sequence[Worst], whole: Band | None) -> list[P
     ]
 
 
-table, summary = told(_facts)
+table, summary = views(_facts)
 
 
 def _worst(worst: Worst, before: Fraction) -> list[Fact]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from forestcoll.study.predict import known_of
 from forestcoll.ui.report import reached, words
-from forestcoll.ui.report.facts import Fact, Rows, as_json, as_table, machine, notes, texts, told
+from forestcoll.ui.report.facts import Fact, Rows, as_json, as_table, machine, notes, texts, views
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -40,7 +40,7 @@ def _plan(plan: Plan) -> list[Fact]:
     ]
 
 
-def known(deployment: Deployment) -> dict[str, Figures | None]:
+def _figures_of(deployment: Deployment) -> dict[str, Figures | None]:
     """Per plan file what links allow it, where forest or routes lie beside it."""
     plans = deployment.plans
     return {plan.source: known_of(plan.program, Path(plan.source))[1] for plan in plans}
@@ -48,7 +48,7 @@ def known(deployment: Deployment) -> dict[str, Figures | None]:
 
 def _facts(deployment: Deployment, written: Sequence[Path]) -> list[Fact]:
     """What a runtime needs, what proves that the plans ran, and of each plan what it serves."""
-    spread, figures = deployment.places, known(deployment)
+    spread, figures = deployment.places, _figures_of(deployment)
     each = f" of {spread.per_node}" if spread.per_node else ""
     ranks = f"{len(spread.places)} on {words.plural(len(spread.nodes), 'node')}{each}"
     proof = deployment.proof.split("; ")
@@ -75,4 +75,4 @@ def _facts(deployment: Deployment, written: Sequence[Path]) -> list[Fact]:
     ]
 
 
-facts, summary = told(_facts)
+facts, summary = views(_facts)

@@ -10,8 +10,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from forestcoll.ui.report import words
-from forestcoll.ui.report.alltoall import in_time
-from forestcoll.ui.report.facts import Fact, told
+from forestcoll.ui.report.facts import Fact, views
 
 if TYPE_CHECKING:
     from forestcoll.graph.capacity_graph import CapacityGraph
@@ -32,7 +31,7 @@ def _facts(why: Explanation | Exchange) -> list[Fact]:
     return list(_trees(why) if isinstance(why, Explanation) else _exchange(why))
 
 
-table, summary = told(_facts)
+table, summary = views(_facts)
 
 
 def _trees(why: Explanation) -> Iterator[Fact]:
@@ -54,7 +53,7 @@ def _trees(why: Explanation) -> Iterator[Fact]:
         above = _above(algbw, best, f"{_rate(algbw)}, ")
         yield Fact("", None, f"{text} ({above})", "nearly")
     yield Fact("", None, "" if near else NO_CUT, "nearly")
-    yield from _raised(graph, why.raised, best, name, "bottleneck", name)
+    yield from _wider(graph, why.raised, best, name, "bottleneck", name)
     if more is None:
         yield Fact("one_more_nic")
         return
@@ -64,7 +63,7 @@ def _trees(why: Explanation) -> Iterator[Fact]:
     yield Fact("one_more_nic", nics, words_, "one more NIC")
 
 
-def _raised(
+def _wider(
     graph: CapacityGraph,
     raised: Sequence[Raised[Any]],
     best: Fraction,
@@ -121,9 +120,7 @@ def _exchange(why: Exchange) -> Iterator[Fact]:
     if not why.small:
         text = "not looked at: little is alike here, and each step would be an optimum"
         yield Fact("", None, text, "raise")
-    yield from _raised(
-        graph, why.raised, best.algbw, lambda then: limits(then)[0], "limits", limits
-    )
+    yield from _wider(graph, why.raised, best.algbw, lambda then: limits(then)[0], "limits", limits)
     if isinstance(static, str):
         yield Fact("static", static, f"none: {static}", "static plan")
     else:
@@ -135,8 +132,8 @@ def _exchange(why: Exchange) -> Iterator[Fact]:
     yield Fact(
         "twice_uniform",
         {"nanoseconds": twice.nanoseconds, "blocks": twice.shares},
-        f"at most {in_time(twice.nanoseconds)}, {ratio} times the least: spread evenly "
-        f"over all ranks ({in_time(twice.spreading)}), then delivered",
+        f"at most {words.in_time(twice.nanoseconds)}, {ratio} times the least: spread evenly "
+        f"over all ranks ({words.in_time(twice.spreading)}), then delivered",
         "twice uniform",
     )
 
@@ -146,20 +143,20 @@ def _few(texts: Sequence[str], what: str) -> list[str]:
     return [*texts[:SHOWN], *more]
 
 
-def _named(found: Exchange, ranks: Sequence[int]) -> str:
+def _ranks(found: Exchange, ranks: Sequence[int]) -> str:
     graph = found.best.demand.graph
     if len(ranks) == len(graph.ranks):
         return f"all {len(ranks)} ranks"
-    return words.listed(graph.names[graph.ranks[number]] for number in ranks)
+    return words.join_names(graph.names[graph.ranks[number]] for number in ranks)
 
 
 def _share(found: Exchange, share: Share) -> str:
     """`"box0/gpu0-7: 6.25 % each of what limits, 1.4 us"`."""
     each = " each" * (len(share.ranks) > 1)
-    text = f"{_named(found, share.ranks)}: {words.decimal(100 * share.of_all, 2)} %{each}"
+    text = f"{_ranks(found, share.ranks)}: {words.decimal(100 * share.of_all, 2)} %{each}"
     text += " of what the limiting links carry"
     if found.best.demand.matrix is not None:
-        text += f", {in_time(share.of_all / found.best.theta)}{each}"
+        text += f", {words.in_time(share.of_all / found.best.theta)}{each}"
     return text
 
 
@@ -183,11 +180,11 @@ def _static(why: Exchange, static: Static) -> Iterator[Fact]:
     yield Fact(
         "static",
         {"nanoseconds": static.nanoseconds, "factor": static.boxes.factor, "waits": waits},
-        f"{in_time(static.nanoseconds)} over all NICs of a box: {times} ({never})",
+        f"{words.in_time(static.nanoseconds)} over all NICs of a box: {times} ({never})",
         "static plan",
     )
     texts = [
-        f"{_named(why, ranks)}: {in_time(time)} for {ways[link]}"
+        f"{_ranks(why, ranks)}: {words.in_time(time)} for {ways[link]}"
         for (time, link), ranks in sorted(groups.items(), reverse=True)
         if link >= 0
     ]
@@ -205,9 +202,9 @@ def links_in_words(graph: CapacityGraph, links: Iterable[int]) -> str:
         hubs = sorted({hub for e in members if (hub := _hub(graph, e)) >= 0})
         far = sorted({v for pair in pairs for v in pair} - set(hubs))
         count, rate = words.plural(len(pairs), "link"), words.decimal(capacity * graph.unit)
-        whose = words.listed(graph.names[v] for v in far)
+        whose = words.join_names(graph.names[v] for v in far)
         if hubs:
-            whose = f"between {whose} and {words.listed(graph.names[v] for v in hubs)}"
+            whose = f"between {whose} and {words.join_names(graph.names[v] for v in hubs)}"
         else:
             whose = f"among {whose}"
         parts.append(f"{count} of {rate} GB/s {whose}")

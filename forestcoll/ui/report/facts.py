@@ -81,7 +81,7 @@ def as_json(result: Result) -> dict[str, Any]:
     return values
 
 
-def told(
+def views(
     facts: Callable[P, Result],
 ) -> tuple[Callable[P, RenderableType], Callable[P, dict[str, Any]]]:
     """Two ways to tell the result that `facts` gives: as a table, and as JSON."""
@@ -178,11 +178,11 @@ def model(bands: Iterable[Band]) -> Fact:
     return Fact("model", text or None, text)
 
 
-def written(path: Path) -> str:
+def describe_file(path: Path) -> str:
     """A file and how large it is."""
     return f"{path} ({words.size(path.stat().st_size)})"
 
 
 def files(paths: Mapping[Any, Path]) -> list[Fact]:
     """What was written, by format."""
-    return [Fact("files", paths), *texts("written", map(written, paths.values()))]
+    return [Fact("files", paths), *texts("written", map(describe_file, paths.values()))]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from forestcoll.ui.report import words
-from forestcoll.ui.report.facts import Fact, Rows, machine, model, seconds, told
+from forestcoll.ui.report.facts import Fact, Rows, machine, model, seconds, views
 
 if TYPE_CHECKING:
     from forestcoll.compile.front import FrontTable, Row
@@ -34,7 +34,7 @@ def _facts(front: FrontTable) -> list[Sequence[Fact] | Rows]:
     return [facts, Rows("points", points, right=range(7))]
 
 
-table, summary = told(_facts)
+table, summary = views(_facts)
 
 
 def _point(row: Row, front: FrontTable) -> list[Fact]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forestcoll.ui.report import words
-from forestcoll.ui.report.facts import Fact, machine, notes, seconds, told
+from forestcoll.ui.report.facts import Fact, machine, notes, seconds, views
 
 if TYPE_CHECKING:
     from forestcoll.compile.together import GroupsProblem, Schedules
@@ -32,7 +32,7 @@ def _optimum(
     ]
 
 
-optimum_table, optimum_summary = told(_optimum)
+optimum_table, optimum_summary = views(_optimum)
 
 
 def _schedules(
@@ -63,7 +63,7 @@ def _schedules(
     ]
 
 
-table, summary = told(_schedules)
+table, summary = views(_schedules)
 
 
 def _head(label: str, asked: GroupsProblem, algbw: Fraction, bound: Fraction) -> list[Fact]:

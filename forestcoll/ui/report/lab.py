@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from forestcoll.ui.report import words
-from forestcoll.ui.report.facts import Fact, Part, Rows, machine, notes, texts, told
+from forestcoll.ui.report.facts import Fact, Part, Rows, machine, notes, texts, views
 
 if TYPE_CHECKING:
     from forestcoll.execute.lab.comparing import Measured, Report
@@ -34,7 +34,7 @@ def _facts(report: Report) -> list[Part]:
     return [head, Rows("rows", rows), texts("wrong", wrong)]
 
 
-table, summary = told(_facts)
+table, summary = views(_facts)
 
 
 def _row(report: Report, row: Measured) -> list[Fact]:

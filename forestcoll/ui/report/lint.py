@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def title(report: Report) -> str:
     """`2 errors, 1 warning for target rccl`: what there is of each severity."""
     proven = "the algorithm is right, but " if report.verified is not None else ""
-    return f"{proven}{_counted(report, SEVERITIES)} for {_target(report)}"
+    return f"{proven}{_counts(report, SEVERITIES)} for {_target(report)}"
 
 
 def lines(report: Report) -> list[str]:
@@ -28,7 +28,7 @@ def lines(report: Report) -> list[str]:
 def target(report: Report) -> str:
     """`target rccl (guessed from the file; --target says otherwise): fits; ...`."""
     runs = f"; {report.launches} launches in a row" if report.verified is not None else ""
-    return f"{_target(report)}: {_counted(report, SEVERITIES[:2]) or 'fits'}{runs}"
+    return f"{_target(report)}: {_counts(report, SEVERITIES[:2]) or 'fits'}{runs}"
 
 
 def complaint(report: Report) -> str:
@@ -88,7 +88,7 @@ def _target(report: Report) -> str:
     return f"target {report.target}{guessed}"
 
 
-def _counted(report: Report, severities: tuple[Severity, ...]) -> str:
+def _counts(report: Report, severities: tuple[Severity, ...]) -> str:
     words = [
         f"{n} {severity}{'s' * (n > 1)}"
         for severity in severities

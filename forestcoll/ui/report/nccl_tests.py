@@ -61,7 +61,7 @@ def table(
     lines.append(f"# Avg bus bandwidth    : {average:.4g}")
     if figures is not None:
         elsewhere = "" if shared else " (on its machine; the times are this processor's)"
-        lines.append(f"# Allowed by links     : {_predicted(figures)}{elsewhere}")
+        lines.append(f"# Allowed by links     : {_prediction(figures)}{elsewhere}")
         if figures.bound is not None:
             share = "" if figures.best else f", {words.percent(figures.algbw, figures.bound)}"
             lines.append(f"# Bound                : {words.exact(figures.bound)} GB/s{share}")
@@ -113,7 +113,7 @@ def summary(
             for result in results
             for row in result.rows
         ],
-        "predicted": None if figures is None else _predicted(figures),
+        "predicted": None if figures is None else _prediction(figures),
         **reached.summary(figures),
         "simulated": None if band is None else band.summary(),
         "wrong": _details(results),
@@ -121,7 +121,7 @@ def summary(
     }
 
 
-def _predicted(figures: Figures) -> str:
+def _prediction(figures: Figures) -> str:
     return f"{words.exact(figures.algbw)} GB/s, {figures.source}"
 
 

@@ -12,7 +12,7 @@ from forestcoll.lower import usage
 from forestcoll.program.sizes import Sizes
 from forestcoll.solver.alltoall.routes import Routes
 from forestcoll.ui.report import reached, words
-from forestcoll.ui.report.facts import Fact, Rows, as_table, grid, notes, seconds, texts, told
+from forestcoll.ui.report.facts import Fact, Rows, as_table, grid, notes, seconds, texts, views
 from forestcoll.ui.report.facts import model as the_model
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def _facts(
     return [head, _plans(rows), foot]
 
 
-table, summary = told(_facts)
+table, summary = views(_facts)
 
 
 def _model(rows: Iterable[Row]) -> Fact:

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from forestcoll.ui.report import reached, words
-from forestcoll.ui.report.facts import Fact, Part, grid, told
+from forestcoll.ui.report.facts import Fact, Part, grid, views
 from forestcoll.verify.simulate import RULE_WORDS
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def _facts(
         for timing, share in both
     ]
     links = [(timing, tuple(_busiest(timing, shown))) for timing in timings]
-    used = [[*row[:2], *use] for row in _folded(links) for use in row[2:]]
+    used = [[*row[:2], *use] for row in _fold(links) for use in row[2:]]
     head = [
         Fact("simulated", title, title),
         *reached.facts(figures),
@@ -43,15 +43,15 @@ def _facts(
     ]
     return [
         head,
-        grid(("size", "links", "time", "algbw", "busbw", "of algbw"), _folded(rates), range(2, 6)),
+        grid(("size", "links", "time", "algbw", "busbw", "of algbw"), _fold(rates), range(2, 6)),
         grid(("size", "links", "busiest", "bandwidth", "used"), used, (3, 4)),
     ]
 
 
-table, summary = told(_facts)
+table, summary = views(_facts)
 
 
-def _folded(rows: Sequence[tuple[Timing, tuple[Any, ...]]]) -> list[list[Any]]:
+def _fold(rows: Sequence[tuple[Timing, tuple[Any, ...]]]) -> list[list[Any]]:
     """Size, rules and what is said of them: rules of a size that differ in nothing share a row."""
     rules: dict[tuple[int, tuple[Any, ...]], list[str]] = {}
     for timing, said in rows:

@@ -12,16 +12,16 @@ from forestcoll.program import Collective
 from forestcoll.program.sizes import Sizes
 from forestcoll.study.figures import figures_of
 from forestcoll.ui.report import reached, words
-from forestcoll.ui.report.facts import Fact, files, machine, model, notes, seconds, told
+from forestcoll.ui.report.facts import Fact, files, machine, model, notes, seconds, views
 
 if TYPE_CHECKING:
     from fractions import Fraction
 
     from forestcoll.compile.formats import Format
     from forestcoll.compile.synthesize import Synthesis
-    from forestcoll.graph.bound import Bound
     from forestcoll.graph.capacity_graph import CapacityGraph
     from forestcoll.program.targets import PlanFormat
+    from forestcoll.schedule.forest import Bound
     from forestcoll.solver import Optimum
     from forestcoll.study.figures import Figures
 
@@ -31,7 +31,7 @@ def _facts(
 ) -> list[Fact]:
     """The forest against its bound, the plans, where the time went, and what was written."""
     forest, bound, bands = result.forest, result.optimum.bound, result.bands
-    figures = _reached(result)
+    figures = _links_allow(result)
     shares = ""
     if result.programs and bands:
         shares = f", {words.shares(bands.values(), bound.algbw)}"
@@ -71,7 +71,7 @@ def _facts(
     ]
 
 
-table, summary = told(_facts)
+table, summary = views(_facts)
 
 
 def _optimum(
@@ -115,7 +115,7 @@ def _optimum(
     ]
 
 
-optimum_table, optimum_summary = told(_optimum)
+optimum_table, optimum_summary = views(_optimum)
 
 
 def _head(
@@ -146,7 +146,7 @@ def _switches(algbw: Fraction, switched: Fraction | None) -> str:
     return text + f"MSCCL++ plans of --nvls reach {words.rate(switched)}"
 
 
-def _reached(result: Synthesis) -> Figures:
+def _links_allow(result: Synthesis) -> Figures:
     """The figures of the plans, or of the trees where there are none."""
     program = next(iter(result.programs.values()), None)
     return replace(figures_of(result.forest, program), in_switches=result.in_switches)
@@ -187,7 +187,7 @@ def _plan(result: Synthesis, form: PlanFormat) -> list[str]:
         text += f", scratch {float(needs.scratch):.2f} of the input"
     modes = [m for m in ("in_place", "out_of_place") if getattr(program, m)]
     lines = [f"{text}; {' and '.join(modes).replace('_', ' ')}"]
-    lines.append(f"serves {words.served(Sizes.of(program))}")
+    lines.append(f"serves {words.serves(Sizes.of(program))}")
     if form in result.bands:
         lines.append(f"simulated {words.band(result.bands[form])}")
     return [*lines, str(program.extra.get("halves", ""))]

@@ -173,14 +173,14 @@ def _lines(most: Sequence[int], least: Sequence[int], width: int) -> Iterator[_W
     room = width
     for i in range(len(most)):
         if line and sum(least[j] + GAP for j in line) + least[i] > room:
-            yield _narrowed(line, most, least, room)
+            yield _narrow(line, most, least, room)
             line, room = [], width - GAP
         line.append(i)
     if line:
-        yield _narrowed(line, most, least, room)
+        yield _narrow(line, most, least, room)
 
 
-def _narrowed(line: Sequence[int], most: Sequence[int], least: Sequence[int], room: int) -> _Widths:
+def _narrow(line: Sequence[int], most: Sequence[int], least: Sequence[int], room: int) -> _Widths:
     """The widest columns narrower, one after the other, until all fit."""
     widths = {i: most[i] for i in line}
     while sum(widths.values()) + GAP * (len(line) - 1) > room:

@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from forestcoll.ui.report import words
-from forestcoll.ui.report.facts import Fact, notes, texts, told
+from forestcoll.ui.report.facts import Fact, notes, texts, views
 
 if TYPE_CHECKING:
     from forestcoll.topology import Topology
@@ -44,13 +44,13 @@ def _facts(topology: Topology, about: str) -> list[Fact]:
     ]
 
 
-table, summary = told(_facts)
+table, summary = views(_facts)
 
 
 def _in_fabric(topology: Topology) -> str:
     nodes = topology.nodes.items()
     copying = [name for name, node in nodes if node.multicast or node.aggregation]
-    return f"{words.listed(copying)}: copy or add in the switch" if copying else ""
+    return f"{words.join_names(copying)}: copy or add in the switch" if copying else ""
 
 
 def _ports(topology: Topology) -> str:

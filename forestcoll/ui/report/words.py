@@ -68,7 +68,7 @@ def _units(count: int, units: Iterable[tuple[str, int]]) -> str:
     return next(whole, plural(count, "byte"))
 
 
-def served(sizes: Sizes) -> str:
+def serves(sizes: Sizes) -> str:
     """`"multiples of 4096 bytes: every power of two from 4 KiB on"`."""
     least, per_rank = sizes.multiple(), ""
     if not is_power(sizes.parts):
@@ -86,6 +86,14 @@ def seconds(value: float) -> str:
 def microseconds(value: Fraction) -> str:
     """`"3.4 us"`."""
     return f"{decimal(value, 2)} us"
+
+
+def in_time(nanoseconds: Fraction) -> str:
+    """`"81.6 us"`."""
+    for unit, length in (("s", 10**9), ("ms", 10**6), ("us", 10**3)):
+        if nanoseconds >= length:
+            return f"{decimal(nanoseconds / length)} {unit}"
+    return f"{decimal(nanoseconds)} ns"
 
 
 def amount(count: int) -> str:
@@ -186,7 +194,9 @@ def _partition(graph: CapacityGraph, bound: Bound) -> str:
     elif all(_whole_boxes(graph, p) is not None for p in bound.parts):
         who = f"the {m} boxes" if _boxes(graph) == m else f"{m} groups of boxes"
     else:
-        shown = "; ".join(listed(graph.names[v] for v in _ranks(graph, p)) for p in bound.parts[:3])
+        shown = "; ".join(
+            join_names(graph.names[v] for v in _ranks(graph, p)) for p in bound.parts[:3]
+        )
         who = f"{m} groups of GPUs ({shown}{'; ...' if m > 3 else ''})"
     return f"{who} together: {decimal(min(into, out))} GB/s {way}, for {2 * (m - 1)} times the data"
 
@@ -290,10 +300,10 @@ def label(graph: CapacityGraph, nodes: frozenset[int]) -> str:
         return graph.names[ranks[0]]
     boxes = _whole_boxes(graph, nodes)
     names: Sequence[str] = boxes if boxes else [graph.names[v] for v in ranks]
-    return f"{listed(names)} ({plural(len(ranks), 'GPU')})"
+    return f"{join_names(names)} ({plural(len(ranks), 'GPU')})"
 
 
-def listed(names: Iterable[str]) -> str:
+def join_names(names: Iterable[str]) -> str:
     """Names in a row, at most `NAMES_SHOWN`, runs of numbers shortened: `"gpu0-3, gpu6"`."""
     runs: list[tuple[str, int | None, int | None]] = []
     for name in names:

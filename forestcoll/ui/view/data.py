@@ -66,17 +66,17 @@ class Block:
             parts.append(values.view(np.uint8).reshape(-1, size).T.tobytes())
             places[name] = [f"{values.dtype.kind}{size}", len(values), offset]
             offset += len(parts[-1])
-        text = json.dumps({**_shown(self.meta), "arrays": places}, separators=(",", ":")).encode()
+        text = json.dumps({**_escape(self.meta), "arrays": places}, separators=(",", ":")).encode()
         return zlib.compress(len(text).to_bytes(4, "little") + text + b"".join(parts), 9)
 
 
-def _shown(value: Any) -> Any:
+def _escape(value: Any) -> Any:
     """The value with all its texts, which may hold anybody's names, fit to be shown."""
     if isinstance(value, str):
         return escape(value)
     if isinstance(value, dict):
-        return {key: _shown(inner) for key, inner in value.items()}
-    return [*map(_shown, value)] if isinstance(value, list | tuple) else value
+        return {key: _escape(inner) for key, inner in value.items()}
+    return [*map(_escape, value)] if isinstance(value, list | tuple) else value
 
 
 def collect(subject: Subject, size: int, limit: str, trees: Sequence[int] = ()) -> bytes:

@@ -48,7 +48,7 @@ def find_phases(subject: Subject) -> Callable[[Span], str]:
 
 def _sums(program: Program) -> Iterator[_Place]:
     """What sends or fetches data that is added where it lands."""
-    added = set(_added(program))
+    added = set(_scratch_sums(program))
     receivers: dict[tuple[int, int, int], list[bool]] = defaultdict(list)
     for rank, number, _, i in program.instructions():
         block = program.ranks[rank].thread_blocks[number]
@@ -72,7 +72,7 @@ def _sums(program: Program) -> Iterator[_Place]:
                 yield rank, number, step, i.op.value
 
 
-def _added(program: Program) -> Iterator[tuple[int, int]]:
+def _scratch_sums(program: Program) -> Iterator[tuple[int, int]]:
     """The chunks of scratch that somebody adds to something."""
     for rank, _, _, i in program.instructions():
         if i.op in ADDS:
