@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from statistics import median
@@ -80,70 +80,62 @@ class _Fit:
         self.topology, self.measured, self.tolerance = topology, measured, tolerance
         self.nominal = topology.directed()
         self.late = topology.latencies()
-        self.ways = _Ways(topology)
         self.class_of: dict[Arc, Class] = {a: _class(a, rate) for a, rate in self.nominal.items()}
 
     def run(self) -> Calibration:
-        measured, gpus = self.measured, self.topology.gpus
-        layers = {
-            pair: self.ways.layers(gpus[pair[0]], gpus[pair[1]])
+        measured, gpus, ways = self.measured, self.topology.gpus, _Ways(self.topology)
+        self.layers = {
+            pair: ways.layers(gpus[pair[0]], gpus[pair[1]])
             for pair in {**measured.rates, **measured.latencies}
         }
-        lost = [pair for pair in measured.rates if not layers[pair]]
+        lost = [pair for pair in measured.rates if not self.layers[pair]]
         if len(lost) == len(measured.rates):
             raise TopologyError(
                 f"no measured pair has a way over the links of '{self.topology.name}' without "
                 "other GPUs between: is it the same machine?"
             )
-        ratios = self.find_ratios(layers)
+        self.ratios = self.find_ratios()
         by_class: dict[Class, list[float]] = defaultdict(list)
-        for arc, ratio in ratios.items():
+        for arc, ratio in self.ratios.items():
             by_class[self.class_of[arc]].append(ratio)
-        medians = {name: median(values) for name, values in by_class.items()}
-        rates = {arc: self.settle(arc, ratios, medians) for arc in self.nominal}
-        latencies = self.find_latencies(layers)
-        result = Calibration(self.rebuild(rates, latencies), [])
-        result.classes = list(self.describe(ratios, medians, rates, latencies))
-        result.odd = list(self.find_odd(layers, rates))
-        result.notes = self.notes(lost, ratios, medians)
-        return result
+        self.medians = {name: median(values) for name, values in by_class.items()}
+        self.rates = {arc: self.settle(arc) for arc in self.nominal}
+        self.latencies = self.find_latencies()
+        classes, odd = list(self.describe()), list(self.find_odd())
+        return Calibration(self.rebuild(), classes, odd, self.notes(lost))
 
-    def find_ratios(self, layers: Mapping[Pair, list[list[Arc]]]) -> dict[Arc, float]:
+    def find_ratios(self) -> dict[Arc, float]:
         """Measured over nominal of each link that limits some pair: the median over the pairs."""
         found: dict[Arc, list[float]] = defaultdict(list)
         for pair, rate in self.measured.rates.items():
-            sums = [sum(self.nominal[arc] for arc in layer) for layer in layers[pair]]
-            for layer, total in zip(layers[pair], sums, strict=True):
+            sums = [sum(self.nominal[arc] for arc in layer) for layer in self.layers[pair]]
+            for layer, total in zip(self.layers[pair], sums, strict=True):
                 if total == min(sums):
                     for arc in layer:
                         found[arc].append(rate / float(total))
         return {arc: median(values) for arc, values in found.items()}
 
-    def settle(
-        self, arc: Arc, ratios: Mapping[Arc, float], medians: Mapping[Class, float]
-    ) -> Fraction:
+    def settle(self, arc: Arc) -> Fraction:
         """GB/s of a link: its class's, or its own where that is further off than the tolerance."""
-        usual = medians.get(self.class_of[arc])
+        usual = self.medians.get(self.class_of[arc])
         if usual is None:
             return self.nominal[arc]
-        own = ratios.get(arc, usual)
+        own = self.ratios.get(arc, usual)
         ratio = usual if abs(own - usual) <= self.tolerance * usual else own
         return _round(float(self.nominal[arc]) * ratio, 3)
 
-    def find_latencies(self, layers: Mapping[Pair, list[list[Arc]]]) -> dict[Class, Fraction]:
+    def find_latencies(self) -> dict[Class, Fraction]:
         """Microseconds of each class: the pairs' times, shared out as the nominal ones are."""
         found: dict[Class, list[float]] = defaultdict(list)
         for pair, time in self.measured.latencies.items():
-            hops = [layer[0] for layer in layers[pair]]
+            hops = [layer[0] for layer in self.layers[pair]]
             total = float(sum(self.late[arc] for arc in hops))
             for arc in hops:
                 share = float(self.late[arc]) / total if total else 1 / len(hops)
                 found[self.class_of[arc]].append(time * share)
         return {name: _round(median(times), 2) for name, times in found.items()}
 
-    def rebuild(
-        self, rates: Mapping[Arc, Fraction], latencies: Mapping[Class, Fraction]
-    ) -> Topology:
+    def rebuild(self) -> Topology:
         links: list[Link] = []
         for link in self.topology.links:
             ends = list(link.directions())
@@ -152,8 +144,8 @@ class _Fit:
                     link,
                     src=arc[0],
                     dst=arc[1],
-                    bandwidth=link.bandwidth * rates[arc] / self.nominal[arc],
-                    latency=latencies.get(self.class_of[arc], link.latency),
+                    bandwidth=link.bandwidth * self.rates[arc] / self.nominal[arc],
+                    latency=self.latencies.get(self.class_of[arc], link.latency),
                 )
                 for arc in ends
             ]
@@ -163,43 +155,39 @@ class _Fit:
         name = f"{self.topology.name[:88]}-calibrated"
         return replace(self.topology, name=name, links=tuple(links))
 
-    def describe(
-        self,
-        ratios: Mapping[Arc, float],
-        medians: Mapping[Class, float],
-        rates: Mapping[Arc, Fraction],
-        latencies: Mapping[Class, Fraction],
-    ) -> Iterator[ClassFit]:
+    def describe(self) -> Iterator[ClassFit]:
         members: dict[Class, list[Arc]] = defaultdict(list)
         for arc, name in self.class_of.items():
             members[name].append(arc)
-        for name, ratio in medians.items():
+        for name, ratio in self.medians.items():
             src, dst, nominal = name
             usual = _round(float(nominal) * ratio, 3)
-            slow = tuple((arc, rates[arc]) for arc in members[name] if rates[arc] != usual)
-            seen = sum(arc in ratios for arc in members[name])
-            late = latencies.get(name)
+            slow = tuple(
+                (arc, self.rates[arc]) for arc in members[name] if self.rates[arc] != usual
+            )
+            seen = sum(arc in self.ratios for arc in members[name])
+            late = self.latencies.get(name)
             yield ClassFit(f"{src} -> {dst}", len(members[name]), seen, nominal, usual, late, slow)
 
-    def find_odd(
-        self, layers: Mapping[Pair, list[list[Arc]]], rates: Mapping[Arc, Fraction]
-    ) -> Iterator[Odd]:
+    def find_odd(self) -> Iterator[Odd]:
         gpus = self.topology.gpus
         for pair, rate in self.measured.rates.items():
-            sums = [float(sum(rates[arc] for arc in layer)) for layer in layers[pair]]
+            sums = [float(sum(self.rates[arc] for arc in layer)) for layer in self.layers[pair]]
             if sums and abs(rate - min(sums)) > ODD * min(sums):
                 yield Odd(gpus[pair[0]], gpus[pair[1]], rate, min(sums))
 
-    def notes(
-        self, lost: list[Pair], ratios: Mapping[Arc, float], medians: Mapping[Class, float]
-    ) -> list[str]:
+    def notes(self, lost: list[Pair]) -> list[str]:
         found = []
         if lost:
             found.append(f"{len(lost)} pairs have no way over the links without other GPUs between")
-        filled = sum(arc not in ratios and name in medians for arc, name in self.class_of.items())
+        filled = sum(
+            arc not in self.ratios and name in self.medians for arc, name in self.class_of.items()
+        )
         if filled:
             found.append(f"{filled} links were not measured themselves and take their class's rate")
-        never = sorted({f"{c[0]} -> {c[1]}" for c in self.class_of.values() if c not in medians})
+        never = sorted(
+            {f"{c[0]} -> {c[1]}" for c in self.class_of.values() if c not in self.medians}
+        )
         if never:
             found.append(f"not limiting any measured pair, at nominal: {', '.join(never[:6])}")
         if self.measured.together:

@@ -1,12 +1,10 @@
 """Plans, forests and topologies in the formats of other tools.
 
-    actions     what every rank sends, receives and adds: what traces of messages are written from
+    actions     what every rank sends, receives and adds, and GOAL for LogGOPSim and ATLAHS
     chakra      execution traces of MLCommons, for ASTRA-sim
-    goal        programs of LogGOPSim and ATLAHS
     infragraph  topologies of ASTRA-sim and others
     perfetto    time lines of simulated runs
-    dot         graphs for Graphviz
-    svg         drawings
+    drawings    SVG, and graphs for Graphviz
     protobuf    the encoding of Chakra and Perfetto
 
 A format is a `Format` in `FORMATS`: nothing else knows which there are.
@@ -36,39 +34,34 @@ Files = Mapping[str, bytes]
 class Format:
     """A format: what it is, what is written in it, by which module; `folder`: in several files.
 
-    The module's `write(subject, settings)` gives the files; one where it is no `folder`.
+    The function of that module with the format's name makes the files; one where it is no `folder`.
     """
 
     name: str
     what: str
-    takes: tuple[Kind, ...]
+    module: str
+    takes: tuple[Kind, ...] = ("plan", "forest")
     folder: bool = False
     binary: bool = False
 
     @property
     def writer(self) -> Callable[[Subject, Settings], Files]:
         """What makes the files."""
-        found: Callable[[Subject, Settings], Files] = import_module(
-            f"forestcoll.ui.export.{self.name}"
-        ).write
-        return found
+        module = import_module(f"forestcoll.ui.export.{self.module}")
+        write: Callable[[Subject, Settings], Files] = getattr(module, self.name)
+        return write
 
 
-FORMATS: dict[str, Format] = {
+FABRICS: tuple[Kind, ...] = ("topology", "forest", "plan", "exchange")
+FORMATS = {
     form.name: form
     for form in (
-        Format(
-            "chakra",
-            "Chakra execution traces (ASTRA-sim)",
-            ("plan", "forest"),
-            folder=True,
-            binary=True,
-        ),
-        Format("goal", "GOAL (LogGOPSim, ATLAHS)", ("plan", "forest")),
-        Format("infragraph", "InfraGraph", ("topology", "forest", "plan", "exchange")),
-        Format("perfetto", "Perfetto trace", ("plan", "forest"), binary=True),
-        Format("dot", "Graphviz graph", ("topology", "forest", "plan", "exchange")),
-        Format("svg", "SVG drawing", ("topology", "forest", "plan", "exchange")),
+        Format("chakra", "Chakra execution traces (ASTRA-sim)", "chakra", folder=True, binary=True),
+        Format("goal", "GOAL (LogGOPSim, ATLAHS)", "actions"),
+        Format("infragraph", "InfraGraph", "infragraph", FABRICS),
+        Format("perfetto", "Perfetto trace", "perfetto", binary=True),
+        Format("dot", "Graphviz graph", "drawings", FABRICS),
+        Format("svg", "SVG drawing", "drawings", FABRICS),
     )
 }
 

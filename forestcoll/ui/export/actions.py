@@ -13,8 +13,10 @@ from enum import Enum
 from itertools import pairwise
 
 from forestcoll.common.errors import UnsupportedError
+from forestcoll.common.escape import file_name
 from forestcoll.program import Collective
 from forestcoll.schedule.forest import Forest, Tree
+from forestcoll.ui.export import Files
 from forestcoll.ui.export.settings import Settings
 from forestcoll.ui.view import Subject
 from forestcoll.verify.dataflow import Value, dataflow
@@ -202,3 +204,34 @@ def _tree_values(
 def sum_time(action: Action, settings: Settings) -> float:
     """Nanoseconds that a sum takes."""
     return 0.0 if settings.reduce_rate is None else action.bytes / settings.reduce_rate
+
+
+# --- GOAL -----------------------------------------------------------------------------------------
+
+
+def goal(subject: Subject, settings: Settings) -> Files:
+    """What every rank sends, receives and computes, as text, for LogGOPSim and ATLAHS.
+
+    Format: T. Hoefler, C. Siebert, A. Lumsdaine, "Group Operation Assembly Language" (ICPP 2009),
+    as LogGOPSim's and ATLAHS' schedule compilers read it.
+    """
+    done = actions(subject, settings)
+    lines = [f"num_ranks {len(done.ranks)}", ""]
+    for rank, own in enumerate(done.ranks):
+        lines += [f"rank {rank} {{", *_lines(own, settings), "}", ""]
+    return {f"{file_name(f'{subject.name}.{done.collective}')}.goal": "\n".join(lines).encode()}
+
+
+def _lines(own: tuple[Action, ...], settings: Settings) -> Iterator[str]:
+    for index, action in enumerate(own):
+        if action.kind is Kind.SEND:
+            what = f"send {action.bytes}b to {action.peer} tag {action.tag}"
+        elif action.kind is Kind.RECV:
+            what = f"recv {action.bytes}b from {action.peer} tag {action.tag}"
+        else:
+            what = f"calc {round(sum_time(action, settings))}"
+        yield f"l{index + 1}: {what}"
+        for needed in action.after:
+            yield f"l{index + 1} requires l{needed + 1}"
+        if action.follows >= 0:
+            yield f"l{index + 1} requires l{action.follows + 1}"

@@ -17,6 +17,7 @@ import json
 from collections.abc import Iterable
 
 from forestcoll.common.escape import file_name
+from forestcoll.ui.export import Files
 from forestcoll.ui.export.actions import Action, Kind, actions, sum_time
 from forestcoll.ui.export.protobuf import data, number, text, varint
 from forestcoll.ui.export.settings import Settings
@@ -38,7 +39,7 @@ INT32, INT64, UINT64, BOOL = 7, 9, 13, 27
 """Fields of AttributeProto, by type: readers look for each attribute in one of them."""
 
 
-def write(subject: Subject, settings: Settings) -> dict[str, bytes]:
+def chakra(subject: Subject, settings: Settings) -> Files:
     """File name -> content."""
     found = actions(subject, settings)
     stem = file_name(f"{subject.name}.{found.collective}")

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from forestcoll.common.errors import UnsupportedError
 from forestcoll.common.escape import escape, file_name
 from forestcoll.graph.capacity_graph import CapacityGraph
+from forestcoll.ui.export import Files
 from forestcoll.ui.export.settings import Settings
 from forestcoll.ui.view import Subject
 
@@ -29,7 +30,7 @@ class Place(NamedTuple):
     component: str
 
 
-def write(subject: Subject, settings: Settings) -> dict[str, bytes]:
+def infragraph(subject: Subject, settings: Settings) -> Files:
     """The one file, as JSON. UnsupportedError where a link is not the same both ways."""
     graph = subject.graph()
     wires = _wires(subject, graph)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import groupby
 
+from forestcoll.ui.export import Files
 from forestcoll.ui.export.protobuf import data, double, fixed64, number, text
 from forestcoll.ui.export.settings import Settings
 from forestcoll.ui.view import Subject
@@ -28,7 +29,7 @@ NOTES = ("step", "bytes", "from", "to")
 """What is noted of a slice; interned."""
 
 
-def write(subject: Subject, settings: Settings) -> dict[str, bytes]:
+def perfetto(subject: Subject, settings: Settings) -> Files:
     """The one file."""
     timing = subject.simulate(settings.size, options=settings.options, pieces=settings.pieces)
     writer = _Writer(subject, timing)

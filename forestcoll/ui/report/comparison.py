@@ -42,9 +42,9 @@ def body(found: Comparison, busiest: int = 2) -> list[RenderableType]:
     for rule in found.rules:
         parts += [
             texts("links", [_RULES[rule]]),
-            _ours(found, rule),
+            ours(found, rule),
             grid(OTHERS, _others(found, rule), range(1, 6)),
-            _everybody(found, rule),
+            everybody(found, rule),
             texts("fastest", _leads(found, rule)),
             grid(
                 ("schedule", "busiest link", "GB/s", "used"), _busiest(found, rule, busiest), (2, 3)
@@ -98,7 +98,8 @@ _RULES = {
 }
 
 
-def _ours(found: Comparison, rule: str) -> Rows:
+def ours(found: Comparison, rule: str) -> Rows:
+    """Ours beside the best baseline, a row a size."""
     rows = []
     for size in found.sizes:
         mine, best = found.cell(OURS, size, rule), found.best_baseline(size, rule)
@@ -125,7 +126,8 @@ def _others(found: Comparison, rule: str) -> Iterator[list[str]]:
                 yield [entrant.name, words.size(size), *own, ours, cell.use]
 
 
-def _everybody(found: Comparison, rule: str) -> Rows:
+def everybody(found: Comparison, rule: str) -> Rows:
+    """Everybody's algbw, a row each."""
     heads = ["algbw, GB/s", *map(words.size, found.sizes)]
     rows = []
     for entrant in found.present:

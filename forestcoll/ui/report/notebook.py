@@ -14,10 +14,9 @@ from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.program import SENDS, Program
 from forestcoll.schedule.forest import Forest
 from forestcoll.study.comparison import Comparison
-from forestcoll.study.comparison.outcome import OURS
 from forestcoll.study.figures import figures_of
 from forestcoll.topology import Topology
-from forestcoll.ui.report import figures, reached, words
+from forestcoll.ui.report import comparison, figures, reached, words
 from forestcoll.ui.view.svg import draw
 from forestcoll.verify.simulate import RULE_WORDS
 
@@ -91,16 +90,15 @@ def _records(value: object) -> Iterator[dict[str, Any]]:
 
 def topology_bundle(topology: Topology) -> Bundle:
     """The fabric as a drawing; above NODES nodes as a table."""
+    if len(topology.nodes) <= NODES and len(topology.gpus) > 1:
+        svg = draw(CapacityGraph.from_topology(topology), title=topology.name)
+        return {"image/svg+xml": svg, "text/html": svg}
     rows = [
         ("GPUs", str(len(topology.gpus))),
         ("switches", str(len(topology.nodes) - len(topology.gpus))),
         ("links", str(len(topology.links))),
     ]
-    found = {"text/html": html_table(topology.name, ("", ""), rows)}
-    if len(topology.nodes) <= NODES and len(topology.gpus) > 1:
-        svg = draw(CapacityGraph.from_topology(topology), title=topology.name)
-        return {"image/svg+xml": svg, "text/html": svg}
-    return found
+    return {"text/html": html_table(topology.name, ("", ""), rows)}
 
 
 def forest_bundle(forest: Forest) -> Bundle:
@@ -134,30 +132,16 @@ def program_bundle(program: Program) -> Bundle:
     return {"text/html": html_table(title, heads, rows)}
 
 
-def comparison_bundle(found: Comparison) -> Bundle:
-    """A table for each rule: ours and the best baseline by size, and everybody's algbw."""
-    parts = []
-    for rule in found.rules:
-        heads = ("size", "time", "of bound", "best baseline", "faster")
-        names = [entrant.name for entrant in found.present]
-        rows = []
-        for size in found.sizes:
-            mine, best = found.cell(OURS, size, rule), found.best_baseline(size, rule)
-            faster = found.speedup(size, rule)
-            cells = [found.cell(name, size, rule) for name in names]
-            rows.append(
-                (
-                    words.size(size),
-                    words.duration(mine.time) if mine else "-",
-                    f"{mine.percent:.1f} %" if mine else "-",
-                    best.name if best else "-",
-                    "-" if faster is None else f"{faster:.2f} x",
-                    *(f"{cell.algbw:.4g}" if cell else "-" for cell in cells),
-                )
-            )
-        title = f"{found.collective} on {found.name}, links {RULE_WORDS[rule]}; algbw in GB/s"
-        parts.append(html_table(title, (*heads, *names), rows))
-    return {"text/html": "".join(parts)}
+def comparison_bundle(result: Comparison) -> Bundle:
+    """For each rule ours and the best baseline by size, and everybody's algbw."""
+    tables = []
+    for rule in result.rules:
+        title = f"{result.collective} on {result.name}, links {RULE_WORDS[rule]}"
+        for rows in (comparison.ours(result, rule), comparison.everybody(result, rule)):
+            heads = [fact.head for fact in rows.rows[0]]
+            cells = [[str(fact.text) for fact in row] for row in rows.rows]
+            tables.append(html_table(title, heads, cells))
+    return {"text/html": "".join(tables)}
 
 
 SHOWN: tuple[tuple[type, Callable[[Any], Bundle]], ...] = (

@@ -1,6 +1,6 @@
-"""Graphviz: the fabric, boxes as clusters, links with their GB/s; of a forest the loads, or a tree.
+"""Drawings: the fabric with the loads of a forest, or one of its trees, as SVG and for Graphviz.
 
-Language: https://graphviz.org/doc/info/lang.html
+In the graph boxes are clusters. Language: https://graphviz.org/doc/info/lang.html
 """
 
 from __future__ import annotations
@@ -14,21 +14,40 @@ from forestcoll.common.escape import escape
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.graph.link_table import LinkTable
 from forestcoll.schedule.forest import Forest
+from forestcoll.ui.export import Files
 from forestcoll.ui.export.settings import Settings
 from forestcoll.ui.view import Subject
+from forestcoll.ui.view.svg import draw
 
 
-def write(subject: Subject, settings: Settings) -> dict[str, bytes]:
-    """The one file."""
+def svg(subject: Subject, settings: Settings) -> Files:
+    """The drawing of `view/svg.py`."""
+    _check_tree(subject, settings)
+    text = draw(
+        subject.graph(),
+        forest=subject.forest,
+        tree=settings.tree,
+        title=subject.title,
+        links=subject.links,
+    )
+    return {f"{subject.stem}.svg": text.encode()}
+
+
+def _check_tree(subject: Subject, settings: Settings) -> None:
+    if settings.tree is not None and subject.forest is None:
+        raise UnsupportedError(f"{subject.name}: no forest is known, so no tree can be drawn")
+
+
+def dot(subject: Subject, settings: Settings) -> Files:
+    """The graph for Graphviz."""
+    _check_tree(subject, settings)
     graph, forest = subject.graph(), subject.forest
     lines = [f"digraph {_quote(subject.title)} {{"]
     lines += [f"  graph [label={_quote(subject.title)}, labelloc=t, rankdir=TB];"]
     lines += ["  node [style=filled, fillcolor=white];", *_nodes(graph)]
-    if settings.tree is None:
+    if forest is None or settings.tree is None:
         lines += _links(graph, subject.links)
     else:
-        if forest is None:
-            raise UnsupportedError(f"{subject.name}: no forest is known, so no tree can be drawn")
         lines += _tree(forest, settings.tree)
     lines += ["}", ""]
     return {f"{subject.stem}.dot": "\n".join(lines).encode()}
