@@ -19,9 +19,8 @@ from forestcoll.schedule import forest_file
 from forestcoll.topology import catalog
 from forestcoll.ui import cli
 from forestcoll.ui.view import Subject
-from forestcoll.ui.view.data import TICKS, collect
-from forestcoll.ui.view.lanes import assign_rows, rates
-from forestcoll.ui.view.page import SCRIPTS, page
+from forestcoll.ui.view.data import SCRIPTS, TICKS, collect, page
+from forestcoll.ui.view.timeline import assign_rows, rates
 
 SCHEDULES = Path(__file__).parents[1] / "schedules"
 

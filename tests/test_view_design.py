@@ -18,11 +18,10 @@ from forestcoll.schedule import forest_file
 from forestcoll.topology import catalog
 from forestcoll.ui import cli
 from forestcoll.ui.view import Subject
-from forestcoll.ui.view.alike import find_twins
 from forestcoll.ui.view.data import collect
-from forestcoll.ui.view.layout import lay_out
-from forestcoll.ui.view.phases import LOCAL, find_phases
+from forestcoll.ui.view.layout import find_twins, lay_out
 from forestcoll.ui.view.svg import HEAT, hops
+from forestcoll.ui.view.timeline import LOCAL, find_phases
 
 browser, make, show = test_view_page.browser, test_view_page.make, test_view_page.show
 

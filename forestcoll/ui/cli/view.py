@@ -54,8 +54,7 @@ def view(
     limiting cut, and the time line of a simulated run to play. docs/view.md has the keys.
     """
     from forestcoll.ui.report import table, words
-    from forestcoll.ui.view.data import collect
-    from forestcoll.ui.view.page import page
+    from forestcoll.ui.view.data import collect, page
 
     if output == "-" and sys.stdout.isatty():
         raise OutputError("a page is nothing for a terminal; name a file with --output")

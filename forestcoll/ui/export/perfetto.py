@@ -15,7 +15,7 @@ from forestcoll.ui.export import Files
 from forestcoll.ui.export.protobuf import data, double, fixed64, number, text
 from forestcoll.ui.export.settings import Settings
 from forestcoll.ui.view import Subject
-from forestcoll.ui.view.lanes import Row, assign_rows, name_row, rates
+from forestcoll.ui.view.timeline import Row, assign_rows, name_row, rates
 from forestcoll.verify.simulate import Span, Timing
 
 COUNTERS = 256

@@ -1,12 +1,10 @@
 """Pictures of fabrics, trees and runs.
 
 subject   what is drawn, and what is known of it
-layout    where nodes are drawn: the one home of positions
-alike     boxes and switches of which one stands for all
-parts     what a topology is made of, in words
+layout    where nodes are drawn, and which of those that are alike: the one home of positions
 svg       a drawing
-lanes     rows of a time line
-phases    which of its bars reduce, and which broadcast
+timeline  rows of a simulated run, and which of its bars reduce, and which broadcast
+data      the page and its data
 """
 
 from __future__ import annotations

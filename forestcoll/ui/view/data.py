@@ -1,4 +1,6 @@
-"""What the page shows, as one block of bytes: JSON, then typed arrays in planes of bytes, deflated.
+"""The page: one HTML file with its data, style and program in it; it asks for nothing else.
+
+Its data are one block of bytes: JSON, then typed arrays in planes of bytes, deflated.
 
     bytes 0-3            length of the JSON, little-endian
     the JSON             texts, exact figures, and `arrays`: name -> [type, elements, offset]
@@ -9,28 +11,31 @@ page/data.js reads it.
 
 from __future__ import annotations
 
+import base64
 import json
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
 from itertools import groupby
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from forestcoll.common.arguments import whole
-from forestcoll.common.escape import escape
+from forestcoll.common.escape import escape, escape_markup
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.graph.link_table import LinkTable
 from forestcoll.schedule.forest import Bound, Forest, Tree
-from forestcoll.ui.view.alike import MOST_DRAWN, find_twins
-from forestcoll.ui.view.lanes import Row, assign_rows, name_row
-from forestcoll.ui.view.layout import Layout, lay_out
-from forestcoll.ui.view.parts import describe_parts
-from forestcoll.ui.view.phases import LOCAL, PHASES, find_phases
+from forestcoll.topology import show
+from forestcoll.ui.view.layout import MOST_DRAWN, Layout, find_twins, lay_out
 from forestcoll.ui.view.subject import NO_ORDER, Subject
+from forestcoll.ui.view.timeline import LOCAL, PHASES, Row, assign_rows, find_phases, name_row
 from forestcoll.verify.simulate import Timing
+
+H = TypeVar("H", bound=Hashable)
 
 MOST_PATH_NODES = 150_000
 """Of the trees in a page."""
@@ -90,7 +95,7 @@ def collect(subject: Subject, size: int, limit: str, trees: Sequence[int] = ()) 
     layout = lay_out(graph)
     _put_fabric(block, graph, layout)
     if subject.kind == "topology":
-        block.meta["facts"] += describe_parts(graph, layout)
+        block.meta["facts"] += _parts(graph, layout)
     kinds = _put_loads(block, graph, subject.links, timing)
     if graph.n > MOST_DRAWN:
         _put_folded(block, graph, kinds)
@@ -274,11 +279,11 @@ def _put_run(block: Block, subject: Subject, timing: Timing) -> None:
     shown = _first_ranks([(row, len(spans)) for row, spans in rows])
     spans = [span for row, found in rows for span in found if row.rank < shown]
     kept = [(row, found) for row, found in rows if row.rank < shown]
-    ways = {way: i for i, way in enumerate(dict.fromkeys(span.links for span in spans))}
-    words = {word: i for i, word in enumerate(dict.fromkeys(span.what for span in spans))}
-    amounts = {size: i for i, size in enumerate(dict.fromkeys(span.bytes for span in spans))}
+    ways = _number(span.links for span in spans)
+    words = _number(span.what for span in spans)
+    amounts = _number(span.bytes for span in spans)
     phase = find_phases(subject)
-    phases = {name: i for i, name in enumerate((*PHASES, LOCAL))}
+    phases = _number((*PHASES, LOCAL))
     ranks = len(subject.graph().ranks)
     forest = subject.forest
     block.meta["run"] = {
@@ -314,6 +319,10 @@ def _put_run(block: Block, subject: Subject, timing: Timing) -> None:
     block.put("wayLinks", (link for way in ways for link in way), "u")
 
 
+def _number(values: Iterable[H]) -> dict[H, int]:
+    return {value: number for number, value in enumerate(dict.fromkeys(values))}
+
+
 def _first_ranks(rows: Sequence[tuple[Row, int]]) -> int:
     """The rank before which MOST_BARS end: those below it are shown."""
     bars = 0
@@ -322,3 +331,68 @@ def _first_ranks(rows: Sequence[tuple[Row, int]]) -> int:
         if bars > MOST_BARS and row.rank > 0:
             return row.rank
     return max((row.rank for row, _ in rows), default=0) + 1
+
+
+# --- the fabric in words --------------------------------------------------------------------------
+
+
+def _parts(graph: CapacityGraph, layout: Layout) -> list[list[str]]:
+    """What a topology is made of: boxes, switches by where they stand, GB/s of a rank."""
+    facts = []
+    sizes = Counter(sum(graph.gpu[v] for v in box.nodes) for box in layout.boxes)
+    if sizes:
+        made = [f"{count:,} of {size} GPU{'s' * (size > 1)}" for size, count in sizes.items()]
+        facts.append(["boxes", ", ".join(made)])
+    tiers = Counter(layout.layers[v] for v in range(graph.n) if not graph.gpu[v])
+    if tiers:
+        places = [f"{tiers[k]:,} {f'in tier {k}' if k else 'in boxes'}" for k in sorted(tiers)]
+        facts.append(["switches", ", ".join(places)])
+    words = []
+    for ends, name in ((graph.tail, "out"), (graph.head, "in")):
+        rates = [0] * graph.n
+        for node, capacity in zip(ends, graph.capacity, strict=True):
+            rates[node] += capacity
+        own = {rates[node] for node in graph.ranks}
+        span = [show(rate * graph.unit) for rate in sorted({min(own), max(own)})]
+        words.append(f"{' to '.join(span)} GB/s {name}")
+    facts.append(["each rank", ", ".join(words)])
+    return facts
+
+
+# --- the page -------------------------------------------------------------------------------------
+
+SCRIPTS = (
+    "data.js",
+    "palette.js",
+    "camera.js",
+    "lines.js",
+    "fabric.js",
+    "run.js",
+    "timeline.js",
+    "panel.js",
+    "hash.js",
+    "main.js",
+)
+"""In the order in which they are run; each is one script, so that all share their names."""
+
+
+@cache
+def _part(name: str) -> str:
+    return files("forestcoll.ui.view").joinpath("page", name).read_text(encoding="utf-8")
+
+
+def page(title: str, data: bytes) -> str:
+    """The HTML of a page; `data` as `data.collect` makes it."""
+    scripts = "\n".join(_part(name) for name in SCRIPTS)
+    values = {
+        "TITLE": escape_markup(title),
+        "STYLE": _part("style.css"),
+        "SCRIPT": scripts,
+        "DATA": base64.b64encode(data).decode(),
+    }
+    before, *rest = _part("page.html").split("{{")
+    out = [before]
+    for piece in rest:
+        name, _, text = piece.partition("}}")
+        out += [values[name], text]
+    return "".join(out)

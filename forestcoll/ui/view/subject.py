@@ -17,6 +17,7 @@ from forestcoll.verify.simulate import (
     Band,
     Options,
     Timing,
+    Where,
     band,
     run,
     run_forest,
@@ -97,12 +98,14 @@ class Subject:
             return graph_of(self.program, self.topology)
         return CapacityGraph.from_topology(self.topology)
 
+    def _where(self) -> Where:
+        return self.forest or self.topology or self.graph()
+
     def band(self, size: int) -> Band | None:
         """What so many bytes reach, as reports have it; None where it takes long, or is nothing."""
         known = self.topology or self.machine
         if self.program is not None and self.program.n <= RANKS:
-            where = self.forest or self.topology or self.graph()
-            return band(self.program, where, size, links=known)
+            return band(self.program, self._where(), size, links=known)
         if self.program is None and self.forest is not None:
             return simulated_band(self.forest, None if known is None else known.latencies(), size)
         return None
@@ -114,7 +117,7 @@ class Subject:
         """
         options, known = options or Options(), self.topology or self.machine
         if self.program is not None:
-            where = self.forest or self.topology or self.graph()
+            where = self._where()
             timing = run(self.program, where, size, links=known, options=options, timeline=True)
             return _renumber(timing, self.graph())
         if self.exchange is not None:
