@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
+from typing import ClassVar
 
 from forestcoll.common.errors import ForestCollError, UnsupportedError
 from forestcoll.compile.problem import parse_collective, parse_root
@@ -120,29 +121,31 @@ def compare(
     return replace(game.outcome(), partial=False)
 
 
+@dataclass
 class _Maker:
     """Competitors in the making, in the order in which they are shown."""
 
-    ALONE = "trees are compared alone, without plans"
+    here: Topology
+    sound: Topology
+    graph: CapacityGraph
+    collective: Collective
+    root: int | None
+    sizes: Sequence[int]
+    progress: Progress | None
+    entrants: list[Entrant] = field(default_factory=list)
+    sources: dict[str, Source] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
-    def __init__(
-        self,
-        here: Topology,
-        sound: Topology,
-        graph: CapacityGraph,
-        collective: Collective,
-        root: int | None,
-        sizes: Sequence[int],
-        progress: Progress | None,
-    ) -> None:
-        self.here, self.sound, self.graph = here, sound, graph
-        self.collective, self.root, self.sizes, self.progress = collective, root, sizes, progress
-        self.entrants: list[Entrant] = []
-        self.sources: dict[str, Source] = {}
-        self.notes: list[str] = []
-        self.alone = len(graph.ranks) > RANKS
+    ALONE: ClassVar[str] = "trees are compared alone, without plans"
+
+    def __post_init__(self) -> None:
         if self.alone:
             self.notes.append(f"more than {RANKS} ranks: {self.ALONE}")
+
+    @property
+    def alone(self) -> bool:
+        """Whether there are too many ranks for plans."""
+        return len(self.graph.ranks) > RANKS
 
     def add_ours(self, broken: bool) -> None:
         """Our plans for the machine; and, where it is broken, those for the sound one on it."""
@@ -233,12 +236,15 @@ class _Exchanges(_Maker):
         return competitors.Fixed(exchange.ours(topology, not self.alone, self.notes))
 
 
+@dataclass
 class _Game:
     """Cells of a comparison as they become known."""
 
-    def __init__(self, maker: _Maker, player: Player, best: Figures, seen: Seen | None) -> None:
-        self.maker, self.player, self.best, self.seen = maker, player, best, seen
-        self.cells: list[Cell] = []
+    maker: _Maker
+    player: Player
+    best: Figures
+    seen: Seen | None
+    cells: list[Cell] = field(default_factory=list)
 
     def outcome(self) -> Comparison:
         """What is known so far; competitors in the order in which they are shown."""

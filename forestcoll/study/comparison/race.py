@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Protocol as Shape
 
@@ -95,14 +95,16 @@ def runtimes_for(graph: CapacityGraph, machine: str, *targets: Target) -> tuple[
     return tuple(seat(by_format, graph, machine, any_target=True)[0].values())
 
 
+@dataclass
 class Player:
     """Plays competitors' plans under all rules of links; `quick`: fewer of them."""
 
-    def __init__(
-        self, topology: Topology, rules: Sequence[Rule], signal: float | None, quick: bool
-    ) -> None:
-        self.topology, self.rules, self.signal, self.quick = topology, rules, signal, quick
-        self._times: dict[int, dict[int, list[float]]] = {}  # id of a plan -> size -> per rule
+    topology: Topology
+    rules: Sequence[Rule]
+    signal: float | None
+    quick: bool
+    # id of a plan -> size -> microseconds per rule
+    _times: dict[int, dict[int, list[float]]] = field(default_factory=dict)
 
     def play(self, source: Source, size: int) -> Played:
         """The fastest plan under each rule with its timing; empty where there is no plan."""

@@ -49,12 +49,12 @@ def loads_measured(text: str, source: str) -> Measured:
             f"{source}: not the output of nvbandwidth, p2pBandwidthLatencyTest, sendrecv_perf "
             "(nccl-tests, rccl-tests) or 'forestcoll measure'"
         )
-    found = reader(text, source)
-    if not found.rates:
-        raise TopologyError(f"{source}: {found.tool}: no bandwidth between two GPUs in it")
-    if found.ranks > MEASURED_RANKS:
-        raise TopologyError(f"{source}: {found.ranks:,} ranks {MEASURED_RANKS.note}")
-    return found
+    measured = reader(text, source)
+    if not measured.rates:
+        raise TopologyError(f"{source}: {measured.tool}: no bandwidth between two GPUs in it")
+    if measured.ranks > MEASURED_RANKS:
+        raise TopologyError(f"{source}: {measured.ranks:,} ranks {MEASURED_RANKS.note}")
+    return measured
 
 
 def dumps_measured(measured: Measured) -> str:
@@ -119,24 +119,24 @@ def _turn(values: dict[Pair, float], back: bool) -> list[tuple[Pair, float]]:
 
 
 def _nvbandwidth(text: str, source: str) -> Measured:
-    found = Measured("nvbandwidth", 0)
+    measured = Measured("nvbandwidth", 0)
     for title, values, size in _matrices(text, source):
-        _take_nvbandwidth(found, title, values, size)
-    return found
+        _take_nvbandwidth(measured, title, values, size)
+    return measured
 
 
-def _take_nvbandwidth(found: Measured, title: str, values: dict[Pair, float], size: int) -> None:
+def _take_nvbandwidth(measured: Measured, title: str, values: dict[Pair, float], size: int) -> None:
     if not re.search(r"GPU\(\w+\)\s*(->|<-|<->)\s*GPU\(\w+\)", title):
         return  # between a GPU and the processor
-    found.ranks = max(found.ranks, size)
+    measured.ranks = max(measured.ranks, size)
     if "atency" in title:
-        found.latencies |= {pair: value / 1000 for pair, value in values.items()}  # from ns
+        measured.latencies |= {pair: value / 1000 for pair, value in values.items()}  # from ns
     elif "<->" not in title and "idirectional" not in title:
-        _best(found.rates, _turn(values, back="<-" in title))
+        _best(measured.rates, _turn(values, back="<-" in title))
 
 
 def _nvbandwidth_json(text: str, source: str) -> Measured:
-    found = Measured("nvbandwidth", 0)
+    measured = Measured("nvbandwidth", 0)
     tests = _json(text, source).get("nvbandwidth")
     cases = tests.get("testcases") if isinstance(tests, dict) else None
     if not isinstance(cases, list):
@@ -153,21 +153,21 @@ def _nvbandwidth_json(text: str, source: str) -> Measured:
                 number = _number(str(cell))
                 if number is not None and i != j:
                     values[i, j] = number
-        _take_nvbandwidth(found, str(case.get("bandwidth_description", "")), values, len(matrix))
-    return found
+        _take_nvbandwidth(measured, str(case.get("bandwidth_description", "")), values, len(matrix))
+    return measured
 
 
 def _p2p_test(text: str, source: str) -> Measured:
-    found = Measured("p2pBandwidthLatencyTest", 0)
+    measured = Measured("p2pBandwidthLatencyTest", 0)
     for title, values, size in _matrices(text, source):
-        found.ranks = max(found.ranks, size)
+        measured.ranks = max(measured.ranks, size)
         if "P2P=Enabled" not in title:
             continue
         if "atency" in title:
-            found.latencies |= values
+            measured.latencies |= values
         elif title.lstrip().startswith("Unidirectional"):
-            _best(found.rates, values.items())
-    return found
+            _best(measured.rates, values.items())
+    return measured
 
 
 def _sendrecv(text: str, source: str) -> Measured:
@@ -181,10 +181,10 @@ def _sendrecv(text: str, source: str) -> Measured:
         re.MULTILINE,
     )
     rates = [rate for rate in map(_number, rows) if rate is not None]
-    found = Measured("sendrecv_perf", ranks, together=True)
+    measured = Measured("sendrecv_perf", ranks, together=True)
     if rates:
-        found.rates = {(i, (i + 1) % ranks): max(rates) for i in range(ranks)}
-    return found
+        measured.rates = {(i, (i + 1) % ranks): max(rates) for i in range(ranks)}
+    return measured
 
 
 def _own(text: str, source: str) -> Measured:
@@ -192,7 +192,7 @@ def _own(text: str, source: str) -> Measured:
     ranks, pairs = value.get("ranks"), value.get("pairs")
     if value.get("format") != FORMAT or not isinstance(ranks, int) or not isinstance(pairs, list):
         raise TopologyError(f"{source}: not a file of format '{FORMAT}' with ranks and pairs")
-    found = Measured(str(value.get("tool", "forestcoll measure"))[:60], ranks)
+    measured = Measured(str(value.get("tool", "forestcoll measure"))[:60], ranks)
     for place, entry in enumerate(pairs):
         one, two = (entry.get("from"), entry.get("to")) if isinstance(entry, dict) else (0, None)
         if not (type(one) is type(two) is int and 0 <= one < ranks and 0 <= two < ranks):
@@ -200,10 +200,10 @@ def _own(text: str, source: str) -> Measured:
         pair = one, two
         rate, late = (_number(str(entry.get(key))) for key in ("GB/s", "us"))
         if pair[0] != pair[1] and rate is not None:
-            found.rates[pair] = rate
+            measured.rates[pair] = rate
         if pair[0] != pair[1] and late is not None:
-            found.latencies[pair] = late
-    return found
+            measured.latencies[pair] = late
+    return measured
 
 
 def _json(text: str, source: str) -> dict[str, Any]:

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 SHOWN = 8
 
 
-def table(found: Calibration) -> RenderableType:
+def table(fit: Calibration) -> RenderableType:
     """A row a class of links, and one for each link that is off its class."""
     rows = []
-    for one in found.classes:
+    for one in fit.classes:
         links = str(one.links)
         if one.measured_links < one.links:
             links = f"{one.measured_links} of {one.links}"
@@ -41,9 +41,9 @@ def table(found: Calibration) -> RenderableType:
     return tables.columns(heads, rows, right=range(1, 6))
 
 
-def odd_pairs(found: Calibration) -> list[str]:
+def odd_pairs(fit: Calibration) -> list[str]:
     """What to say of pairs that the links do not explain, the worst first."""
-    worst = sorted(found.odd, key=lambda one: one.measured / one.expected)
+    worst = sorted(fit.odd, key=lambda one: one.measured / one.expected)
     said = [
         f"{one.src} -> {one.dst} measured {one.measured:.4g} GB/s where its links give "
         f"{one.expected:.4g}: look at this pair; it changes no link"

@@ -21,67 +21,69 @@ USED = ["schedule", "busiest link", "GB/s", "used"]
 OTHERS = ["schedule", "size", "time", "algbw", "of bound", "ours", "it takes"]
 
 
-def heading(found: Comparison) -> RenderableType:
+def heading(result: Comparison) -> RenderableType:
     """What is compared, and what no schedule exceeds."""
-    title = f"{found.collective} on {found.name}, {words.plural(found.ranks, 'rank')}"
-    limit = Fact("", None, reached.limit(found.best) if found.best else "", "bottleneck")
+    title = f"{result.collective} on {result.name}, {words.plural(result.ranks, 'rank')}"
+    limit = Fact("", None, reached.limit(result.best) if result.best else "", "bottleneck")
     return as_table(
         [
             Fact("", None, title, "compare"),
-            Fact("", None, words.rate(found.bound), "bound"),
+            Fact("", None, words.rate(result.bound), "bound"),
             limit,
-            reached.switches(found.in_switches),
-            Fact("", None, found.model, "model"),
+            reached.switches(result.in_switches),
+            Fact("", None, result.model, "model"),
         ]
     )
 
 
-def body(found: Comparison, busiest: int = 2) -> list[RenderableType]:
+def body(result: Comparison, busiest: int = 2) -> list[RenderableType]:
     """For each rule of links ours beside the best baseline, and everybody's algbw."""
     parts: list[Part] = []
-    for rule in found.rules:
+    for rule in result.rules:
         parts += [
             texts("links", [_RULES[rule]]),
-            ours(found, rule),
-            grid(OTHERS, _others(found, rule), range(1, 6)),
-            everybody(found, rule),
-            texts("fastest", _leads(found, rule)),
+            ours(result, rule),
+            grid(OTHERS, _others(result, rule), range(1, 6)),
+            everybody(result, rule),
+            texts("fastest", _leads(result, rule)),
             grid(
-                ("schedule", "busiest link", "GB/s", "used"), _busiest(found, rule, busiest), (2, 3)
+                ("schedule", "busiest link", "GB/s", "used"),
+                _busiest(result, rule, busiest),
+                (2, 3),
             ),
         ]
-    refused = [(e.name, e.why) for e in found.entrants if e.why]
-    partial = ["cut off before all was played: what is missing is left out"] * found.partial
+    refused = [(e.name, e.why) for e in result.entrants if e.why]
+    partial = ["cut off before all was played: what is missing is left out"]
     parts += [
         grid(("not here", "why"), refused, ()),
-        [*texts("partial", partial), *texts("note", found.notes)],
+        [*texts("partial", partial * result.partial), *texts("note", result.notes)],
     ]
     return ["", as_table(parts)]
 
 
 def rows(
-    found: Comparison, seen: set[tuple[str, int]], names: Sequence[str]
+    result: Comparison, seen: set[tuple[str, int]], names: Sequence[str]
 ) -> RenderableType | None:
     """What is known and not `seen` yet, a row for each schedule and size; adds it to `seen`.
 
     `names`: of all schedules that may come.
     """
     made = []
-    for name, size in dict.fromkeys((cell.name, cell.size) for cell in found.cells):
+    for name, size in dict.fromkeys((cell.name, cell.size) for cell in result.cells):
         if (name, size) not in seen:
-            cells = [cell for r in found.rules if (cell := found.cell(name, size, r)) is not None]
+            cells = [cell for r in result.rules if (cell := result.cell(name, size, r)) is not None]
             rates = [text for cell in cells for text in _rate(cell)]
             made.append([name, words.size(size), *rates, cells[0].plan or "what links allow"])
     if not made:
         return None
     heads = ["schedule", "size"]
     wide = [max(map(len, (*names, "schedule"))), 8]
-    for rule in found.rules:
+    for rule in result.rules:
         heads += [f"{RULE_WORDS[rule]}, us", "GB/s"]
         wide += [len(heads[-2]), 6]
     right = range(1, len(heads))
     first = not seen
-    seen.update((cell.name, cell.size) for cell in found.cells)
+    seen.update((cell.name, cell.size) for cell in result.cells)
     return tables.columns([*heads, "plan"], made, right, [*wide, 16], headed=first)
 
 
@@ -98,12 +100,12 @@ _RULES = {
 }
 
 
-def ours(found: Comparison, rule: str) -> Rows:
+def ours(result: Comparison, rule: str) -> Rows:
     """Ours beside the best baseline, a row a size."""
     rows = []
-    for size in found.sizes:
-        mine, best = found.cell(OURS, size, rule), found.best_baseline(size, rule)
-        times = found.speedup(size, rule)
+    for size in result.sizes:
+        mine, best = result.cell(OURS, size, rule), result.best_baseline(size, rule)
+        times = result.speedup(size, rule)
         own, other = ["no plan", "", "", "", ""], ["", ""]
         if mine:
             rates = [f"{mine.algbw:.4g}", f"{mine.busbw:.4g}", f"{mine.percent:.1f} %"]
@@ -115,23 +117,23 @@ def ours(found: Comparison, rule: str) -> Rows:
     return grid(COLUMNS, rows, (1, 2, 3, 4, 7, 8))
 
 
-def _others(found: Comparison, rule: str) -> Iterator[list[str]]:
+def _others(result: Comparison, rule: str) -> Iterator[list[str]]:
     """Old plans and files, with how many times as fast ours is, and what they take of the links."""
-    for entrant in found.present:
-        for size in found.sizes if entrant.kind in ("old", "file") else ():
-            cell, mine = found.cell(entrant.name, size, rule), found.cell(OURS, size, rule)
+    for entrant in result.present:
+        for size in result.sizes if entrant.kind in ("old", "file") else ():
+            cell, mine = result.cell(entrant.name, size, rule), result.cell(OURS, size, rule)
             if cell is not None:
                 ours = "" if mine is None else f"{cell.time / mine.time:.2f} x"
                 own = [words.duration(cell.time), f"{cell.algbw:.4g}", f"{cell.percent:.1f} %"]
                 yield [entrant.name, words.size(size), *own, ours, cell.use]
 
 
-def everybody(found: Comparison, rule: str) -> Rows:
+def everybody(result: Comparison, rule: str) -> Rows:
     """Everybody's algbw, a row each."""
-    heads = ["algbw, GB/s", *map(words.size, found.sizes)]
+    heads = ["algbw, GB/s", *map(words.size, result.sizes)]
     rows = []
-    for entrant in found.present:
-        cells = [found.cell(entrant.name, size, rule) for size in found.sizes]
+    for entrant in result.present:
+        cells = [result.cell(entrant.name, size, rule) for size in result.sizes]
         rows.append([entrant.name, *(_algbw(c) if c else "-" for c in cells)])
     return grid(heads, rows)
 
@@ -140,8 +142,8 @@ def _algbw(cell: Cell) -> str:
     return f"{'' if cell.plan else '< '}{cell.algbw:.3g}"
 
 
-def _leads(found: Comparison, rule: str) -> Iterator[str]:
-    for lead in found.leads(rule):
+def _leads(result: Comparison, rule: str) -> Iterator[str]:
+    for lead in result.leads(rule):
         yield f"{lead.name}, {about(lead.low)} to {about(lead.high)}"
 
 
@@ -153,13 +155,13 @@ def about(size: int) -> str:
     return f"about {size / 1024**step:.3g} {' KMGT'[step]}iB"
 
 
-def _busiest(found: Comparison, rule: str, most: int) -> Iterator[list[str]]:
-    if not found.cells:
+def _busiest(result: Comparison, rule: str, most: int) -> Iterator[list[str]]:
+    if not result.cells:
         return
-    best = found.best_baseline(max(found.sizes), rule)
-    shown = {e.name for e in found.present if e.kind != "baseline"}
+    best = result.best_baseline(max(result.sizes), rule)
+    shown = {e.name for e in result.present if e.kind != "baseline"}
     shown |= {best.name} if best is not None else set()
-    for name, own, use, share in found.busiest(most):
+    for name, own, use, share in result.busiest(most):
         if own == rule and name in shown:
             link = f"{use.src} -> {use.dst}"
             yield [name, link, f"{use.bandwidth:.4g}", f"{100 * share:.1f} %"]

@@ -74,14 +74,14 @@ def style(axes: Axes, colours: dict[str, str], title: str, x: str, y: str) -> No
         spine.set_color(colours["faint"])
 
 
-def comparison(found: Comparison, *, dark: bool = False, width: float = 10.0) -> Figure:
+def comparison(result: Comparison, *, dark: bool = False, width: float = 10.0) -> Figure:
     """algbw over size for each rule of links, and below how many times as fast ours is."""
     made, colours = new_figure(width, 2 * HEIGHT + 1.3, dark)
-    title = f"{found.collective} on {found.name}, {found.ranks} ranks, simulated"
+    title = f"{result.collective} on {result.name}, {result.ranks} ranks, simulated"
     made.suptitle(title, color=colours["text"], fontsize=12, x=0.01, ha="left")
-    columns = len(found.rules)
+    columns = len(result.rules)
     grid = made.subplots(2, columns, sharex=True, sharey="row", squeeze=False)
-    for column, rule in enumerate(found.rules):
+    for column, rule in enumerate(result.rules):
         above, below = grid[0][column], grid[1][column]
         style(above, colours, f"Links {RULE_WORDS[rule]}: bandwidth", "", "algbw (GB/s)")
         style(
@@ -91,8 +91,8 @@ def comparison(found: Comparison, *, dark: bool = False, width: float = 10.0) ->
             "size (bytes)",
             "times the best baseline",
         )
-        _bandwidths(above, found, rule, colours)
-        _speedups(below, found, rule, colours)
+        _bandwidths(above, result, rule, colours)
+        _speedups(below, result, rule, colours)
         if column:
             above.set_ylabel("")
             below.set_ylabel("")
@@ -117,38 +117,38 @@ def _line(number: int) -> dict[str, Any]:
     }
 
 
-def _bandwidths(axes: Axes, found: Comparison, rule: str, colours: dict[str, str]) -> None:
-    bound = float(found.bound)
+def _bandwidths(axes: Axes, result: Comparison, rule: str, colours: dict[str, str]) -> None:
+    bound = float(result.bound)
     axes.axhline(bound, color=colours["text"], linestyle="-.", linewidth=1, label="bound")
-    others = [entrant.name for entrant in found.present if entrant.name != OURS]
+    others = [entrant.name for entrant in result.present if entrant.name != OURS]
     for number, name in enumerate([*others, OURS]):
-        cells = [c for s in found.sizes if (c := found.cell(name, s, rule)) is not None]
+        cells = [c for s in result.sizes if (c := result.cell(name, s, rule)) is not None]
         look = _line(number)
         if name == OURS:
             look = {"color": colours["ours"], "linewidth": 2.6, "marker": "o", "markersize": 4}
         axes.plot([c.size for c in cells], [c.algbw for c in cells], label=name, **look)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
-    _name_sizes(axes, found)
+    _name_sizes(axes, result)
 
 
-def _speedups(axes: Axes, found: Comparison, rule: str, colours: dict[str, str]) -> None:
+def _speedups(axes: Axes, result: Comparison, rule: str, colours: dict[str, str]) -> None:
     axes.axhline(1, color=colours["text"], linestyle="-.", linewidth=1)
     shown = [(OURS, colours["ours"], "o")]
-    shown += [(e.name, COLOURS[0], "s") for e in found.present if e.kind == "old"]
+    shown += [(e.name, COLOURS[0], "s") for e in result.present if e.kind == "old"]
     for name, colour, marker in shown:
-        rates = [(s, found.speedup(s, rule, name)) for s in found.sizes]
+        rates = [(s, result.speedup(s, rule, name)) for s in result.sizes]
         known = [(size, rate) for size, rate in rates if rate is not None]
         xs, ys = [size for size, _ in known], [rate for _, rate in known]
         axes.plot(xs, ys, color=colour, marker=marker, markersize=4, linewidth=2)
     axes.set_ylim(bottom=0)
-    _name_sizes(axes, found)
+    _name_sizes(axes, result)
 
 
-def _name_sizes(axes: Axes, found: Comparison) -> None:
+def _name_sizes(axes: Axes, result: Comparison) -> None:
     """A few sizes in words: labels of all would overlap."""
-    step = -(-len(found.sizes) // 4)
-    ticks = list(found.sizes[::step])
+    step = -(-len(result.sizes) // 4)
+    ticks = list(result.sizes[::step])
     axes.set_xticks(ticks, [words.size(size) for size in ticks])
     axes.minorticks_off()
 

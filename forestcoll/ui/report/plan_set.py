@@ -41,26 +41,26 @@ class Row:
     ends: Ends | None
 
 
-def _rows(made: PlanSet) -> list[Row]:
+def _rows(result: PlanSet) -> list[Row]:
     return [
         Row(form, entry.low, entry.high, entry.program, entry.candidate.made_from, entry.ends)
-        for form, entry in ((plans.format, e) for plans in made.plans for e in plans.entries)
+        for form, entry in ((plans.format, e) for plans in result.plans for e in plans.entries)
     ]
 
 
 def _facts(
-    made: PlanSet, files: Mapping[str, str], timings: Mapping[str, float], directory: Path | None
+    result: PlanSet, files: Mapping[str, str], timings: Mapping[str, float], directory: Path | None
 ) -> list[Sequence[Fact] | Rows]:
     """A line a plan; what no plan serves; what was written. `files`: their texts by name."""
-    rows = _rows(made)
+    rows = _rows(result)
     played = any(row.ends for row in rows)
     where = f"{words.plural(len(files), 'file')} in {directory}" if directory else ""
-    title = f"{made.collective} on {made.name}, {_span(made.low, made.high)}"
+    title = f"{result.collective} on {result.name}, {_span(result.low, result.high)}"
     head = [
         Fact("index", json.loads(files["index.json"]), title, "plan set"),
-        Fact("bound", made.bound, words.rate(made.bound)),
-        Fact("plain_bound", made.bound),
-        reached.switches(made.in_switches),
+        Fact("bound", result.bound, words.rate(result.bound)),
+        Fact("plain_bound", result.bound),
+        reached.switches(result.in_switches),
         Fact("", None, "bytes of float32 that a plan's sizes are multiples of", "multiple"),
         Fact("", None, "GB/s that they allow for many bytes", "links"),
         Fact("", None, SIMULATED if played else "", "us, GB/s"),
@@ -69,13 +69,13 @@ def _facts(
     ]
     gaps = [
         f"{plans.format}: {_span(gap.low, gap.high)}: {gap.why}"
-        for plans in made.plans
+        for plans in result.plans
         for gap in plans.unserved
     ]
     paths = [directory / file for file in files] if directory else []
     foot = [
         *texts("not served", gaps),
-        *notes(made.notes),
+        *notes(result.notes),
         seconds(timings, whole=True),
         Fact("files", paths, where, "written"),
     ]
