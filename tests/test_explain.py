@@ -6,13 +6,13 @@ import json
 from fractions import Fraction
 
 import pytest
+from command_line import Run, fine
 
 import forestcoll
 from forestcoll.compile.problem import Problem
 from forestcoll.study.explain import Explanation, explain
 from forestcoll.study.explain.trees import scale, value
 from forestcoll.study.explain.upgrades import NEAR
-from forestcoll.ui.cli import main
 
 MACHINES = [
     ("dgx-a100", {"boxes": "2"}, "allgather"),
@@ -73,10 +73,15 @@ def test_a_second_nic_is_doubled_in_every_box() -> None:
     assert explained("dgx-a100", {}, "allreduce").one_more is None
 
 
-def test_words(capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["optimum", "-t", "dgx-a100", "--set", "boxes=2", "-c", "allgather", "--explain"]
-    assert main(command) == 0
-    out = " ".join(capsys.readouterr().out.split())
+EXPLAIN = ("--set", "boxes=2", "-c", "allgather", "--explain")
+
+
+def said(call: Run, *words: str) -> str:
+    return " ".join(fine(call("optimum", "-t", *words)).split())
+
+
+def test_words(call: Run) -> None:
+    out = said(call, "dgx-a100", *EXPLAIN)
     assert "bottleneck every GPU's ingress: 325 GB/s" in out
     assert "crossed by 1 link of 300 GB/s between box0/gpu0 and box0/nvswitch" in out
     assert (
@@ -85,33 +90,27 @@ def test_words(capsys: pytest.CaptureFixture[str]) -> None:
     ) in out
     assert "16 links of 25 GB/s between box0/gpu0-7, box1/gpu0-7 and fabric: every GB/s" in out
     assert "one more NIC a box, like 2 links of 25 GB/s between box0/gpu0, box1/gpu0" in out
-    assert main([*command, "--json"]) == 0
-    why = json.loads(capsys.readouterr().out)["explanation"]
+    why = json.loads(said(call, "dgx-a100", *EXPLAIN, "--json"))["explanation"]
     assert [raised["algbw"] for raised in why["raise"]][:1] == ["400"]
     assert why["one_more_nic"]["algbw"] == "1040/3"
+    # one box with less bandwidth of its uplinks: the cut is round it alone
+    out = said(call, "dgx-a100", *EXPLAIN, "--scale", "box1/gpu*-fabric=1/4")
+    assert "8 links of 6.25 GB/s between box1/gpu0-7 and fabric" in out
+    out = said(call, "rail", "--set", "boxes=4", "--set", "oversubscription=2", *EXPLAIN[2:])
+    assert "nearly every box (8 GPUs): 400 GB/s in (533.333 GB/s, 3.3 % above)" in out
 
 
 @pytest.mark.parametrize(
-    ("machine", "text"),
+    ("collective", "options", "message"),
     [
-        (  # one box with less bandwidth of its uplinks: the cut is round it alone
-            ("dgx-a100", "--set", "boxes=2", "--scale", "box1/gpu*-fabric=1/4"),
-            "8 links of 6.25 GB/s between box1/gpu0-7 and fabric",
-        ),
-        (
-            ("rail", "--set", "boxes=4", "--set", "oversubscription=2"),
-            "nearly every box (8 GPUs): 400 GB/s in (533.333 GB/s, 3.3 % above)",
-        ),
+        ("allgather", ("--groups", "box0/gpu[0-3];box0/gpu[4-7]"), "leave --groups away"),
+        ("alltoall", ("--groups", "box0/gpu0,box0/gpu1;box0/gpu2,box0/gpu3"), "for one group"),
+        ("alltoall", ("-o", "-"), "--explain and '--output -' both want standard output"),
     ],
 )
-def test_words_of_cuts(
-    machine: tuple[str, ...], text: str, capsys: pytest.CaptureFixture[str]
+def test_what_is_refused(
+    call: Run, collective: str, options: tuple[str, ...], message: str
 ) -> None:
-    assert main(["optimum", "-t", *machine, "-c", "allgather", "--explain"]) == 0
-    assert text in " ".join(capsys.readouterr().out.split())
-
-
-def test_groups_are_not_explained(capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["optimum", "-t", "dgx-a100", "-c", "allgather", "--explain"]
-    assert main([*command, "--groups", "box0/gpu[0-3];box0/gpu[4-7]"]) == 2
-    assert "--explain is for one group: leave --groups away" in capsys.readouterr().err
+    code, _, error = call("optimum", "-t", "dgx-a100", "-c", collective, "--explain", *options)
+    assert code == 2
+    assert message in error

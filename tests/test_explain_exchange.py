@@ -9,6 +9,7 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
+from command_line import Run, fine
 from graphs import dgx_a100, mi250, ring, torus
 from test_alltoall import random_demand
 
@@ -22,7 +23,6 @@ from forestcoll.study.explain import Exchange, explain_exchange
 from forestcoll.study.explain.exchange import Static
 from forestcoll.study.explain.upgrades import NEAR, widen
 from forestcoll.topology.catalog import load
-from forestcoll.ui.cli import main
 
 
 def skewed(count: int, hot: int) -> tuple[tuple[int, ...], ...]:
@@ -144,51 +144,35 @@ def test_no_static_plan() -> None:
 # --- in words -------------------------------------------------------------------------------------
 
 
-def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    assert main(["optimum", *arguments]) == 0
-    return " ".join(capsys.readouterr().out.split())
+def said(call: Run, *arguments: str) -> str:
+    return " ".join(fine(call("optimum", *arguments)).split())
 
 
-def test_words(capsys: pytest.CaptureFixture[str]) -> None:
-    text = said(capsys, "-t", "mi250", "--set", "boxes=2", "-c", "alltoall", "--explain")
+def test_words(call: Run) -> None:
+    text = said(call, "-t", "mi250", "--set", "boxes=2", "-c", "alltoall", "--explain")
     assert "senders all 32 ranks: 3.12 % each of what the limiting links carry" in text
     assert "nearly out of box0 (16 GPUs): 32 GB/s, as tight" in text
     assert "150 GB/s at 4.688 times their bandwidth (368.8 % more), then it is" in text
     assert "static plan" not in text
 
 
-def test_words_of_a_matrix(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    path = tmp_path / "m.txt"
-    path.write_text("\n".join(" ".join(map(str, row)) for row in skewed(16, 3)))
-    ask = ("-t", "dgx-h100", "--set", "boxes=2", "-c", "alltoallv", "--matrix", str(path))
-    text = said(capsys, *ask, "--explain")
+def test_words_of_a_matrix(call: Run) -> None:
+    Path("m.txt").write_text("\n".join(" ".join(map(str, row)) for row in skewed(16, 3)))
+    ask = ("-t", "dgx-h100", "--set", "boxes=2", "-c", "alltoallv", "--matrix", "m.txt")
+    text = said(call, *ask, "--explain")
     assert "receivers box0/gpu3: " in text
     assert "static plan" in text
     assert "(never over 11/9 (1.222) times)" in text
     assert "waits" in text
-    data = json.loads(said(capsys, *ask, "--explain", "--json"))["explanation"]
+    data = json.loads(said(call, *ask, "--explain", "--json"))["explanation"]
     assert len(data["static"]["waits"]) == 16
     assert sum(Fraction(s["share"]) * len(s["ranks"]) for s in data["senders"]) == 1
     assert {*("senders", "receivers", "nearly", "raise", "static", "twice_uniform")} == set(data)
 
 
 def test_large_and_irregular_fabrics_are_not_raised(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    call: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("forestcoll.study.explain.exchange.MOST_VARIABLES", 1)
-    text = said(capsys, "-t", "ring", "--set", "gpus=4", "-c", "alltoall", "--explain")
+    text = said(call, "-t", "ring", "--set", "gpus=4", "-c", "alltoall", "--explain")
     assert "raise not looked at: little is alike here" in text
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--groups", "box0/gpu0,box0/gpu1;box0/gpu2,box0/gpu3"), "--explain is for one group"),
-        (("-o", "-"), "--explain and '--output -' both want standard output"),
-    ],
-)
-def test_what_is_refused(
-    capsys: pytest.CaptureFixture[str], options: tuple[str, ...], message: str
-) -> None:
-    assert main(["optimum", "-t", "dgx-a100", "-c", "alltoall", "--explain", *options]) == 2
-    assert message in capsys.readouterr().err

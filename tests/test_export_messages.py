@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import Run, fine
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from forestcoll import plans
@@ -19,7 +20,6 @@ from forestcoll.common.errors import UnsupportedError
 from forestcoll.program import Collective
 from forestcoll.program.chunks import count_chunks
 from forestcoll.schedule import forest_file
-from forestcoll.ui import cli
 from forestcoll.ui.export import export
 from forestcoll.ui.export.actions import actions
 from forestcoll.ui.export.chakra import CALLS
@@ -332,34 +332,24 @@ def test_messages_of_less_than_a_byte_are_refused() -> None:
     assert {act.size for own in read_goal(text.decode()) for act in own} == {1}
 
 
-def call(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    code = cli.main(["export", *arguments])
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
-
-
-def test_the_command_writes_a_folder_and_overwrites_nothing(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_the_command_writes_a_folder_and_overwrites_nothing(call: Run) -> None:
     plan = str(SCHEDULES / "mi300x-1" / "allgather.mscclpp.json")
-    out = tmp_path / "traces"
-    code, said, err = call(capsys, plan, "--to", "chakra", "-o", str(out))
+    out = Path("traces")
+    code, said, err = call("export", plan, "--to", "chakra", "-o", "traces")
     assert (code, err) == (0, "")
     assert "17 files in" in said
     assert len(list(out.iterdir())) == 17
     assert play(schedule({p.name: p.read_bytes() for p in out.iterdir()}, "mi300x-1.allgather"))
     before = {p: p.read_bytes() for p in out.iterdir()}
-    code, _, err = call(capsys, plan, "--to", "chakra", "--size", "1M", "-o", str(out))
+    code, _, err = call("export", plan, "--to", "chakra", "--size", "1M", "-o", "traces")
     assert code == 1
     assert "exists already; --force overwrites it" in err
     assert {p: p.read_bytes() for p in out.iterdir()} == before
 
 
-def test_the_command_writes_to_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_writes_to_standard_output(call: Run) -> None:
     forest = str(SCHEDULES / "mi300x-1" / "broadcast.forest.json")
-    code, out, err = call(capsys, forest, "--to", "goal", "--size", "1M")
-    assert (code, err) == (0, "")
-    assert play(read_goal(out)) > 0
+    assert play(read_goal(fine(call("export", forest, "--to", "goal", "--size", "1M")))) > 0
 
 
 @pytest.mark.parametrize(
@@ -378,11 +368,11 @@ def test_the_command_writes_to_standard_output(capsys: pytest.CaptureFixture[str
     ],
 )
 def test_what_is_wrong(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, arguments: list[str], code: int, words: str
+    call: Run, tmp_path: Path, arguments: list[str], code: int, words: str
 ) -> None:
     plan = str(SCHEDULES / "mi300x-1" / "allgather.mscclpp.json")
     asked = [word.format(plan=plan, folder=tmp_path) for word in arguments]
-    found, out, err = call(capsys, *asked)
+    found, out, err = call("export", *asked)
     assert (found, out) == (code, "")
     assert words in err
     assert err.startswith("forestcoll: error: ")

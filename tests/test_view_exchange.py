@@ -8,6 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from command_line import Run
 from graphs import dgx_a100, mi250, torus
 
 from forestcoll.graph.capacity_graph import CapacityGraph
@@ -16,7 +17,6 @@ from forestcoll.solver.alltoall.demand import Demand
 from forestcoll.solver.alltoall.flows import solve
 from forestcoll.solver.alltoall.link_loads import link_loads
 from forestcoll.solver.alltoall.rounding import route
-from forestcoll.ui.cli import main
 
 
 @pytest.mark.parametrize(
@@ -57,68 +57,68 @@ def test_loads_of_flows(graph: CapacityGraph) -> None:
 
 
 @pytest.fixture
-def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def written(call: Run) -> str:
     """Routes, plans and flows of two A100 boxes."""
-    monkeypatch.chdir(tmp_path)
     machine = ["-t", "dgx-a100", "--set", "boxes=2", "-c", "alltoall"]
-    assert main(["synthesize", *machine, "-o", "out/"]) == 0
-    assert main(["optimum", *machine, "-o", "out/"]) == 0
-    return tmp_path / "out" / "dgx-a100-2.alltoall"
+    assert call("synthesize", *machine, "-o", "out/")[0] == 0
+    assert call("optimum", *machine, "-o", "out/")[0] == 0
+    return "out/dgx-a100-2.alltoall"
 
 
-def test_everything_is_shown(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_everything_is_shown(written: str, call: Run) -> None:
     for suffix in ("flows.json", "routes.json", "msccl.xml", "mscclpp.json"):
-        capsys.readouterr()
-        assert main(["view", f"{written}.{suffix}", "-o", "page.html", "--force"]) == 0
-        assert main(["export", f"{written}.{suffix}", "--to", "svg", "-o", "x.svg", "--force"]) == 0
-        assert main(["export", f"{written}.{suffix}", "--to", "dot", "-o", "x.dot", "--force"]) == 0
-        drawn = Path("x.svg").read_text(encoding="utf-8")
-        assert ("of the time busy" in drawn) == suffix.endswith(("flows.json", "routes.json"))
-        busy = "25 GB/s\\n100 %" in Path("x.dot").read_text(encoding="utf-8")
-        assert busy == suffix.endswith(("flows.json", "routes.json"))
-        assert capsys.readouterr().err.count("error") == 0
+        path = f"{written}.{suffix}"
+        assert call("view", path, "-o", "page.html", "--force")[0] == 0
+        for form in ("svg", "dot"):
+            assert call("export", path, "--to", form, "-o", f"x.{form}", "--force")[0] == 0
+        exchange = suffix in ("flows.json", "routes.json")
+        assert ("of the time busy" in Path("x.svg").read_text(encoding="utf-8")) == exchange
+        assert ("25 GB/s\\n100 %" in Path("x.dot").read_text(encoding="utf-8")) == exchange
 
 
-def test_plans_go_to_other_tools(written: Path) -> None:
-    """The links are those of the routes beside them."""
-    for suffix in ("msccl.xml", "mscclpp.json"):
-        for form, target in (("chakra", "traces/"), ("goal", "x.goal"), ("perfetto", "x.trace")):
+def test_plans_go_to_other_tools_and_routes_do_not(written: str, call: Run) -> None:
+    """The links are those of the routes beside the plans."""
+    for form, target in (("chakra", "traces/"), ("goal", "x.goal"), ("perfetto", "x.trace")):
+        for suffix in ("msccl.xml", "mscclpp.json"):
             plan = f"{written}.{suffix}"
-            assert main(["export", plan, "--to", form, "-o", target, "--force"]) == 0
-        assert main(["time", f"{written}.{suffix}"]) == 0
+            assert call("export", plan, "--to", form, "-o", target, "--force")[0] == 0
+        for suffix in ("flows.json", "routes.json"):
+            code, _, error = call("export", f"{written}.{suffix}", "--to", form, "-o", "x/")
+            assert code == 1
+            assert "flows and routes say no order of messages; the plans of the routes do" in error
+    for suffix in ("msccl.xml", "mscclpp.json"):
+        assert call("time", f"{written}.{suffix}")[0] == 0
     assert len(list(Path("traces").iterdir())) >= 16
-
-
-@pytest.mark.parametrize("form", ["chakra", "goal", "perfetto"])
-def test_no_messages_in_routes(
-    written: Path, form: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for suffix in ("flows.json", "routes.json"):
-        assert main(["export", f"{written}.{suffix}", "--to", form, "-o", "x/"]) == 1
-        error = capsys.readouterr().err
-        assert "flows and routes say no order of messages; the plans of the routes do" in error
     assert not Path("x").exists()
 
 
-def test_what_is_refused(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_refused(written: str, call: Run) -> None:
     routes = f"{written}.routes.json"
-    assert main(["time", routes]) == 1
-    assert "'forestcoll time' takes those" in capsys.readouterr().err
-    assert main(["view", routes, "-t", "dgx-a100", "-o", "x.html"]) == 2
-    assert "flows and routes have their links: leave --topology away" in capsys.readouterr().err
-    assert main(["export", routes, "--to", "svg", "--tree", "0", "-o", "x.svg"]) == 1
-    assert "no forest is known, so no tree can be drawn" in capsys.readouterr().err
     text = Path(routes).read_text(encoding="utf-8")
     Path("bad.routes.json").write_text(text.replace('"units": 1', '"units": 2', 1))
-    assert main(["view", "bad.routes.json", "-o", "x.html"]) == 1
-    assert "bad.routes.json: " in capsys.readouterr().err
+    for words, code, message in (
+        (("time", routes), 1, "'forestcoll time' takes those"),
+        (
+            ("view", routes, "-t", "dgx-a100", "-o", "x.html"),
+            2,
+            "flows and routes have their links: leave --topology away",
+        ),
+        (
+            ("export", routes, "--to", "svg", "--tree", "0", "-o", "x.svg"),
+            1,
+            "no forest is known, so no tree can be drawn",
+        ),
+        (("view", "bad.routes.json", "-o", "x.html"), 1, "bad.routes.json: "),
+    ):
+        done, _, error = call(*words)
+        assert done == code
+        assert message in error
     assert not Path("x.html").exists()
 
 
-def test_a_matrix_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_matrix_is_shown(call: Run) -> None:
     matrix = tuple(tuple(int(i != j) * (1 + i) for j in range(16)) for i in range(16))
     best = solve(Demand(mi250(1), matrix))
     Path("v.flows.json").write_text(file.dumps(best, "mi250-1"), encoding="utf-8")
-    assert main(["view", "v.flows.json", "-o", "v.html"]) == 0
+    assert call("view", "v.flows.json", "-o", "v.html")[0] == 0
     assert Path("v.html").stat().st_size > 10_000
