@@ -1,18 +1,18 @@
-"""Single failures: what can fail, what it costs by brute force, and the bundles of plans."""
+"""Single failures: what can fail, and what it costs by brute force."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from fractions import Fraction
 from io import StringIO
 from pathlib import Path
 
 import pytest
+from command_line import Run, fine
 from rich.console import Console
 
 from forestcoll import solver
-from forestcoll.common.errors import ForestCollError, ForestError, InfeasibleError, UnsupportedError
+from forestcoll.common.errors import ForestError, InfeasibleError, UnsupportedError
 from forestcoll.compile.formats import Format
 from forestcoll.compile.problem import capacity_graph, parse_root
 from forestcoll.compile.synthesize import synthesize
@@ -29,9 +29,7 @@ from forestcoll.study.degrade import (
     play_worst,
     report_losses,
 )
-from forestcoll.study.degrade.bundle import INDEX, NOTE, Request, folder_of, make_bundle
 from forestcoll.topology import Link, Node, Topology, catalog
-from forestcoll.ui.cli import main
 from forestcoll.ui.report.degrade import table
 
 GPU, SWITCH = Node("gpu"), Node("switch")
@@ -228,13 +226,11 @@ def test_a_forest_of_another_problem_is_refused() -> None:
 # ------------------------------------------------------------------------------- command line
 
 
-def run(*words: str) -> int:
-    return main(["degrade", *words])
+MACHINE = ("degrade", "-t", "dgx-a100", "--set", "boxes=2", "-c", "allgather")
 
 
-def test_the_table_names_the_worst_and_how_to_see_them(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("-t", "dgx-a100", "--set", "boxes=2", "-c", "allgather") == 0
-    text = capsys.readouterr().out
+def test_the_table_names_the_worst_and_how_to_see_them(call: Run) -> None:
+    text = fine(call(*MACHINE))
     assert "in use     1040/3 (346.667) GB/s" in text
     assert "51, in 5 classes" in text
     line = next(line for line in text.splitlines() if line.startswith("box0/gpu0's network"))
@@ -246,9 +242,9 @@ def test_the_table_names_the_worst_and_how_to_see_them(capsys: pytest.CaptureFix
     assert "cannot reach" in text
 
 
-def test_json_lists_every_failure(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("-t", "mi300x", "-c", "allreduce", "--kinds", "link", "--json") == 0
-    found = json.loads(capsys.readouterr().out)
+def test_json_lists_every_failure(call: Run) -> None:
+    asked = ("-t", "mi300x", "-c", "allreduce", "--kinds", "link", "--json")
+    found = json.loads(fine(call("degrade", *asked)))
     assert len(found["failures"]) == 28
     assert {entry["kind"] for entry in found["failures"]} == {"link"}
     assert Fraction(found["worst"][0]["new_algbw"]) < Fraction(found["algbw"])
@@ -265,124 +261,20 @@ def test_json_lists_every_failure(capsys: pytest.CaptureFixture[str]) -> None:
         (["--worst", "0"], "--worst"),
     ],
 )
-def test_wrong_options_are_refused(
-    words: list[str], told: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run("-t", "dgx-a100", "--set", "boxes=2", "-c", "allgather", *words) == 2
-    assert told in capsys.readouterr().err
+def test_wrong_options_are_refused(words: list[str], told: str, call: Run) -> None:
+    code, _, error = call(*MACHINE, *words)
+    assert code == 2
+    assert told in error
 
 
-def test_plots_say_what_they_show(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plots_say_what_they_show(call: Run) -> None:
     pytest.importorskip("matplotlib")
-    words = ["-t", "dgx-a100", "--set", "boxes=2", "-c", "allgather", "--plot"]
-    assert run(*words, str(tmp_path / "x.svg")) == 0
-    svg = (tmp_path / "x.svg").read_text(encoding="utf-8")
+    fine(call(*MACHINE, "--plot", "x.svg"))
+    svg = Path("x.svg").read_text(encoding="utf-8")
     assert svg.startswith("<?xml")
     assert "Worst single failures" in svg
-    assert run(*words, str(tmp_path / "x.png")) == 0
-    assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
-    capsys.readouterr()
-    assert run(*words, str(tmp_path / "x.png")) == 1
-    assert "exists already; --force overwrites it" in capsys.readouterr().err
-
-
-# ------------------------------------------------------------------------------------ bundles
-
-
-def _write(texts: Mapping[Path, str]) -> None:
-    for path, text in texts.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-
-
-def _request(formats: tuple[str, ...] = ("forest",)) -> Request:
-    topology = catalog.load("dgx-a100", {"boxes": "2"})
-    return Request(Workload(topology, Collective.ALLGATHER), formats)  # type: ignore[arg-type]
-
-
-def test_a_bundle_goes_on_where_it_was(tmp_path: Path) -> None:
-    request = _request()
-    failures = list_failures(request.workload.topology, ["adapter", "switch"])[:6]
-    written: list[Path] = []
-
-    class Cut(Exception):
-        pass
-
-    def cut_off(texts: Mapping[Path, str]) -> None:
-        if len(written) == 3:
-            raise Cut
-        written.extend(list(texts)[:1])
-        _write(texts)
-
-    with pytest.raises(Cut):
-        make_bundle(request, failures, tmp_path, cut_off)
-    assert not (tmp_path / INDEX).exists()
-    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
-    index = make_bundle(request, failures, tmp_path, _write)
-    assert index["resumed"] == 3
-    assert all(path.stat().st_mtime_ns == stamp for path, stamp in before.items())
-    again = make_bundle(request, failures, tmp_path, _write)
-    assert again["resumed"] == 6
-    for failure in failures:
-        folder = tmp_path / folder_of(failure)
-        note = json.loads((folder / NOTE).read_text(encoding="utf-8"))
-        assert set(note["files"]) == {path.name for path in folder.iterdir()} - {NOTE}
-        assert (note["algbw"] is None) == bool(note["reason"])
-
-
-def test_a_bundle_refuses_what_it_did_not_make(tmp_path: Path) -> None:
-    request = _request()
-    failures = list_failures(request.workload.topology, ["adapter"])[:2]
-    make_bundle(request, failures, tmp_path, _write)
-    with pytest.raises(ForestCollError, match="made for another problem or other formats"):
-        make_bundle(_request(("forest", "msccl-xml")), failures, tmp_path, _write)
-    folder = tmp_path / folder_of(failures[1])
-    forest = next(path for path in folder.iterdir() if path.name != NOTE)
-    forest.write_text("{}", encoding="utf-8")
-    with pytest.raises(ForestCollError, match="a file in it was changed"):
-        make_bundle(request, failures, tmp_path, _write)
-    (folder / NOTE).unlink()
-    with pytest.raises(ForestCollError, match="is not of this bundle"):
-        make_bundle(request, failures, tmp_path, _write)
-
-
-def test_the_files_of_a_bundle_are_proven(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = tmp_path / "bundle"
-    machine = ["-t", "torus-2d", "--set", "x=3", "--set", "y=2"]
-    words = [*machine, "-c", "allgather", "--kinds", "gpu", "--bundle", str(folder)]
-    assert run(*words, "--dask", "none") == 0
-    assert "6 failures, forest, msccl-xml, mscclpp-json" in capsys.readouterr().out
-    assert run(*words, "--dask", "none") == 0
-    assert "there before  6" in capsys.readouterr().out
-    one = next(path for path in sorted(folder.iterdir()) if path.is_dir())
-    files = [str(path) for path in one.iterdir() if path.name != NOTE]
-    assert len(files) == 3
-    assert main(["verify", *files]) == 0
-
-
-@pytest.mark.slow
-def test_a_cluster_makes_the_same_bundle(tmp_path: Path) -> None:
-    pytest.importorskip("distributed")
-    from forestcoll.study.degrade import dask_cluster
-
-    request = _request()
-    failures = list_failures(request.workload.topology, ["adapter"])[:4]
-    make_bundle(request, failures, tmp_path / "here", _write)
-    make_bundle(request, failures, tmp_path / "there", _write, dask_cluster.spread)
-    for path in (tmp_path / "here").rglob("*.json"):
-        other = tmp_path / "there" / path.relative_to(tmp_path / "here")
-        assert other.read_bytes() == path.read_bytes()
-
-
-def test_a_scheduler_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("distributed")
-    from forestcoll.study.degrade import dask_cluster
-
-    monkeypatch.setattr(dask_cluster, "CONNECT_SECONDS", 0.5)
-    failures = list_failures(irregular(), ["gpu"])[:1]
-    with pytest.raises(
-        UnsupportedError, match=r"no Dask scheduler answers at 'tcp://127\.0\.0\.1:9'"
-    ):
-        list(dask_cluster.spread(_request(), failures, "tcp://127.0.0.1:9"))
+    fine(call(*MACHINE, "--plot", "x.png"))
+    assert Path("x.png").read_bytes().startswith(b"\x89PNG")
+    code, _, error = call(*MACHINE, "--plot", "x.png")
+    assert code == 1
+    assert "exists already; --force overwrites it" in error

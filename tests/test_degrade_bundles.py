@@ -6,13 +6,15 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import Run, fine
 from json_edits import leaves, put
 
-from forestcoll.common.errors import ForestCollError
+from forestcoll.common.errors import ForestCollError, UnsupportedError
 from forestcoll.common.text_file import seal
 from forestcoll.program import Collective
 from forestcoll.study.degrade import Failure, Workload, list_failures
@@ -140,7 +142,73 @@ def test_records_that_are_none_are_refused(text: str, whole: Path, tmp_path: Pat
             check_bundle(folder)
 
 
+def test_a_bundle_refuses_what_it_did_not_make(whole: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "bundle"
+    shutil.copytree(whole, folder)
+    other_formats = replace(REQUEST, formats=("forest", "msccl-xml"))
+    with pytest.raises(ForestCollError, match="made for another problem or other formats"):
+        make_bundle(other_formats, FAILURES, folder, write)
+    one = folder / folder_of(FAILURES[1])
+    next(path for path in one.iterdir() if path.name != NOTE).write_text("{}", encoding="utf-8")
+    with pytest.raises(ForestCollError, match="a file in it was changed"):
+        make_bundle(REQUEST, FAILURES, folder, write)
+
+
+def test_the_plans_of_all_runtimes_are_proven(call: Run) -> None:
+    assert "4 failures, forest, msccl-xml, mscclpp-json" in fine(
+        call(*MACHINE, "--kinds", "gpu", "--bundle", "b")
+    )
+    one = next(path for path in sorted(Path("b").iterdir()) if path.is_dir())
+    files = [str(path) for path in one.iterdir() if path.name != NOTE]
+    assert len(files) == 3
+    assert call("verify", *files)[0] == 0
+
+
+@pytest.mark.slow
+def test_a_cluster_makes_the_same_bundle(whole: Path, tmp_path: Path) -> None:
+    pytest.importorskip("distributed")
+    from forestcoll.study.degrade import dask_cluster
+
+    make_bundle(REQUEST, FAILURES, tmp_path / "there", write, dask_cluster.spread)
+    for path in whole.rglob("*.json"):
+        there = tmp_path / "there" / path.relative_to(whole)
+        assert there.read_bytes() == path.read_bytes()
+
+
+def test_a_scheduler_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("distributed")
+    from forestcoll.study.degrade import dask_cluster
+
+    monkeypatch.setattr(dask_cluster, "CONNECT_SECONDS", 0.5)
+    message = r"no Dask scheduler answers at 'tcp://127\.0\.0\.1:9'"
+    with pytest.raises(UnsupportedError, match=message):
+        list(dask_cluster.spread(REQUEST, FAILURES[:1], "tcp://127.0.0.1:9"))
+
+
 # --- runs that were killed ------------------------------------------------------------------------
+
+
+def test_a_bundle_goes_on_where_it_was(tmp_path: Path) -> None:
+    class Cut(Exception):
+        pass
+
+    def cut_off(texts: Any) -> None:
+        if any(tmp_path.rglob(NOTE)):
+            raise Cut
+        write(texts)
+
+    with pytest.raises(Cut):
+        make_bundle(REQUEST, FAILURES, tmp_path, cut_off)
+    assert not (tmp_path / INDEX).exists()
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
+    assert make_bundle(REQUEST, FAILURES, tmp_path, write)["resumed"] == 1
+    assert all(path.stat().st_mtime_ns == stamp for path, stamp in before.items())
+    assert make_bundle(REQUEST, FAILURES, tmp_path, write)["resumed"] == len(FAILURES)
+    for failure in FAILURES:
+        folder = tmp_path / folder_of(failure)
+        note = json.loads((folder / NOTE).read_text(encoding="utf-8"))
+        assert set(note["files"]) == {path.name for path in folder.iterdir()} - {NOTE}
+        assert (note["algbw"] is None) == bool(note["reason"])
 
 
 def test_an_empty_folder_is_no_obstacle(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

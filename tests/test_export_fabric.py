@@ -13,8 +13,8 @@ import networkx as nx
 import pytest
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as perfetto
 from real_files import read_as
+from test_view_data import subject_of
 
-from forestcoll import plans
 from forestcoll.common.errors import UnsupportedError
 from forestcoll.schedule import forest_file
 from forestcoll.topology import Topology, catalog, loads_topology
@@ -162,14 +162,6 @@ def test_dot_of_one_tree_spans(capsys: pytest.CaptureFixture[str]) -> None:
 # --- Perfetto -------------------------------------------------------------------------------------
 
 
-def subject_of(path: Path) -> Subject:
-    if path.name.endswith(".forest.json"):
-        return Subject(path.parent.name, "forest", forest=forest_file.load(path))
-    beside = path.with_name(path.name.partition(".")[0] + ".forest.json")
-    forest = forest_file.load(beside)
-    return Subject(path.parent.name, "plan", forest=forest, program=plans.read_plan(path))
-
-
 @pytest.mark.parametrize(
     "name",
     [
@@ -180,7 +172,7 @@ def subject_of(path: Path) -> Subject:
     ],
 )
 def test_perfetto_trace_is_the_simulated_run(name: str) -> None:
-    subject, size = subject_of(SCHEDULES / name), 2**20
+    subject, size = subject_of(name), 2**20
     (data,) = export(subject, "perfetto", Settings(size=size)).values()
     trace = perfetto.Trace.FromString(data)
     timing = subject.simulate(size)
