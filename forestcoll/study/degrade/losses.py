@@ -3,8 +3,9 @@
 The figure of the forest in use is exact: algbw is 1 / max over links of (share / bandwidth), and a
 failure changes the bandwidth of a few links. A forest stops where a link that it uses is gone. The
 figure of a new forest is the optimum of what is left, solved once for each class of failures, but
-where the forest in use is the optimum and loses nothing. Both are what links allow; `played` says
-what the trees make of it.
+where the forest in use is the optimum and loses nothing. Both are what links allow. Trees
+also have hops, starts and ends; how much that costs is simulated for the failures that a report
+shows, as far as forests alone are simulated at all.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from forestcoll import solver
-from forestcoll.common.errors import ForestError, InfeasibleError, UnsupportedError
+from forestcoll.common.errors import ForestCollError, ForestError, InfeasibleError, UnsupportedError
 from forestcoll.compile.problem import Problem
 from forestcoll.program import Collective
-from forestcoll.study.degrade.classes import classes
-from forestcoll.study.degrade.failures import KINDS, Failure, Kind, list_failures
+from forestcoll.study.degrade.failures import KINDS, Failure, Kind, classes, list_failures
+from forestcoll.verify import simulate
 
 if TYPE_CHECKING:
     from forestcoll.compile.clock import Progress
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from forestcoll.schedule.forest import Forest
     from forestcoll.solver import Optimum
     from forestcoll.topology import Topology
+    from forestcoll.verify.simulate import Band
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,3 +251,71 @@ def _of_optimum(
         except (InfeasibleError, UnsupportedError) as error:
             found[member] = _New(None, str(error))
     return found
+
+
+# --- the worst of them in simulated time ----------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Worst:
+    """A loss and how many failures lose just the same, with what trees reach in simulated time.
+
+    `old`, `new`: of the forest in use and of a new one; None where there is none, or it is not
+    simulated.
+    """
+
+    loss: Loss
+    alike: int
+    old: Band | None = None
+    new: Band | None = None
+
+
+def play_whole(report: Report) -> Band | None:
+    """What the forest in use reaches while all works; None where that is not simulated."""
+    problem = report.workload.problem()
+    return simulate.simulated_band(_move(report.forest, problem.graph), problem.links)
+
+
+def play_worst(report: Report, count: int, progress: Progress | None = None) -> list[Worst]:
+    """The `count` worst failures, simulated."""
+    found = []
+    for done, (loss, alike) in enumerate(report.worst(count)):
+        if progress is not None:
+            progress("simulate", done / count)
+        found.append(_play(report, loss, alike))
+    return found
+
+
+def _play(report: Report, loss: Loss, alike: int) -> Worst:
+    if report.forest.n > simulate.RANKS or loss.new is None:
+        return Worst(loss, alike)
+    problem = report.workload.after(loss.failure).problem()
+    old = None
+    if loss.old is not None:
+        old = simulate.simulated_band(_move(report.forest, problem.graph), problem.links)
+    if loss.old == loss.new:
+        return Worst(loss, alike, old, old)
+    return Worst(loss, alike, old, _play_new(problem))
+
+
+def _play_new(problem: Problem) -> Band | None:
+    try:
+        forest = best_forest(problem, problem.optimum())
+    except ForestCollError:  # an optimum without trees that are found
+        return None
+    return simulate.simulated_band(forest, problem.links)
+
+
+def _move(forest: Forest, graph: CapacityGraph) -> Forest:
+    """The same trees on a graph that has all of their nodes and links, by their names."""
+    number = {name: v for v, name in enumerate(graph.names)}
+    at = [number.get(name, -1) for name in forest.graph.names]
+    trees = tuple(
+        replace(
+            tree,
+            root=at[tree.root],
+            edges=tuple(tuple(at[v] for v in path) for path in tree.edges),
+        )
+        for tree in forest.trees
+    )
+    return replace(forest, graph=graph, trees=trees, bound=None)
