@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 ENOUGH = 0.005
 """Seconds below which a stage's time is not worth a word."""
 
+OTHERS = range(1, 1000)
+"""The columns of a table but the first."""
+
 P = ParamSpec("P")
 
 
@@ -49,13 +52,12 @@ class Fact:
 class Rows:
     """Facts of several things of a kind: a row each, with a head line; for machines under `key`.
 
-    `right`: the numbers of the columns that are right-aligned; None: all but the first. Columns
-    that are empty are left out.
+    `right`: the numbers of the columns that are right-aligned. Columns that are empty are left out.
     """
 
     key: str
     rows: Sequence[Sequence[Fact]]
-    right: Container[int] | None = None
+    right: Container[int] = OTHERS
 
 
 Part = Sequence[Fact] | Rows
@@ -101,7 +103,7 @@ def plain(value: Any) -> Any:
         return str(value)
     if isinstance(value, Mapping):
         return {key: plain(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple | Iterable) and not isinstance(value, str):
+    if isinstance(value, Iterable) and not isinstance(value, str):
         return [plain(inner) for inner in value]
     return value.summary() if hasattr(value, "summary") else value
 
@@ -118,9 +120,7 @@ def _table(part: Part) -> RenderableType | None:
     cells = [[fact for fact in row if fact.text is not None] for row in part.rows]
     columns = list(enumerate(zip(*cells, strict=True)))
     shown = [(k, column) for k, column in columns if any(fact.text for fact in column)]
-    right = [
-        i for i, (k, _) in enumerate(shown) if (k > 0 if part.right is None else k in part.right)
-    ]
+    right = [i for i, (k, _) in enumerate(shown) if k in part.right]
     rows = zip(*([str(fact.text) for fact in column] for _, column in shown), strict=True)
     heads = [column[0].head for _, column in shown]
     return tables.columns(heads, list(rows), right) if part.rows else None
@@ -140,7 +140,7 @@ def machine(**values: object) -> list[Fact]:
 
 
 def grid(
-    heads: Sequence[str], rows: Iterable[Sequence[object]], right: Container[int] | None = None
+    heads: Sequence[str], rows: Iterable[Sequence[object]], right: Container[int] = OTHERS
 ) -> Rows:
     """Rows for people alone."""
     pairs = (zip(heads, row, strict=True) for row in rows)
