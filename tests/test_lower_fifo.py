@@ -1,4 +1,4 @@
-"""Lowering to MSCCL XML's programs: fused and not, on the right channels, within the limits."""
+"""Lowering to MSCCL XML's programs: on the right channels, within the limits."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import product
 from typing import Any
 
 import pytest
@@ -16,12 +17,10 @@ from hypothesis import strategies as st
 from forestcoll.common.errors import PlanError
 from forestcoll.compile.budget import Budget, Costs
 from forestcoll.compile.synthesize import synthesize
-from forestcoll.execute import cpu
 from forestcoll.graph.capacity_graph import CapacityGraph
-from forestcoll.lower import lower, twosided_fused, usage
+from forestcoll.lower import lower, usage
 from forestcoll.lower.network_planes import parity_of, planes_of
 from forestcoll.plans import msccl
-from forestcoll.plans.lint import lint
 from forestcoll.program import (
     BY_TREES,
     Collective,
@@ -37,27 +36,16 @@ from forestcoll.solver import solve
 from forestcoll.topology import catalog
 from forestcoll.verify import verify
 
-FUSED = (Op.RECV_COPY_SEND, Op.RECV_REDUCE_SEND, Op.RECV_REDUCE_COPY_SEND)
 ALL = pytest.mark.parametrize("collective", list(BY_TREES), ids=str)
 
 
-def counted(program: Program) -> Counter[Op]:
-    return Counter(i.op for i in instructions(program))
-
-
-def solved(name: str, collective: Collective, trees: Any = "auto", **settings: str) -> Forest:
-    topology = catalog.load(name, settings)
-    graph = CapacityGraph.from_topology(topology)
-    return solve(graph, collective, 0 if collective.rooted else None, trees, name=topology.name)
-
-
-# -- without fused steps -------------------------------------------------------------------------
+# -- steps ---------------------------------------------------------------------------------------
 
 
 def test_fifo_uses_what_every_parser_runs() -> None:
     allowed = {Op.SEND, Op.RECV, Op.COPY, Op.REDUCE}
-    for collective in BY_TREES:
-        program = lower(of_shape(collective, 4, star), RCCL)
+    for collective, target in product(BY_TREES, (RCCL, MSCCL)):
+        program = lower(of_shape(collective, 4, star), target)
         assert {i.op for i in instructions(program)} <= allowed
 
 
@@ -128,52 +116,7 @@ def test_rooted_fifo_plans_between_boxes_use_ll128() -> None:
         assert between.protocol == ("LL128" if collective.rooted else "Simple")
 
 
-# -- fused steps ---------------------------------------------------------------------------------
-
-
-@ALL
-@pytest.mark.parametrize("n", [3, 5])
-def test_chains_are_handed_on_without_a_stop(collective: Collective, n: int) -> None:
-    program = proven(of_shape(collective, n, chain), MSCCL, protocol="LL")
-    found = counted(program)
-    roots = 1 if collective.rooted else n
-    middle = roots * (n - 2)
-    assert found[Op.REDUCE] == 0
-    match collective:
-        case Collective.ALLGATHER | Collective.BROADCAST:
-            assert (found[Op.RECV_COPY_SEND], found[Op.RECV]) == (middle, roots)
-        case Collective.REDUCE_SCATTER | Collective.REDUCE:
-            assert (found[Op.RECV_REDUCE_SEND], found[Op.RECV_REDUCE_COPY]) == (middle, roots)
-            assert found[Op.COPY] == 0  # sums begin with the own data
-        case Collective.ALLREDUCE:
-            # up and down one ring of 2 n (n - 1) hops: what turns round at a rank and what
-            # passes through it share its two thread blocks, so some is sent anew
-            assert found[Op.SEND] <= 0.7 * 2 * n * (n - 1)
-    assert all(rank.scratch_chunks <= n for rank in program.ranks)
-
-
-def test_a_sum_goes_on_from_the_root_in_the_step_that_completes_it() -> None:
-    trees = [chain(4, 0, "reduce"), chain(4, 0, "broadcast")]
-    program = proven(forest(Collective.ALLREDUCE, 4, trees), MSCCL, protocol="LL")
-    (step,) = (i for i in instructions(program) if i.op is Op.RECV_REDUCE_COPY_SEND)
-    (where,) = {r for r, _, _, i in program.instructions() if i is step}
-    assert where == 0
-    assert step.dst[0].buffer.value == "o"
-    assert all(rank.scratch_chunks == 0 for rank in program.ranks)
-
-
-def test_what_a_rank_adds_up_lies_in_scratch_until_its_last_part_comes() -> None:
-    # 1 has the children 2, 3 and 4: two parts are added and kept, the last is handed on
-    program = proven(
-        forest(Collective.REDUCE, 5, [tree("reduce", 1, [-1, 0, 1, 1, 1])]), MSCCL, protocol="LL"
-    )
-    steps = [i for r, _, _, i in program.instructions() if r == 1]
-    assert [i.op for i in steps].count(Op.RECV_REDUCE_COPY) == 2
-    (last,) = (i for i in steps if i.op is Op.RECV_REDUCE_SEND)
-    assert last.src[0].buffer.value == "s"
-    assert last.after  # it waits for the others
-    assert not last.dst
-    assert program.ranks[1].scratch_chunks == 1
+# -- limits --------------------------------------------------------------------------------------
 
 
 @st.composite
@@ -217,66 +160,6 @@ def test_each_connection_has_one_owner_at_each_end(made: Forest, target: Target)
     assert set(Counter(ends).values()) == {2}
 
 
-@ALL
-@pytest.mark.parametrize("name", ["dgx1-v100", "mi250", "torus-2d"])
-def test_fused_programs_are_smaller(name: str, collective: Collective) -> None:
-    made = solved(name, collective)
-    joined, plain = (
-        usage(lower(made, MSCCL, protocol="LL")),
-        usage(lower(made, RCCL, protocol="LL")),
-    )
-    # one more where plain steps have more of them in the longest thread block than fused ones
-    assert joined.thread_blocks <= plain.thread_blocks + (joined.steps < plain.steps)
-    assert joined.operations <= 1.1 * plain.operations
-    if collective.reduces:
-        assert joined.operations <= 0.9 * plain.operations
-
-
-def test_a_chain_that_comes_back_to_a_thread_block_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    """1 -> 2 -> 0 -> 1 -> 2: rank 1's thread block would have to send and to take at once."""
-    up, down = tree("reduce", 71, [-1, 2, 0]), tree("broadcast", 71, [-1, 0, 1])
-    # and something else, so that the shares have no common divisor
-    more = tree("reduce", 1, [-1, 0, 0]), tree("broadcast", 1, [-1, 0, 0])
-    made = forest(Collective.ALLREDUCE, 3, [up, more[0], down, more[1]])
-    proven(made, MSCCL, protocol="LL")
-    monkeypatch.setattr(twosided_fused, "without_repeats", lambda wiring: wiring)
-    with pytest.raises(PlanError, match=r"deadlock"):
-        verify(lower(made, MSCCL, protocol="LL"))
-
-
-@ALL
-def test_fused_plans_run(collective: Collective) -> None:
-    program = proven(solved("dgx1-v100", collective), MSCCL, protocol="LL")
-    assert any(i.op in FUSED for i in instructions(program))
-    for size in (4096, 100_000):
-        done = cpu.run(program, size, dtype="int32", op="sum")
-        assert done.wrong == 0
-        assert {row.mode for row in done.rows} == {"out-of-place", "in-place"}
-
-
-@pytest.mark.slow
-@ALL
-@pytest.mark.parametrize(
-    ("name", "boxes"),
-    [
-        ("dgx-a100", 1),
-        ("dgx-a100", 2),
-        ("dgx2-v100", 1),
-        ("dgx-h100", 2),
-        ("mi250", 2),
-        ("mi300x", 1),
-    ],
-)
-def test_fused_plans_of_the_catalogue(name: str, boxes: int, collective: Collective) -> None:
-    """Right at every queue depth, in the linter's eyes, and with real bytes."""
-    made = solved(name, collective, 2, boxes=str(boxes))
-    target = MSCCL.on(sms_of(name))
-    program = proven(made, target, protocol="LL")
-    report = lint(msccl.dumps(program, target), "plan", "msccl")
-    assert report.ok, report.findings
-    assert cpu.run(program, 1 << 16, dtype="int32").wrong == 0
-
-
 # -- channels ------------------------------------------------------------------------------------
 
 
@@ -309,7 +192,7 @@ def crossing(program: Program, graph: CapacityGraph) -> Iterator[tuple[int, int,
     """(sender, receiver, channel) of every message between boxes."""
     for r, b, _, i in program.instructions():
         block = program.ranks[r].thread_blocks[b]
-        if i.op in (Op.SEND, *FUSED):
+        if i.op is Op.SEND:
             a, c = (graph.box(graph.ranks[rank]) for rank in (r, block.send))
             if a != c:
                 yield r, block.send, block.channel
@@ -354,7 +237,7 @@ def test_messages_take_the_channels_of_their_plane(
     for r, b, _, i in program.instructions():
         block = program.ranks[r].thread_blocks[b]
         ends = r, block.send, block.channel
-        if i.op in (Op.SEND, *FUSED) and ends in set(crossing(program, graph)):
+        if i.op is Op.SEND and ends in set(crossing(program, graph)):
             sent[r, block.send, block.channel % 2] += (i.src or i.dst)[0].count
     chunks = max(program.ranks[0].input_chunks, program.ranks[0].output_chunks)
     assert {k: Fraction(v, made.total) for k, v in wanted.items()} == {
@@ -370,15 +253,14 @@ def test_instances_take_channels_of_their_own(target: Target) -> None:
     twice = proven(made, target, instances=2, protocol="LL")
     assert usage(twice).channels == 2 * usage(once).channels
     assert usage(twice).steps == usage(once).steps
-    local = 1 if target is RCCL else 0
+    local = 1  # thread block for the own data
     assert usage(twice).thread_blocks - local == 2 * (usage(once).thread_blocks - local)
 
 
 def test_too_many_instances_are_refused() -> None:
-    with pytest.raises(PlanError, match=r"msccl holds 32"):
-        lower(of_shape(Collective.ALLREDUCE, 3, chain), MSCCL, instances=33, protocol="LL")
-    with pytest.raises(PlanError, match=r"free channels, rccl holds"):
-        lower(of_shape(Collective.ALLREDUCE, 3, chain), RCCL, instances=33, protocol="LL")
+    for target in (MSCCL, RCCL):
+        with pytest.raises(PlanError, match=rf"free channels, {target.name} holds"):
+            lower(of_shape(Collective.ALLREDUCE, 3, chain), target, instances=33, protocol="LL")
 
 
 # -- protocols and multiprocessors ---------------------------------------------------------------

@@ -12,15 +12,15 @@ from forestcoll import solver
 from forestcoll.common.errors import PlanError
 from forestcoll.compile.problem import Problem, capacity_graph
 from forestcoll.lower import UNIT_BYTES, fill, lower, refine, usage
+from forestcoll.lower.fifo import share_sums, sum_of
+from forestcoll.lower.fifo_blocks import Port, match_ports
 from forestcoll.lower.filling import _reached, _slice, _sliced, _spreads
 from forestcoll.lower.instances import filled, hardest
 from forestcoll.lower.layout import RankTree, from_next, layout
-from forestcoll.lower.messages import Message, early_copies
 from forestcoll.lower.onesided import Spread
-from forestcoll.lower.scheduled import links_of, scheduled_messages
-from forestcoll.lower.sums import share_sums
+from forestcoll.lower.schedule import links_of, schedule
+from forestcoll.lower.transfers import Transfer, early_copies
 from forestcoll.lower.tree_pieces import cut
-from forestcoll.lower.writer import Port, match_ports
 from forestcoll.plans import mscclpp
 from forestcoll.program import BY_TREES, Collective, Instruction, Op, Pipeline
 from forestcoll.program.targets import MSCCLPP, RCCL, sms_of
@@ -246,19 +246,19 @@ def test_adders_share_the_sums_of_one_tree() -> None:
     topology = catalog.load("dgx-a100", {"boxes": "2"})
     forest = solver.solve(capacity_graph(topology), Collective.REDUCE, 0)
     chunks = layout(forest, 8)
-    messages = scheduled_messages(
+    messages = schedule(
         chunks, early_copies(chunks), links_of(forest), most=1, block=None, apart=True
-    ).messages
+    ).transfers
     adders = share_sums(chunks.n, messages, 20)
-    parts: dict[tuple[int, int], list[Message]] = defaultdict(list)
+    parts: dict[tuple[int, int], list[Transfer]] = defaultdict(list)
     for message in messages:
-        parts[message.dst, adders.of(message)].append(message)
+        parts[message.dst, adders.number[sum_of(message)]].append(message)
     assert all(0 <= number < adders.counts[rank] for rank, number in parts)
     assert len(parts) == sum(adders.counts)
     assert max(map(len, parts.values())) <= 20
-    assert all(len({m.instance for m in own}) == 1 for own in parts.values())  # of one tree
-    sums = {(m.dst, m.total): adders.of(m) for m in messages}
-    assert all(sums[m.dst, m.total] == adders.of(m) for m in messages)
+    assert all(len({m.group for m in own}) == 1 for own in parts.values())  # of one tree
+    sums = {(m.dst, m.total): adders.number[sum_of(m)] for m in messages}
+    assert all(sums[m.dst, m.total] == adders.number[sum_of(m)] for m in messages)
 
 
 def test_sums_have_no_thread_blocks_of_their_own_where_there_are_too_few() -> None:

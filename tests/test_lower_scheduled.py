@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import replace
 from fractions import Fraction
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,12 +16,12 @@ from hypothesis import strategies as st
 from forestcoll.common.errors import PlanError
 from forestcoll.compile.synthesize import synthesize
 from forestcoll.graph.kernel import _kernel
-from forestcoll.lower import lower, scheduled, usage
+from forestcoll.lower import fifo, lower, schedule, usage
+from forestcoll.lower.fifo import as_they_arrive
 from forestcoll.lower.filling import SHORT, SIZE, reorder
 from forestcoll.lower.layout import Layout, RankTree, layout
-from forestcoll.lower.messages import early_copies
-from forestcoll.lower.twosided import _block_rate
-from forestcoll.program import Collective
+from forestcoll.lower.transfers import Transfer, early_copies
+from forestcoll.program import Buffer, Collective, Ref
 from forestcoll.program.targets import RCCL
 from forestcoll.schedule import forest_file
 from forestcoll.topology import catalog
@@ -28,6 +30,9 @@ from forestcoll.verify import simulate, verify
 pytestmark = pytest.mark.usefixtures("links_alone")
 
 SCHEDULES = Path(__file__).parents[1] / "schedules"
+
+
+NOWHERE = Ref(Buffer.INPUT, 0, 1)
 
 
 @st.composite
@@ -52,7 +57,8 @@ def test_a_schedule_holds_lanes_and_needs(
     problem: tuple[list[int], list[list[int]], list[list[int]], list[list[int]]],
 ) -> None:
     lanes, ways, lengths, needs = problem
-    starts = _kernel.schedule(lanes, ways, lengths, needs, [0] * len(ways))
+    kinds = list(range(len(ways)))
+    starts, _ = _kernel.schedule(lanes, ways, lengths, kinds, needs, [0] * len(ways))
     ends = [start + max(each, default=1) for start, each in zip(starts, lengths, strict=True)]
     assert all(starts[m] >= ends[n] for m, some in enumerate(needs) for n in some)
     for time in range(max(ends)):
@@ -70,28 +76,21 @@ def test_a_schedule_holds_lanes_and_needs(
 
 def test_messages_that_wait_for_each_other_are_refused() -> None:
     with pytest.raises(ValueError, match="wait for each other"):
-        _kernel.schedule([1], [[0], [0]], [[1], [1]], [[1], [0]], [0, 0])
+        _kernel.schedule([1], [[0]], [[1]], [0, 0], [[1], [0]], [0, 0])
 
 
 def test_sums_are_scheduled_as_closely_as_broadcasts(monkeypatch: pytest.MonkeyPatch) -> None:
     """The longest chain of what follows first, by itself, leaves a fifth of the time idle here."""
     asked = []
     kernel = SimpleNamespace(schedule=lambda *some: asked.append(some) or _kernel.schedule(*some))
-    monkeypatch.setattr(scheduled, "_kernel", kernel)
+    monkeypatch.setattr(schedule, "_kernel", kernel)
     forest = forest_file.load(SCHEDULES / "mi250-1" / "reduce-scatter.forest.json")
     chunks = layout(forest)
-    scheduled.scheduled_messages(
-        chunks, early_copies(chunks), scheduled.links_of(forest), most=1, block=None, apart=True
+    schedule.schedule(
+        chunks, early_copies(chunks), schedule.links_of(forest), most=1, block=None, apart=True
     )
-    lanes, ways, lengths, needs, ties = asked[0]
-    starts = _kernel.schedule(lanes, ways, lengths, needs, ties)
-    busy = [0] * len(lanes)
-    for way, times in zip(ways, lengths, strict=True):
-        for link, time in zip(way, times, strict=True):
-            busy[link] += time
-    least = max(time / count for time, count in zip(busy, lanes, strict=True))
-    span = max(start + max(times) for start, times in zip(starts, lengths, strict=True))
-    assert least <= span <= 1.03 * least
+    _, stretch = _kernel.schedule(*asked[0])
+    assert 1 <= stretch <= 1.03
 
 
 @pytest.mark.parametrize(("uplink", "late"), [(4, [0, 0, 0, 0]), (2, [0, 0, 1, 1])])
@@ -99,13 +98,12 @@ def test_uplinks_serve_as_many_ports_as_they_are_wide(uplink: int, late: list[in
     """One after the other, the fourth of four ports begins when a message is nearly there."""
     ports, links = range(4), (1, 1, 1, 1, uplink, 1, 1, 1, 1)
     ways = {(port, 4 + port): (port, 4, 5 + port) for port in ports}
-    made, _ = scheduled._schedule(
-        scheduled.Links(ways, links, Fraction(1), Fraction(1)),
-        list(ways.values()),
-        [1] * 4,
-        [[] for _ in ports],
+    transfers = [Transfer(src, dst, NOWHERE, NOWHERE, "final", 0, 0) for src, dst in ways]
+    made, _ = schedule._starts(
+        schedule.Links(ways, links, Fraction(1), Fraction(1)),
+        transfers,
         list(ports),
-        {(src, dst, 0, -1): 1 for src, dst in ways},
+        {transfer.connection: 1 for transfer in transfers},
     )
     assert [start > 0 for start in made] == late
 
@@ -120,16 +118,16 @@ def test_uplinks_serve_as_many_ports_as_they_are_wide(uplink: int, late: list[in
     ],
 )
 def test_equal_messages_go_to_partner_after_partner(
-    partners: scheduled.Partners, order: list[int]
+    partners: schedule.Partners, order: list[int]
 ) -> None:
     """From rank 2, over links that carry one message at a time: as ranks are numbered, or bits."""
     ways = {(2, dst): (0,) for dst in (0, 1, 3, 4)}
     parents = (2, 2, -1, 2, 2)
     star = RankTree(2, "broadcast", 0, 1, parents, (2, 0, 1, 3, 4), parities=(-1,) * 5)
     chunks = Layout(Collective.BROADCAST, 5, 1, (0, 1, 1, 1, 1, 1), (star,))
-    links = scheduled.Links(ways, (1,), Fraction(1), Fraction(1), partners)
-    made = scheduled.scheduled_messages(chunks, frozenset(), links, most=1, block=None, apart=True)
-    assert [message.dst for message in made.messages] == order
+    links = schedule.Links(ways, (1,), Fraction(1), Fraction(1), partners)
+    made = schedule.schedule(chunks, frozenset(), links, most=1, block=None, apart=True)
+    assert [message.dst for message in made.transfers] == order
     assert made.arrivals == [1, 2, 3, 4]
 
 
@@ -160,7 +158,7 @@ def test_orders_that_a_target_cannot_hold_are_left_out(monkeypatch: pytest.Monke
     first = lower(forest, RCCL, instances=4)
     asked = []
 
-    def refuse(*_: object, partners: scheduled.Partners, **__: object) -> None:
+    def refuse(*_: object, partners: schedule.Partners, **__: object) -> None:
         asked.append(partners)
         raise PlanError("too long a list")
 
@@ -204,11 +202,83 @@ def test_a_tree_of_twice_the_rate_has_twice_the_thread_blocks() -> None:
         RankTree(0, "broadcast", 2 * i, 2, parent, (0, 1, 2)) for i, parent in enumerate(parents)
     ]
     odd = [replace(even[0], count=1), replace(even[1], first=1, count=3)]
-    links = scheduled.Links({}, (1,), Fraction(100), Fraction(40))
+    links = schedule.Links({}, (1,), Fraction(100), Fraction(40))
     rates = []
     for trees in (even, odd):
         chunks = Layout(Collective.BROADCAST, 3, 4, (0, 4, 4, 4), tuple(trees))
-        rates.append(_block_rate(chunks, links))
+        rates.append(fifo._block_rate(chunks, links))
     assert rates == [50, Fraction(24) / Fraction(18, 25)]  # of 50 and 50, of 25 and 75 GB/s
     everyone = Layout(Collective.ALLGATHER, 3, 4, (0, 4, 4, 4), tuple(even))
-    assert _block_rate(everyone, links) == rates[1]
+    assert fifo._block_rate(everyone, links) == rates[1]
+
+
+# -- where transfers are received ------------------------------------------------------------------
+
+
+@st.composite
+def messages(draw: st.DrawFn) -> tuple[list[Transfer], list[int], list[int]]:
+    """Transfers in the order of their starts, their channels, and how many start before each ends.
+
+    Of a sum the first one opens it.
+    """
+    count = draw(st.integers(1, 12))
+    found, opened = [], set()
+    for _ in range(count):
+        src, dst = draw(st.permutations(range(3)))[:2]
+        tree = draw(st.integers(0, 2))
+        land = draw(st.sampled_from(("final", "add")))
+        if land == "add" and (tree, dst) not in opened:
+            opened.add((tree, dst))
+            land = "open"
+        chunks = draw(st.integers(1, 2))
+        found.append(Transfer(src, dst, Ref(Buffer.INPUT, 0, chunks), NOWHERE, land, 0, tree))  # type: ignore[arg-type]
+    channels = [draw(st.integers(0, 1)) for _ in range(count)]
+    arrivals = [draw(st.integers(place + 1, count)) for place in range(count)]
+    return found, channels, arrivals
+
+
+@given(messages())
+def test_each_is_sent_and_received_in_an_order_that_needs_no_room(
+    given: tuple[list[Transfer], list[int], list[int]],
+) -> None:
+    found, channels, arrivals = given
+    events = list(as_they_arrive(found, channels, arrivals))
+    place = {event: number for number, event in enumerate(events)}
+    assert sorted(events) == sorted(product(range(len(found)), (False, True)))
+    sends = [number for number, sent in events if sent]
+    assert sends == list(range(len(found)))
+    under_way: dict[tuple[int, int, int], list[int]] = defaultdict(list)
+    for number, sent in events:
+        message = found[number]
+        queue = under_way[message.src, message.dst, channels[number]]
+        if sent:
+            assert not queue  # whatever a connection holds
+            queue.append(number)
+        else:
+            assert queue.pop() == number
+            if message.land == "add":
+                openers = (
+                    n
+                    for n, other in enumerate(found)
+                    if (other.land, other.tree, other.dst) == ("open", message.tree, message.dst)
+                )
+                assert place[next(openers), False] < place[number, False]
+    for number, arrival in enumerate(arrivals):
+        if arrival < len(found):  # what needs it starts there or later
+            assert place[number, False] < place[arrival, True]
+        if found[number].count > 1:
+            assert place[number, False] < min(
+                (place[n, True] for n in range(number + 1, len(found))), default=len(events)
+            )
+
+
+@pytest.mark.parametrize("collective", ["allgather", "reduce-scatter"])
+@pytest.mark.parametrize("blocks", [8, 10])
+def test_thread_blocks_of_two_connections_keep_links_busy(collective: str, blocks: int) -> None:
+    """Received where they are sent, messages of 8 or 10 thread blocks wait: 58 to 83 %."""
+    forest = synthesize(catalog.load("star"), collective, trees=1, formats=("forest",)).forest
+    program = lower(forest, replace(RCCL, thread_blocks=blocks))
+    assert usage(program).thread_blocks == blocks < usage(lower(forest, RCCL)).thread_blocks
+    verify(program)
+    for size in (64 * 10**6, 10**9):
+        assert simulate.band(program, forest, size).share(forest.plain_algbw) > 0.98

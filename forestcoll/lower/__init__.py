@@ -1,14 +1,10 @@
 """Forest -> Program: chunks, thread blocks, channels, within the limits of a target.
 
     layout           which chunks a tree carries, and where they lie in each rank's buffers
-    twosided         MSCCL XML: send, receive, copy, reduce; dependencies between thread blocks
-      messages       what goes over a connection, and in which order
-      scheduled      the same for much data, by a schedule on the links
-      sums           which thread block adds
-    twosided_fused   MSCCL XML for runtimes that receive, add and send in one step
-      chains         what goes over several connections without a stop
-      chain_channels which channels chains take, which ends share a thread block
-    writer           thread blocks of either while they are written
+    transfers        what one rank hands another in one step, of trees and of routes
+    schedule         transfers for much data in the order of a schedule on the links
+    fifo             MSCCL XML: send, receive, copy, reduce; dependencies between thread blocks
+      fifo_blocks    its thread blocks while they are written
     network_planes   two networks: which channels lead to which
     onesided         MSCCL++: put, signal, wait; one pipeline a tree
       tree_pieces    trees too wide for a thread block, cut
@@ -37,19 +33,18 @@ from __future__ import annotations
 from dataclasses import replace
 
 from forestcoll.common.errors import PlanError
+from forestcoll.lower.fifo import lower_fifo
 from forestcoll.lower.filling import fill, refine, reorder
 from forestcoll.lower.in_place import serve
 from forestcoll.lower.instances import block_rate
 from forestcoll.lower.layout import Layout, layout
-from forestcoll.lower.limits import Limits, Usage, check_limits, check_ranks, usage
+from forestcoll.lower.limits import Limits, Usage, check_limits, usage
 from forestcoll.lower.network_planes import no_parity, parity_of
 from forestcoll.lower.onesided import TOGETHER, Spread, lower_onesided
 from forestcoll.lower.packets import MAX_BYTES, lower_packets
 from forestcoll.lower.protocols import bulk_protocol, choose_protocol
-from forestcoll.lower.scheduled import Links, Partners, links_of
-from forestcoll.lower.twosided import lower_fifo
-from forestcoll.lower.twosided_fused import lower_fused
-from forestcoll.program import Collective, Program, Protocol, RankProgram
+from forestcoll.lower.schedule import Links, Partners, links_of
+from forestcoll.program import Collective, Program, Protocol
 from forestcoll.program.targets import Target, most_bytes, runtime_of
 from forestcoll.schedule.forest import Forest
 
@@ -105,7 +100,7 @@ def lower(
         return _packets(forest, chunks, limits, boxes, protocol, extra)
     sent = choose_protocol(forest, target, protocol)
     if fifo:
-        ranks = _fifo(chunks, limits, _scheduled_on(forest, target, sent, partners), adders)
+        ranks = lower_fifo(chunks, limits, _scheduled_on(forest, target, sent, partners), adders)
     else:
         ranks, halves = lower_onesided(chunks, limits, boxes, unit_bytes, spread)
         if halves:
@@ -148,38 +143,6 @@ def _scheduled_on(
     if protocol != bulk_protocol(forest, target):
         return None
     return links_of(forest, block_rate(forest, protocol), partners)
-
-
-def _fifo(
-    chunks: Layout, limits: Limits, links: Links | None, adders: bool
-) -> tuple[RankProgram, ...]:
-    """Programs within the limits.
-
-    Fused steps where the target has them and they fit, plain ones where only those do.
-
-    With `links`, for much data, plain ones first: fused ones keep the thread blocks of a chain in
-    step, each of which does other things in between, and take up to ten times as long.
-    """
-    if not limits.target.fused:
-        return lower_fifo(chunks, limits, links, adders)
-    if links is not None:
-        try:
-            return lower_fifo(chunks, limits, links, adders)
-        except PlanError:
-            if adders:
-                raise
-            # fewer steps may fit
-    try:
-        ranks = lower_fused(chunks, limits)
-        check_ranks(ranks, limits)
-        return ranks
-    except PlanError as fused:
-        # A thread block of fused steps has one turn, from whom and to whom; those of plain steps
-        # are joined as they fit, so that many peers take half as many of them.
-        try:
-            return lower_fifo(chunks, limits)
-        except PlanError:
-            raise fused from None
 
 
 def _packets(

@@ -24,7 +24,7 @@ from forestcoll.lower.layout import RankTree, layout
 from forestcoll.lower.limits import steps, usage
 from forestcoll.lower.onesided import TOGETHER, Spread
 from forestcoll.lower.protocols import bulk_protocol
-from forestcoll.lower.scheduled import ORDERS
+from forestcoll.lower.schedule import ORDERS
 from forestcoll.program import Pipeline, Program, ThreadBlock
 from forestcoll.program.sizes import RARE, Sizes, most_chunks
 from forestcoll.program.targets import Target, message_slots, runtime_on

@@ -1,5 +1,6 @@
-// Greedy list scheduling of messages on links: who crosses when, if nobody is interrupted.
+// Greedy list scheduling of transfers on links: who crosses when, if nobody is interrupted.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
@@ -26,60 +27,66 @@ void require(bool condition, const char* what) {
   if (!condition) throw std::invalid_argument(what);
 }
 
-struct Message {
+// What transfers of one length over the same links have in common.
+struct Kind {
   Ints links;
-  std::vector<Time> lengths;  // how long it takes each link
-  Ints needs, next;           // messages that it waits for, and those that wait for it
-  Time length = 0;            // until it is there: the longest of them
+  std::vector<Time> lengths;  // how long one takes each link
+  Time length = 1;            // until it is there: the longest of them; what waits for it comes later
 };
 
-// The messages, each before those that wait for it.
-Ints sorted(const std::vector<Message>& messages) {
-  Ints order, left(messages.size());
-  for (std::size_t m = 0; m < messages.size(); ++m) {
-    left[m] = static_cast<int>(messages[m].needs.size());
+struct Transfer {
+  const Kind* kind;
+  Ints needs, next;  // transfers that it waits for, and those that wait for it
+  Time length() const { return kind->length; }
+};
+
+// The transfers, each before those that wait for it.
+Ints sorted(const std::vector<Transfer>& transfers) {
+  Ints order, left(transfers.size());
+  for (std::size_t m = 0; m < transfers.size(); ++m) {
+    left[m] = static_cast<int>(transfers[m].needs.size());
     if (!left[m]) order.push_back(static_cast<int>(m));
   }
   for (std::size_t k = 0; k < order.size(); ++k)
-    for (int n : messages[order[k]].next)
+    for (int n : transfers[order[k]].next)
       if (!--left[n]) order.push_back(n);
-  require(order.size() == messages.size(), "messages wait for each other");
+  require(order.size() == transfers.size(), "transfers wait for each other");
   return order;
 }
 
-// Per message, times -1, the time from its start to the end of the longest chain that it begins.
-std::vector<Time> urgencies(const std::vector<Message>& messages) {
-  const Ints order = sorted(messages);
-  std::vector<Time> found(messages.size());
+// Per transfer, times -1, the time from its start to the end of the longest chain that it begins.
+std::vector<Time> urgencies(const std::vector<Transfer>& transfers) {
+  const Ints order = sorted(transfers);
+  std::vector<Time> found(transfers.size());
   for (std::size_t k = order.size(); k-- > 0;) {
-    const Message& m = messages[order[k]];
+    const Transfer& m = transfers[order[k]];
     Time longest = 0;
     for (int n : m.next) longest = std::min(longest, found[n]);
-    found[order[k]] = longest - m.length;
+    found[order[k]] = longest - m.length();
   }
   return found;
 }
 
-// Messages over the same links are a way; only the most urgent of a way can be the next to start.
+// Transfers over the same links are a way; only the most urgent of a way can be the next to start.
 class Scheduler {
  public:
-  Scheduler(const Ints& lanes, const std::vector<Message>& messages, const Ints& ties,
+  Scheduler(const Ints& lanes, const std::vector<Transfer>& transfers, const Ints& ties,
             const std::vector<Time>& urgency)
-      : messages_(messages), ties_(ties), urgency_(urgency), free_(lanes), crossing_(lanes.size()) {
+      : transfers_(transfers), ties_(ties), urgency_(urgency), free_(lanes), crossing_(lanes.size()) {
     std::map<Ints, int> numbers;
-    for (const Message& m : messages_) {
-      const auto [place, fresh] = numbers.emplace(m.links, static_cast<int>(ways_.size()));
+    for (const Transfer& m : transfers_) {
+      const auto [place, fresh] = numbers.emplace(m.kind->links, static_cast<int>(ways_.size()));
       way_.push_back(place->second);
       if (!fresh) continue;
-      for (int link : m.links) crossing_[link].push_back(place->second);
+      for (int link : m.kind->links) crossing_[link].push_back(place->second);
       ways_.emplace_back();
     }
   }
 
   std::vector<Time> run() {
-    starts_.assign(messages_.size(), -1);
-    for (std::size_t m = 0; m < messages_.size(); ++m) {
-      open_.push_back(static_cast<int>(messages_[m].needs.size()));
+    starts_.assign(transfers_.size(), -1);
+    for (std::size_t m = 0; m < transfers_.size(); ++m) {
+      open_.push_back(static_cast<int>(transfers_[m].needs.size()));
       if (!open_[m]) arrive(static_cast<int>(m));
     }
     while (true) {
@@ -95,7 +102,7 @@ class Scheduler {
           freed.push_back(event.link);
           continue;
         }
-        for (int n : messages_[event.message].next)
+        for (int n : transfers_[event.transfer].next)
           if (!--open_[n]) arrive(n);
       }
       for (int link : freed)
@@ -105,15 +112,15 @@ class Scheduler {
   }
 
  private:
-  using Key = std::tuple<Time, int, int>;  // less: more urgent; tie; message
+  using Key = std::tuple<Time, int, int>;  // less: more urgent; tie; transfer
   using Keys = std::priority_queue<Key, std::vector<Key>, std::greater<>>;
   struct Event {
     Time time;
-    int link, message;  // one of them, the other is -1
+    int link, transfer;  // one of them, the other is -1
     bool operator>(const Event& other) const { return time > other.time; }
   };
 
-  // The message may start as soon as its links are free.
+  // The transfer may start as soon as its links are free.
   void arrive(int m) {
     const Key key{urgency_[m], ties_[m], m};
     Keys& way = ways_[way_[m]];
@@ -121,39 +128,39 @@ class Scheduler {
     if (way.top() == key) offers_.push(key);
   }
 
-  // Starts the most urgent of the messages that may, if all its links are free.
+  // Starts the most urgent of the transfers that may, if all its links are free.
   void offer() {
     const int m = std::get<2>(offers_.top());
     offers_.pop();
     if (starts_[m] >= 0) return;
-    const Message& message = messages_[m];
-    for (int link : message.links)
+    const Kind& kind = *transfers_[m].kind;
+    for (int link : kind.links)
       if (!free_[link]) return;
     Keys& way = ways_[way_[m]];
     if (std::get<2>(way.top()) != m) return;  // another of the way was faster
     way.pop();
     starts_[m] = now_;
-    events_.push({now_ + message.length, -1, m});
-    for (std::size_t i = 0; i < message.links.size(); ++i) {
-      --free_[message.links[i]];
-      events_.push({now_ + message.lengths[i], message.links[i], -1});
+    events_.push({now_ + kind.length, -1, m});
+    for (std::size_t i = 0; i < kind.links.size(); ++i) {
+      --free_[kind.links[i]];
+      events_.push({now_ + kind.lengths[i], kind.links[i], -1});
     }
     if (!way.empty()) offers_.push(way.top());
   }
 
-  const std::vector<Message>& messages_;
+  const std::vector<Transfer>& transfers_;
   const Ints& ties_;
   const std::vector<Time>& urgency_;
-  Ints free_, open_, way_;         // per link lanes; per message what it still waits for, its way
+  Ints free_, open_, way_;         // per link lanes; per transfer what it still waits for, its way
   std::vector<Ints> crossing_;     // per link the ways over it
-  std::vector<Keys> ways_;         // per way messages that may start as soon as its links are free
-  Keys offers_;                    // messages that may be able to start now
+  std::vector<Keys> ways_;         // per way transfers that may start as soon as its links are free
+  Keys offers_;                    // transfers that may be able to start now
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   std::vector<Time> starts_;
   Time now_ = 0;
 };
 
-// Several schedules of the same messages, of which the shortest is kept.
+// Several schedules of the same transfers, of which the shortest is kept.
 //
 // First the longest chain of what follows goes first; then the same backwards in time, the longest
 // chain of what comes before first, which is as good for sums as the first is for broadcasts. Each
@@ -161,36 +168,42 @@ class Scheduler {
 // the order of those starts.
 class Search {
  public:
-  Search(const Ints& lanes, std::vector<Message> messages, const Ints& ties)
-      : lanes_(lanes), messages_(std::move(messages)), ties_(ties) {
+  Search(const Ints& lanes, std::vector<Transfer> transfers, const Ints& ties)
+      : lanes_(lanes), transfers_(std::move(transfers)), ties_(ties) {
     least_ = 0;
     std::vector<Time> busy(lanes.size(), 0);
-    for (const Message& m : messages_)
-      for (std::size_t i = 0; i < m.links.size(); ++i) busy[m.links[i]] += m.lengths[i];
-    for (std::size_t link = 0; link < lanes.size(); ++link)
+    for (const Transfer& m : transfers_)
+      for (std::size_t i = 0; i < m.kind->links.size(); ++i)
+        busy[m.kind->links[i]] += m.kind->lengths[i];
+    for (std::size_t link = 0; link < lanes.size(); ++link) {
       least_ = std::max(least_, busy[link] / lanes[link]);
+      busiest_ = std::max(busiest_, static_cast<double>(busy[link]) / lanes[link]);
+    }
   }
 
   std::vector<Time> run() {
-    keep(forwards(urgencies(messages_)));
+    keep(forwards(urgencies(transfers_)));
     if (enough()) return best_;
     turn();
-    std::vector<Time> mirrored = urgencies(messages_);
+    std::vector<Time> mirrored = urgencies(transfers_);
     turn();
     keep(forwards(turned(backwards(mirrored))));
     for (int round = 0; round < kRounds && !enough(); ++round) {
       std::vector<Time> ends(best_.size());
-      for (std::size_t m = 0; m < ends.size(); ++m) ends[m] = -best_[m] - messages_[m].length;
+      for (std::size_t m = 0; m < ends.size(); ++m) ends[m] = -best_[m] - transfers_[m].length();
       if (!keep(forwards(turned(backwards(ends))))) break;
     }
     return best_;
   }
 
+  // How many times as long as its busiest link is busy the kept schedule takes.
+  double stretch() const { return span_ / busiest_; }
+
  private:
   static constexpr int kRounds = 4;
 
   std::vector<Time> forwards(const std::vector<Time>& urgency) const {
-    return Scheduler(lanes_, messages_, ties_, urgency).run();
+    return Scheduler(lanes_, transfers_, ties_, urgency).run();
   }
 
   std::vector<Time> backwards(const std::vector<Time>& urgency) {
@@ -201,12 +214,12 @@ class Search {
   }
 
   void turn() {
-    for (Message& m : messages_) std::swap(m.needs, m.next);
+    for (Transfer& m : transfers_) std::swap(m.needs, m.next);
   }
 
   // Starts as they are forwards, of those that are backwards.
   std::vector<Time> turned(std::vector<Time> starts) const {
-    for (std::size_t m = 0; m < starts.size(); ++m) starts[m] = -starts[m] - messages_[m].length;
+    for (std::size_t m = 0; m < starts.size(); ++m) starts[m] = -starts[m] - transfers_[m].length();
     return starts;
   }
 
@@ -214,7 +227,7 @@ class Search {
   bool keep(std::vector<Time> starts) {
     Time span = 0;
     for (std::size_t m = 0; m < starts.size(); ++m)
-      span = std::max(span, starts[m] + messages_[m].length);
+      span = std::max(span, starts[m] + transfers_[m].length());
     if (!best_.empty() && span >= span_) return false;
     best_ = std::move(starts);
     span_ = span;
@@ -225,49 +238,57 @@ class Search {
   bool enough() const { return span_ - least_ <= least_ / 256; }
 
   const Ints& lanes_;
-  std::vector<Message> messages_;
+  std::vector<Transfer> transfers_;
   const Ints& ties_;
   std::vector<Time> best_;
   Time span_ = 0, least_ = 0;
+  double busiest_ = 0;
 };
 
-std::vector<Time> schedule(const Ints& lanes, const std::vector<Ints>& ways,
-                           const std::vector<std::vector<Time>>& lengths,
-                           const std::vector<Ints>& needs, const Ints& ties) {
-  const std::size_t count = ways.size();
-  require(lengths.size() == count && needs.size() == count && ties.size() == count,
-          "ways, lengths, needs and ties differ in length");
+std::pair<std::vector<Time>, double> schedule(const Ints& lanes, const std::vector<Ints>& ways,
+                                              std::vector<std::vector<Time>> lengths,
+                                              const Ints& kinds, std::vector<Ints> needs,
+                                              const Ints& ties) {
+  const std::size_t count = kinds.size();
+  require(lengths.size() == ways.size() && needs.size() == count && ties.size() == count,
+          "ways and lengths, or kinds, needs and ties, differ in length");
   for (int lane : lanes) require(lane > 0, "a link without lanes");
   const int links = static_cast<int>(lanes.size());
-  std::vector<Message> messages(count);
-  for (std::size_t m = 0; m < count; ++m) {
-    Message& message = messages[m];
-    require(ways[m].size() == lengths[m].size(), "a length for every link of a way");
-    message.links = ways[m];
-    message.lengths = lengths[m];
-    message.length = 1;  // who waits for it comes after it, whatever the links
-    for (int link : ways[m]) require(0 <= link && link < links, "a way names an unknown link");
-    for (Time length : lengths[m]) {
-      require(length > 0, "a message takes a link for some time");
-      message.length = std::max(message.length, length);
+  std::vector<Kind> known(ways.size());
+  for (std::size_t k = 0; k < ways.size(); ++k) {
+    require(ways[k].size() == lengths[k].size(), "a length for every link of a way");
+    for (int link : ways[k]) require(0 <= link && link < links, "a way names an unknown link");
+    for (Time length : lengths[k]) {
+      require(length > 0, "a transfer takes a link for some time");
+      known[k].length = std::max(known[k].length, length);
     }
-    message.needs = needs[m];
-    for (int n : needs[m]) {
-      require(0 <= n && n < static_cast<int>(count), "a message needs an unknown one");
-      messages[n].next.push_back(static_cast<int>(m));
+    known[k].links = ways[k];
+    known[k].lengths = std::move(lengths[k]);
+  }
+  std::vector<Transfer> transfers(count);
+  for (std::size_t m = 0; m < count; ++m) {
+    require(0 <= kinds[m] && kinds[m] < static_cast<int>(ways.size()), "an unknown kind");
+    transfers[m].kind = &known[kinds[m]];
+    transfers[m].needs = std::move(needs[m]);
+    for (int n : transfers[m].needs) {
+      require(0 <= n && n < static_cast<int>(count), "a transfer needs an unknown one");
+      transfers[n].next.push_back(static_cast<int>(m));
     }
   }
   nb::gil_scoped_release free;
-  return Search(lanes, std::move(messages), ties).run();
+  Search search(lanes, std::move(transfers), ties);
+  std::vector<Time> starts = search.run();
+  return {std::move(starts), search.stretch()};
 }
 
 }  // namespace
 
 void bind_scheduling(nb::module_& m) {
-  m.def("schedule", &schedule, "lanes"_a, "ways"_a, "lengths"_a, "needs"_a, "ties"_a,
-        "Per message when it starts: it takes a lane of each link of its way at once, for its length, "
-        "when all that it needs is there. Of several greedy schedules the shortest; among equally "
-        "urgent messages the least of `ties` goes first.");
+  m.def("schedule", &schedule, "lanes"_a, "ways"_a, "lengths"_a, "kinds"_a, "needs"_a, "ties"_a,
+        "Per transfer when it starts, and how many times as long as its busiest link is busy the "
+        "schedule takes. A transfer takes a lane of each link of its kind's way at once, for its "
+        "length, when all that it needs is there. Of several greedy schedules the shortest; among "
+        "equally urgent transfers the least of `ties` goes first.");
 }
 
 }  // namespace forestcoll

@@ -5,7 +5,7 @@ output. What a relay hands on lies in its scratch until then: sorted by where it
 came from, so that what goes on together lies together and is one message.
 
 A message's level is the number of hops before it, and of stages before its own. All messages are
-done in the order of levels, so a step waits only for what stands before it (`lower.twosided` has
+done in the order of levels, so a step waits only for what stands before it (`lower.fifo` has
 the argument).
 """
 
@@ -21,11 +21,11 @@ from forestcoll.common.errors import PlanError
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.lower.alltoall.onesided import TURNS, write_onesided
 from forestcoll.lower.alltoall.packets import write_packets
+from forestcoll.lower.fifo import write_fifo
 from forestcoll.lower.layout import Layout
 from forestcoll.lower.limits import Limits, check_limits
-from forestcoll.lower.messages import Message, both, touch
 from forestcoll.lower.packets import MAX_BYTES
-from forestcoll.lower.twosided import write_messages
+from forestcoll.lower.transfers import Transfer, join
 from forestcoll.program import Buffer, Collective, Program, Protocol, Ref
 from forestcoll.program.targets import Target, most_bytes, runtime_of
 from forestcoll.solver.alltoall.routes import MOST_PATHS, Flow, Path, Routes
@@ -104,16 +104,16 @@ def lower_flows(
     chunks = Layout(Collective.ALLTOALL, n, n * k, tuple(range(0, n * k + 1, k)), (), lanes.local)
     fifo, packets = target.style == "fifo", target.style != "fifo" and protocol == "LL"
     turns = 0 if packets else LOCAL_TURNS if fifo else TURNS
-    messages, scratch = messages_of(flows, n, units, target.count, lanes, turns)
+    transfers, scratch = transfers_of(flows, n, units, target.count, lanes, turns)
     boxes = tuple(graph.box(node) for node in graph.ranks)
     if fifo:
-        ranks = write_messages(chunks, messages, scratch, limits)
+        ranks = write_fifo(chunks, transfers, scratch, limits, recycles=True)
     elif packets:
-        ranks = write_packets(chunks, messages, scratch, boxes, limits)
+        ranks = write_packets(chunks, transfers, scratch, boxes, limits)
     else:
         if protocol not in (None, "Simple"):
             raise PlanError(f"protocol {protocol}: {target.name} has Simple and LL (packets)")
-        ranks = write_onesided(chunks, messages, scratch, boxes, limits)
+        ranks = write_onesided(chunks, transfers, scratch, boxes, limits)
     program = Program(
         name=name,
         collective=Collective.ALLTOALL,
@@ -175,40 +175,39 @@ class _Piece:
     part: int
 
 
-def messages_of(
+def transfers_of(
     flows: Iterable[Flow], n: int, units: int, most: int, lanes: Lanes = ONE, turns: int = 0
-) -> tuple[list[Message], list[int]]:
-    """All messages in their order, and the chunks of scratch that every rank needs.
+) -> tuple[list[Transfer], list[int]]:
+    """All transfers in their order, and the chunks of scratch that every rank needs.
 
-    `units`: of a block, each of `lanes.parts` chunks; no message has more than `most` chunks.
+    `units`: of a block, each of `lanes.parts` chunks; no transfer has more than `most` chunks.
     `turns`: after so many levels scratch is used again; 0: never.
     """
     pieces = [piece for flow in flows for piece in _cut(flow, units, lanes.parts, most)]
     slots, scratch = _slots(pieces, n, lanes, turns)
     units *= lanes.parts
-    messages: list[Message] = []
+    transfers: list[Transfer] = []
     for number, flow in enumerate(pieces):
         source, target = flow.ranks[0], flow.ranks[-1]
         refs = [Ref(Buffer.INPUT, target * units + flow.first, flow.count)]
         refs += [Ref(Buffer.SCRATCH, slots[number, v], flow.count) for v in flow.ranks[1:-1]]
         refs.append(Ref(Buffer.OUTPUT, source * units + flow.first, flow.count))
-        for level, (src, dst) in enumerate(pairwise(flow.ranks)):
-            turn = (target - source) % n  # not everybody sends to the same rank at once
-            messages.append(
-                Message(
-                    level=level + lanes.stage(flow.part),
-                    land="final",
-                    tree=turn,
-                    src=src,
-                    dst=dst,
+        for hop, (src, dst) in enumerate(pairwise(flow.ranks)):
+            transfers.append(
+                Transfer(
+                    src,
+                    dst,
+                    refs[hop],
+                    refs[hop + 1],
+                    "final",
                     chunk=source * n * units + target * units + flow.first,
-                    count=flow.count,
-                    source=refs[level],
-                    total=refs[level + 1],
-                    instance=lanes.lane(src, dst, flow.part),
+                    tree=(target - source) % n,  # not everybody sends to the same rank at once
+                    group=lanes.lane(src, dst, flow.part),
+                    level=hop + lanes.stage(flow.part),
                 )
             )
-    return sorted(_join(messages, most), key=lambda m: m.key), scratch
+    transfers.sort(key=lambda t: (t.connection, t.level, t.source.buffer, t.source.offset))
+    return sorted(join(transfers, most), key=lambda t: t.key), scratch
 
 
 def _cut(flow: Flow, units: int, parts: int, most: int) -> Iterator[_Piece]:
@@ -251,31 +250,3 @@ def _slots(
             end = max(end, used)
         sizes.append(end)
     return offsets, sizes
-
-
-def _join(messages: list[Message], most: int) -> Iterator[Message]:
-    """Messages of one connection and level that are neighbours at both ends as one."""
-    last: Message | None = None
-    for message in sorted(
-        messages, key=lambda m: (m.connection, m.level, m.source.buffer, m.source.offset)
-    ):
-        if (
-            last is not None
-            and (last.connection, last.level) == (message.connection, message.level)
-            and last.count + message.count <= most
-            and touch(last.source, message.source)
-            and touch(last.total, message.total)
-        ):
-            last = replace(
-                last,
-                tree=min(last.tree, message.tree),
-                count=last.count + message.count,
-                source=both(last.source, message.source),
-                total=both(last.total, message.total),
-            )
-            continue
-        if last is not None:
-            yield last
-        last = message
-    if last is not None:
-        yield last

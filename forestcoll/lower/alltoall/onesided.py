@@ -18,7 +18,7 @@ from dataclasses import replace
 from forestcoll.common.errors import PlanError
 from forestcoll.lower.layout import Layout, local_blocks
 from forestcoll.lower.limits import Limits, check_ranks, steps
-from forestcoll.lower.messages import Message
+from forestcoll.lower.transfers import Transfer
 from forestcoll.lower.tree_pieces import Kind, kind_of
 from forestcoll.program import Buffer, Channel, Instruction, Op, RankProgram, Step, ThreadBlock
 from forestcoll.program.targets import Target
@@ -34,7 +34,7 @@ Lane = tuple[int, int, int]  # rank, peer, number
 
 def write_onesided(
     layout: Layout,
-    messages: Sequence[Message],
+    messages: Sequence[Transfer],
     scratch: Sequence[int],
     boxes: tuple[str, ...],
     limits: Limits,
@@ -74,22 +74,22 @@ class _Writer:
     def __init__(
         self,
         layout: Layout,
-        messages: Sequence[Message],
+        messages: Sequence[Transfer],
         scratch: Sequence[int],
         boxes: tuple[str, ...],
         lanes: Mapping[tuple[int, int], int],
     ) -> None:
         self.layout, self.scratch, self.boxes = layout, scratch, boxes
         self.levels = 1 + max(message.level for message in messages)
-        self.puts: dict[tuple[Lane, int], list[Message]] = defaultdict(list)
+        self.puts: dict[tuple[Lane, int], list[Transfer]] = defaultdict(list)
         self.into: set[tuple[Lane, int]] = set()  # lanes that get something in a level
         self.lanes: list[set[tuple[int, int]]] = [set() for _ in range(layout.n)]
         turn: dict[tuple[int, int, int, int], int] = defaultdict(int)
         for message in messages:
             src, dst, level = message.src, message.dst, message.level
             wide = lanes.get((src, dst), 1)
-            lane = message.instance * wide + turn[src, dst, level, message.instance] % wide
-            turn[src, dst, level, message.instance] += 1
+            lane = message.group * wide + turn[src, dst, level, message.group] % wide
+            turn[src, dst, level, message.group] += 1
             self.puts[(src, dst, lane), level].append(message)
             self.into.add(((dst, src, lane), level))
             self.lanes[src].add((dst, lane))
@@ -200,7 +200,7 @@ def on(op: Op, places: Sequence[int]) -> list[Step]:
     return [Instruction(op=op, channels=tuple(places))] if places else []
 
 
-def put(op: Op, messages: Sequence[Message], places: Sequence[int]) -> Instruction:
+def put(op: Op, messages: Sequence[Transfer], places: Sequence[int]) -> Instruction:
     """Messages that are equally long, each over its channel."""
     return Instruction(
         op=op,

@@ -23,9 +23,9 @@ from itertools import islice, pairwise
 from forestcoll.common.errors import PlanError
 from forestcoll.lower.layout import Layout
 from forestcoll.lower.limits import Limits
-from forestcoll.lower.messages import Message, touch
 from forestcoll.lower.packet_thread_blocks import BLOCKS, Job, Unit, deal
 from forestcoll.lower.packets import MAX_BYTES
+from forestcoll.lower.transfers import Transfer, touch
 from forestcoll.lower.tree_pieces import Boxes, Kind, kind_of
 from forestcoll.program import Buffer, Instruction, Op, RankProgram, Ref
 from forestcoll.program.targets import HALF_CHUNKS
@@ -33,7 +33,7 @@ from forestcoll.program.targets import HALF_CHUNKS
 
 def write_packets(
     layout: Layout,
-    messages: Sequence[Message],
+    messages: Sequence[Transfer],
     scratch: Sequence[int],
     boxes: Boxes,
     limits: Limits,
@@ -48,7 +48,7 @@ def write_packets(
             f"{limits.title}: {layout.chunks} chunks of 16 bytes are {least} bytes at least, and "
             f"packets are for up to {MAX_BYTES}; {limits.hint}"
         )
-    sent: list[list[Message]] = [[] for _ in range(layout.n)]
+    sent: list[list[Transfer]] = [[] for _ in range(layout.n)]
     for message in messages:
         sent[message.src].append(message)
     last = 2 * (1 + max(message.level for message in messages))
@@ -77,7 +77,7 @@ class _Rank:
         self,
         layout: Layout,
         rank: int,
-        sent: Sequence[Message],
+        sent: Sequence[Transfer],
         scratch: Sequence[int],
         boxes: Boxes,
         peers: int,
@@ -88,8 +88,8 @@ class _Rank:
 
     def sends(self) -> Iterator[Job]:
         """All that it puts and forwards."""
-        near: dict[int, list[Message]] = defaultdict(list)
-        far: list[Message] = []
+        near: dict[int, list[Transfer]] = defaultdict(list)
+        far: list[Transfer] = []
         for message in self.sent:
             if message.source.buffer is Buffer.SCRATCH:
                 yield self._forward(message, message.source)
@@ -117,9 +117,9 @@ class _Rank:
         for own, copy in self.layout.copies(self.rank, self.layout.chunks, 1):
             yield Job(level, False, (Instruction(Op.COPY, (own,), (copy,)),))
 
-    def _send_far(self, messages: Sequence[Message]) -> Iterator[Job]:
+    def _send_far(self, messages: Sequence[Transfer]) -> Iterator[Job]:
         """Packets of what goes to other boxes, made together, and where each of them goes."""
-        run: list[Message] = []
+        run: list[Transfer] = []
         for message in sorted(messages, key=lambda m: m.source.offset):
             if run and not touch(run[-1].source, message.source):
                 yield from self._make(run)
@@ -127,7 +127,7 @@ class _Rank:
             run.append(message)
         yield from self._make(run)
 
-    def _make(self, run: Sequence[Message]) -> Iterator[Job]:
+    def _make(self, run: Sequence[Transfer]) -> Iterator[Job]:
         if not run:
             return
         first, count = run[0].source, sum(message.count for message in run)
@@ -138,12 +138,12 @@ class _Rank:
             offset = own.offset + message.source.offset - first.offset
             yield self._forward(message, replace(own, offset=offset, count=message.count))
 
-    def _forward(self, message: Message, packets: Ref) -> Job:
+    def _forward(self, message: Transfer, packets: Ref) -> Job:
         peer = (message.dst,)
         step = Instruction(Op.FORWARD_PACKETS, (packets,), (self._arrival(message),), channels=peer)
         return Job(2 * message.level + 1, False, (step,), self._kind(message.dst), peer)
 
-    def _put(self, messages: Sequence[Message]) -> Job:
+    def _put(self, messages: Sequence[Transfer]) -> Job:
         peers = tuple(message.dst for message in messages)
         sources = tuple(message.source for message in messages)
         step = Instruction(
@@ -151,7 +151,7 @@ class _Rank:
         )
         return Job(0, False, (step,), "memory", peers)
 
-    def _arrival(self, message: Message) -> Ref:
+    def _arrival(self, message: Transfer) -> Ref:
         """Where its packets arrive: at a relay, or behind all that is relayed, as in the output."""
         end = message.total
         if end.buffer is Buffer.OUTPUT:
@@ -162,9 +162,9 @@ class _Rank:
         return kind_of(self.rank, peer, self._boxes)
 
 
-def _batches(messages: Sequence[Message], size: int) -> Iterator[list[Message]]:
+def _batches(messages: Sequence[Transfer], size: int) -> Iterator[list[Transfer]]:
     """At most so many, each to another peer."""
-    waiting: dict[int, list[Message]] = defaultdict(list)
+    waiting: dict[int, list[Transfer]] = defaultdict(list)
     for message in messages:
         waiting[message.dst].append(message)
     while waiting:
