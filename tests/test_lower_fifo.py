@@ -19,7 +19,7 @@ from forestcoll.compile.budget import Budget, Costs
 from forestcoll.compile.synthesize import synthesize
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.lower import lower, usage
-from forestcoll.lower.network_planes import parity_of, planes_of
+from forestcoll.lower.layout import parity_of, planes_of
 from forestcoll.plans import msccl
 from forestcoll.program import (
     BY_TREES,

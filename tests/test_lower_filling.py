@@ -15,12 +15,12 @@ from forestcoll.lower import UNIT_BYTES, fill, lower, refine, usage
 from forestcoll.lower.fifo import share_sums, sum_of
 from forestcoll.lower.fifo_blocks import Port, match_ports
 from forestcoll.lower.filling import _reached, _slice, _sliced, _spreads
+from forestcoll.lower.handshakes import cut
 from forestcoll.lower.instances import filled, hardest
 from forestcoll.lower.layout import RankTree, from_next, layout
 from forestcoll.lower.onesided import Spread
 from forestcoll.lower.schedule import links_of, schedule
 from forestcoll.lower.transfers import Transfer, early_copies
-from forestcoll.lower.tree_pieces import cut
 from forestcoll.plans import mscclpp
 from forestcoll.program import BY_TREES, Collective, Instruction, Op, Pipeline
 from forestcoll.program.targets import MSCCLPP, RCCL, sms_of

@@ -41,8 +41,7 @@ def units_of(forest: Forest, targets: Iterable[Target]) -> int:
 
     Raises PlanError where no plan can be made of the forest.
     """
-    from forestcoll.lower.layout import layout
-    from forestcoll.lower.network_planes import no_parity, parity_of
+    from forestcoll.lower.layout import layout, no_parity, parity_of
 
     fifo = any(target.style == "fifo" for target in targets)
     chunks = layout(forest, 1, parity_of(forest.graph) if fifo else no_parity).chunks

@@ -1,31 +1,29 @@
 """Forest -> Program: chunks, thread blocks, channels, within the limits of a target.
 
-    layout           which chunks a tree carries, and where they lie in each rank's buffers
-    transfers        what one rank hands another in one step, of trees and of routes
-    schedule         transfers for much data in the order of a schedule on the links
-    fifo             MSCCL XML: send, receive, copy, reduce; dependencies between thread blocks
-      fifo_blocks    its thread blocks while they are written
-    network_planes   two networks: which channels lead to which
-    onesided         MSCCL++: put, signal, wait; one pipeline a tree
-      tree_pieces    trees too wide for a thread block, cut
-      tree_bundles   trees that go through their pipelines in step
-      partial_sums   where they lie
-      pipelines      what is repeated slice by slice
-      piece_work     what a rank does for a piece of a tree
-      handshakes     what makes launch after launch safe, on the channels to be
+    layout         which chunks a tree carries, and where they lie in each rank's buffers
+    transfers      what one rank hands another in one step, of trees and of routes
+    schedule       transfers for much data in the order of a schedule on the links
+    fifo           MSCCL XML: send, receive, copy, reduce; dependencies between thread blocks
+      fifo_blocks  its thread blocks while they are written
+    onesided       MSCCL++: put, signal, wait; one pipeline a tree
+      pipelines    what a rank repeats slice by slice for a piece of a tree
+      handshakes   pieces of trees; what makes launch after launch safe, on the channels to be
       thread_blocks  which pieces share thread blocks
-      shared_blocks  which of them a rank has
-    packets          MSCCL++ for few bytes: packet_thread_blocks, packet_handshakes
-    nvls             MSCCL++ where switches copy and add
-    in_place         a program for calls in place alone, where one for both would be wrong
-    filling          how the work is spread over thread blocks, by simulated time
-    instances        into how many parts trees are cut, for more thread blocks at work
-    limits           what a program takes of a target, and the refusals
-    protocols        how messages are sent
+    packets        MSCCL++ for few bytes
+    nvls           MSCCL++ where switches copy and add
+    filling        how the work is spread over thread blocks, by simulated time
+    instances      into how many parts trees are cut, for more thread blocks at work
+    limits         what a program takes of a target, the refusals, and its protocol
 
 A program that a box's ports leave with an allgather's input is right out of place only, and
 `serve` makes one for calls in place of it; a few of packets are too (packets). All others are right
 in place and out of place. Out of place none ever writes the input.
+
+In place, the input of an allgather is the rank's own part of its output. Its threads find it there
+by the pointer that they are given. A port finds memory by where its allocation begins, so it has to
+be told of the output; out of place nothing lies there yet. So where ports read the input, calls in
+place and out of place have a program each. (The same holds for the output of a reduce-scatter and
+its input.)
 """
 
 from __future__ import annotations
@@ -35,16 +33,30 @@ from dataclasses import replace
 from forestcoll.common.errors import PlanError
 from forestcoll.lower.fifo import lower_fifo
 from forestcoll.lower.filling import fill, refine, reorder
-from forestcoll.lower.in_place import serve
 from forestcoll.lower.instances import block_rate
-from forestcoll.lower.layout import Layout, layout
-from forestcoll.lower.limits import Limits, Usage, check_limits, usage
-from forestcoll.lower.network_planes import no_parity, parity_of
+from forestcoll.lower.layout import Layout, layout, no_parity, parity_of
+from forestcoll.lower.limits import (
+    Limits,
+    Usage,
+    bulk_protocol,
+    check_limits,
+    choose_protocol,
+    usage,
+)
 from forestcoll.lower.onesided import TOGETHER, Spread, lower_onesided
 from forestcoll.lower.packets import MAX_BYTES, lower_packets
-from forestcoll.lower.protocols import bulk_protocol, choose_protocol
 from forestcoll.lower.schedule import Links, Partners, links_of
-from forestcoll.program import Collective, Program, Protocol
+from forestcoll.program import (
+    Buffer,
+    Collective,
+    Instruction,
+    Op,
+    Pipeline,
+    Program,
+    Protocol,
+    Ref,
+    Step,
+)
 from forestcoll.program.targets import Target, most_bytes, runtime_of
 from forestcoll.schedule.forest import Forest
 
@@ -205,3 +217,61 @@ def hopeless(target: Target, collective: Collective, n: int, trees: int) -> str 
     if steps > limit:
         return f"{steps} steps at a rank, {target.name} holds {limit}"
     return None
+
+
+def serve(program: Program, *, in_place: bool) -> Program:
+    """A program right for these calls: `program` where it is, else what follows from it.
+
+    Raises PlanError where there is none.
+    """
+    if program.in_place if in_place else program.out_of_place:
+        return program
+    if not in_place or next(program.misplaced(), None) is None:
+        raise PlanError(
+            f"{program.collective} on {program.name}, {program.protocol}: the plan is right for "
+            f"calls {'out of' if in_place else 'in'} place only"
+            + (": sums on their way lie in the output" if program.double_scratch else "")
+        )
+    ranks = tuple(
+        replace(
+            rank,
+            thread_blocks=tuple(
+                replace(block, steps=tuple(_moved(program, r, block.steps)))
+                for block in rank.thread_blocks
+            ),
+        )
+        for r, rank in enumerate(program.ranks)
+    )
+    return replace(program, ranks=ranks, in_place=True, out_of_place=False)
+
+
+def _moved(program: Program, rank: int, steps: tuple[Step, ...]) -> list[Step]:
+    """The steps with the shorter buffer named as part of the longer, without copies onto itself."""
+    found: list[Step] = []
+    for step in steps:
+        if isinstance(step, Pipeline):
+            body = [_instruction(program, rank, i) for i in step.body]
+            kept = tuple(i for i in body if i is not None)
+            if kept:
+                found.append(replace(step, body=kept))
+        elif (moved := _instruction(program, rank, step)) is not None:
+            found.append(moved)
+    return found
+
+
+def _instruction(program: Program, rank: int, i: Instruction) -> Instruction | None:
+    src = tuple(_ref(program, rank, ref) for ref in i.src)
+    dst = tuple(_ref(program, rank, ref) for ref in i.dst)
+    if i.op is Op.COPY and src == dst:
+        return None
+    return replace(i, src=src, dst=dst)
+
+
+def _ref(program: Program, rank: int, ref: Ref) -> Ref:
+    if ref.buffer is not program.shorter:
+        return ref
+    longer = Buffer.OUTPUT if ref.buffer is Buffer.INPUT else Buffer.INPUT
+    first = program.ranks[0]
+    part = min(first.input_chunks, first.output_chunks)
+    owner = rank if ref.rank is None else ref.rank
+    return replace(ref, buffer=longer, offset=owner * part + ref.offset)

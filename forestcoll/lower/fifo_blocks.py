@@ -113,8 +113,9 @@ class RankWriter:
             writers[low : low + count] = [(block << _BITS) + len(steps)] * count
         elif src is not None and src.buffer is not Buffer.OUTPUT:
             sent = self._readers if src.buffer is Buffer.INPUT else self._sent
-            for chunk in range(src.offset, src.offset + src.count) if sent is not None else ():
-                sent[chunk][block] = len(steps)
+            if sent is not None:
+                for chunk in range(src.offset, src.offset + src.count):
+                    sent[chunk][block] = len(steps)
         self.lengths[block] += len(waits) or 1
         steps.append((op, src, dst, tuple(sorted(waits.items())) if waits else ()))
 

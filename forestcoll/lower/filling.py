@@ -21,9 +21,8 @@ from typing import Final
 from forestcoll.common.errors import PlanError
 from forestcoll.lower.instances import BLOCK, OPERATIONS, filled, hardest, shortage
 from forestcoll.lower.layout import RankTree, layout
-from forestcoll.lower.limits import steps, usage
+from forestcoll.lower.limits import bulk_protocol, steps, usage
 from forestcoll.lower.onesided import TOGETHER, Spread
-from forestcoll.lower.protocols import bulk_protocol
 from forestcoll.lower.schedule import ORDERS
 from forestcoll.program import Pipeline, Program, ThreadBlock
 from forestcoll.program.sizes import RARE, Sizes, most_chunks

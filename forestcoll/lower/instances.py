@@ -14,9 +14,9 @@ from fractions import Fraction
 from typing import Final
 
 from forestcoll.common.errors import PlanError
+from forestcoll.lower.handshakes import kind_of
 from forestcoll.lower.limits import steps, usage
 from forestcoll.lower.onesided import TOGETHER, Spread
-from forestcoll.lower.tree_pieces import kind_of
 from forestcoll.program import (
     RECEIVES,
     SENDS,

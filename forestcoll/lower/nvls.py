@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from forestcoll.common.errors import PlanError
+from forestcoll.lower.handshakes import NOP
 from forestcoll.lower.layout import Layout, layout
 from forestcoll.lower.limits import Limits, check_limits
 from forestcoll.program import (
@@ -47,7 +48,6 @@ H100 (450 GB/s per GPU), and on sm_100 128 / GPUs, which its authors found to wo
 GPUs of 900 GB/s (microsoft/mscclpp 1f5f065d, allreduce_nvls_zero_copy.cu).
 """
 
-_NOP = Instruction(Op.NOP)
 _ONLY = frozenset((Collective.ALLREDUCE, Collective.ALLGATHER, Collective.BROADCAST))
 
 
@@ -163,9 +163,9 @@ class _Maker:
             asked = peers if alone else peers[k::count]
             channels = tuple(Channel(p, "memory", k if alone else 0) for p in asked)
             steps = [*self._shake(Op.RELAXED_SIGNAL, asked), *self._shake(Op.RELAXED_WAIT, asked)]
-            steps.append(_NOP if alone else Instruction(Op.BARRIER, ident=0, group=count))
+            steps.append(NOP if alone else Instruction(Op.BARRIER, ident=0, group=count))
             steps += self._work(rank, (k, count))
-            steps.append(_NOP if alone else Instruction(Op.BARRIER, ident=1, group=count))
+            steps.append(NOP if alone else Instruction(Op.BARRIER, ident=1, group=count))
             steps += [*self._shake(Op.SIGNAL, asked), *self._shake(Op.WAIT, asked)]
             yield ThreadBlock(tuple(steps), channels=channels, switches=self._switches())
 

@@ -23,13 +23,31 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from forestcoll.lower.handshakes import Shakes, epilogue, lanes_of, plain, prologue
+from forestcoll.lower.handshakes import (
+    Apart,
+    Boxes,
+    Shakes,
+    cut,
+    epilogue,
+    lanes_of,
+    plain,
+    prologue,
+)
 from forestcoll.lower.layout import Layout, RankTree
 from forestcoll.lower.limits import Limits
 from forestcoll.lower.pipelines import Emitter
-from forestcoll.lower.shared_blocks import Channels, Host, hosts
-from forestcoll.lower.thread_blocks import BUSY, Class, Room, Unit, deal, refuse, units
-from forestcoll.lower.tree_pieces import Apart, Boxes, cut
+from forestcoll.lower.thread_blocks import (
+    BUSY,
+    Channels,
+    Class,
+    Host,
+    Room,
+    Unit,
+    deal,
+    hosts,
+    refuse,
+    units,
+)
 from forestcoll.program import (
     Instruction,
     Pipeline,

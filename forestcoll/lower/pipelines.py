@@ -23,21 +23,221 @@ chunks adds up and hands down in one operation (`rres`, `res`), in the thread bl
 Where it has too many children for that, semaphores of the root join two thread blocks inside both
 pipelines. Where cuts of the trees do not coincide, the semaphores stand outside: a broadcast then
 begins when all its sums are over.
+
+Partial sums: a peer in the same box reads one where it lies; only what comes from another box
+through a port needs a place at its receiver. A rank keeps its own partial sum
+
+    at the root                      in the output: it is the result
+    of an allreduce                  in the output: the result goes there later, and in place the
+                                     own contribution is used up in the very step that writes it
+    of a reduce or reduce-scatter    in scratch: the output is too small, or nobody's but the root's
+    without children                 nowhere: it is the input itself
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
-from forestcoll.lower.handshakes import NOP, lane, lanes_of, near_masks
-from forestcoll.lower.layout import Layout
-from forestcoll.lower.partial_sums import Places
-from forestcoll.lower.piece_work import Draft, Part
-from forestcoll.lower.tree_pieces import KINDS, Boxes, Pieces, kind_of
-from forestcoll.program import Instruction, Op, Ref
+from forestcoll.lower.handshakes import (
+    KINDS,
+    NOP,
+    Boxes,
+    Pieces,
+    Shakes,
+    batches,
+    kind_of,
+    lane,
+    lanes_of,
+    near_masks,
+    sync,
+)
+from forestcoll.lower.layout import Layout, RankTree, from_next
+from forestcoll.program import Buffer, Instruction, Op, Ref
 from forestcoll.program.targets import Target
+
+# --- partial sums
+
+
+class Places:
+    """Refs of all partial sums; `scratch` counts the chunks that each rank needs for them."""
+
+    def __init__(self, layout: Layout, pieces: Sequence[Pieces], boxes: Boxes) -> None:
+        self._layout = layout
+        self.scratch = [0] * layout.n
+        self.children = [
+            [from_next(found, rank) for rank, found in enumerate(tree.children())]
+            for tree in layout.trees
+        ]
+        self._slots: dict[tuple[int, int], Ref] = {}  # (tree, child in another box): at its parent
+        self._totals: dict[tuple[int, int], Ref] = {}
+        self._lent: dict[tuple[int, int], int] = {}  # (tree, rank): the child whose place it uses
+        for number, tree in enumerate(layout.trees):
+            if tree.phase == "reduce":
+                self._place(number, tree, pieces[number], boxes)
+
+    def slot(self, number: int, child: int) -> Ref:
+        """Where the parent of `child`, in another box, gets its partial sum."""
+        return self._slots[number, child]
+
+    def total(self, number: int, rank: int) -> Ref:
+        """Where `rank`, which has children, adds up its partial sum."""
+        return self._totals[number, rank]
+
+    def partial(self, number: int, rank: int) -> Ref:
+        """Where the partial sum of `rank` lies when it is complete."""
+        found = self._totals.get((number, rank))
+        if found is not None:
+            return found
+        tree = self._layout.trees[number]
+        return self._layout.input(rank, tree.first, tree.count)
+
+    def lent(self, number: int, rank: int) -> bool:
+        """Whether the partial sum of `rank` lies where a child of another box put its own."""
+        return (number, rank) in self._lent
+
+    def lends(self, number: int, child: int) -> bool:
+        """Whether its parent adds up where `child`, of another box, put its partial sum."""
+        parent = self._layout.trees[number].parent[child]
+        return self._lent.get((number, parent)) == child
+
+    def _place(self, number: int, tree: RankTree, pieces: Pieces, boxes: Boxes) -> None:
+        layout, children = self._layout, self.children[number]
+        for rank in tree.order:
+            far = [c for c in children[rank] if kind_of(rank, c, boxes) == "port"]
+            for child in far:
+                self._slots[number, child] = self._scratch(rank, tree.count)
+            if not children[rank]:
+                continue
+            if rank == tree.root or layout.collective.two_phases:
+                self._totals[number, rank] = layout.output(rank, tree.first, tree.count)
+                continue
+            # what is added up first may be overwritten by the sum
+            first = pieces.children[rank].get(pieces.chain(rank)[0], ())
+            lender = next((c for c in first if c in far), None)
+            if lender is None:
+                self._totals[number, rank] = self._scratch(rank, tree.count)
+            else:
+                self._totals[number, rank] = self._slots[number, lender]
+                self._lent[number, rank] = lender
+
+    def _scratch(self, rank: int, count: int) -> Ref:
+        offset = self.scratch[rank]
+        self.scratch[rank] += count
+        return Ref(Buffer.SCRATCH, offset, count)
+
+
+# --- what a rank does
+
+
+BUFFERS = (Buffer.INPUT, Buffer.OUTPUT, Buffer.SCRATCH)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one rank does for one piece, and what that takes of a thread block's limits.
+
+    Parts of a thread block are done in the order of their keys, the order in which data flows. A
+    part without a body has handshakes only: others read or write its rank's memory. Sets are bits
+    of an integer: lanes, and remote buffers (3 * peer + buffer).
+    """
+
+    key: tuple[bool, int, int]  # broadcast after reduce; first chunk; piece (a sum's: backwards)
+    before: tuple[Instruction, ...]
+    body: tuple[Instruction, ...]  # of the pipeline
+    after: tuple[Instruction, ...]
+    chunks: int
+    shakes: Shakes
+    lanes: int
+    remote: int
+
+    @property
+    def steps(self) -> int:
+        """Operations, the pipeline itself included; handshakes are shared and not counted."""
+        return len(self.before) + len(self.after) + (1 + len(self.body) if self.body else 0)
+
+
+@dataclass(slots=True)
+class Draft:
+    """A part in the making."""
+
+    rank: int
+    near: int  # the rank's lanes to its own box
+    target: Target
+    before: list[Instruction] = field(default_factory=list)
+    body: list[Instruction] = field(default_factory=list)
+    after: list[Instruction] = field(default_factory=list)
+    shakes: Shakes = field(default_factory=Shakes)
+
+    def shake(
+        self, *, ready_to: int = 0, ready_from: int = 0, done_to: int = 0, done_from: int = 0
+    ) -> None:
+        """Handshakes with these sets of lanes, besides those there are."""
+        self.shakes |= Shakes(ready_to, ready_from, done_to, done_from)
+
+    def part(self, key: tuple[bool, int, int], chunks: int) -> Part:
+        """The part as it is now."""
+        lanes, remote = self.shakes.lanes, 0
+        for i in (*self.before, *self.body, *self.after):
+            for x in i.channels:
+                lanes |= 1 << x
+            for ref in (*i.src, *i.dst):
+                if ref.rank is not None:
+                    remote |= 1 << 3 * ref.rank + BUFFERS.index(ref.buffer)
+        steps = (tuple(self.before), tuple(self.body), tuple(self.after))
+        return Part(key, *steps, chunks, self.shakes, lanes, remote)
+
+    def sync(self, op: Op, lanes: Iterable[int]) -> Iterator[Instruction]:
+        """`op` on all the lanes."""
+        return sync(op, lanes, self.near, self.target.peers)
+
+    def semaphores(self, op: Op, semaphores: Sequence[int]) -> Iterator[Instruction]:
+        """`op` on all the semaphores."""
+        for batch in batches(semaphores, self.target.semaphores):
+            yield Instruction(op, semaphores=batch)
+
+    def sums(
+        self, total: Ref, base: Ref, local: Sequence[Ref], near: Sequence[Ref]
+    ) -> list[Instruction]:
+        """total = base + local + near, where near ones are read at peers.
+
+        The kernel takes one local operand beside the remote ones, so local ones are added first.
+        An operation takes two operands more than it may have peers.
+        """
+        most = self.target.peers
+        steps: list[Instruction] = []
+        if local:
+            first, rest = local[: most + 1], local[most + 1 :]
+            steps.append(Instruction(Op.REDUCE_TO, (base, *first), (total,)))
+            for low in range(0, len(rest), most + 1):
+                some = rest[low : low + most + 1]
+                steps += [NOP, Instruction(Op.REDUCE_TO, (total, *some), (total,))]
+            base = total
+        for low in range(0, len(near), most):
+            steps += [NOP] * bool(steps)
+            steps.append(Instruction(Op.READ_REDUCE, (base, *near[low : low + most]), (total,)))
+            base = total
+        return steps
+
+    def deliver(
+        self, source: Ref, to: dict[int, Ref], quiet: frozenset[int] = frozenset()
+    ) -> Iterator[Instruction]:
+        """Writes `source` to the place of every lane, in turn, then signals all but `quiet` ones.
+
+        Proxies keep order, so need no barrier before their signal.
+        """
+        inside = [x for x in to if self.near >> x & 1]
+        outside = [x for x in to if not self.near >> x & 1]
+        for op, lanes in ((Op.PUT_SIGNAL, outside), (Op.PUT, inside)):
+            for some in batches(lanes, self.target.peers):
+                yield Instruction(op, (source,), tuple(to[x] for x in some), channels=some)
+        if told := [x for x in inside if x not in quiet]:
+            yield NOP
+            yield from self.sync(Op.SIGNAL, told)
+
+
+# --- pipelines
 
 
 class Emitter:

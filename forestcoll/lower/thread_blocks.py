@@ -7,25 +7,165 @@ broadcast tree of a root that the root begins where it ends the other.
 
 Why nothing gets stuck, whoever shares a thread block: each does its parts in the order of their
 keys, the same at every rank, and data flows along it. The first unfinished tree can always go on.
+
+Bundles: trees that go through their pipelines in step: one loop, one wait, one signal for several.
+Trees of one root, phase and number of chunks are bundled where they would share a thread block
+anyway. Every rank does all of them slice by slice: waits once for all that it needs, moves all
+blocks, up to eight in one operation, then signals every peer once.
+
+Nobody waits in a circle, since there is an order of all ranks in which whoever waits, in any of the
+trees, comes after the one it waits for: `orderly` makes sure. Trees that are the same between all
+ranks need no bundle: layout.py makes one of them, whose neighbouring chunks are one operand. Other
+trees cannot share an operand, be their chunks neighbours: a pipeline moves exactly its chunks, and
+where the trees differ, ranks would have to signal in other rounds than their peers wait in.
+
+Where a rank only has handshakes in a class (its memory is read or written by others), it needs no
+thread block of its own for that: it is hosted by one that has room, so that fewer processors spin.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
-from typing import NamedTuple, NoReturn
+from itertools import zip_longest
+from typing import Literal, NamedTuple, NoReturn, TypeVar
 
 from forestcoll.common.errors import PlanError
-from forestcoll.lower.handshakes import Shakes, near_masks
-from forestcoll.lower.layout import Layout
+from forestcoll.lower.handshakes import (
+    NOP,
+    Boxes,
+    Shakes,
+    kind_of,
+    lanes_of,
+    near_masks,
+    peer_of,
+    sync,
+)
+from forestcoll.lower.layout import Layout, RankTree
 from forestcoll.lower.limits import Limits
-from forestcoll.lower.piece_work import Part
-from forestcoll.lower.pipelines import Emitter
-from forestcoll.lower.tree_bundles import merged, orderly
-from forestcoll.lower.tree_pieces import Boxes
+from forestcoll.lower.pipelines import Emitter, Part
+from forestcoll.program import Channel, Instruction, Op, Ref
 from forestcoll.program.targets import Target
+
+# --- bundles
+
+
+T = TypeVar("T")
+_JOINED = frozenset({Op.WAIT, Op.SIGNAL, Op.PUT, Op.PUT_SIGNAL, Op.ACQUIRE, Op.RELEASE})
+
+
+def orderly(trees: Sequence[RankTree], boxes: Boxes) -> bool:
+    """Whether no rank waits, over any trees, for one that waits for it."""
+    after: dict[int, set[int]] = defaultdict(set)
+    for tree in trees:
+        inner = set(tree.parent)
+        for child, parent in enumerate(tree.parent):
+            if parent < 0 or (child not in inner and boxes[child] == boxes[parent]):
+                continue  # a leaf of the same box is told at the end
+            first, then = (child, parent) if tree.phase == "reduce" else (parent, child)
+            after[first].add(then)
+    waits = {rank: 0 for ranks in after.values() for rank in ranks}
+    for ranks in after.values():
+        for rank in ranks:
+            waits[rank] += 1
+    ready = [rank for rank in after if rank not in waits]
+    for rank in ready:
+        for then in after.get(rank, ()):
+            waits[then] -= 1
+            if not waits[then]:
+                ready.append(then)
+    return not any(waits.values())
+
+
+def merged(parts: Sequence[Part], near: int, target: Target) -> Part:
+    """The parts of one rank in the trees of a bundle as one; `near`: its lanes to its own box."""
+    if len(parts) == 1:
+        return parts[0]
+    stages = [_stages(part.body) for part in parts if part.body]
+    told: set[int] = set()  # from the last stage backwards: what is said at last counts for all
+    body: list[Instruction] = []
+    for column in reversed([*zip_longest(*stages, fillvalue=())]):
+        stage = [*_joined([i for some in column for i in some], near, told, target.peers)]
+        body = [*stage, *([NOP] * bool(body)), *body]
+    first = min(parts, key=lambda part: part.key)
+    shakes, lanes, remote = first.shakes, first.lanes, first.remote
+    for part in parts:
+        shakes, lanes, remote = shakes | part.shakes, lanes | part.lanes, remote | part.remote
+    return replace(first, body=tuple(body), shakes=shakes, lanes=lanes, remote=remote)
+
+
+def _stages(body: Iterable[Instruction]) -> list[list[Instruction]]:
+    """The body cut at its barriers."""
+    stages: list[list[Instruction]] = [[]]
+    for i in body:
+        if i.op is Op.NOP:
+            stages.append([])
+        else:
+            stages[-1].append(i)
+    return stages
+
+
+def _joined(
+    stage: Sequence[Instruction], near: int, told: set[int], most: int
+) -> Iterator[Instruction]:
+    """What several trees do between two barriers, in as few operations as can be.
+
+    A peer in the same box is signalled once in all (`told` are those that already are, later), and
+    waited for once. Through ports each put has its own signal, and each signal its wait.
+    """
+
+    def inside(op: Op) -> dict[int, None]:
+        return dict.fromkeys(x for i in stage if i.op is op for x in i.channels if near >> x & 1)
+
+    def outside(op: Op) -> list[int]:
+        return [x for i in stage if i.op is op for x in i.channels if not near >> x & 1]
+
+    said = [x for x in inside(Op.SIGNAL) if x not in told]
+    told.update(said)
+    yield from sync(Op.SIGNAL, said, near, most)
+    yield from sync(Op.WAIT, inside(Op.WAIT), near, most)
+    for lanes in _different(outside(Op.WAIT), lambda x: x):
+        yield from sync(Op.WAIT, lanes, near, most)
+    puts = [m for i in stage if i.op is Op.PUT_SIGNAL for m in _moves(i)]
+    for some in _different(puts, lambda m: m[2]):
+        yield from _put(Op.PUT_SIGNAL, some, most)
+    written = [m for i in stage if i.op is Op.PUT for m in _moves(i)]
+    for buffer in dict.fromkeys(m[0].buffer for m in written):
+        yield from _put(Op.PUT, [m for m in written if m[0].buffer == buffer], most)
+    yield from (i for i in stage if i.op not in _JOINED)
+    for op in (Op.ACQUIRE, Op.RELEASE):
+        yield from (i for i in stage if i.op is op)
+
+
+def _moves(i: Instruction) -> Iterator[tuple[Ref, Ref, int]]:
+    """(source, destination, lane) of all that a put moves."""
+    sources = i.src if len(i.src) > 1 else i.src * len(i.dst)
+    return zip(sources, i.dst, i.channels, strict=True)
+
+
+def _put(op: Op, moves: Sequence[tuple[Ref, Ref, int]], most: int) -> Iterator[Instruction]:
+    for low in range(0, len(moves), most):
+        sources, to, lanes = zip(*moves[low : low + most], strict=True)
+        yield Instruction(op, sources[:1] if len({*sources}) == 1 else sources, to, channels=lanes)
+
+
+def _different(items: Iterable[T], key: Callable[[T], int]) -> list[list[T]]:
+    """The items in order, dealt out to lists of which none has two with one key."""
+    lists: list[list[T]] = []
+    seen: dict[int, int] = defaultdict(int)
+    for item in items:
+        place = seen[key(item)]
+        seen[key(item)] += 1
+        if place == len(lists):
+            lists.append([])
+        lists[place].append(item)
+    return lists
+
+
+# --- units and classes
+
 
 BUSY = 32
 """Thread blocks of a half at work at a rank, where there are as many trees.
@@ -289,3 +429,87 @@ def _place(unit: Unit, classes: list[Class], order: list[tuple[int, int]], room:
     finally:
         for entry in passed:
             heappush(order, entry)
+
+
+# --- thread blocks of a rank
+
+
+Block = tuple[int, int]  # class, half
+
+
+@dataclass(slots=True)
+class Host:
+    """A thread block to be: the blocks that it does, and how much of it they take."""
+
+    blocks: list[Block] = field(default_factory=list)
+    steps: int = 0
+    near: int = 0  # channels
+    far: int = 0
+
+
+def hosts(classes: Sequence[Class], rank: int, room: Room) -> list[Host]:
+    """The thread blocks of a rank, busy ones first; each class and half is in one of them."""
+    found: list[Host] = []
+    idle: list[Host] = []
+    for half in (0, 1):
+        for number, members in enumerate(classes):
+            share = members.shares.get((rank, half))
+            if share is None:
+                continue
+            inside = (share.lanes & room.near[rank]).bit_count()
+            outside = share.lanes.bit_count() - inside
+            alone = Host([(number, half)], room.steps(rank, share), inside, outside)
+            (found if share.busy else idle).append(alone)
+    for guest in idle:
+        host = next((h for h in found if _fits(h, guest, room)), None)
+        if host is None:
+            found.append(guest)
+        else:
+            host.blocks += guest.blocks
+            host.steps += guest.steps
+            host.near += guest.near
+            host.far += guest.far
+    return found
+
+
+def _fits(host: Host, guest: Host, room: Room) -> bool:
+    return (
+        host.steps + guest.steps <= room.target.steps
+        and max(host.near + guest.near, host.far + guest.far) <= room.target.channels
+    )
+
+
+class Channels:
+    """Numbers of all thread blocks' channels: the n-th from i to j is the n-th from j to i."""
+
+    def __init__(
+        self, classes: Sequence[Class], blocks: Sequence[Sequence[Host]], boxes: Boxes
+    ) -> None:
+        self._boxes = boxes
+        self._host = {  # rank, class, half -> its thread block
+            (rank, *block): b
+            for rank, found in enumerate(blocks)
+            for b, host in enumerate(found)
+            for block in host.blocks
+        }
+        pairs: dict[Place, set[tuple[int, int]]] = defaultdict(set)
+        for number, members in enumerate(classes):
+            for (rank, half), share in members.shares.items():
+                own = self._host[rank, number, half]
+                for lane in lanes_of(share.lanes):
+                    peer = peer_of(lane)
+                    if rank < peer:
+                        pairs[rank, peer].add((own, self._host[peer, number, lane & 1]))
+        self._index = {
+            (*ends, *between): index
+            for ends, ways in pairs.items()
+            for index, between in enumerate(sorted(ways))
+        }
+
+    def channel(self, rank: int, block: Block, lane: int) -> Channel:
+        """The channel that a lane is for the thread block of `rank` that does `block`."""
+        peer, number = peer_of(lane), block[0]
+        own, other = self._host[rank, *block], self._host[peer, number, lane & 1]
+        key = (rank, peer, own, other) if rank < peer else (peer, rank, other, own)
+        kind: Literal["memory", "port"] = kind_of(rank, peer, self._boxes)
+        return Channel(peer, kind, self._index[key])

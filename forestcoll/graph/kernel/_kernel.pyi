@@ -134,6 +134,7 @@ def schedule(
     lanes: Sequence[int],
     ways: Sequence[Sequence[int]],
     lengths: Sequence[Sequence[int]],
+    kinds: Sequence[int],
     needs: Sequence[Sequence[int]],
     ties: Sequence[int],
-) -> list[int]: ...
+) -> tuple[list[int], float]: ...

@@ -16,9 +16,9 @@ from itertools import pairwise
 
 from forestcoll.common.errors import PlanError
 from forestcoll.lower.alltoall.lowering import Lanes, lower, write_out
+from forestcoll.lower.handshakes import kind_of
 from forestcoll.lower.instances import BLOCK, ENOUGH, LINK, OPERATIONS
 from forestcoll.lower.limits import steps
-from forestcoll.lower.tree_pieces import kind_of
 from forestcoll.program import Program, Protocol
 from forestcoll.program.sizes import RARE, Sizes, most_chunks
 from forestcoll.program.targets import Target

@@ -16,10 +16,10 @@ from contextlib import suppress
 from dataclasses import replace
 
 from forestcoll.common.errors import PlanError
+from forestcoll.lower.handshakes import Kind, kind_of
 from forestcoll.lower.layout import Layout, local_blocks
 from forestcoll.lower.limits import Limits, check_ranks, steps
 from forestcoll.lower.transfers import Transfer
-from forestcoll.lower.tree_pieces import Kind, kind_of
 from forestcoll.program import Buffer, Channel, Instruction, Op, RankProgram, Step, ThreadBlock
 from forestcoll.program.targets import Target
 

@@ -21,12 +21,11 @@ from dataclasses import replace
 from itertools import islice, pairwise
 
 from forestcoll.common.errors import PlanError
+from forestcoll.lower.handshakes import Boxes, Kind, kind_of
 from forestcoll.lower.layout import Layout
 from forestcoll.lower.limits import Limits
-from forestcoll.lower.packet_thread_blocks import BLOCKS, Job, Unit, deal
-from forestcoll.lower.packets import MAX_BYTES
+from forestcoll.lower.packets import BLOCKS, MAX_BYTES, Job, Unit, deal
 from forestcoll.lower.transfers import Transfer, touch
-from forestcoll.lower.tree_pieces import Boxes, Kind, kind_of
 from forestcoll.program import Buffer, Instruction, Op, RankProgram, Ref
 from forestcoll.program.targets import HALF_CHUNKS
 
