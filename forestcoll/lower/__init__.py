@@ -39,13 +39,13 @@ from forestcoll.lower.limits import (
     Limits,
     Usage,
     bulk_protocol,
-    check_limits,
+    check_ranks,
     choose_protocol,
     usage,
 )
 from forestcoll.lower.onesided import TOGETHER, Spread, lower_onesided
-from forestcoll.lower.packets import MAX_BYTES, lower_packets
-from forestcoll.lower.schedule import Links, Partners, links_of
+from forestcoll.lower.packets import MAX_BYTES, check_bytes, lower_packets
+from forestcoll.lower.schedule import Partners, links_of
 from forestcoll.program import (
     Buffer,
     Collective,
@@ -54,6 +54,7 @@ from forestcoll.program import (
     Pipeline,
     Program,
     Protocol,
+    RankProgram,
     Ref,
     Step,
 )
@@ -64,9 +65,9 @@ __all__ = [
     "UNIT_BYTES",
     "Usage",
     "fill",
-    "fits",
     "hopeless",
     "lower",
+    "program_of",
     "refine",
     "reorder",
     "serve",
@@ -88,15 +89,24 @@ def lower(
     adders: bool = False,
     partners: Partners = "shift",
 ) -> Program:
-    """The program that carries the forest out on every rank, within the limits of `target`.
+    """Returns the program that carries the forest out on every rank, within the limits of `target`.
 
-    `unit_bytes`: the slice that a onesided pipeline moves at a time, a multiple of 16. `instances`:
-    equal parts into which every tree is cut, for more thread blocks at work on few trees.
-    `protocol`: how messages are sent; None takes what is fastest for much data. Onesided programs
-    have Simple and, for little data, LL: packets. `adders`: thread blocks of their own add up the
-    sums of a fifo program. `partners`: which of its equally urgent messages go first. A compact
-    forest is written out first (UnsupportedError beyond its limit). Raises PlanError where the
-    target cannot hold it (with rank, figure, limit, a way out), or a path relays through no rank.
+    forest      of any collective that trees serve; a compact one is written out first
+                (UnsupportedError beyond its limit)
+    target      of `TARGETS`, or narrower; its style decides between fifo and onesided programs
+    unit_bytes  onesided: the slice that a pipeline moves at a time, a multiple of 16
+    instances   from 1: equal parts into which every tree is cut, for more thread blocks at work on
+                few trees
+    protocol    how transfers are sent; None takes what is fastest for much data (Simple, or LL128
+                where a rooted fifo program leaves a box). Onesided programs have Simple and, for
+                little data, LL: packets
+    spread      onesided, Simple: how the work of a rank is spread over thread blocks
+    adders      fifo, for much data: thread blocks of their own add up the sums
+    partners    fifo, for much data: which of equally urgent transfers go first
+
+    What a style or protocol does not know is left out of account. Raises PlanError where the target
+    cannot hold the program (with rank, figure, limit, a way out), where a path relays through no
+    rank, and for arguments out of range.
     """
     _check_arguments(forest, unit_bytes, instances)
     forest = forest.expanded()
@@ -108,34 +118,64 @@ def lower(
     chunks = layout(forest, instances, parity, spread.grain, spread.units)
     boxes = tuple(forest.graph.box(node) for node in forest.graph.ranks)
     extra = {"instances": str(instances)} if instances > 1 else {}
-    if not fifo and protocol not in (None, "Simple"):
-        return _packets(forest, chunks, limits, boxes, protocol, extra)
-    sent = choose_protocol(forest, target, protocol)
-    if fifo:
-        ranks = lower_fifo(chunks, limits, _scheduled_on(forest, target, sent, partners), adders)
+    in_place = True
+    if not fifo and protocol == "LL":
+        sent = protocol
+        check_bytes(chunks, limits, "fewer trees (--trees 1) make fewer chunks")
+        ranks, in_place = lower_packets(chunks, limits, boxes)
     else:
-        ranks, halves = lower_onesided(chunks, limits, boxes, unit_bytes, spread)
-        if halves:
-            extra["halves"] = halves
-    program = Program(
-        name=forest.name,
-        collective=forest.collective,
-        style=target.style,
-        ranks=ranks,
-        in_place=True,
-        out_of_place=True,
-        root=forest.root,
-        protocol=sent,
-        names=names,
-        extra=extra,
+        sent = choose_protocol(forest, target, protocol)
+        if fifo:
+            links = None
+            if sent == bulk_protocol(forest, target):  # for much data, on a schedule
+                links = links_of(forest, block_rate(forest, sent), partners)
+            ranks = lower_fifo(chunks, limits, links, adders)
+        else:
+            ranks, halves = lower_onesided(chunks, limits, boxes, unit_bytes, spread)
+            if halves:
+                extra["halves"] = halves
+    return program_of(
+        ranks, limits, forest.name, chunks, in_place, protocol=sent, root=forest.root, extra=extra
     )
-    if fifo:  # of the runtimes that can run it, the narrowest
-        most = most_bytes(runtime_of(program), sent, chunks.chunks)
-        program = replace(program, max_bytes=most)
-    if next(program.misplaced(), None) is not None:
-        program = replace(program, in_place=False)  # `serve` makes one for calls in place
-    if not fifo:
-        check_limits(program, limits)
+
+
+def program_of(
+    ranks: tuple[RankProgram, ...],
+    limits: Limits,
+    name: str,
+    chunks: Layout,
+    in_place: bool,
+    *,
+    protocol: Protocol,
+    root: int = -1,
+    extra: dict[str, str] | None = None,
+) -> Program:
+    """Returns the program of all ranks; raises PlanError where it breaks a limit.
+
+    `in_place`: whether it is right so as well, as far as ports find what they read.
+    """
+    style = limits.target.style
+    packets = style == "onesided" and protocol == "LL"
+    program = Program(
+        name=name,
+        collective=chunks.collective,
+        style=style,
+        ranks=ranks,
+        in_place=in_place,
+        out_of_place=True,
+        root=root,
+        protocol=protocol,
+        names=limits.names,
+        max_bytes=MAX_BYTES if packets else 0,
+        double_scratch=packets,
+        extra=extra or {},
+    )
+    if style == "fifo":  # of the runtimes that can run it, the narrowest
+        most = most_bytes(runtime_of(program), protocol, chunks.chunks)
+        return replace(program, max_bytes=most)
+    check_ranks(ranks, limits)
+    if not packets and next(program.misplaced(), None) is not None:
+        return replace(program, in_place=False)  # `serve` makes one for calls in place
     return program
 
 
@@ -148,61 +188,8 @@ def _check_arguments(forest: Forest, unit_bytes: int, instances: int) -> None:
         raise PlanError(f"{forest.name} has {forest.n} ranks: a plan needs at least 2")
 
 
-def _scheduled_on(
-    forest: Forest, target: Target, protocol: Protocol, partners: Partners
-) -> Links | None:
-    """The links on whose schedule messages go, where the protocol is that for much data."""
-    if protocol != bulk_protocol(forest, target):
-        return None
-    return links_of(forest, block_rate(forest, protocol), partners)
-
-
-def _packets(
-    forest: Forest,
-    chunks: Layout,
-    limits: Limits,
-    boxes: tuple[str, ...],
-    protocol: Protocol | None,
-    extra: dict[str, str],
-) -> Program:
-    if protocol != "LL":
-        raise PlanError(f"protocol {protocol}: {limits.target.name} has Simple and LL (packets)")
-    least = 16 * chunks.chunks
-    if least > MAX_BYTES:
-        raise PlanError(
-            f"{limits.title}: {chunks.chunks} chunks of 16 bytes are {least} bytes at least, and "
-            f"packets are for up to {MAX_BYTES}; fewer trees (--trees 1) make fewer chunks"
-        )
-    ranks, in_place = lower_packets(chunks, limits, boxes)
-    program = Program(
-        name=forest.name,
-        collective=forest.collective,
-        style="onesided",
-        ranks=ranks,
-        in_place=in_place,
-        out_of_place=True,
-        root=forest.root,
-        protocol="LL",
-        names=limits.names,
-        max_bytes=MAX_BYTES,
-        double_scratch=True,
-        extra=extra,
-    )
-    check_limits(program, limits)
-    return program
-
-
-def fits(forest: Forest, target: Target, protocol: Protocol | None = None) -> str | None:
-    """Why `target` cannot hold the forest's program, or None where it can."""
-    try:
-        lower(forest, target, protocol=protocol)
-    except PlanError as error:
-        return str(error)
-    return None
-
-
 def hopeless(target: Target, collective: Collective, n: int, trees: int) -> str | None:
-    """Why no forest of `trees` unequal trees per root over `n` ranks can fit, from counts alone.
+    """Returns why no forest of `trees` unequal trees a root over `n` ranks can fit, by counts alone.
 
     None where only lowering can tell.
     """
@@ -220,7 +207,7 @@ def hopeless(target: Target, collective: Collective, n: int, trees: int) -> str 
 
 
 def serve(program: Program, *, in_place: bool) -> Program:
-    """A program right for these calls: `program` where it is, else what follows from it.
+    """Returns a program right for these calls: `program` where it is, else what follows from it.
 
     Raises PlanError where there is none.
     """

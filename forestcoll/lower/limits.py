@@ -42,10 +42,7 @@ def choose_protocol(forest: Forest, target: Target, asked: Protocol | None) -> P
     """What is asked for, else that for much data. PlanError where the target does not have it."""
     bulk = bulk_protocol(forest, target)
     if target.style == "onesided" and asked not in (None, "Simple"):
-        raise PlanError(
-            f"protocol {asked}: {target.name} plans are of protocol Simple; LL and LL128 are "
-            "for msccl and rccl (--target, or --format msccl-xml)"
-        )
+        raise PlanError(f"protocol {asked}: {target.name} has Simple and LL (packets)")
     if asked == "Simple" != bulk:
         raise PlanError(
             f"protocol Simple: a {forest.collective} that leaves a box would stop half-way in "
@@ -151,13 +148,8 @@ def most_steps(n: int, target: Target) -> int:
     return min(target.thread_blocks * target.steps, nodes)
 
 
-def check_limits(program: Program, limits: Limits) -> None:
-    """Nothing, or PlanError with the first limit that a rank of the program breaks."""
-    check_ranks(program.ranks, limits)
-
-
 def check_ranks(ranks: Sequence[RankProgram], limits: Limits) -> None:
-    """The same for all ranks before they are a program."""
+    """Raises PlanError with the first limit that a rank breaks."""
     for number, rank in enumerate(ranks):
         _check_rank(rank, len(ranks), limits, limits.rank(number))
 

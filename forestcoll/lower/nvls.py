@@ -22,7 +22,7 @@ from fractions import Fraction
 from forestcoll.common.errors import PlanError
 from forestcoll.lower.handshakes import NOP
 from forestcoll.lower.layout import Layout, layout
-from forestcoll.lower.limits import Limits, check_limits
+from forestcoll.lower.limits import Limits, check_ranks
 from forestcoll.program import (
     Buffer,
     Channel,
@@ -88,7 +88,7 @@ def lower_nvls(
         root=forest.root,
         names=names,
     )
-    check_limits(program, Limits(target, title, names, forest.trees_per_root))
+    check_ranks(program.ranks, Limits(target, title, names, forest.trees_per_root))
     return program
 
 

@@ -402,6 +402,16 @@ MAX_BYTES = 1 << 20
 """Largest size that plans of packets are meant for: twice the bytes, but no signals."""
 
 
+def check_bytes(layout: Layout, limits: Limits, advice: str) -> None:
+    """Raises PlanError where the least size of a call is beyond what packets are for."""
+    least = 16 * layout.chunks
+    if least > MAX_BYTES:
+        raise PlanError(
+            f"{limits.title}: {layout.chunks} chunks of 16 bytes are {least} bytes at least, and "
+            f"packets are for up to {MAX_BYTES}; {advice}"
+        )
+
+
 def lower_packets(
     layout: Layout, limits: Limits, boxes: Boxes
 ) -> tuple[tuple[RankProgram, ...], bool]:

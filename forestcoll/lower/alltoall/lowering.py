@@ -13,21 +13,21 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
 from forestcoll.common.errors import PlanError
 from forestcoll.graph.capacity_graph import CapacityGraph
+from forestcoll.lower import program_of
 from forestcoll.lower.alltoall.onesided import TURNS, write_onesided
 from forestcoll.lower.alltoall.packets import write_packets
 from forestcoll.lower.fifo import write_fifo
 from forestcoll.lower.layout import Layout
-from forestcoll.lower.limits import Limits, check_limits
-from forestcoll.lower.packets import MAX_BYTES
+from forestcoll.lower.limits import Limits
 from forestcoll.lower.transfers import Transfer, join
 from forestcoll.program import Buffer, Collective, Program, Protocol, Ref
-from forestcoll.program.targets import Target, most_bytes, runtime_of
+from forestcoll.program.targets import Target
 from forestcoll.solver.alltoall.routes import MOST_PATHS, Flow, Path, Routes
 
 WAY_OUT = (
@@ -114,23 +114,7 @@ def lower_flows(
         if protocol not in (None, "Simple"):
             raise PlanError(f"protocol {protocol}: {target.name} has Simple and LL (packets)")
         ranks = write_onesided(chunks, transfers, scratch, boxes, limits)
-    program = Program(
-        name=name,
-        collective=Collective.ALLTOALL,
-        style=target.style,
-        ranks=ranks,
-        in_place=False,
-        out_of_place=True,
-        protocol=protocol or "Simple",
-        names=names,
-        max_bytes=MAX_BYTES if packets else 0,
-        double_scratch=packets,
-    )
-    if fifo:  # of the runtimes that can run it, the narrowest
-        most = most_bytes(runtime_of(program), program.protocol, n * k)
-        program = replace(program, max_bytes=most)
-    check_limits(program, limits)
-    return program
+    return program_of(ranks, limits, name, chunks, False, protocol=protocol or "Simple")
 
 
 def write_out(found: Routes) -> Iterator[Flow]:

@@ -20,11 +20,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice, pairwise
 
-from forestcoll.common.errors import PlanError
 from forestcoll.lower.handshakes import Boxes, Kind, kind_of
 from forestcoll.lower.layout import Layout
 from forestcoll.lower.limits import Limits
-from forestcoll.lower.packets import BLOCKS, MAX_BYTES, Job, Unit, deal
+from forestcoll.lower.packets import BLOCKS, Job, Unit, check_bytes, deal
 from forestcoll.lower.transfers import Transfer, touch
 from forestcoll.program import Buffer, Instruction, Op, RankProgram, Ref
 from forestcoll.program.targets import HALF_CHUNKS
@@ -41,12 +40,7 @@ def write_packets(
 
     `scratch`: chunks that relays need, per rank.
     """
-    least = 16 * layout.chunks
-    if least > MAX_BYTES:
-        raise PlanError(
-            f"{limits.title}: {layout.chunks} chunks of 16 bytes are {least} bytes at least, and "
-            f"packets are for up to {MAX_BYTES}; {limits.hint}"
-        )
+    check_bytes(layout, limits, limits.hint)
     sent: list[list[Transfer]] = [[] for _ in range(layout.n)]
     for message in messages:
         sent[message.src].append(message)
