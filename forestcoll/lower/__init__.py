@@ -189,7 +189,7 @@ def _check_arguments(forest: Forest, unit_bytes: int, instances: int) -> None:
 
 
 def hopeless(target: Target, collective: Collective, n: int, trees: int) -> str | None:
-    """Returns why no forest of `trees` unequal trees a root over `n` ranks can fit, by counts alone.
+    """Returns why no forest of `trees` unequal trees a root over `n` ranks fits, by counts alone.
 
     None where only lowering can tell.
     """

@@ -119,14 +119,15 @@ def peer_of(number: int) -> int:
     return number >> 1
 
 
-def lanes_of(mask: int) -> list[int]:
-    """The lanes of a set, ascending."""
-    found = []
+@lru_cache(maxsize=2**14)
+def lanes_of(mask: int) -> tuple[int, ...]:
+    """Returns the lanes of a set, ascending."""
+    lanes = []
     while mask:
         low = mask & -mask
-        found.append(low.bit_length() - 1)
+        lanes.append(low.bit_length() - 1)
         mask ^= low
-    return found
+    return tuple(lanes)
 
 
 def near_masks(boxes: Boxes) -> list[int]:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import pairwise
 
@@ -105,6 +105,11 @@ own_ref = lru_cache(2**16)(Ref)
 """A Ref; those alike share one object, for ranks have much in the same places."""
 
 
+def ref_at(ref: Ref, rank: int) -> Ref:
+    """Returns the same place at another rank."""
+    return own_ref(ref.buffer, ref.offset, ref.count, rank)
+
+
 @dataclass(frozen=True, slots=True)
 class RankTree:
     """A tree over rank numbers that carries the chunks `first` ... `first + count - 1`."""
@@ -151,6 +156,16 @@ class Layout:
     start: tuple[int, ...]  # per root rank its first chunk, then `chunks`
     trees: tuple[RankTree, ...]
     local: int = 0  # thread blocks that share a rank's local copies; 0: `local_blocks` says
+    # per rank the first chunk of the whole that its input and its output have
+    _inputs: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    _outputs: tuple[int, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        whole = (0,) * self.n
+        inputs = self.start if self.collective.input_is_part else whole
+        outputs = self.start if self.collective.output_is_part else whole
+        object.__setattr__(self, "_inputs", inputs)
+        object.__setattr__(self, "_outputs", outputs)
 
     @property
     def input_chunks(self) -> int:
@@ -163,14 +178,12 @@ class Layout:
         return self.collective.chunks(self.n, self.chunks)[1]
 
     def input(self, rank: int, chunk: int, count: int) -> Ref:
-        """Where `rank` finds its own contribution to `count` chunks of the whole from `chunk`."""
-        own = self.start[rank] if self.collective.input_is_part else 0
-        return own_ref(Buffer.INPUT, chunk - own, count)
+        """Returns where `rank` finds its own part of `count` chunks of the whole from `chunk`."""
+        return own_ref(Buffer.INPUT, chunk - self._inputs[rank], count)
 
     def output(self, rank: int, chunk: int, count: int) -> Ref:
-        """Where `rank` has the result of `count` chunks of the whole from `chunk`."""
-        own = self.start[rank] if self.collective.output_is_part else 0
-        return own_ref(Buffer.OUTPUT, chunk - own, count)
+        """Returns where `rank` has the result of `count` chunks of the whole from `chunk`."""
+        return own_ref(Buffer.OUTPUT, chunk - self._outputs[rank], count)
 
     def copies(self, rank: int, most: int, parts: int) -> list[tuple[Ref, Ref]]:
         """What `rank` as a root copies from input to output, in at least `parts` pieces if it can.

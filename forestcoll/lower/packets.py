@@ -49,7 +49,7 @@ from itertools import zip_longest
 
 from forestcoll.common.errors import PlanError
 from forestcoll.lower.handshakes import KINDS, NOP, Boxes, Kind, kind_of
-from forestcoll.lower.layout import Layout, RankTree
+from forestcoll.lower.layout import Layout, RankTree, ref_at
 from forestcoll.lower.limits import Limits
 from forestcoll.program import (
     PACKETS,
@@ -697,9 +697,7 @@ class _Trees:
     def _at(self, number: int, rank: int, peers: Iterable[int]) -> tuple[Ref, ...]:
         """Where packets of `rank` arrive at its peers in the tree."""
         up = self.layout.trees[number].phase == "reduce"
-        return tuple(
-            replace(self._arrive[number, rank if up else peer], rank=peer) for peer in peers
-        )
+        return tuple(ref_at(self._arrive[number, rank if up else peer], peer) for peer in peers)
 
 
 def _shape(tree: RankTree) -> _Shape:

@@ -38,7 +38,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from forestcoll.lower.handshakes import (
     KINDS,
@@ -53,7 +53,7 @@ from forestcoll.lower.handshakes import (
     near_masks,
     sync,
 )
-from forestcoll.lower.layout import Layout, RankTree, from_next
+from forestcoll.lower.layout import Layout, RankTree, from_next, ref_at
 from forestcoll.program import Buffer, Instruction, Op, Ref
 from forestcoll.program.targets import Target
 
@@ -168,17 +168,24 @@ class Draft:
     before: list[Instruction] = field(default_factory=list)
     body: list[Instruction] = field(default_factory=list)
     after: list[Instruction] = field(default_factory=list)
-    shakes: Shakes = field(default_factory=Shakes)
+    ready_to: int = 0
+    ready_from: int = 0
+    done_to: int = 0
+    done_from: int = 0
 
     def shake(
         self, *, ready_to: int = 0, ready_from: int = 0, done_to: int = 0, done_from: int = 0
     ) -> None:
         """Handshakes with these sets of lanes, besides those there are."""
-        self.shakes |= Shakes(ready_to, ready_from, done_to, done_from)
+        self.ready_to |= ready_to
+        self.ready_from |= ready_from
+        self.done_to |= done_to
+        self.done_from |= done_from
 
     def part(self, key: tuple[bool, int, int], chunks: int) -> Part:
         """The part as it is now."""
-        lanes, remote = self.shakes.lanes, 0
+        shakes = Shakes(self.ready_to, self.ready_from, self.done_to, self.done_from)
+        lanes, remote = shakes.lanes, 0
         for i in (*self.before, *self.body, *self.after):
             for x in i.channels:
                 lanes |= 1 << x
@@ -186,7 +193,7 @@ class Draft:
                 if ref.rank is not None:
                     remote |= 1 << 3 * ref.rank + BUFFERS.index(ref.buffer)
         steps = (tuple(self.before), tuple(self.body), tuple(self.after))
-        return Part(key, *steps, chunks, self.shakes, lanes, remote)
+        return Part(key, *steps, chunks, shakes, lanes, remote)
 
     def sync(self, op: Op, lanes: Iterable[int]) -> Iterator[Instruction]:
         """`op` on all the lanes."""
@@ -443,7 +450,7 @@ class Emitter:
         to: dict[int, Ref] = {}
         for child in children:
             below = self._down_lane(number, child)
-            to[below] = replace(self.layout.output(child, tree.first, tree.count), rank=child)
+            to[below] = ref_at(self.layout.output(child, tree.first, tree.count), child)
             if not self._all:
                 draft.shake(ready_from=1 << below)
             if self._quiet(number, child, rank):
@@ -535,7 +542,7 @@ class Emitter:
             total,
             base,
             [self.places.slot(number, c) for c in children if c not in near],
-            [replace(self.places.partial(number, c), rank=c) for c in near],
+            [ref_at(self.places.partial(number, c), c) for c in near],
         )
         down = self._fused.get(number)
         if down is not None and rank == tree.root:
@@ -571,7 +578,7 @@ class Emitter:
         if inner:
             draft.body.append(NOP)
         if not self._near(rank, parent):
-            slot = replace(self.places.slot(number, rank), rank=parent)
+            slot = ref_at(self.places.slot(number, rank), parent)
             draft.body += draft.deliver(self.places.partial(number, rank), {lane(parent, 0): slot})
         elif inner:
             draft.body += draft.sync(Op.SIGNAL, [lane(parent, 0)])

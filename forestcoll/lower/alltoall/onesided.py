@@ -13,11 +13,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 
 from forestcoll.common.errors import PlanError
 from forestcoll.lower.handshakes import Kind, kind_of
-from forestcoll.lower.layout import Layout, local_blocks
+from forestcoll.lower.layout import Layout, local_blocks, ref_at
 from forestcoll.lower.limits import Limits, check_ranks, steps
 from forestcoll.lower.transfers import Transfer
 from forestcoll.program import Buffer, Channel, Instruction, Op, RankProgram, Step, ThreadBlock
@@ -205,6 +204,6 @@ def put(op: Op, messages: Sequence[Transfer], places: Sequence[int]) -> Instruct
     return Instruction(
         op=op,
         src=tuple(message.source for message in messages),
-        dst=tuple(replace(message.total, rank=message.dst) for message in messages),
+        dst=tuple(ref_at(message.total, message.dst) for message in messages),
         channels=tuple(places),
     )
