@@ -14,7 +14,7 @@ from forestcoll import plans
 from forestcoll.common.errors import PlanError
 from forestcoll.compile.alltoall_plans import check, make, targets_of
 from forestcoll.execute import cpu
-from forestcoll.lower.alltoall.lowering import Flow, lower, messages_of, write_out
+from forestcoll.lower.alltoall.lowering import Flow, lower, transfers_of, write_out
 from forestcoll.plans.lint import lint
 from forestcoll.program import Buffer, Collective, Op, Program, Protocol
 from forestcoll.program.ops import SIGNALS, WAITS
@@ -132,11 +132,11 @@ def test_packets_are_for_few_bytes() -> None:
 def test_in_what_order_scratch_lies() -> None:
     """What a relay sends on together lies together: one message where three units go on."""
     flows = [Flow((s, 3, 4, t), 0, 1) for s in (0, 1, 2) for t in (5,)]
-    messages, scratch = messages_of(flows, 6, 1, 71)
+    transfers, scratch = transfers_of(flows, 6, 1, 71)
     assert scratch == [0, 0, 0, 3, 3, 0]
-    middle = [m for m in messages if (m.src, m.dst) == (3, 4)]
+    middle = [m for m in transfers if (m.src, m.dst) == (3, 4)]
     assert [(m.count, m.source.buffer, m.level) for m in middle] == [(3, Buffer.SCRATCH, 1)]
-    last = [m for m in messages if m.dst == 5]
+    last = [m for m in transfers if m.dst == 5]
     assert [(m.count, m.total.buffer) for m in last] == [(3, Buffer.OUTPUT)]
 
 

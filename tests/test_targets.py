@@ -9,7 +9,7 @@ from pathlib import Path
 import programs as pg
 import pytest
 from hand_forests import chain, of_shape, star
-from programs import do, inp, rank, scr, tb
+from programs import do, inp, rank, ring_allreduce, scr, tb
 
 from forestcoll.common.errors import PlanError
 from forestcoll.lower import lower
@@ -78,7 +78,7 @@ def test_rounds_end_where_the_runtimes_messages_do(protocol: Protocol) -> None:
 def test_the_narrowest_runtime_that_can_run_it_decides() -> None:
     """RCCL has neither fused steps nor more than 64 thread blocks."""
     plain = lower(of_shape(Collective.ALLREDUCE, 3, chain), RCCL)
-    fused = lower(of_shape(Collective.ALLREDUCE, 3, chain), MSCCL, protocol="LL")
+    fused = ring_allreduce(3)
     assert runtime_of(plain) is RCCL
     assert runtime_of(fused) is MSCCL
     first = plain.ranks[0]

@@ -119,8 +119,8 @@ def lower(
     boxes = tuple(forest.graph.box(node) for node in forest.graph.ranks)
     extra = {"instances": str(instances)} if instances > 1 else {}
     in_place = True
+    sent: Protocol = "LL"
     if not fifo and protocol == "LL":
-        sent = protocol
         check_bytes(chunks, limits, "fewer trees (--trees 1) make fewer chunks")
         ranks, in_place = lower_packets(chunks, limits, boxes)
     else:
