@@ -128,7 +128,7 @@ def as_synthesized(forest: Forest, target: Target) -> Program:
 
 LOWERINGS: dict[str, tuple[Target, Lowering]] = {
     "plain steps": (RCCL, lower),
-    "fused steps": (MSCCL, lower),
+    "plain steps for msccl": (MSCCL, lower),
     "queues in LL": (RCCL, lambda f, t: lower(f, t, protocol="LL")),
     "queues, two instances": (MSCCL, lambda f, t: lower(f, t, instances=2)),
     "pipelines": (MSCCLPP, lower),

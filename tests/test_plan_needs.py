@@ -34,7 +34,7 @@ PLANS = [
 
 def plain(forest: Forest, style: str, machine: str, patch: pytest.MonkeyPatch) -> Program:
     """The forest's plan level by level, or of whole trees, with as many instances as rates ask."""
-    patch.setattr(forestcoll.lower, "_scheduled_on", lambda *_: None)
+    patch.setattr(forestcoll.lower, "bulk_protocol", lambda *_: None)
     target = (RCCL if style == "fifo" else MSCCLPP).on(sms_of(machine))
     return filled(forest, target, lower(forest, target))[0]
 
