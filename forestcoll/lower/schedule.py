@@ -1,18 +1,18 @@
-"""Messages in the order of a schedule on the links, for much data (fifo programs).
+"""Transfers in the order of a schedule on the links, for much data (fifo programs).
 
 The list of a thread block is repeated for slice after slice, so its order is that of a steady flow.
 Where trees are done level by level, or root by root, links wait for the one tree that they are for;
-here each message has the place at which a greedy schedule of all of them on the links starts it
+here each transfer has the place at which a greedy schedule of all of them on the links starts it
 (kernel/list_scheduling.cpp: nobody is interrupted; the longest chain goes first, of what follows,
 or of what comes before where the schedule is made from the end: whichever takes less time).
 
-* Equally urgent messages take turns: the first parts of all trees, then the second ones, for
+* Equally urgent transfers take turns: the first parts of all trees, then the second ones, for
   connections of their own are at work at once; then by the distance of receiver and sender, so
   that not everybody sends to the same rank (`Partners`).
-* A message carries one unit of share (a chunk), or as few as the target's limits allow: whoever
+* A transfer carries one unit of share (a chunk), or as few as the target's limits allow: whoever
   hands it on waits for no other.
 * The first part of a sum in that order opens it.
-* The block that sends a sum on adds it up: who receives can take the next message meanwhile.
+* The block that sends a sum on adds it up: who receives can take the next transfer meanwhile.
 * The two phases of an allreduce have channels of their own, and so have the trees of one root.
 * A connection has as many thread blocks as its rate takes.
 """
@@ -36,14 +36,14 @@ from forestcoll.schedule.forest import Forest
 from forestcoll.schedule.routes import Pair, routes
 
 Partners = Literal["shift", "exchange", "exchange-back", "shift-back"]
-"""Which of equally urgent messages goes first: that to the nearest rank, or to the farthest.
+"""Which of equally urgent transfers goes first: that to the nearest rank, or to the farthest.
 
 Ranks are as far from each other as (receiver - sender) mod n, or as the bits in which they differ.
 Which fills the lists of a fabric best shows in simulated time alone.
 """
 ORDERS: tuple[Partners, ...] = get_args(Partners)
 MOST_UNIT = 16
-"""Chunks in a message at most; where even those are too many messages, levels have fewer."""
+"""Chunks in a transfer at most; where even those are too many transfers, levels have fewer."""
 TURNS = 2**12
 """Places among which the parts of each tree are spread."""
 FULL = 1.03
@@ -66,13 +66,13 @@ class Links:
     partners: Partners = "shift"
 
     def lengths(self, way: Sequence[int], count: int, lanes: Sequence[int]) -> list[int]:
-        """The time that a message of `count` chunks takes a lane of each link of a way."""
+        """Returns the time that a transfer of `count` chunks takes a lane of each link of a way."""
         unit = min(max(self.capacity) << FINE, min(self.capacity) << COARSE)
         return [max(1, count * lanes[link] * unit // self.capacity[link]) for link in way]
 
 
 def links_of(forest: Forest, block: Fraction = TREE_RATE, partners: Partners = "shift") -> Links:
-    """The links of a forest's graph, and the ways that its trees take."""
+    """Returns the links of a forest's graph, and the ways that its trees take."""
     graph = forest.graph
     number = {ends: e for e, ends in enumerate(zip(graph.tail, graph.head, strict=True))}
     ways = {
