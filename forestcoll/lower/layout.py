@@ -120,7 +120,7 @@ class RankTree:
     count: int
     parent: tuple[int, ...]  # per rank; -1 at the root
     order: tuple[int, ...]  # all ranks, parents before their children
-    # per rank, of the channels to or from its parent (network_planes.py)
+    # per rank, of the channels to or from its parent
     parities: tuple[int, ...] = ()
     instance: int = 0  # which of the equal parts of the forest it is in
 
