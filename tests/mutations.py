@@ -48,7 +48,7 @@ from forestcoll.solver.alltoall.rounding import route
 from forestcoll.topology import catalog
 from forestcoll.ui import cli
 from forestcoll.verify import verify
-from forestcoll.verify.repeat import run_repeatedly
+from forestcoll.verify.check import run_repeatedly
 
 FIXTURES = Path(__file__).parent / "fixtures"
 HUGE = "@huge@"  # stands for a number of 5,000 digits, which Python would not write

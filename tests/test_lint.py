@@ -27,7 +27,7 @@ from forestcoll.plans.lint import RULES, Report, Told, lint
 from forestcoll.program import Buffer, Collective, Instruction, Op, Ref
 from forestcoll.ui import cli
 from forestcoll.verify import verify
-from forestcoll.verify.repeat import run_repeatedly
+from forestcoll.verify.check import run_repeatedly
 
 ROOT = Path(__file__).parents[1]
 XML = {name: spoil_xml.base_text(name) for name in spoil_xml.BASES}

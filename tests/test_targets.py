@@ -27,7 +27,7 @@ from forestcoll.program.targets import (
 )
 from forestcoll.ui import cli
 from forestcoll.verify import verify
-from forestcoll.verify.repeat import run_repeatedly
+from forestcoll.verify.check import run_repeatedly
 
 GIB = 2**30
 SHORT: dict[Protocol, tuple[int, int]] = {"LL": (16_384, 32_768), "LL128": (50_176, 576_000)}

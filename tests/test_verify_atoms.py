@@ -6,6 +6,7 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import programs as pg
 import pytest
@@ -28,35 +29,30 @@ from forestcoll.program import (
     Step,
     ThreadBlock,
 )
-from forestcoll.program.chunks import count_chunks
 from forestcoll.program.targets import MSCCLPP, RCCL, Target
 from forestcoll.schedule.forest import Forest
-from forestcoll.verify import atoms, order, verify
-from forestcoll.verify.accesses import Accesses
-from forestcoll.verify.layout import Layout
-from forestcoll.verify.trace import flatten
+from forestcoll.verify import verify
+from forestcoll.verify.check import examine
 
 GOOD = pg.all_good()
 SEEDS = st.integers(0, 2**40)
 
 
-def verdict(p: Program, **options: int) -> str:
+def verdict(p: Program, **options: Any) -> str:
     """What is said of a program, in words."""
     try:
-        found = verify(p, **options)
+        done, faults = examine(p, **options)
+        for fault in faults:
+            raise fault
     except ForestCollError as error:
         return f"{type(error).__name__}: {error}"
-    return f"{found.modes}, root {found.root}, {found.moved} chunks moved"
+    assert done is not None
+    return f"{done.modes}, root {done.root}, {done.moved} chunks moved"
 
 
 def chunk_by_chunk(p: Program, **options: int) -> str:
     """The verdict where every location is an atom, and every order is searched for."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(atoms, "PASSES", 0)
-        patch.setattr(order._Plain, "sift", lambda _, pairs: list(pairs))
-        patch.setattr(Accesses, "read_later", Accesses.read)
-        patch.setattr(Accesses, "write_later", Accesses.write)
-        return verdict(p, **options)
+    return verdict(p, finest=True, **options)
 
 
 # --- programs of larger chunks
@@ -216,21 +212,8 @@ def test_wide_mutants(mutant: tuple[str, Callable[[], Program], object]) -> None
 # --- what the atoms are
 
 
-def atoms_of(p: Program) -> list[str]:
-    """The first chunk of every atom, in words."""
-    layout = Layout(p, count_chunks(p), grain=1)
-    found = atoms.find_atoms(flatten(p, 2), layout, 2, 1)
-    assert found.number == [
-        a for a in range(len(found.starts) - 1) for _ in range(*found.starts[a : a + 2])
-    ]
-    return [layout.name(x) for x in found.starts[:-1]]
-
-
 def test_whole_buffers_are_atoms_where_nothing_parts_them() -> None:
     wide = widened(pg.chain_broadcast(n=3, chunks=1), 100)
-    assert atoms_of(wide) == [
-        f"chunk 0 of rank {r}'s {b}" for r in range(3) for b in ("input", "output")
-    ]
     assert verify(wide).events == verify(pg.chain_broadcast(n=3, chunks=1)).events
     assert verify(wide).chunks == 100
 
@@ -241,25 +224,15 @@ def test_a_cut_follows_the_data_to_all_ranks_and_back() -> None:
     block = wide.ranks[2].thread_blocks[0]
     again = pg.do(Op.COPY, pg.out(4), pg.out(4))
     p = pg.with_block(wide, 2, 0, replace(block, steps=(*block.steps, again)))
-    starts = [
-        f"chunk {c} of rank {r}'s {b}"
-        for r in range(3)
-        for b in ("input", "output")
-        for c in (0, 4, 5)
-    ]
-    assert atoms_of(p) == starts
+    assert verify(p).events == verify(wide).events + 4 * 2 + 1  # four messages of three atoms each
     assert chunk_by_chunk(p) == verdict(p)
 
 
 def test_cuts_that_chase_each_other_end() -> None:
     """Ranges that overlap, as of a copy that is refused later, part each other chunk by chunk."""
-    cuts = bytearray(101)
-    cuts[0] = cuts[100] = 1
-    assert sum(atoms._closed(cuts, [(99, (0, 1))])) == 2
-    cuts[50] = 1
-    found = atoms._closed(cuts, [(99, (0, 1))])
-    assert sum(found) == 101
-    assert len(found) == 101
+    copies = [pg.do(Op.COPY, pg.out(0, 99), pg.out(1, 99)), pg.do(Op.COPY, pg.inp(50), pg.out(50))]
+    p = pg.program(Collective.ALLREDUCE, "fifo", [pg.rank(pg.tb(*copies), i=100, o=100)])
+    assert "two of its operands meet in chunk 1 of rank 0's output" in verdict(p)
 
 
 def test_pieces_of_messages_end_atoms() -> None:

@@ -16,7 +16,12 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import ModuleType
 
-HOMES = ("graph.kernel._kernel", "execute._engine", "verify.simulate._simulate")
+HOMES = (
+    "graph.kernel._kernel",
+    "execute._engine",
+    "verify.simulate._simulate",
+    "verify._machine",
+)
 MODULES = tuple(f"forestcoll.{home}" for home in HOMES)
 
 

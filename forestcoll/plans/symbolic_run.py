@@ -29,8 +29,7 @@ from forestcoll.program import (
     ThreadBlock,
 )
 from forestcoll.program.targets import Target
-from forestcoll.verify.check import Verified, examine
-from forestcoll.verify.repeat import run_repeatedly
+from forestcoll.verify.check import Verified, examine, run_repeatedly
 from forestcoll.verify.wiring import wiring_faults
 
 if TYPE_CHECKING:

@@ -1,9 +1,10 @@
 """Proof that a program does its collective: right data everywhere, no deadlock, no race.
 
 `verify` runs a program symbolically; `link_loads` compares its traffic with its forest's. The way
-there: structure.py (fields, ranges), wiring.py (who talks to whom, balance), atoms.py (what is
-always touched together), fifo.py or onesided.py (one abstract run, deadlock) -> trace.py, replay.py
-on memory.py (values) and accesses.py (what meets where), order.py (races), check.py (all of it).
+there: program/check.py (fields, ranges), wiring.py (who talks to whom, balance), columns.py, and in
+C++ atoms.cpp (what is always touched together), fifo_run.cpp or onesided_run.cpp (one abstract run,
+deadlock), replay.cpp and accesses.cpp (values, and what meets where), order.cpp (races); faults.py
+says what they find.
 """
 
 from __future__ import annotations

@@ -8,34 +8,25 @@ from fractions import Fraction
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from forestcoll.common.errors import PlanError
-from forestcoll.program import PACKETS, SENDS, Collective, Instruction, Program
+from forestcoll.common.errors import PlanError, UnsupportedError
+from forestcoll.common.input_limits import CHECK_STEPS, LOCATIONS, SLICES
+from forestcoll.program import Collective, Program
 from forestcoll.program.check import check
 from forestcoll.program.chunks import ChunkCounts, count_chunks
-from forestcoll.program.targets import Target
-from forestcoll.verify.aliasing import explain_misplaced
-from forestcoll.verify.atoms import find_atoms
-from forestcoll.verify.fifo import run_fifo, slots_of
-from forestcoll.verify.halves import check_halves
-from forestcoll.verify.layout import Layout
-from forestcoll.verify.memory import Memory
-from forestcoll.verify.onesided import run_onesided
-from forestcoll.verify.order import unordered
-from forestcoll.verify.packets import (
-    PacketReplay,
-    has_packets,
-    run_packets,
-    without_causes,
-)
-from forestcoll.verify.replay import Replay
-from forestcoll.verify.scale import scale_of
-from forestcoll.verify.trace import Trace, flatten
+from forestcoll.program.targets import Target, message_slots
+from forestcoll.verify import _machine
+from forestcoll.verify.columns import columns_of, shape_of
+from forestcoll.verify.faults import Faults
+from forestcoll.verify.misplaced import check_halves, explain_misplaced
 from forestcoll.verify.wiring import check_wiring
 
 if TYPE_CHECKING:
     from forestcoll.schedule.forest import Forest
 
 Loads = dict[tuple[int, int], Fraction]
+
+MOST_RACES = 1000
+"""Races of a mode that are told: the rest is more of the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +71,9 @@ def verify(
     One run is enough: every connection and semaphore has one producer and one consumer, so the
     program is a deterministic network (Kahn), and without races its memory is deterministic too.
     `launches` (at least 2 to see one launch disturb the next) and `rounds` (of every pipeline) are
-    how much of a onesided program is unrolled; onesided.py and fifo.py say why so little is enough.
-    `target`: the runtime whose messages a fifo program is cut into; by default the narrowest that
-    can run it (`targets.runtime_of`).
+    how much of a onesided program is unrolled; onesided_run.cpp and fifo_run.cpp say why so little
+    is enough. `target`: the runtime whose messages a fifo program is cut into; by default the
+    narrowest that can run it (`targets.runtime_of`).
 
     Any program may be passed, a stranger's too. Raises UnsupportedError where it is larger than
     this check handles, or where its outcome depends on timing that the check does not follow.
@@ -101,39 +92,38 @@ def examine(
     rounds: int = 2,
     queue: int | None = None,
     target: Target | None = None,
+    finest: bool = False,
 ) -> tuple[Verified | None, Iterator[PlanError]]:
     """What `verify` proves, or None and all that the run found wrong: races, wrong sums and data.
 
     What stops the run from being made at all (fields, wiring, deadlock) is raised as by `verify`.
+    `finest`: every chunk by itself and every order searched for, which finds the same, slowly.
     """
     for name, value in (("launches", launches), ("rounds", rounds), ("queue", queue)):
         if value is not None and value < 1:
             raise ValueError(f"{name} must be at least 1, not {value}")
     sizes = check(program)
     check_halves(program)
-    packets = any(i.op in PACKETS for *_, i in program.instructions())
     launches = 1 if program.style == "fifo" else launches
     if program.double_scratch:  # the first that uses a half again is the third
         launches = max(launches, 3)
-    scale = scale_of(program, sizes, rounds=rounds, launches=launches)
+    grain, instructions = scale_of(program, sizes, rounds=rounds, launches=launches)
     check_wiring(program)
-    code = flatten(program, rounds)
     piece, slots = slots_of(program, sizes.total, target)
     queue = slots if queue is None else queue
-    layout = Layout(program, sizes, grain=scale.grain)
-    atoms = find_atoms(code, layout, scale.rounds, piece)
-    if program.style == "fifo":
-        trace = run_fifo(code, atoms, queue, piece)
-    elif packets:
-        trace = run_packets(code, layout, atoms, launches)
-    else:
-        trace = run_onesided(code, launches)
-    memories = [
-        Memory(layout, atoms, in_place=in_place)
-        for claimed, in_place in ((program.out_of_place, False), (program.in_place, True))
-        if claimed
-    ]
-    root, faults = _replay(trace, memories, program.root, sizes)
+    modes = [in_place for in_place in (False, True) if _claims(program, in_place)]
+    proof = _machine.prove(
+        columns_of(program), shape_of(program, sizes, grain),
+        rounds, launches, piece, queue, modes, program.root, MOST_RACES, finest,
+    )  # fmt: skip
+    words = Faults(program, sizes)
+    words.raise_stopped(proof, queue if program.style == "fifo" else None)
+    faults = chain.from_iterable(
+        explain_misplaced(program, sizes, words.of_mode(mode))
+        if mode["in_place"]
+        else words.of_mode(mode)
+        for mode in proof["modes"]
+    )
     first = next(faults, None)
     if first is not None:
         return None, chain([first], faults)
@@ -141,77 +131,95 @@ def examine(
     done = Verified(
         collective=program.collective,
         ranks=program.n,
-        root=root if program.collective.rooted else -1,
-        modes=tuple(memory.mode.replace(" ", "-") for memory in memories),
+        root=proof["root"] if program.collective.rooted else -1,
+        modes=tuple("in-place" if in_place else "out-of-place" for in_place in modes),
         chunks=sizes.total,
         moved=sum(loads.values(), Fraction(0)) * sizes.total,
         loads=loads,
-        steps=scale.instructions,
-        events=len(trace),
+        steps=instructions,
+        events=proof["events"],
         launches=launches,
         queue=queue if program.style == "fifo" else None,
     )
     return done, iter(())
 
 
-def _replay(
-    trace: Trace, memories: list[Memory], root: int, sizes: ChunkCounts
-) -> tuple[int, Iterator[PlanError]]:
-    """The root, and what is wrong in each mode with the data or with their order."""
-    replays: list[Replay] = []
-    failure: PlanError | None = None
-    kind = PacketReplay if has_packets(trace) else Replay
-    for memory in memories:
-        replay = kind(trace, memory)
-        try:
-            replay.run()
-            if replay.accesses.mixed:
-                replay = kind(trace, memory, every=True)
-                replay.run()
-        except PlanError as error:
-            failure = error  # unless an earlier mode has something to say
-            break
-        replays.append(replay)
-    loose = unordered(trace, {pair for replay in replays for pair in replay.accesses.collisions})
-    if trace.weak and loose:
-        loose = without_causes(trace, loose, replays)
-    if replays:
-        root = replays[0].final.root(root)
-    faults = [replay.faults(loose, root) for replay in replays]
-    if failure is not None:
-        faults.append(iter((failure,)))
-    program = trace.code.program
-    return root, chain.from_iterable(
-        explain_misplaced(program, sizes, found) if memory.in_place else found
-        for memory, found in zip(memories, faults, strict=False)  # none beyond a failure
-    )
+def _claims(program: Program, in_place: bool) -> bool:
+    return program.in_place if in_place else program.out_of_place
+
+
+def scale_of(
+    program: Program, sizes: ChunkCounts, *, rounds: int, launches: int
+) -> tuple[int, int]:
+    """Returns (locations a chunk, instructions) of a run of the program, within the limits.
+
+    Keeps time and memory bounded whatever the program says: UnsupportedError beyond the limits.
+    """
+    grain, work, instructions = _machine.scale(columns_of(program), rounds, int(SLICES))
+    if grain > SLICES:
+        raise UnsupportedError(
+            f"the instructions' parts cut a chunk into more than {SLICES} slices {SLICES.note}"
+        )
+    locations = grain * sum(sizes.input + sizes.output + count for count in sizes.scratch)
+    if locations > LOCATIONS:
+        raise UnsupportedError(
+            f"the buffers hold {locations // grain} chunks in all; "
+            f"at most {LOCATIONS // grain} can be checked {LOCATIONS.note}"
+        )
+    work *= grain * launches
+    if work > CHECK_STEPS:
+        raise UnsupportedError(
+            f"the program takes {work} steps on chunks to check; at most {CHECK_STEPS} are done "
+            f"{CHECK_STEPS.note}"
+        )
+    return grain, instructions
+
+
+def slots_of(program: Program, chunks: int, target: Target | None = None) -> tuple[int, int]:
+    """(most chunks in one message piece, pieces that a connection holds) of the real runtime.
+
+    `chunks`: of the collective's whole data. `target`: None for what `targets.runtime_of` finds. A
+    program that serves every size is cut finest: a piece a chunk. (Onesided ones have no messages.)
+    """
+    size, count = message_slots(program, target)
+    if not program.max_bytes:
+        return 1, count
+    return max(1, size // -(-program.max_bytes // chunks)), count
+
+
+def run_repeatedly(
+    program: Program, *, launches: int = 3, slices: int = 2, target: Target | None = None
+) -> int:
+    """Returns how many steps were done in `launches` of `slices` each, with the runtime's queues.
+
+    For fifo programs that `verify` has proven right, which argues that one pass over the lists
+    stands for all of them: here they are really repeated, counting messages only. Raises PlanError
+    with the circle of thread blocks where they wait for each other for ever, and for messages left
+    over. `target`: whose messages are counted, see `slots_of`.
+    """
+    sizes = check(program)
+    grain, _ = scale_of(program, sizes, rounds=1, launches=1)
+    piece, queue = slots_of(program, sizes.total, target)
+    shape = shape_of(program, sizes, grain)
+    proof = _machine.repeat(columns_of(program), shape, piece, queue, slices, launches)
+    Faults(program, sizes).raise_stopped(proof, queue)
+    if "left" in proof:
+        src, dst, channel, pieces = proof["left"]
+        raise PlanError(
+            f"rank {src} to rank {dst} on channel {channel}: {pieces} pieces of "
+            f"messages are left over after {launches} launches",
+            rule="XML-MESSAGE-LOST",
+            at=(src,),
+        )
+    return proof["steps"]
 
 
 def rank_loads(program: Program, sizes: ChunkCounts) -> Loads:
     """(from rank, to rank) -> fraction of the total data handed straight from one to the other."""
-    chunks: dict[tuple[int, int, int], int] = {}  # from, to, parts of a chunk -> how many
-
-    def move(src: int, dst: int, count: int, parts: int) -> None:
-        chunks[src, dst, parts] = chunks.get((src, dst, parts), 0) + count
-
-    for r, b, _, i in program.instructions():
-        if i.op in SENDS:
-            move(r, program.ranks[r].thread_blocks[b].send, _length(i), 1)
-        sources, targets = program.ranks[r].thread_blocks[b].operands(r, i)
-        for ref in targets:
-            if ref.rank is not None:
-                move(r, ref.rank, ref.count, i.part[1])
-        for ref in sources:
-            if ref.rank is not None:
-                move(ref.rank, r, ref.count, i.part[1])
     loads: Loads = {}
-    for (src, dst, parts), count in sorted(chunks.items()):
+    for src, dst, parts, count in _machine.moves(columns_of(program)):
         loads[src, dst] = loads.get((src, dst), Fraction(0)) + Fraction(count, parts * sizes.total)
     return loads
-
-
-def _length(i: Instruction) -> int:
-    return (*i.src, *i.dst)[0].count
 
 
 def link_loads(program: Program, forest: Forest) -> Loads:

@@ -16,8 +16,6 @@ from forestcoll.common.errors import PlanError, UnsupportedError
 from forestcoll.program import (
     RECEIVES,
     SENDS,
-    SIGNALS,
-    WAITS,
     Channel,
     Instruction,
     Op,
@@ -26,6 +24,8 @@ from forestcoll.program import (
     ThreadBlock,
 )
 from forestcoll.program.program import where
+from forestcoll.verify import _machine
+from forestcoll.verify.columns import columns_of
 
 Connection = tuple[int, int, int]  # from rank, to rank, channel
 End = tuple[int, int, str, int]  # of a onesided channel: at rank, to peer, kind, index
@@ -45,10 +45,11 @@ def wiring_faults(program: Program) -> Faults:
     if program.style == "fifo":
         yield from _check_connections(program)
     else:
-        yield from _check_channels(program)
+        signals, waits, releases, acquires, barriers = _uses(program)
+        yield from _check_channels(program, signals, waits)
         for r in range(program.n):
-            yield from _check_semaphores(program, r)
-            yield from _check_barriers(program, r)
+            yield from _check_semaphores(program, r, releases, acquires)
+            yield from _check_barriers(program, r, barriers)
 
 
 def other_end(end: End) -> End:
@@ -187,31 +188,24 @@ class Use:
         return " and ".join(words)
 
 
-def _uses(block: ThreadBlock, number: int, ops: frozenset[Op], what: str) -> dict[int, Use]:
-    """For each index that instructions `ops` of the block name in field `what`: how it is used."""
-    times: dict[int, list[tuple[int, Fraction | None]]] = {}
-    steps: dict[int, list[int]] = {}
-    for s, step in enumerate(block.steps):
-        loop = isinstance(step, Pipeline)
-        counts: dict[int, int] = {}
-        for i in step.body if isinstance(step, Pipeline) else (step,):
-            if i.op in ops:
-                indices = (i.ident,) if what == "ident" else getattr(i, what)
-                for index in indices:
-                    counts[index] = counts.get(index, 0) + 1
-        if not counts:
-            continue
-        length = Fraction(step.chunks, step.unit_bytes) if isinstance(step, Pipeline) else None
-        for index, count in counts.items():
-            entries = times.setdefault(index, [])
-            if not loop and entries and entries[-1][1] is None:
-                entries[-1] = (entries[-1][0] + count, None)
-            else:
-                entries.append((count, length))
-                steps.setdefault(index, []).append(s)
-    return {
-        index: Use(number, tuple(steps[index]), tuple(entries)) for index, entries in times.items()
-    }
+_Table = dict[tuple[int, int], dict[int, Use]]
+"""By rank and thread block: what it names of channels, semaphores or barriers, and how often."""
+
+
+def _uses(program: Program) -> list[_Table]:
+    """Returns signals, waits, releases, acquires and barriers."""
+    tables: list[_Table] = []
+    for rows in _machine.uses(columns_of(program)):
+        table: _Table = {}
+        for rank, block, index, times in rows:
+            steps = tuple([step for step, _, _, _ in times])
+            often = [
+                (count, None if unit < 0 else Fraction(chunks, unit))
+                for _, count, chunks, unit in times
+            ]
+            table.setdefault((rank, block), {})[index] = Use(block, steps, tuple(often))
+        tables.append(table)
+    return tables
 
 
 def _parting(rank: int, use: Use, peer: int, other: Use | None) -> tuple[int, int, int]:
@@ -226,9 +220,10 @@ def _parting(rank: int, use: Use, peer: int, other: Use | None) -> tuple[int, in
     return peer, other.block, other.steps[alike]
 
 
-def _check_channels(program: Program) -> Faults:
+def _check_channels(program: Program, signalled: _Table, awaited: _Table) -> Faults:
     signals: dict[End, Use] = {}
     waits: dict[End, Use] = {}
+    ways = ((signals, signalled, "signals"), (waits, awaited, "waits on"))
     ends: set[End] = set()
     for r, rank in enumerate(program.ranks):
         for b, block in enumerate(rank.thread_blocks):
@@ -240,8 +235,8 @@ def _check_channels(program: Program) -> Faults:
                     at=(r, b),
                 )
             ends.update(own)
-            for table, ops, verb in ((signals, SIGNALS, "signals"), (waits, WAITS, "waits on")):
-                for index, use in _uses(block, b, ops, "channels").items():
+            for table, uses, verb in ways:
+                for index, use in uses.get((r, b), {}).items():
                     if not 0 <= index < len(own):
                         continue  # the structure's check refuses it
                     end = own[index]
@@ -287,13 +282,14 @@ def _check_balance(ends: set[End], end: End, signal: Use | None, wait: Use | Non
         )
 
 
-def _check_semaphores(program: Program, r: int) -> Faults:
+def _check_semaphores(program: Program, r: int, released: _Table, acquired: _Table) -> Faults:
     if not program.ranks[r].semaphores:  # the structure's check refuses whoever names one
         return
     tables: list[dict[int, Use]] = [{}, {}]
-    for b, block in enumerate(program.ranks[r].thread_blocks):
-        for table, op in zip(tables, (Op.RELEASE, Op.ACQUIRE), strict=True):
-            for index, use in _uses(block, b, frozenset({op}), "semaphores").items():
+    ways = ((released, Op.RELEASE), (acquired, Op.ACQUIRE))
+    for b in range(len(program.ranks[r].thread_blocks)):
+        for table, (uses_of, op) in zip(tables, ways, strict=True):
+            for index, use in uses_of.get((r, b), {}).items():
                 if index in table:
                     yield UnsupportedError(
                         f"{where(r, b, use.step, op)}: semaphore {index}, as thread block "
@@ -322,13 +318,13 @@ def _check_semaphores(program: Program, r: int) -> Faults:
             )
 
 
-def _check_barriers(program: Program, r: int) -> Faults:
+def _check_barriers(program: Program, r: int, barriers: _Table) -> Faults:
     uses: dict[int, list[Use]] = {}
     groups: dict[int, tuple[int, int, int]] = {}  # barrier -> its group, as said by block and step
     for b, block in enumerate(program.ranks[r].thread_blocks):
-        if all(i.op is not Op.BARRIER for _, i in _plain(block)):
+        if (r, b) not in barriers:
             continue
-        for index, use in _uses(block, b, frozenset({Op.BARRIER}), "ident").items():
+        for index, use in barriers[r, b].items():
             uses.setdefault(index, []).append(use)
         for s, i in _plain(block):
             if i.op is Op.BARRIER:

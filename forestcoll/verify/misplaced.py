@@ -1,10 +1,13 @@
-"""Two halves of scratch (MSCCL++, protocol LL): whether packets come to where they are read.
+"""Memory that the runtime takes for other than a onesided program means.
 
-Launches take the halves by turns. In the second one's turn a rank begins all its packets half its
-own scratch further, those that it puts into a peer's scratch too; the peer reads half of *its*
-scratch further. Where the two have unequal scratch, packets then miss their reader, who waits for
-ever, or go beyond the peer's scratch. (microsoft/mscclpp 1f5f065d, executor.cc:
-launchKernelHelper; execution_kernel.hpp: the operations on packets add `scratchOffset_`.)
+In place: operands in the shorter user buffer (`explain_misplaced`).
+
+Two halves of scratch (protocol LL): packets that miss their reader (`check_halves`). Launches take
+the halves by turns. In the second one's turn a rank begins all its packets half its own scratch
+further, those that it puts into a peer's scratch too; the peer reads half of *its* scratch further.
+Where the two have unequal scratch, packets then miss their reader, who waits for ever, or go beyond
+the peer's scratch. (microsoft/mscclpp 1f5f065d, executor.cc: launchKernelHelper;
+execution_kernel.hpp: the operations on packets add `scratchOffset_`.)
 """
 
 from __future__ import annotations
@@ -13,11 +16,53 @@ from collections.abc import Iterator
 
 from forestcoll.common.errors import PlanError
 from forestcoll.program import PACKETS, Instruction, Program, Ref
+from forestcoll.program.chunks import BUFFER_NAMES, ChunkCounts
 from forestcoll.program.program import where
 
-RULE = "MPP-SCRATCH-UNEQUAL"
 CURE = "give all ranks the largest scratch_chunks"
 Span = tuple[int, int]  # chunks [from, to)
+
+
+def explain_misplaced(
+    program: Program, sizes: ChunkCounts, faults: Iterator[PlanError]
+) -> Iterator[PlanError]:
+    """The faults of a run in place; where there are such operands, these in their place.
+
+    What follows from them, the first one says with the first fault.
+    """
+    first = next(faults, None)
+    if first is None:
+        return
+    misplaced = False
+    for r, b, s, i, ref in program.misplaced():
+        text = f"{where(r, b, s, i.op)}: {_words(program, sizes, r, ref)} (in place)"
+        yield PlanError(
+            text if misplaced else f"{text}; then: {first}", rule="MPP-PLACE", at=(r, b, s)
+        )
+        misplaced = True
+    if not misplaced:
+        yield first
+        yield from faults
+
+
+def _words(program: Program, sizes: ChunkCounts, rank: int, ref: Ref) -> str:
+    assert program.shorter is not None
+    short = BUFFER_NAMES[program.shorter]
+    long = "output" if short == "input" else "input"
+    owner = rank if ref.rank is None else ref.rank
+    meant = owner * sizes.part + ref.offset
+    local = ref.rank in (None, rank)
+    taken = (0 if local else rank) * sizes.part + ref.offset
+    how = (
+        f"a port reads rank {owner}'s {short} from where its allocation begins"
+        if local
+        else f"rank {owner}'s {short} is sought as far from where its allocation begins as rank "
+        f"{rank}'s own {short} lies from where its own does"
+    )
+    return (
+        f"{how}, so takes chunk {taken} of the {long} for chunk {meant}; name the {long} itself "
+        f"(chunk {meant}) in a plan for calls in place, or serve calls out of place only"
+    )
 
 
 def check_halves(program: Program) -> None:
@@ -39,7 +84,7 @@ def check_halves(program: Program) -> None:
         if end + own > 2 * size:
             raise PlanError(
                 f"{says}: beyond the {2 * size} that there are, in other memory; {CURE}",
-                rule=RULE,
+                rule="MPP-SCRATCH-UNEQUAL",
                 at=(r, b, s),
             )
         if _meet(read[ref.rank], first, end):
@@ -48,7 +93,7 @@ def check_halves(program: Program) -> None:
             why = f"where rank {ref.rank} waits for others"
         else:
             continue
-        raise PlanError(f"{says}, {why}; {CURE}", rule=RULE, at=(r, b, s))
+        raise PlanError(f"{says}, {why}; {CURE}", rule="MPP-SCRATCH-UNEQUAL", at=(r, b, s))
 
 
 def _meet(read: list[Span], low: int, high: int) -> bool:

@@ -1,0 +1,77 @@
+from typing import Any, TypedDict
+
+Place = tuple[int, ...]
+"""Rank, thread block, step, which instruction of the step; of a rank's caller the rank alone."""
+Event = tuple[int, Place]
+"""Launch (of a caller the one that follows) and place."""
+Location = tuple[int, int, int]
+"""Rank, buffer (input, output, scratch) and chunk."""
+Value = tuple[int, list[int]] | None
+"""Chunk of the data and the ranks that it is added up over; None: nothing defined."""
+Stuck = tuple[int, Place, int, Any, int, int]
+"""Thread block, place, what it needs, of whom; the block that it waits for, and that one's rank."""
+
+class Words:
+    def __init__(self, rows: dict[Any, Any], buffers: list[Any], loop: type) -> None: ...
+
+class Columns: ...
+
+class Shape:
+    def __init__(
+        self,
+        input: int,
+        output: int,
+        part: int,
+        scratch: list[int],
+        grain: int,
+        double_scratch: bool,
+        inputs_each: bool,
+        outputs_each: bool,
+        reduces: bool,
+        rooted: int,
+        shorter: int,
+        /,
+    ) -> None: ...
+
+class Mode(TypedDict, total=False):
+    in_place: bool
+    overlap: tuple[Place, Location]
+    races: list[tuple[Event, Event, Location]]
+    sum: tuple[Event, Value, Value, bool, list[int]]
+    results: list[tuple[int, int, int, Value, Value, Event | None]]
+
+class Proof(TypedDict, total=False):
+    stuck: list[Stuck]
+    twice: tuple[Place, Place, Location]
+    events: int
+    root: int
+    modes: list[Mode]
+    values: list[tuple[int, int, int, int, int, bool]]
+    outputs: list[list[int]]
+    steps: int
+    left: tuple[int, int, int, int]
+
+def columns(program: Any, words: Words, /) -> Columns: ...
+def scale(columns: Columns, rounds: int, slices: int, /) -> tuple[int, int, int]: ...
+def moves(columns: Columns, /) -> list[tuple[int, int, int, int]]: ...
+
+Use = tuple[int, int, int, list[tuple[int, int, int, int]]]
+
+def uses(columns: Columns, /) -> list[list[Use]]: ...
+def prove(
+    columns: Columns,
+    shape: Shape,
+    rounds: int,
+    launches: int,
+    piece: int,
+    queue: int,
+    modes: list[bool],
+    root: int,
+    most: int,
+    finest: bool,
+    /,
+) -> Proof: ...
+def note_values(columns: Columns, shape: Shape, in_place: bool, root: int, /) -> Proof: ...
+def repeat(
+    columns: Columns, shape: Shape, piece: int, queue: int, slices: int, launches: int, /
+) -> Proof: ...

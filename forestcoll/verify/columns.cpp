@@ -1,0 +1,214 @@
+// Columns, read from the objects of program/program.py.
+
+#include "columns.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <stdexcept>
+
+namespace nb = nanobind;
+
+namespace forestcoll::verify {
+namespace {
+
+std::int64_t number(nb::handle value) {
+  int overflow = 0;
+  const long long n = PyLong_AsLongLongAndOverflow(value.ptr(), &overflow);
+  if (n == -1 && !overflow && PyErr_Occurred()) throw nb::python_error();
+  return overflow > 0   ? std::numeric_limits<std::int64_t>::max()
+         : overflow < 0 ? std::numeric_limits<std::int64_t>::min()
+                        : n;
+}
+
+std::int32_t narrow(std::int64_t n) {
+  return static_cast<std::int32_t>(std::clamp<std::int64_t>(n, std::numeric_limits<std::int32_t>::min(),
+                                                            std::numeric_limits<std::int32_t>::max()));
+}
+
+std::int32_t narrow(nb::handle value) { return narrow(number(value)); }
+
+struct Name {  // of an attribute, made once
+  PyObject* text;
+  explicit Name(const char* word) : text(PyUnicode_InternFromString(word)) {}
+  nb::object of(nb::handle owner) const {
+    PyObject* value = PyObject_GetAttr(owner.ptr(), text);
+    if (!value) throw nb::python_error();
+    return nb::steal(value);
+  }
+  std::int32_t in(nb::handle owner) const { return narrow(of(owner)); }
+};
+
+struct Attributes {
+  Name ranks{"ranks"}, thread_blocks{"thread_blocks"}, semaphores{"semaphores"}, steps{"steps"},
+      recv{"recv"}, send{"send"}, channel{"channel"}, channels{"channels"}, switches{"switches"},
+      peer{"peer"}, kind{"kind"}, index{"index"}, op{"op"}, src{"src"}, dst{"dst"}, after{"after"},
+      ident{"ident"}, group{"group"}, part{"part"}, buffer{"buffer"}, offset{"offset"}, count{"count"},
+      rank{"rank"}, body{"body"}, chunks{"chunks"}, unit_bytes{"unit_bytes"}, style{"style"};
+};
+
+const Attributes& attributes() {
+  static const Attributes* kept = new Attributes;  // as long as Python itself
+  return *kept;
+}
+
+template <class F>
+void each(nb::handle items, F&& f) {
+  if (!PyTuple_Check(items.ptr())) throw nb::type_error("a program's sequences are tuples");
+  const Py_ssize_t count = PyTuple_GET_SIZE(items.ptr());
+  for (Py_ssize_t k = 0; k < count; ++k) f(nb::handle(PyTuple_GET_ITEM(items.ptr(), k)));
+}
+
+std::int32_t size(nb::handle items) {
+  return PyTuple_Check(items.ptr()) ? static_cast<std::int32_t>(PyTuple_GET_SIZE(items.ptr())) : 0;
+}
+
+std::int32_t looked_up(nb::dict table, nb::handle key, std::int32_t otherwise) {
+  PyObject* value = PyDict_GetItemWithError(table.ptr(), key.ptr());
+  if (value) return narrow(nb::handle(value));
+  if (PyErr_Occurred()) throw nb::python_error();
+  return otherwise;
+}
+
+class Reader {
+ public:
+  Reader(Columns& out, const Words& words) : out_(out), words_(words) {}
+
+  void program(nb::handle program) {
+    each(a_.ranks.of(program), [&](nb::handle rank) {
+      close();
+      const nb::object semaphores = a_.semaphores.of(rank);
+      each(semaphores, [&](nb::handle value) { out_.semaphores.push_back(narrow(value)); });
+      std::int32_t count = 0;
+      each(a_.thread_blocks.of(rank), [&](nb::handle block) { this->block(block, count++); });
+      ++rank_;
+    });
+    close();
+  }
+
+ private:
+  void close() {
+    out_.ranks.push_back({static_cast<std::int32_t>(out_.blocks.size()),
+                          static_cast<std::int32_t>(out_.semaphores.size())});
+  }
+
+  void block(nb::handle block, std::int32_t count) {
+    Block made{rank_, count, static_cast<std::int32_t>(out_.instructions.size()), 0, a_.recv.in(block),
+               a_.send.in(block), a_.channel.in(block), static_cast<std::int32_t>(out_.channels.size()), 0, 0};
+    each(a_.channels.of(block), [&](nb::handle c) {
+      const nb::object kind = a_.kind.of(c);
+      const std::int32_t port = kind.equal(nb::str("memory")) ? 0
+                                : kind.equal(nb::str("port")) ? 1
+                                                                              : 2;
+      out_.channels.push_back({a_.peer.in(c), port, a_.index.in(c)});
+      ++made.channel_count;
+    });
+    switches_ = a_.switches.of(block);
+    each(a_.steps.of(block), [&](nb::handle step) {
+      if (nb::isinstance(step, words_.loop)) {
+        const auto loop = static_cast<std::int32_t>(out_.loops.size());
+        out_.loops.push_back({number(a_.chunks.of(step)), number(a_.unit_bytes.of(step))});
+        std::int32_t at = 0;
+        each(a_.body.of(step), [&](nb::handle i) { instruction(i, made.steps, at++, loop); });
+      } else {
+        instruction(step, made.steps, 0, -1);
+      }
+      ++made.steps;
+    });
+    made.end = static_cast<std::int32_t>(out_.instructions.size());
+    out_.blocks.push_back(made);
+  }
+
+  void instruction(nb::handle i, std::int32_t step, std::int32_t at, std::int32_t loop) {
+    Instruction made{};
+    made.op = looked_up(words_.operations, a_.op.of(i), 0);
+    made.step = step;
+    made.at = at;
+    made.loop = loop;
+    made.operands = static_cast<std::int32_t>(out_.operands.size());
+    const nb::object switches = a_.switches.of(i), src = a_.src.of(i), dst = a_.dst.of(i);
+    const bool both = size(switches) == 2;  // sources come through the first, targets through the second
+    operands(src, both ? switches : nb::object(), 0);
+    made.sources = static_cast<std::int32_t>(out_.operands.size()) - made.operands;
+    operands(dst, size(switches) ? switches : nb::object(), both ? 1 : 0);
+    made.targets = static_cast<std::int32_t>(out_.operands.size()) - made.operands - made.sources;
+    made.after = static_cast<std::int32_t>(out_.after.size());
+    each(a_.after.of(i), [&](nb::handle pair) {
+      if (size(pair) != 2) throw nb::type_error("'after' has pairs of thread block and step");
+      out_.after.push_back({narrow(PyTuple_GET_ITEM(pair.ptr(), 0)), narrow(PyTuple_GET_ITEM(pair.ptr(), 1))});
+      ++made.afters;
+    });
+    made.names = static_cast<std::int32_t>(out_.names.size());
+    const nb::object channels = a_.channels.of(i), semaphores = a_.semaphores.of(i), part = a_.part.of(i);
+    each(channels, [&](nb::handle c) { out_.names.push_back(narrow(c)); });
+    each(semaphores, [&](nb::handle s) { out_.names.push_back(narrow(s)); });
+    made.channels = size(channels);
+    made.semaphores = size(semaphores);
+    made.ident = a_.ident.in(i);
+    made.group = a_.group.in(i);
+    if (size(part) != 2) throw nb::type_error("'part' is a pair of index and size");
+    made.part = narrow(PyTuple_GET_ITEM(part.ptr(), 0));
+    made.parts = narrow(PyTuple_GET_ITEM(part.ptr(), 1));
+    out_.instructions.push_back(made);
+  }
+
+  void operands(nb::handle refs, nb::object switches, std::int32_t first) {
+    each(refs, [&](nb::handle ref) {
+      const nb::object rank = a_.rank.of(ref);
+      Operand made{rank.is_none() ? own_rank : std::max(0, narrow(rank)),
+                   looked_up(words_.buffers, a_.buffer.of(ref), -1), a_.offset.in(ref), a_.count.in(ref)};
+      const std::int32_t which = switches.is_valid() ? narrow(PyTuple_GET_ITEM(switches.ptr(), first)) : -1;
+      if (which < 0 || which >= size(switches_)) return out_.operands.push_back(made);
+      each(a_.ranks.of(PyTuple_GET_ITEM(switches_.ptr(), which)), [&](nb::handle peer) {
+        made.rank = narrow(peer) == rank_ ? own_rank : std::max(0, narrow(peer));
+        out_.operands.push_back(made);
+      });
+    });
+  }
+
+  const Attributes& a_ = attributes();
+  Columns& out_;
+  const Words& words_;
+  nb::object switches_;
+  std::int32_t rank_ = 0;
+};
+
+template <class T>
+T field(nb::handle row, const char* name) {
+  return nb::cast<T>(row.attr(name));
+}
+
+}  // namespace
+
+Words::Words(nb::dict rows, nb::sequence buffer_words, nb::object loop_class) : loop(loop_class) {
+  for (auto [op, row] : rows) {
+    const bool adds = field<bool>(row, "adds"), packets = field<bool>(row, "packets");
+    const bool sends = field<bool>(row, "sends"), receives = field<bool>(row, "receives");
+    const bool moves = field<bool>(row, "moves_data"), put = field<bool>(row, "spreads") && !packets;
+    const std::size_t next = table.size();
+    operations[op] = next;
+    table.push_back({field<std::int32_t>(row, "remote_src"), field<std::int32_t>(row, "remote_dst"),
+                     field<std::int32_t>(row, "packet_src"), field<std::int32_t>(row, "packet_dst"), sends,
+                     receives, adds, field<bool>(row, "signals"), field<bool>(row, "waits"),
+                     field<bool>(row, "pairs"), moves && !(adds || packets || sends || receives),
+                     moves && !packets && !put, put, packets});
+  }
+  for (nb::handle word : buffer_words) {
+    const std::size_t next = buffers.size();
+    buffers[word] = next;
+  }
+  const auto of = [&](const char* word) { return nb::cast<std::int32_t>(operations[word]); };
+  op = {of("nop"), of("copy"), of("reduce"), of("reduce_to"), of("put_signal_flush"), of("get"),
+        of("relaxed_signal"), of("relaxed_wait"), of("flush"), of("barrier"), of("acquire"), of("release"),
+        of("put_packets"), of("forward_packets"), of("fabric_store"), of("fabric_reduce_store")};
+}
+
+Columns read_program(nb::handle program, const Words& words) {
+  Columns columns;
+  columns.table = words.table;
+  columns.op = words.op;
+  columns.fifo = attributes().style.of(program).equal(nb::str("fifo"));
+  Reader(columns, words).program(program);
+  return columns;
+}
+
+}  // namespace forestcoll::verify

@@ -1,0 +1,51 @@
+"""A program as columns of numbers, in C++, built once; and what the proof is told besides.
+
+A program never changes, so its columns are kept as long as it is there. columns.hpp says what they
+hold; whoever needs more than the wiring has the structure checked before (program/check.py).
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Final
+
+from forestcoll.program import OPERATIONS, Buffer, Pipeline, Program
+from forestcoll.program.chunks import ChunkCounts
+from forestcoll.verify import _machine
+
+BUFFERS: Final = (Buffer.INPUT, Buffer.OUTPUT, Buffer.SCRATCH)
+"""The buffers by their numbers in columns."""
+_ROOTS: Final = {"none": 0, "source": 1, "target": 2}
+_WORDS: Final = _machine.Words(OPERATIONS, list(BUFFERS), Pipeline)
+_kept: dict[int, tuple[weakref.ref[Program], _machine.Columns]] = {}
+"""By `id`: a hash would go through the whole program."""
+
+
+def columns_of(program: Program) -> _machine.Columns:
+    """Returns the columns of a program."""
+    number = id(program)
+    entry = _kept.get(number)
+    if entry is not None and entry[0]() is program:
+        return entry[1]
+    columns = _machine.columns(program, _WORDS)
+    _kept[number] = weakref.ref(program, lambda _: _kept.pop(number, None)), columns
+    return columns
+
+
+def shape_of(program: Program, sizes: ChunkCounts, grain: int) -> _machine.Shape:
+    """Returns the sizes of all buffers, in chunks of `grain` locations, and what the data mean."""
+    definition = program.collective.definition
+    shorter = program.shorter if program.in_place else None
+    return _machine.Shape(
+        sizes.input,
+        sizes.output,
+        sizes.part,
+        list(sizes.scratch),
+        grain,
+        program.double_scratch,
+        definition.inputs == "each",
+        definition.outputs == "each",
+        definition.reduces,
+        _ROOTS[definition.root],
+        -1 if shorter is None else BUFFERS.index(shorter),
+    )
