@@ -63,7 +63,7 @@ def exchange(n: int, chunks: int, blocks: list[list[ThreadBlock]]) -> Program:
 def test_flows_on_a_shared_link(flows: int) -> None:
     """All to rank 0: its link is shared, or serves one after the other; either way it is full."""
     send = [[ThreadBlock((do(Op.SEND, inp(0)),), send=0)] for _ in range(flows)]
-    take = [ThreadBlock((do(Op.RECV, dst=scr(i)),), recv=i + 1) for i in range(flows)]
+    take = [ThreadBlock((do(Op.RECV, dst=scr(0)),), recv=i + 1) for i in range(flows)]
     program = exchange(flows + 1, 1, [take, *send])
     each = 1_000_000 / 100_000  # us at 100 GB/s
     for rule in simulate.RULES:

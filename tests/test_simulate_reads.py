@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from command_line import Run, fine
-from programs import do, inp, otb, out, rank, scr
+from programs import do, inp, otb, out, rank, scr, with_block, with_rank
 
 from forestcoll import plans
 from forestcoll.graph.capacity_graph import CapacityGraph
@@ -114,6 +114,9 @@ def test_a_switch_that_adds_reads_and_then_stores(rule: Rule) -> None:
     through = (Switch((0, 1, 2), Buffer.INPUT), Switch((0, 1, 2), Buffer.OUTPUT))
     add = Instruction(Op.FABRIC_REDUCE_STORE, (inp(0),), (out(0),), switches=(0, 1))
     program = only(3, 0, ThreadBlock((add,), switches=through))
+    for peer in (1, 2):  # all of a group set their switch up
+        idle = with_block(program, 0, 0, ThreadBlock((), switches=through)).ranks[0]
+        program = with_rank(program, peer, idle)
     size = 300_000  # has left before the first sum is back
     found = simulate.run(program, switched(3), size, rule=rule)
     wire = size / (BANDWIDTH * 1000)

@@ -1,7 +1,8 @@
 // Python's door to the event engine: tables in, plain tuples and lists out.
 
 #include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
+#include <nanobind/stl/function.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
@@ -13,20 +14,18 @@
 #include <utility>
 #include <vector>
 
-#include "engine.hpp"
+#include "coders.hpp"
 
 namespace nb = nanobind;
 using namespace forestcoll::simulate;
 
 namespace {
 
-using Integers = nb::ndarray<const std::int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-using Doubles = nb::ndarray<const double, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Stages = std::vector<std::vector<int>>;  // links of each stage
-using SpanRow = std::tuple<std::int32_t, std::int32_t, std::int32_t, double, double>;
-using StuckRow = std::tuple<std::int32_t, std::int32_t, std::int32_t>;
-using Result = std::tuple<double, std::vector<double>, std::vector<double>, std::vector<SpanRow>,
-                          std::vector<StuckRow>, std::int64_t>;
+// Where an operation comes from: rank, thread block, whether it is a proxy's, step, operation, peer.
+using At = std::tuple<std::int32_t, std::int32_t, bool, std::int32_t, std::int32_t, std::int32_t>;
+using SpanRow = std::tuple<At, double, double, std::int32_t, double>;  // start, end, route or -1, bytes
+using Result = std::tuple<double, std::vector<double>, std::vector<SpanRow>, std::vector<At>, std::int64_t>;
 
 void require(bool holds, const char* what) {
   if (!holds) throw std::invalid_argument(what);
@@ -63,37 +62,17 @@ Route route_of(const Network& network, const Stages& stages, double lead, double
   return route;
 }
 
-Code code_of(const Integers& operations, const Doubles& sizes, const Integers& segments,
-             std::vector<std::int64_t> counters, int threads, int routes) {
-  require(operations.shape(1) == 5 && sizes.shape(1) == 3 && segments.shape(1) == 4 &&
-              operations.shape(0) == sizes.shape(0),
-          "tables of other columns");
-  Code code;
-  code.counters = std::move(counters);
-  code.threads = threads;
+// What the engine follows blindly.
+void check(const Code& code, int routes) {
   const auto held = static_cast<int>(code.counters.size());
-  const auto count = static_cast<int>(operations.shape(0));
-  for (int k = 0; k < count; ++k) {
-    const std::int32_t* o = operations.data() + 5 * k;
-    const double* s = sizes.data() + 3 * k;
-    require(0 <= o[0] && o[0] <= static_cast<int>(Kind::delay), "an unknown operation");
-    const auto kind = static_cast<Kind>(o[0]);
-    const bool counts = kind == Kind::take || kind == Kind::reach || kind == Kind::post;
-    const bool moves = kind == Kind::move || kind == Kind::fetch || kind == Kind::start;
-    require(!counts || (0 <= o[1] && o[1] < held), "an operation on no counter");
-    require(!moves || (0 <= o[1] && o[1] < routes), "a transfer over no route");
-    require(-1 <= o[4] && o[4] < held, "a transfer that posts in no counter");
-    code.operations.push_back({kind, o[1], o[2], o[3], o[4], s[0], s[1], s[2]});
+  for (const Operation& o : code.operations) {
+    const bool counts = o.kind == Kind::take || o.kind == Kind::reach || o.kind == Kind::post;
+    const bool moves = o.kind == Kind::move || o.kind == Kind::fetch || o.kind == Kind::start;
+    require(!counts || (0 <= o.object && o.object < held), "an operation on no counter");
+    require(!moves || (0 <= o.object && o.object < routes), "a transfer over no route");
+    require(-1 <= o.post && o.post < held, "a transfer that posts in no counter");
   }
-  int thread = 0;
-  for (std::size_t k = 0; k < segments.shape(0); ++k) {
-    const std::int32_t* s = segments.data() + 4 * k;
-    require(thread <= s[0] && s[0] < threads, "segments out of order");
-    require(0 <= s[1] && s[1] <= s[2] && s[2] <= count && s[3] >= 0, "a segment of no operations");
-    thread = s[0];
-    code.segments.push_back({s[0], s[1], s[2], s[3]});
-  }
-  return code;
+  for (const Segment& s : code.segments) require(s.rounds >= 0, "a segment of fewer than no rounds");
 }
 
 void poll() {
@@ -101,10 +80,20 @@ void poll() {
   if (PyErr_CheckSignals()) throw nb::python_error();
 }
 
+SpanRow span_row(const Code& code, const Span& span, const Thread& thread, std::int32_t first) {
+  const Operation& operation = code.operations[static_cast<std::size_t>(span.operation)];
+  const Origin& origin = thread.origins[static_cast<std::size_t>(span.operation - first)];
+  const bool moves = operation.kind == Kind::move || operation.kind == Kind::fetch || operation.kind == Kind::start;
+  const auto segment = std::upper_bound(code.segments.begin(), code.segments.end(), span.operation,
+                                        [](std::int32_t o, const Segment& s) { return o < s.end; });
+  const double bytes = span.round == segment->rounds - 1 ? operation.last : operation.full;
+  return {{thread.rank, thread.block, thread.proxy, origin.step, origin.op, origin.peer},
+          span.start, span.end, moves ? operation.object : -1, moves ? bytes : 0};
+}
+
 Result simulate(const std::vector<double>& capacity, const std::vector<int>& rules,
-                const std::vector<std::tuple<double, double, Stages>>& ways, const Integers& operations,
-                const Doubles& sizes, const Integers& segments, std::vector<std::int64_t> counters,
-                int threads, bool cut_through, std::uint64_t seed, bool timeline) {
+                const std::vector<std::tuple<double, double, Stages>>& ways, const Threads& threads,
+                bool cut_through, std::uint64_t seed, bool timeline) {
   Network network;
   network.capacity = capacity;
   require(capacity.size() == rules.size(), "a rule for each link");
@@ -116,25 +105,58 @@ Result simulate(const std::vector<double>& capacity, const std::vector<int>& rul
   std::vector<Route> routes;
   for (const auto& [lead, latency, stages] : ways)
     routes.push_back(route_of(network, stages, lead, latency, cut_through));
-  const Code code = code_of(operations, sizes, segments, std::move(counters), threads,
-                            static_cast<int>(routes.size()));
+  std::vector<const Thread*> kept;
+  std::vector<std::int32_t> starts;
+  const Code code = threads.code(kept, starts);
+  check(code, static_cast<int>(routes.size()));
+  if (kept.empty()) return {0, std::vector<double>(capacity.size()), {}, {}, 0};
   Outcome found;
   {
     nb::gil_scoped_release free;
     found = run(network, routes, code, cut_through, seed, timeline, poll);
   }
   std::vector<SpanRow> spans;
-  for (const Span& s : found.spans)
-    spans.emplace_back(s.thread, s.operation, s.round, s.start, s.end);
-  std::vector<StuckRow> stuck;
-  for (const Stuck& s : found.stuck) stuck.emplace_back(s.thread, s.operation, s.round);
-  return {found.time, found.bytes, found.ends, spans, stuck, found.transfers};
+  for (const Span& s : found.spans) spans.push_back(span_row(code, s, *kept[s.thread], starts[s.thread]));
+  std::vector<At> stuck;
+  for (const Stuck& s : found.stuck) {
+    const Thread& thread = *kept[s.thread];
+    const Origin& origin = thread.origins[static_cast<std::size_t>(s.operation - starts[s.thread])];
+    stuck.push_back({thread.rank, thread.block, thread.proxy, origin.step, origin.op, origin.peer});
+  }
+  return {found.time, found.bytes, spans, stuck, found.transfers};
 }
 
 }  // namespace
 
 NB_MODULE(_simulate, m) {
-  m.def("simulate", &simulate, nb::arg("capacity"), nb::arg("rules"), nb::arg("routes"),
-        nb::arg("operations"), nb::arg("sizes"), nb::arg("segments"), nb::arg("counters"),
-        nb::arg("threads"), nb::arg("cut_through"), nb::arg("seed"), nb::arg("timeline"));
+  m.def("simulate", &simulate, nb::arg("capacity"), nb::arg("rules"), nb::arg("routes"), nb::arg("threads"),
+        nb::arg("cut_through"), nb::arg("seed"), nb::arg("timeline"));
+  nb::class_<Thread>(m, "Thread")
+      .def("begin", [](Thread& t, std::int32_t step, std::int32_t op, std::int32_t peer) { t.origin = {step, op, peer}; })
+      .def("loop", &Thread::loop)
+      .def("reach", &Thread::reach)
+      .def("post", [](Thread& t, std::int32_t counter) { t.post(counter); })
+      .def("transfer", [](Thread& t, bool waits, std::int32_t route, double bytes, std::int32_t post) {
+        t.transfer(waits ? Kind::move : Kind::start, route, {bytes, bytes}, 0, post);
+      });
+  nb::class_<Threads>(m, "Threads")
+      .def(nb::init<>())
+      .def("thread", &Threads::thread, nb::rv_policy::reference_internal)
+      .def("counter", [](Threads& threads) { return threads.counter(); });
+  nb::class_<Rates>(m, "Rates").def("__init__", [](Rates* self, double block, double sum, bool adds_slowly) {
+    new (self) Rates{block, sum, adds_slowly};
+  });
+  nb::class_<Fabric>(m, "Fabric")
+      .def("__init__", [](Fabric* self, decltype(Asked::ways) ways, decltype(Asked::latency) latency,
+                          decltype(Asked::round_trip) round_trip, decltype(Asked::bytes) bytes,
+                          decltype(Asked::loop) loop, decltype(Asked::in_switch) in_switch) {
+        new (self) Fabric({std::move(ways), std::move(latency), std::move(round_trip), std::move(bytes),
+                           std::move(loop), std::move(in_switch)});
+      });
+  m.def("code_fifo", [](const forestcoll::verify::Columns& columns, std::int32_t rounds, double full, double last,
+                        std::int64_t chunks, int parts, std::int64_t slots, double wire, std::vector<int> boxes,
+                        const Rates& rates, Fabric& fabric, Threads& threads) {
+    code_fifo(columns, {rounds, {full, last}, chunks, parts, slots, wire, std::move(boxes)}, rates, fabric, threads);
+  });
+  m.def("code_onesided", &code_onesided);
 }

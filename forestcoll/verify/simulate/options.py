@@ -120,16 +120,3 @@ class Options:
         if self.switching == "store":
             parts.append("switches store")
         return ", ".join(parts)
-
-    def cap(self, sharers: int = 1) -> float:
-        """Bytes a microsecond of one of `sharers` transfers of a block at once; 0: no limit."""
-        return 0.0 if self.block_rate is None else self.block_rate * 1000 / sharers
-
-    def copy_time(self, size: float) -> float:
-        """Microseconds in which a thread block copies so many bytes."""
-        return 0.0 if self.block_rate is None else size / self.block_rate / 1000
-
-    def sum_time(self, size: float) -> float:
-        """Microseconds in which a thread block adds up so many bytes."""
-        slowest = min((r for r in (self.block_rate, self.reduce_rate) if r), default=None)
-        return 0.0 if slowest is None else size / slowest / 1000

@@ -11,8 +11,6 @@ from forestcoll.schedule.forest import Forest
 from forestcoll.topology import Topology
 from forestcoll.verify.simulate.code import Coder, Played
 from forestcoll.verify.simulate.fabric import Fabric, Latencies, Where, fabric
-from forestcoll.verify.simulate.fifo import FifoCoder
-from forestcoll.verify.simulate.onesided import OnesidedCoder
 from forestcoll.verify.simulate.options import Options, Rule
 from forestcoll.verify.simulate.timing import LinkUse, Span, Timing
 from forestcoll.verify.simulate.trees import TREES, write_trees
@@ -69,8 +67,7 @@ def run_each(
     coder = Coder(found, options)
     first = program.ranks[0]
     chunk = Fraction(size, max(1, first.input_chunks, first.output_chunks))
-    writer = FifoCoder if program.style == "fifo" else OnesidedCoder
-    writer(program, chunk, coder).write()
+    coder.write(program, chunk)
     timings = []
     for rule in rules:
         found.set_rule(rule)
@@ -116,18 +113,18 @@ def _timing(
     )
     spans = tuple(
         Span(
-            t.rank,
-            o.step if t.block == TREES else t.block,
+            o.rank,
+            o.step if o.block == TREES else o.block,
             o.step,
             start,
             end,
             o.op.value,
             o.peer,
-            t.proxy,
+            o.proxy,
             crossed,
             moved,
         )
-        for t, o, start, end, crossed, moved in played.spans
+        for o, start, end, crossed, moved in played.spans
     )
     busbw = algbw * float(collective.bus_factor(n))
     return Timing(rule, size, played.time, algbw, busbw, played.transfers, links, spans)

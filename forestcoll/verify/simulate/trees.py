@@ -19,10 +19,10 @@ from itertools import pairwise
 
 from forestcoll.program import Op
 from forestcoll.schedule.forest import Forest, Tree, ranges
-from forestcoll.verify.simulate.code import MOVE, START, Coder, Origin, Size
+from forestcoll.verify.simulate.code import OPS, Coder
 from forestcoll.verify.simulate.options import RULES
 
-FIFO = RULES.index("fifo")
+FIFO, SEND = RULES.index("fifo"), OPS.index(Op.SEND)
 TREES = -2
 """The block of a thread that sends for all trees of a rank."""
 Range = tuple[int, int]  # of a root's share, in units of the trees' weights
@@ -78,31 +78,31 @@ def _write_tree(
     children: dict[int, int] = defaultdict(int)
     heights = _heights(tree)
     for path, links in zip(tree.edges, _links(forest, coder, tree), strict=True):
-        arrived = coder.counter()
+        arrived = coder.threads.counter()
         rank = forest.graph.ranks.index(path[0])
-        origin = Origin(number, Op.SEND, forest.graph.ranks.index(path[-1]))
+        peer = forest.graph.ranks.index(path[-1])
         way = coder.fabric.way(path)
         stages = tuple((link,) for link in links) or way.stages[:0]
         route = coder.route(type(way)(stages, way.latency))
         in_order = all(coder.fabric.rules[link] == FIFO for link in links)
-        kind = START if in_order and tree.phase == "broadcast" else MOVE
+        starts = in_order and tree.phase == "broadcast"
         waits = [*inward[path[0]]]
         gated = []
         if tree.phase == "broadcast" and path[0] == tree.root:
             waits += [counter for counter, needs in gates if not needs]
             gated = [(counter, needs) for counter, needs in gates if needs]
-        if kind == START and not waits and not gated:
-            posts.add(rank, _Post(heights[path[-1]], origin, route, piece, arrived))
+        if starts and not waits and not gated:
+            posts.add(rank, _Post(heights[path[-1]], number, peer, route, piece, arrived))
         else:
-            thread = coder.thread(rank, number)
-            thread.origin = origin
+            thread = coder.threads.thread(rank, number, False)
+            thread.begin(number, SEND, peer)
             thread.loop(1 if gated else pieces)
             for p in range(pieces if gated else 1):
                 for counter, needs in gated:
                     thread.reach(counter, needs[p], 0)
                 for counter in waits:
                     thread.reach(counter, 1, 1)
-                thread.transfer(kind, route, Size(piece, piece), 0.0, arrived)
+                thread.transfer(not starts, route, piece, arrived)
         inward[path[-1]].append(arrived)
         children[path[-1]] += 1
     if tree.phase == "broadcast":
@@ -115,7 +115,8 @@ class _Post:
     """The pieces of an edge that are there from the start; `height`: hops that follow it."""
 
     height: int
-    origin: Origin
+    tree: int
+    peer: int
     route: int
     piece: float
     arrived: int
@@ -135,12 +136,11 @@ class _Posts:
     def write(self) -> None:
         """A thread for each rank: piece after piece, of all trees, the highest trees first."""
         for rank, posts in self._of.items():
-            thread = self._coder.thread(rank, TREES)
+            thread = self._coder.threads.thread(rank, TREES, False)
             thread.loop(self._pieces)
             for post in sorted(posts, key=lambda post: -post.height):
-                thread.origin = post.origin
-                size = Size(post.piece, post.piece)
-                thread.transfer(START, post.route, size, 0.0, post.arrived)
+                thread.begin(post.tree, SEND, post.peer)
+                thread.transfer(False, post.route, post.piece, post.arrived)
 
 
 def _heights(tree: Tree) -> dict[int, int]:
@@ -161,8 +161,8 @@ def _all_of(
     """A counter of pieces that have come from all children of a reduce tree's root."""
     if len(counters) == 1:
         return counters[0]
-    done = coder.counter()
-    thread = coder.thread(forest.graph.ranks.index(tree.root), number, proxy=True)
+    done = coder.threads.counter()
+    thread = coder.threads.thread(forest.graph.ranks.index(tree.root), number, True)
     thread.loop(pieces)
     for counter in counters:
         thread.reach(counter, 1, 1)

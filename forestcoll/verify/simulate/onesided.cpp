@@ -1,0 +1,319 @@
+// Threads of a onesided program (MSCCL++): puts, reads, signals, loops, packets, switches.
+//
+// A thread block does one operation after the other. It puts to one destination after the other
+// (microsoft/mscclpp 1f5f065d, execution_kernel.hpp: handlePut loops over them), and reads what it adds up from
+// all sources at once. What goes through a port is moved by a proxy, each channel's in order, while the thread
+// block goes on. Reads of packets wait until all that wrote them are here.
+
+#include <set>
+#include <unordered_map>
+
+#include "coders.hpp"
+
+namespace forestcoll::simulate {
+namespace {
+
+using verify::Block;
+using verify::Channel;
+using verify::Columns;
+using verify::Instruction;
+using verify::Operand;
+using verify::own_rank;
+
+constexpr double packet_bytes = 2;  // on a link for each byte of data in packets: the rest is flags
+
+class OnesidedCoder {
+ public:
+  OnesidedCoder(const Columns& columns, const Rates& rates, Fabric& fabric, Threads& threads)
+      : columns_(columns), rates_(rates), fabric_(fabric), threads_(threads) {}
+
+  void write();
+
+ private:
+  friend class Writer;
+
+  // The counter of signals that have come to `rank`'s end of a channel.
+  std::int32_t signals(int rank, int peer, int port, int index) { return counter(signals_, {rank, peer, port, index}); }
+  // The counter of thread blocks that have come to a barrier.
+  std::int32_t barrier(int rank, int ident) { return counter(barriers_, {rank, ident}); }
+
+  template <class Key>
+  std::int32_t counter(std::map<Key, std::int32_t>& table, const Key& key) {
+    const auto it = table.find(key);
+    return it != table.end() ? it->second : table[key] = threads_.counter();
+  }
+
+  const Columns& columns_;
+  const Rates& rates_;
+  Fabric& fabric_;
+  Threads& threads_;
+  std::map<std::tuple<int, int, int, int>, std::int32_t> signals_;
+  std::map<std::pair<int, int>, std::int32_t> barriers_;
+  std::unordered_map<std::int64_t, std::vector<std::int32_t>> packets_;  // by rank and chunk: who writes them
+  std::unordered_map<int, std::vector<std::int32_t>> written_;           // by instruction: a counter a destination
+  std::vector<std::int32_t> semaphores_;
+};
+
+// Writes one thread block's thread, and those of its ports.
+class Writer {
+ public:
+  Writer(OnesidedCoder& all, const Block& block)
+      : all_(all), columns_(all.columns_), rates_(all.rates_), fabric_(all.fabric_), block_(block),
+        thread_(all.threads_.thread(block.rank, block.number)) {}
+
+  void write() {
+    int step = -1;
+    for (int k = block_.begin; k < block_.end; ++k) {
+      const Instruction& i = columns_.instructions[k];
+      if (i.step != step) begin(i);
+      step = i.step;
+      thread_.origin = {i.step, i.op, peer(i)};
+      instruction(k, i, columns_.row(i));
+    }
+  }
+
+ private:
+  struct Port {  // the proxy of a port channel of the thread block
+    Thread* thread;
+    std::int32_t asked, flushed;
+    std::size_t loop = 0;  // the thread block's loop that it is in
+  };
+
+  void begin(const Instruction& i) {
+    rounds_ = 1;
+    sliced_ = i.loop >= 0;
+    if (sliced_) std::tie(rounds_, slice_.full, slice_.last) = fabric_.loop(columns_.loops[i.loop]);
+    thread_.loop(rounds_);
+  }
+
+  bool fabric_op(const Instruction& i) const {
+    return i.op == columns_.op.fabric_store || i.op == columns_.op.fabric_reduce_store;
+  }
+
+  int peer(const Instruction& i) const {
+    if (i.channels) return channel(columns_.channels_of(i)[0]).peer;
+    for (int k = 0; !fabric_op(i) && k < i.sources + i.targets; ++k)
+      if (const int rank = columns_.sources(i)[k].rank; rank != own_rank) return rank;
+    return -1;
+  }
+
+  const Channel& channel(int c) const { return columns_.channels[block_.channels + c]; }
+
+  Size size(const Operand& operand, const Instruction& i) {
+    return sliced_ ? slice_ : fabric_.bytes(operand.count, i.parts);
+  }
+
+  void instruction(int k, const Instruction& i, const verify::Operation& row) {
+    const verify::Names& op = columns_.op;
+    const std::int32_t* semaphores = columns_.semaphores_of(i);
+    const std::int32_t first = columns_.ranks[block_.rank].semaphores;
+    if (row.packets) {
+      packet(k, i, row);
+    } else if (row.put) {
+      put(i, row);
+    } else if (row.signals) {
+      for (int c = 0; c < i.channels; ++c) signal(columns_.channels_of(i)[c]);
+    } else if (row.waits) {
+      for (int c = 0; c < i.channels; ++c) {
+        const Channel& at = channel(columns_.channels_of(i)[c]);
+        thread_.take(all_.signals(block_.rank, at.peer, at.port, at.index));
+      }
+    } else if (i.op == op.flush) {
+      for (int c = 0; c < i.channels; ++c) flush(columns_.channels_of(i)[c]);
+      for (std::size_t c = 0; !i.channels && c < order_.size(); ++c) flush(order_[c]);
+    } else if (i.op == op.barrier) {
+      const std::int32_t counter = all_.barrier(block_.rank, i.ident);
+      thread_.post(counter);
+      thread_.reach(counter, met_[i.ident] += i.group, i.group);
+    } else if (i.op == op.acquire) {
+      for (int s = 0; s < i.semaphores; ++s) thread_.take(all_.semaphores_[first + semaphores[s]]);
+    } else if (i.op == op.release) {
+      for (int s = 0; s < i.semaphores; ++s) thread_.post(all_.semaphores_[first + semaphores[s]]);
+    } else if (fabric_op(i)) {
+      in_switch(i);
+    } else if (i.op != op.nop) {
+      data(i, row);
+    }
+  }
+
+  // --- signals and ports
+
+  // The proxy of channel `c`, in the same round of the same loop as the thread block.
+  Port& port(int c) {
+    const auto [it, fresh] = ports_.try_emplace(c);
+    Port& port = it->second;
+    if (fresh) {
+      port.thread = &all_.threads_.thread(block_.rank, block_.number, true);
+      port.asked = all_.threads_.counter();
+      port.flushed = all_.threads_.counter();
+      order_.push_back(c);
+    }
+    if (port.loop != thread_.segments.size()) {
+      port.loop = thread_.segments.size();
+      port.thread->segments.push_back({port.thread->count(), rounds_});
+    }
+    port.thread->origin = thread_.origin;
+    return port;
+  }
+
+  Thread& ask(int c) {
+    Port& asked = port(c);
+    thread_.post(asked.asked);
+    asked.thread->take(asked.asked);
+    return *asked.thread;
+  }
+
+  void signal(int c) {
+    const Channel& at = channel(c);
+    const std::int32_t counter = all_.signals(at.peer, block_.rank, at.port, at.index);
+    const double delay = fabric_.latency(block_.rank, at.peer);
+    (at.port == 1 ? ask(c) : thread_).post(counter, delay);
+  }
+
+  void flush(int c) {
+    if (channel(c).port != 1) return;
+    Thread& asked = ask(c);
+    asked.post(ports_.at(c).flushed);
+    thread_.take(ports_.at(c).flushed);
+  }
+
+  void put(const Instruction& i, const verify::Operation& row) {
+    // Over memory the kernel looks at destinations alone: a plan need not name channels
+    const bool ports = columns_.reads_by_port(block_, i);
+    for (int k = 0; k < i.targets; ++k) {
+      const int to = columns_.targets(i)[k].rank;
+      const Size bytes = size(columns_.sources(i)[i.sources > 1 ? k : 0], i);
+      const std::int32_t route = fabric_.between(block_.rank, to, bytes);
+      if (!ports) {
+        thread_.transfer(Kind::move, route, bytes, rates_.cap());
+        continue;
+      }
+      const int c = columns_.channels_of(i)[k];
+      ask(c).transfer(Kind::move, route, bytes, 0);
+      if (row.signals) signal(c);
+      if (i.op == columns_.op.put_signal_flush) flush(c);
+    }
+  }
+
+  // --- data
+
+  void local(const Instruction& i, bool sums) {
+    double full = 0, last = 0;
+    for (int k = 0; k < i.sources; ++k) {
+      const Size bytes = size(columns_.sources(i)[k], i);
+      full += sums ? rates_.sum_time(bytes.full) : rates_.copy_time(bytes.full);
+      last += sums ? rates_.sum_time(bytes.last) : rates_.copy_time(bytes.last);
+    }
+    thread_.delay(full, last);
+  }
+
+  void data(const Instruction& i, const verify::Operation& row) {
+    const Operand *src = columns_.sources(i), *dst = columns_.targets(i);
+    if (i.op == columns_.op.get) {
+      for (int k = 0; k < i.sources; ++k) {
+        const Size bytes = size(src[k], i);
+        const std::int32_t route = fabric_.between(src[k].rank, block_.rank, bytes, true);
+        thread_.transfer(Kind::fetch, route, bytes, rates_.cap());
+      }
+      return;
+    }
+    constexpr std::int32_t none = 1 << 30;  // as program/ops.py has it
+    if (!row.adds || std::min(row.remote_src, row.remote_dst) == none)
+      return local(i, i.op != columns_.op.copy);
+    int peers = 0;
+    double after = 0;
+    for (int k = 0; k < i.sources + i.targets; ++k) peers += src[k].rank != own_rank;
+    for (int k = 0; k < i.sources; ++k)
+      if (src[k].rank != own_rank) after = std::max(after, fabric_.round_trip(src[k].rank, block_.rank));
+    const double cap = rates_.cap(std::max(peers, 1));
+    for (int k = 0; k < i.sources; ++k) {
+      if (src[k].rank == own_rank) continue;
+      const Size bytes = size(src[k], i);
+      thread_.transfer(Kind::start, fabric_.between(src[k].rank, block_.rank, bytes, true), bytes, cap);
+    }
+    for (int k = 0; k < i.targets; ++k) {
+      if (dst[k].rank == own_rank) continue;
+      const Size bytes = size(dst[k], i);
+      thread_.transfer(Kind::start, fabric_.between(block_.rank, dst[k].rank, bytes, false, after), bytes, cap);
+    }
+    thread_.join();
+    if (rates_.adds_slowly || !peers) local(i, true);
+  }
+
+  void packet(int k, const Instruction& i, const verify::Operation& row) {
+    for (int s = row.packet_src; s < i.sources; ++s) {
+      const Operand& read = columns_.sources(i)[s];
+      std::set<std::int32_t> counters;
+      for (std::int64_t chunk = read.offset; chunk < read.offset + read.count; ++chunk) {
+        const auto& writers = all_.packets_[std::int64_t{block_.rank} << 32 | chunk];
+        counters.insert(writers.begin(), writers.end());
+      }
+      for (const std::int32_t counter : counters) thread_.reach(counter, 1, 0);
+    }
+    local(i, i.sources > 1 && i.op != columns_.op.put_packets);
+    const auto& told = all_.written_[k];
+    for (std::size_t d = 0; d < told.size(); ++d) {
+      const Operand& to = columns_.targets(i)[static_cast<std::size_t>(row.packet_dst) + d];
+      if (to.rank == own_rank) {
+        thread_.post(told[d]);
+        continue;
+      }
+      const Size bytes = size(to, i).times(packet_bytes);
+      thread_.transfer(Kind::move, fabric_.between(block_.rank, to.rank, bytes), bytes, rates_.cap(), told[d]);
+    }
+  }
+
+  // In and out of a switch that copies to its group, or adds what its group has.
+  void in_switch(const Instruction& i) {
+    const bool adds = i.op == columns_.op.fabric_reduce_store;
+    std::vector<int> group;
+    for (int k = 0; k < (adds ? i.sources : i.targets); ++k) {
+      const int rank = (adds ? columns_.sources(i) : columns_.targets(i))[k].rank;
+      group.push_back(rank == own_rank ? block_.rank : rank);
+    }
+    const Size bytes = size(columns_.targets(i)[0], i);
+    const auto routes = fabric_.in_switch(block_.rank, adds, std::move(group));
+    for (const std::int32_t route : routes)
+      thread_.transfer(Kind::start, route, bytes, rates_.cap(static_cast<int>(routes.size())));
+    thread_.join();
+  }
+
+  OnesidedCoder& all_;
+  const Columns& columns_;
+  const Rates& rates_;
+  Fabric& fabric_;
+  const Block& block_;
+  Thread& thread_;
+  std::int32_t rounds_ = 1;
+  bool sliced_ = false;
+  Size slice_;
+  std::map<int, Port> ports_;
+  std::vector<int> order_;  // of the ports, as they were asked first
+  std::map<int, std::int32_t> met_;  // barriers: how often so far
+};
+
+void OnesidedCoder::write() {
+  for (const Block& block : columns_.blocks)
+    for (int k = block.begin; k < block.end; ++k) {
+      const Instruction& i = columns_.instructions[k];
+      const verify::Operation& row = columns_.row(i);
+      for (int d = row.packets ? row.packet_dst : i.targets; d < i.targets; ++d) {
+        const Operand& to = columns_.targets(i)[d];
+        const std::int32_t counter = threads_.counter();
+        written_[k].push_back(counter);
+        const std::int64_t owner = to.rank == own_rank ? block.rank : to.rank;
+        for (std::int64_t chunk = to.offset; chunk < to.offset + to.count; ++chunk)
+          packets_[owner << 32 | chunk].push_back(counter);
+      }
+    }
+  for (const std::int32_t value : columns_.semaphores) semaphores_.push_back(threads_.counter(value));
+  for (const Block& block : columns_.blocks) Writer(*this, block).write();
+}
+
+}  // namespace
+
+void code_onesided(const Columns& columns, const Rates& rates, Fabric& fabric, Threads& threads) {
+  OnesidedCoder(columns, rates, fabric, threads).write();
+}
+
+}  // namespace forestcoll::simulate
