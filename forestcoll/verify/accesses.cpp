@@ -19,20 +19,20 @@ RankSets::RankSets(int ranks) : words_((static_cast<std::size_t>(ranks) + 63) / 
   everyone_ = number(all);
 }
 
-std::int32_t RankSets::number(const std::vector<std::uint64_t>& set) {
+int RankSets::number(const std::vector<std::uint64_t>& set) {
   std::uint64_t hash = 0;
   for (std::uint64_t word : set) hash = (hash ^ word) * 0x9E3779B97F4A7C15ULL + (hash >> 29);
   const auto [first, last] = numbers_.equal_range(hash);
   for (auto it = first; it != last; ++it)
     if (std::equal(set.begin(), set.end(), bits(it->second))) return it->second;
-  const auto made = static_cast<std::int32_t>(bits_.size() / words_);
+  const auto made = static_cast<int>(bits_.size() / words_);
   bits_.insert(bits_.end(), set.begin(), set.end());
   numbers_.emplace(hash, made);
   return made;
 }
 
-std::int32_t RankSets::join(std::int32_t x, std::int32_t y) {
-  const std::uint64_t key = static_cast<std::uint64_t>(x) << 32 | static_cast<std::uint32_t>(y);
+int RankSets::join(int x, int y) {
+  const std::uint64_t key = key_of(x, y);
   const auto known = joined_.find(key);
   if (known != joined_.end()) return known->second;
   std::vector<std::uint64_t> both(words_);
@@ -44,9 +44,9 @@ std::int32_t RankSets::join(std::int32_t x, std::int32_t y) {
   return joined_[key] = apart ? number(both) : 0;
 }
 
-std::vector<int> RankSets::members(std::int32_t set) const { return common(set, set); }
+std::vector<int> RankSets::members(int set) const { return common(set, set); }
 
-std::vector<int> RankSets::common(std::int32_t x, std::int32_t y) const {
+std::vector<int> RankSets::common(int x, int y) const {
   std::vector<int> ranks;
   for (std::size_t w = 0; w < words_; ++w)
     for (std::uint64_t left = bits(x)[w] & bits(y)[w]; left; left &= left - 1)
@@ -54,15 +54,15 @@ std::vector<int> RankSets::common(std::int32_t x, std::int32_t y) const {
   return ranks;
 }
 
-int RankSets::count(std::int32_t set) const {
+int RankSets::count(int set) const {
   int many = 0;
   for (std::size_t w = 0; w < words_; ++w) many += std::popcount(bits(set)[w]);
   return many;
 }
 
 Accesses::Accesses(const Trace& trace, int atoms)
-    : writer(static_cast<std::size_t>(atoms), -1), trace_(trace), readers_(static_cast<std::size_t>(atoms)),
-      used_(static_cast<std::size_t>(atoms)) {}
+    : writer(atoms, -1), trace_(trace), readers_(atoms),
+      used_(atoms) {}
 
 void Accesses::look_at(Span span) {
   mixed |= std::any_of(used_.begin() + span.low, used_.begin() + span.high, [](char c) { return c != 0; });
@@ -79,7 +79,7 @@ void Accesses::read(int event, Span span, bool later) {
   for (int x = span.low; x < span.high; ++x) {  // atoms with the same readers share one longer list
     const auto [group, fresh] = of(readers_[x]);
     if (fresh) {
-      group->first = static_cast<std::int32_t>(lists_.size());
+      group->first = count_of(lists_);
       lists_.push_back({event, readers_[x]});
     }
     readers_[x] = group->first;
@@ -102,22 +102,22 @@ void Accesses::take(int event, int atom, bool later) {
   }
   mixed |= used_[atom] != 0;
   lists_.push_back({event, readers_[atom]});
-  readers_[atom] = static_cast<std::int32_t>(lists_.size()) - 1;
+  readers_[atom] = count_of(lists_) - 1;
 }
 
 // The group of an entry, and whether it is new.
-std::pair<Accesses::Group*, bool> Accesses::of(std::int32_t key) {
+std::pair<Accesses::Group*, bool> Accesses::of(int key) {
   const auto place = static_cast<std::size_t>(key + 1);
   if (place >= slot_.size()) slot_.resize(2 * place + 2);
   const auto at = static_cast<std::size_t>(slot_[place]);
   if (at < groups_.size() && groups_[at].key == key) return {&groups_[at], false};
-  slot_[place] = static_cast<std::int32_t>(groups_.size());
+  slot_[place] = count_of(groups_);
   groups_.push_back({key, 0});
   return {&groups_.back(), true};
 }
 
 // Each entry of table[span] once, with the first index at which it stands.
-void Accesses::group(const std::vector<std::int32_t>& table, Span span) {
+void Accesses::group(const std::vector<int>& table, Span span) {
   groups_.clear();
   for (int x = span.high - 1; x >= span.low; --x) of(table[x]).first->first = x;
 }
@@ -131,12 +131,12 @@ void Accesses::meet_writers(int event, Span span) {
 void Accesses::meet_readers(int event, Span span) {
   group(readers_, span);
   for (const Group& one : groups_)
-    for (std::int32_t at = one.key; at; at = lists_[at].rest) meet(lists_[at].event, event, one.first, true);
+    for (int at = one.key; at; at = lists_[at].rest) meet(lists_[at].event, event, one.first, true);
 }
 
 void Accesses::meet(int earlier, int event, int atom, bool light) {
   if (plain_order(trace_, earlier, event)) return;
-  const std::uint64_t key = static_cast<std::uint64_t>(earlier) << 32 | static_cast<std::uint32_t>(event);
+  const std::uint64_t key = key_of(earlier, event);
   const auto made = collisions.try_emplace(key, Collision{atom, light});
   if (!light) made.first->second.light = false;
 }

@@ -38,7 +38,7 @@ constexpr std::int64_t most_sweeps = 64, most_looks = 4'000'000;
 using Cuts = std::vector<unsigned char>;
 
 struct Tie {  // ranges that are parted alike
-  std::int32_t length, first, count;
+  int length, first, count;
 };
 
 class Finder {
@@ -50,14 +50,14 @@ class Finder {
     buffers();
     for (int b = 0; b < code_.blocks(); ++b)
       for (int l = code_.first[b]; l < code_.first[b + 1]; ++l) line(code_.block(b), l);
-    found_.operands.first.push_back(static_cast<std::int32_t>(found_.operands.spans.size()));
+    found_.operands.first.push_back(count_of(found_.operands.spans));
     if (code_.columns.fifo) messages();
     close(sweeps);
     const int size = layout_.size();
-    found_.number.resize(static_cast<std::size_t>(size));
+    found_.number.resize(size);
     for (int x = 0; x < size; ++x) {
       if (cuts_[x]) found_.starts.push_back(x);
-      found_.number[x] = static_cast<std::int32_t>(found_.starts.size()) - 1;
+      found_.number[x] = count_of(found_.starts) - 1;
     }
     found_.starts.push_back(size);
     for (Span& span : found_.operands.spans) span = found_.span(span);
@@ -87,7 +87,7 @@ class Finder {
     const Instruction& i = code_.at(at);
     auto& spans = found_.operands.spans;
     const auto first = spans.size();
-    found_.operands.first.push_back(static_cast<std::int32_t>(first));
+    found_.operands.first.push_back(static_cast<int>(first));
     const int count = i.sources + i.targets;
     if (!count) return;
     for (int k = 0; k < count; ++k) spans.push_back(slice(block, code_.columns.sources(i)[k], 0, at));
@@ -140,16 +140,16 @@ class Finder {
     const int round = code_.lines[at].round;
     const std::int64_t index = round >= 0 ? round : code_.at(at).part;
     const std::int64_t of = round >= 0 ? code_.rounds : code_.at(at).parts;
-    return {static_cast<std::int32_t>(low + length * index / of),
-            static_cast<std::int32_t>(low + length * (index + 1) / of)};
+    return {static_cast<int>(low + length * index / of),
+            static_cast<int>(low + length * (index + 1) / of)};
   }
 
   // The ends of the ranges part atoms, and so does whatever parts one of them.
   void tie(const Span* spans, int count) {
     for (int k = 0; k < count; ++k) cuts_[spans[k].low] = cuts_[spans[k].high] = 1;
-    const std::int32_t length = spans[0].high - spans[0].low;
+    const int length = spans[0].high - spans[0].low;
     if (count < 2 || length < 2) return;
-    ties_.push_back({length, static_cast<std::int32_t>(lows_.size()), count});
+    ties_.push_back({length, count_of(lows_), count});
     for (int k = 0; k < count; ++k) lows_.push_back(spans[k].low);
   }
 
@@ -190,7 +190,7 @@ class Finder {
   }
 
   bool spread(const Tie& one) {
-    const std::int32_t* lows = lows_.data() + one.first;
+    const int* lows = lows_.data() + one.first;
     const auto inner = static_cast<std::size_t>(one.length) - 1;
     const unsigned char* model = cuts_.data() + lows[0] + 1;
     bool alike = true;
@@ -210,7 +210,7 @@ class Finder {
   const std::int64_t piece_;
   Cuts cuts_, together_;
   std::vector<Tie> ties_;
-  std::vector<std::int32_t> lows_;
+  std::vector<int> lows_;
   Atoms found_;
 };
 
@@ -218,9 +218,9 @@ class Finder {
 
 Code::Code(const Columns& columns, int rounds) : columns(columns), rounds(rounds) {
   for (const Block& block : columns.blocks) {
-    first.push_back(static_cast<std::int32_t>(lines.size()));
+    first.push_back(count_of(lines));
     for (int i = block.begin; i < block.end;) {
-      const std::int32_t loop = columns.instructions[i].loop;
+      const int loop = columns.instructions[i].loop;
       int end = i + 1;
       while (loop >= 0 && end < block.end && columns.instructions[end].loop == loop) ++end;
       for (int round = 0; round < (loop < 0 ? 1 : rounds); ++round)
@@ -228,17 +228,17 @@ Code::Code(const Columns& columns, int rounds) : columns(columns), rounds(rounds
       i = end;
     }
   }
-  first.push_back(static_cast<std::int32_t>(lines.size()));
+  first.push_back(count_of(lines));
 }
 
 Layout::Layout(const Shape& shape) : shape(shape) {
   std::int64_t at = 0;
   for (int r = 0; r < ranks(); ++r)
     for (int which : {input, output, scratch}) {
-      bases_.push_back(static_cast<std::int32_t>(at));
+      bases_.push_back(static_cast<int>(at));
       at += chunks(r, which) * shape.grain * (shape.double_scratch && which == scratch ? 2 : 1);
     }
-  bases_.push_back(static_cast<std::int32_t>(at));
+  bases_.push_back(static_cast<int>(at));
 }
 
 int Layout::owner(int location) const {
@@ -247,7 +247,7 @@ int Layout::owner(int location) const {
 }
 
 std::array<Span, 2> Layout::shared(int rank) const {
-  const auto part = static_cast<std::int32_t>(shape.part * shape.grain * rank);
+  const auto part = static_cast<int>(shape.part * shape.grain * rank);
   const Span in = buffer(rank, input), out = buffer(rank, output);
   if (shape.input > shape.output) return {Span{in.low + part, in.low + part + out.high - out.low}, out};
   if (shape.input < shape.output) return {in, Span{out.low + part, out.low + part + in.high - in.low}};

@@ -17,12 +17,12 @@ struct Shape {
   std::int64_t grain;        // locations of a chunk
   bool double_scratch;       // two halves, taken by turns
   bool inputs_each, outputs_each, reduces;
-  std::int32_t rooted;       // 0: no; 1: the root is the source; 2: the target
-  std::int32_t shorter;      // buffer that in place is a rank's part of the other, or -1
+  int rooted;       // 0: no; 1: the root is the source; 2: the target
+  int shorter;      // buffer that in place is a rank's part of the other, or -1
 };
 
 struct Span {
-  std::int32_t low, high;  // locations, or atoms, [low, high)
+  int low, high;  // locations, or atoms, [low, high)
   bool operator==(const Span&) const = default;
 };
 
@@ -34,11 +34,11 @@ class Layout {
   std::int64_t chunks(int rank, int buffer) const {
     return buffer == input ? shape.input : buffer == output ? shape.output : shape.scratch[rank];
   }
-  std::int32_t base(int rank, int buffer) const { return bases_[3 * rank + buffer]; }
+  int base(int rank, int buffer) const { return bases_[3 * rank + buffer]; }
   Span buffer(int rank, int which) const {
-    return {base(rank, which), base(rank, which) + static_cast<std::int32_t>(chunks(rank, which) * shape.grain)};
+    return {base(rank, which), base(rank, which) + static_cast<int>(chunks(rank, which) * shape.grain)};
   }
-  int ranks() const { return static_cast<int>(shape.scratch.size()); }
+  int ranks() const { return count_of(shape.scratch); }
   int size() const { return bases_.back(); }
   int owner(int location) const;
   bool input_longer() const { return shape.input > shape.output; }
@@ -48,22 +48,22 @@ class Layout {
   const Shape& shape;
 
  private:
-  std::vector<std::int32_t> bases_;  // of each rank's buffers, and the end
+  std::vector<int> bases_;  // of each rank's buffers, and the end
 };
 
 // What each line works on, as spans of locations (first) or atoms (after).
 struct Spans {
-  std::vector<std::int32_t> first;  // of each line, sources before targets; and the end
+  std::vector<int> first;  // of each line, sources before targets; and the end
   std::vector<Span> spans;
 };
 
 struct Atoms {
-  std::vector<std::int32_t> starts;  // first location of each, and the end of all
-  std::vector<std::int32_t> number;  // of each location
+  std::vector<int> starts;  // first location of each, and the end of all
+  std::vector<int> number;  // of each location
   Spans operands;
   std::unordered_map<int, std::vector<Span>> in_place;  // lines that are taken for other memory in place
 
-  int size() const { return static_cast<int>(starts.size()) - 1; }
+  int size() const { return count_of(starts) - 1; }
   Span span(Span locations) const { return {number[locations.low], number[locations.high - 1] + 1}; }
 };
 

@@ -20,12 +20,12 @@ std::int64_t number(nb::handle value) {
                         : n;
 }
 
-std::int32_t narrow(std::int64_t n) {
-  return static_cast<std::int32_t>(std::clamp<std::int64_t>(n, std::numeric_limits<std::int32_t>::min(),
-                                                            std::numeric_limits<std::int32_t>::max()));
+int narrow(std::int64_t n) {
+  return static_cast<int>(std::clamp<std::int64_t>(n, std::numeric_limits<int>::min(),
+                                                            std::numeric_limits<int>::max()));
 }
 
-std::int32_t narrow(nb::handle value) { return narrow(number(value)); }
+int narrow(nb::handle value) { return narrow(number(value)); }
 
 struct Name {  // of an attribute, made once
   PyObject* text;
@@ -35,7 +35,7 @@ struct Name {  // of an attribute, made once
     if (!value) throw nb::python_error();
     return nb::steal(value);
   }
-  std::int32_t in(nb::handle owner) const { return narrow(of(owner)); }
+  int in(nb::handle owner) const { return narrow(of(owner)); }
 };
 
 struct Attributes {
@@ -58,11 +58,11 @@ void each(nb::handle items, F&& f) {
   for (Py_ssize_t k = 0; k < count; ++k) f(nb::handle(PyTuple_GET_ITEM(items.ptr(), k)));
 }
 
-std::int32_t size(nb::handle items) {
-  return PyTuple_Check(items.ptr()) ? static_cast<std::int32_t>(PyTuple_GET_SIZE(items.ptr())) : 0;
+int size(nb::handle items) {
+  return PyTuple_Check(items.ptr()) ? static_cast<int>(PyTuple_GET_SIZE(items.ptr())) : 0;
 }
 
-std::int32_t looked_up(nb::dict table, nb::handle key, std::int32_t otherwise) {
+int looked_up(nb::dict table, nb::handle key, int otherwise) {
   PyObject* value = PyDict_GetItemWithError(table.ptr(), key.ptr());
   if (value) return narrow(nb::handle(value));
   if (PyErr_Occurred()) throw nb::python_error();
@@ -78,7 +78,7 @@ class Reader {
       close();
       const nb::object semaphores = a_.semaphores.of(rank);
       each(semaphores, [&](nb::handle value) { out_.semaphores.push_back(narrow(value)); });
-      std::int32_t count = 0;
+      int count = 0;
       each(a_.thread_blocks.of(rank), [&](nb::handle block) { this->block(block, count++); });
       ++rank_;
     });
@@ -87,16 +87,16 @@ class Reader {
 
  private:
   void close() {
-    out_.ranks.push_back({static_cast<std::int32_t>(out_.blocks.size()),
-                          static_cast<std::int32_t>(out_.semaphores.size())});
+    out_.ranks.push_back({count_of(out_.blocks),
+                          count_of(out_.semaphores)});
   }
 
-  void block(nb::handle block, std::int32_t count) {
-    Block made{rank_, count, static_cast<std::int32_t>(out_.instructions.size()), 0, a_.recv.in(block),
-               a_.send.in(block), a_.channel.in(block), static_cast<std::int32_t>(out_.channels.size()), 0, 0};
+  void block(nb::handle block, int count) {
+    Block made{rank_, count, count_of(out_.instructions), 0, a_.recv.in(block),
+               a_.send.in(block), a_.channel.in(block), count_of(out_.channels), 0, 0};
     each(a_.channels.of(block), [&](nb::handle c) {
       const nb::object kind = a_.kind.of(c);
-      const std::int32_t port = kind.equal(nb::str("memory")) ? 0
+      const int port = kind.equal(nb::str("memory")) ? 0
                                 : kind.equal(nb::str("port")) ? 1
                                                                               : 2;
       out_.channels.push_back({a_.peer.in(c), port, a_.index.in(c)});
@@ -105,39 +105,39 @@ class Reader {
     switches_ = a_.switches.of(block);
     each(a_.steps.of(block), [&](nb::handle step) {
       if (nb::isinstance(step, words_.loop)) {
-        const auto loop = static_cast<std::int32_t>(out_.loops.size());
+        const auto loop = count_of(out_.loops);
         out_.loops.push_back({number(a_.chunks.of(step)), number(a_.unit_bytes.of(step))});
-        std::int32_t at = 0;
+        int at = 0;
         each(a_.body.of(step), [&](nb::handle i) { instruction(i, made.steps, at++, loop); });
       } else {
         instruction(step, made.steps, 0, -1);
       }
       ++made.steps;
     });
-    made.end = static_cast<std::int32_t>(out_.instructions.size());
+    made.end = count_of(out_.instructions);
     out_.blocks.push_back(made);
   }
 
-  void instruction(nb::handle i, std::int32_t step, std::int32_t at, std::int32_t loop) {
+  void instruction(nb::handle i, int step, int at, int loop) {
     Instruction made{};
     made.op = looked_up(words_.operations, a_.op.of(i), 0);
     made.step = step;
     made.at = at;
     made.loop = loop;
-    made.operands = static_cast<std::int32_t>(out_.operands.size());
+    made.operands = count_of(out_.operands);
     const nb::object switches = a_.switches.of(i), src = a_.src.of(i), dst = a_.dst.of(i);
     const bool both = size(switches) == 2;  // sources come through the first, targets through the second
     operands(src, both ? switches : nb::object(), 0);
-    made.sources = static_cast<std::int32_t>(out_.operands.size()) - made.operands;
+    made.sources = count_of(out_.operands) - made.operands;
     operands(dst, size(switches) ? switches : nb::object(), both ? 1 : 0);
-    made.targets = static_cast<std::int32_t>(out_.operands.size()) - made.operands - made.sources;
-    made.after = static_cast<std::int32_t>(out_.after.size());
+    made.targets = count_of(out_.operands) - made.operands - made.sources;
+    made.after = count_of(out_.after);
     each(a_.after.of(i), [&](nb::handle pair) {
       if (size(pair) != 2) throw nb::type_error("'after' has pairs of thread block and step");
       out_.after.push_back({narrow(PyTuple_GET_ITEM(pair.ptr(), 0)), narrow(PyTuple_GET_ITEM(pair.ptr(), 1))});
       ++made.afters;
     });
-    made.names = static_cast<std::int32_t>(out_.names.size());
+    made.names = count_of(out_.names);
     const nb::object channels = a_.channels.of(i), semaphores = a_.semaphores.of(i), part = a_.part.of(i);
     each(channels, [&](nb::handle c) { out_.names.push_back(narrow(c)); });
     each(semaphores, [&](nb::handle s) { out_.names.push_back(narrow(s)); });
@@ -151,12 +151,12 @@ class Reader {
     out_.instructions.push_back(made);
   }
 
-  void operands(nb::handle refs, nb::object switches, std::int32_t first) {
+  void operands(nb::handle refs, nb::object switches, int first) {
     each(refs, [&](nb::handle ref) {
       const nb::object rank = a_.rank.of(ref);
       Operand made{rank.is_none() ? own_rank : std::max(0, narrow(rank)),
                    looked_up(words_.buffers, a_.buffer.of(ref), -1), a_.offset.in(ref), a_.count.in(ref)};
-      const std::int32_t which = switches.is_valid() ? narrow(PyTuple_GET_ITEM(switches.ptr(), first)) : -1;
+      const int which = switches.is_valid() ? narrow(PyTuple_GET_ITEM(switches.ptr(), first)) : -1;
       if (which < 0 || which >= size(switches_)) return out_.operands.push_back(made);
       each(a_.ranks.of(PyTuple_GET_ITEM(switches_.ptr(), which)), [&](nb::handle peer) {
         made.rank = narrow(peer) == rank_ ? own_rank : std::max(0, narrow(peer));
@@ -169,7 +169,7 @@ class Reader {
   Columns& out_;
   const Words& words_;
   nb::object switches_;
-  std::int32_t rank_ = 0;
+  int rank_ = 0;
 };
 
 template <class T>
@@ -186,8 +186,8 @@ Words::Words(nb::dict rows, nb::sequence buffer_words, nb::object loop_class) : 
     const bool moves = field<bool>(row, "moves_data"), put = field<bool>(row, "spreads") && !packets;
     const std::size_t next = table.size();
     operations[op] = next;
-    table.push_back({field<std::int32_t>(row, "remote_src"), field<std::int32_t>(row, "remote_dst"),
-                     field<std::int32_t>(row, "packet_src"), field<std::int32_t>(row, "packet_dst"), sends,
+    table.push_back({field<int>(row, "remote_src"), field<int>(row, "remote_dst"),
+                     field<int>(row, "packet_src"), field<int>(row, "packet_dst"), sends,
                      receives, adds, field<bool>(row, "signals"), field<bool>(row, "waits"),
                      field<bool>(row, "pairs"), moves && !(adds || packets || sends || receives),
                      moves && !packets && !put, put, packets});
@@ -196,7 +196,7 @@ Words::Words(nb::dict rows, nb::sequence buffer_words, nb::object loop_class) : 
     const std::size_t next = buffers.size();
     buffers[word] = next;
   }
-  const auto of = [&](const char* word) { return nb::cast<std::int32_t>(operations[word]); };
+  const auto of = [&](const char* word) { return nb::cast<int>(operations[word]); };
   op = {of("nop"), of("copy"), of("reduce"), of("reduce_to"), of("put_signal_flush"), of("get"),
         of("relaxed_signal"), of("relaxed_wait"), of("flush"), of("barrier"), of("acquire"), of("release"),
         of("put_packets"), of("forward_packets"), of("fabric_store"), of("fabric_reduce_store")};

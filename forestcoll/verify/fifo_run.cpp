@@ -29,7 +29,7 @@ namespace {
 struct Connection {
   int sender = -1, receiver = -1;
   std::int64_t free = 0, queued = 0;
-  std::deque<std::int32_t> events;  // of the sender; the receiver's are still to come
+  std::deque<int> events;  // of the sender; the receiver's are still to come
 };
 
 struct Step {
@@ -43,14 +43,14 @@ struct State {
   Connection *into = nullptr, *out = nullptr;
   std::int64_t done = 0, piece = 0;  // steps in all; pieces of the current one
   int event = 0, last = -1;
-  std::vector<std::int32_t> cross;  // what the step's first event comes after
+  std::vector<int> cross;  // what the step's first event comes after
   std::optional<Blocked> blocked;
 };
 
 class FifoRun {
  public:
   FifoRun(const Code& code, const Atoms& atoms, const FifoLimits& limits)
-      : code_(code), atoms_(atoms), limits_(limits), states_(static_cast<std::size_t>(code.blocks())),
+      : code_(code), atoms_(atoms), limits_(limits), states_(code.blocks()),
         ends_(limits.records ? code.lines.size() : 0), launch_(code.columns.ranks.size(), -1),
         left_(code.columns.ranks.size()) {
     outcome_.trace.piece = limits.piece;
@@ -246,7 +246,7 @@ class FifoRun {
   const Atoms& atoms_;
   const FifoLimits limits_;
   std::vector<State> states_;
-  std::vector<std::int32_t> ends_;  // last event of each line
+  std::vector<int> ends_;  // last event of each line
   std::vector<int> launch_, left_;  // of each rank: its launch, and thread blocks that are still in it
   std::map<std::tuple<int, int, int>, Connection> connections_;
   std::unordered_map<int, std::vector<int>> waiting_;  // for a line

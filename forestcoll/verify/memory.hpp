@@ -15,7 +15,7 @@ namespace forestcoll::verify {
 
 // A slice of the data, and the set of ranks that have contributed to it, as a number; {0, 0}: nothing defined.
 struct Value {
-  std::int32_t slice = 0, ranks = 0;
+  int slice = 0, ranks = 0;
   bool operator==(const Value&) const = default;
   explicit operator bool() const { return ranks != 0; }
 };
@@ -24,27 +24,27 @@ struct Value {
 class RankSets {
  public:
   explicit RankSets(int ranks);
-  std::int32_t one(int rank) const { return 1 + rank; }
-  std::int32_t everyone() const { return everyone_; }
+  int one(int rank) const { return 1 + rank; }
+  int everyone() const { return everyone_; }
   // Both together; 0 where they have a rank in common.
-  std::int32_t join(std::int32_t x, std::int32_t y);
-  std::vector<int> members(std::int32_t set) const;
-  std::vector<int> common(std::int32_t x, std::int32_t y) const;
-  int count(std::int32_t set) const;
+  int join(int x, int y);
+  std::vector<int> members(int set) const;
+  std::vector<int> common(int x, int y) const;
+  int count(int set) const;
 
  private:
-  std::int32_t number(const std::vector<std::uint64_t>& bits);
-  const std::uint64_t* bits(std::int32_t set) const { return bits_.data() + static_cast<std::size_t>(set) * words_; }
+  int number(const std::vector<std::uint64_t>& bits);
+  const std::uint64_t* bits(int set) const { return bits_.data() + static_cast<std::size_t>(set) * words_; }
 
   std::size_t words_;
-  std::int32_t everyone_ = 0;
+  int everyone_ = 0;
   std::vector<std::uint64_t> bits_;
-  std::unordered_map<std::uint64_t, std::int32_t> joined_;
-  std::unordered_multimap<std::uint64_t, std::int32_t> numbers_;
+  std::unordered_map<std::uint64_t, int> joined_;
+  std::unordered_multimap<std::uint64_t, int> numbers_;
 };
 
 struct Collision {
-  std::int32_t atom;
+  int atom;
   bool light;  // only a read with a later write
 };
 
@@ -67,52 +67,52 @@ class Accesses {
   void write(int event, Span span, bool later);
   void take(int event, int atom, bool later);  // `event` reads packets, and has waited for just those
 
-  std::vector<std::int32_t> writer;  // last event that wrote an atom
+  std::vector<int> writer;  // last event that wrote an atom
   Collisions collisions;
   bool mixed = false;
 
  private:
   struct Reader {
-    std::int32_t event, rest;
+    int event, rest;
   };
   struct Group {  // of atoms with one entry
-    std::int32_t key, first;
+    int key, first;
   };
 
   void meet(int earlier, int event, int atom, bool light);
   void meet_writers(int event, Span span);
   void meet_readers(int event, Span span);
   void look_at(Span span);
-  std::pair<Group*, bool> of(std::int32_t key);
-  void group(const std::vector<std::int32_t>& table, Span span);
+  std::pair<Group*, bool> of(int key);
+  void group(const std::vector<int>& table, Span span);
 
   const Trace& trace_;
-  std::vector<std::int32_t> readers_;  // who read an atom since it was written: index of readers, 0 nobody
+  std::vector<int> readers_;  // who read an atom since it was written: index of readers, 0 nobody
   std::vector<Reader> lists_{{-1, 0}};
   std::vector<char> used_;  // in a later launch than the first
   std::vector<Group> groups_;
-  std::vector<std::int32_t> slot_;
+  std::vector<int> slot_;
 };
 
 // A value as it comes to be at a rank: what it is made from, as indices of earlier ones, or -1.
 struct Noted {
-  std::int32_t rank, slice, length, first, second;
+  int rank, slice, length, first, second;
   bool complete;
 };
 
 struct WrongSum {
-  std::int32_t event;
+  int event;
   Value x, y;
 };
 
 struct WrongResult {
-  std::int32_t rank, buffer, place;  // location from the buffer's start
+  int rank, buffer, place;  // location from the buffer's start
   Value holds, needs;
-  std::int32_t writer;  // event, or -1
+  int writer;  // event, or -1
 };
 
 struct Overlap {
-  std::int32_t line, atom;
+  int line, atom;
 };
 
 // One mode's memory (in place or not), through the whole trace. Values are followed through the first launch
@@ -125,9 +125,9 @@ class Replay {
          bool in_place, bool every, bool notes);
 
   bool run();  // false: two operands of an instruction overlap
-  std::int32_t find_root(std::int32_t told) const;
-  std::vector<WrongResult> wrong_results(std::int32_t root) const;
-  std::vector<std::int32_t> outputs(int rank, std::int32_t root) const;  // as values noted
+  int find_root(int told) const;
+  std::vector<WrongResult> wrong_results(int root) const;
+  std::vector<int> outputs(int rank, int root) const;  // as values noted
 
   Accesses accesses;
   std::optional<WrongSum> wrong;
@@ -136,17 +136,17 @@ class Replay {
 
  private:
   struct Work {  // where its spans begin; `idle`: the first of its flags
-    std::int32_t spans, sources, targets;
+    int spans, sources, targets;
     bool copies, skips;  // skips: some targets are their own sources
   };
   struct Kept {
     std::vector<Value> values;
-    std::vector<std::int32_t> writers;
+    std::vector<int> writers;
   };
 
   Span buffer(int rank, int which) const;
   Value input_value(int rank, std::int64_t place) const;
-  std::optional<Value> output_value(int rank, std::int32_t root, std::int64_t place) const;
+  std::optional<Value> output_value(int rank, int root, std::int64_t place) const;
   void keep(int rank);
   const Work* work(int line);
   std::optional<int> clash(const Instruction& i, std::span<const Span> src, std::span<const Span> dst) const;
@@ -159,7 +159,7 @@ class Replay {
   void local(int event, const Work& work);
   bool packet(int event);
   int half(int event, int atom, bool packets) const;
-  std::int32_t find_noted(int rank, Value value) const;
+  int find_noted(int rank, Value value) const;
   void note(int rank, Value value, int length, int first, int second);
   void move(int from, int to, std::span<const Value> values);
   int rank_of(int event) const { return code_.block(trace_.block[event]).rank; }
@@ -172,17 +172,17 @@ class Replay {
   const Trace& trace_;
   RankSets& sets_;
   const bool in_place_, every_, notes_;
-  std::vector<std::int32_t> number_;  // the atom that an atom really is
+  std::vector<int> number_;  // the atom that an atom really is
   std::vector<Value> values_;
   std::vector<Value> pool_;                  // of messages
   std::vector<std::int64_t> sent_;           // where each event's message begins
-  std::vector<std::int32_t> work_;           // of each line, 1 + index
+  std::vector<int> work_;           // of each line, 1 + index
   std::vector<Work> works_;
   std::vector<Span> spans_;
   std::unordered_map<int, std::vector<Packet>> packets_;  // of a line
   std::vector<Value> sum_, data_;
   std::vector<Kept> kept_;  // of each rank: input, output
-  std::unordered_map<std::uint64_t, std::vector<std::int32_t>> known_;  // by slice and ranks: noted values
+  std::unordered_map<std::uint64_t, std::vector<int>> known_;  // by slice and ranks: noted values
 };
 
 }  // namespace forestcoll::verify

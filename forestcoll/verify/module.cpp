@@ -60,7 +60,7 @@ using Times = std::vector<std::tuple<int, int, std::int64_t, std::int64_t>>;
 using Use = std::tuple<int, int, int, Times>;  // rank, thread block, index
 
 // Which indices of what (of runs over: signals, waits, releases, acquires, barriers) an instruction names.
-std::span<const std::int32_t> named(const Columns& columns, const Instruction& i, int what) {
+std::span<const int> named(const Columns& columns, const Instruction& i, int what) {
   const Operation& row = columns.row(i);
   const auto channels = static_cast<std::size_t>(i.channels), semaphores = static_cast<std::size_t>(i.semaphores);
   if (what == 0 ? row.signals : what == 1 && row.waits) return {columns.channels_of(i), channels};
@@ -75,7 +75,7 @@ std::vector<std::vector<Use>> uses(const Columns& columns) {
   std::vector<std::vector<Use>> found(5);
   for (const Block& block : columns.blocks)
     for (int what = 0; what < 5; ++what) {
-      auto& uses = found[static_cast<std::size_t>(what)];
+      auto& uses = found[what];
       const std::size_t first = uses.size();
       for (int k = block.begin; k < block.end; ++k) {
         const Instruction& i = columns.instructions[k];
@@ -222,7 +222,7 @@ class Proof {
     for (const Mode& mode : modes_)
       for (const auto& [key, collision] : mode.replay->accesses.collisions)
         if (!mode.replay->overlap)
-          pairs.push_back({static_cast<std::int32_t>(key >> 32), static_cast<std::int32_t>(key & 0xFFFFFFFF)});
+          pairs.push_back({static_cast<int>(key >> 32), static_cast<int>(key & 0xFFFFFFFF)});
     const Trace& trace = outcome_.trace;
     races_ = unordered(trace, code_, std::move(pairs), false, finest_);
     if (trace.weak.empty() || races_.empty()) return;
@@ -242,7 +242,7 @@ class Proof {
 
   static const Collision* collision(const Mode& mode, const Pair& pair) {
     const auto& all = mode.replay->accesses.collisions;
-    const auto it = all.find(static_cast<std::uint64_t>(pair.a) << 32 | static_cast<std::uint32_t>(pair.b));
+    const auto it = all.find(key_of(pair.a, pair.b));
     return it == all.end() || mode.replay->overlap ? nullptr : &it->second;
   }
 

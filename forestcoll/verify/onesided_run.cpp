@@ -49,7 +49,7 @@ namespace forestcoll::verify {
 namespace {
 
 struct Token {  // the events that a signal comes after: all data before it, and its launch
-  std::int32_t data, begin;
+  int data, begin;
 };
 
 struct End {  // of a channel, or a semaphore
@@ -59,7 +59,7 @@ struct End {  // of a channel, or a semaphore
 };
 
 struct Tail {  // of a port channel: last event, thread barriers before it, the thread that pushed it
-  std::int32_t event, nops, pusher;
+  int event, nops, pusher;
 };
 
 struct Barrier {
@@ -69,9 +69,9 @@ struct Barrier {
 struct State {
   int line = 0, launch = 0;
   int begin = -1, sync = -1;           // the events that began the launch, and of the last thread barrier
-  std::vector<std::int32_t> open;      // events of own threads since then
+  std::vector<int> open;      // events of own threads since then
   int nops = 0;                        // thread barriers so far
-  std::map<std::int32_t, Tail> tails;  // by channel
+  std::map<int, Tail> tails;  // by channel
   std::optional<Blocked> blocked;
 };
 
@@ -79,7 +79,7 @@ class OnesidedRun {
  public:
   OnesidedRun(const Code& code, const Atoms& atoms, int launches)
       : code_(code), columns_(code.columns), op_(columns_.op), atoms_(atoms), launches_(launches),
-        states_(static_cast<std::size_t>(code.blocks())), ends_of_(columns_.channels.size()),
+        states_(code.blocks()), ends_of_(columns_.channels.size()),
         peers_of_(columns_.channels.size()), semaphores_(columns_.semaphores.size()),
         running_(columns_.ranks.size()), caller_(columns_.ranks.size(), -1),
         proxies_(code.blocks() + columns_.rank_count()) {
@@ -104,7 +104,7 @@ class OnesidedRun {
   // --- who talks to whom
 
   int end(int rank, int peer, int port, int number) {
-    const auto made = numbers_.try_emplace({rank, peer, port, number}, static_cast<int>(ends_.size()));
+    const auto made = numbers_.try_emplace({rank, peer, port, number}, count_of(ends_));
     if (made.second) ends_.emplace_back();
     return made.first->second;
   }
@@ -133,7 +133,7 @@ class OnesidedRun {
     }
     if (!row.packets || outcome_.twice) return;
     if (writer_.empty()) {
-      writer_.assign(static_cast<std::size_t>(atoms_.size()), -1);
+      writer_.assign(atoms_.size(), -1);
       written_.resize(static_cast<std::size_t>(launches_) * writer_.size(), {-1, -1});
     }
     const auto targets = operands(l).subspan(i.sources);
@@ -159,7 +159,7 @@ class OnesidedRun {
   // --- launches
 
   // Rank r's caller has its buffers back; then launch `launch` begins, if there is one.
-  void begin(int r, int launch, std::vector<std::int32_t> ends) {
+  void begin(int r, int launch, std::vector<int> ends) {
     for (;; ++launch, ends.clear()) {
       const int at = outcome_.trace.add(~r, launch, launch, whole, code_.blocks() + r, caller_[r], ends);
       caller_[r] = at;
@@ -182,7 +182,7 @@ class OnesidedRun {
   void finish(int b) {
     const int r = code_.block(b).rank;
     if (--running_[r]) return;
-    std::vector<std::int32_t> ends;
+    std::vector<int> ends;
     for (int other = columns_.ranks[r].blocks; other < columns_.ranks[r + 1].blocks; ++other)
       if (code_.length(other)) {
         ends.push_back(states_[other].sync);
@@ -226,7 +226,7 @@ class OnesidedRun {
     return true;
   }
 
-  int event(int b, State& state, int item, int chain, std::span<const std::int32_t> cross) {
+  int event(int b, State& state, int item, int chain, std::span<const int> cross) {
     return outcome_.trace.add(b, state.line, state.launch, item, chain, state.sync, cross);
   }
 
@@ -247,7 +247,7 @@ class OnesidedRun {
   }
 
   void synchronise(const std::vector<int>& blocks) {
-    std::vector<std::int32_t> cross;
+    std::vector<int> cross;
     const int last = blocks.back();
     for (int b : blocks) {
       ++states_[b].nops;
@@ -329,7 +329,7 @@ class OnesidedRun {
   }
 
   void flush(int b, State& state, const Block& block, const Instruction& i) {
-    std::vector<std::int32_t> cross;
+    std::vector<int> cross;
     const auto add = [&](int c, int position) {
       if (const int before = tail(state, c, position); before >= 0) cross.push_back(before);
     };
@@ -349,7 +349,7 @@ class OnesidedRun {
       state.blocked = {state.line, Need::signal, columns_.channels[c].peer, end.producer};
       return false;
     }
-    std::vector<std::int32_t> cross;
+    std::vector<int> cross;
     for (int k = 0; k < i.channels; ++k) {
       auto& tokens = ends_[ends_of_[channel(block, i, k)]].tokens;
       cross.push_back(i.op == op_.relaxed_wait ? tokens.front().begin : tokens.front().data);
@@ -367,7 +367,7 @@ class OnesidedRun {
       state.blocked = {state.line, Need::semaphore, columns_.semaphores_of(i)[k], end.producer};
       return false;
     }
-    std::vector<std::int32_t> cross;
+    std::vector<int> cross;
     for (int k = 0; k < i.semaphores; ++k) {
       End& end = semaphore(block, i, k);
       if (end.credit) {
@@ -400,7 +400,7 @@ class OnesidedRun {
     const auto plain = static_cast<std::size_t>(row.packet_dst);
     int item = 0;
     for (const Packet& one : spread(columns_, i, sources, targets)) {
-      std::vector<std::int32_t> before;
+      std::vector<int> before;
       const std::tuple thread{b, targets[0].low, targets[0].high, item};
       if (const auto it = threads_.find(thread); plain && it != threads_.end()) before.push_back(it->second);
       const int made = read(b, state, item++, std::span(one.sources).subspan(first), std::move(before));
@@ -428,7 +428,7 @@ class OnesidedRun {
   }
 
   // The event that reads these packets and does the rest with them, after those `cross`.
-  int read(int b, State& state, int item, std::span<const std::int32_t> atoms, std::vector<std::int32_t> cross) {
+  int read(int b, State& state, int item, std::span<const int> atoms, std::vector<int> cross) {
     for (int atom : atoms) {
       const int begin = written(atom, state.launch).begin;
       if (std::find(cross.begin(), cross.end(), begin) == cross.end()) cross.push_back(begin);
@@ -453,14 +453,14 @@ class OnesidedRun {
   // Over port channels: all threads wait, then a proxy sends what the packets have become.
   void push(int b, State& state, const Block& block, const Instruction& i, Span source,
             std::span<const Span> targets) {
-    for (std::int32_t atom = source.low; atom < source.high; ++atom)
+    for (int atom = source.low; atom < source.high; ++atom)
       read(b, state, sync_only, {&atom, 1}, {});
     nop(b, state);
     const int width = source.high - source.low;
     for (int k = 0; k < i.channels; ++k) {
       const int c = channel(block, i, k), before = tail(state, c, k);
       const int chain = proxies_++;
-      std::vector<std::int32_t> sent;
+      std::vector<int> sent;
       for (int x = 0; x < targets[k].high - targets[k].low; ++x) {
         sent.push_back(event(b, state, k * width + x, chain, {&before, before >= 0 ? 1U : 0U}));
         write(targets[k].low + x, state, sent.back());
@@ -483,11 +483,11 @@ class OnesidedRun {
   std::vector<int> running_, caller_;
   int proxies_;  // the next chain of an asynchronous put
   std::deque<int> ready_;
-  std::vector<std::int32_t> writer_;  // line that writes packets to an atom
+  std::vector<int> writer_;  // line that writes packets to an atom
   std::vector<Token> written_;        // of each launch and atom: who wrote the packets, and that launch's begin
   std::map<std::tuple<int, int>, std::set<int>> readers_;  // who waits for packets of a launch
   // (thread block, chunks, which atom of them) -> who wrote that last in the course of packets
-  std::map<std::tuple<int, int, int, int>, std::int32_t> threads_;
+  std::map<std::tuple<int, int, int, int>, int> threads_;
   Outcome outcome_;
 };
 

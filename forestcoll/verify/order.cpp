@@ -44,7 +44,7 @@ class Plain {
   Chain& arrive(int event) {
     const int at = trace_.chain[event], prev = trace_.prev[event];
     const auto cross = trace_.across(event);
-    if (static_cast<int>(chains_.size()) <= at) chains_.resize(static_cast<std::size_t>(at) + 1);
+    if (count_of(chains_) <= at) chains_.resize(static_cast<std::size_t>(at) + 1);
     Chain& chain = chains_[at];
     while (chain.waited < chain.waits.size() && chain.waits[chain.waited] <= prev)
       for (int other : trace_.across(chain.waits[chain.waited++])) learn(chain, other);
@@ -188,7 +188,7 @@ class Search {
       join(e, trace_.prev[e]);
       for (int c : trace_.across(e)) join(e, c);
       for (; weak_ && weak != trace_.weak_event.end() && *weak == e; ++weak)
-        join(e, trace_.weak[static_cast<std::size_t>(weak - trace_.weak_event.begin())]);
+        join(e, trace_.weak[weak - trace_.weak_event.begin()]);
       if (bit < firsts.size() && firsts[bit] == e) {
         row(e)[bit / 64] |= std::uint64_t{1} << bit % 64;
         ++bit;

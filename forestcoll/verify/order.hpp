@@ -9,7 +9,7 @@
 namespace forestcoll::verify {
 
 struct Pair {
-  std::int32_t a, b;  // events, a < b
+  int a, b;  // events, a < b
   auto operator<=>(const Pair&) const = default;
 };
 

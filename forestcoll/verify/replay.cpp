@@ -10,10 +10,10 @@ Replay::Replay(const Code& code, const Layout& layout, const Atoms& atoms, const
                bool in_place, bool every, bool notes)
     : accesses(trace, atoms.size()), code_(code), columns_(code.columns), layout_(layout), atoms_(atoms),
       trace_(trace), sets_(sets), in_place_(in_place), every_(every), notes_(notes),
-      number_(static_cast<std::size_t>(atoms.size())), values_(number_.size()),
+      number_(atoms.size()), values_(number_.size()),
       sent_(code.columns.fifo ? static_cast<std::size_t>(trace.size()) : 0), work_(code.lines.size()),
       kept_(2 * code.columns.ranks.size()) {
-  for (std::size_t a = 0; a < number_.size(); ++a) number_[a] = static_cast<std::int32_t>(a);
+  for (std::size_t a = 0; a < number_.size(); ++a) number_[a] = static_cast<int>(a);
   for (int r = 0; in_place && r < layout.ranks(); ++r) {
     const auto same = layout.shared(r);
     const Span kept = atoms.span(same[layout.input_longer() ? 0 : 1]);
@@ -48,17 +48,17 @@ Span Replay::buffer(int rank, int which) const {
 Value Replay::input_value(int rank, std::int64_t place) const {
   const Shape& shape = layout_.shape;
   if (!shape.inputs_each && shape.outputs_each) place += rank * shape.part * shape.grain;
-  return {static_cast<std::int32_t>(1 + place), sets_.one(rank)};
+  return {static_cast<int>(1 + place), sets_.one(rank)};
 }
 
 // What the output of `rank` must hold at the end; nothing where the collective leaves it open.
-std::optional<Value> Replay::output_value(int rank, std::int32_t root, std::int64_t place) const {
+std::optional<Value> Replay::output_value(int rank, int root, std::int64_t place) const {
   const Shape& shape = layout_.shape;
   if (shape.rooted == 2 && rank != root) return {};
   const std::int64_t length = shape.part * shape.grain;
   const std::int64_t taken = (shape.inputs_each ? rank : 0) * length + place % length;
   if (shape.outputs_each) return input_value(static_cast<int>(place / length), taken);
-  if (shape.reduces) return Value{static_cast<std::int32_t>(1 + taken), sets_.everyone()};
+  if (shape.reduces) return Value{static_cast<int>(1 + taken), sets_.everyone()};
   return input_value(root, taken);
 }
 
@@ -66,7 +66,7 @@ std::optional<Value> Replay::output_value(int rank, std::int32_t root, std::int6
 // the first such event is noted.
 Value Replay::add(int event, Value x, Value y) {
   if (x && y && x.slice == y.slice)
-    if (const std::int32_t both = sets_.join(x.ranks, y.ranks)) {
+    if (const int both = sets_.join(x.ranks, y.ranks)) {
       const Value sum{x.slice, both};
       if (notes_) {
         const int r = rank_of(event), first = find_noted(r, x), second = find_noted(r, y);
@@ -92,7 +92,7 @@ const Replay::Work* Replay::work(int line) {
     for (Span& span : all) span = {number_[span.low], number_[span.high - 1] + 1};
   }
   if (i.op == columns_.op.reduce) all.insert(all.begin(), all.end() - i.targets, all.end());
-  const auto sources = static_cast<std::int32_t>(all.size()) - i.targets;
+  const auto sources = count_of(all) - i.targets;
   const auto src = std::span<const Span>(all).first(sources), dst = std::span<const Span>(all).subspan(sources);
   if (const auto where = clash(i, src, dst)) {
     overlap = {line, *where};
@@ -101,9 +101,9 @@ const Replay::Work* Replay::work(int line) {
   bool skips = false;
   if (i.op == columns_.op.copy)
     for (std::size_t k = 0; k < dst.size(); ++k) skips |= src[k] == dst[k];
-  works_.push_back({static_cast<std::int32_t>(spans_.size()), sources, i.targets, columns_.row(i).plain_move, skips});
+  works_.push_back({count_of(spans_), sources, i.targets, columns_.row(i).plain_move, skips});
   spans_.insert(spans_.end(), all.begin(), all.end());
-  work_[line] = static_cast<std::int32_t>(works_.size());
+  work_[line] = count_of(works_);
   return &works_.back();
 }
 
@@ -155,10 +155,10 @@ void Replay::local(int event, const Work& work) {
 // The atoms of a message's operand that an event handles.
 Span Replay::part(int event, Span span) const {
   const std::int64_t item = trace_.item[event];
-  if (trace_.piece == 1) return {static_cast<std::int32_t>(span.low + item), static_cast<std::int32_t>(span.low + item + 1)};
-  const auto first = static_cast<std::int32_t>(atoms_.starts[span.low] + item * trace_.piece);
+  if (trace_.piece == 1) return {static_cast<int>(span.low + item), static_cast<int>(span.low + item + 1)};
+  const auto first = static_cast<int>(atoms_.starts[span.low] + item * trace_.piece);
   const auto last = std::min<std::int64_t>(first + trace_.piece, atoms_.starts[span.high]);
-  return atoms_.span({first, static_cast<std::int32_t>(last)});
+  return atoms_.span({first, static_cast<int>(last)});
 }
 
 // An event of a fifo program: one part of a message that is sent, received or both, or a local step.
@@ -216,11 +216,11 @@ bool Replay::one_event(int event) {
     local(event, *work);
     return true;
   }
-  const auto first = static_cast<std::int32_t>(spans_.size());  // one target of a put
+  const auto first = count_of(spans_);  // one target of a put
   spans_.push_back(spans_[work->spans + (work->sources > 1 ? item : 0)]);
   spans_.push_back(spans_[work->spans + work->sources + item]);
   local(event, {first, 1, 1, true, false});
-  spans_.resize(static_cast<std::size_t>(first));
+  spans_.resize(first);
   return true;
 }
 
@@ -252,14 +252,14 @@ bool Replay::packet(int event) {
   const auto first = std::min<std::size_t>(row.packet_src, one.sources.size());
   const auto plain = static_cast<std::size_t>(row.packet_dst);
   for (std::size_t k = 0; k < one.sources.size(); ++k) {
-    std::int32_t& atom = one.sources[k] = half(event, one.sources[k], k >= first);
+    int& atom = one.sources[k] = half(event, one.sources[k], k >= first);
     if (k >= first)
       accesses.take(event, atom, later);
     else
       accesses.read(event, {atom, atom + 1}, later);
   }
   for (std::size_t k = 0; k < one.targets.size(); ++k) {
-    std::int32_t& atom = one.targets[k] = half(event, one.targets[k], k >= plain);
+    int& atom = one.targets[k] = half(event, one.targets[k], k >= plain);
     accesses.write(event, {atom, atom + 1}, later);
   }
   if (launch > 0) return true;
@@ -292,7 +292,7 @@ void Replay::keep(int rank) {
 }
 
 // The root of a rooted collective (else -1); found from the data where `told` is -1.
-std::int32_t Replay::find_root(std::int32_t told) const {
+int Replay::find_root(int told) const {
   const int n = layout_.ranks();
   if (!layout_.shape.rooted) return -1;
   if (told >= 0) return told;
@@ -315,7 +315,7 @@ std::int32_t Replay::find_root(std::int32_t told) const {
     bool right = true;
     std::int64_t filled = 0;
     for (int a = atoms.low; a < atoms.high; ++a) {
-      const Value value = values[static_cast<std::size_t>(a - atoms.low)];
+      const Value value = values[a - atoms.low];
       right &= value == *output_value(r, r, atoms_.starts[a] - out.low);
       filled += std::int64_t{sets_.count(value.ranks)} * (atoms_.starts[a + 1] - atoms_.starts[a]);
     }
@@ -329,7 +329,7 @@ std::int32_t Replay::find_root(std::int32_t told) const {
 }
 
 // For every buffer that is not as the collective defines: its first chunk that is wrong.
-std::vector<WrongResult> Replay::wrong_results(std::int32_t root) const {
+std::vector<WrongResult> Replay::wrong_results(int root) const {
   std::vector<WrongResult> found;
   for (int r = 0; r < layout_.ranks(); ++r)
     for (int which : {output, input}) {
@@ -351,18 +351,18 @@ std::vector<WrongResult> Replay::wrong_results(std::int32_t root) const {
 
 // --- values as they come to be
 
-std::int32_t Replay::find_noted(int rank, Value value) const {
-  const auto it = known_.find(static_cast<std::uint64_t>(value.slice) << 32 | static_cast<std::uint32_t>(value.ranks));
+int Replay::find_noted(int rank, Value value) const {
+  const auto it = known_.find(key_of(value.slice, value.ranks));
   if (it == known_.end()) return -1;
-  for (const std::int32_t k : it->second)
+  for (const int k : it->second)
     if (noted[k].rank == rank) return k;
   return -1;
 }
 
 void Replay::note(int rank, Value value, int length, int first, int second) {
   if (find_noted(rank, value) >= 0) return;
-  known_[static_cast<std::uint64_t>(value.slice) << 32 | static_cast<std::uint32_t>(value.ranks)].push_back(
-      static_cast<std::int32_t>(noted.size()));
+  known_[key_of(value.slice, value.ranks)].push_back(
+      count_of(noted));
   noted.push_back({rank, value.slice - 1, length, first, second, value.ranks == sets_.everyone()});
 }
 
@@ -373,9 +373,9 @@ void Replay::move(int from, int to, std::span<const Value> values) {
     if (const int k = value ? find_noted(from, value) : -1; k >= 0) note(to, value, noted[k].length, k, -1);
 }
 
-std::vector<std::int32_t> Replay::outputs(int rank, std::int32_t root) const {
+std::vector<int> Replay::outputs(int rank, int root) const {
   const Span out = layout_.buffer(rank, output), atoms = atoms_.span(out);
-  std::vector<std::int32_t> found;
+  std::vector<int> found;
   for (int a = atoms.low; a < atoms.high; ++a) {
     const auto value = output_value(rank, root, atoms_.starts[a] - out.low);
     if (!value) break;

@@ -16,7 +16,7 @@ struct FifoLimits {
 };
 
 struct PacketsTwice {
-  std::int32_t line, earlier, atom;
+  int line, earlier, atom;
 };
 
 // A run's trace, and where it went wrong: thread blocks that wait for ever, packets written twice, pieces of
@@ -27,7 +27,7 @@ struct Outcome {
   std::optional<PacketsTwice> twice;
   std::int64_t steps = 0;
   std::int64_t left_over = 0;
-  std::int32_t left_from = -1;  // block that sent them
+  int left_from = -1;  // block that sent them
 };
 
 // One pass of a fifo program, or several without events. Of a receiving event the first crossing arrow comes
@@ -39,7 +39,7 @@ Outcome run_onesided(const Code& code, const Atoms& atoms, int launches);
 
 // Atom by atom, what an operation on packets works on: the atoms of its sources, and of its targets.
 struct Packet {
-  std::vector<std::int32_t> sources, targets;
+  std::vector<int> sources, targets;
 };
 
 std::vector<Packet> spread(const Columns& columns, const Instruction& i, std::span<const Span> sources,

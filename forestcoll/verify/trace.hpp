@@ -15,26 +15,26 @@
 
 namespace forestcoll::verify {
 
-constexpr std::int32_t sync_only = -2;  // `Trace::item` of an event that touches no memory
-constexpr std::int32_t whole = -1;      // of one that does its instruction's whole data work
+constexpr int sync_only = -2;  // `Trace::item` of an event that touches no memory
+constexpr int whole = -1;      // of one that does its instruction's whole data work
 
 struct Line {
-  std::int32_t instruction, round;  // round of its loop, or -1
+  int instruction, round;  // round of its loop, or -1
 };
 
 // All thread blocks with their loops unrolled: what each runs in a launch.
 struct Code {
   const Columns& columns;
   int rounds;
-  std::vector<std::int32_t> first;  // line of each block, and the end
+  std::vector<int> first;  // line of each block, and the end
   std::vector<Line> lines;
 
   Code(const Columns& columns, int rounds);
-  int blocks() const { return static_cast<int>(columns.blocks.size()); }
+  int blocks() const { return count_of(columns.blocks); }
   int length(int block) const { return first[block + 1] - first[block]; }
-  const Block& block(int b) const { return columns.blocks[static_cast<std::size_t>(b)]; }
+  const Block& block(int b) const { return columns.blocks[b]; }
   const Instruction& at(int line) const {
-    return columns.instructions[static_cast<std::size_t>(lines[static_cast<std::size_t>(line)].instruction)];
+    return columns.instructions[static_cast<std::size_t>(lines[line].instruction)];
   }
 };
 
@@ -45,15 +45,15 @@ struct Code {
 // (fifo), destination (asynchronous put) or packet the event handles. `weak`: events that happened before e,
 // whose reads are over but whose writes e need not see (onesided_run.cpp says when).
 struct Trace {
-  std::vector<std::int32_t> block, line, launch, item, chain, prev, crosses{0}, cross;
-  std::vector<std::int32_t> weak_event, weak;  // in the order of the events
+  std::vector<int> block, line, launch, item, chain, prev, crosses{0}, cross;
+  std::vector<int> weak_event, weak;  // in the order of the events
   std::int64_t piece = 1;                      // chunks in a part of a message; where it is 1, a part is an atom
 
-  int size() const { return static_cast<int>(block.size()); }
-  std::span<const std::int32_t> across(int e) const {
+  int size() const { return count_of(block); }
+  std::span<const int> across(int e) const {
     return {cross.data() + crosses[e], cross.data() + crosses[e + 1]};
   }
-  int add(int b, int at, int turn, int what, int of, int before, std::span<const std::int32_t> others) {
+  int add(int b, int at, int turn, int what, int of, int before, std::span<const int> others) {
     block.push_back(b);
     line.push_back(at);
     launch.push_back(turn);
@@ -61,23 +61,23 @@ struct Trace {
     chain.push_back(of);
     prev.push_back(before);
     cross.insert(cross.end(), others.begin(), others.end());
-    crosses.push_back(static_cast<std::int32_t>(cross.size()));
+    crosses.push_back(count_of(cross));
     return size() - 1;
   }
 };
 
-enum class Need : std::int32_t { message, space, step, signal, semaphore, barrier, packets };
+enum class Need : int { message, space, step, signal, semaphore, barrier, packets };
 
 // Why a thread block cannot go on: its line, what it needs (of a rank, a line, a number, a location), and
 // the thread block that it waits for (-1: none).
 struct Blocked {
-  std::int32_t line;
+  int line;
   Need need;
-  std::int32_t of, on;
+  int of, on;
 };
 
 struct Waiting {
-  std::int32_t block;
+  int block;
   Blocked why;
 };
 

@@ -9,12 +9,13 @@
 #include <deque>
 #include <utility>
 
+#include "../verify/columns.hpp"
 #include "engine.hpp"
 
 namespace forestcoll::simulate {
 
 struct Origin {  // the instruction that an operation comes from
-  std::int32_t step = -1, op = 0, peer = -1;
+  int step = -1, op = 0, peer = -1;
 };
 
 struct Size {  // bytes in all rounds of a loop but the last, and in that
@@ -24,28 +25,28 @@ struct Size {  // bytes in all rounds of a loop but the last, and in that
 
 // A thread in the making. `block` is -1 where a proxy works for several.
 struct Thread {
-  std::int32_t rank, block;
+  int rank, block;
   bool proxy;
   Origin origin{};
   std::vector<Operation> operations{};
   std::vector<Origin> origins{};
-  std::vector<std::pair<std::int32_t, std::int32_t>> segments{};  // first operation, rounds
+  std::vector<std::pair<int, int>> segments{};  // first operation, rounds
 
-  std::int32_t count() const { return static_cast<std::int32_t>(operations.size()); }
+  int count() const { return verify::count_of(operations); }
   // What follows is repeated so often.
-  void loop(std::int32_t rounds) {
+  void loop(int rounds) {
     if (segments.empty() || segments.back() != std::pair{count(), rounds}) segments.push_back({count(), rounds});
   }
   // Waits for one more in the counter, and takes it.
-  void take(std::int32_t counter) { add({Kind::take, counter, 1, 0, -1, 0, 0, 0}); }
+  void take(int counter) { add({Kind::take, counter, 1, 0, -1, 0, 0, 0}); }
   // Waits until so many, and `stride` more each round, have been posted.
-  void reach(std::int32_t counter, std::int32_t amount, std::int32_t stride) {
+  void reach(int counter, int amount, int stride) {
     add({Kind::reach, counter, amount, stride, -1, 0, 0, 0});
   }
   // Posts one in the counter, some microseconds from now.
-  void post(std::int32_t counter, double delay = 0) { add({Kind::post, counter, 1, 0, -1, delay, delay, 0}); }
+  void post(int counter, double delay = 0) { add({Kind::post, counter, 1, 0, -1, delay, delay, 0}); }
   // Bytes over a route, at most `cap` bytes a microsecond.
-  void transfer(Kind kind, std::int32_t route, Size size, double cap, std::int32_t post = -1) {
+  void transfer(Kind kind, int route, Size size, double cap, int post = -1) {
     add({kind, route, 0, 0, post, size.full, size.last, cap});
   }
   // Waits for all transfers that were started.
@@ -68,20 +69,20 @@ struct Threads {
   std::deque<Thread> threads;  // references stay
   std::vector<std::int64_t> counters;
 
-  Thread& thread(std::int32_t rank, std::int32_t block, bool proxy = false) {
+  Thread& thread(int rank, int block, bool proxy = false) {
     return threads.emplace_back(Thread{rank, block, proxy});
   }
-  std::int32_t counter(std::int64_t value = 0) {
+  int counter(std::int64_t value = 0) {
     counters.push_back(value);
-    return static_cast<std::int32_t>(counters.size()) - 1;
+    return verify::count_of(counters) - 1;
   }
   // All operations one after the other; threads without any are left out, `kept` lists the others.
-  Code code(std::vector<const Thread*>& kept, std::vector<std::int32_t>& starts) const {
+  Code code(std::vector<const Thread*>& kept, std::vector<int>& starts) const {
     Code all;
     all.counters = counters;
     for (const Thread& thread : threads) {
       if (!thread.count()) continue;
-      const auto first = static_cast<std::int32_t>(all.operations.size());
+      const auto first = verify::count_of(all.operations);
       for (std::size_t s = 0; s < thread.segments.size(); ++s) {
         const bool more = s + 1 < thread.segments.size();
         all.segments.push_back({all.threads, first + thread.segments[s].first,

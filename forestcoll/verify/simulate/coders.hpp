@@ -19,7 +19,7 @@ struct Rates {  // bytes a microsecond are 1000 times these; 0: no limit
   double sum_time(double bytes) const { return sum > 0 ? bytes / sum / 1000 : 0; }
 };
 
-using Ways = std::vector<std::pair<std::int32_t, std::int64_t>>;  // routes, each with its weight
+using Ways = std::vector<std::pair<int, std::int64_t>>;  // routes, each with its weight
 
 // Python's fabric, asked once for each pair of ranks.
 struct Asked {
@@ -27,19 +27,19 @@ struct Asked {
   std::function<double(int, int)> latency, round_trip;
   std::function<double(std::int64_t, std::int64_t)> bytes;  // of so many chunks, cut in so many parts
   std::function<std::tuple<int, double, double>(std::int64_t, std::int64_t)> loop;  // rounds, bytes: full, last
-  std::function<std::vector<std::int32_t>(int, bool, std::vector<int>)> in_switch;  // routes through it
+  std::function<std::vector<int>(int, bool, std::vector<int>)> in_switch;  // routes through it
 };
 
 // The answers of the fabric, kept; ways between two ranks are dealt out by their weights.
 class Fabric {
  public:
   explicit Fabric(Asked asked) : asked_(std::move(asked)) {}
-  std::int32_t between(int source, int target, Size size, bool reads = false, double after = 0);
+  int between(int source, int target, Size size, bool reads = false, double after = 0);
   double latency(int source, int target) { return kept(latencies_, source, target, asked_.latency); }
   double round_trip(int source, int target) { return kept(round_trips_, source, target, asked_.round_trip); }
   Size bytes(std::int64_t chunks, std::int64_t parts);
   std::tuple<int, double, double> loop(const verify::Loop& loop) const { return asked_.loop(loop.chunks, loop.unit_bytes); }
-  std::vector<std::int32_t> in_switch(int rank, bool adds, std::vector<int> group) const {
+  std::vector<int> in_switch(int rank, bool adds, std::vector<int> group) const {
     return asked_.in_switch(rank, adds, std::move(group));
   }
 
@@ -59,7 +59,7 @@ class Fabric {
 
 // How chunks of a fifo program are cut: the rounds, a chunk's bytes in a round, chunks in a message at most.
 struct Slices {
-  std::int32_t rounds;
+  int rounds;
   Size size;
   std::int64_t chunks;
   int parts;           // of a message, each handed over on its own

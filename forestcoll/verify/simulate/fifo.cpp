@@ -13,7 +13,7 @@
 
 namespace forestcoll::simulate {
 
-std::int32_t Fabric::between(int source, int target, Size size, bool reads, double after) {
+int Fabric::between(int source, int target, Size size, bool reads, double after) {
   const std::tuple key{source, target, reads, after};
   auto it = ways_.find(key);
   if (it == ways_.end()) it = ways_.emplace(key, asked_.ways(source, target, reads, after)).first;
@@ -46,7 +46,7 @@ using verify::Instruction;
 // `here`: parts that the receiver may take; `room`: slots of the receiver that the proxy may fill, `staged`:
 // parts that it may send; `back`: microseconds until the sender knows of a free slot.
 struct Queue {
-  std::int32_t free, here, room = -1, staged = -1;
+  int free, here, room = -1, staged = -1;
   double back = 0;
   Thread* proxy = nullptr;
 };
@@ -144,7 +144,7 @@ class FifoCoder {
   void send(Thread& thread, const Block& block, Queue& out, Size size) {
     const Size wire = size.times(slices_.wire);
     thread.take(out.free);
-    const std::int32_t route = fabric_.between(block.rank, block.send, wire);
+    const int route = fabric_.between(block.rank, block.send, wire);
     if (!out.proxy) return thread.transfer(Kind::move, route, wire, rates_.cap(), out.here);
     work(thread, size, false);
     thread.post(out.staged);
@@ -159,7 +159,7 @@ class FifoCoder {
   const Rates& rates_;
   Fabric& fabric_;
   Threads& threads_;
-  std::vector<std::int32_t> flags_;  // counter of each instruction that others come after
+  std::vector<int> flags_;  // counter of each instruction that others come after
   std::map<std::tuple<int, int, int>, Queue> queues_;
 };
 

@@ -23,8 +23,8 @@ namespace {
 
 using Stages = std::vector<std::vector<int>>;  // links of each stage
 // Where an operation comes from: rank, thread block, whether it is a proxy's, step, operation, peer.
-using At = std::tuple<std::int32_t, std::int32_t, bool, std::int32_t, std::int32_t, std::int32_t>;
-using SpanRow = std::tuple<At, double, double, std::int32_t, double>;  // start, end, route or -1, bytes
+using At = std::tuple<int, int, bool, int, int, int>;
+using SpanRow = std::tuple<At, double, double, int, double>;  // start, end, route or -1, bytes
 using Result = std::tuple<double, std::vector<double>, std::vector<SpanRow>, std::vector<At>, std::int64_t>;
 
 void require(bool holds, const char* what) {
@@ -39,7 +39,7 @@ Route route_of(const Network& network, const Stages& stages, double lead, double
   for (const std::vector<int>& links : stages) {
     Stage stage;
     for (int link : links) {
-      require(0 <= link && link < static_cast<int>(network.rule.size()), "a route over no link");
+      require(0 <= link && link < forestcoll::verify::count_of(network.rule), "a route over no link");
       const Rule rule = network.rule[link];
       route.weighted |= rule == Rule::weighted;
       if (rule == Rule::fifo) route.narrowest = std::min(route.narrowest, network.capacity[link]);
@@ -64,7 +64,7 @@ Route route_of(const Network& network, const Stages& stages, double lead, double
 
 // What the engine follows blindly.
 void check(const Code& code, int routes) {
-  const auto held = static_cast<int>(code.counters.size());
+  const auto held = forestcoll::verify::count_of(code.counters);
   for (const Operation& o : code.operations) {
     const bool counts = o.kind == Kind::take || o.kind == Kind::reach || o.kind == Kind::post;
     const bool moves = o.kind == Kind::move || o.kind == Kind::fetch || o.kind == Kind::start;
@@ -80,12 +80,12 @@ void poll() {
   if (PyErr_CheckSignals()) throw nb::python_error();
 }
 
-SpanRow span_row(const Code& code, const Span& span, const Thread& thread, std::int32_t first) {
-  const Operation& operation = code.operations[static_cast<std::size_t>(span.operation)];
-  const Origin& origin = thread.origins[static_cast<std::size_t>(span.operation - first)];
+SpanRow span_row(const Code& code, const Span& span, const Thread& thread, int first) {
+  const Operation& operation = code.operations[span.operation];
+  const Origin& origin = thread.origins[span.operation - first];
   const bool moves = operation.kind == Kind::move || operation.kind == Kind::fetch || operation.kind == Kind::start;
   const auto segment = std::upper_bound(code.segments.begin(), code.segments.end(), span.operation,
-                                        [](std::int32_t o, const Segment& s) { return o < s.end; });
+                                        [](int o, const Segment& s) { return o < s.end; });
   const double bytes = span.round == segment->rounds - 1 ? operation.last : operation.full;
   return {{thread.rank, thread.block, thread.proxy, origin.step, origin.op, origin.peer},
           span.start, span.end, moves ? operation.object : -1, moves ? bytes : 0};
@@ -106,9 +106,9 @@ Result simulate(const std::vector<double>& capacity, const std::vector<int>& rul
   for (const auto& [lead, latency, stages] : ways)
     routes.push_back(route_of(network, stages, lead, latency, cut_through));
   std::vector<const Thread*> kept;
-  std::vector<std::int32_t> starts;
+  std::vector<int> starts;
   const Code code = threads.code(kept, starts);
-  check(code, static_cast<int>(routes.size()));
+  check(code, forestcoll::verify::count_of(routes));
   if (kept.empty()) return {0, std::vector<double>(capacity.size()), {}, {}, 0};
   Outcome found;
   {
@@ -132,11 +132,11 @@ NB_MODULE(_simulate, m) {
   m.def("simulate", &simulate, nb::arg("capacity"), nb::arg("rules"), nb::arg("routes"), nb::arg("threads"),
         nb::arg("cut_through"), nb::arg("seed"), nb::arg("timeline"));
   nb::class_<Thread>(m, "Thread")
-      .def("begin", [](Thread& t, std::int32_t step, std::int32_t op, std::int32_t peer) { t.origin = {step, op, peer}; })
+      .def("begin", [](Thread& t, int step, int op, int peer) { t.origin = {step, op, peer}; })
       .def("loop", &Thread::loop)
       .def("reach", &Thread::reach)
-      .def("post", [](Thread& t, std::int32_t counter) { t.post(counter); })
-      .def("transfer", [](Thread& t, bool waits, std::int32_t route, double bytes, std::int32_t post) {
+      .def("post", [](Thread& t, int counter) { t.post(counter); })
+      .def("transfer", [](Thread& t, bool waits, int route, double bytes, int post) {
         t.transfer(waits ? Kind::move : Kind::start, route, {bytes, bytes}, 0, post);
       });
   nb::class_<Threads>(m, "Threads")
@@ -153,7 +153,7 @@ NB_MODULE(_simulate, m) {
         new (self) Fabric({std::move(ways), std::move(latency), std::move(round_trip), std::move(bytes),
                            std::move(loop), std::move(in_switch)});
       });
-  m.def("code_fifo", [](const forestcoll::verify::Columns& columns, std::int32_t rounds, double full, double last,
+  m.def("code_fifo", [](const forestcoll::verify::Columns& columns, int rounds, double full, double last,
                         std::int64_t chunks, int parts, std::int64_t slots, double wire, std::vector<int> boxes,
                         const Rates& rates, Fabric& fabric, Threads& threads) {
     code_fifo(columns, {rounds, {full, last}, chunks, parts, slots, wire, std::move(boxes)}, rates, fabric, threads);

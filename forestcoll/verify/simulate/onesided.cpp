@@ -33,12 +33,12 @@ class OnesidedCoder {
   friend class Writer;
 
   // The counter of signals that have come to `rank`'s end of a channel.
-  std::int32_t signals(int rank, int peer, int port, int index) { return counter(signals_, {rank, peer, port, index}); }
+  int signals(int rank, int peer, int port, int index) { return counter(signals_, {rank, peer, port, index}); }
   // The counter of thread blocks that have come to a barrier.
-  std::int32_t barrier(int rank, int ident) { return counter(barriers_, {rank, ident}); }
+  int barrier(int rank, int ident) { return counter(barriers_, {rank, ident}); }
 
   template <class Key>
-  std::int32_t counter(std::map<Key, std::int32_t>& table, const Key& key) {
+  int counter(std::map<Key, int>& table, const Key& key) {
     const auto it = table.find(key);
     return it != table.end() ? it->second : table[key] = threads_.counter();
   }
@@ -47,11 +47,11 @@ class OnesidedCoder {
   const Rates& rates_;
   Fabric& fabric_;
   Threads& threads_;
-  std::map<std::tuple<int, int, int, int>, std::int32_t> signals_;
-  std::map<std::pair<int, int>, std::int32_t> barriers_;
-  std::unordered_map<std::int64_t, std::vector<std::int32_t>> packets_;  // by rank and chunk: who writes them
-  std::unordered_map<int, std::vector<std::int32_t>> written_;           // by instruction: a counter a destination
-  std::vector<std::int32_t> semaphores_;
+  std::map<std::tuple<int, int, int, int>, int> signals_;
+  std::map<std::pair<int, int>, int> barriers_;
+  std::unordered_map<std::int64_t, std::vector<int>> packets_;  // by rank and chunk: who writes them
+  std::unordered_map<int, std::vector<int>> written_;           // by instruction: a counter a destination
+  std::vector<int> semaphores_;
 };
 
 // Writes one thread block's thread, and those of its ports.
@@ -75,7 +75,7 @@ class Writer {
  private:
   struct Port {  // the proxy of a port channel of the thread block
     Thread* thread;
-    std::int32_t asked, flushed;
+    int asked, flushed;
     std::size_t loop = 0;  // the thread block's loop that it is in
   };
 
@@ -105,8 +105,8 @@ class Writer {
 
   void instruction(int k, const Instruction& i, const verify::Operation& row) {
     const verify::Names& op = columns_.op;
-    const std::int32_t* semaphores = columns_.semaphores_of(i);
-    const std::int32_t first = columns_.ranks[block_.rank].semaphores;
+    const int* semaphores = columns_.semaphores_of(i);
+    const int first = columns_.ranks[block_.rank].semaphores;
     if (row.packets) {
       packet(k, i, row);
     } else if (row.put) {
@@ -122,7 +122,7 @@ class Writer {
       for (int c = 0; c < i.channels; ++c) flush(columns_.channels_of(i)[c]);
       for (std::size_t c = 0; !i.channels && c < order_.size(); ++c) flush(order_[c]);
     } else if (i.op == op.barrier) {
-      const std::int32_t counter = all_.barrier(block_.rank, i.ident);
+      const int counter = all_.barrier(block_.rank, i.ident);
       thread_.post(counter);
       thread_.reach(counter, met_[i.ident] += i.group, i.group);
     } else if (i.op == op.acquire) {
@@ -165,7 +165,7 @@ class Writer {
 
   void signal(int c) {
     const Channel& at = channel(c);
-    const std::int32_t counter = all_.signals(at.peer, block_.rank, at.port, at.index);
+    const int counter = all_.signals(at.peer, block_.rank, at.port, at.index);
     const double delay = fabric_.latency(block_.rank, at.peer);
     (at.port == 1 ? ask(c) : thread_).post(counter, delay);
   }
@@ -183,7 +183,7 @@ class Writer {
     for (int k = 0; k < i.targets; ++k) {
       const int to = columns_.targets(i)[k].rank;
       const Size bytes = size(columns_.sources(i)[i.sources > 1 ? k : 0], i);
-      const std::int32_t route = fabric_.between(block_.rank, to, bytes);
+      const int route = fabric_.between(block_.rank, to, bytes);
       if (!ports) {
         thread_.transfer(Kind::move, route, bytes, rates_.cap());
         continue;
@@ -212,12 +212,12 @@ class Writer {
     if (i.op == columns_.op.get) {
       for (int k = 0; k < i.sources; ++k) {
         const Size bytes = size(src[k], i);
-        const std::int32_t route = fabric_.between(src[k].rank, block_.rank, bytes, true);
+        const int route = fabric_.between(src[k].rank, block_.rank, bytes, true);
         thread_.transfer(Kind::fetch, route, bytes, rates_.cap());
       }
       return;
     }
-    constexpr std::int32_t none = 1 << 30;  // as program/ops.py has it
+    constexpr int none = 1 << 30;  // as program/ops.py has it
     if (!row.adds || std::min(row.remote_src, row.remote_dst) == none)
       return local(i, i.op != columns_.op.copy);
     int peers = 0;
@@ -243,12 +243,12 @@ class Writer {
   void packet(int k, const Instruction& i, const verify::Operation& row) {
     for (int s = row.packet_src; s < i.sources; ++s) {
       const Operand& read = columns_.sources(i)[s];
-      std::set<std::int32_t> counters;
+      std::set<int> counters;
       for (std::int64_t chunk = read.offset; chunk < read.offset + read.count; ++chunk) {
         const auto& writers = all_.packets_[std::int64_t{block_.rank} << 32 | chunk];
         counters.insert(writers.begin(), writers.end());
       }
-      for (const std::int32_t counter : counters) thread_.reach(counter, 1, 0);
+      for (const int counter : counters) thread_.reach(counter, 1, 0);
     }
     local(i, i.sources > 1 && i.op != columns_.op.put_packets);
     const auto& told = all_.written_[k];
@@ -273,8 +273,8 @@ class Writer {
     }
     const Size bytes = size(columns_.targets(i)[0], i);
     const auto routes = fabric_.in_switch(block_.rank, adds, std::move(group));
-    for (const std::int32_t route : routes)
-      thread_.transfer(Kind::start, route, bytes, rates_.cap(static_cast<int>(routes.size())));
+    for (const int route : routes)
+      thread_.transfer(Kind::start, route, bytes, rates_.cap(verify::count_of(routes)));
     thread_.join();
   }
 
@@ -284,12 +284,12 @@ class Writer {
   Fabric& fabric_;
   const Block& block_;
   Thread& thread_;
-  std::int32_t rounds_ = 1;
+  int rounds_ = 1;
   bool sliced_ = false;
   Size slice_;
   std::map<int, Port> ports_;
   std::vector<int> order_;  // of the ports, as they were asked first
-  std::map<int, std::int32_t> met_;  // barriers: how often so far
+  std::map<int, int> met_;  // barriers: how often so far
 };
 
 void OnesidedCoder::write() {
@@ -299,14 +299,14 @@ void OnesidedCoder::write() {
       const verify::Operation& row = columns_.row(i);
       for (int d = row.packets ? row.packet_dst : i.targets; d < i.targets; ++d) {
         const Operand& to = columns_.targets(i)[d];
-        const std::int32_t counter = threads_.counter();
+        const int counter = threads_.counter();
         written_[k].push_back(counter);
         const std::int64_t owner = to.rank == own_rank ? block.rank : to.rank;
         for (std::int64_t chunk = to.offset; chunk < to.offset + to.count; ++chunk)
           packets_[owner << 32 | chunk].push_back(counter);
       }
     }
-  for (const std::int32_t value : columns_.semaphores) semaphores_.push_back(threads_.counter(value));
+  for (const int value : columns_.semaphores) semaphores_.push_back(threads_.counter(value));
   for (const Block& block : columns_.blocks) Writer(*this, block).write();
 }
 
