@@ -9,7 +9,7 @@
 #include <deque>
 #include <utility>
 
-#include "../verify/columns.hpp"
+#include "../columns.hpp"
 #include "engine.hpp"
 
 namespace forestcoll::simulate {

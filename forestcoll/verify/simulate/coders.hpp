@@ -6,7 +6,7 @@
 #include <map>
 #include <tuple>
 
-#include "../verify/columns.hpp"
+#include "../columns.hpp"
 #include "code.hpp"
 
 namespace forestcoll::simulate {
