@@ -1,11 +1,17 @@
-"""What the linter found: `Finding`, the collector `Findings`, and the finished `Report`."""
+"""What is wrong with a plan: `Finding`, the collectors of a reading, and the finished `Report`.
+
+A format is read once, for `loads` and for the linter. What the reading comes upon goes to a
+collector: `Findings` keeps all of it, `FirstError` raises at the first thing that no Program can
+hold, and keeps notes of what a runtime minds or reads otherwise.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
-from typing import TypedDict
+from dataclasses import dataclass, field, replace
+from typing import Any, TypedDict, Unpack
 
+from forestcoll.common.errors import PlanError, UnsupportedError
 from forestcoll.plans.rule_catalogue import RULES, SEVERITIES, Severity
 from forestcoll.program import Program
 from forestcoll.verify import Verified
@@ -67,6 +73,9 @@ class Finding:
 class Findings:
     """Collects: the first `LISTED_OF_A_RULE` of each rule are kept, all are counted."""
 
+    held: bool = True  # whether a Program can hold the plan
+    lacks: list[str] = field(default_factory=list)
+    foreign: str = ""
     kept: list[Finding] = field(default_factory=list)
     counts: Counter[tuple[Severity, str]] = field(default_factory=Counter)
     _seen: set[tuple[str, int, int, int, str]] = field(default_factory=set)
@@ -96,6 +105,31 @@ class Findings:
             found = Finding(rule, severity, text, known.cure, rank, block, step, line)
             self.kept.append(found)
 
+    def refuse(self, rule: str, text: str, **at: Unpack[At]) -> None:
+        """Note a breach that leaves nothing for a Program to hold."""
+        self.held = False
+        self.add(rule, text, **at)
+
+    def fault(self, rule: str, text: str, **at: Unpack[At]) -> None:
+        """Note a breach that a Program can hold, but no run survives."""
+        self.add(rule, text, **at)
+
+    def lack(self, words: str, **at: Unpack[At]) -> None:
+        """Remember what this version cannot do, though the runtimes may."""
+        self.held = False
+        self.lacks.append(words)
+
+    def other(self, word: str, words: str, **at: Unpack[At]) -> None:
+        """Remember the word of a collective that is none of this version's; reading goes on."""
+        self.foreign = word
+
+    def missing_root(self, what: str) -> int:
+        """The root of a plan that does not say it: the data will, in a run."""
+        return -1
+
+    def remark(self, text: str) -> None:
+        """Take what a Program holds otherwise than the file says it; no rule is broken."""
+
     @property
     def errors(self) -> int:
         """How many errors so far."""
@@ -104,6 +138,75 @@ class Findings:
     def has(self, rule: str, severity: Severity = "error") -> bool:
         """Whether there is any of that rule."""
         return self.counts[severity, rule] > 0
+
+
+READ_OTHERWISE = frozenset((
+    "XML-ELEMENT", "XML-OCTAL", "XML-ATTRIBUTES", "XML-SPACES", "XML-GPU-CHUNKS", "XML-DEP-LATE",
+    "XML-NOP-EMPTY", "XML-NOP-TAIL", "XML-STEP-NUMBER", "MPP-PROTOCOL", "MPP-FLUSH",
+))  # fmt: skip
+"""Warnings that a runtime reads or does something else than the file says."""
+
+
+class FirstError(Findings):
+    """Raises at the first thing that no Program can hold; `source` names the file.
+
+    The first of each rule that a runtime minds, or reads otherwise, becomes a note.
+    """
+
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        self.source = source
+        self.notes: dict[str, str] = {}
+
+    def add(self, rule: str, text: str, **at: Any) -> None:
+        """Keep a note of what a Program can hold."""
+        if rule in self.notes:
+            return
+        if (at.pop("severity", None) or RULES[rule].severity) == "error" or rule in READ_OTHERWISE:
+            found = Finding(rule, "error", text, RULES[rule].what, **at)
+            place = f"{found.place}: " if found.place else ""
+            self.notes[rule] = f"{place}{text}; {RULES[rule].what}"
+
+    def refuse(self, rule: str, text: str, **at: Unpack[At]) -> None:
+        """Raise: PlanError with the file, the place, what is wrong, and what to do."""
+        known = RULES[rule]
+        cure = f": {known.cure}" if known.cure else ""
+        place = (at.get("rank", -1), at.get("block", -1), at.get("step", -1))
+        words = f"{self._place(at)}: {text}"
+        if rule != "RUN-REFUSED":  # which only says that there is no Program
+            words += f"; {known.what}{cure} ({rule})"
+        raise PlanError(words, rule=rule, at=tuple(n for n in place if n >= 0))
+
+    fault = refuse
+
+    def _place(self, at: At) -> str:
+        line = f":{at['line']}" if at.get("line", -1) >= 0 else ""
+        inside: At = {**at, "line": -1}
+        place = Finding("", "error", "", "", **inside).place
+        return f"{self.source}{line}" + (f": {place}" if place else "")
+
+    def lack(self, words: str, **at: Unpack[At]) -> None:
+        """Raise UnsupportedError."""
+        raise UnsupportedError(f"{self._place(at)}: {words}")
+
+    def other(self, word: str, words: str, **at: Unpack[At]) -> None:
+        """Raise UnsupportedError."""
+        self.lack(words, **at)
+
+    def missing_root(self, what: str) -> int:
+        """Rank 0, with a note."""
+        self.remark(f"{what} does not say the root; rank 0 is assumed")
+        return 0
+
+    def remark(self, text: str) -> None:
+        """Keep a note."""
+        self.notes.setdefault(text, text)
+
+    def sign(self, program: Program) -> Program:
+        """The program with the notes, one a line, if there are any."""
+        if not self.notes:
+            return program
+        return replace(program, extra={**program.extra, "notes": "\n".join(self.notes.values())})
 
 
 @dataclass(frozen=True, slots=True)

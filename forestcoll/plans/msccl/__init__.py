@@ -1,27 +1,33 @@
 """MSCCL XML, which msccl-executor-nccl and RCCL read: `loads` gives a Program, `dumps` a text.
 
-spelling   the text as the runtimes' own parsers cut it, and as XML proper
-elements   the elements one after the other, and their integers: what both of these read
-text       the elements, for reading: the first error ends it
-tags       the elements, for lint: every breach of the grammar is noted
-read       elements -> Program
-write      Program -> text
-rules      what the format and its runtimes ask of a Program
-lint       what the runtimes refuse, misread or do not survive: algo, blocks, steps
+text    the elements, and what the runtimes' own parsers would cut otherwise
+read    elements -> Program, and all that the runtimes refuse, misread or do not survive
+steps   the same of what thread blocks do
+write   Program -> text
+rules   what the format and its runtimes ask of a Program
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from forestcoll.plans.msccl.read import loads
+from forestcoll.plans.msccl.read import loads, read
 from forestcoll.plans.msccl.rules import MAX_FUSED
 from forestcoll.plans.msccl.write import FORMAT_LIMITS, dumps
 
 if TYPE_CHECKING:
     from forestcoll.program import Program
 
-__all__ = ["FORMAT_LIMITS", "MAX_FUSED", "dumps", "largest_size", "loads", "offer", "stand_in"]
+__all__ = [
+    "FORMAT_LIMITS",
+    "MAX_FUSED",
+    "dumps",
+    "largest_size",
+    "loads",
+    "offer",
+    "read",
+    "stand_in",
+]
 
 
 def largest_size(program: Program) -> int:

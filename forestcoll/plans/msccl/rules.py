@@ -28,6 +28,7 @@ from forestcoll.program.targets import Target
 
 MAX_FUSED = 16  # sources of one device step made of `re` (MSCCL_MAX_REDUCE_FUSION)
 MAX_OFFSET = 2**15 - 1  # offsets are int16 on the device
+MAX_CHUNKS = MAX_OFFSET + 71  # the last that a step can reach: its count is at most 71
 MAX_BLOCKS_PER_CHANNEL = 32  # thread blocks of one direction on one channel
 MAX_NODES = 4095  # elements of one rank's load: algo, every gpu, its tb, their steps
 MAX_CHILDREN = 1024  # elements below one element

@@ -1,277 +1,470 @@
-"""Rules of <step>: types, buffers and bounds, and what waits for what."""
+"""The steps of MSCCL XML thread blocks: types, buffers and bounds, and what waits for what.
+
+What the runtimes make of them (Azure/msccl-executor-nccl, msccl_parser.cc:470-660 and
+msccl_kernel.cu): steps run in document order; a dependency means a position in that order; nops
+hand their dependency to the next real step; neighbouring `re` on one place become one; a step
+without `hasdep` raises no flag, so whoever waits for it waits for the next flag of that thread
+block.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from bisect import bisect_left
+from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import Any, Final
 
 from forestcoll.common.errors import did_you_mean
 from forestcoll.plans.findings import At, Findings
-from forestcoll.plans.msccl.algo import Buffers
-from forestcoll.plans.msccl.blocks import RECEIVING, SENDING, Block
-from forestcoll.plans.msccl.rules import MAX_OFFSET
-from forestcoll.plans.msccl.tags import Numbers, Tag
-from forestcoll.plans.msccl.text import STEP_TYPES
-from forestcoll.program import BY_XML, FUSED, OPERATIONS
+from forestcoll.plans.msccl.rules import MAX_FUSED, MAX_OFFSET
+from forestcoll.plans.msccl.text import Element, Numbers
+from forestcoll.program import (
+    BY_XML,
+    FUSED,
+    OPERATIONS,
+    RECEIVES,
+    SENDS,
+    Buffer,
+    Instruction,
+    Op,
+    Ref,
+)
 from forestcoll.program.targets import Target
 
-READS = frozenset(word for word, op in BY_XML.items() if OPERATIONS[op].src[1])
-WRITES = frozenset(word for word, op in BY_XML.items() if OPERATIONS[op].dst[1])
-# Which sides the loader looks at, and only at the offset (msccl_parser.cc 270-288).
-CHECKED = {"s": "s", "rrs": "s", "r": "d", "rcs": "d", "rrcs": "sd", "cpy": "sd", "re": "sd"}
-MAX_WAITED_FOR = 127
-MAX_JOINED = 15  # re, and the place itself: operands of one addition
-KEYS = ("srcoff", "dstoff", "cnt", "depid", "deps", "hasdep", "s")
+STEP_TYPES: Final = frozenset((*BY_XML, "nop"))
+SENDING: Final = frozenset(word for word, op in BY_XML.items() if op in SENDS)
+RECEIVING: Final = frozenset(word for word, op in BY_XML.items() if op in RECEIVES)
+CHECKED: Final = {
+    "s": "s", "rrs": "s", "r": "d", "rcs": "d", "rrcs": "sd", "cpy": "sd", "re": "sd",
+}  # fmt: skip
+"""Sides that the loader looks at, and only at the offset (msccl_parser.cc 270-288)."""
+MAX_WAITED_FOR: Final = 127
+MAX_JOINED: Final = 15  # re, and the place itself: operands of one addition
+_BUFFERS: Final = {buffer.value: buffer for buffer in Buffer}
+_WORDS: Final = ("type", "srcbuf", "srcoff", "dstbuf", "dstoff", "cnt", "hasdep")
+_NUMBERS: Final = ("s", "depid", "deps")
+_words, _numbers = itemgetter(*_WORDS), itemgetter(*_NUMBERS)
 
 
-class Step(NamedTuple):
-    """A step as far as it could be read."""
+@dataclass(frozen=True, slots=True)
+class Buffers:
+    """Chunks of a rank's buffers by letter; what is not known is absent.
 
-    line: int
+    The loaders check offsets against what the gpu says, but a chunk has the size that
+    nchunksperloop gives it: that is where memory ends.
+    """
+
+    told: dict[str, int]
+    real: dict[str, int]
+
+    def key(self) -> tuple[object, ...]:
+        """Equal for buffers of equal sizes."""
+        return tuple(self.told.items()), tuple(self.real.items())
+
+
+_Fault = tuple[str, str, str, dict[str, Any]]
+"""How to note a breach, its rule, its text, and where: of the step, or of its thread block."""
+
+
+@dataclass(slots=True, eq=False)
+class Look:
+    """What the words of a step say, wherever it stands; equal steps share one.
+
+    `instruction` is what runs where nothing is waited for, None for a nop or where it is unknown.
+    """
+
     type: str
-    srcbuf: str
-    srcoff: int | None
-    dstbuf: str
-    dstoff: int | None
-    cnt: int | None
-    depid: int | None
-    deps: int | None
-    hasdep: int | None
-    s: int | None
+    count: int | None
+    flag: bool  # hasdep
+    place: tuple[str | None, ...]  # dstbuf, dstoff, srcbuf: what neighbouring `re` must share
+    instruction: Instruction | None = None
+    reach: tuple[tuple[str, int], ...] = ()  # chunks of buffers that it touches
+    faults: list[_Fault] = field(default_factory=list)
+    nop: bool = False
+    reduces: bool = False  # it is an `re`
 
 
-@dataclass(slots=True)
+class _Record(Findings):
+    """Writes down what is wrong with a step's words, to be said wherever they stand."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.faults: list[_Fault] = []
+
+    def lack(self, words: str, **at: Any) -> None:
+        self.faults.append(("lack", "", words, at))
+
+    def add(self, rule: str, text: str, **at: Any) -> None:
+        self.faults.append(("add", rule, text, at))
+
+    def fault(self, rule: str, text: str, **at: Any) -> None:
+        self.faults.append(("fault", rule, text, at))
+
+    def refuse(self, rule: str, text: str, **at: Any) -> None:
+        self.faults.append(("refuse", rule, text, at))
+
+
 class Lane:
-    """A thread block's steps, and where each stands in the device's count (None: dropped)."""
+    """A thread block's steps, and what each waits for."""
 
-    block: Block
-    steps: list[Step]
-    position: list[int | None]
+    __slots__ = ("_flags", "_lasts", "_places", "_steps", "looks", "nops", "odd", "tag", "waits")
+
+    def __init__(self, tag: Element) -> None:
+        self.tag = tag
+        self.looks: list[Look] = []
+        self.waits: dict[int, tuple[int | None, int | None]] = {}  # step -> depid, deps
+        self.odd: tuple[int, int] | None = None  # the first step whose s is not its position
+        self.nops = False
+        self._places: list[int | None] = []
+        self._steps: list[tuple[Instruction, list[tuple[int, int]]]] = []
+        self._lasts: list[int] = []  # of each device step: the position of its flag
+        self._flags: list[bool] = []  # whether it raises it
+
+    def line(self, k: int) -> int:
+        """The line of a step."""
+        return self.tag.steps[k][0]
+
+    def bare(self, k: int) -> bool:
+        """Whether a step waits for nothing."""
+        return k not in self.waits or self.waits[k][0] == -1
+
+    def positions(self) -> list[int | None]:
+        """Where each step stands in the device's count; None: dropped."""
+        if not self._places:
+            count = 0
+            for k, look in enumerate(self.looks):
+                dropped = look.nop and self.bare(k)
+                self._places.append(None if dropped else count)
+                count += not dropped
+        return self._places
+
+    def build(self) -> None:
+        """Make the device's steps, in order, as the loader would."""
+        steps, lasts, flags = self._steps, self._lasts, self._flags
+        position = -1
+        none: list[tuple[int, int]] = []
+        waits = none  # of nops, for the next real step
+        for k, look in enumerate(self.looks):
+            instruction, wait = look.instruction, self.waits.get(k)
+            if wait is not None and wait[0] is not None and wait[0] >= 0:
+                waits = [*waits, (wait[0], wait[1] or 0)]
+            elif look.nop:
+                continue
+            position += 1
+            if instruction is None:
+                continue
+            if look.reduces and not waits and steps and not flags[-1]:
+                joined = _join(steps[-1][0], instruction)
+                if joined is not None:
+                    steps[-1] = joined, steps[-1][1]
+                    lasts[-1], flags[-1] = position, look.flag
+                    continue
+            steps.append((instruction, waits))
+            lasts.append(position)
+            flags.append(look.flag)
+            waits = none
+
+    def steps(self, lanes: dict[int, Lane]) -> tuple[Instruction, ...]:
+        """What the thread block runs, once all lanes of its rank are built."""
+        return tuple([
+            step if not waits else Instruction(step.op, step.src, step.dst, tuple(
+                [(other, lanes[other].flag(position)) for other, position in waits]
+            ))
+            for step, waits in self._steps
+        ])  # fmt: skip
+
+    def flag(self, position: int) -> int:
+        """The device step whose flag ends a wait for a position."""
+        step = bisect_left(self._lasts, position)
+        return self._flags.index(True, step)
 
 
-def read_lane(
-    rank: int, block: Block, buffers: Buffers, target: Target, reach: dict[str, int],
-    numbers: Numbers,
-) -> Lane:  # fmt: skip
-    """The steps of a thread block, each checked for itself; `reach` grows by what they touch."""
-    out = numbers.out
-    at: At = {"rank": rank, "block": block.id, "line": block.tag.line}
-    tags = block.tag.children
-    if len(tags) > target.steps:
-        out.add("XML-STEP-COUNT", f"{len(tags)} steps", **at)
-    steps: list[Step] = []
-    position: list[int | None] = []
-    count = 0
-    for k, tag in enumerate(tags):
-        step = _read_step(rank, block.id, k, tag, numbers)
-        steps.append(step)
-        dropped = step.type == "nop" and step.depid == -1
-        position.append(None if dropped else count)
-        count += not dropped
-        _check_step(rank, block, k, step, buffers, target, reach, out)
-    return Lane(block, steps, position)
+def _join(first: Instruction, second: Instruction) -> Instruction | None:
+    """The one step that the loader makes of a reduction and the `re` behind it, or None."""
+    if first.op is not Op.REDUCE or first.dst != second.dst or len(first.src) == MAX_FUSED:
+        return None
+    if first.src[0].buffer is not second.src[0].buffer:
+        return None
+    return Instruction(first.op, first.src + second.src, first.dst)
 
 
-def _read_step(rank: int, b: int, k: int, tag: Tag, numbers: Numbers) -> Step:
-    found = tag.attributes
-    values: dict[str, int | None] = {}
-    for key in KEYS:
-        values[key] = numbers.get(tag, key, rank, b)
-    words = []
-    for key in ("type", "srcbuf", "dstbuf"):
-        word = found.get(key)
-        if word is None:
-            numbers.out.add("XML-MISSING", f"<step> has no {key}",
-                            rank=rank, block=b, step=k, line=tag.line)  # fmt: skip
-        words.append(word or "")
-    return Step(
-        tag.line, words[0], words[1], values["srcoff"], words[2], values["dstoff"],
-        values["cnt"], values["depid"], values["deps"], values["hasdep"], values["s"],
-    )  # fmt: skip
+class LaneReader:
+    """Reads the steps of a file's thread blocks; `numbers` hears what is wrong."""
 
+    def __init__(self, target: Target, numbers: Numbers) -> None:
+        self.target, self.numbers, self.out = target, numbers, numbers.out
+        self.record = _Record()
+        self.in_words = Numbers(self.record)
+        self.known: dict[object, dict[tuple[str, ...], Look]] = {}
+        self.refs: dict[tuple[str, int, int], Ref] = {}
 
-def _check_step(
-    rank: int, block: Block, k: int, step: Step, buffers: Buffers, target: Target,
-    reach: dict[str, int], out: Findings,
-) -> None:  # fmt: skip
-    at: At = {"rank": rank, "block": block.id, "step": k, "line": step.line}
-    kind = step.type
-    if kind and kind not in STEP_TYPES:
-        out.add(
-            "XML-STEP-TYPE", f"type is {kind[:40]!r}{did_you_mean(kind[:40], STEP_TYPES)}", **at
-        )
-        return
-    if BY_XML.get(kind) in FUSED and not target.fused:
-        out.add("RCCL-FUSED", f"{kind} is refused at the first call", **at)
-    for key, peer, ops in (("send", block.send, SENDING), ("recv", block.recv, RECEIVING)):
-        if kind in ops and peer == -1:
-            out.add("XML-DIRECTION", f"{kind}, but {key} of the thread block is -1", **at)
-    if step.hasdep not in (0, 1, None):
-        out.add("XML-FLAG", f"hasdep is {step.hasdep}", **at)
-    for key, word in (("srcbuf", step.srcbuf), ("dstbuf", step.dstbuf)):
-        if word and word not in ("i", "o", "s"):
-            out.add("XML-BUFFER", f"{key} is {word[:40]!r}", **at)
-    if kind == "nop":
-        return
-    count = step.cnt
-    if count is not None and not 1 <= count <= target.count:
-        out.add("XML-COUNT", f"cnt is {count}", **at)
-        count = None
-    for side, used, letter, offset in (
-        ("src", kind in READS, step.srcbuf, step.srcoff),
-        ("dst", kind in WRITES, step.dstbuf, step.dstoff),
-    ):
-        if used and letter in ("i", "o", "s") and offset is not None:
-            checked = side[0] in CHECKED.get(kind, "")
-            text = _beyond(letter, offset, count or 1, buffers, checked)
+    def read(
+        self,
+        rank: int,
+        b: int,
+        tag: Element,
+        recv: int | None,
+        send: int | None,
+        buffers: Buffers,
+        reach: dict[str, int],
+    ) -> Lane:
+        """The steps of a thread block, each checked for itself; `reach` grows by what they use."""
+        if len(tag.steps) > self.target.steps:
+            self.out.add("XML-STEP-COUNT", f"{len(tag.steps)} steps",
+                         rank=rank, block=b, line=tag.line)  # fmt: skip
+        no_peers = frozenset(key for key, peer in (("recv", recv), ("send", send)) if peer == -1)
+        known = self.known.setdefault((buffers.key(), no_peers), {})
+        plain = self.numbers.plain
+        lane = Lane(tag)
+        looks, waits = lane.looks, lane.waits
+        for k, (line, attributes) in enumerate(tag.steps):
+            try:
+                words, numbers = _words(attributes), _numbers(attributes)
+                look = known.get(words)
+                s: int | None = plain[numbers[0]]
+                depid: int | None = plain[numbers[1]]
+                deps: int | None = plain[numbers[2]]
+            except KeyError:
+                step = Element("step", line, attributes)
+                words, look = tuple(map(attributes.get, _WORDS)), None
+                s, depid, deps = (self.numbers.get(step, key, rank, b) for key in _NUMBERS)
+            if look is None:
+                look = self.look(Element("step", line, attributes), no_peers, buffers)
+                if None not in words:
+                    known[words] = look
+            if look.faults:
+                self.say(look, rank, b, k, line)
+            looks.append(look)
+            if depid != -1 or deps != -1:
+                waits[k] = depid, deps
+            if s != k and s is not None and lane.odd is None:
+                lane.odd = k, s
+        for look in set(looks):
+            lane.nops |= look.nop
+            for letter, end in look.reach:
+                reach[letter] = max(end, reach.get(letter, 0))
+        return lane
+
+    def say(self, look: Look, rank: int, b: int, k: int, line: int) -> None:
+        """Say of a step what is wrong with its words."""
+        for verb, rule, text, at in look.faults:
+            place: At = {"rank": rank, "block": b, "line": line}
+            if "step" in at:
+                place["step"] = k
+            if verb == "lack":
+                self.out.lack(text, **place)
+            else:
+                getattr(self.out, verb)(rule, text, **place)
+
+    def look(self, step: Element, no_peers: frozenset[str], buffers: Buffers) -> Look:
+        """What the words of a step say."""
+        record, numbers = self.record, self.in_words
+        record.faults = []
+        values = {key: numbers.get(step, key) for key in ("srcoff", "dstoff", "cnt", "hasdep")}
+        words: dict[str, str | None] = {}
+        for key in ("type", "srcbuf", "dstbuf"):
+            word = step.attributes.get(key)
+            if word is None:
+                record.refuse("XML-MISSING", f"<step> has no {key}{step.hint(key)}", step=0)
+            words[key] = word
+        kind, count = words["type"] or "", values["cnt"]
+        place = (words["dstbuf"], str(values["dstoff"]), words["srcbuf"])
+        look = Look(kind, count, values["hasdep"] == 1, place, faults=record.faults,
+                    nop=kind == "nop", reduces=kind == "re")  # fmt: skip
+        if words["type"] is not None and kind not in STEP_TYPES:
+            if kind == "ra":
+                record.lack("type 'ra' is an operation of the first MSCCL only; no current "
+                            "runtime has it, and neither has this version", step=0)  # fmt: skip
+            hint = did_you_mean(kind[:40], STEP_TYPES)
+            record.refuse("XML-STEP-TYPE", f"type is {kind[:40]!r}{hint}", step=0)
+            return look
+        op = BY_XML.get(kind)
+        if op in FUSED and not self.target.fused:
+            record.add("RCCL-FUSED", f"{kind} is refused at the first call", step=0)
+        for key, ops in (("send", SENDING), ("recv", RECEIVING)):
+            if kind in ops and key in no_peers:
+                text = f"{kind}, but {key} of the thread block is -1"
+                record.fault("XML-DIRECTION", text, step=0)
+        if values["hasdep"] not in (0, 1, None):
+            record.refuse("XML-FLAG", f"hasdep is {values['hasdep']}", step=0)
+        for key in ("srcbuf", "dstbuf"):
+            word = words[key]
+            if word is not None and word not in _BUFFERS:
+                record.refuse("XML-BUFFER", f"{key} is {word[:40]!r}", step=0)
+        if op is not None:
+            self.look_at_data(look, op, words, values, buffers, record)
+        return look
+
+    def look_at_data(
+        self,
+        look: Look,
+        op: Op,
+        words: dict[str, str | None],
+        values: dict[str, int | None],
+        buffers: Buffers,
+        record: _Record,
+    ) -> None:
+        """The operands of a step: their count and bounds."""
+        row, count = OPERATIONS[op], look.count
+        if count is not None and not 1 <= count <= self.target.count:
+            (record.refuse if count < 1 else record.add)("XML-COUNT", f"cnt is {count}", step=0)
+        fits = count is not None and 1 <= count <= self.target.count
+        length = count if fits and count is not None else 1
+        sides: list[tuple[Ref, ...]] = []
+        for side, used in (("src", row.src[1]), ("dst", row.dst[1])):
+            letter, offset = words[f"{side}buf"], values[f"{side}off"]
+            if not used or letter is None or letter not in _BUFFERS or offset is None:
+                sides.append(())
+                continue
+            checked = side[0] in CHECKED.get(look.type, "")
+            text, note = _beyond(letter, offset, length, buffers), record.fault
+            if text and offset < 0:
+                note = record.refuse
+            elif not text and checked and offset >= buffers.told.get(letter, offset + 1):
+                text = (f"offset {offset}, but the gpu says that buffer {letter!r} holds "
+                        f"{buffers.told[letter]}: refused")  # fmt: skip
+                note = record.add
             if text:
-                out.add("XML-BOUNDS", f"{side} of {kind}: {text}", **at)
+                note("XML-BOUNDS", f"{side} of {look.type}: {text}", step=0)
             elif offset > MAX_OFFSET:
-                out.add("XML-OFFSET-16", f"{side}off is {offset}; 16 bits hold {MAX_OFFSET}", **at)
-            if offset + (count or 1) > reach.get(letter, 0):
-                reach[letter] = offset + (count or 1)
+                text = f"{side}off is {offset}; 16 bits hold {MAX_OFFSET}"
+                record.add("XML-OFFSET-16", text, step=0)
+            look.reach += ((letter, offset + length),)
+            key = letter, offset, count or 0
+            sides.append((self.refs.setdefault(key, Ref(_BUFFERS[letter], offset, count or 0)),))
+        look.instruction = Instruction(op, sides[0], sides[1])
+
+    # --- what waits for what ----------------------------------------------------------------------
+
+    def check(self, rank: int, lanes: dict[int, Lane]) -> None:
+        """Dependencies of all thread blocks of a rank: targets, flags, nops, and numbering."""
+        wanted: dict[int, set[int]] = {}  # thread block -> positions that others wait for
+        for b, lane in sorted(lanes.items()):
+            for k in lane.waits:
+                self.check_wait(rank, b, k, lanes, wanted)
+            if lane.nops:
+                self.check_nops(rank, b, lane)
+            self.check_joined(rank, b, lane)
+        if self.out.held:
+            for lane in lanes.values():
+                lane.build()
+        for b, lane in sorted(lanes.items()):
+            if lane.odd is not None:  # the rest of the thread block is off by as much
+                k, s = lane.odd
+                serious = b in wanted or not 0 <= s < 64
+                self.out.add("XML-STEP-NUMBER", f"s is {s} at position {k}", rank=rank, block=b,
+                             step=k, line=lane.line(k),
+                             severity="error" if serious else "warning")  # fmt: skip
+            self.check_flags(rank, b, lane, wanted.get(b, set()))
+
+    def check_wait(
+        self, rank: int, b: int, k: int, lanes: dict[int, Lane], wanted: dict[int, set[int]]
+    ) -> None:
+        """Whether a step waits for one that there is; `wanted` grows by it."""
+        lane, out = lanes[b], self.out
+        other, position = lane.waits[k]
+        if other is None or position is None:
+            return
+        at: At = {"rank": rank, "block": b, "step": k, "line": lane.line(k)}
+        if other == -1:
+            out.add("XML-DEP-HALF", f"deps is {position}, but depid -1: it waits for nothing",
+                    **at)  # fmt: skip
+            return
+        if other not in lanes:
+            out.refuse("XML-DEP", f"depid is {other}; the rank has thread blocks 0 to "
+                       f"{len(lanes) - 1}", **at)  # fmt: skip
+            return
+        if other > MAX_WAITED_FOR:
+            out.add("XML-DEP-WRAP", f"it waits for thread block {other}, which becomes "
+                    f"{other - 256} on the device", **at)  # fmt: skip
+        places = lanes[other].positions()
+        count = len(places) - places.count(None)
+        if not 0 <= position < count:
+            out.refuse("XML-DEP", f"deps is {position}, but thread block {other} has {count} steps",
+                       **at)  # fmt: skip
+        elif other == b and (places[k] or 0) <= position:
+            out.refuse("XML-DEP", f"it waits for step {position} of its own thread block, which "
+                      f"does not come before it", **at)  # fmt: skip
+        else:
+            wanted.setdefault(other, set()).add(position)
+
+    def check_nops(self, rank: int, b: int, lane: Lane) -> None:
+        """What nops wait for reaches a step."""
+        waiting: int | None = None  # a nop whose dependency the next step has to carry on
+        last = max((k for k, look in enumerate(lane.looks) if not look.nop), default=-1)
+        for k, look in enumerate(lane.looks):
+            at: At = {"rank": rank, "block": b, "step": k, "line": lane.line(k)}
+            bare = lane.bare(k)
+            if look.nop:
+                if bare:
+                    self.out.add("XML-NOP-EMPTY", "a nop that waits for nothing", **at,
+                                 severity="error" if k < last else "warning")  # fmt: skip
+                elif waiting is None:
+                    waiting = k
+            elif waiting is not None:
+                if bare:
+                    self.out.refuse("XML-NOP-BARE", f"{look.type} waits for nothing, though the "
+                                    f"nop before it does", **at)  # fmt: skip
+                waiting = None
+        if waiting is not None:
+            self.out.add("XML-NOP-TAIL", "no step follows this nop", rank=rank, block=b,
+                         step=waiting, line=lane.line(waiting))  # fmt: skip
+
+    def check_joined(self, rank: int, b: int, lane: Lane) -> None:
+        """Reductions that the loader joins: it parts them at the sixteenth of a thread block."""
+        before: Look | None = None  # the `re` that the next one is joined to
+        joined = total = 0
+        if sum([look.reduces for look in lane.looks]) < 2:
+            return
+        for k, look in enumerate(lane.looks):
+            if look.nop:
+                continue
+            if not look.reduces:
+                before = None
+                continue
+            at: At = {"rank": rank, "block": b, "step": k, "line": lane.line(k)}
+            join = before is not None and before.place == look.place and lane.bare(k)
+            joined = joined + 1 if join else 1
+            total += 1
+            if join and before is not None and before.count != look.count:
+                self.out.refuse("XML-RE-COUNT", f"re of {look.count} chunks after re of "
+                                f"{before.count} on the same place", **at)  # fmt: skip
+            if joined == MAX_JOINED + 1:
+                self.out.add("XML-RE-JOINED", f"it is number {joined} of neighbouring re on one "
+                             f"place", **at,
+                             severity="error" if self.target.fused else "warning")  # fmt: skip
+            before = None if look.flag or total == MAX_JOINED + 1 else look
+
+    def check_flags(self, rank: int, b: int, lane: Lane, wanted: set[int]) -> None:
+        """Whether those steps raise flags that others wait for, and they alone."""
+        looks = lane.looks
+        if not wanted and not any(look.flag for look in looks):
+            return
+        places = lane.positions()
+        # the loader looks at no hasdep of a nop (msccl_parser.cc:645-649)
+        raised = {place: k for k, place in enumerate(places)
+                  if place is not None and looks[k].flag and not looks[k].nop}  # fmt: skip
+        late, top = sorted(wanted - raised.keys()), max(raised, default=-1)
+        for position in late:
+            k = places.index(position)
+            at: At = {"rank": rank, "block": b, "step": k, "line": lane.line(k)}
+            if position < top:
+                self.out.add("XML-DEP-LATE", "others wait for it, but hasdep is 0", **at)
+            else:
+                self.out.refuse("XML-DEP-FLAG", "others wait for it, but neither it nor a later "
+                                "step has hasdep 1: they wait for ever", **at)  # fmt: skip
+        for place, k in raised.items():
+            apart = k + 1 < len(looks) and looks[k].reduces and looks[k + 1].reduces
+            if place not in wanted and not apart and not (late and late[0] < place):
+                self.out.add("XML-FLAG-SPARE", "nobody waits for its flag", rank=rank, block=b,
+                             step=k, line=lane.line(k))  # fmt: skip
 
 
-def _beyond(letter: str, offset: int, count: int, buffers: Buffers, checked: bool) -> str:
+def _beyond(letter: str, offset: int, count: int, buffers: Buffers) -> str:
     """What is wrong with chunks [offset, offset + count) of a buffer, or nothing."""
-    real, told = buffers.real.get(letter), buffers.told.get(letter)
+    real = buffers.real.get(letter)
     if offset < 0:
         return f"offset {offset}"
     if real is not None and offset + count > real:
         return f"chunks {offset} to {offset + count - 1} of buffer {letter!r}, which holds {real}"
-    if checked and told is not None and offset >= told:
-        return f"offset {offset}, but the gpu says that buffer {letter!r} holds {told}: refused"
     return ""
-
-
-# --- what waits for what --------------------------------------------------------------------------
-
-
-def check_dependencies(rank: int, lanes: dict[int, Lane], target: Target, out: Findings) -> None:
-    """Dependencies of all thread blocks of a rank: their targets, flags, nops, and numbering."""
-    wanted: dict[int, set[int]] = {}  # thread block -> positions that others wait for
-    for b, lane in sorted(lanes.items()):
-        for k, step in enumerate(lane.steps):
-            _check_wait(rank, b, k, step, lanes, wanted, out)
-        _check_nops(rank, b, lane, out)
-        _check_reductions(rank, b, lane, out)
-        _check_joined(rank, b, lane, target, out)
-    for b, lane in sorted(lanes.items()):
-        _check_numbering(rank, b, lane, wanted.get(b, set()), out)
-        _check_flags(rank, b, lane, wanted.get(b, set()), out)
-
-
-def _check_wait(
-    rank: int, b: int, k: int, step: Step, lanes: dict[int, Lane],
-    wanted: dict[int, set[int]], out: Findings,
-) -> None:  # fmt: skip
-    other, position = step.depid, step.deps
-    if other is None or position is None or (other == -1 and position == -1):
-        return
-    at: At = {"rank": rank, "block": b, "step": k, "line": step.line}
-    if other == -1:
-        out.add("XML-DEP-HALF", f"deps is {position}, but depid -1: it waits for nothing", **at)
-        return
-    if other < -1 or other not in lanes:
-        out.add("XML-DEP", f"depid is {other}; the rank has thread blocks 0 to {len(lanes) - 1}",
-                **at)  # fmt: skip
-        return
-    if other > MAX_WAITED_FOR:
-        out.add("XML-DEP-WRAP", f"it waits for thread block {other}, which becomes {other - 256} "
-                f"on the device", **at)  # fmt: skip
-    count = sum(p is not None for p in lanes[other].position)
-    if not 0 <= position < count:
-        out.add("XML-DEP", f"deps is {position}, but thread block {other} has {count} steps", **at)
-    elif other == b and (lanes[b].position[k] or 0) <= position:
-        out.add("XML-DEP", f"it waits for step {position} of its own thread block, which does not "
-                f"come before it", **at)  # fmt: skip
-    else:
-        wanted.setdefault(other, set()).add(position)
-
-
-def _check_nops(rank: int, b: int, lane: Lane, out: Findings) -> None:
-    waiting: int | None = None  # a nop whose dependency the next step has to carry on
-    for k, step in enumerate(lane.steps):
-        at: At = {"rank": rank, "block": b, "step": k, "line": step.line}
-        if step.type == "nop":
-            if step.depid == -1:
-                later = any(s.type != "nop" for s in lane.steps[k:])
-                out.add("XML-NOP-EMPTY", "a nop that waits for nothing", **at,
-                        severity="error" if later else "warning")  # fmt: skip
-            elif waiting is None:
-                waiting = k
-        elif waiting is not None:
-            if step.depid == -1:
-                out.add("XML-NOP-BARE", f"{step.type} waits for nothing, though the nop before it "
-                        f"does", **at)  # fmt: skip
-            waiting = None
-    if waiting is not None:
-        out.add("XML-NOP-TAIL", "no step follows this nop", rank=rank, block=b, step=waiting,
-                line=lane.steps[waiting].line)  # fmt: skip
-
-
-def _check_reductions(rank: int, b: int, lane: Lane, out: Findings) -> None:
-    for k in range(1, len(lane.steps)):
-        first, second = lane.steps[k - 1], lane.steps[k]
-        if not first.type == second.type == "re" or first.hasdep != 0 or second.depid != -1:
-            continue
-        same = (first.dstbuf, first.dstoff, first.srcbuf) == (
-            second.dstbuf, second.dstoff, second.srcbuf,
-        )  # fmt: skip
-        if same and first.cnt != second.cnt:
-            out.add("XML-RE-COUNT", f"re of {second.cnt} chunks after re of {first.cnt} on the "
-                    f"same place", rank=rank, block=b, step=k, line=second.line)  # fmt: skip
-
-
-def _check_joined(rank: int, b: int, lane: Lane, target: Target, out: Findings) -> None:
-    """Reductions that the loader joins: it parts them at the sixteenth of a thread block alone."""
-    last: tuple[object, ...] | None = None
-    joined = 0
-    total = 0
-    for k, step in enumerate(lane.steps):
-        if step.type == "nop":
-            continue
-        place = (step.dstbuf, step.dstoff, step.srcbuf)
-        joined = joined + 1 if place == last and step.depid == -1 else 1
-        total += step.type == "re"
-        if step.type == "re" and joined == MAX_JOINED + 1:
-            out.add("XML-RE-JOINED", f"it is number {joined} of neighbouring re on one place",
-                    rank=rank, block=b, step=k, line=step.line,
-                    severity="error" if target.fused else "warning")  # fmt: skip
-        parted = step.type != "re" or step.hasdep == 1 or total == MAX_JOINED + 1
-        last = None if parted else place
-
-
-def _check_numbering(rank: int, b: int, lane: Lane, wanted: set[int], out: Findings) -> None:
-    for k, step in enumerate(lane.steps):
-        if step.s is None or step.s == k:
-            continue
-        serious = bool(wanted) or not 0 <= step.s < 64
-        out.add("XML-STEP-NUMBER", f"s is {step.s} at position {k}", rank=rank, block=b, step=k,
-                line=step.line, severity="error" if serious else "warning")  # fmt: skip
-        return  # the rest of the thread block is off by as much
-
-
-def _check_flags(rank: int, b: int, lane: Lane, wanted: set[int], out: Findings) -> None:
-    raised = {p for p, s in zip(lane.position, lane.steps, strict=True)
-              if p is not None and s.hasdep == 1}  # fmt: skip
-    for position in sorted(wanted - raised):
-        k = lane.position.index(position)
-        at: At = {"rank": rank, "block": b, "step": k, "line": lane.steps[k].line}
-        if any(p > position for p in raised):
-            out.add("XML-DEP-LATE", "others wait for it, but hasdep is 0", **at)
-        else:
-            out.add("XML-DEP-FLAG", "others wait for it, but neither it nor a later step has "
-                    "hasdep 1: they wait for ever", **at)  # fmt: skip
-    for k, step in enumerate(lane.steps):
-        place = lane.position[k]
-        if step.hasdep != 1 or place is None or place in wanted or _keeps_apart(lane, k):
-            continue
-        if not any(p < place for p in wanted - raised):
-            out.add("XML-FLAG-SPARE", "nobody waits for its flag", rank=rank, block=b, step=k,
-                    line=step.line)  # fmt: skip
-
-
-def _keeps_apart(lane: Lane, k: int) -> bool:
-    """Whether the flag keeps two `re` from being joined."""
-    return k + 1 < len(lane.steps) and lane.steps[k].type == lane.steps[k + 1].type == "re"

@@ -1,255 +1,347 @@
-"""From MSCCL XML text to its elements: `scan` returns the algo, its gpus, their tbs, their steps.
+"""The text of an MSCCL XML file: its elements as a tree, and what the loaders read otherwise.
 
-A hardened reading: expat without document types and entities, bounds on depth and number of
-elements, every number checked where it stands. Errors are PlanErrors that name source and line.
-Meaning is not looked at here; read.py does that.
+The runtimes cut the text with a hand-written parser (Azure/msccl-executor-nccl c6f6b36,
+msccl_parser.cc:26-75), which knows less than XML, and takes a value to end at the next double
+quote, whatever stands before it. Here expat reads it, without document types and entities, bounded
+in depth and number; what the loaders would not read that way is noted.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NoReturn
+from xml.parsers import expat
 
-from forestcoll.common.errors import PlanError, UnsupportedError, did_you_mean
-from forestcoll.common.input_limits import BLOCKS, INSTRUCTIONS, RANKS
-from forestcoll.plans.msccl.elements import (
-    MAX_ATTRIBUTES,
-    Elements,
-    StopReading,
-    read_integer,
+from forestcoll.common.errors import did_you_mean
+from forestcoll.common.input_limits import BLOCKS, INSTRUCTIONS, PLAN_DEPTH, RANKS, Limit
+from forestcoll.plans.findings import At, Findings
+
+CHILD: Final = {"": "algo", "algo": "gpu", "gpu": "tb", "tb": "step"}
+"""What each element holds; the file holds an <algo>."""
+ATTRIBUTES: Final = frozenset((
+    "name", "proto", "nchannels", "nchunksperloop", "ngpus", "coll", "inplace", "outofplace",
+    "minBytes", "maxBytes", "redop", "root", "id", "i_chunks", "o_chunks", "s_chunks", "send",
+    "recv", "chan", "s", "type", "srcbuf", "srcoff", "dstbuf", "dstoff", "cnt", "depid", "deps",
+    "hasdep",
+))  # fmt: skip
+MAX_ATTRIBUTES: Final = 16  # a tag's attributes that the runtimes' parsers keep
+MAX_NAME: Final = 254  # bytes of a tag's or an attribute's name, and of a comment's first word
+MAX_VALUE: Final = 255  # and of a value
+_INTEGER = re.compile(r"\s*([+-]?)(0[xX][0-9a-fA-F]{1,16}|[0-9]{1,20})\Z", re.ASCII)
+_NAME = r"[A-Za-z_][\w.:-]*"
+_STRICT = re.compile(rf'<{_NAME}(?: {_NAME}="[^"&]*")* ?/?>|</{_NAME}>')
+_SIMPLE = re.compile(
+    r"(?:[ \n\r]++|</[a-z]{1,9}>"
+    r"""|<[a-z]{1,9}(?: [A-Za-z_]{1,20}="[ !#-%'-;=-~]{0,255}+")*+ ?/?>)*+"""
 )
-from forestcoll.plans.rules import Notes
-from forestcoll.program import BY_XML, Buffer
-
-STEP_TYPES = frozenset((*BY_XML, "nop"))
-_BUFFERS = {buffer.value: buffer for buffer in Buffer}
-_NUMBERS = {str(number): number for number in range(-1, 2**12)}
-"""Small numbers as nearly all stand in plans: reading them takes most of the time of reading."""
-_STEP_NUMBERS = ("s", "srcoff", "dstoff", "cnt", "depid", "deps", "hasdep")
-# What the hand-written parsers read: see 1.1 of their grammar in docs/plans.md.
-_STRICT = re.compile(
-    r'[ \n\r]+|<!--.*?-->|</?[A-Za-z_][\w.:-]*(?: [A-Za-z_][\w.:-]*="[^"]*")*(?: ?/)?>', re.DOTALL
-)
+"""Whole files as nearly all are written: nothing in them is to be noted."""
+_NAMES = re.compile(rf"(?<=</){_NAME}|(?<=<){_NAME}|(?<= ){_NAME}(?==)")
+_WORD_END = re.compile(r"[ >/\n\r]")
+_NAMED = re.compile(r' name="[^"]*"')  # which the loaders do not look at
 
 
-class Step(NamedTuple):
-    """One <step>, as it stands in the file."""
+class Element:
+    """An element: its attributes as text, its line, and what is below it.
 
-    line: int
-    s: int
-    type: str
-    srcbuf: Buffer
-    srcoff: int
-    dstbuf: Buffer
-    dstoff: int
-    cnt: int
-    depid: int
-    deps: int
-    hasdep: bool
+    `steps`, of a thread block: line and attributes of each. There are many of them, and all that is
+    kept of each costs time.
+    """
+
+    __slots__ = ("attributes", "children", "line", "name", "steps")
+
+    def __init__(self, name: str, line: int, attributes: dict[str, str]) -> None:
+        self.name, self.line, self.attributes = name, line, attributes
+        self.children: list[Element] = []
+        self.steps: list[tuple[int, dict[str, str]]] = []
+
+    def hint(self, key: str) -> str:
+        """The attribute that may have been meant for one that is missing."""
+        return did_you_mean(key, [name for name in self.attributes if name not in ATTRIBUTES])
 
 
-@dataclass(slots=True)
-class Tag:
-    """An element's attributes and line, with readers for them that raise PlanError."""
+class _Stop(Exception):
+    """Ends the reading from inside expat's callbacks; its text says why."""
 
-    source: str
-    name: str
-    line: int
-    attributes: dict[str, str]
-    notes: Notes
 
-    def fail(self, text: str) -> PlanError:
-        """The error that says where it is."""
-        return PlanError(f"{self.source}:{self.line}: {text}")
+def scan(text: str, out: Findings) -> Element | None:
+    """The <algo> element with all below it, or None where the text is no plan's."""
+    simple = _SIMPLE.fullmatch(text) is not None
+    algo = _Scanner(out, simple).read(text)
+    if not simple:
+        _check_grammar(text, out)
+    return algo
 
-    def text(self, key: str) -> str:
-        """A required attribute's text."""
+
+class _Scanner:
+    """Builds the tree of the elements that the loaders look at."""
+
+    def __init__(self, out: Findings, simple: bool) -> None:
+        self.out, self.simple = out, simple
+        self.open: list[Element] = []
+        self.skipped = 0  # open elements inside one that no loader looks at
+        self.in_step = False
+        self.count = 0  # of thread blocks and steps
+        self.algo: Element | None = None
+        self.parser = expat.ParserCreate()
+
+    def read(self, text: str) -> Element | None:
+        parser = self.parser
+        parser.buffer_text = True
+        parser.StartElementHandler = self.start
+        parser.EndElementHandler = self.end
+        parser.StartDoctypeDeclHandler = self.doctype
         try:
-            return self.attributes[key]
-        except KeyError:
-            hint = did_you_mean(key, self.attributes)
-            raise self.fail(f"<{self.name}> has no attribute {key!r}{hint}") from None
+            parser.Parse(text if self.simple else as_xml(text), True)
+            return self.algo
+        except expat.ExpatError as error:
+            wrong, line = f"not well-formed XML: {expat.ErrorString(error.code)}", error.lineno
+        except UnicodeEncodeError:
+            wrong, line = "it holds characters outside Unicode", -1
+        except _Stop as stop:
+            wrong, line = str(stop), parser.CurrentLineNumber
+        self.out.refuse("XML-SYNTAX", wrong, line=line)
+        return None  # half a plan lacks whatever comes later
 
-    def number(self, key: str, low: int, high: int) -> int:
-        """A required integer, as the runtimes read it (0x and a leading 0 count), within bounds."""
-        text = self.text(key)
-        known = _NUMBERS.get(text)
-        value, octal = (known, False) if known is not None else read_integer(text.lstrip())
-        if value is None and octal:
-            raise self.fail(f"{key}={text!r} starts with 0, so the runtimes read it as octal")
+    def start(self, name: str, attributes: dict[str, str]) -> None:
+        above = self.open[-1] if self.open else None
+        if self.in_step or self.skipped or CHILD.get(above.name if above else "") != name:
+            self.pass_over(name, "step" if self.in_step else above.name if above else "")
+            return
+        line = self.parser.CurrentLineNumber
+        if above is None:
+            self.algo = element = Element(name, line, attributes)
+            self.open.append(element)
+        elif name == "step":
+            above.steps.append((line, attributes))
+            self.in_step = True
+            self.count += 1
+        else:
+            self.nest(above, Element(name, line, attributes))
+        if self.count > INSTRUCTIONS:
+            self.stop("tbs and steps", INSTRUCTIONS)
+        if len(attributes) > MAX_ATTRIBUTES:
+            dropped = ", ".join(list(attributes)[MAX_ATTRIBUTES:][:8])
+            self.out.add("XML-ATTRIBUTES", f"<{name}> has {len(attributes)} attributes; the "
+                         f"loaders never see {dropped}", line=line)  # fmt: skip
+        if not self.simple:
+            self.measure(name, line, attributes)
+
+    def nest(self, above: Element, element: Element) -> None:
+        """A gpu or a thread block begins."""
+        above.children.append(element)
+        self.open.append(element)
+        if element.name == "tb":
+            self.count += 1
+            if len(above.children) > BLOCKS:
+                self.stop("thread blocks in one gpu", BLOCKS)
+        elif len(above.children) > RANKS:
+            self.stop("gpus", RANKS)
+
+    def stop(self, what: str, most: Limit) -> NoReturn:
+        raise _Stop(f"more than {most} {what} {most.note}")
+
+    def measure(self, name: str, line: int, attributes: dict[str, str]) -> None:
+        """Whether the runtimes' buffers hold the values."""
+        for key, value in attributes.items():
+            if len(value) > MAX_VALUE // 4 and len(value.encode(errors="replace")) > MAX_VALUE:
+                self.out.add("XML-VALUE-LENGTH", f"{key[:40]} of <{name}> has {len(value)} "
+                             f"characters", line=line)  # fmt: skip
+
+    def pass_over(self, name: str, above: str) -> None:
+        """An element that the loaders do not look at, nor at what is in it."""
+        if len(self.open) + self.in_step + self.skipped >= PLAN_DEPTH:
+            raise _Stop(f"elements are nested more than {PLAN_DEPTH} deep {PLAN_DEPTH.note}")
+        line = self.parser.CurrentLineNumber
+        self.skipped += 1
+        if self.skipped > 1:
+            return
+        if above:
+            words = f"<{name[:40]}> in <{above}> is ignored"
+            self.out.add("XML-ELEMENT", words, line=line)
+            return
+        hint = "; that is a topology" if name in ("system", "graphs") else ""
+        words = f"the outermost element is <{name[:40]}>{hint}"
+        self.out.refuse("XML-ROOT-ELEMENT", words, line=line)
+
+    def end(self, name: str) -> None:
+        if self.skipped:
+            self.skipped -= 1
+        elif self.in_step:
+            self.in_step = False
+        else:
+            self.open.pop()
+
+    def doctype(self, *what: object) -> None:
+        words = "a document type"
+        self.out.refuse("XML-PROLOG", words, line=self.parser.CurrentLineNumber)
+        raise _Stop("a document type is no part of a plan")  # nor are its entities
+
+
+def read_integer(text: str) -> tuple[int | None, bool]:
+    """(value, whether it is written as octal), as the loaders read an attribute; None: no integer.
+
+    They take `strtol` with base 0 (msccl_parser.h:82-88): white space may stand in front, 0x and a
+    leading 0 count; decimal digits after a leading 0 may be none of octal.
+    """
+    match = _INTEGER.match(text)
+    if match is None:
+        return None, False
+    sign, digits = match.groups()
+    octal = len(digits) > 1 and digits[0] == "0" and digits[1] not in "xX"
+    if octal and not set(digits) <= set("01234567"):
+        return None, True
+    value = int(digits, 8 if octal else 0)
+    return (-value if sign == "-" else value), octal
+
+
+class Numbers:
+    """Reads attributes as the loaders do; what cannot be read is refused, and None here."""
+
+    def __init__(self, out: Findings) -> None:
+        self.out = out
+        self.plain = {str(number): number for number in range(-1, 256)}
+        """By their texts: numbers that say what they mean."""
+
+    def get(self, tag: Element, key: str, rank: int = -1, block: int = -1) -> int | None:
+        """The attribute's value as the loaders read it; a finding where it says otherwise."""
+        text = tag.attributes.get(key)
+        if text is None:
+            self.out.refuse("XML-MISSING", f"<{tag.name}> has no {key}{tag.hint(key)}",
+                            rank=rank, block=block, line=tag.line)  # fmt: skip
+            return None
+        known = self.plain.get(text)
+        if known is not None:
+            return known
+        value, octal = read_integer(text)
+        at: At = {"rank": rank, "block": block, "line": tag.line}
         if value is None:
-            shown = text if len(text) <= 40 else text[:40] + "..."
-            raise self.fail(f"{key}={shown!r} is not an integer")
-        if octal and abs(value) > 7:
-            self.notes.add(
-                f"line {self.line}: {key}={text!r} is octal for runtimes: {abs(value)}", key
-            )
-        if not low <= value <= high:
-            raise self.fail(f"{key}={value} is out of range; it must lie between {low} and {high}")
+            why = ": the loaders read it as octal" if octal else ""
+            words = f"{key}={text[:40]!r} of <{tag.name}> is no integer{why}"
+            self.out.refuse("XML-NUMBER", words, **at)
+        elif octal and text.strip("+-0"):
+            words = f"{key}={text!r} of <{tag.name}> is {value} to the loaders"
+            self.out.add("XML-OCTAL", words, **at)
+        else:
+            self.plain[text] = value
         return value
 
-    def buffer(self, key: str) -> Buffer:
-        """A required buffer letter."""
-        text = self.text(key)
-        if text not in _BUFFERS:
-            raise self.fail(f"{key}={text!r} is no buffer; buffers are 'i', 'o' and 's'")
-        return _BUFFERS[text]
+    def optional(self, tag: Element, key: str) -> int | None:
+        """The same of one that files of older tools lack: a Program needs none."""
+        if key not in tag.attributes:
+            self.out.add("XML-MISSING", f"<{tag.name}> has no {key}", line=tag.line)
+            return None
+        return self.get(tag, key)
 
 
-@dataclass(slots=True)
-class Block:
-    """One <tb> with its steps in document order."""
+# --- how the runtimes' own parser cuts a text -----------------------------------------------------
 
-    tag: Tag
-    steps: list[Step] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class Gpu:
-    """One <gpu> with its thread blocks in document order."""
-
-    tag: Tag
-    blocks: list[Block] = field(default_factory=list)
+TOKEN = re.compile(
+    r'<!--(?:.*?-->|.*)|<(?:[^<>"]|"[^"]*")*+>|<[^<>]*>|[^<]+|<', re.DOTALL
+)  # linear: nothing is looked for twice to the end of the text
+"""A comment, a tag, or what stands between; a lone "<" begins a tag that does not end."""
+ENTITY = re.compile(r"&(?:amp|lt|gt|quot|apos|#[0-9]{1,7}|#x[0-9a-fA-F]{1,6});")
+_VALUE = re.compile(r'"[^"]*"')
+_CONTROL = re.compile(r"[\0-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
+_ODD = re.compile(rf'="[^"<]*<|&|{_CONTROL.pattern}')
+_PART = re.compile(rf"{ENTITY.pattern}|[&<]|{_CONTROL.pattern}")
 
 
-@dataclass(slots=True)
-class Algo:
-    """The <algo> with its gpus in document order."""
+def as_xml(text: str) -> str:
+    """`text` with its values spelled as XML wants; line by line the same, as far as it can be.
 
-    tag: Tag
-    gpus: list[Gpu] = field(default_factory=list)
-
-
-def scan(text: str, source: str, notes: Notes) -> Algo:
-    """The elements of a plan. What the current parsers would not read is remarked in `notes`."""
-    scanner = _Scanner(source, notes)
-    scanner.read(text)
-    assert scanner.algo is not None  # expat refuses a document without an element
-    _remark_grammar(text, notes)
-    return scanner.algo
+    Entities that XML has stay: names are written with them. Control characters, which XML cannot
+    hold at all, become U+FFFD.
+    """
+    if not _ODD.search(text):
+        return text
+    return TOKEN.sub(lambda token: _respell(token[0]), text)
 
 
-class _Scanner(Elements):
-    """Builds the elements; PlanError where the text is no plan's."""
+def _respell(token: str) -> str:
+    if not token.startswith("<") or token.startswith(("<!", "<?")):
+        return token
+    return _VALUE.sub(lambda value: _PART.sub(_spell, value[0]), token)
 
-    def __init__(self, source: str, notes: Notes) -> None:
-        super().__init__()
-        self.source, self.notes = source, notes
-        self.algo: Algo | None = None
-        self.elements = 0  # steps and thread blocks so far
-        self.parser.CharacterDataHandler = self.data
 
-    def broken(self, text: str, line: int) -> None:
-        where = self.source if line < 0 else f"{self.source}:{line}"
-        raise PlanError(f"{where}: {text}")
+def _spell(part: re.Match[str]) -> str:
+    found = part[0]
+    if found == "<":
+        return "&lt;"
+    if found.startswith("&"):
+        return found if ENTITY.fullmatch(found) and _is_character(found) else "&amp;" + found[1:]
+    return "\ufffd"
 
-    def doctype(self) -> None:
-        raise StopReading("a document type is not allowed in a plan; remove <!DOCTYPE ...>")
 
-    def data(self, text: str) -> None:
-        if text.strip():
-            raise StopReading(f"text {text.strip()[:40]!r} between the tags; a plan has only tags")
+def _is_character(entity: str) -> bool:
+    """Whether XML has the character that a numeric entity names; true of the others."""
+    if entity[1] != "#":
+        return True
+    number = int(entity[3:-1], 16) if entity[2] == "x" else int(entity[2:-1])
+    if number > 0x10FFFF or 0xD800 <= number < 0xE000:
+        return False
+    return number in (9, 10, 13) or (number >= 32 and number not in (0xFFFE, 0xFFFF))
 
-    def passed_over(self, name: str, above: str) -> None:
-        if not above:
-            hint = "; that is a topology" if name in ("system", "graphs") else ""
-            raise StopReading(f"the outermost element is <{name[:40]}>, a plan's is <algo>{hint}")
-        self.notes.add(f"line {self.line}: <{name[:40]}> in <{above}> is ignored", "element")
 
-    def element(self, name: str, attributes: dict[str, str]) -> None:
-        tag = Tag(self.source, name, self.line, attributes, self.notes)
-        if len(attributes) > MAX_ATTRIBUTES:
-            self.notes.add(f"line {tag.line}: more than {MAX_ATTRIBUTES} attributes; current "
-                           f"runtimes ignore the rest", "attributes")  # fmt: skip
-        if name == "step":
-            self.step(tag)
-        elif name == "tb":
-            self.block(tag)
-        elif name == "gpu":
-            self.gpu(tag)
+def _check_grammar(text: str, out: Findings) -> None:
+    """A finding for each token that the hand-written parser does not read as XML does."""
+    line = 1
+    seen_tag = False
+    for match in TOKEN.finditer(text):
+        token = match[0]
+        if token[0] != "<":
+            if token.strip(" \n\r"):
+                _check_between(token, line, seen_tag, out)
+        elif token == "<" or (token.startswith("<!--") and not token.endswith("-->")):
+            return  # the file ends in a tag
+        elif token.startswith("<!--"):
+            word = _WORD_END.split(token, 1)[0]
+            if "=" in word or len(word) > MAX_NAME:
+                out.add("XML-COMMENT", f"{token[:40]!r} ends the reading", line=line)
         else:
-            self.algo = Algo(tag)
-
-    def gpu(self, tag: Tag) -> None:
-        assert self.algo is not None
-        if len(self.algo.gpus) >= RANKS:
-            raise tag.fail(f"more than {RANKS} gpus {RANKS.note}")
-        self.algo.gpus.append(Gpu(tag))
-
-    def block(self, tag: Tag) -> None:
-        assert self.algo is not None
-        blocks = self.algo.gpus[-1].blocks
-        if len(blocks) >= BLOCKS:
-            raise tag.fail(f"more than {BLOCKS} thread blocks in one gpu {BLOCKS.note}")
-        self.count(tag)
-        blocks.append(Block(tag))
-
-    def count(self, tag: Tag) -> None:
-        self.elements += 1
-        if self.elements > INSTRUCTIONS:
-            raise tag.fail(f"more than {INSTRUCTIONS} tbs and steps {INSTRUCTIONS.note}")
-
-    def step(self, tag: Tag) -> None:
-        assert self.algo is not None
-        self.count(tag)
-        self.algo.gpus[-1].blocks[-1].steps.append(_plain_step(tag) or read_step(tag))
+            seen_tag = True
+            if len(token) > MAX_NAME:
+                _check_names(token, line, out)
+            if not _STRICT.fullmatch(token):
+                _check_tag(token, line, out)
+        line += token.count("\n")
 
 
-def _plain_step(tag: Tag) -> Step | None:
-    """The same as `read_step` where all is right and its numbers are small; else None."""
-    attributes = tag.attributes
-    try:
-        s, srcoff, dstoff, cnt, depid, deps, hasdep = [
-            _NUMBERS[attributes[key]] for key in _STEP_NUMBERS
-        ]
-        kind = attributes["type"]
-        srcbuf, dstbuf = _BUFFERS[attributes["srcbuf"]], _BUFFERS[attributes["dstbuf"]]
-    except KeyError:
-        return None
-    if s < 0 or cnt < 0 or not 0 <= hasdep <= 1 or kind not in STEP_TYPES:
-        return None
-    return Step(tag.line, s, kind, srcbuf, srcoff, dstbuf, dstoff, cnt, depid, deps, hasdep == 1)
+def _check_names(token: str, line: int, out: Findings) -> None:
+    for name in _NAMES.findall(token):
+        if len(name.encode(errors="replace")) > MAX_NAME:
+            out.add("XML-VALUE-LENGTH", f"the name {name[:40]!r}... has {len(name)} characters",
+                    line=line)  # fmt: skip
 
 
-def read_step(tag: Tag) -> Step:
-    """One <step>, its numbers within what a 32-bit reader holds."""
-    top = 2**31 - 1
-    kind = tag.text("type")
-    if kind == "ra":
-        raise UnsupportedError(
-            f"{tag.source}:{tag.line}: type 'ra' is an operation of the first MSCCL only; "
-            f"no current runtime has it, and neither has this version"
-        )
-    if kind not in STEP_TYPES:
-        hint = did_you_mean(kind[:40], STEP_TYPES)
-        raise tag.fail(f"type={kind[:40]!r} is no step type{hint}")
-    return Step(
-        tag.line,
-        tag.number("s", 0, top),
-        kind,
-        tag.buffer("srcbuf"),
-        tag.number("srcoff", -1, top),
-        tag.buffer("dstbuf"),
-        tag.number("dstoff", -1, top),
-        tag.number("cnt", 0, top),
-        tag.number("depid", -1, top),
-        tag.number("deps", -1, top),
-        bool(tag.number("hasdep", 0, 1)),
-    )
+def _check_between(token: str, line: int, seen_tag: bool, out: Findings) -> None:
+    rest = token.strip(" \n\r")
+    line += token.find(rest[:1]) >= 0 and token[: token.find(rest[:1])].count("\n")
+    if rest.isspace():
+        out.add("XML-WHITESPACE", f"{rest[0]!r} between tags", line=line)
+    elif rest.startswith("\ufeff") and not seen_tag:
+        out.add("XML-TEXT", "a byte order mark before the first tag", line=line)
+    else:
+        out.refuse("XML-TEXT", f"{rest[:40]!r} between tags", line=line)
 
 
-def _remark_grammar(text: str, notes: Notes) -> None:
-    """Note the first place that the runtimes' own parsers would not read, though XML allows it."""
-    at, end = 0, len(text)
-    while at < end:
-        match = _STRICT.match(text, at)
-        if match is None:
-            line = text.count("\n", 0, at) + 1
-            piece = text[at : at + 30].split("\n")[0]
-            notes.add(
-                f"line {line}: current runtimes cannot read {piece!r}: they take no prolog, "
-                f"no tab, and each tag on one line with single spaces and double quotes"
-            )
-            return
-        at = match.end()
+def _check_tag(token: str, line: int, out: Findings) -> None:
+    if token.startswith(("<?", "<!")):
+        note = out.add if token[1] == "?" else out.refuse
+        note("XML-PROLOG", f"{token[:40]!r}", line=line)
+        return
+    outside = re.sub(r'"[^"]*"', '""', token)  # values hold anything but double quotes
+    if "\n" in outside or "\r" in outside:
+        out.add("XML-TAG", f"{token.split()[0][:40]} goes over several lines", line=line)
+    elif "\t" in outside:
+        out.add("XML-TAG", f"a tab in {token.split()[0][:40]} ...", line=line)
+    elif "'" in outside:
+        out.add("XML-TAG", f"single quotes in {token.split()[0][:40]} ...", line=line)
+    elif re.search(r"\s=|=\s", outside):
+        out.add("XML-TAG", f"a space next to '=' in {token.split()[0][:40]} ...", line=line)
+    elif ENTITY.search(_NAMED.sub("", token)):
+        out.add("XML-TAG", f"an entity (&...;) in {token.split()[0][:40]} ...", line=line)
+    elif "  " in outside:
+        out.add("XML-SPACES", f"two spaces in {token.split()[0][:40]} ...", line=line)
+    elif token.endswith(">") and not _STRICT.fullmatch(token.replace("&", "")):
+        # what is cut off is XML-SYNTAX
+        out.add("XML-TAG", f"{token[:40]!r} is no tag to the loaders", line=line)

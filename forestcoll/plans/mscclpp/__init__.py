@@ -1,11 +1,10 @@
 """MSCCL++ execution plans (JSON): `loads` gives a Program, `dumps` a text.
 
-text       strict JSON and its fields: readers raise at the first error, lint notes all
-header     what stands before the ranks
-read       JSON -> Program
+text       strict JSON, and its fields by type
+read       JSON -> Program, and all that the runtime refuses, misreads or does not survive
+ops        the same of what thread blocks do
 write      Program -> JSON
 rules      what the format and its runtime ask of a Program: packets, switches
-lint       what the runtime refuses, misreads or does not survive: ops, operands
 stand_ins  the same plan without what no Program holds
 """
 
@@ -14,7 +13,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from forestcoll.plans.mscclpp.read import loads
+from forestcoll.plans.mscclpp.read import loads, read
 from forestcoll.plans.mscclpp.rules import largest_size
 from forestcoll.plans.mscclpp.stand_ins import stand_in
 from forestcoll.plans.mscclpp.write import FORMAT_LIMITS, dumps
@@ -22,7 +21,7 @@ from forestcoll.plans.mscclpp.write import FORMAT_LIMITS, dumps
 if TYPE_CHECKING:
     from forestcoll.program import Program
 
-__all__ = ["FORMAT_LIMITS", "dumps", "largest_size", "loads", "offer", "stand_in"]
+__all__ = ["FORMAT_LIMITS", "dumps", "largest_size", "loads", "offer", "read", "stand_in"]
 
 
 def offer(text: str, program: Program) -> tuple[str, bool, bool]:

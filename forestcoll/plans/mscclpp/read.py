@@ -1,466 +1,675 @@
-"""From an MSCCL++ execution plan to the Program that the runtime would run.
+"""From an MSCCL++ execution plan to the Program that the runtime runs, with all that is wrong.
 
-The JSON is read strictly (no duplicate keys, no NaN, bounded size and depth), and every number that
-the loader takes as an index without a look is checked here, with rank, thread block and operation.
+`read` is the one reading, for `loads` and for the linter: the head, the ranks' lists, their thread
+blocks (ops.py reads what is in them), and whether all of it fits together. The loader takes numbers
+as indices without a look: here every one is checked (microsoft/mscclpp, execution_plan.cc).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import Literal, cast
+from dataclasses import replace
+from itertools import zip_longest
+from typing import Any, Final, Literal, cast
 
-from forestcoll.common.errors import PlanError, UnsupportedError, did_you_mean
-from forestcoll.common.input_limits import BLOCKS, CHUNKS, INSTRUCTIONS, RANKS
-from forestcoll.plans.mscclpp import header
+from forestcoll.common.errors import PlanError, did_you_mean
+from forestcoll.common.input_limits import BLOCKS, CHUNKS, RANKS
+from forestcoll.plans.findings import At, Findings, FirstError
+from forestcoll.plans.mscclpp.ops import BUFFERS, Block, OpReader, Plan, Rank
 from forestcoll.plans.mscclpp.rules import (
     ALIGNMENT,
     MAX_INDEX,
+    MAX_REMOTE,
     body_of,
-    check_limits,
+    check_halves,
     check_structure,
     largest_size,
 )
-from forestcoll.plans.mscclpp.text import List, Object, parse, raises
+from forestcoll.plans.mscclpp.text import Fields, kind, parse
 from forestcoll.plans.rules import (
     MAX_BYTES,
-    Notes,
+    OLD_WORDS,
+    OTHER_COLLECTIVES,
     check_header,
+    group_fault,
 )
 from forestcoll.program import (
-    BY_JSON,
-    DATA,
-    FABRIC,
+    BY_PLAN_WORD,
     PACKETS,
-    SPREADS,
     Buffer,
     Channel,
     Collective,
-    Instruction,
-    Op,
-    Pipeline,
     Program,
     RankProgram,
-    Ref,
-    Step,
     Switch,
     ThreadBlock,
 )
-from forestcoll.program.targets import MSCCLPP
+from forestcoll.program.rank_placement import places
+from forestcoll.program.sizes import Sizes
+from forestcoll.program.targets import MSCCLPP, Target, host_of
 
-_TOP = 2**31 - 1
-
-UNSUPPORTED = {
-    "gstorepkt": "a multicast of packets by an NVLS switch",
-    "glre": "a reduction in an NVLS switch (the runtime does not know it either)",
-}
-_BUFFERS = {buffer.value: buffer for buffer in Buffer}
-Kind = Literal["memory", "port"]
-
-
-@dataclass(slots=True)
-class _Rank:
-    """What operations of a rank refer to, flattened as the loader does it."""
-
-    channels: dict[str, list[Channel]] = field(default_factory=dict)
-    buffers: list[tuple[int, Buffer, frozenset[str]]] = field(default_factory=list)
-    switches: list[Switch] = field(default_factory=list)
+NO_LIMIT: Final = 2**64 - 1
+KINDS: Final = ("memory", "port", "switch")
+_SETTINGS: Final = (("buffer_alignment", ALIGNMENT), ("num_threads_per_block", 1024))
+_OWN: Final[dict[str, type]] = {
+    "name": str, "in_place": bool, "out_of_place": bool, "root": int, "names": list,
+    "max_bytes": int,
+}  # fmt: skip
+"""What only this package writes and reads, in `forestcoll`."""
 
 
-@dataclass(slots=True)
-class _Reader:
-    """What is kept while a plan is read."""
-
-    notes: Notes
-    n: int
-    count: int = 0  # of operations so far
-    # equal references share one object, and so do equal operations without any
-    refs: dict[Ref, Ref] = field(default_factory=dict)
-    plain: dict[tuple[object, ...], Instruction] = field(default_factory=dict)
-
-
-def loads(
-    text: str, source: str, *, check: bool = True, collective: Collective | None = None
-) -> Program:
+def loads(text: str, source: str) -> Program:
     """The Program in an execution plan's text; `source` names it in errors.
 
     Reads plans of the MSCCL++ DSL too. `Program.extra["notes"]` says, a line each, what the runtime
     does differently from what the plan says. UnsupportedError for reused resources, packets through
     switches, and two halves of scratch without packets; PlanError for what is wrong.
-
-    Without `check` it may hold ranges and operations that no runtime would survive; a linter says
-    more about those. `collective` stands in for what the file says.
     """
-    value = parse(text, raises(source))
-    assert value is not None  # else it raised
-    top = Object(source, "", value)
-    if not top.has("gpus"):
-        hint = "; this looks like a forest file" if top.has("trees") else ""
-        raise PlanError(f"{source}: no 'gpus', so it is no MSCCL++ plan{hint}")
-    notes = Notes()
-    name = top.text("name")
-    collective = collective or header.read_collective(top, notes)
-    gpus = top.list("gpus")
-    if not 1 <= len(gpus) <= RANKS:
-        raise gpus.fail(f"{len(gpus)} ranks; a plan has 1 to {RANKS} {RANKS.note}")
-    reader = _Reader(notes, len(gpus))
-    ranks = tuple(_read_rank(reader, r, gpus.object(r, f"rank {r}")) for r in range(len(gpus)))
-    protocol, double = header.read_protocol(top, notes, ranks)
-    steps = (step for rank in ranks for block in rank.thread_blocks for step in block.steps)
-    if protocol == "LL" and not any(i.op in PACKETS for step in steps for i in body_of(step)):
-        notes.add("protocol 'LL' without packets: the runtime does the same as for 'Simple'")
-        protocol, double = "Simple", False
-    own = top.object("forestcoll") if top.has("forestcoll") else None
-    in_place, out_of_place = header.read_places(top, own)
-    low, high = header.read_sizes(top, notes)
-    program = Program(
-        name=own.text("name") if own and own.has("name") else name,
-        collective=collective,
-        style="onesided",
-        ranks=ranks,
-        in_place=in_place,
-        out_of_place=out_of_place,
-        root=header.read_root(collective, own, len(ranks), notes),
-        names=header.read_names(own, len(ranks)),
-        min_bytes=low,
-        max_bytes=high,
-        protocol=protocol,
-        double_scratch=double,
-        extra={
-            key: str(top.integer(key, 1, 2**20)) if top.has(key) else str(usual)
-            for key, usual in (("buffer_alignment", ALIGNMENT), ("num_threads_per_block", 1024))
-        },
-    )
-    return _checked(program, own, notes, source) if check else program
-
-
-def _checked(program: Program, own: Object | None, notes: Notes, source: str) -> Program:
-    """The program after the checks that need all of it, with its notes."""
+    out = FirstError(source)
+    reader = _Reader(MSCCLPP, out, MSCCLPP.thread_blocks, None)
+    program = reader.read(text)
+    assert program is not None  # else it raised
     try:
         check_header(program)
         check_structure(program)
     except PlanError as error:
         raise PlanError(f"{source}: {error}") from None
     try:
-        check_limits(program, MSCCLPP)
+        check_halves(program)
     except PlanError as error:
-        notes.add(f"the runtime cannot run it: {error}")
+        out.remark(f"the runtime cannot run it: {error}")
     # The format has no way to say "no limit"; all that the device can count means just that,
     # unless the file adds that the number is meant.
-    largest = largest_size(program)
-    meant = own is not None and own.has("max_bytes") and own.integer("max_bytes", 0, MAX_BYTES)
-    limited = program.max_bytes < largest or meant == program.max_bytes
-    return replace(
-        program,
-        max_bytes=program.max_bytes if limited else 0,
-        extra=program.extra | notes.extra("mscclpp-json"),
-    )
+    limited = program.max_bytes < largest_size(program)
+    if not limited and reader.own.get("max_bytes") != program.max_bytes:
+        program = replace(program, max_bytes=0)
+    return out.sign(program)
 
 
-def _read_rank(reader: _Reader, r: int, gpu: Object) -> RankProgram:
-    if gpu.integer("id", 0, _TOP) != r:
-        raise gpu.fail(f"id {gpu.integer('id', 0, _TOP)} at position {r}; they must be equal")
-    rank = _Rank(
-        _read_channels(reader.n, gpu),
-        _read_remote_buffers(reader.n, gpu),
-        _read_switches(reader.n, gpu),
-    )
-    semaphores = _objects(gpu, "semaphores")
-    blocks = gpu.list("threadblocks")
-    if len(blocks) > BLOCKS:
-        raise blocks.fail(f"{len(blocks)} thread blocks {BLOCKS.note}")
-    return RankProgram(
-        tuple(
-            _read_block(reader, rank, b, blocks.object(b, f"rank {r}, thread block {b}"))
-            for b in range(len(blocks))
-        ),
-        input_chunks=gpu.integer("input_chunks", 1, CHUNKS),
-        output_chunks=gpu.integer("output_chunks", 1, CHUNKS),
-        scratch_chunks=gpu.integer("scratch_chunks", 0, CHUNKS),
-        semaphores=tuple(s.integer("init_value", -(2**31), _TOP) for s in semaphores),
-    )
+def read(
+    text: str,
+    target: Target,
+    out: Findings,
+    *,
+    sms: int | None = None,
+    collective: Collective | None = None,
+) -> Program | None:
+    """The Program in the text, or None where no Program can hold it; `out` hears what is wrong.
 
-
-def _read_channels(n: int, gpu: Object) -> dict[str, list[Channel]]:
-    """Per kind, the rank's channels in order; the k-th to one peer has number k."""
-    flat: dict[str, list[Channel]] = {"memory": [], "port": []}
-    seen: dict[tuple[str, int], int] = {}
-    entries = gpu.list("channels")
-    for k in range(len(entries)):
-        entry = entries.object(k)
-        kind = _kind(entry, "channel_type")
-        if kind == "switch":
-            continue
-        if kind == "none":
-            raise entry.fail("a channel of type 'none'")
-        peers = entry.list("connected_to")
-        for p in range(len(peers)):
-            peer = peers.integer(p, 0, n - 1)
-            index = seen.get((kind, peer), 0)
-            if index > MAX_INDEX:
-                raise peers.fail(f"more than {MAX_INDEX + 1} {kind} channels to rank {peer}")
-            seen[kind, peer] = index + 1
-            flat[kind].append(Channel(peer, cast("Kind", kind), index))
-    return flat
-
-
-def _read_switches(n: int, gpu: Object) -> list[Switch]:
-    """The rank's switch channels: one a group, in order.
-
-    Ranks may list a group in any order: the runtime sets it up at its lowest rank.
+    `sms`: thread blocks that run at once, where that is to be looked at; `collective` stands in for
+    what the file says. The root is -1 where it is needed and not said.
     """
-    found = []
-    entries = gpu.list("channels")
-    for k in range(len(entries)):
-        entry = entries.object(k)
-        if _kind(entry, "channel_type") != "switch":
-            continue
-        word = entry.text("buffer_type")
-        if word not in _BUFFERS:
-            raise entry.fail(f"buffer_type {word[:40]!r}; buffers are 'i', 'o' and 's'")
-        groups = entry.list("rank_groups")
-        for g in range(len(groups)):
-            ranks = groups.object(g).list("ranks")
-            group = sorted(ranks.integer(p, 0, n - 1) for p in range(len(ranks)))
-            found.append(Switch(tuple(group), _BUFFERS[word]))
-    return found
+    return _Reader(target, out, sms, collective).read(text)
 
 
-def _read_remote_buffers(n: int, gpu: Object) -> list[tuple[int, Buffer, frozenset[str]]]:
-    entries = gpu.list("remote_buffers")
-    out = []
-    for k in range(len(entries)):
-        entry = entries.object(k)
-        access = entry.list("access_channel_types")
-        kinds = frozenset(_word_kind(access, access.text(a)) for a in range(len(access)))
-        out.append((entry.integer("rank", 0, n - 1), _buffer(entry), kinds))
-    return out
+class _Reader:
+    """Reads one file; `out` hears what is wrong."""
 
+    def __init__(
+        self, target: Target, out: Findings, sms: int | None, collective: Collective | None
+    ) -> None:
+        self.target, self.out, self.sms, self.told = target, out, sms, collective
+        self.access = Fields(out)
+        self.plan = Plan()
+        self.top: dict[str, Any] = {}
+        self.own: dict[str, Any] = {}
 
-def _kind(entry: Object, key: str) -> str:
-    return _word_kind(entry, entry.text(key))
+    def read(self, text: str) -> Program | None:
+        """All of the file."""
+        top = parse(text, self.out)
+        if top is None:
+            return None
+        if "gpus" not in top:
+            hint = "; this looks like a forest file" if "trees" in top else ""
+            self.out.refuse("MPP-MISSING", f"no 'gpus', so it is no MSCCL++ plan{hint}")
+            return None
+        self.top, plan = top, self.plan
+        self.read_head()
+        gpus = self.access.objects(top, "gpus", "the plan", {})
+        if isinstance(top["gpus"], list) and not 1 <= len(gpus) <= RANKS:
+            words = "gpus is empty" if not gpus else f"gpus lists {len(gpus)} {RANKS.note}"
+            self.out.refuse("MPP-RANKS", words)
+            gpus = gpus[:RANKS]
+        self.read_own(len(gpus))
+        for r, gpu in enumerate(gpus):
+            plan.ranks.append(self.read_rank(r, gpu, len(gpus)))
+        self.check_chunks()
+        self.check_pairs()
+        self.check_switches()
+        self.check_scratch()
+        self.check_nodes()
+        ops = OpReader(plan, self.target, self.access)
+        blocks = [self.read_blocks(r, gpu, ops) for r, gpu in enumerate(gpus)]
+        low, high = self.read_sizes()
+        self.check_sizes(low, high)
+        return self.make(blocks, low, high)
 
-
-def _word_kind(where: Object | List, word: str) -> str:
-    if word not in ("memory", "port", "switch", "none"):
-        raise where.fail(f"channel type {word[:40]!r}; it is memory, port, switch or none")
-    return word
-
-
-def _buffer(entry: Object) -> Buffer:
-    word = entry.text("type")
-    if word not in _BUFFERS:
-        raise entry.fail(f"type {word[:40]!r} is no buffer; buffers are 'i', 'o' and 's'")
-    return _BUFFERS[word]
-
-
-@dataclass(slots=True)
-class _Block:
-    """The lists of a thread block that its operations count in."""
-
-    channels: tuple[Channel, ...]
-    own: dict[str, list[int]]  # per kind, places in `channels`
-    remote: dict[str, list[tuple[int, Buffer]]]
-    switches: tuple[Switch, ...]
-
-
-def _read_block(reader: _Reader, rank: _Rank, b: int, entry: Object) -> ThreadBlock:
-    if entry.integer("id", 0, _TOP) != b:
-        raise entry.fail(f"id {entry.integer('id', 0, _TOP)} at position {b}; they must be equal")
-    channels: list[Channel] = []
-    own: dict[str, list[int]] = {"memory": [], "port": []}
-    switches: list[Switch] = []
-    lists = entry.list("channels")
-    for k in range(len(lists)):
-        item = lists.object(k)
-        kind = _kind(item, "channel_type")
-        ids = item.list("channel_ids")
-        if kind == "switch":
-            known = rank.switches
-            switches += [known[ids.index(i, len(known), kind)] for i in range(len(ids))]
-        if kind not in own:
-            continue
-        for i in range(len(ids)):
-            own[kind].append(len(channels))
-            channels.append(rank.channels[kind][ids.index(i, len(rank.channels[kind]), kind)])
-    block = _Block(tuple(channels), own, _read_refs(rank, entry), tuple(switches))
-    ops = entry.list("ops")
-    steps: list[Step] = []
-    for k in range(len(ops)):
-        op = ops.object(k, f"{entry.where}, operation {k}")
-        if op.text("name") == "pipeline":
-            steps.append(_read_pipeline(reader, block, op))
-        else:
-            steps.append(_read_operation(reader, block, op))
-    return ThreadBlock(tuple(steps), channels=block.channels, switches=block.switches)
-
-
-def _read_refs(rank: _Rank, entry: Object) -> dict[str, list[tuple[int, Buffer]]]:
-    remote: dict[str, list[tuple[int, Buffer]]] = {"memory": [], "port": []}
-    if not entry.has("remote_buffer_refs"):
-        return remote
-    lists = entry.list("remote_buffer_refs")
-    for k in range(len(lists)):
-        item = lists.object(k)
-        kind = _kind(item, "access_channel_type")
-        if kind not in remote:
-            continue
-        ids = item.list("remote_buffer_ids")
-        for i in range(len(ids)):
-            peer, buffer, kinds = rank.buffers[ids.index(i, len(rank.buffers), "remote buffer")]
-            if kind not in kinds:
-                raise ids.fail(f"the buffer is not listed for access by {kind} channels, so the "
-                               f"runtime would take another one")  # fmt: skip
-            remote[kind].append((peer, buffer))
-    return remote
-
-
-def _read_pipeline(reader: _Reader, block: _Block, op: Object) -> Pipeline:
-    context = op.object("iter_context")
-    ops = op.list("ops")
-    body = []
-    for k in range(len(ops)):
-        inner = ops.object(k, f"{op.where}.{k}")
-        if inner.text("name") == "pipeline":
-            raise inner.fail("a pipeline in a pipeline; the runtime cannot run that")
-        body.append(_read_operation(reader, block, inner))
-    return Pipeline(
-        tuple(body),
-        chunks=context.integer("num_chunks", 1, CHUNKS),
-        unit_bytes=context.integer("unit_size", 1, 2**32 - 1),
-    )
-
-
-def _read_operation(reader: _Reader, block: _Block, entry: Object) -> Instruction:
-    reader.count += 1
-    if reader.count > INSTRUCTIONS:
-        raise entry.fail(f"more than {INSTRUCTIONS} operations {INSTRUCTIONS.note}")
-    word = entry.text("name")
-    if word in UNSUPPORTED:
-        raise UnsupportedError(
-            f"{entry.source}: {entry.where}: {word!r} ({UNSUPPORTED[word]}) is not supported"
+    def make(self, blocks: list[tuple[ThreadBlock, ...]], low: int, high: int) -> Program | None:
+        """The Program of what was read, or None where none holds it."""
+        plan, top, out = self.plan, self.top, self.out
+        collective = BY_PLAN_WORD.get(plan.word, Collective.ALLREDUCE)
+        root = -1
+        if collective.rooted:
+            root = self.own["root"] if "root" in self.own else out.missing_root("the plan")
+        if not out.held:
+            return None
+        ranks = tuple(
+            RankProgram(own, rank.chunks["i"], rank.chunks["o"], rank.chunks["s"],
+                        tuple(rank.semaphores))
+            for own, rank in zip(blocks, plan.ranks, strict=True)
+        )  # fmt: skip
+        packets = plan.packets and any(
+            i.op in PACKETS
+            for rank in ranks for block in rank.thread_blocks for s in block.steps
+            for i in body_of(s)
+        )  # fmt: skip
+        if plan.packets and not packets:
+            out.remark("protocol 'LL' without packets: the runtime does the same as for 'Simple'")
+        double = self.halve(ranks, packets)
+        flags = self.read_places()
+        if not out.held:
+            return None
+        own_name = self.own.get("name")
+        return Program(
+            name=top["name"] if own_name is None else own_name,
+            collective=collective,
+            style="onesided",
+            ranks=ranks,
+            in_place=flags[0],
+            out_of_place=flags[1],
+            root=root,
+            names=tuple(self.own.get("names", ())),
+            min_bytes=low,
+            max_bytes=min(high, MAX_BYTES),
+            protocol="LL" if packets else "Simple",
+            double_scratch=double,
+            extra={key: str(top.get(key, usual)) for key, usual in _SETTINGS}
+            | {"format": "mscclpp-json"},
         )
-    if word not in BY_JSON:
-        hint = did_you_mean(word[:40], [*BY_JSON, "pipeline"])
-        raise entry.fail(f"operation {word[:40]!r} does not exist{hint}")
-    op = BY_JSON[word]
-    if op is Op.NOP and len(entry) == 1:  # by far the most frequent
-        return _plain(reader, op)
-    kind = _kind(entry, "channel_type") if entry.has("channel_type") else "none"
-    if (kind == "switch") != (op in FABRIC):
-        what = "needs" if op in FABRIC else "cannot go over"
-        raise entry.fail(f"{word!r} {what} a channel of type 'switch'")
-    part = (0, 1)
-    if entry.has("tbg_info"):
-        group = entry.object("tbg_info")
-        part = (group.integer("tb_id", 0, _TOP), group.integer("tbg_size", 1, _TOP))
-    src, dst = _read_operands(reader, block, entry, op, kind)
-    if op in FABRIC:
-        through = _read_through(block, entry, op)
-        return Instruction(op, src, dst, part=part, switches=through)
-    channels = _read_ids(block, entry, kind)
-    semaphores = tuple(_integers(entry, "semaphore_ids"))
-    ident = entry.integer("barrier_id", 0, _TOP) if entry.has("barrier_id") else 0
-    size = entry.integer("num_threadblocks", 0, _TOP) if entry.has("num_threadblocks") else 0
-    if src or dst:
-        return Instruction(op, src, dst, (), channels, semaphores, ident, size, part)
-    return _plain(reader, op, channels, semaphores, ident, size, part)
+
+    def halve(self, ranks: tuple[RankProgram, ...], packets: bool) -> bool:
+        """Whether scratch has two halves that are taken by turns.
+
+        Without packets a rank's own operations take turns, but those that reach another's memory do
+        not (execution_kernel.hpp:46-56, 160): no difference where nobody reaches another's scratch.
+        """
+        if not self.plan.double or packets:
+            return self.plan.double
+        if not self.plan.packets and any(map(_reaches_scratch, ranks)):
+            self.out.lack("use_double_scratch_buffer (two halves of scratch, taken by turns) is "
+                          "not supported without packets (protocol 'LL'): puts ignore the halves; "
+                          "set it false")  # fmt: skip
+        elif not self.plan.packets:
+            self.out.remark("use_double_scratch_buffer: it doubles scratch, which nothing needs")
+        return False
+
+    # --- the head ---------------------------------------------------------------------------------
+
+    def read_head(self) -> None:
+        """What stands before the ranks."""
+        top, out, plan, access = self.top, self.out, self.plan, self.access
+        where, at = "the plan", At()
+        access.text(top, "name", where, at)
+        access.flag(top, "inplace", where, at)
+        for key in ("reuse_resources", "use_double_scratch_buffer"):
+            if key in top:
+                access.flag(top, key, where, at)
+        plan.double = top.get("use_double_scratch_buffer") is True
+        plan.reuse = top.get("reuse_resources") is True
+        self.read_word()
+        if plan.reuse:
+            out.add("MPP-REUSE", "reuse_resources is true")
+            out.lack("reuse_resources (a scratch buffer of fixed size, shared between plans) is "
+                     "not supported; set it false")  # fmt: skip
+        protocol = access.text(top, "protocol", where, at)
+        plan.packets = protocol == "LL"
+        if protocol not in (None, "Simple", "LL"):
+            out.add("MPP-PROTOCOL", f"protocol is {protocol[:40]!r}")
+        alignment, threads = (
+            access.optional(top, key, usual, where, at) for key, usual in _SETTINGS
+        )
+        if alignment < 1 or alignment % ALIGNMENT:
+            note = out.add if 1 <= alignment <= 2**20 else out.refuse
+            note("MPP-ALIGNMENT", f"buffer_alignment is {alignment}")
+            alignment = ALIGNMENT
+        plan.alignment = alignment
+        if not 32 <= threads <= 1024 or threads % 32:
+            note = out.add if 1 <= threads <= 2**20 else out.refuse
+            note("MPP-THREADS", f"num_threads_per_block is {threads}")
+        self.remark()
+
+    def read_word(self) -> None:
+        """The word for the collective, as current runtimes spell it."""
+        out, told = self.out, self.told
+        word = self.access.text(self.top, "collective", "the plan", {}) or ""
+        if word and word not in BY_PLAN_WORD and word not in OTHER_COLLECTIVES:
+            said = OLD_WORDS.get(word)
+            hint = f"; the runtime says {said!r}" if said else did_you_mean(word[:40], BY_PLAN_WORD)
+            note = out.add if said or told else out.refuse
+            note("MPP-COLLECTIVE", f"collective is {word[:40]!r}{hint}")
+        elif word in OTHER_COLLECTIVES and told is None:
+            out.other(word, f"collective {word!r} is not supported; the collectives are "
+                      f"{', '.join(BY_PLAN_WORD)}")  # fmt: skip
+        self.plan.word = told.definition.plan_word if told else OLD_WORDS.get(word, word)
+
+    def remark(self) -> None:
+        """What is worth knowing although nothing is wrong."""
+        plan, out = self.plan, self.out
+        collective = BY_PLAN_WORD.get(plan.word)
+        if collective is None:
+            return
+        if plan.packets:
+            out.add("MPP-PACKET-COUNT", "protocol is LL")
+        if collective.reduces:
+            out.add("MPP-SUM", f"{plan.word} adds up")
+        if collective.rooted:
+            out.add("MPP-ROOT-IGNORED", f"a {plan.word} with any root would use this plan")
+        if not collective.definition.hooked:
+            out.add("MPP-UNHOOKED", f"{plan.word}")
+
+    def read_own(self, n: int) -> None:
+        """What only this package reads: of the types that it writes."""
+        own, out = self.top.get("forestcoll"), self.out
+        if "forestcoll" not in self.top:
+            return
+        if not isinstance(own, dict):
+            out.refuse("RUN-REFUSED", f"forestcoll is {kind(own)}; it must be an object")
+            return
+        for key, wanted in _OWN.items():
+            if key in own and type(own[key]) is not wanted:
+                out.refuse("RUN-REFUSED", f"forestcoll, {key} is {kind(own[key])}")
+        names, root, most = own.get("names"), own.get("root"), own.get("max_bytes", 0)
+        if isinstance(names, list) and len(names) != n:
+            out.refuse("RUN-REFUSED", f"forestcoll, names: {len(names)} names for {n} ranks")
+        elif isinstance(names, list) and not all(isinstance(name, str) for name in names):
+            out.refuse("RUN-REFUSED", "forestcoll, names: a name is a string")
+        rooted = BY_PLAN_WORD.get(self.plan.word, Collective.ALLREDUCE).rooted
+        if rooted and type(root) is int and not 0 <= root < n:
+            words = f"forestcoll, root {root} is out of range; it must lie between 0 and {n - 1}"
+            out.refuse("RUN-REFUSED", words)
+        if type(most) is int and not 0 <= most <= MAX_BYTES:
+            out.refuse("RUN-REFUSED", f"forestcoll, max_bytes {most} is out of range")
+        self.own = own
+
+    def read_places(self) -> tuple[bool, bool]:
+        """Whether the plan is for calls in place, and out of place."""
+        plan, own = self.top["inplace"], self.own
+        if "in_place" not in own:
+            return plan, not plan
+        flags = own["in_place"], own.get("out_of_place", False)
+        if "out_of_place" not in own:
+            self.out.refuse("RUN-REFUSED", "forestcoll has no 'out_of_place'")
+        elif not flags[0 if plan else 1]:
+            words = f"forestcoll contradicts the plan's inplace: {str(plan).lower()}"
+            self.out.refuse("RUN-REFUSED", words)
+        return flags
+
+    def read_sizes(self) -> tuple[int, int]:
+        """The smallest and the largest size that the plan is for."""
+        out, top = self.out, self.top
+        low = self.access.optional(top, "min_message_size", 0, "the plan", {})
+        high = self.access.optional(top, "max_message_size", NO_LIMIT, "the plan", {})
+        if not 0 <= low < 2**31:
+            note = out.add if 0 <= low <= MAX_BYTES else out.refuse
+            note("MPP-MIN-SIZE", f"min_message_size is {low}")
+        if high < 0 or high < low:
+            words = f"min_message_size {low} is above max_message_size {high}"
+            out.refuse("MPP-SIZE-RANGE", words)
+        elif not 1 <= high <= NO_LIMIT:
+            words = f"max_message_size {high} serves no size; leave it out for no limit"
+            out.refuse("MPP-SIZE-RANGE", words)
+        return low, high
+
+    def check_sizes(self, low: int, high: int) -> None:
+        """Whether any size is served, and whether all that are served are right."""
+        plan, out = self.plan, self.out
+        halves = (2 if plan.packets else 1) * (2 if plan.double else 1)
+        counts = [
+            n * (halves if k == "s" else 1) for rank in plan.ranks for k, n in rank.chunks.items()
+        ]
+        total = max((rank.chunks.get(k, 0) for rank in plan.ranks for k in ("i", "o")), default=0)
+        if not total or high < low or high < 1:
+            return
+        step = total * plan.alignment
+        # The loader compares the input's size, but for allgather the output's; both are `total`
+        # chunks for every collective but reduce-scatter in other words: nccl-tests' size.
+        if high // step * step < max(low, step):
+            out.add("MPP-SIZE-RANGE", f"no multiple of {step} bytes lies in {low} to {high}")
+        sizes = Sizes("onesided", 1, total, plan.alignment)
+        out.add("MPP-SIZES", f"it serves {sizes.words()}")
+        chunk = (2**32 - 1) // max(counts)
+        for rounds, unit in plan.pipelines:
+            chunk = min(chunk, (2**16 - 1) * unit // rounds)
+        largest = chunk // plan.alignment * plan.alignment * total
+        if high // step * step > largest:  # the largest size that it serves
+            stated = "max_message_size" in self.top and high != NO_LIMIT
+            limit = f"max_message_size is {high}" if stated else "no limit is set"
+            out.add("MPP-4GIB" if stated else "MPP-NO-MAX", f"right up to {largest} bytes, but "
+                    f"{limit}")  # fmt: skip
+
+    # --- ranks ------------------------------------------------------------------------------------
+
+    def read_rank(self, r: int, gpu: dict[str, Any], n: int) -> Rank:
+        """A rank's sizes and lists."""
+        out, access, where, at = self.out, self.access, f"gpus[{r}]", At(rank=r)
+        rank = Rank()
+        number = access.integer(gpu, "id", where, at)
+        if number is not None and number != r:
+            out.refuse("MPP-RANKS", f"gpus[{r}] has id {number}", **at)
+        for key, least in (("input_chunks", 1), ("output_chunks", 1), ("scratch_chunks", 0)):
+            count = access.integer(gpu, key, where, at)
+            if count is None:
+                continue
+            if count < least or count >= 2**31:
+                rule = "MPP-CHUNKS-ZERO" if least and count < 1 else "MPP-CHUNKS"
+                out.refuse(rule, f"{key} is {count}", **at)
+                continue
+            if count > CHUNKS:
+                out.refuse("RUN-REFUSED", f"{key} is {count}; at most {CHUNKS} {CHUNKS.note}", **at)
+            rank.chunks[key[0]] = count
+        self.read_channels(r, gpu, n, rank)
+        self.read_remotes(r, gpu, n, rank)
+        entries = access.objects(gpu, "semaphores", where, at) if "semaphores" in gpu else []
+        for k, entry in enumerate(entries):
+            value = access.integer(entry, "init_value", f"semaphores[{k}]", at)
+            if value is not None and not 0 <= value < 2**31:
+                note = out.add if -(2**31) <= value < 2**31 else out.refuse
+                note("MPP-SEMAPHORE-INIT", f"semaphore {k} starts at {value}", **at)
+            rank.semaphores.append(value or 0)
+        return rank
+
+    def read_channels(self, r: int, gpu: dict[str, Any], n: int, rank: Rank) -> None:
+        """The rank's channels in order, by type; the k-th to one peer has number k."""
+        out, access, at = self.out, self.access, At(rank=r)
+        seen: dict[tuple[str, int], int] = {}
+        for k, entry in enumerate(access.objects(gpu, "channels", f"gpus[{r}]", at)):
+            where = f"channels[{k}]"
+            word = access.text(entry, "channel_type", where, at)
+            if word not in KINDS:
+                if word is not None:
+                    out.refuse("MPP-CHANNEL-TYPE", f"{where} is of type {word[:40]!r}", **at)
+                rank.broken = True
+            elif word == "switch":
+                self.read_switch(r, entry, where, n, rank)
+            else:
+                for peer in access.integers(entry, "connected_to", where, at):
+                    if not 0 <= peer < n or peer == r:
+                        note = out.fault if peer == r else out.refuse
+                        note("MPP-PEER", f"{where} leads to rank {peer}", **at)
+                    index = seen.get((word, peer), 0)
+                    if index > MAX_INDEX:
+                        words = f"more than {MAX_INDEX + 1} {word} channels to rank {peer}"
+                        out.refuse("RUN-REFUSED", words, **at)
+                    seen[word, peer] = index + 1
+                    over = cast("Literal['memory', 'port']", word)
+                    rank.channels[word].append(Channel(peer, over, index))
+
+    def read_switch(self, r: int, entry: dict[str, Any], where: str, n: int, rank: Rank) -> None:
+        """Switch channels, one a group; ranks may list a group in any order."""
+        out, access, at = self.out, self.access, At(rank=r)
+        letter = access.text(entry, "buffer_type", where, at)
+        if letter is not None and letter not in BUFFERS:
+            out.refuse("MPP-BUFFER-TYPE", f"{where} is on buffer {letter[:40]!r}", **at)
+        for group in access.objects(entry, "rank_groups", where, at):
+            ranks = access.integers(group, "ranks", where, at)
+            size = access.integer(group, "size", where, at)
+            far = any(not 0 <= x < n for x in ranks)
+            if far or r not in ranks or len(set(ranks)) < max(len(ranks), 2):
+                note = out.refuse if far else out.fault
+                note("MPP-SWITCH-GROUP", f"{where} joins ranks {ranks[:16]}", **at)
+            if size is not None and size < 1:
+                out.add("MPP-SWITCH-GROUP", f"{where} covers {size} chunks", **at)
+            rank.switches.append((letter or "", tuple(sorted(set(ranks)))))
+
+    def read_remotes(self, r: int, gpu: dict[str, Any], n: int, rank: Rank) -> None:
+        """The buffers of others that the rank reaches."""
+        out, access, at = self.out, self.access, At(rank=r)
+        for k, entry in enumerate(access.objects(gpu, "remote_buffers", f"gpus[{r}]", at)):
+            where = f"remote_buffers[{k}]"
+            peer = access.integer(entry, "rank", where, at)
+            letter = access.text(entry, "type", where, at)
+            if peer is not None and (not 0 <= peer < n or peer == r):
+                note = out.fault if peer == r else out.refuse
+                note("MPP-PEER", f"{where} lies at rank {peer}", **at)
+                peer = None
+            if letter is not None and letter not in BUFFERS:
+                out.refuse("MPP-BUFFER-TYPE", f"{where} is of type {letter[:40]!r}", **at)
+                letter = None
+            words = entry.get("access_channel_types")
+            if not isinstance(words, list):
+                rule = "MPP-TYPE" if "access_channel_types" in entry else "MPP-MISSING"
+                out.refuse(rule, f"{where} has no list access_channel_types", **at)
+                words = []
+            for word in words:
+                if word not in KINDS[:2]:
+                    note = out.add if word in ("switch", "none") else out.refuse
+                    note("MPP-CHANNEL-TYPE", f"{where} is accessed by {str(word)[:40]!r}", **at)
+            kinds = frozenset(word for word in words if isinstance(word, str))
+            rank.remotes.append((peer, letter, kinds))
+
+    # --- all ranks together -----------------------------------------------------------------------
+
+    def check_chunks(self) -> None:
+        """Chunk counts: alike at all ranks, and as the collective has them."""
+        plan, out = self.plan, self.out
+        collective = BY_PLAN_WORD.get(plan.word)
+        first: tuple[int, int] | None = None
+        for r, rank in enumerate(plan.ranks):
+            if "i" not in rank.chunks or "o" not in rank.chunks:
+                continue
+            shape = rank.chunks["i"], rank.chunks["o"]
+            first = first or shape
+            if shape != first:
+                out.fault("MPP-CHUNKS", f"{shape[0]} input and {shape[1]} output chunks; other "
+                          f"ranks have {first[0]} and {first[1]}", rank=r)  # fmt: skip
+            elif collective is not None:
+                try:
+                    fine = collective.chunks(len(plan.ranks), max(shape)) == shape
+                except PlanError:
+                    fine = False
+                if not fine:
+                    out.fault("MPP-CHUNKS", f"{shape[0]} input and {shape[1]} output chunks do not "
+                              f"make a {plan.word} over {len(plan.ranks)} ranks",
+                              rank=r)  # fmt: skip
+
+    def check_pairs(self) -> None:
+        """As many channels of a type lead from i to j as from j to i."""
+        n = len(self.plan.ranks)
+        counts: dict[tuple[str, int, int], int] = {}
+        for r, rank in enumerate(self.plan.ranks):
+            for word in ("memory", "port"):
+                for channel in rank.channels[word]:
+                    key = word, r, channel.peer
+                    counts[key] = counts.get(key, 0) + 1
+        for (word, r, peer), count in sorted(counts.items()):
+            back = counts.get((word, peer, r), 0)
+            if count > back and 0 <= peer < n:
+                self.out.add("MPP-IDLE-CHANNEL", f"{count} {word} channels lead to rank {peer}, "
+                             f"but {back} back", rank=r)  # fmt: skip
+
+    def check_switches(self) -> None:
+        """Ranks set their switch channels up one after the other, each with the whole group."""
+        lists = [rank.switches for rank in self.plan.ranks]
+        for r, own in enumerate(lists):
+            peers = sorted({p for _, group in own for p in group if r < p < len(lists)})
+            for peer in peers:
+                if lists[peer] == own:
+                    continue
+                mine = [one for one in own if peer in one[1]]
+                other = [one for one in lists[peer] if r in one[1]]
+                for k, (one, two) in enumerate(zip_longest(mine, other)):
+                    if one != two:
+                        self.out.add("MPP-SWITCH-ORDER", f"switch channel {k} of those with rank "
+                                     f"{peer} is {_named(one)} here, {_named(two)} there",
+                                     rank=r)  # fmt: skip
+                        break
+
+    def check_scratch(self) -> None:
+        """Remote scratch that the runtime has its owner register is there."""
+        for r, rank in enumerate(self.plan.ranks):
+            for k, (peer, letter, _) in enumerate(rank.remotes):
+                if (
+                    peer is not None
+                    and letter == "s"
+                    and not self.plan.ranks[peer].chunks.get("s", 1)
+                ):
+                    self.out.add("MPP-REMOTE-EMPTY", f"remote_buffers[{k}] is scratch of rank "
+                                 f"{peer}, which has none", rank=r)  # fmt: skip
+
+    def check_nodes(self) -> None:
+        """Where the ranks' names say which node holds them: may they be there, with their ports.
+
+        What is wrong with the names themselves, which the runtime does not read, `read_own` says.
+        """
+        out, plan = self.out, self.plan
+        names, machine = self.own.get("names"), self.own.get("name")
+        n = len(plan.ranks)
+        if (
+            not isinstance(names, list)
+            or len(names) != n
+            or not all(isinstance(x, str) for x in names)
+        ):
+            return
+        spread = places(names, n)
+        of = [place.node for place in spread.places]
+        far = set()
+        for r, rank in enumerate(plan.ranks):
+            peers = {word: {c.peer for c in channels} for word, channels in rank.channels.items()}
+            if any(0 <= p < n and of[p] != of[r] for p in peers["port"]):
+                far.add(r)
+            reached = {p for p, _, kinds in rank.remotes if p is not None and "memory" in kinds}
+            reached.update(peers["memory"], *(group for _, group in rank.switches))
+            for peer in sorted(reached):
+                if 0 <= peer < n and of[peer] != of[r]:
+                    ends = f"{names[r][:40]} to {names[peer][:40]}"
+                    out.add("MPP-MEMORY-FAR", f"to rank {peer} ({ends})", rank=r)
+        machine = machine if isinstance(machine, str) else ""
+        fault = group_fault(self.target, names, far, machine)
+        if fault is not None:
+            out.add(fault[0], fault[1], rank=fault[2])
+        elif far:
+            host = min(host_of(machine) or spread.per_node, spread.per_node)
+            most = 1 + max(r % host for r in far)
+            out.add("MPP-HCA", f"ports of {most} ranks a node lead to others")
+
+    # --- thread blocks ----------------------------------------------------------------------------
+
+    def read_blocks(self, r: int, gpu: dict[str, Any], ops: OpReader) -> tuple[ThreadBlock, ...]:
+        """The rank's thread blocks, as far as they can be held."""
+        out, access, at = self.out, self.access, At(rank=r)
+        entries = access.objects(gpu, "threadblocks", f"gpus[{r}]", at)
+        if "threadblocks" in gpu and not entries:
+            out.add("MPP-TB-NONE", "it has no thread block", **at)
+        if len(entries) > BLOCKS:
+            words = f"{len(entries)} thread blocks {BLOCKS.note}"
+            out.refuse("RUN-REFUSED", words, **at)
+        if self.sms is not None and len(entries) > self.sms:
+            out.add("MPP-TB-SMS", f"{len(entries)} thread blocks; the GPU is taken to have "
+                    f"{self.sms} SMs", **at)  # fmt: skip
+        blocks = []
+        for b, entry in enumerate(entries):
+            here: At = {"rank": r, "block": b}
+            number = access.integer(entry, "id", f"threadblocks[{b}]", here)
+            if number is not None and number != b:
+                out.refuse("MPP-TB-ID", f"threadblocks[{b}] has id {number}", **here)
+            block = self.read_lists(b, entry, self.plan.ranks[r], here)
+            steps = ops.read(r, b, entry, block)
+            switches = [
+                self.plan.ranks[r].switches[k] for k in block.own["switch"] if k is not None
+            ]
+            if out.held:
+                ways = tuple(Switch(ranks, Buffer(letter)) for letter, ranks in switches)
+                blocks.append(ThreadBlock(steps, channels=tuple(block.channels), switches=ways))
+        return tuple(blocks)
+
+    def read_lists(self, b: int, entry: dict[str, Any], rank: Rank, at: At) -> Block:
+        """The lists of a thread block that its operations count in."""
+        out, access = self.out, self.access
+        block = Block()
+        for k, item in enumerate(access.objects(entry, "channels", f"threadblocks[{b}]", at)):
+            where = f"channels[{k}]"
+            word = access.text(item, "channel_type", where, at)
+            if word is not None and word not in KINDS:
+                note = out.add if word == "none" else out.refuse
+                note("MPP-CHANNEL-TYPE", f"{where} is of type {word[:40]!r}", **at)
+            if word is None or word not in KINDS:
+                block.broken = True
+                continue
+            letter = access.text(item, "buff", where, at) if "buff" in item else None
+            if letter is not None and letter not in BUFFERS:
+                out.add("MPP-BUFFER-TYPE", f"{where} is on buffer {letter[:40]!r}", **at)
+            self.read_numbers(item, word, where, rank, block, at)
+        for word, ids in block.ids.items():
+            if len(ids) > self.target.channels:
+                out.add("MPP-TB-CHANNELS", f"{len(ids)} {word} channels", **at)
+            known = [i for i, own in zip(ids, block.own[word], strict=True) if own is not None]
+            if len(set(known)) < len(known):
+                twice = next(i for i in known if known.count(i) > 1)
+                out.add("MPP-CHANNEL-TWICE", f"{word} channel {twice} stands twice", **at)
+        if "remote_buffer_refs" in entry:
+            self.read_refs(entry, rank, block, at)
+        return block
+
+    def read_numbers(
+        self, item: dict[str, Any], word: str, where: str, rank: Rank, block: Block, at: At
+    ) -> None:
+        """Channels of a type that the thread block names."""
+        known: list[Any] = rank.switches if word == "switch" else rank.channels[word]
+        for number in self.access.integers(item, "channel_ids", where, at):
+            block.ids[word].append(number)
+            if not 0 <= number < len(known):
+                if not rank.broken:
+                    words = f"{word} channel {number}; the rank has {len(known)}"
+                    self.out.refuse("MPP-TB-CHANNEL-ID", words, **at)
+                block.own[word].append(None)
+            elif word == "switch":
+                block.own[word].append(number)
+            else:
+                block.own[word].append(len(block.channels))
+                block.channels.append(known[number])
+
+    def read_refs(self, entry: dict[str, Any], rank: Rank, block: Block, at: At) -> None:
+        """The remote buffers that the thread block names."""
+        out, access = self.out, self.access
+        items = access.objects(entry, "remote_buffer_refs", "the thread block", at)
+        for k, item in enumerate(items):
+            where = f"remote_buffer_refs[{k}]"
+            word = access.text(item, "access_channel_type", where, at)
+            if word is None or word not in KINDS[:2]:
+                if word is not None:
+                    note = out.add if word in ("switch", "none") else out.refuse
+                    note("MPP-CHANNEL-TYPE", f"{where} is accessed by {word[:40]!r}", **at)
+                block.broken = True
+                continue
+            for number in access.integers(item, "remote_buffer_ids", where, at):
+                if not 0 <= number < len(rank.remotes):
+                    out.refuse("MPP-REMOTE-ID", f"{where} names remote buffer {number}; the rank "
+                               f"has {len(rank.remotes)}", **at)  # fmt: skip
+                    block.remotes[word].append((None, None))
+                    continue
+                peer, letter, kinds = rank.remotes[number]
+                if word not in kinds:
+                    out.refuse("MPP-REMOTE-ACCESS", f"{where} names remote buffer {number}, which "
+                               f"is not accessed by {word}", **at)  # fmt: skip
+                block.remotes[word].append((peer, letter))
+        for word, refs in block.remotes.items():
+            if len(refs) > MAX_REMOTE:
+                out.add("MPP-TB-REMOTES", f"{len(refs)} remote buffers by {word}", **at)
 
 
-def _read_through(block: _Block, entry: Object, op: Op) -> tuple[int, ...]:
-    """The thread block's switches that an operation goes through: of its sources, destinations."""
-    return tuple(
-        item.index("switch_channel_id", len(block.switches))
-        for key in (("dst_buff",) if op is Op.FABRIC_STORE else ("src_buff", "dst_buff"))
-        for item in _objects(entry, key)
+def _named(switch: tuple[str, tuple[int, ...]] | None) -> str:
+    if switch is None:
+        return "none"
+    ranks = switch[1]
+    shown = ", ".join(map(str, ranks[:8])) + (", ..." if len(ranks) > 8 else "")
+    return f"buffer {switch[0]!r} of ranks {shown}"
+
+
+def _reaches_scratch(rank: RankProgram) -> bool:
+    """Whether an operation of the rank reads or writes another's scratch, or a switch's."""
+    return any(
+        ref.buffer is Buffer.SCRATCH and (ref.rank is not None or i.switches)
+        for block in rank.thread_blocks
+        for step in block.steps
+        for i in body_of(step)
+        for ref in (*i.src, *i.dst)
     )
-
-
-def _plain(
-    reader: _Reader,
-    op: Op,
-    channels: tuple[int, ...] = (),
-    semaphores: tuple[int, ...] = (),
-    ident: int = 0,
-    group: int = 0,
-    part: tuple[int, int] = (0, 1),
-) -> Instruction:
-    """An operation without operands."""
-    key = (op, channels, semaphores, ident, group, part)
-    found = reader.plain.get(key)
-    if found is None:
-        found = Instruction(op, (), (), (), channels, semaphores, ident, group, part)
-        reader.plain[key] = found
-    return found
-
-
-def _read_ids(block: _Block, entry: Object, kind: str) -> tuple[int, ...]:
-    if not entry.has("channel_ids"):
-        return ()
-    ids = entry.list("channel_ids")
-    if kind == "none" and len(ids):
-        raise entry.fail("channel_ids without channel_type; the runtime would do nothing")
-    own = block.own.get(kind, [])
-    return tuple(own[ids.index(k, len(own), f"{kind} channel")] for k in range(len(ids)))
-
-
-def _integers(entry: Object, key: str) -> list[int]:
-    if not entry.has(key):
-        return []
-    values = entry.list(key)
-    return [values.integer(k, 0, _TOP) for k in range(len(values))]
-
-
-def _read_operands(
-    reader: _Reader, block: _Block, entry: Object, op: Op, kind: str
-) -> tuple[tuple[Ref, ...], tuple[Ref, ...]]:
-    src, dst = (
-        tuple([_read_ref(reader, block, item, kind) for item in _objects(entry, key)])
-        if entry.has(key)
-        else ()
-        for key in ("src_buff", "dst_buff")
-    )
-    if op in SPREADS:
-        if kind == "none":
-            raise entry.fail("a put without channel_type; the runtime would do nothing")
-        if len(src) != len(dst):
-            raise entry.fail(
-                f"{len(src)} sources for {len(dst)} destinations; the runtime takes the i-th for "
-                f"the i-th"
-            )
-        if len(src) > 1 and len(set(src)) == 1:
-            src = src[:1]  # the Program's spelling of one source for all destinations
-    if op is Op.GET and any(a.offset != b.offset for a, b in zip(src, dst, strict=False)):
-        text = f"{entry.where}: get between different chunks; the runtime swaps the two"
-        reader.notes.add(text, "get")
-    if op is Op.FLUSH:
-        reader.notes.add(f"{entry.where}: flush does nothing in the runtime", "flush")
-    if op not in DATA and (src or dst):
-        raise entry.fail(f"{entry.text('name')!r} has no buffers, but src_buff or dst_buff")
-    return src, dst
-
-
-def _objects(entry: Object, key: str) -> list[Object]:
-    if not entry.has(key):
-        return []
-    items = entry.list(key)
-    return [items.object(k) for k in range(len(items))]
-
-
-def _read_ref(reader: _Reader, block: _Block, item: Object, kind: str) -> Ref:
-    offset = item.integer("index", 0, CHUNKS)
-    count = item.integer("size", 1, CHUNKS)
-    ways = [key for key in ("type", "buffer_id", "switch_channel_id") if item.has(key)]
-    if len(ways) != 1 or (ways[0] == "switch_channel_id" and kind != "switch"):
-        more = ", or switch_channel_id" if kind == "switch" else ""
-        raise item.fail(f"needs either type (local) or buffer_id (remote){more}")
-    if ways[0] == "switch_channel_id":
-        number = item.index("switch_channel_id", len(block.switches))
-        ref = Ref(block.switches[number].buffer, offset, count)
-    elif item.has("type"):
-        ref = Ref(_buffer(item), offset, count)
-    elif kind not in block.remote:
-        raise item.fail("buffer_id in an operation without channel_type")
-    else:
-        peer, buffer = block.remote[kind][item.index("buffer_id", len(block.remote[kind]))]
-        ref = Ref(buffer, offset, count, peer)
-    return reader.refs.setdefault(ref, ref)

@@ -137,6 +137,11 @@ def check_protocol(program: Program) -> None:
             f"protocol {program.protocol}, but the program {has}: for MSCCL++ LL is just that "
             f"there are some, and everything else is Simple"
         )
+    check_halves(program)
+
+
+def check_halves(program: Program) -> None:
+    """PlanError where the second half of scratch would begin within a packet."""
     if not program.double_scratch:
         return
     for r, rank in enumerate(program.ranks):
