@@ -23,7 +23,6 @@ import pytest
 import forestcoll
 from forestcoll.common import errors
 from forestcoll.execute import doctor, lab
-from forestcoll.execute.lab.tables import tables
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.schedule.routes import Routes, routes
 from forestcoll.solver import baselines
@@ -31,7 +30,7 @@ from forestcoll.solver import baselines
 if importlib.util.find_spec("torch") is None:
     pytest.skip("PyTorch is not installed (extra 'torch')", allow_module_level=True)
 
-from forestcoll.execute.lab import comparing, network
+from forestcoll.execute.lab import measurement, network
 from forestcoll.ui.cli import main
 
 LACKING = network.lacking()
@@ -72,7 +71,7 @@ def test_every_packet_takes_its_way(name: str, settings: dict[str, str]) -> None
     made = synthesized(name, settings)
     graph = made.forest.graph
     found, ranks = routes(graph, made.forest), graph.ranks
-    nodes = tables(found)
+    nodes = network.tables(found)
     links = set(zip(graph.tail, graph.head, strict=True))
     for i, j in permutations(range(len(ranks)), 2):
         at, way = ranks[i], [ranks[i]]
@@ -94,7 +93,7 @@ def test_edges_of_trees_use_their_links(name: str, settings: dict[str, str]) -> 
     taken = {found.ways[number[path[0]], number[path[-1]]] for path in ways}
     assert taken <= ways
     assert not found.split or len(taken) < len(ways)
-    entry = comparing._entry("plan", graph, made.programs["mscclpp-json"], forest)
+    entry = measurement._entry("plan", graph, made.programs["mscclpp-json"], forest)
     if not found.split:
         assert entry.algbw == forest.algbw
     assert entry.algbw <= forest.algbw
@@ -139,7 +138,7 @@ def test_prediction_of_several_ways_counts_what_meets_on_the_one_taken() -> None
 def test_theory_of_rings_and_gloo() -> None:
     """Twice (n - 1) / n of the data over the slowest link that the ring crosses."""
     graph = graph_of("rail", SETTINGS)
-    assert comparing._gloo(graph).algbw == 50 * Fraction(4, 6)
+    assert measurement._gloo(graph).algbw == 50 * Fraction(4, 6)
     ring = baselines.forests("ring", graph)[0]
     assert ring.algbw == 50 * Fraction(4, 6)
 
@@ -149,7 +148,7 @@ def test_theory_of_rings_and_gloo() -> None:
 
 def test_rates_are_the_bandwidths_scaled() -> None:
     graph = graph_of("rail", SETTINGS)
-    scale = comparing._scale(graph, 40.0)
+    scale = measurement._scale(graph, 40.0)
     assert scale == Fraction(40_000_000, 4 * 500)
     made = network.wires(graph, scale)
     assert {(w.there, w.back) for w in made} == {(9 * 10**6,) * 2, (10**6,) * 2, (2 * 10**6,) * 2}
@@ -160,7 +159,7 @@ def test_rates_are_the_bandwidths_scaled() -> None:
 def test_rate_by_default_grows_with_the_processors() -> None:
     graph = graph_of("rail", SETTINGS)
     cores = len(os.sched_getaffinity(0))
-    assert comparing._scale(graph, 0.0) * 2000 == int(comparing.DEFAULT_RATE * cores * 1e6)
+    assert measurement._scale(graph, 0.0) * 2000 == int(measurement.DEFAULT_RATE * cores * 1e6)
 
 
 def test_one_way_links_and_links_slowed() -> None:
@@ -180,7 +179,7 @@ def test_plan_of_a_sound_fabric_on_one_with_a_slow_link() -> None:
 
     known = forestcoll.load_topology("star", {"gpus": "3", "bandwidth": "40"})
     slowed = CapacityGraph.from_topology(edit(known, (), [parse_scale("gpu0-switch=1/4")]))
-    (entry,), _ = comparing._entries(slowed, made.programs["mscclpp-json"], made.forest, ())
+    (entry,), _ = measurement._entries(slowed, made.programs["mscclpp-json"], made.forest, ())
     assert made.forest.algbw >= Fraction(99, 100) * 30  # its shares are rounded to 2^m parts
     assert entry.algbw == made.forest.algbw / 4
 
@@ -192,10 +191,10 @@ def test_what_an_allgather_is_measured_against() -> None:
         forestcoll.load_topology("rail", SETTINGS), "allgather", formats="mscclpp-json"
     )
     program = made.programs["mscclpp-json"]
-    entries, notes = comparing._entries(graph, program, made.forest, comparing.AGAINST)
+    entries, notes = measurement._entries(graph, program, made.forest, measurement.AGAINST)
     assert [entry.name for entry in entries] == ["plan", "ring", "rings"]
     assert "tree and double-tree and gloo: for allreduce, not for allgather" in notes
-    _, notes = comparing._entries(graph, program, made.forest, ["direct", "ring"])
+    _, notes = measurement._entries(graph, program, made.forest, ["direct", "ring"])
     assert "direct: for an all-to-all, not for allgather" in notes
     assert entries[0].algbw > entries[2].algbw > entries[1].algbw
     assert entries[1].program is not None
@@ -308,21 +307,21 @@ def test_plans_for_others() -> None:
     made = synthesized("star", {"gpus": "3"})
     program = made.programs["mscclpp-json"]
     with pytest.raises(errors.PlanError, match=r"^the plan is for 3 ranks, the topology has 4 GPU"):
-        comparing.compare(graph_of("star", {"gpus": "4"}), program, None)
+        measurement.compare(graph_of("star", {"gpus": "4"}), program, None)
     other = graph_of("ring", {"gpus": "3"})
     with pytest.raises(errors.PlanError, match=r"^the forest file beside the plan is for another"):
-        comparing.compare(other, program, made.forest)
+        measurement.compare(other, program, made.forest)
     graph = made.forest.graph
     less = replace(graph, tail=graph.tail[1:], head=graph.head[1:], capacity=graph.capacity[1:])
     with pytest.raises(errors.PlanError, match=r"uses a link that this fabric lacks, from gpu0 to"):
-        comparing.compare(less, program, made.forest)
+        measurement.compare(less, program, made.forest)
     boxed = graph_of("dgx-a100", {"boxes": "1"})
     other = synthesized("dgx1-v100", {}).programs["mscclpp-json"]
     if other.names != tuple(boxed.names[node] for node in boxed.ranks):
         with pytest.raises(errors.PlanError, match="a plan for another machine, or for its GPUs"):
-            comparing.compare(boxed, other, None)
+            measurement.compare(boxed, other, None)
     with pytest.raises(errors.UnsupportedError, match=r"unknown baseline 'rung'; did you mean"):
-        comparing.compare(made.forest.graph, program, made.forest, against=["rung"])
+        measurement.compare(made.forest.graph, program, made.forest, against=["rung"])
 
 
 @fabric

@@ -27,7 +27,7 @@ if importlib.util.find_spec("torch") is None:
     pytest.skip("PyTorch is not installed (extra 'torch')", allow_module_level=True)
 
 from forestcoll.execute.lab import exchange, network
-from forestcoll.execute.lab.comparing import EXCHANGES
+from forestcoll.execute.lab.measurement import EXCHANGES
 from forestcoll.ui.cli import main
 
 LACKING = network.lacking()

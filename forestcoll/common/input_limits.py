@@ -48,7 +48,6 @@ YAML_DEPTH = Limit(16, "YAML_DEPTH")
 DUMP_ELEMENTS = Limit(100_000, "DUMP_ELEMENTS")
 DUMP_DEPTH = Limit(64, "DUMP_DEPTH")
 PLAN_VALUES = Limit(2**23, "PLAN_VALUES")  # a JSON value takes up to some 100 bytes when read
-PLAN_ELEMENTS = Limit(2**21, "PLAN_ELEMENTS")
 PLAN_DEPTH = Limit(32, "PLAN_DEPTH")
 
 # Numbers

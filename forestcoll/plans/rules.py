@@ -29,28 +29,6 @@ OTHER_COLLECTIVES = frozenset(
 ) - set(BY_PLAN_WORD)
 
 
-class Notes:
-    """Remarks about a file that was read leniently: the first of each kind, at most `limit`."""
-
-    __slots__ = ("_limit", "_texts")
-
-    def __init__(self, limit: int = 40) -> None:
-        self._texts: dict[str, str] = {}
-        self._limit = limit
-
-    def add(self, text: str, kind: str = "") -> None:
-        """Keep `text`, unless there is one of its kind (without kind: the same one) already."""
-        if len(self._texts) < self._limit:
-            self._texts.setdefault(kind or text, text)
-
-    def extra(self, format_name: str) -> dict[str, str]:
-        """What goes to `Program.extra`: the format, and the notes, one a line, if there are any."""
-        found = {"format": format_name}
-        if self._texts:
-            found["notes"] = "\n".join(self._texts.values())
-        return found
-
-
 def place(rank: int, block: int | None = None, step: int | None = None) -> str:
     """`rank 3, thread block 2, step 5`, as far as the numbers are given."""
     words = f"rank {rank}"

@@ -24,7 +24,7 @@ from typing import Literal
 from forestcoll.common.errors import ForestCollError
 from forestcoll.compile.synthesize import synthesize
 from forestcoll.execute.lab import exchange
-from forestcoll.execute.lab.comparing import Matrix, Report, Wishes, compare
+from forestcoll.execute.lab.measurement import Matrix, Report, Wishes, compare
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.topology import Topology, catalog
 from forestcoll.topology.edit import edit, parse_scale

@@ -15,7 +15,7 @@ from fractions import Fraction
 from itertools import pairwise
 
 from forestcoll.common.errors import PlanError, UnsupportedError
-from forestcoll.execute.lab.comparing import (
+from forestcoll.execute.lab.measurement import (
     DIRECT,
     EXCHANGES,
     GLOO,

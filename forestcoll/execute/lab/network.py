@@ -11,17 +11,18 @@ import ctypes
 import os
 import shutil
 import subprocess
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
 
 from forestcoll.common.errors import ExecutionError, UnsupportedError
-from forestcoll.execute.lab.tables import Table, tables
 from forestcoll.graph.capacity_graph import CapacityGraph
-from forestcoll.schedule.routes import Routes
+from forestcoll.schedule.routes import Pair, Routes
 
 CLONE_NEWNET = 0x40000000
 PACKET_SECONDS = 0.02
@@ -115,6 +116,30 @@ def wires(graph: CapacityGraph, scale: Fraction) -> list[Wire]:
     return [
         Wire(k, a, b, rates.get((a, b), 0), rates.get((b, a), 0)) for k, (a, b) in enumerate(pairs)
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """What one node does with packets: by destination rank, or by source and destination."""
+
+    to: dict[int, int]  # rank -> next node
+    between: dict[Pair, int]  # exceptions
+
+
+def tables(routes: Routes) -> dict[int, Table]:
+    """Every node's table, such that packets between any two ranks take their way."""
+    steps: dict[int, dict[int, dict[int, int]]] = defaultdict(lambda: defaultdict(dict))
+    for (i, j), path in routes.ways.items():
+        for here, there in pairwise(path):
+            steps[here][j][i] = there
+    result = {}
+    for node, by_target in steps.items():
+        to, between = {}, {}
+        for j, by_source in by_target.items():
+            to[j] = Counter(by_source.values()).most_common(1)[0][0]
+            between.update({(i, j): there for i, there in by_source.items() if there != to[j]})
+        result[node] = Table(to, between)
+    return result
 
 
 class Network:

@@ -51,8 +51,8 @@ DATA_WORDS: Final[Mapping[str, tuple[Operation, Sequence[str]]]] = {
     )
 }
 """Data operations by name: what they take, and the types of channel that they work over."""
-SYNC_WORDS: Final = tuple(word for word, op in BY_JSON.items() if op in SYNCS)
-SEMAPHORE_WORDS: Final = tuple(word for word, op in BY_JSON.items() if op in SEMAPHORES)
+SYNC_WORDS: Final = dict.fromkeys(word for word, op in BY_JSON.items() if op in SYNCS)
+SEMAPHORE_WORDS: Final = dict.fromkeys(word for word, op in BY_JSON.items() if op in SEMAPHORES)
 NAMES: Final = (*DATA_WORDS, *SYNC_WORDS, *SEMAPHORE_WORDS, "nop", "barrier", "pipeline")
 GROUPS: Final = {
     **dict.fromkeys((*DATA_WORDS, *SYNC_WORDS), "data"),
@@ -142,6 +142,7 @@ class OpReader:
         self.nop = Instruction(Op.NOP)
         self.count = 0
         self.rank, self.block, self.number, self.b = Rank(), Block(), 0, 0
+        self.wide = False  # whether an operation of the thread block names several channels
         self.step = 0
         self.inner = -1
         self.loop = 0  # num_chunks of the pipeline around it, 0: none, -1: unknown
@@ -163,7 +164,7 @@ class OpReader:
         ops = self.access.objects(entry, "ops", f"threadblocks[{b}]", at)
         held = len(ops)
         steps: list[Step] = []
-        loops = signals = False
+        self.wide = False
         nop = self.nop
         for s, op in enumerate(ops):
             name = op.get("name")
@@ -175,10 +176,8 @@ class OpReader:
                 step: Step | None = self.read_pipeline(op)
                 body = op.get("ops")
                 held += len(body) if isinstance(body, list) else 0
-                loops = True
             else:
                 step = self.read_operation(op)
-                signals |= name in ("signal", "rlxsignal")
             if step is not None:
                 steps.append(step)
         self.count += held
@@ -187,7 +186,7 @@ class OpReader:
         if self.count > INSTRUCTIONS:
             self.out.refuse("RUN-REFUSED", f"more than {INSTRUCTIONS} operations "
                             f"{INSTRUCTIONS.note}", **at)  # fmt: skip
-        if loops or signals:
+        if self.wide:
             self.check_threads(ops, at)
         return tuple(steps)
 
@@ -385,6 +384,7 @@ class OpReader:
         for number in ids:
             if type(number) is not int or not 0 <= number < len(own):
                 return None
+        self.wide |= len(ids) > 1
         return self.make(BY_JSON[name], self.places(over, ids))
 
     def read_sync(self, op: dict[str, Any], name: str) -> Instruction | None:
@@ -399,6 +399,7 @@ class OpReader:
         if not ids:
             words = f"{self.where} ({name}) names no channel"
             out.fault("MPP-OP-INCOMPLETE", words, **self.at)
+        self.wide |= len(ids) > 1
         if len(set(ids)) < len(ids):
             words = f"{self.where} ({name}) names a channel twice"
             out.fault("MPP-CHANNEL-TWICE", words, **self.at)

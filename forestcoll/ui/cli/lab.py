@@ -20,7 +20,7 @@ from forestcoll.ui.cli.value_types import FiniteRange, SizeType
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from forestcoll.execute.lab.comparing import Report, Wishes
+    from forestcoll.execute.lab.measurement import Report, Wishes
     from forestcoll.graph.capacity_graph import CapacityGraph
     from forestcoll.program import Program
     from forestcoll.schedule.forest import Forest
@@ -122,7 +122,7 @@ def lab(
         raise UnsupportedError(reason)
     if importlib.util.find_spec("torch") is None:
         import forestcoll.execute.torch  # noqa: F401 (which says so; else only the ranks import it)
-    from forestcoll.execute.lab.comparing import Wishes
+    from forestcoll.execute.lab.measurement import Wishes
     from forestcoll.ui.report import lab as report
 
     graph = CapacityGraph.from_topology(wanted)
@@ -181,7 +181,7 @@ def _by_trees(
     wishes: Wishes,
 ) -> Report:
     """A collective that a forest carries."""
-    from forestcoll.execute.lab.comparing import AGAINST, compare
+    from forestcoll.execute.lab.measurement import AGAINST, compare
 
     forest = None
     if program is None:
@@ -204,7 +204,7 @@ def _all_to_all(
     """An all-to-all, or one of blocks that differ."""
     from forestcoll.compile.alltoall_plans import routes_beside
     from forestcoll.execute.lab import exchange
-    from forestcoll.execute.lab.comparing import EXCHANGES
+    from forestcoll.execute.lab.measurement import EXCHANGES
     from forestcoll.solver.alltoall import demand
     from forestcoll.solver.alltoall.matrix import parse
 

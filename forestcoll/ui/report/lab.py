@@ -8,7 +8,7 @@ from forestcoll.ui.report import words
 from forestcoll.ui.report.facts import Fact, Part, Rows, machine, notes, texts, views
 
 if TYPE_CHECKING:
-    from forestcoll.execute.lab.comparing import Measured, Report
+    from forestcoll.execute.lab.measurement import Measured, Report
 
 
 def _facts(report: Report) -> list[Part]:
