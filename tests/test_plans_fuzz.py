@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import re
 import resource
 import time
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import lint_mutations_json
+import lint_mutations_xml
 import plan_programs as made
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mutations import spots
+from mutations import mutant, spots
 
 from forestcoll import plans
-from forestcoll.common.errors import ForestCollError, PlanError
+from forestcoll.common.errors import ForestCollError, PlanError, UnsupportedError
 from forestcoll.plans import msccl, mscclpp
+from forestcoll.plans.lint import lint
 from forestcoll.program import Program
+from forestcoll.program.check import check
 
 TEXTS = [msccl.dumps(p) for p in made.FIFO] + [mscclpp.dumps(p) for p in made.ONESIDED]
 NASTY = ["", "0", "-1", "1", "31", "71", "72", "128", "32768", "2147483648", "1e9", "4294967296",
@@ -215,3 +222,88 @@ def test_formats_are_told_apart_by_content(tmp_path: Path) -> None:
     assert plans.detect(TEXTS[-1], "t") == "mscclpp-json"
     assert plans.dumps(made.FIFO[0], "msccl-xml") == TEXTS[0]
     assert plans.dumps(made.ONESIDED[0], "mscclpp-json") == TEXTS[3]
+
+
+# --- one reading: what `loads` and the linter say of one text -------------------------------------
+
+RING = lint_mutations_xml.base_text("ring")
+BARRIER = lint_mutations_json.base_text("barrier")
+
+
+def edit_first(change: Callable[[dict[str, Any]], object]) -> str:
+    """A good plan with a change of its first thread block."""
+    plan = json.loads(BARRIER)
+    change(plan["gpus"][0]["threadblocks"][0])
+    return json.dumps(plan)
+
+
+SETTLED = [
+    # msccl_parser.cc:490-497 of msccl-executor-nccl looks at s, but nothing goes by it
+    (RING.replace('s="7"', 's="-1"', 1), "XML-STEP-NUMBER", True),
+    # msccl_parser.cc:567: what is waited for counts where depid is at least 0
+    (RING.replace('deps="-1"', 'deps="-2"', 1), "", True),
+    # msccl_parser.h:82-88: strtol passes over white space in front, as it takes octal
+    (RING.replace('s="1"', 's=" 1"', 1), "", True),
+    (RING.replace('s="1"', 's="\xa01"', 1), "XML-NUMBER", False),
+    # msccl_parser.cc:270-288: offsets of a side that is not used are not looked at
+    (RING.replace('type="s" srcbuf="o" srcoff="0" dstbuf="o" dstoff="0"',
+                  'type="s" srcbuf="o" srcoff="0" dstbuf="o" dstoff="-5"', 1), "", True),
+    # msccl_parser.cc:608: nor is the count of a nop
+    (RING.replace('<step s="0"', '<step s="0" type="nop" srcbuf="i" srcoff="0" dstbuf="o" '
+                  'dstoff="0" cnt="-1" depid="-1" deps="-1" hasdep="0"/>\n<step s="0"', 1),
+     "XML-NOP-EMPTY", True),
+    # msccl_parser.cc:255-266, 560-563: no name is no buffer, and no operation
+    (RING.replace('srcbuf="i"', 'srcbuf=""', 1), "XML-BUFFER", False),
+    (RING.replace('type="cpy"', 'type=""', 1), "XML-STEP-TYPE", False),
+    (RING.replace("<algo ", '<algo root="9" ').replace("allreduce", "broadcast"),
+     "RUN-REFUSED", False),
+    (RING.replace('nchunksperloop="4"', 'nchunksperloop="40000"'), "RUN-REFUSED", False),
+    # execution_kernel.hpp: signal and nop look at no buffer, nop at no channel
+    (edit_first(lambda b: b["ops"][0].update(src_buff=[{"type": "i", "index": 0, "size": 1}])),
+     "", True),
+    (edit_first(lambda b: b["ops"][2].update(channel_ids=[0])), "", True),
+    # execution_plan.cc: fields that it asks for abort the loading, used or not
+    (edit_first(lambda b: b["channels"][0].update(buff=None)), "MPP-TYPE", False),
+    (edit_first(lambda b: b["ops"][2].update(iter_context={"num_chunks": 1, "unit_size": 0})),
+     "MPP-PIPE-UNIT", False),
+    (edit_first(lambda b: b["ops"][4].pop("barrier_id")), "MPP-OP-INCOMPLETE", False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "rule", "reads"), SETTLED, ids=range(len(SETTLED)))
+def test_differences_between_two_readings_stay_settled(text: str, rule: str, reads: bool) -> None:
+    """The readings that stood here before said one thing each; the runtimes' sources decide."""
+    report = lint(text, "t")
+    breaches = {f.rule for f in report.findings if f.severity == "error"}
+    assert not rule or rule in breaches | {f.rule for f in report.findings}
+    if reads:
+        assert plans.loads(text, "t").n > 1
+        assert rule or report.ok, report.findings
+    else:
+        with pytest.raises(PlanError) as caught:
+            plans.loads(text, "t")
+        assert caught.value.rule == rule
+
+
+@pytest.mark.parametrize("format", ["msccl-xml", "mscclpp-json"])
+def test_what_loads_refuses_the_linter_lists_and_what_it_finds_right_loads(format: str) -> None:
+    outcomes: Counter[str] = Counter()
+    for seed in range(150):
+        _, text = mutant(format, seed)
+        try:
+            program = plans.loads(text, "t")
+        except UnsupportedError:
+            continue
+        except PlanError as error:
+            rule = error.rule
+            outcomes["refused"] += 1
+        else:
+            check(program)
+            outcomes["read"] += 1
+            continue
+        with contextlib.suppress(PlanError):  # no plan at all
+            report = lint(text, "t")
+            errors = {f.rule for f in report.findings if f.severity == "error"}
+            assert errors, seed
+            assert not rule or rule in errors, seed
+    assert min(outcomes["refused"], outcomes["read"]) > 10

@@ -72,6 +72,7 @@ LACKS: Final = {
 }
 """Operations that no Program holds."""
 BUFFERS: Final = {buffer.value: buffer for buffer in Buffer}
+CHANNEL_TYPES: Final = ("memory", "port", "switch", "none")
 WAYS: Final = ("type", "buffer_id", "switch_channel_id")
 """How an operand may name its buffer."""
 Remote = tuple[int | None, str | None]  # rank and buffer letter; None where unknown
@@ -348,7 +349,7 @@ class OpReader:
         """Data fields of an operation that moves none."""
         out, access = self.out, self.access
         known = op.get("channel_type", "none")
-        if known not in ("memory", "port", "switch", "none"):
+        if known not in CHANNEL_TYPES:
             out.refuse("MPP-OP-CHANNEL-TYPE", f"{self.where} ({name}) has the channel_type "
                        f"{str(known)[:40]!r}", **self.at)  # fmt: skip
         if "channel_ids" in op:
@@ -477,6 +478,10 @@ class OpReader:
             rule = "MPP-OP-CHANNEL-TYPE" if stated else "MPP-OP-INCOMPLETE"
             out.refuse(rule, f"{self.where} ({name}) works over {' or '.join(kinds)} channels, not "
                        f"{str(over)[:40]!r}{_why(name, over)}", **self.at)  # fmt: skip
+            return None
+        if over not in CHANNEL_TYPES:  # the loader looks, whatever the operation is
+            out.refuse("MPP-OP-CHANNEL-TYPE", f"{self.where} ({name}) has the channel_type "
+                       f"{str(over)[:40]!r}", **self.at)  # fmt: skip
             return None
         ids = self.read_ids(op, name, over) if kinds and "channel_ids" in op else []
         part = (0, 1)
