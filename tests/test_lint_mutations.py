@@ -13,7 +13,8 @@ import lint_mutations_json
 import lint_mutations_xml
 import pytest
 
-from forestcoll.common.errors import PlanError
+from forestcoll import plans
+from forestcoll.common.errors import PlanError, UnsupportedError
 from forestcoll.plans.lint import RULES, Report, lint
 
 XML, JSON = lint_mutations_xml, lint_mutations_json
@@ -49,6 +50,15 @@ def check(change: Callable[[str], str], text: str, rule: str, at: tuple[int, ...
     shown = "\n".join(map(str, report.findings))
     assert named(report, rule, at), f"expected {rule} at {at}, found\n{shown}"
     assert report.ok == (RULES[rule].severity != "error" and not report.counts["error"]), shown
+    errors = {finding.rule for finding in report.findings if finding.severity == "error"}
+    first = ""
+    try:
+        plans.loads(spoilt, "plan")
+    except PlanError as error:  # `loads` is the same reading, to its first error
+        first = error.rule
+    except UnsupportedError:
+        pass
+    assert first in errors | {""}, shown
 
 
 @pytest.mark.parametrize("base", XML.BASES)

@@ -549,11 +549,9 @@ def test_a_dependency_without_flag_waits_for_the_next_flag() -> None:
 
 WRONG = [
     ("", "XML-SYNTAX", "t:1: not well-formed XML: no element found"),
-    (GOOD.replace("</gpu>", ""), "XML-SYNTAX", "t:7: not well-formed XML: mismatched tag"),
     (GOOD.replace("<tb", "x<tb"), "XML-TEXT", "t:3: 'x' between tags"),
     ("<!DOCTYPE algo>" + GOOD, "XML-PROLOG", "t:1: a document type"),
     ("<system/>", "XML-ROOT-ELEMENT", "t:1: the outermost element is <system>; that is a topology"),
-    ("<a>" * 40 + "</a>" * 40, "XML-ROOT-ELEMENT", "t:1: the outermost element is <a>"),
     (
         "<algo>" + "<a>" * 40 + "</a>" * 40 + "</algo>",
         "XML-SYNTAX",
@@ -591,40 +589,15 @@ WRONG = [
         "t:1: nchunksperloop is 1000000000; no step reaches a chunk beyond 32838",
     ),
     (
-        GOOD.replace('nchunksperloop="4"', 'nchunksperloop="-4"'),
-        "XML-CHUNKS-ZERO",
-        "t:1: nchunksperloop is -4",
-    ),
-    (
         GOOD.replace('nchunksperloop="4"', 'nchunksperloop="4.0"'),
         "XML-NUMBER",
         "t:1: nchunksperloop='4.0' of <algo> is no integer",
-    ),
-    (
-        GOOD.replace('nchunksperloop="4"', 'nchunksperloop="four"'),
-        "XML-NUMBER",
-        "t:1: nchunksperloop='four' of <algo> is no integer",
-    ),
-    (
-        GOOD.replace('nchunksperloop="4"', f'nchunksperloop="{"9" * 9999}"'),
-        "XML-NUMBER",
-        "t:1: nchunksperloop='9999999999999999999999999999999999999999' of <algo> is no integer",
-    ),
-    (
-        GOOD.replace('cnt="1"', 'cnt="08"'),
-        "XML-NUMBER",
-        "t:4: rank 0, thread block 0: cnt='08' of <step> is no integer: the loaders read it as oc",
     ),
     (GOOD.replace('inplace="1"', 'inplace="2"'), "XML-FLAG", "t:1: inplace is 2"),
     (
         GOOD.replace('maxBytes="0"', 'maxBytes="-1"'),
         "XML-SIZE-RANGE",
         "t:1: maxBytes is -1; it lies in 0 to 2^63 - 1",
-    ),
-    (
-        GOOD.replace('minBytes="0"', 'minBytes="9"').replace('maxBytes="0"', 'maxBytes="8"'),
-        "XML-SIZE-RANGE",
-        "t:1: minBytes 9 is above maxBytes 8",
     ),
     (
         GOOD.replace('inplace="1"', 'inplace="0"').replace('outofplace="1"', 'outofplace="0"'),
@@ -637,11 +610,6 @@ WRONG = [
         "t:1: 4 chunks cannot be dealt out to 3 ranks evenly",
     ),
     (GOOD.replace('gpu id="0"', 'gpu id="1"'), "XML-GPU-ID", "t:2: gpu 1 of 1 ranks"),
-    (
-        GOOD.replace("</algo>", f"<gpu {GPU}/></algo>"),
-        "XML-GPU-ID",
-        "t:7: rank 0: gpu 0 stands twice, first on line 2",
-    ),
     (
         GOOD.replace('s_chunks="4"', 's_chunks="-1"'),
         "XML-CHUNKS-NEGATIVE",
@@ -658,25 +626,14 @@ WRONG = [
         "t:3: rank 0, thread block 1000000000: tb 1000000000 among 1",
     ),
     (
-        plan(tb(step()), tb(step())),
-        "XML-TB-ID",
-        "t:6: rank 0, thread block 0: tb 0 stands twice, first on line 3",
-    ),
-    (
         plan(tb(step(), chan=2)),
         "XML-CHANNEL",
         "t:3: rank 0, thread block 0: chan is 2, but nchannels 2: it is never connected",
     ),
-    (plan(tb(step(), chan=-1)), "XML-CHANNEL", "t:3: rank 0, thread block 0: chan is -1"),
     (
         plan(tb(step(), send=1)),
         "XML-PEER",
         "t:3: rank 0, thread block 0: send is 1, not a rank of 1",
-    ),
-    (
-        plan(tb(step(), send=0)),
-        "XML-PEER",
-        "t:3: rank 0, thread block 0: send is 0, the rank itself",
     ),
     (
         plan(tb(step(type="copy"))),
@@ -689,11 +646,6 @@ WRONG = [
         "t:4: rank 0, thread block 0, step 0: type is 'rrsc'; did you mean 'rrs'?",
     ),
     (
-        plan(tb(step(type=None))),
-        "XML-MISSING",
-        "t:4: rank 0, thread block 0, step 0: <step> has no type",
-    ),
-    (
         plan(tb(step(srcbuf="x"))),
         "XML-BUFFER",
         "t:4: rank 0, thread block 0, step 0: srcbuf is 'x'",
@@ -703,37 +655,11 @@ WRONG = [
         "XML-BOUNDS",
         "t:4: rank 0, thread block 0, step 0: src of cpy: offset -1",
     ),
-    (
-        plan(tb(step(srcoff=4))),
-        "XML-BOUNDS",
-        "t:4: rank 0, thread block 0, step 0: src of cpy: chunks 4 to 4 of buffer 'i', which hold",
-    ),
-    (
-        plan(tb(step(srcoff=3, cnt=2))),
-        "XML-BOUNDS",
-        "t:4: rank 0, thread block 0, step 0: src of cpy: chunks 3 to 4 of buffer 'i', which hold",
-    ),
     (plan(tb(step(cnt=0))), "XML-COUNT", "t:4: rank 0, thread block 0, step 0: cnt is 0"),
-    (plan(tb(step(hasdep=2))), "XML-FLAG", "t:4: rank 0, thread block 0, step 0: hasdep is 2"),
     (
         plan(tb(step(depid=0, deps=0, hasdep=1))),
         "XML-DEP",
         "t:4: rank 0, thread block 0, step 0: it waits for step 0 of its own thread block, which",
-    ),
-    (
-        plan(tb(step(depid=1, deps=0))),
-        "XML-DEP",
-        "t:4: rank 0, thread block 0, step 0: depid is 1; the rank has thread blocks 0 to 0",
-    ),
-    (
-        plan(tb(step(hasdep=1), step(s=1, depid=0))),
-        "XML-DEP",
-        "t:5: rank 0, thread block 0, step 1: deps is -1, but thread block 0 has 2 steps",
-    ),
-    (
-        plan(tb(step(hasdep=1), step(s=1, depid=0, deps=2))),
-        "XML-DEP",
-        "t:5: rank 0, thread block 0, step 1: deps is 2, but thread block 0 has 2 steps",
     ),
     (
         plan(tb(step(), step(s=1)), tb(step(depid=0, deps=0), b=1)),

@@ -523,16 +523,7 @@ WRONG: list[tuple[Change, str, str]] = [
         "t: rank 0, thread block 0, step 2: operation 2 (glres) works over switch channels, not '",
     ),
     (lambda p: p.pop("name"), "MPP-MISSING", "t: the plan has no 'name'"),
-    (lambda p: p.pop("protocol"), "MPP-MISSING", "t: the plan has no 'protocol'"),
-    (lambda p: p.pop("inplace"), "MPP-MISSING", "t: the plan has no 'inplace'"),
-    (lambda p: p.pop("gpus"), "MPP-MISSING", "t: no 'gpus', so it is no MSCCL++ plan"),
     (lambda p: p.update(name=3), "MPP-TYPE", "t: name of the plan is an integer, not a string"),
-    (lambda p: p.update(name=None), "MPP-TYPE", "t: name of the plan is null, not a string"),
-    (
-        lambda p: p.update(inplace=1),
-        "MPP-TYPE",
-        "t: inplace of the plan is an integer, not true or false",
-    ),
     (
         lambda p: p.update(inplace=False),
         "RUN-REFUSED",
@@ -544,40 +535,13 @@ WRONG: list[tuple[Change, str, str]] = [
         "t: collective is 'allredcue'; did you mean 'allreduce'?",
     ),
     (lambda p: p.update(gpus=[]), "MPP-RANKS", "t: gpus is empty"),
-    (lambda p: p.update(gpus={}), "MPP-TYPE", "t: gpus of the plan is an object, not a list"),
-    (
-        lambda p: p.update(gpus=[1]),
-        "MPP-TYPE",
-        "t: gpus of the plan holds an integer, not an object",
-    ),
-    (
-        lambda p: p.update(min_message_size=1.5),
-        "MPP-TYPE",
-        "t: min_message_size of the plan is a number with a point, not an integer",
-    ),
     (lambda p: p.update(min_message_size=-1), "MPP-MIN-SIZE", "t: min_message_size is -1"),
     (
         lambda p: p.update(min_message_size=2**40),
         "MPP-SIZE-RANGE",
         "t: min_message_size 1099511627776 is above max_message_size 4294967264",
     ),
-    (
-        lambda p: p.update(max_message_size=0),
-        "MPP-SIZE-RANGE",
-        "t: max_message_size 0 serves no size; leave it out for no limit",
-    ),
     (lambda p: p.update(buffer_alignment=0), "MPP-ALIGNMENT", "t: buffer_alignment is 0"),
-    (
-        lambda p: p["forestcoll"].update(names=["a"]),
-        "RUN-REFUSED",
-        "t: forestcoll, names: 1 names for 2 ranks",
-    ),
-    (lambda p: p["gpus"][0].update(id=1), "MPP-RANKS", "t: rank 0: gpus[0] has id 1"),
-    (
-        lambda p: p["gpus"][0].update(id=True),
-        "MPP-TYPE",
-        "t: rank 0: id of gpus[0] is true, not an integer",
-    ),
     (
         lambda p: p["gpus"][0].update(input_chunks=0),
         "MPP-CHUNKS-ZERO",
@@ -598,7 +562,6 @@ WRONG: list[tuple[Change, str, str]] = [
         "MPP-CHUNKS",
         "t: rank 0: 3 input and 2 output chunks do not make a allreduce over 2 ranks",
     ),
-    (lambda p: p["gpus"][0].pop("channels"), "MPP-MISSING", "t: rank 0: gpus[0] has no 'channels'"),
     (
         lambda p: p["gpus"][0]["channels"][0].update(channel_type="tcp"),
         "MPP-CHANNEL-TYPE",
@@ -610,19 +573,9 @@ WRONG: list[tuple[Change, str, str]] = [
         "t: rank 0: channels[0] leads to rank 2",
     ),
     (
-        lambda p: p["gpus"][0]["channels"][0].update(connected_to=[0, 1]),
-        "MPP-PEER",
-        "t: rank 0: channels[0] leads to rank 0",
-    ),
-    (
         lambda p: p["gpus"][0]["channels"][0].update(connected_to=[1]),
         "MPP-TB-CHANNEL-ID",
         "t: rank 0, thread block 0: memory channel 1; the rank has 1",
-    ),
-    (
-        lambda p: p["gpus"][0]["channels"][0].update(connected_to=[1] * 1025),
-        "RUN-REFUSED",
-        "t: rank 0: more than 1024 memory channels to rank 1",
     ),
     (
         lambda p: p["gpus"][0]["remote_buffers"][0].update(type="x"),
@@ -640,19 +593,9 @@ WRONG: list[tuple[Change, str, str]] = [
         "t: rank 0, thread block 0: threadblocks[0] has id 1000000000",
     ),
     (
-        lambda p: block_of(p)["channels"][0].update(channel_ids=[2, 0]),
-        "MPP-TB-CHANNEL-ID",
-        "t: rank 0, thread block 0: memory channel 2; the rank has 2",
-    ),
-    (
         lambda p: block_of(p)["remote_buffer_refs"][0].update(remote_buffer_ids=[9]),
         "MPP-REMOTE-ID",
         "t: rank 0, thread block 0: remote_buffer_refs[0] names remote buffer 9; the rank has 2",
-    ),
-    (
-        lambda p: block_of(p).update(ops=[1]),
-        "MPP-TYPE",
-        "t: rank 0, thread block 0: ops of threadblocks[0] holds an integer, not an object",
     ),
     (
         lambda p: op_of(p).update(name="sginal"),
@@ -665,21 +608,6 @@ WRONG: list[tuple[Change, str, str]] = [
         "t: rank 0, thread block 0, step 0: operation 0 (signal): memory channel 2",
     ),
     (
-        lambda p: op_of(p).update(channel_ids=[-1]),
-        "MPP-OP-CHANNEL-ID",
-        "t: rank 0, thread block 0, step 0: operation 0 (signal): memory channel -1",
-    ),
-    (
-        lambda p: op_of(p).update(channel_ids="0"),
-        "MPP-TYPE",
-        "t: rank 0, thread block 0, step 0: channel_ids of operation 0 is a string, not a list",
-    ),
-    (
-        lambda p: op_of(p).pop("channel_type"),
-        "MPP-OP-INCOMPLETE",
-        "t: rank 0, thread block 0, step 0: operation 0 (signal) works over memory or port channe",
-    ),
-    (
         lambda p: op_of(p).update(semaphore_ids=[0]),
         "MPP-UNION",
         "t: rank 0, thread block 0, step 0: operation 0 (signal) has channel_ids, semaphore_ids",
@@ -688,11 +616,6 @@ WRONG: list[tuple[Change, str, str]] = [
         lambda p: op_of(p, 3)["src_buff"][0].update(index=2),
         "MPP-BOUNDS",
         "t: rank 0, thread block 0, step 3: src_buff[0] of operation 3 (rres): chunks 2 to 2 of b",
-    ),
-    (
-        lambda p: op_of(p, 3)["src_buff"][0].update(index=10**9),
-        "MPP-BOUNDS",
-        "t: rank 0, thread block 0, step 3: src_buff[0] of operation 3 (rres): chunks 1000000000",
     ),
     (
         lambda p: op_of(p, 3)["src_buff"][0].update(size=0),
@@ -705,29 +628,14 @@ WRONG: list[tuple[Change, str, str]] = [
         "t: rank 0, thread block 0, step 3: operation 3 (rres) works on 1, 2 chunks",
     ),
     (
-        lambda p: op_of(p, 3)["src_buff"][0].update(buffer_id=0),
-        "MPP-OP-OPERANDS",
-        "t: rank 0, thread block 0, step 3: src_buff[0] of operation 3 (rres) names type and buff",
-    ),
-    (
         lambda p: op_of(p, 3)["src_buff"][1].update(buffer_id=7),
         "MPP-BUFFER-ID",
         "t: rank 0, thread block 0, step 3: src_buff[1] of operation 3 (rres): remote buffer 7",
     ),
     (
-        lambda p: op_of(p, 3).update(channel_type="none"),
-        "MPP-OP-INCOMPLETE",
-        "t: rank 0, thread block 0, step 3: operation 3 (rres) works over memory channels, not 'n",
-    ),
-    (
         lambda p: op_of(p, 3).update(tbg_info={"tb_id": 2, "tbg_size": 2}),
         "MPP-TBG",
         "t: rank 0, thread block 0, step 3: operation 3 (rres): tb_id 2 of tbg_size 2",
-    ),
-    (
-        lambda p: op_of(p, 3).update(tbg_info={"tb_id": 2}),
-        "MPP-MISSING",
-        "t: rank 0, thread block 0, step 3: operation 3 has no 'tbg_size'",
     ),
     (
         lambda p: op_of(p, 4).update(num_threadblocks=3),
@@ -767,19 +675,9 @@ PIPELINES: list[tuple[Change, str, str]] = [
         "t: rank 0, thread block 0, step 2: operation 2 has no operations",
     ),
     (
-        lambda p: pipelined(p).pop("iter_context"),
-        "MPP-MISSING",
-        "t: rank 0, thread block 0, step 2: operation 2 (pipeline) has no object iter_context",
-    ),
-    (
         lambda p: pipelined(p)["iter_context"].update(unit_size=0),
         "MPP-PIPE-UNIT",
         "t: rank 0, thread block 0, step 2: operation 2: unit_size is 0: the loader divides by 0",
-    ),
-    (
-        lambda p: pipelined(p)["iter_context"].update(unit_size=2**32),
-        "MPP-PIPE-UNIT",
-        "t: rank 0, thread block 0, step 2: operation 2: unit_size is 4294967296: the loader divi",
     ),
     (
         lambda p: pipelined(p)["iter_context"].update(num_chunks=1),

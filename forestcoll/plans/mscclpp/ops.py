@@ -158,6 +158,18 @@ class OpReader:
         """`operation 3` or `operation 3.1`."""
         return f"operation {self.step}" + (f".{self.inner}" if self.inner >= 0 else "")
 
+    def add(self, rule: str, words: str) -> None:
+        """Note of the operation what the runtime minds."""
+        self.out.add(rule, self.where + words, **self.at)
+
+    def fault(self, rule: str, words: str) -> None:
+        """Note of it what no run survives."""
+        self.out.fault(rule, self.where + words, **self.at)
+
+    def refuse(self, rule: str, words: str) -> None:
+        """Note of it what no Program holds."""
+        self.out.refuse(rule, self.where + words, **self.at)
+
     def read(self, r: int, b: int, entry: dict[str, Any], block: Block) -> tuple[Step, ...]:
         """The steps of a thread block, as far as they can be held."""
         self.number, self.b, self.rank, self.block = r, b, self.plan.ranks[r], block
@@ -219,29 +231,28 @@ class OpReader:
 
     def read_pipeline(self, op: dict[str, Any]) -> Pipeline | None:
         """A loop with what is in it."""
-        out, access = self.out, self.access
+        access = self.access
         self.check_groups(op)
         if self.loop:
-            out.refuse("MPP-PIPE-NESTED", f"{self.where} is a pipeline in a pipeline", **self.at)
+            self.refuse("MPP-PIPE-NESTED", " is a pipeline in a pipeline")
             return None
         if "iter_context" not in op:
-            words = f"{self.where} (pipeline) has no object iter_context"
-            out.refuse("MPP-MISSING", words, **self.at)
+            self.refuse("MPP-MISSING", " (pipeline) has no object iter_context")
             return None
         chunks, unit = self.read_context(op)
         if not isinstance(op["iter_context"], dict):
             return None
         if unit is not None and (unit < ALIGNMENT or unit % ALIGNMENT or unit >= 2**32):
-            note = out.add if 1 <= unit < 2**32 else out.refuse
-            note("MPP-PIPE-UNIT", f"{self.where}: unit_size is {unit}", **self.at)
+            note = self.add if 1 <= unit < 2**32 else self.refuse
+            note("MPP-PIPE-UNIT", f": unit_size is {unit}")
         elif unit is not None and chunks is not None and chunks >= 1:
             self.plan.pipelines.add((chunks, unit))
         if chunks is not None and chunks < 1:
-            out.refuse("MPP-PIPE-CHUNKS", f"{self.where}: num_chunks is {chunks}", **self.at)
+            self.refuse("MPP-PIPE-CHUNKS", f": num_chunks is {chunks}")
             chunks = None
         body = access.objects(op, "ops", self.where, self.at)
         if "ops" in op and not body:
-            out.fault("MPP-PIPE-EMPTY", f"{self.where} has no operations", **self.at)
+            self.fault("MPP-PIPE-EMPTY", " has no operations")
         steps = []
         self.loop = chunks or -1
         for k, item in enumerate(body):
@@ -264,8 +275,7 @@ class OpReader:
         chunks = access.integer(context, "num_chunks", self.where, self.at)
         unit = access.integer(context, "unit_size", self.where, self.at)
         if unit is not None and unit % 2**32 == 0:
-            words = f"{self.where}: unit_size is {unit}: the loader divides by 0"
-            self.out.refuse("MPP-PIPE-UNIT", words, **self.at)
+            self.refuse("MPP-PIPE-UNIT", f": unit_size is {unit}: the loader divides by 0")
             unit = None
         return chunks, unit
 
@@ -283,7 +293,7 @@ class OpReader:
             self.out.lack(f"{self.where}: {name!r} ({LACKS[name]}) is not supported", **self.at)
         if name not in GROUPS:
             hint = UNKNOWN.get(name) or did_you_mean(name[:40], NAMES)
-            self.out.refuse("MPP-OP-NAME", f"{self.where} is {name[:40]!r}{hint}", **self.at)
+            self.refuse("MPP-OP-NAME", f" is {name[:40]!r}{hint}")
             return None
         if name in SYNC_WORDS and len(op) == 3:
             found = self.plain_sync(op, name)
@@ -333,8 +343,7 @@ class OpReader:
         if own != "semaphore" and "semaphore_ids" in op:
             ids = access.integers(op, "semaphore_ids", self.where, self.at)
             if len(ids) > MAX_SEMAPHORES:
-                words = f"{self.where} ({name}) names {len(ids)} semaphores"
-                self.out.add("MPP-SEMAPHORES", words, **self.at)
+                self.add("MPP-SEMAPHORES", f" ({name}) names {len(ids)} semaphores")
 
     def check_groups(self, op: dict[str, Any]) -> None:
         """The loader writes every group of fields that is there into the same bytes."""
@@ -347,23 +356,21 @@ class OpReader:
 
     def check_unused_data(self, op: dict[str, Any], name: str) -> None:
         """Data fields of an operation that moves none."""
-        out, access = self.out, self.access
+        access = self.access
         known = op.get("channel_type", "none")
         if known not in CHANNEL_TYPES:
-            out.refuse("MPP-OP-CHANNEL-TYPE", f"{self.where} ({name}) has the channel_type "
-                       f"{str(known)[:40]!r}", **self.at)  # fmt: skip
+            self.refuse("MPP-OP-CHANNEL-TYPE", f" ({name}) has the channel_type "
+                       f"{str(known)[:40]!r}")  # fmt: skip
         if "channel_ids" in op:
             ids = access.integers(op, "channel_ids", self.where, self.at)
             if len(ids) > MAX_IDS:
-                words = f"{self.where} ({name}) names {len(ids)} channels"
-                out.add("MPP-OP-CHANNELS", words, **self.at)
+                self.add("MPP-OP-CHANNELS", f" ({name}) names {len(ids)} channels")
         if "tbg_info" in op:
             self.read_part(op["tbg_info"], name)
         for key in ("src_buff", "dst_buff"):
             items = access.objects(op, key, self.where, self.at) if key in op else []
             if len(items) > MAX_REFS:
-                words = f"{self.where} ({name}) has {len(items)} entries in {key}"
-                out.add("MPP-OP-REFS", words, **self.at)
+                self.add("MPP-OP-REFS", f" ({name}) has {len(items)} entries in {key}")
             for k, item in enumerate(items):
                 where = f"{key}[{k}] of {self.where} ({name})"
                 access.integer(item, "index", where, self.at)
@@ -393,19 +400,17 @@ class OpReader:
         out, over = self.out, op.get("channel_type")
         if over not in ("memory", "port"):
             rule = "MPP-OP-CHANNEL-TYPE" if "channel_type" in op else "MPP-OP-INCOMPLETE"
-            out.refuse(rule, f"{self.where} ({name}) works over memory or port channels, not "
-                       f"{str(over)[:40]!r}", **self.at)  # fmt: skip
+            self.refuse(rule, f" ({name}) works over memory or port channels, not "
+                       f"{str(over)[:40]!r}")  # fmt: skip
             return None
         ids = self.read_ids(op, name, over)
         if not ids:
-            words = f"{self.where} ({name}) names no channel"
-            out.fault("MPP-OP-INCOMPLETE", words, **self.at)
+            self.fault("MPP-OP-INCOMPLETE", f" ({name}) names no channel")
         self.wide |= len(ids) > 1
         if len(set(ids)) < len(ids):
-            words = f"{self.where} ({name}) names a channel twice"
-            out.fault("MPP-CHANNEL-TWICE", words, **self.at)
+            self.fault("MPP-CHANNEL-TWICE", f" ({name}) names a channel twice")
         if name == "flush":
-            out.add("MPP-FLUSH", f"{self.where} is a flush", **self.at)
+            self.add("MPP-FLUSH", " is a flush")
         return self.make(BY_JSON[name], self.places(over, ids)) if out.held else None
 
     def read_ids(self, op: dict[str, Any], name: str, over: str) -> list[int]:
@@ -415,12 +420,11 @@ class OpReader:
         ids = self.access.integers(op, "channel_ids", self.where, self.at)
         own = self.block.own[over]
         if len(ids) > MAX_IDS:
-            words = f"{self.where} ({name}) names {len(ids)} channels"
-            self.out.add("MPP-OP-CHANNELS", words, **self.at)
+            self.add("MPP-OP-CHANNELS", f" ({name}) names {len(ids)} channels")
         for number in ids:
             if not 0 <= number < len(own) and not self.block.broken:
                 words = f"{over} channel {number}; the thread block has {len(own)}"
-                self.out.refuse("MPP-OP-CHANNEL-ID", f"{self.where} ({name}): {words}", **self.at)
+                self.refuse("MPP-OP-CHANNEL-ID", f" ({name}): {words}")
         return ids
 
     def places(self, over: str, ids: list[int]) -> tuple[int, ...]:
@@ -430,39 +434,36 @@ class OpReader:
 
     def read_semaphores(self, op: dict[str, Any], name: str) -> Instruction:
         """An acquire or a release."""
-        out = self.out
         ids = []
         if "semaphore_ids" in op:
             ids = self.access.integers(op, "semaphore_ids", self.where, self.at)
         if not ids:
-            words = f"{self.where} ({name}) names no semaphore"
-            out.fault("MPP-OP-INCOMPLETE", words, **self.at)
+            self.fault("MPP-OP-INCOMPLETE", f" ({name}) names no semaphore")
         if len(ids) > MAX_SEMAPHORES or len(set(ids)) < len(ids):
-            note = out.fault if len(set(ids)) < len(ids) else out.add
-            note("MPP-SEMAPHORES", f"{self.where} ({name}) names {len(ids)} semaphores, "
-                 f"{len(set(ids))} of them different", **self.at)  # fmt: skip
+            note = self.fault if len(set(ids)) < len(ids) else self.add
+            note("MPP-SEMAPHORES", f" ({name}) names {len(ids)} semaphores, "
+                 f"{len(set(ids))} of them different")  # fmt: skip
         for number in ids:
             if not 0 <= number < len(self.rank.semaphores):
-                note = out.refuse if number < 0 else out.fault
-                note("MPP-SEMAPHORE-ID", f"{self.where} ({name}): semaphore {number}; the rank has "
-                     f"{len(self.rank.semaphores)}", **self.at)  # fmt: skip
+                note = self.refuse if number < 0 else self.fault
+                note("MPP-SEMAPHORE-ID", f" ({name}): semaphore {number}; the rank has "
+                     f"{len(self.rank.semaphores)}")  # fmt: skip
         return self.make(BY_JSON[name], (), tuple(ids))
 
     def read_barrier(self, op: dict[str, Any]) -> Instruction:
         """A barrier of thread blocks."""
-        out, access = self.out, self.access
+        access = self.access
         for key in ("barrier_id", "num_threadblocks"):
             if key not in op:
-                words = f"{self.where} (barrier) has no {key}"
-                out.fault("MPP-OP-INCOMPLETE", words, **self.at)
+                self.fault("MPP-OP-INCOMPLETE", f" (barrier) has no {key}")
         number = access.optional(op, "barrier_id", 0, self.where, self.at)
         if not 0 <= number < MAX_BARRIERS:
-            note = out.refuse if number < 0 else out.add
-            note("MPP-BARRIER-ID", f"{self.where} is barrier {number}", **self.at)
+            note = self.refuse if number < 0 else self.add
+            note("MPP-BARRIER-ID", f" is barrier {number}")
         count = access.optional(op, "num_threadblocks", 1, self.where, self.at)
         if count < 1:
-            note = out.refuse if count < 0 else out.fault
-            note("MPP-BARRIER-UNMATCHED", f"{self.where} is for {count} thread blocks", **self.at)
+            note = self.refuse if count < 0 else self.fault
+            note("MPP-BARRIER-UNMATCHED", f" is for {count} thread blocks")
         if "num_threadblocks" not in op:
             count = 0
         return self.make(Op.BARRIER, (), (), number, count)
@@ -476,12 +477,12 @@ class OpReader:
         if kinds and over not in kinds:
             stated = "channel_type" in op and over != "none"
             rule = "MPP-OP-CHANNEL-TYPE" if stated else "MPP-OP-INCOMPLETE"
-            out.refuse(rule, f"{self.where} ({name}) works over {' or '.join(kinds)} channels, not "
-                       f"{str(over)[:40]!r}{_why(name, over)}", **self.at)  # fmt: skip
+            self.refuse(rule, f" ({name}) works over {' or '.join(kinds)} channels, not "
+                       f"{str(over)[:40]!r}{_why(name, over)}")  # fmt: skip
             return None
         if over not in CHANNEL_TYPES:  # the loader looks, whatever the operation is
-            out.refuse("MPP-OP-CHANNEL-TYPE", f"{self.where} ({name}) has the channel_type "
-                       f"{str(over)[:40]!r}", **self.at)  # fmt: skip
+            self.refuse("MPP-OP-CHANNEL-TYPE", f" ({name}) has the channel_type "
+                       f"{str(over)[:40]!r}")  # fmt: skip
             return None
         ids = self.read_ids(op, name, over) if kinds and "channel_ids" in op else []
         part = (0, 1)
@@ -497,13 +498,13 @@ class OpReader:
         elif self.plan.double:
             for operand in (*src, *dst):
                 if operand.local is False and operand.letter == "s":
-                    out.add("MPP-DOUBLE-SCRATCH", f"{self.where} ({name}) reaches the scratch of "
-                            f"rank {operand.peer}", **self.at)  # fmt: skip
+                    self.add("MPP-DOUBLE-SCRATCH", f" ({name}) reaches the scratch of "
+                            f"rank {operand.peer}")  # fmt: skip
         if what.remote_dst == 0:
             self.check_put(src, dst, ids, name, over)
         if name == "get" and any(a.index != b.index for a, b in zip(src, dst, strict=False)):
-            out.add("MPP-GET-SWAP", f"{self.where} (get) from chunk {src[0].index} to "
-                    f"{dst[0].index}", **self.at)  # fmt: skip
+            self.add("MPP-GET-SWAP", f" (get) from chunk {src[0].index} to "
+                    f"{dst[0].index}")  # fmt: skip
         if not out.held or name not in BY_JSON:
             return None
         return self.make_data(BY_JSON[name], src, dst, over, ids, part)
@@ -534,12 +535,11 @@ class OpReader:
             items = self.access.objects(op, key, self.where, self.at) if key in op else []
         low, most = count[0], min(count[1], 1 if name == "copy" else MAX_REFS)
         if len(items) > MAX_REFS:
-            words = f"{self.where} ({name}) has {len(items)} entries in {key}"
-            self.out.fault("MPP-OP-REFS", words, **self.at)
+            self.fault("MPP-OP-REFS", f" ({name}) has {len(items)} entries in {key}")
         elif not low <= len(items) <= most:
             need = str(low) if low == most else f"{low} to {most}"
-            self.out.fault("MPP-OP-OPERANDS", f"{self.where} ({name}) has {len(items)} entries in "
-                           f"{key}; it takes {need}", **self.at)  # fmt: skip
+            self.fault("MPP-OP-OPERANDS", f" ({name}) has {len(items)} entries in "
+                           f"{key}; it takes {need}")  # fmt: skip
         over = op.get("channel_type", "none")
         return [
             self.plain_operand(item, over, k >= remote)
@@ -660,12 +660,10 @@ class OpReader:
         index = self.access.integer(info, "tb_id", self.where, self.at)
         size = self.access.integer(info, "tbg_size", self.where, self.at)
         if index is not None and size is not None and not 0 <= index < size:
-            note = self.out.fault if min(index, size) >= 0 < size else self.out.refuse
-            words = f"{self.where} ({name}): tb_id {index} of tbg_size {size}"
-            note("MPP-TBG", words, **self.at)
+            note = self.fault if min(index, size) >= 0 < size else self.refuse
+            note("MPP-TBG", f" ({name}): tb_id {index} of tbg_size {size}")
         if self.loop and size != 1:
-            words = f"{self.where} ({name}) is a slice in a pipeline"
-            self.out.fault("MPP-PIPE-TBG", words, **self.at)
+            self.fault("MPP-PIPE-TBG", f" ({name}) is a slice in a pipeline")
         return index or 0, size or 1
 
     def check_lengths(
@@ -674,17 +672,15 @@ class OpReader:
         """All operands of one length; where the i-th goes to the i-th, as many on both sides."""
         if what.pairs:
             if len(src) != len(dst):
-                self.out.fault("MPP-OP-OPERANDS", f"{self.where} ({name}) has {len(src)} sources "
-                               f"for {len(dst)} destinations; the i-th goes to the i-th",
-                               **self.at)  # fmt: skip
+                counts = f"{len(src)} sources for {len(dst)} destinations"
+                self.fault("MPP-OP-OPERANDS", f" ({name}) has {counts}; the i-th goes to the i-th")
             groups = [{a.size, b.size} for a, b in zip(src, dst, strict=False)]
         else:
             groups = [{operand.size for operand in (*src, *dst)}]
         for sizes in groups:
             if len(sizes) > 1 and len(sizes - {None}) > 1:
                 shown = ", ".join(map(str, sorted(s for s in sizes if s is not None)))
-                words = f"{self.where} ({name}) works on {shown} chunks"
-                self.out.fault("MPP-OP-SIZES", words, **self.at)
+                self.fault("MPP-OP-SIZES", f" ({name}) works on {shown} chunks")
                 return
 
     def check_packets(
@@ -693,10 +689,9 @@ class OpReader:
         """Where packets lie, and how they go."""
         out = self.out
         if not self.plan.packets:
-            words = f"{self.where} ({name}), but protocol is not LL"
-            out.fault("MPP-PACKET-PROTOCOL", words, **self.at)
+            self.fault("MPP-PACKET-PROTOCOL", f" ({name}), but protocol is not LL")
         if self.loop:
-            out.fault("MPP-PIPE-PACKETS", f"{self.where} ({name}) in a pipeline", **self.at)
+            self.fault("MPP-PIPE-PACKETS", f" ({name}) in a pipeline")
         if name == "ppkt" and over == "port":
             text = (
                 f"{self.where} (ppkt) over a port sends memory of the first plan that a process ran"
@@ -723,11 +718,11 @@ class OpReader:
         """A put's channels lead to its destinations."""
         letters = {operand.letter for operand in src} - {None}
         if over == "memory" and len(letters) > 1:
-            self.out.fault("MPP-PUT-SOURCES", f"{self.where} ({name}) has sources in buffers "
-                           f"{', '.join(sorted(map(repr, letters)))}", **self.at)  # fmt: skip
+            self.fault("MPP-PUT-SOURCES", f" ({name}) has sources in buffers "
+                           f"{', '.join(sorted(map(repr, letters)))}")  # fmt: skip
         if (over == "port" or ids) and len(ids) != len(dst):
-            self.out.fault("MPP-PUT-CHANNEL", f"{self.where} ({name}) has {len(dst)} destinations, "
-                           f"but {len(ids)} channels", **self.at)  # fmt: skip
+            self.fault("MPP-PUT-CHANNEL", f" ({name}) has {len(dst)} destinations, "
+                           f"but {len(ids)} channels")  # fmt: skip
             return
         own = self.block.own[str(over)]
         for number, operand in zip(ids, dst, strict=False):
@@ -737,7 +732,7 @@ class OpReader:
             peer = self.block.channels[place].peer
             if peer != operand.peer:
                 words = f"puts to rank {operand.peer} over a channel to rank {peer}"
-                self.out.fault("MPP-PUT-CHANNEL", f"{self.where} ({name}) {words}", **self.at)
+                self.fault("MPP-PUT-CHANNEL", f" ({name}) {words}")
 
 
 _DATA_KEYS: Final = frozenset(
