@@ -3,12 +3,13 @@
     msccl      MSCCL XML, read by msccl-executor-nccl and RCCL
     mscclpp    MSCCL++ execution plans
     rules      what both ask of a Program
-    lint       everything that is wrong with a plan for a runtime (catalogue: its rules, findings)
-    run        the symbolic run of a plan that lint looks at
+    findings   what a reading came upon: all of it, or the first error
+    lint       everything that is wrong with a plan for a runtime (rule_catalogue: its rules)
 
-A format is a row of `FORMATS` and a package with `loads`, `dumps`, `largest_size`, `offer`,
-`stand_in` and a module `lint`. Writing and reading back gives an equal Program. Reading never
-crashes, hangs or runs away on anybody's bytes: it ends in a Program or in a ForestCollError.
+A format is a row of `FORMATS` and a package with `read`, `loads`, `dumps`, `largest_size`, `offer`
+and `stand_in`. `read` is the one reading: `loads` raises at its first error, lint goes on. Writing
+and reading back gives an equal Program. Reading never crashes, hangs or runs away on anybody's
+bytes: it ends in a Program or in a ForestCollError.
 """
 
 from __future__ import annotations
