@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from forestcoll.common import arguments
 from forestcoll.common.errors import PlanError
+from forestcoll.common.garbage_collection import collect_rarely
 from forestcoll.common.input_limits import PLAN_BYTES
 from forestcoll.common.text_file import read_text
 from forestcoll.program.targets import PlanFormat
@@ -118,7 +119,8 @@ def loads(text: str, source: str, format: Format | None = None) -> Program:
     """The Program in a plan's text; `source` names it in errors, `format` is found if None."""
     if len(text) > PLAN_BYTES:
         raise PlanError(f"{source}: larger than {PLAN_BYTES // 2**20} MiB {PLAN_BYTES.note}")
-    program: Program = home_of(format or detect(text, source)).loads(text, source)
+    with collect_rarely():
+        program: Program = home_of(format or detect(text, source)).loads(text, source)
     return program
 
 
