@@ -45,7 +45,7 @@ def test_root_traffic_and_busiest_pair() -> None:
 def test_notes_of_the_reader() -> None:
     text = plans.dumps(_broadcast(), "msccl-xml").replace(' nchannels="1"', "")
     verdict = verify_text(text, "x")
-    note = "<algo> has no 'nchannels', which current runtimes ask for"
+    note = "line 1: <algo> has no nchannels; every attribute that the loaders ask for is there"
     assert verdict.lines[-1] == f"note: {note}"
     assert verdict.figures["notes"] == [note]
 

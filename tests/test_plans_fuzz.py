@@ -262,6 +262,9 @@ SETTLED = [
     (edit_first(lambda b: b["ops"][0].update(src_buff=[{"type": "i", "index": 0, "size": 1}])),
      "", True),
     (edit_first(lambda b: b["ops"][2].update(channel_ids=[0])), "", True),
+    # execution_plan.cc:520-577: but the loader follows what is there
+    (edit_first(lambda b: b["ops"][0].update(src_buff=[{"type": "i", "index": 0}])),
+     "MPP-MISSING", False),
     # execution_plan.cc: fields that it asks for abort the loading, used or not
     (edit_first(lambda b: b["channels"][0].update(buff=None)), "MPP-TYPE", False),
     (edit_first(lambda b: b["ops"][2].update(iter_context={"num_chunks": 1, "unit_size": 0})),

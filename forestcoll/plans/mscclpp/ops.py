@@ -335,7 +335,7 @@ class OpReader:
         if "iter_context" in op:
             self.read_context(op)
             access.objects(op, "ops", self.where, self.at)
-        if own != "data":
+        if name not in DATA_WORDS:
             self.check_unused_data(op, name)
         if own != "barrier":
             for key in ("barrier_id", "num_threadblocks"):
@@ -355,13 +355,13 @@ class OpReader:
             self.out.add("MPP-FIELD-UNUSED", words, **self.at)
 
     def check_unused_data(self, op: dict[str, Any], name: str) -> None:
-        """Data fields of an operation that moves none."""
+        """Data fields of an operation that moves none: the loader follows them all the same."""
         access = self.access
         known = op.get("channel_type", "none")
-        if known not in CHANNEL_TYPES:
+        if known not in CHANNEL_TYPES and name not in SYNC_WORDS:
             self.refuse("MPP-OP-CHANNEL-TYPE", f" ({name}) has the channel_type "
                        f"{str(known)[:40]!r}")  # fmt: skip
-        if "channel_ids" in op:
+        if "channel_ids" in op and name not in SYNC_WORDS:
             ids = access.integers(op, "channel_ids", self.where, self.at)
             if len(ids) > MAX_IDS:
                 self.add("MPP-OP-CHANNELS", f" ({name}) names {len(ids)} channels")
@@ -659,8 +659,8 @@ class OpReader:
             return 0, 1
         index = self.access.integer(info, "tb_id", self.where, self.at)
         size = self.access.integer(info, "tbg_size", self.where, self.at)
-        if index is not None and size is not None and not 0 <= index < size:
-            note = self.fault if min(index, size) >= 0 < size else self.refuse
+        if index is not None and size is not None and not 0 <= index < size < 2**31:
+            note = self.fault if min(index, size) >= 0 < size < 2**31 else self.refuse
             note("MPP-TBG", f" ({name}): tb_id {index} of tbg_size {size}")
         if self.loop and size != 1:
             self.fault("MPP-PIPE-TBG", f" ({name}) is a slice in a pipeline")
