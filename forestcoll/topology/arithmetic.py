@@ -1,10 +1,6 @@
 """Expressions of the compact form: exact arithmetic over parameters and indices, nothing else.
 
-    value   := or;  or := and ("or" and)*;  and := not ("and" not)*;  not := "not" not | comparison
-    comparison := sum (("==" | "!=" | "<" | "<=" | ">" | ">=") sum)?
-    sum     := product (("+" | "-") product)*;  product := unary (("*" | "//" | "/" | "%") unary)*
-    unary   := "-" unary | power;  power := atom ("**" unary)?;  atom := number | name | "(" or ")"
-
+The language is Python's (+ - * / // % ** ( ), one comparison, and, or, not) of numbers and names.
 "/" is exact (25 / 2 is 25/2), "//" rounds down. Truth is 1 and 0. Every result is bounded by
 `numbers.LARGEST`, text and nesting by `input_limits`, so that no input can make it run away.
 """
@@ -28,16 +24,6 @@ Names = Mapping[str, Number]
 Run = Callable[[Names], Number]
 
 _TOKEN = re.compile(rf"\s*(?:({DECIMAL.pattern})|([A-Za-z_]\w*)|(\*\*|//|==|!=|<=|>=|[-+*/%()<>]))")
-_COMPARE: dict[str, Callable[[Number, Number], bool]] = {
-    "==": operator.eq,
-    "!=": operator.ne,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
-
-
 POWER_STEPS = 64
 
 
@@ -103,51 +89,49 @@ class Template:
         if len(self.parts) == 1 and isinstance(self.parts[0], str):
             yield self.parts[0]
             return
-        plain = [part for part in self.parts if not isinstance(part, Range)]
-        if len(plain) == len(self.parts):
-            yield "".join([p if isinstance(p, str) else str(p.integer(names)) for p in plain])
-            return
-        choices: list[list[str] | range] = []
+        choices: list[str | range] = []
         for part in self.parts:
-            if isinstance(part, str):
-                choices.append([part])
-            elif isinstance(part, Expression):
-                choices.append([str(part.integer(names))])
-            else:
+            if isinstance(part, Range):
                 choices.append(part.values(names))
+            else:
+                choices.append(part if isinstance(part, str) else str(part.integer(names)))
+        spans = [i for i, choice in enumerate(choices) if isinstance(choice, range)]
         # product() holds every value of a range at once; the caller counts, so go stepwise.
-        if sum(isinstance(c, range) for c in choices) == 1:
-            k = next(i for i, c in enumerate(choices) if isinstance(c, range))
-            before = "".join(str(c[0]) for c in choices[:k])
-            after = "".join(str(c[0]) for c in choices[k + 1 :])
-            for value in choices[k]:
+        if len(spans) < 2:
+            at = spans[0] if spans else 0
+            before, after = "".join(choices[:at]), "".join(choices[at + 1 :])  # type: ignore[arg-type]
+            for value in choices[at] if spans else choices[:1]:
                 yield f"{before}{value}{after}"
             return
-        for c in choices:
-            if len(c) > RANGE_VALUES:
+        for span in (choice for choice in choices if isinstance(choice, range)):
+            count = span.stop - span.start  # len() takes no number of more than 64 bits
+            if count > RANGE_VALUES:
                 raise TopologyError(
-                    f"'{self.text}' counts over {len(c):,} values {RANGE_VALUES.note}"
+                    f"'{self.text}' counts over {count:,} values {RANGE_VALUES.note}"
                 )
-        for values in product(*choices):
+        for values in product(*([c] if isinstance(c, str) else c for c in choices)):
             yield "".join(map(str, values))
 
 
 @lru_cache(maxsize=4096)
 def compile_expression(text: str) -> Expression:
     """`text` as an expression. Raises `TopologyError` where it is none."""
+    _check_length(text)
+    parser = _Parser(text)
+    run = parser.parse(0)
+    parser.end()
+    cost = len(parser.tokens) + POWER_STEPS * parser.tokens.count("**")
+    # fractions take some five times as long as whole numbers
+    fractions = "/" in parser.tokens or "." in text
+    return Expression(text.strip(), run, frozenset(parser.names), cost * (5 if fractions else 1))
+
+
+def _check_length(text: str) -> None:
     if len(text) > EXPRESSION_LENGTH:
         raise TopologyError(
             f"'{text[:40]}...' is longer than {EXPRESSION_LENGTH} characters "
             f"{EXPRESSION_LENGTH.note}"
         )
-    parser = _Parser(text)
-    run = parser.disjunction()
-    parser.end()
-    powers = parser.tokens.count("**")
-    cost = len(parser.tokens) + POWER_STEPS * powers
-    # fractions take some five times as long as whole numbers
-    fractions = "/" in parser.tokens or "." in text
-    return Expression(text.strip(), run, frozenset(parser.names), cost * (5 if fractions else 1))
 
 
 @lru_cache(maxsize=4096)
@@ -171,11 +155,7 @@ def compile_template(text: str) -> Template:
 
 @lru_cache(maxsize=4096)
 def _compile_braces(text: str) -> Template:
-    if len(text) > EXPRESSION_LENGTH:
-        raise TopologyError(
-            f"'{text[:40]}...' is longer than {EXPRESSION_LENGTH} characters "
-            f"{EXPRESSION_LENGTH.note}"
-        )
+    _check_length(text)
     parts: list[str | Expression | Range] = []
     at = 0
     for match in re.finditer(r"\{([^{}]*)\}", text):
@@ -192,7 +172,7 @@ def _compile_braces(text: str) -> Template:
 
 
 class _Parser:
-    """Recursive descent, one method a level; every method returns what computes its part."""
+    """Operators by how closely they bind; `parse` returns what computes its part."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -203,128 +183,87 @@ class _Parser:
         while text[at:].strip():
             match = _TOKEN.match(text, at)
             if match is None:
-                raise self.wrong(f"'{text[at:].strip()[0]}' makes no sense here")
+                raise self.senseless(text[at:].strip()[0])
             self.tokens.append(match[0].strip())
             at = match.end()
-        self.at = 0
+        self.rest = iter([*self.tokens, ""])
+        self.next = next(self.rest)
 
     def wrong(self, why: str) -> TopologyError:
         return TopologyError(f"'{self.text.strip()}' is not a number or expression: {why}")
 
-    def peek(self) -> str:
-        return self.tokens[self.at] if self.at < len(self.tokens) else ""
+    def senseless(self, token: str) -> TopologyError:
+        return self.wrong(f"'{token}' makes no sense here")
 
-    def take(self, *wanted: str) -> str:
-        token = self.peek()
-        if token and token in wanted:
-            self.at += 1
-            return token
-        return ""
+    def take(self) -> str:
+        token, self.next = self.next, next(self.rest, "")
+        return token
 
     def end(self) -> None:
-        if self.peek():
-            raise self.wrong(f"'{self.peek()}' makes no sense here")
+        if self.next:
+            raise self.senseless(self.next)
 
-    def deeper(self) -> None:
+    def parse(self, least: int) -> Run:
+        """Returns what computes an operand, and what follows and binds closer than `least`."""
+        most = _BINDING["**"]
+        token = self.take()
+        if token == "(":
+            run = self.parse_inside(0)
+            if self.take() != ")":
+                raise self.wrong("a ')' is missing")
+        elif token == "-":
+            run = self.join("*", lambda names: -1, self.parse_inside(_MINUS))
+        elif token == "not" and least <= _NOT:
+            run = self.join("==", lambda names: 0, self.parse_inside(_NOT))
+            most = _NOT
+        else:
+            run = self.parse_atom(token)
+        while least < _BINDING.get(self.next, 0) <= most:
+            sign = self.take()
+            most = _BINDING[sign]
+            right = self.parse_inside(_MINUS) if sign == "**" else self.parse(most)
+            if most == _COMPARISON:
+                most = _NOT  # no second one behind it
+            run = self.join(sign, run, right)
+        return run
+
+    def parse_inside(self, least: int) -> Run:
+        """Does the same one level of nesting deeper."""
         self.depth += 1
         if self.depth > EXPRESSION_DEPTH:
             raise self.wrong(f"nested more than {EXPRESSION_DEPTH} deep {EXPRESSION_DEPTH.note}")
-
-    def disjunction(self) -> Run:
-        run = self.conjunction()
-        while self.take("or"):
-            run = _either(run, self.conjunction())
-        return run
-
-    def conjunction(self) -> Run:
-        run = self.negation()
-        while self.take("and"):
-            run = _both(run, self.negation())
-        return run
-
-    def negation(self) -> Run:
-        if not self.take("not"):
-            return self.comparison()
-        self.deeper()
-        run = self.negation()
+        run = self.parse(least)
         self.depth -= 1
-        return lambda names: int(not run(names))
-
-    def comparison(self) -> Run:
-        left = self.sum()
-        sign = self.take(*_COMPARE)
-        if not sign:
-            return left
-        right, compare = self.sum(), _COMPARE[sign]
-        return lambda names: int(compare(left(names), right(names)))
-
-    def sum(self) -> Run:
-        run = self.product()
-        while sign := self.take("+", "-"):
-            run = self.binary(sign, run, self.product())
         return run
 
-    def product(self) -> Run:
-        run = self.unary()
-        while sign := self.take("*", "//", "/", "%"):
-            run = self.binary(sign, run, self.unary())
-        return run
-
-    def unary(self) -> Run:
-        if not self.take("-"):
-            return self.power()
-        self.deeper()
-        run = self.unary()
-        self.depth -= 1
-        return lambda names: -run(names)
-
-    def power(self) -> Run:
-        base = self.atom()
-        if not self.take("**"):
-            return base
-        self.deeper()
-        exponent = self.unary()
-        self.depth -= 1
-        return self.binary("**", base, exponent)
-
-    def atom(self) -> Run:
-        if self.take("("):
-            self.deeper()
-            run = self.disjunction()
-            self.depth -= 1
-            if not self.take(")"):
-                raise self.wrong("a ')' is missing")
-            return run
-        token = self.peek()
+    def parse_atom(self, token: str) -> Run:
         if not token:
             raise self.wrong("it ends too early" if self.tokens else "it is empty")
-        self.at += 1
         if DECIMAL.fullmatch(token):
             number = _plain(exact(token))
             return lambda names: number
         if token in ("and", "or", "not") or not (token[0].isalpha() or token[0] == "_"):
-            raise self.wrong(f"'{token}' makes no sense here")
+            raise self.senseless(token)
         self.names.add(token)
         return lambda names: _look_up(token, names)
 
-    def binary(self, sign: str, left: Run, right: Run) -> Run:
-        compute = _ARITHMETIC[sign]
+    def join(self, sign: str, left: Run, right: Run) -> Run:
+        if sign == "or":
+            return lambda names: int(bool(left(names) or right(names)))
+        if sign == "and":
+            return lambda names: int(bool(left(names) and right(names)))
+        compute, divides = _COMPUTE[sign], sign in ("/", "//", "%")
 
         def run(names: Names) -> Number:
-            result = compute(left(names), right(names))
+            one, two = left(names), right(names)
+            if divides and two == 0:
+                raise TopologyError(f"{one} {sign} 0: division by zero")
+            result = _plain(compute(one, two))
             if not is_small(result):
                 raise self.wrong(f"the result has more than {DIGITS} digits {DIGITS.note}")
             return result
 
         return run
-
-
-def _either(left: Run, right: Run) -> Run:
-    return lambda names: int(bool(left(names)) or bool(right(names)))
-
-
-def _both(left: Run, right: Run) -> Run:
-    return lambda names: int(bool(left(names)) and bool(right(names)))
 
 
 def _plain(value: Number) -> Number:
@@ -340,24 +279,6 @@ def _look_up(name: str, names: Names) -> Number:
         ) from None
 
 
-def _divide(left: Number, right: Number) -> Number:
-    if right == 0:
-        raise TopologyError(f"{left} / 0: division by zero")
-    return _plain(Fraction(left) / right)
-
-
-def _floor(left: Number, right: Number) -> Number:
-    if right == 0:
-        raise TopologyError(f"{left} // 0: division by zero")
-    return left // right
-
-
-def _modulo(left: Number, right: Number) -> Number:
-    if right == 0:
-        raise TopologyError(f"{left} % 0: division by zero")
-    return _plain(left % right)
-
-
 def _power(left: Number, right: Number) -> Number:
     if not isinstance(right, int) or not 0 <= right <= POWER_STEPS:
         raise TopologyError(f"'**' takes a whole number from 0 to {POWER_STEPS}, not {right}")
@@ -369,12 +290,28 @@ def _power(left: Number, right: Number) -> Number:
     return result
 
 
-_ARITHMETIC: dict[str, Callable[[Number, Number], Number]] = {
-    "+": lambda left, right: _plain(left + right),
-    "-": lambda left, right: _plain(left - right),
-    "*": lambda left, right: _plain(left * right),
-    "/": _divide,
-    "//": _floor,
-    "%": _modulo,
+_COMPUTE: dict[str, Callable[[Number, Number], Number]] = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": lambda one, two: Fraction(one) / two,
+    "//": operator.floordiv,
+    "%": operator.mod,
     "**": _power,
 }
+_NOT, _COMPARISON, _MINUS = 3, 4, 7
+_BINDING = {
+    **dict.fromkeys(("==", "!=", "<", "<=", ">", ">="), _COMPARISON),
+    **dict.fromkeys(("+", "-"), 5),
+    **dict.fromkeys(("*", "/", "//", "%"), 6),
+    "or": 1,
+    "and": 2,
+    "**": 8,
+}
+"""How closely an operator binds; `not` and a minus before its operand have places between."""

@@ -32,8 +32,8 @@ from forestcoll.topology.model import (
     unknown_node,
 )
 from forestcoll.topology.numbers import bandwidth, exact, has_unit, show
-from forestcoll.topology.parameters import RESERVED
-from forestcoll.topology.source import Source, Table, Text, Value, located
+from forestcoll.topology.parameters import may_name
+from forestcoll.topology.source import Place, Table, Text, Value, located
 
 NODE_KEYS = ("kind", "multicast", "aggregation", "when")
 STEPS_OF_LINK = 5  # of an expression, that take as long as a link with nothing to compute
@@ -45,8 +45,7 @@ _PLAIN = re.compile(r"[+-]?(?:\.?(?:inf|infinity|nan)|[0-9.]+(?:[eE][+-]?[0-9]+)
 class Expansion:
     """Collects the nodes and links of a file as its sections are expanded into them."""
 
-    def __init__(self, source: Source, values: dict[str, Number]) -> None:
-        self.source = source
+    def __init__(self, values: dict[str, Number]) -> None:
         self.values = values
         self.nodes: dict[str, Node] = {}
         self.lines: dict[str, int] = {}
@@ -76,29 +75,28 @@ class Expansion:
 
     def boxes(self, value: Value) -> None:
         """Repeats the template of `boxes:` under box0/, box1/, ..."""
-        source = self.source
-        table = source.table(value, "boxes")
-        source.keys(table, "boxes", ("count", "nodes", "links"), needed=("count", "nodes"))
-        count_text = source.text(table.items["count"], "boxes: count")
-        with located(source, count_text.line, "boxes: count"):
+        table = value.as_table("boxes")
+        table.check_keys("boxes", ("count", "nodes", "links"), needed=("count", "nodes"))
+        count_text = table.items["count"].as_text("boxes: count")
+        with located(count_text, "boxes: count"):
             count = compile_expression(count_text.text).integer(self.values)
             if count < 1:
                 raise TopologyError(f"{count} boxes; at least 1 is needed")
             if count > NODES:
                 raise TopologyError(f"{count:,} boxes are more than {NODES:,} nodes {NODES.note}")
-        nodes = source.table(table.items["nodes"], "boxes: nodes")
+        nodes = table.items["nodes"].as_table("boxes: nodes")
         if not nodes.items:
-            raise source.error(nodes.line, "boxes: nodes is empty")
+            raise nodes.error("boxes: nodes is empty")
         links = self.link_templates(table.items.get("links"), "boxes: links")
         each = 1 if _mentions(table, "box") else count  # boxes that are like the first
         for i in range(0, count, each):
             self.add_nodes(nodes, f"box{i}/", {**self.values, "box": i})
-        with located(source, nodes.line, "boxes: nodes"):
+        with located(nodes, "boxes: nodes"):
             self.repeat_nodes(each)
         for i in range(0, count, each):
             for template in links:
                 self.add_link(template, f"box{i}/", {**self.values, "box": i})
-        with located(source, table.line, "boxes: links"):
+        with located(table, "boxes: links"):
             self.repeat_links(each)
 
     def repeat_nodes(self, count: int) -> None:
@@ -129,15 +127,14 @@ class Expansion:
     def add_nodes(self, table: Table, prefix: str, names: Mapping[str, Number]) -> None:
         """Expands one `nodes:` section."""
         for key, entry in table.items.items():
-            line = table.lines[key]
-            what = f"nodes: '{key[:60]}'"
-            with located(self.source, line, what):
+            place, what = table.key(key), f"nodes: '{key[:60]}'"
+            with located(place, what):
                 template = compile_template(key)
                 self.compute(STEPS_OF_NODE + template.cost)
-            node = self.node(entry, line, what, names)
+            node = self.node(entry, place, what, names)
             if node is None:
                 continue
-            with located(self.source, line, what):
+            with located(place, what):
                 for name in template.expand(names):
                     self.step()
                     name = prefix + name
@@ -147,18 +144,19 @@ class Expansion:
                             f"node '{name}' is there already, from line {self.lines[name]}"
                         )
                     self.nodes[name] = node
-                    self.lines[name] = line
+                    self.lines[name] = place.line
                     check_sizes(len(self.nodes), 0)
 
-    def node(self, entry: Value, line: int, what: str, names: Mapping[str, Number]) -> Node | None:
+    def node(
+        self, entry: Value, place: Place, what: str, names: Mapping[str, Number]
+    ) -> Node | None:
         """One entry of `nodes:`, or None when its `when` is false."""
-        source = self.source
-        table = source.table(entry, what)
-        source.keys(table, what, NODE_KEYS, needed=("kind",))
-        kind = source.text(table.items["kind"], f"{what}: kind")
+        table = entry.as_table(what)
+        table.check_keys(what, NODE_KEYS, needed=("kind",))
+        kind = table.items["kind"].as_text(f"{what}: kind")
         if kind.text not in ("gpu", "switch"):
             hint = did_you_mean(kind.text, ("gpu", "switch")) or "; it is 'gpu' or 'switch'"
-            raise source.error(kind.line, f"{what}: unknown kind '{kind.text[:40]}'{hint}")
+            raise kind.error(f"{what}: unknown kind '{kind.text[:40]}'{hint}")
         flags = {
             key: self.flag(table.items[key], f"{what}: {key}", names)
             for key in ("multicast", "aggregation", "when")
@@ -166,15 +164,15 @@ class Expansion:
         }
         if not flags.pop("when", True):
             return None
-        with located(source, line, what):
+        with located(place, what):
             return Node("gpu" if kind.text == "gpu" else "switch", **flags)
 
     def flag(self, value: Value, what: str, names: Mapping[str, Number]) -> bool:
         """`true`, `false`, or an expression that is 1 or 0."""
-        text = self.source.text(value, what)
+        text = value.as_text(what)
         if text.text.lower() in ("true", "false"):
             return text.text.lower() == "true"
-        with located(self.source, text.line, what):
+        with located(text, what):
             try:
                 expression = compile_expression(text.text)
                 self.compute(expression.cost)
@@ -191,12 +189,12 @@ class Expansion:
             return []
         return [
             _LinkTemplate.read(entry, f"{what}[{i}]", self)
-            for i, entry in enumerate(self.source.items(value, what))
+            for i, entry in enumerate(value.as_list(what))
         ]
 
     def add_link(self, template: _LinkTemplate, prefix: str, names: Mapping[str, Number]) -> None:
         """Expands one entry of a `links:` section."""
-        with located(self.source, template.line, template.what):
+        with located(template.place, template.what):
             if not template.loops and template.when is None:
                 self.step()
                 self.compute(template.cost)
@@ -275,7 +273,7 @@ def _columns(links: Iterable[Link]) -> tuple[list[str], list[str]]:
 
 @dataclass(frozen=True, slots=True)
 class _LinkTemplate:
-    line: int
+    place: Place
     what: str
     src: Template
     dst: Template
@@ -291,26 +289,22 @@ class _LinkTemplate:
 
     @staticmethod
     def read(value: Value, what: str, expansion: Expansion) -> _LinkTemplate:
-        source = expansion.source
-        table = source.table(value, what)
-        source.keys(table, what, LINK_KEYS, needed=("src", "dst", "bandwidth"))
-
-        def text(key: str) -> Text | None:
-            return source.text(table.items[key], f"{what}: {key}") if key in table.items else None
+        table = value.as_table(what)
+        table.check_keys(what, LINK_KEYS, needed=("src", "dst", "bandwidth"))
 
         def expression(key: str) -> Expression | None:
-            found = text(key)
-            if found is None:
+            text = table.text(key, what)
+            if text is None:
                 return None
-            with located(source, found.line, f"{what}: {key}"):
-                if key != "bandwidth" and has_unit(found.text):
-                    raise TopologyError(f"'{found.text[:40]}' is a bandwidth; a number goes here")
-                return _number(found.text)
+            with located(text, f"{what}: {key}"):
+                if key != "bandwidth" and has_unit(text.text):
+                    raise TopologyError(f"'{text.text[:40]}' is a bandwidth; a number goes here")
+                return _number(text.text)
 
         def template(key: str) -> Template:
-            found = source.text(table.items[key], f"{what}: {key}")
-            with located(source, found.line, f"{what}: {key}"):
-                return compile_template(found.text)
+            text = table.items[key].as_text(f"{what}: {key}")
+            with located(text, f"{what}: {key}"):
+                return compile_template(text.text)
 
         rate = expression("bandwidth")
         assert rate is not None  # `keys` has seen it
@@ -319,7 +313,7 @@ class _LinkTemplate:
         latency, count = expression("latency"), expression("count")
         computed = (*ends, rate, latency, count)
         return _LinkTemplate(
-            line=table.line,
+            place=table,
             what=what,
             src=ends[0],
             dst=ends[1],
@@ -328,7 +322,7 @@ class _LinkTemplate:
             count=count,
             oneway=oneway is not None
             and expansion.flag(oneway, f"{what}: oneway", expansion.values),
-            rule=_rule(text("rule"), what, expansion),
+            rule=_rule(table.text("rule", what), what),
             loops=_loops(table.items.get("for"), what, expansion),
             when=when,
             cost=STEPS_OF_LINK + sum(each.cost for each in computed if each is not None),
@@ -336,35 +330,31 @@ class _LinkTemplate:
         )
 
 
-def _rule(text: Text | None, what: str, expansion: Expansion) -> LinkRule | None:
+def _rule(text: Text | None, what: str) -> LinkRule | None:
     if text is None:
         return None
     found = next((rule for rule in RULES if rule == text.text), None)
     if found is None:
         words = [rule for rule in RULES if rule]
         hint = did_you_mean(text.text, words) or f"; it is {', '.join(words[:-1])} or {words[-1]}"
-        raise expansion.source.error(text.line, f"{what}: unknown rule '{text.text[:40]}'{hint}")
+        raise text.error(f"{what}: unknown rule '{text.text[:40]}'{hint}")
     return found
 
 
 def _loops(value: Value | None, what: str, expansion: Expansion) -> tuple[tuple[str, Range], ...]:
     if value is None:
         return ()
-    source = expansion.source
-    table = source.table(value, f"{what}: for")
+    table = value.as_table(f"{what}: for")
     if len(table.items) > LOOP_INDICES:
-        raise source.error(
-            table.line, f"{what}: for: more than {LOOP_INDICES} indices {LOOP_INDICES.note}"
-        )
+        raise table.error(f"{what}: for: more than {LOOP_INDICES} indices {LOOP_INDICES.note}")
     loops: list[tuple[str, Range]] = []
     for index, entry in table.items.items():
-        line = table.lines[index]
-        if re.fullmatch(r"[a-z][a-z0-9_]{0,39}", index) is None or index in RESERVED:
-            raise source.error(line, f"{what}: for: '{index[:60]}' cannot name an index")
+        if not may_name(index):
+            raise table.key(index).error(f"{what}: for: '{index[:60]}' cannot name an index")
         if index in expansion.values:
-            raise source.error(line, f"{what}: for: '{index}' is a parameter already")
-        text = source.text(entry, f"{what}: for: {index}")
-        with located(source, text.line, f"{what}: for: {index}"):
+            raise table.key(index).error(f"{what}: for: '{index}' is a parameter already")
+        text = entry.as_text(f"{what}: for: {index}")
+        with located(text, f"{what}: for: {index}"):
             loops.append((index, compile_range(text.text)))
     return tuple(loops)
 

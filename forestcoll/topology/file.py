@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
 
@@ -23,7 +24,7 @@ from forestcoll.topology.parameters import (
     doubt_settings,
     read_parameters,
 )
-from forestcoll.topology.source import Source, Table, located, parse
+from forestcoll.topology.source import Table, located, parse_yaml
 
 FORMAT = "forestcoll.topology/1"
 FILE_KEYS = ("format", "name", "description", "parameters", "boxes", "nodes", "links")
@@ -51,17 +52,17 @@ def loads_topology(
     text: str, source: str = "<text>", settings: Mapping[str, str] = NO_SETTINGS
 ) -> Topology:
     """The same from text; `source` stands for the file's name in errors."""
-    where = Source(source)
-    table = _document(text, where)
-    parameters = read_parameters(table.items.get("parameters"), where)
+    table = _document(text, source)
+    items = table.items
+    parameters = read_parameters(items.get("parameters"))
     values = apply_settings(parameters, settings, source)
-    name = _name(table, values, where)
-    expansion = Expansion(where, values)
-    if "boxes" in table.items:
-        expansion.boxes(table.items["boxes"])
-    if "nodes" in table.items:
-        expansion.add_nodes(where.table(table.items["nodes"], "nodes"), "", values)
-    for template in expansion.link_templates(table.items.get("links"), "links"):
+    name = _name(table, values)
+    expansion = Expansion(values)
+    if "boxes" in items:
+        expansion.boxes(items["boxes"])
+    if "nodes" in items:
+        expansion.add_nodes(items["nodes"].as_table("nodes"), "", values)
+    for template in expansion.link_templates(items.get("links"), "links"):
         expansion.add_link(template, "", values)
     try:
         doubts = doubt_settings(parameters, settings, values)
@@ -72,13 +73,12 @@ def loads_topology(
 
 def read_heading(text: str, source: str = "<text>") -> Heading:
     """Name, description and parameters of a topology file."""
-    where = Source(source)
-    table = _document(text, where)
-    description = table.items.get("description")
+    table = _document(text, source)
+    description = table.text("description", "")
     return Heading(
-        where.text(table.items["name"], "name").text,
-        "" if description is None else where.text(description, "description").text.strip(),
-        read_parameters(table.items.get("parameters"), where),
+        table.items["name"].as_text("name").text,
+        "" if description is None else description.text.strip(),
+        read_parameters(table.items.get("parameters")),
     )
 
 
@@ -87,29 +87,25 @@ def read_text(path: str | Path) -> str:
     return text_file.read_text(path, TOPOLOGY_BYTES, TopologyError).removeprefix("\ufeff")
 
 
-def _document(text: str, where: Source) -> Table:
-    table = parse(text, where)
-    if "format" not in table.items:
-        raise where.error(table.line, f"'format: {FORMAT}' is missing: not a topology file?")
-    stated = where.text(table.items["format"], "format")
+def _document(text: str, source: str) -> Table:
+    table = parse_yaml(text, source)
+    stated = table.text("format", "")
+    if stated is None:
+        raise table.error(f"'format: {FORMAT}' is missing: not a topology file?")
     if stated.text != FORMAT:
-        raise where.error(
-            stated.line, f"format is '{stated.text[:60]}'; this version reads '{FORMAT}'"
-        )
-    where.keys(table, "topology", FILE_KEYS, needed=("name",))
+        raise stated.error(f"format is '{stated.text[:60]}'; this version reads '{FORMAT}'")
+    table.check_keys("topology", FILE_KEYS, needed=("name",))
     if "nodes" not in table.items and "boxes" not in table.items:
-        raise where.error(table.line, "'nodes' is missing (or 'boxes' with nodes in them)")
+        raise table.error("'nodes' is missing (or 'boxes' with nodes in them)")
     return table
 
 
-def _name(table: Table, values: Mapping[str, Number], where: Source) -> str:
-    text = where.text(table.items["name"], "name")
-    with located(where, text.line, "name"):
-        names = []
-        for name in compile_template(text.text).expand(values):
-            names.append(name)
-            if len(names) > 1:
-                raise TopologyError(f"'{text.text}' stands for several names; a topology has one")
+def _name(table: Table, values: Mapping[str, Number]) -> str:
+    text = table.items["name"].as_text("name")
+    with located(text, "name"):
+        names = list(islice(compile_template(text.text).expand(values), 2))
+        if len(names) > 1:
+            raise TopologyError(f"'{text.text}' stands for several names; a topology has one")
         if not names:
             raise TopologyError(f"'{text.text}' stands for no name")
         check_name(names[0])

@@ -10,7 +10,7 @@ from fractions import Fraction
 from forestcoll.common.errors import TopologyError, did_you_mean
 from forestcoll.topology.arithmetic import Number
 from forestcoll.topology.numbers import bandwidth, doubt_port, has_unit, show
-from forestcoll.topology.source import Source, Table, Text, Value, located
+from forestcoll.topology.source import Place, Table, Text, Value, located
 
 PARAMETER_KEYS = ("default", "minimum", "maximum", "type", "description")
 _PORT = re.compile(r"\b(network|nic|uplink|port|fabric|leaf|rail)\b")
@@ -56,56 +56,55 @@ class Parameter:
         return value.numerator if value.denominator == 1 else value
 
 
-def read_parameters(value: Value | None, source: Source) -> tuple[Parameter, ...]:
-    """The parameters that the file's `parameters:` declares, in its order."""
+def read_parameters(value: Value | None) -> tuple[Parameter, ...]:
+    """Returns the parameters that the file's `parameters:` declares, in its order."""
     if value is None:
         return ()
-    table = source.table(value, "parameters")
-    return tuple(
-        _parameter(name, entry, table.lines[name], source) for name, entry in table.items.items()
-    )
+    table = value.as_table("parameters")
+    return tuple(_parameter(name, entry, table.key(name)) for name, entry in table.items.items())
 
 
-def _parameter(name: str, entry: Value, line: int, source: Source) -> Parameter:
+def _parameter(name: str, entry: Value, place: Place) -> Parameter:
     what = f"parameters: {name[:60]}"
-    if re.fullmatch(r"[a-z][a-z0-9_]{0,39}", name) is None or name in RESERVED:
-        raise source.error(
-            line, f"{what}: a parameter is named by a-z, 0-9 and _, and not {', '.join(RESERVED)}"
+    if not may_name(name):
+        raise place.error(
+            f"{what}: a parameter is named by a-z, 0-9 and _, and not {', '.join(RESERVED)}"
         )
-    table = entry if isinstance(entry, Table) else Table(line, {"default": entry})
-    source.keys(table, what, PARAMETER_KEYS, needed=("default",))
-
-    def number(key: str) -> Number | None:
-        if key not in table.items:
-            return None
-        text = source.text(table.items[key], f"{what}: {key}")
-        with located(source, text.line, f"{what}: {key}"):
-            value = bandwidth(text.text)
-        return value.numerator if value.denominator == 1 else value
+    bare = Table(place.source, place.line, {"default": entry})
+    table = entry if isinstance(entry, Table) else bare
+    table.check_keys(what, PARAMETER_KEYS, needed=("default",))
+    numbers: dict[str, Number] = {}
+    for key in ("default", "minimum", "maximum"):
+        text = table.text(key, what)
+        if text is not None:
+            with located(text, f"{what}: {key}"):
+                value = bandwidth(text.text)
+            numbers[key] = value.numerator if value.denominator == 1 else value
 
     def words(key: str) -> str:
-        return source.text(table.items[key], f"{what}: {key}").text if key in table.items else ""
+        text = table.text(key, what)
+        return "" if text is None else text.text
 
-    default = number("default")
-    assert default is not None  # `keys` has seen it
-    if words("type") not in ("", "integer", "number"):
-        raise source.error(line, f"{what}: type is 'integer' or 'number', not '{words('type')}'")
-    entries = [table.items[key] for key in ("default", "minimum", "maximum") if key in table.items]
+    kind = words("type")
+    if kind not in ("", "integer", "number"):
+        raise place.error(f"{what}: type is 'integer' or 'number', not '{kind}'")
     rate = "GB/s" in words("description") or any(
-        isinstance(entry, Text) and has_unit(entry.text) for entry in entries
+        isinstance(text, Text) and has_unit(text.text)
+        for text in map(table.items.get, ("default", "minimum", "maximum"))
     )
-    integer = words("type") == "integer" or (
-        not words("type") and isinstance(default, int) and not rate
-    )
-    minimum = number("minimum")
-    if minimum is None and integer:
-        minimum = 1
-    parameter = Parameter(
-        name, default, minimum, number("maximum"), integer, words("description"), rate
-    )
-    with located(source, line, f"{what}: default"):
+    default = numbers["default"]
+    integer = kind == "integer" or (not kind and isinstance(default, int) and not rate)
+    minimum = numbers.get("minimum", 1 if integer else None)
+    limits = minimum, numbers.get("maximum")
+    parameter = Parameter(name, default, *limits, integer, words("description"), rate)
+    with located(place, f"{what}: default"):
         parameter.check(Fraction(default))
     return parameter
+
+
+def may_name(word: str) -> bool:
+    """Returns whether `word` may name a parameter or an index."""
+    return re.fullmatch(r"[a-z][a-z0-9_]{0,39}", word) is not None and word not in RESERVED
 
 
 def apply_settings(
