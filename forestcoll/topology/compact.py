@@ -264,7 +264,7 @@ def _mentions(value: Value, name: str) -> bool:
     if isinstance(value, Table):
         keys = any(re.search(rf"\b{name}\b", key) for key in value.items)
         return keys or any(_mentions(item, name) for item in value.items.values())
-    return any(_mentions(item, name) for item in value.items)
+    return any(_mentions(item, name) for item in value.as_list(""))
 
 
 def _columns(links: Iterable[Link]) -> tuple[list[str], list[str]]:

@@ -40,24 +40,6 @@ DUMP_BY_TORCH = (
 
 
 @dataclass(frozen=True, slots=True)
-class Tool:
-    """A program and the format of what it writes; `fuller` tools are taken first."""
-
-    name: str
-    words: tuple[str, ...]
-    form: str
-    knows: str
-
-
-TOOLS = (
-    Tool("lstopo", ("lstopo-no-graphics", "--of", "xml", "--whole-io"), "hwloc-xml", "PCIe"),
-    Tool("nvidia-smi", ("nvidia-smi", "topo", "-m"), "nvidia-smi", "NVLink between GPUs"),
-    Tool("rocm-smi", ("rocm-smi", "--showtopo"), "rocm-smi", "xGMI between GPUs"),
-    Tool("ibnetdiscover", ("ibnetdiscover",), "ibnetdiscover", "the InfiniBand fabric"),
-)
-
-
-@dataclass(frozen=True, slots=True)
 class Step:
     """What became of one tool: `text` is what it wrote, "" where there is nothing."""
 
@@ -94,12 +76,10 @@ def detect(
     result = Detection()
     tell("NCCL's dump")
     result.steps.append(_dump(settings))
-    for tool in TOOLS:
-        tell(tool.name)
-        words = list(tool.words)
-        if tool.name == "lstopo" and shutil.which(words[0]) is None:
-            words[0] = "lstopo"
-        result.steps.append(_run(tool, words, settings))
+    for form in readers.FORMATS:
+        if form.tool:
+            tell(form.tool[0])
+            result.steps.append(_run(form, settings))
     for step in _by_fullness(result.steps):
         assert isinstance(step.found, Topology)
         result.topology, result.source = _add_rates(step.found), step.tool
@@ -173,7 +153,7 @@ def explain() -> TopologyError:
 
 def _dump(settings: Mapping[str, str]) -> Step:
     """The dump of NCCL or RCCL, by nccl-tests or PyTorch, whichever is there."""
-    name = "NCCL dump"
+    name = readers.DUMPED
     perf = shutil.which("all_reduce_perf")
     if perf is not None:
         gpus = _count_gpus()
@@ -206,13 +186,16 @@ def _count_gpus() -> int:
     return 0
 
 
-def _run(tool: Tool, words: Sequence[str], settings: Mapping[str, str]) -> Step:
-    if shutil.which(words[0]) is None:
-        return Step(tool.name, f"not on the path ({tool.knows})")
-    text, wrong = _call(words, dict(os.environ))
+def _run(form: readers.Format, settings: Mapping[str, str]) -> Step:
+    name, *options = form.tool
+    plain = f"{name}-no-graphics"  # of hwloc: without the libraries of a window
+    program = plain if shutil.which(plain) is not None else name
+    if shutil.which(program) is None:
+        return Step(name, f"not on the path ({form.knows})")
+    text, wrong = _call([program, *options], dict(os.environ))
     if wrong:
-        return Step(tool.name, f"fails: {wrong}")
-    return _read(tool.name, text, tool.form, settings)
+        return Step(name, f"fails: {wrong}")
+    return _read(name, text, form.name, settings)
 
 
 def _call(words: Sequence[str], environment: dict[str, str]) -> tuple[str, str]:
@@ -256,7 +239,7 @@ def _by_fullness(steps: Sequence[Step]) -> list[Step]:
     def rank(step: Step) -> tuple[int, bool, bool, int]:
         assert isinstance(step.found, Topology)
         switched = any("hwloc sees it only with" in note for note in step.found.notes)
-        dump = step.tool == "NCCL dump"
+        dump = step.tool == readers.DUMPED
         return len(step.found.gpus), dump, not switched, len(step.found.adapters)
 
     return sorted(found, key=rank, reverse=True)

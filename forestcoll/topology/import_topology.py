@@ -164,7 +164,7 @@ def _join(
     of_fabric = {k: v for k, v in settings.items() if k in fabric.settings}
     others = {k: v for k, v in settings.items() if k not in of_fabric}
     own, network = compose.split_settings(others)
-    use = Values(network, fabric.name).patterns("ports") if "ports" in network else None
+    use = Values(fabric.name, 0, network).patterns("ports") if "ports" in network else None
     stray = [name for name in network if name != "ports"]
     if stray:
         raise TopologyError(

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
-from forestcoll.common.errors import TopologyError
 from forestcoll.common.input_limits import LINKS, NODES
 from forestcoll.topology import Link, Node, Topology, exact, show
 from forestcoll.topology.compose.ports import Uplink, check_rates, choose_uplinks
 from forestcoll.topology.readers.settings import Setting, Values, check_settings
+from forestcoll.topology.source import located
 
 SETTINGS = (
     Setting("boxes", "machines of this kind on a network"),
@@ -54,18 +54,20 @@ def compose_boxes(machine: Topology, settings: Mapping[str, str]) -> Topology:
     kind = values.text("fabric", "single")
     if "boxes" not in settings:
         given = ", ".join(settings)
-        raise TopologyError(f"{machine.name}: {given}: how many boxes? Give --set boxes=N as well")
+        raise values.error(f"{given}: how many boxes? Give --set boxes=N as well")
     for name, needed in OF.items():
         if name in settings and kind != needed:
-            raise TopologyError(f"{machine.name}: {name} is for fabric={needed}, not for {kind}")
+            raise values.error(f"{name} is for fabric={needed}, not for {kind}")
     if "oversubscription" in settings and kind == "single":
-        raise TopologyError(f"{machine.name}: oversubscription is for fabric=rail and fat-tree")
+        raise values.error("oversubscription is for fabric=rail and fat-tree")
     boxes = _whole(values, "boxes", 1)
     if boxes == 1:
         return machine
     if boxes * len(machine.nodes) > NODES or boxes * len(machine.links) > LINKS:
-        raise TopologyError(f"{machine.name}: {boxes:,} boxes are more than {NODES:,} nodes "
-                            f"{NODES.note} or {LINKS:,} links {LINKS.note}")  # fmt: skip
+        raise values.error(
+            f"{boxes:,} boxes are more than {NODES:,} nodes {NODES.note} or {LINKS:,} links "
+            f"{LINKS.note}"
+        )
     uplinks, notes = choose_uplinks(machine, values.patterns("ports"))
     check_rates(uplinks, machine)
     cluster = repeat(machine, boxes, uplinks)
@@ -129,7 +131,7 @@ def _add_rails(cluster: Cluster, values: Values) -> str:
     ports = len(cluster.ends[0])
     rails = _whole(values, "rails", ports)
     if rails > ports:
-        raise TopologyError(f"{values.source}: {rails} rails for {ports} ports a box")
+        raise values.error(f"{rails} rails for {ports} ports a box")
     over = _oversubscription(values)
     cluster.nodes |= {f"rail{rail}": Node("switch") for rail in range(rails)}
     # Ports in a row on one rail, where there are more: those of one GPU stand together.
@@ -148,7 +150,7 @@ def _add_fat_tree(cluster: Cluster, values: Values) -> str:
     boxes = len(cluster.ends)
     leaves = -(-boxes // hosts)
     if leaves * spines > LINKS:
-        raise TopologyError(f"{values.source}: {leaves} leaves and {spines} spines: too many links")
+        raise values.error(f"{leaves} leaves and {spines} spines: too many links")
     cluster.nodes |= {f"leaf{leaf}": Node("switch") for leaf in range(leaves)}
     below = _cable(cluster, {(b, p): f"leaf{b // hosts}" for b, p in _ports(cluster)})
     if leaves > 1:
@@ -164,19 +166,16 @@ def _add_fat_tree(cluster: Cluster, values: Values) -> str:
 def _whole(values: Values, name: str, default: int) -> int:
     word = values.text(name, str(default))
     if not re.fullmatch(r"[0-9]{1,6}", word) or not 1 <= int(word) <= MAX_SWITCHES:
-        raise TopologyError(
-            f"{values.source}: {name}={word[:40]} is not a whole number between 1 and "
-            f"{MAX_SWITCHES:,}"
+        raise values.error(
+            f"{name}={word[:40]} is not a whole number between 1 and {MAX_SWITCHES:,}"
         )
     return int(word)
 
 
 def _oversubscription(values: Values) -> Fraction:
     word = values.text("oversubscription", "1")
-    try:
+    with located(values, "oversubscription"):
         over = exact(word)
-    except TopologyError as error:
-        raise TopologyError(f"{values.source}: oversubscription: {error}") from None
     if over < 1:
-        raise TopologyError(f"{values.source}: oversubscription={word[:40]} must be 1 or more")
+        raise values.error(f"oversubscription={word[:40]} must be 1 or more")
     return over

@@ -1,8 +1,11 @@
 """What other tools write of machines and fabrics, as `Topology` or `Fabric`.
 
-One format a module, recognised by content. `read` gives what the file describes, a machine or a
-fabric; `loads` a topology in either case. Nothing is guessed in silence: what a file cannot tell
-stands in `notes`, and what a topology cannot do without is asked for in the error.
+A format is a row of `FORMATS` and a module with its `Reader`; commands, completion, `detect` and
+tests ask the rows. Formats are recognised by content. `read` gives what the file describes, a
+machine or a fabric; `loads` a topology in either case. Nothing is guessed in silence: what a file
+cannot tell stands in `notes`, and what a topology cannot do without is asked for in the error.
+
+Importing this imports no reader, so that the command line may name the formats.
 """
 
 from __future__ import annotations
@@ -11,45 +14,47 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from forestcoll.common.errors import TopologyError, did_you_mean
-from forestcoll.topology import Topology
-from forestcoll.topology.file import NO_SETTINGS
-from forestcoll.topology.readers.box_links import NO_MACHINES, Machines
-from forestcoll.topology.readers.doubts import doubt_fabric, doubt_topology
-from forestcoll.topology.readers.fabric import Fabric
-from forestcoll.topology.readers.settings import check_settings
 
-__all__ = [
-    "FORMATS",
-    "NO_MACHINES",
-    "Fabric",
-    "Format",
-    "Machines",
-    "find_format",
-    "format_of",
-    "loads",
-    "ranks_of",
-    "read",
-    "settings_of",
-]
+if TYPE_CHECKING:
+    from forestcoll.topology import Topology
+    from forestcoll.topology.readers.fabric import Fabric as Fabric
+    from forestcoll.topology.readers.settings import NO_MACHINES as NO_MACHINES
+    from forestcoll.topology.readers.settings import Machines as Machines
+    from forestcoll.topology.readers.settings import Reader
 
 SAMPLE = 65_536
 """Characters of a file that are looked at to recognise its format."""
+DUMPED = "NCCL dump"
+"""What `detect` calls the dump that it has a program of NCCL or RCCL write."""
+NO_SETTINGS: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A format: its name for `--from`, what it is, how to get such a file."""
+    """A format: its name for `--from`, what it is, how to get such a file, and its module.
+
+    `tool`: what `detect` runs for it, where it runs a program; `knows`: what that says; `kept`: the
+    file that `detect --keep` writes.
+    """
 
     name: str
     what: str
     command: str
-    module: str
+    reader: str  # module, or module and name in it where that has several
     recognise: Callable[[str], bool]
     machine: bool = False  # links between GPUs may come from a machine of the catalogue
     fabric: bool = False  # of hosts, whose insides are not in it
+    tool: tuple[str, ...] = ()
+    knows: str = ""
+    kept: str = ""
+
+    @property
+    def tool_name(self) -> str:
+        """Returns what `detect` calls where it has such a file from."""
+        return self.tool[0] if self.tool else DUMPED
 
 
 def _is_xml(text: str) -> bool:
@@ -58,12 +63,6 @@ def _is_xml(text: str) -> bool:
 
 def _is_rccl(text: str) -> bool:
     return _is_xml(text) and re.search(r"<xgmi\b|<gpu\b[^<>]{0,400}\bgcn=", text) is not None
-
-
-def _is_ibnetdiscover(text: str) -> bool:
-    return (
-        re.search(r'^(Switch|Ca|Rt)\s+\d+\s+"[SHR]-[0-9A-Fa-f]+"', text, re.MULTILINE) is not None
-    )
 
 
 def _is_nvidia_smi(text: str) -> bool:
@@ -76,26 +75,12 @@ def _is_nvidia_smi(text: str) -> bool:
     )
 
 
-def _is_rocm_smi(text: str) -> bool:
-    return re.search(r"=(?: )?(?:Weight|Hops|Link Type) between two GPUs", text) is not None
-
-
-def _is_hwloc(text: str) -> bool:
-    return re.search(r"<!DOCTYPE topology\b|<topology[ >]", text) is not None
-
-
 def _is_netq(text: str) -> bool:
     return text.lstrip("\ufeff \t\r\n")[:1] in ("[", "{") and '"compounded_' in text
 
 
-def _is_infragraph(text: str) -> bool:
-    keys = [rf'^[ "\t]*{key}"?[ \t]*:' for key in ("devices", "instances")]
-    return all(re.search(key, text, re.MULTILINE) for key in keys)
-
-
-def _is_model(text: str) -> bool:
-    keys = [rf"^{key}:" for key in ("switches", "blocks")]
-    return all(re.search(key, text, re.MULTILINE) for key in keys)
+def _has_lines(*patterns: str) -> Callable[[str], bool]:
+    return lambda text: all(re.search(pattern, text, re.MULTILINE) for pattern in patterns)
 
 
 def _is_csv(text: str) -> bool:
@@ -110,26 +95,40 @@ FORMATS = (
         "rccl-xml",
         "RCCL topology dump",
         "NCCL_TOPO_DUMP_FILE=rccl.xml with any RCCL program",
-        "rccl_xml",
+        "system_xml.RCCL",
         _is_rccl,
         machine=True,
     ),
-    Format("hwloc-xml", "hwloc's XML", "lstopo machine.xml", "hwloc_xml", _is_hwloc, machine=True),
+    Format(
+        "hwloc-xml",
+        "hwloc's XML",
+        "lstopo machine.xml",
+        "hwloc_xml",
+        _has_lines(r"<!DOCTYPE topology\b|<topology[ >]"),
+        machine=True,
+        tool=("lstopo", "--of", "xml", "--whole-io"),
+        knows="PCIe",
+        kept="hwloc.xml",
+    ),
     Format(
         "nccl-xml",
         "NCCL topology dump",
         "NCCL_TOPO_DUMP_FILE=nccl.xml with any NCCL program",
-        "nccl_xml",
+        "system_xml.NCCL",
         _is_xml,
         machine=True,
+        kept="nccl.xml",
     ),
     Format(
         "rocm-smi",
         "rocm-smi's tables",
         "rocm-smi --showtopo > topo.txt",
         "rocm_smi",
-        _is_rocm_smi,
+        _has_lines(r"=(?: )?(?:Weight|Hops|Link Type) between two GPUs"),
         machine=True,
+        tool=("rocm-smi", "--showtopo"),
+        knows="xGMI between GPUs",
+        kept="rocm-smi.txt",
     ),
     Format(
         "nvidia-smi",
@@ -138,14 +137,20 @@ FORMATS = (
         "nvidia_smi",
         _is_nvidia_smi,
         machine=True,
+        tool=("nvidia-smi", "topo", "-m"),
+        knows="NVLink between GPUs",
+        kept="nvidia-smi.txt",
     ),
     Format(
         "ibnetdiscover",
         "InfiniBand fabric",
         "ibnetdiscover > fabric.out",
         "ibnetdiscover",
-        _is_ibnetdiscover,
+        _has_lines(r'^(Switch|Ca|Rt)\s+\d+\s+"[SHR]-[0-9A-Fa-f]+"'),
         fabric=True,
+        tool=("ibnetdiscover",),
+        knows="the InfiniBand fabric",
+        kept="ibnetdiscover.out",
     ),
     Format(
         "netq",
@@ -155,8 +160,20 @@ FORMATS = (
         _is_netq,
         fabric=True,
     ),
-    Format("infragraph", "InfraGraph", "the tool that wrote it", "infragraph", _is_infragraph),
-    Format("model", "a model of racks and blocks", "", "rack_model", _is_model),
+    Format(
+        "infragraph",
+        "InfraGraph",
+        "the tool that wrote it",
+        "infragraph",
+        _has_lines(r'^[ "\t]*devices"?[ \t]*:', r'^[ "\t]*instances"?[ \t]*:'),
+    ),
+    Format(
+        "model",
+        "a model of racks and blocks",
+        "",
+        "settings.RACKS",
+        _has_lines("^switches:", "^blocks:"),
+    ),
     Format(
         "csv",
         "list of links in CSV",
@@ -169,69 +186,83 @@ FORMATS = (
 
 
 def format_of(text: str) -> Format | None:
-    """The format that `text` is in, or None."""
+    """Returns the format that `text` is in, or None."""
     sample = text[:SAMPLE]
-    return next((known for known in FORMATS if known.recognise(sample)), None)
+    return next((form for form in FORMATS if form.recognise(sample)), None)
 
 
 def find_format(name: str) -> Format:
-    """The format of that name. Raises `TopologyError` with the nearest name."""
-    found = next((known for known in FORMATS if known.name == name), None)
-    if found is None:
-        names = [known.name for known in FORMATS]
-        hint = did_you_mean(name, names) or f"; formats are {', '.join(names)}"
-        raise TopologyError(f"no format is called '{name[:60]}'{hint}")
-    return found
+    """Returns the format of that name. Raises `TopologyError` with the nearest name."""
+    for form in FORMATS:
+        if form.name == name:
+            return form
+    names = [form.name for form in FORMATS]
+    hint = did_you_mean(name, names) or f"; formats are {', '.join(names)}"
+    raise TopologyError(f"no format is called '{name[:60]}'{hint}")
 
 
 def settings_of(form: Format) -> tuple[str, ...]:
-    """Names of the settings that the format's reader knows."""
-    return tuple(setting.name for setting in _reader(form).SETTINGS)
+    """Returns the names of the settings that the format's reader knows."""
+    return tuple(setting.name for setting in _reader(form).settings)
 
 
-def _reader(form: Format) -> Any:
-    """The format's module: `loads(text, values[, machines])`, SETTINGS, and TITLE for errors."""
-    return import_module(f"forestcoll.topology.readers.{form.module}")
+def _reader(form: Format) -> Reader:
+    module, _, name = form.reader.partition(".")
+    reader: Reader = getattr(
+        import_module(f"forestcoll.topology.readers.{module}"), name or "READER"
+    )
+    return reader
+
+
+def __getattr__(name: str) -> Any:
+    modules = {"Fabric": "fabric", "Machines": "settings", "NO_MACHINES": "settings"}
+    if name in modules:
+        return getattr(import_module(f"forestcoll.topology.readers.{modules[name]}"), name)
+    raise AttributeError(f"module 'forestcoll.topology.readers' has no attribute '{name}'")
 
 
 def read(
     text: str,
     source: str,
     settings: Mapping[str, str] = NO_SETTINGS,
-    machines: Machines = NO_MACHINES,
+    machines: Machines | None = None,
     form: Format | None = None,
 ) -> Topology | Fabric:
-    """The machine or fabric that `text` describes, in the format `form` or the recognised one.
+    """Returns the machine or fabric of `text`, in the format `form` or the recognised one.
 
     `machines` looks a machine up in the catalogue.
 
     Raises `TopologyError`: not recognised, malformed, or lacking what the user must add.
     """
+    from forestcoll.topology.readers.doubts import doubt
+    from forestcoll.topology.readers.settings import check_settings
+
     form = form or format_of(text)
     if form is None:
         listed = ", ".join(f"{known.name} ({known.what})" for known in FORMATS if known.command)
         raise TopologyError(f"{source}: none of the formats that are read: {listed}")
     reader = _reader(form)
-    values = check_settings(settings, reader.SETTINGS, source, reader.TITLE)
-    found = reader.loads(text, values, *([machines] if form.machine else []))
-    assert isinstance(found, Topology | Fabric)
-    doubts = doubt_topology(found, "GPUs") if isinstance(found, Topology) else doubt_fabric(found)
-    return replace(found, notes=(*found.notes, *doubts)) if doubts else found
+    values = check_settings(settings, reader.settings, source, reader.title, machines)
+    result = reader.loads(text, values)
+    return replace(result, notes=(*result.notes, *doubt(result, "GPUs")))
 
 
 def loads(
     text: str,
     source: str,
     settings: Mapping[str, str] = NO_SETTINGS,
-    machines: Machines = NO_MACHINES,
+    machines: Machines | None = None,
 ) -> Topology:
-    """The same as a topology; of a fabric, every host is one rank."""
-    found = read(text, source, settings, machines)
-    return ranks_of(found) if isinstance(found, Fabric) else found
+    """Returns the same as a topology; of a fabric, every host is one rank."""
+    from forestcoll.topology import Topology
+
+    result = read(text, source, settings, machines)
+    return result if isinstance(result, Topology) else ranks_of(result)
 
 
 def ranks_of(fabric: Fabric) -> Topology:
-    """Every host of a fabric as one rank, with notes on hosts unlike the others."""
-    found = fabric.to_topology()
-    doubts = doubt_topology(found, "hosts")
-    return replace(found, notes=(*found.notes, *doubts)) if doubts else found
+    """Returns every host of a fabric as one rank, with notes on hosts unlike the others."""
+    from forestcoll.topology.readers.doubts import doubt
+
+    topology = fabric.to_topology()
+    return replace(topology, notes=(*topology.notes, *doubt(topology, "hosts")))

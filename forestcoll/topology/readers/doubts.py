@@ -55,8 +55,16 @@ def note_unlike(
     return notes
 
 
-def doubt_topology(topology: Topology, noun: str) -> list[str]:
-    """Notes on GPUs (hosts) whose links carry more or less than the others', and on ports."""
+def doubt(what: Topology | Fabric, noun: str) -> list[str]:
+    """Returns notes on what is unlike the others of its kind, or too slow or fast to be true.
+
+    `noun`: what the ranks of a topology are, GPUs or hosts.
+    """
+    return _doubt_fabric(what) if isinstance(what, Fabric) else _doubt_topology(what, noun)
+
+
+def _doubt_topology(topology: Topology, noun: str) -> list[str]:
+    """Returns notes on ranks whose links carry more or less than the others', and on ports."""
     sums: dict[str, list[Fraction]] = {gpu: [Fraction(0), Fraction(0)] for gpu in topology.gpus}
     for (src, dst), rate in topology.directed().items():
         for end, way in ((src, 0), (dst, 1)):
@@ -73,7 +81,7 @@ def doubt_topology(topology: Topology, noun: str) -> list[str]:
     return notes + _doubt_adapters(topology)
 
 
-def doubt_fabric(fabric: Fabric) -> list[str]:
+def _doubt_fabric(fabric: Fabric) -> list[str]:
     """Notes on cables that no port could drive."""
     seen: dict[Fraction, Cable] = {}
     for cable in fabric.cables:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from forestcoll.common.errors import TopologyError
 from forestcoll.topology import Link, Node, Topology
-from forestcoll.topology.readers.settings import Patterns, Setting
+from forestcoll.topology.readers.settings import Patterns, Setting, Values
+from forestcoll.topology.source import Place, located
 
 HOSTS = Setting("hosts", "which hosts take part: names or globs, split at commas; default all")
 SHOWN = 6
@@ -73,7 +74,7 @@ class Fabric:
         hosts = tuple(host for host in self.hosts if patterns.match(host))
         kept = set(hosts)
         cables = tuple(c for c in self.cables if all(p.host in kept for p in c.ports))
-        return Fabric(self.name, self.switches, hosts, cables, self.notes, self.source)
+        return replace(self, hosts=hosts, cables=cables)
 
     def to_topology(self) -> Topology:
         """Every host as one rank with all its ports. Raises `TopologyError` below two hosts."""
@@ -92,10 +93,20 @@ class Fabric:
             f"each of the {len(self.hosts)} hosts is one rank: what is inside them is not in such "
             "a file; 'forestcoll topology compose' puts machines with GPUs in"
         )
-        try:
+        with located(Place(self.source, 0)):
             return Topology(self.name, nodes, links, notes=(*self.notes, note))
-        except TopologyError as error:
-            raise TopologyError(f"{self.source}: {error}") from None
+
+
+def build_fabric(
+    values: Values,
+    switches: Sequence[str],
+    hosts: Iterable[str],
+    cables: Iterable[Cable],
+    notes: Iterable[str],
+) -> Fabric:
+    """Returns the fabric that the file describes, of those hosts that the user chose."""
+    parts = tuple(switches), tuple(hosts), tuple(cables), tuple(notes)
+    return Fabric(values.name, *parts, values.source).choose_hosts(values.patterns("hosts"))
 
 
 def _name(end: str | Port) -> str:

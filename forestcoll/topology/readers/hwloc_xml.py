@@ -11,26 +11,26 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from fractions import Fraction
-from pathlib import PurePath
 
-from forestcoll.common.errors import TopologyError
 from forestcoll.common.input_limits import MATRIX_OBJECTS
 from forestcoll.topology import Adapter, Link, Node, Topology, exact, slug
-from forestcoll.topology.readers.box_links import MACHINE, Machines, put_inside
+from forestcoll.topology.readers.boxes import (
+    MACHINE,
+    NVSWITCHES,
+    PCIE,
+    PORT_RATE,
+    Nearest,
+    are_joined,
+    needs_pcie,
+    note_ports,
+    put_inside,
+)
 from forestcoll.topology.readers.doubts import note_unlike
 from forestcoll.topology.readers.fabric import list_some
-from forestcoll.topology.readers.matrix import are_joined
-from forestcoll.topology.readers.pcie import socket_rate
-from forestcoll.topology.readers.settings import Setting, Values
-from forestcoll.topology.readers.xml_tree import Element, parse
+from forestcoll.topology.readers.rates import socket_rate
+from forestcoll.topology.readers.settings import Reader, Values
+from forestcoll.topology.source import Element, located, parse_xml
 
-TITLE = "an hwloc file"
-SETTINGS = (
-    Setting("pcie", "whether PCIe counts", ("auto", "always", "never")),
-    Setting("nvswitches", "NVSwitches: one node, or each its own", ("merged", "each")),
-    Setting("port_rate", "GB/s of a network port", rate=True),
-    MACHINE,
-)
 MATRICES = ("NVLinkBandwidth", "XGMIBandwidth")
 
 _TYPE = re.compile(r"([0-9a-f]{4}) \[([0-9a-f]{4}):([0-9a-f]{4})\].*", re.IGNORECASE)
@@ -39,32 +39,34 @@ _GPU_VENDORS = ("10de", "1002")
 _RDMA = re.compile(r"(mlx\d|bnxt_re|hfi1|irdma|efa|qedr)\S*")
 
 
-def loads(text: str, values: Values, machines: Machines) -> Topology:
-    """The machine of the file. Raises `TopologyError` with line, reason and cure."""
-    source = values.source
-    root = parse(text, source, doctype="topology")
+def _loads(text: str, values: Values) -> Topology:
+    root = parse_xml(text, values.source, doctype="topology")
     if root.tag != "topology":
         raise root.error(f"<{root.tag}> is not hwloc's XML; that starts with <topology>")
-    return _Reader(root, source, values).topology(machines)
+    return _Machine(root, values).topology()
 
 
-class _Reader:
-    def __init__(self, root: Element, source: str, values: Values) -> None:
-        self.root, self.source, self.values = root, source, values
+READER = Reader("an hwloc file", (PCIE, NVSWITCHES, PORT_RATE, MACHINE), _loads)
+
+
+class _Machine:
+    def __init__(self, root: Element, values: Values) -> None:
+        self.root, self.values = root, values
         self.notes: list[str] = []
         self.objects: dict[str, Element] = {}
         for e in root.walk():
             if e.tag == "object" and "gp_index" in e.attributes:
-                other = self.objects.setdefault(e.attributes["gp_index"], e)
+                index = e.get("gp_index")
+                other = self.objects.setdefault(index, e)
                 if other is not e:
                     raise e.error(
-                        f'gp_index="{e.attributes["gp_index"]}" is that of the object in line '
-                        f"{other.line} too; each has its own"
+                        f'gp_index="{index}" is that of the object in line {other.line} too; each '
+                        "has its own"
                     )
         gpus = [e for e in root.walk() if _is_gpu(e)]
         if not gpus:
-            raise TopologyError(
-                f"{source}: no GPU in it: no PCI device of NVIDIA or AMD whose class is one of "
+            raise values.error(
+                f"no GPU in it: no PCI device of NVIDIA or AMD whose class is one of "
                 f"{', '.join(_GPU_CLASSES)}. Dump with I/O devices: lstopo --whole-io machine.xml"
             )
         self.ids = {id(e): f"gpu{i}" for i, e in enumerate(gpus)}
@@ -73,9 +75,9 @@ class _Reader:
         self.bridges: dict[str, str] = {}  # what is above each, in words
         makes = {_make(e) for e in gpus}
         odd = [
-            f"{e.attributes.get('pci_busid', '')} {_make(e)} in line {e.line}"
+            f"{e.get('pci_busid')} {_make(e)} in line {e.line}"
             for e in root.walk()
-            if e.attributes.get("type") == "PCIDev" and not _is_gpu(e) and _make(e) in makes
+            if e.get("type") == "PCIDev" and not _is_gpu(e) and _make(e) in makes
         ]
         if odd:
             self.notes.append(
@@ -83,37 +85,26 @@ class _Reader:
                 f"none: {list_some(odd)}"
             )
 
-    def topology(self, machines: Machines) -> Topology:
-        name, machine = slug(PurePath(self.source).stem), self.values.text("machine")
+    def topology(self) -> Topology:
+        values, gpus = self.values, tuple(self.nodes)
         adapters = tuple(self.adapters())
-        if adapters and not self.values.given("port_rate"):
-            self.notes.append(
-                f"{len(adapters)} network ports; their rates are not in the file "
-                "(--set port_rate=GB/s)"
-            )
+        self.notes += note_ports(adapters, values)
+        machine = values.text("machine")
         if machine:
-            bare = Topology(name, self.nodes, (), adapters, tuple(self.notes))
-            return put_inside(bare, tuple(self.nodes), machines(machine), machine, self.source)
-        gpus = tuple(self.nodes)
-        found = [m for m in self.root.children if m.attributes.get("name") in MATRICES]
-        for matrix in found:
+            return put_inside(values, machine, gpus, adapters, self.notes)
+        matrices = [m for m in self.root.children if m.get("name") in MATRICES]
+        for matrix in matrices:
             self.add_matrix(matrix)
-        joined = are_joined(tuple(self.nodes), self.links, gpus)
-        wanted = self.values.text("pcie", "auto")
-        if wanted == "never" and not joined:
-            what = "its matrix of NVLink does not join" if found else "no matrix of NVLink joins"
-            raise TopologyError(
-                f"{self.source}: {what} all {len(gpus)} GPUs; leave pcie=never out, and PCIe joins "
-                "them"
-            )
-        if wanted == "always" or (wanted == "auto" and not joined):
+        joined = are_joined(self.nodes, self.links, gpus)
+        what = "its matrix of NVLink does not join" if matrices else "no matrix of NVLink joins"
+        if needs_pcie(values, joined, f"{what} all {len(gpus)} GPUs"):
             self.add_pcie()
-            if not found:
+            if not matrices:
                 self.notes.append(
                     "no NVLink in the file: hwloc sees it only with NVML (or RSMI) at hand; PCIe "
                     "alone joins the GPUs (--set machine=NAME where that is wrong)"
                 )
-        return Topology(name, self.nodes, tuple(self.links), adapters, tuple(self.notes))
+        return values.topology(self.nodes, self.links, adapters, self.notes)
 
     # NVLink, xGMI
 
@@ -161,7 +152,7 @@ class _Reader:
         """The node of an entry of a matrix: "OSDev:802" or, in one of one type, "802"."""
         element = self.objects.get(word.rpartition(":")[2])
         place = element
-        while place is not None and place.attributes.get("type") != "PCIDev":
+        while place is not None and place.get("type") != "PCIDev":
             place = place.parent
         if element is None or place is None:
             raise matrix.error(f"'{word[:30]}' is not a PCI device of this file, nor on one")
@@ -173,8 +164,8 @@ class _Reader:
     # PCIe
 
     def add_pcie(self) -> None:
-        packages = [e for e in self.root.walk() if e.attributes.get("type") == "Package"]
-        tops = packages or [e for e in self.root.walk() if e.attributes.get("type") == "Machine"]
+        packages = [e for e in self.root.walk() if e.get("type") == "Package"]
+        tops = packages or [e for e in self.root.walk() if e.get("type") == "Machine"]
         cpus: list[tuple[str, Element]] = []
         for top in tops:
             below = list(self.descend(top))
@@ -190,9 +181,9 @@ class _Reader:
         done = {link.src for link in self.links if link.dst.startswith("cpu")}
         for i, (two, top) in enumerate(cpus):
             self.links += [Link(one, two, _socket_rate(top)) for one, _ in cpus[:i]]
-        if not done or not are_joined(tuple(self.nodes), self.links, tuple(self.ids.values())):
-            raise TopologyError(
-                f"{self.source}: some GPUs hang on no package of the file, so nothing joins them; "
+        if not done or not are_joined(self.nodes, self.links, self.ids.values()):
+            raise self.values.error(
+                "some GPUs hang on no package of the file, so nothing joins them; "
                 "give the machine (--set machine=NAME)"
             )
         self.notes.append(
@@ -218,31 +209,27 @@ class _Reader:
             yield name, above
 
     def adapters(self) -> Iterator[Adapter]:
+        nearest = Nearest(self.ids)
         for element in self.root.walk():
-            match = _TYPE.fullmatch(element.attributes.get("pci_type", ""))
-            if element.attributes.get("type") != "PCIDev" or not match or match[1][:2] != "02":
+            match = _TYPE.fullmatch(element.get("pci_type"))
+            if element.get("type") != "PCIDev" or not match or match[1][:2] != "02":
                 continue
-            names = [e.attributes.get("name", "") for e in element.named("object")]
+            names = [e.get("name") for e in element.named("object")]
             rdma = [name for name in names if _RDMA.fullmatch(name)]
-            bus = element.attributes.get("pci_busid", "")
-            above = element.parent
-            near: tuple[str, ...] = ()
-            while above is not None and not near:
-                near = tuple(self.ids[id(e)] for e in above.walk() if id(e) in self.ids)
-                above = above.parent
-            yield Adapter([*rdma, *names, f"nic-{bus}"][0], self.values.rate("port_rate"), near)
+            name = [*rdma, *names, f"nic-{element.get('pci_busid')}"][0]
+            yield Adapter(name, self.values.rate("port_rate"), nearest.find(element))
 
 
 def _is_gpu(element: Element) -> bool:
-    if element.attributes.get("type") != "PCIDev":
+    if element.get("type") != "PCIDev":
         return False
-    match = _TYPE.fullmatch(element.attributes.get("pci_type", ""))
+    match = _TYPE.fullmatch(element.get("pci_type"))
     return match is not None and match[1] in _GPU_CLASSES and match[2].lower() in _GPU_VENDORS
 
 
 def _make(element: Element) -> str:
     """Vendor and device of a PCI device, "[10de:1db8]"; the bare type where it has none."""
-    text = element.attributes.get("pci_type", "")
+    text = element.get("pci_type")
     found = re.search(r"\[[0-9a-f]{4}:[0-9a-f]{4}\]", text, re.IGNORECASE)
     return found[0] if found else text
 
@@ -253,11 +240,9 @@ def _words(matrix: Element, tag: str) -> list[str]:
 
 def _speed(element: Element) -> Fraction:
     """GB/s of the link above a PCI device."""
-    word = element.attributes.get("pci_link_speed", "")
-    try:
+    word = element.get("pci_link_speed")
+    with located(element, "pci_link_speed"):
         speed = exact(word) if word else Fraction(0)
-    except TopologyError as error:
-        raise element.error(f"pci_link_speed: {error}") from None
     if speed <= 0:
         raise element.error(
             "no pci_link_speed: hwloc reads it as root only. Dump again as root, or give the "
@@ -268,10 +253,10 @@ def _speed(element: Element) -> Fraction:
 
 def _socket_rate(package: Element) -> Fraction:
     """GB/s between sockets, as NCCL counts it for that processor."""
-    info = {e.attributes.get("name"): e.attributes.get("value", "") for e in package.named("info")}
+    info = {e.get("name"): e.get("value") for e in package.named("info")}
     attributes = {
         "vendor": info.get("CPUVendor", "GenuineIntel"),
         "familyid": info.get("CPUFamilyNumber", ""),
         "modelid": info.get("CPUModelNumber", ""),
     }
-    return socket_rate(Element("cpu", attributes, package.line, package.source))
+    return socket_rate(Element(package.source, package.line, "cpu", attributes))

@@ -16,21 +16,22 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
-from pathlib import PurePath
 
 from forestcoll.common.errors import TopologyError
 from forestcoll.common.input_limits import DUMP_LINE
-from forestcoll.topology import read_text, slug
-from forestcoll.topology.readers.fabric import HOSTS, Cable, Fabric, Port, list_some, make_ids
-from forestcoll.topology.readers.rates import INFINIBAND_LANE
-from forestcoll.topology.readers.settings import Setting, Values
-
-TITLE = "an ibnetdiscover dump"
-SETTINGS = (
+from forestcoll.topology import read_text
+from forestcoll.topology.readers.fabric import (
     HOSTS,
-    Setting("names", 'a node-name-map file: lines of 0xGUID "host adapter"'),
-    Setting("unnamed", "adapters without a host's name: left out, or each a host", ("out", "each")),
+    Cable,
+    Fabric,
+    Port,
+    build_fabric,
+    list_some,
+    make_ids,
 )
+from forestcoll.topology.readers.rates import INFINIBAND_LANE
+from forestcoll.topology.readers.settings import Reader, Setting, Values
+from forestcoll.topology.source import Place
 
 CODED = ("SDR", "DDR", "QDR")  # 8 of 10 bits carry data
 
@@ -63,7 +64,7 @@ class Device:
 
 @dataclass(slots=True)
 class _Dump:
-    source: str
+    values: Values
     devices: dict[str, Device] = field(default_factory=dict)
     far: dict[End, tuple[End, int]] = field(default_factory=dict)  # each end, with its line
     rates: dict[tuple[End, End], set[Fraction]] = field(default_factory=dict)
@@ -72,28 +73,31 @@ class _Dump:
     abouts: dict[str, dict[str, int]] = field(default_factory=dict)  # by device, with a line
 
     def error(self, line: int, message: str) -> TopologyError:
-        return TopologyError(f"{self.source}:{line}: {message}")
+        return self.values.at(line).error(message)
 
 
-def recognise(text: str) -> bool:
-    """Whether `text` looks like the output of ibnetdiscover."""
-    return (
-        re.search(r'^(Switch|Ca|Rt)\s+\d+\s+"[SHR]-[0-9A-Fa-f]+"', text, re.MULTILINE) is not None
-    )
-
-
-def loads(text: str, values: Values) -> Fabric:
-    """The fabric that `text` describes. Raises `TopologyError` with line, reason and cure."""
-    source = values.source
-    dump = _read(text, source)
+def _loads(text: str, values: Values) -> Fabric:
+    dump = _read(text, values)
     if values.given("names"):
         _rename(dump, values.text("names"))
-    fabric = _Builder(dump, values.text("unnamed", "out") == "each").build()
-    return fabric.choose_hosts(values.patterns("hosts"))
+    return _Builder(dump, values.text("unnamed", "out") == "each").build()
 
 
-def _read(text: str, source: str) -> _Dump:
-    dump = _Dump(source)
+READER = Reader(
+    "an ibnetdiscover dump",
+    (
+        HOSTS,
+        Setting("names", 'a node-name-map file: lines of 0xGUID "host adapter"'),
+        Setting(
+            "unnamed", "adapters without a host's name: left out, or each a host", ("out", "each")
+        ),
+    ),
+    _loads,
+)
+
+
+def _read(text: str, values: Values) -> _Dump:
+    dump = _Dump(values)
     here: Device | None = None
     for number, raw in enumerate(text.split("\n"), 1):
         line = raw.strip()
@@ -113,7 +117,7 @@ def _read(text: str, source: str) -> _Dump:
                 "(no -p, no --full, nothing else in it)",
             )
     if not dump.devices:
-        raise TopologyError(f"{source}: no Switch and no Ca in it; is it ibnetdiscover's output?")
+        raise values.error("no Switch and no Ca in it; is it ibnetdiscover's output?")
     return dump
 
 
@@ -177,7 +181,7 @@ def _rename(dump: _Dump, path: str) -> None:
             continue
         match = re.fullmatch(r'(?:0x|[SHR]-)?([0-9A-Fa-f]{1,16})\s+"?([^"]+?)"?', line)
         if match is None:
-            raise TopologyError(f"{path}:{number}: '{line[:60]}' is not 0xGUID \"host adapter\"")
+            raise Place(path, number).error(f"'{line[:60]}' is not 0xGUID \"host adapter\"")
         device = by_guid.get(int(match[1], 16))
         if device is not None:
             device.about = match[2]
@@ -216,13 +220,11 @@ class _Builder:
         taken = set(self.names.values()) & set(hosts)
         if taken:
             name = min(taken)
-            raise TopologyError(
-                f"{self.dump.source}: '{name}' is the name of a host and of a switch; name them "
+            raise self.dump.values.error(
+                f"'{name}' is the name of a host and of a switch; name them "
                 "apart with --set names=FILE"
             )
-        name = slug(PurePath(self.dump.source).stem)
-        source = self.dump.source
-        return Fabric(name, tuple(ids), tuple(hosts), cables, tuple(self.notes), source)
+        return build_fabric(self.dump.values, ids, hosts, cables, self.notes)
 
     def place(self, adapters: list[Device]) -> None:
         """Fills `places`: host and adapter from the descriptions."""
@@ -258,8 +260,8 @@ class _Builder:
             for device in unnamed:
                 self.places[device.guid] = f"H-{device.guid[2:]}", "port"
         elif unnamed and not self.places:
-            raise TopologyError(
-                f"{self.dump.source}: none of the {len(unnamed)} adapters carries a host's name "
+            raise self.dump.values.error(
+                f"none of the {len(unnamed)} adapters carries a host's name "
                 f"(they say '{unnamed[0].about[:60]}'): name them with --set names=FILE (0xGUID "
                 '"host adapter"), or take each as a host with --set unnamed=each'
             )

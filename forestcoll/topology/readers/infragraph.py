@@ -18,16 +18,14 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import PurePath
 
-from forestcoll.common.errors import TopologyError, did_you_mean
+from forestcoll.common.errors import did_you_mean
 from forestcoll.common.input_limits import LINKS, NESTED_DEVICES, NODES
 from forestcoll.topology import Link, Node, Topology, bandwidth, exact, slug
+from forestcoll.topology.readers.boxes import Groups
 from forestcoll.topology.readers.fabric import list_some
-from forestcoll.topology.readers.matrix import Groups
-from forestcoll.topology.readers.settings import Setting, Values
-from forestcoll.topology.source import Items, Source, Table, Value, parse
+from forestcoll.topology.readers.settings import Reader, Setting, Values
+from forestcoll.topology.source import Items, Place, Table, Value, located, parse_yaml
 
-TITLE = "an InfraGraph file"
-SETTINGS = (Setting("rates", "GB/s by link name: pcie=48,serdes=none"),)
 UNKNOWN = Fraction(-1)
 """Stands for a bandwidth that the file lacks, until an edge uses the link."""
 
@@ -50,72 +48,83 @@ class Device:
     size: int = 0  # components, those inside included, once known
 
 
-def loads(text: str, values: Values) -> Topology:
-    """The topology of the file. Raises `TopologyError` with line, reason and cure."""
-    source = values.source
-    where = Source(source)
-    table = parse(text, where)
+def _loads(text: str, values: Values) -> Topology:
+    table = parse_yaml(text, values.source)
     inner = table.items.get("infrastructure")
     if isinstance(inner, Table):
         table = inner
-    return _Graph(table, where, _read_rates(values.text("rates"), source)).topology()
+    return _Graph(table, values).topology()
 
 
-def _read_rates(text: str, source: str) -> dict[str, Fraction | None]:
+READER = Reader(
+    "an InfraGraph file", (Setting("rates", "GB/s by link name: pcie=48,serdes=none"),), _loads
+)
+
+
+def _read_rates(values: Values) -> dict[str, Fraction | None]:
     rates: dict[str, Fraction | None] = {}
-    for entry in (part.strip() for part in text.split(",") if part.strip()):
+    for entry in (part.strip() for part in values.text("rates").split(",") if part.strip()):
         name, equals, word = entry.rpartition("=")
-        try:
+        with located(values, "rates"):
             rate = None if word == "none" else bandwidth(word)
-        except TopologyError as error:
-            raise TopologyError(f"{source}: rates: {error}") from None
         if not equals or not name.strip() or (rate is not None and rate <= 0):
-            raise TopologyError(
-                f"{source}: rates: '{entry[:60]}' is not LINK=GB/s (more than 0) or LINK=none"
-            )
+            raise values.error(f"rates: '{entry[:60]}' is not LINK=GB/s (more than 0) or LINK=none")
         rates[name.strip()] = rate
     return rates
 
 
+def _entries(table: Table, key: str) -> Iterator[Table]:
+    value: Value = table.items.get(key, Items(table.source, table.line))
+    for entry in value.as_list(key):
+        yield entry.as_table(f"an entry of {key}")
+
+
+def _word(table: Table, key: str) -> str:
+    text = table.text(key, "")
+    if text is None:
+        raise table.error(f"'{key}' is missing")
+    return text.text.strip()
+
+
 class _Graph:
-    def __init__(self, table: Table, where: Source, rates: dict[str, Fraction | None]) -> None:
-        self.where, self.rates, self.table = where, rates, table
+    def __init__(self, table: Table, values: Values) -> None:
+        self.values, self.table = values, table
+        self.rates = _read_rates(values)
         self.devices: dict[str, Device] = {}
         self.kinds: dict[str, str] = {}  # node -> kind of component
         self.edges: dict[tuple[str, str], Fraction | None] = {}
         self.unrated: set[str] = set()
         self.known_links: set[str] = set()
         self.unequal: dict[str, str] = {}  # edges with two rates
-        self.name = where.name
 
     def topology(self) -> Topology:
-        for entry in self.entries(self.table, "devices"):
+        for entry in _entries(self.table, "devices"):
             self.read_device(entry)
         links = self.read_links(self.table)
         counts: dict[str, tuple[str, int]] = {}
-        for entry in self.entries(self.table, "instances"):
-            name, device = self.word(entry, "name"), self.word(entry, "device")
+        for entry in _entries(self.table, "instances"):
+            name, device = _word(entry, "name"), _word(entry, "device")
             if device not in self.devices:
                 hint = did_you_mean(device, self.devices)
-                raise self.where.error(entry.line, f"no device is called '{device[:60]}'{hint}")
+                raise entry.error(f"no device is called '{device[:60]}'{hint}")
             if name in counts:
-                raise self.where.error(entry.line, f"a second instance '{name[:60]}'")
+                raise entry.error(f"a second instance '{name[:60]}'")
             counts[name] = device, self.count(entry)
         for name, (device, count) in counts.items():
-            self.check_size(len(self.kinds) + count * self.measure(device, 0), entry.line)
+            self.check_size(len(self.kinds) + count * self.measure(device, 0), entry)
             for i in range(count):
                 self.add_device(f"{name}.{i}", device)
-        for entry in self.entries(self.table, "edges"):
+        for entry in _entries(self.table, "edges"):
             ends = [self.instance_end(entry, key, counts) for key in ("ep1", "ep2")]
             self.add_edges(entry, ends[0], ends[1], links)
         for name in self.rates:
             if name not in self.known_links:
                 hint = did_you_mean(name, self.known_links)
-                raise TopologyError(f"{self.name}: rates: no link is called '{name[:60]}'{hint}")
+                raise self.values.error(f"rates: no link is called '{name[:60]}'{hint}")
         if self.unrated:
             example = sorted(self.unrated)[0]
-            raise TopologyError(
-                f"{self.name}: links without a bandwidth in bits or bytes a second: "
+            raise self.values.error(
+                f"links without a bandwidth in bits or bytes a second: "
                 f"{list_some(sorted(self.unrated))}; give them, such as --set "
                 f"rates={example}=48 (GB/s), or {example}=none where it never limits"
             )
@@ -123,38 +132,26 @@ class _Graph:
 
     # reading
 
-    def entries(self, table: Table, key: str) -> Iterator[Table]:
-        value: Value = table.items.get(key, Items(table.line))
-        for entry in self.where.items(value, key):
-            yield self.where.table(entry, f"an entry of {key}")
-
-    def word(self, table: Table, key: str) -> str:
-        if key not in table.items:
-            raise self.where.error(table.line, f"'{key}' is missing")
-        return self.where.text(table.items[key], key).text.strip()
-
     def count(self, table: Table) -> int:
-        word = self.word(table, "count")
+        word = _word(table, "count")
         if not re.fullmatch(r"[0-9]{1,7}", word) or not 1 <= int(word) <= NODES:
-            raise self.where.error(
-                table.line, f"count '{word[:20]}' is not between 1 and {NODES:,} {NODES.note}"
-            )
+            raise table.error(f"count '{word[:20]}' is not between 1 and {NODES:,} {NODES.note}")
         return int(word)
 
-    def check_size(self, nodes: int, line: int) -> None:
+    def check_size(self, nodes: int, place: Place) -> None:
         if nodes > NODES:
-            raise self.where.error(line, f"more than {NODES:,} components {NODES.note}")
+            raise place.error(f"more than {NODES:,} components {NODES.note}")
 
     def read_device(self, entry: Table) -> None:
-        name = self.word(entry, "name")
+        name = _word(entry, "name")
         if name in self.devices:
-            raise self.where.error(entry.line, f"a second device '{name[:60]}'")
+            raise entry.error(f"a second device '{name[:60]}'")
         device = Device(entry)
-        for part in self.entries(entry, "components"):
-            kind = self.word(part, "choice")
-            word = self.word(part, "name")
+        for part in _entries(entry, "components"):
+            kind = _word(part, "choice")
+            word = _word(part, "name")
             if word in device.components:
-                raise self.where.error(part.line, f"a second component '{word[:60]}' in '{name}'")
+                raise part.error(f"a second component '{word[:60]}' in '{name}'")
             device.components[word] = kind, self.count(part)
         device.links = self.read_links(entry)
         self.devices[name] = device
@@ -162,13 +159,13 @@ class _Graph:
     def read_links(self, table: Table) -> dict[str, Fraction | None]:
         """GB/s by name; None where the link never limits. Unrated ones are kept for the error."""
         found: dict[str, Fraction | None] = {}
-        for entry in self.entries(table, "links"):
-            name = self.word(entry, "name")
+        for entry in _entries(table, "links"):
+            name = _word(entry, "name")
             if name in found:
-                raise self.where.error(
-                    entry.line, f"a second link '{name[:60]}': which of the two its edges mean is "
-                    "not said; rename or remove one"
-                )  # fmt: skip
+                raise entry.error(
+                    f"a second link '{name[:60]}': which of the two its edges mean is not said; "
+                    "rename or remove one"
+                )
             self.known_links.add(name)
             if name in self.rates:
                 found[name] = self.rates[name]
@@ -184,26 +181,22 @@ class _Graph:
             return None
         stated = [key for key in bandwidth.items if key.endswith("_per_second")]
         if "choice" in bandwidth.items:
-            choice = self.word(bandwidth, "choice")
+            choice = _word(bandwidth, "choice")
             if choice not in stated:
-                raise self.where.error(
-                    bandwidth.line, f"the bandwidth's choice is '{choice[:40]}', and it has "
+                raise bandwidth.error(f"the bandwidth's choice is '{choice[:40]}', and it has "
                     f"{list_some(stated) or 'none'}"
                 )  # fmt: skip
         if len(stated) > 1:
-            raise self.where.error(
-                bandwidth.line, f"one bandwidth in {len(stated)} figures, {list_some(stated)}: "
+            raise bandwidth.error(f"one bandwidth in {len(stated)} figures, {list_some(stated)}: "
                 "leave the one that holds"
             )  # fmt: skip
         for unit, factor in _UNITS.items():
             if unit in bandwidth.items:
-                text = self.where.text(bandwidth.items[unit], unit)
-                try:
+                text = bandwidth.items[unit].as_text(unit)
+                with located(text, unit):
                     rate = exact(text.text) * factor
-                except TopologyError as error:
-                    raise self.where.error(text.line, f"{unit}: {error}") from None
                 if rate <= 0:
-                    raise self.where.error(text.line, f"{unit}: {text.text} must be more than 0")
+                    raise text.error(f"{unit}: {text.text} must be more than 0")
                 return rate
         return None
 
@@ -213,15 +206,14 @@ class _Graph:
         """Components of a device, those of devices in it included."""
         device = self.devices[name]
         if depth > NESTED_DEVICES:
-            raise self.where.error(
-                device.table.line,
+            raise device.table.error(
                 f"device '{name[:60]}' holds itself, or too deep {NESTED_DEVICES.note}",
             )
         total = 0
         for part, (kind, count) in device.components.items():
             inside = part in self.devices and kind == "device"
             total += count * (self.measure(part, depth + 1) if inside else 1)
-            self.check_size(total, device.table.line)
+            self.check_size(total, device.table)
         return total
 
     def add_device(self, prefix: str, name: str) -> None:
@@ -232,32 +224,32 @@ class _Graph:
                     self.add_device(f"{prefix}.{part}.{i}", part)
                 else:
                     self.kinds[f"{prefix}.{part}.{i}"] = kind
-        for entry in self.entries(device.table, "edges"):
+        for entry in _entries(device.table, "edges"):
             ends = []
             for key in ("ep1", "ep2"):
-                end = self.where.table(entry.items.get(key, entry), key)
-                path = self.word(end, "component")
+                end = entry.items.get(key, entry).as_table(key)
+                path = _word(end, "component")
                 if "device" in end.items:
-                    path = f"{self.word(end, 'device')}.{path}"
-                ends.append([f"{prefix}.{n}" for n in self.expand(path, name, end.line)])
+                    path = f"{_word(end, 'device')}.{path}"
+                ends.append([f"{prefix}.{n}" for n in self.expand(path, name, end)])
             self.add_edges(entry, ends[0], ends[1], device.links)
 
     def instance_end(
         self, entry: Table, key: str, counts: Mapping[str, tuple[str, int]]
     ) -> list[str]:
-        end = self.where.table(entry.items.get(key, entry), key)
-        word = self.word(end, "instance")
+        end = entry.items.get(key, entry).as_table(key)
+        word = _word(end, "instance")
         match = _SEGMENT.fullmatch(word)
         if match is None or match[1] not in counts:
             hint = did_you_mean(match[1] if match else word, counts)
-            raise self.where.error(end.line, f"no instance is called '{word[:60]}'{hint}")
+            raise end.error(f"no instance is called '{word[:60]}'{hint}")
         device, count = counts[match[1]]
-        numbers = self.numbers(match[2], count, word, end.line)
-        inside = self.expand(self.word(end, "component"), device, end.line)
-        self.check_size(len(numbers) * len(inside), end.line)
+        numbers = self.numbers(match[2], count, word, end)
+        inside = self.expand(_word(end, "component"), device, end)
+        self.check_size(len(numbers) * len(inside), end)
         return [f"{match[1]}.{i}.{part}" for i in numbers for part in inside]
 
-    def expand(self, path: str, device: str, line: int) -> list[str]:
+    def expand(self, path: str, device: str, place: Place) -> list[str]:
         """ "cx5[0:2].port" -> cx5.0.port.0, cx5.1.port.0."""
         made = [""]
         inside: str | None = device
@@ -266,46 +258,44 @@ class _Graph:
             parts = self.devices[inside].components if inside in self.devices else {}
             if match is None or match[1] not in parts:
                 hint = did_you_mean(match[1] if match else segment, parts)
-                raise self.where.error(
-                    line, f"'{path[:60]}': no component '{segment[:40]}' in '{inside}'{hint}"
+                raise place.error(
+                    f"'{path[:60]}': no component '{segment[:40]}' in '{inside}'{hint}"
                 )
             kind, count = parts[match[1]]
-            numbers = self.numbers(match[2], count, path, line)
-            self.check_size(len(made) * len(numbers), line)
+            numbers = self.numbers(match[2], count, path, place)
+            self.check_size(len(made) * len(numbers), place)
             made = [f"{one}{'.' if one else ''}{match[1]}.{i}" for one in made for i in numbers]
             inside = match[1] if kind == "device" else None
         return made
 
-    def numbers(self, text: str | None, count: int, what: str, line: int) -> list[int]:
+    def numbers(self, text: str | None, count: int, what: str, place: Place) -> list[int]:
         """The indices that a slice stands for; all without one."""
         if not text:
             return list(range(count))
         parts = [part.strip() for part in text.split(":")]
         if len(parts) > 3 or not all(re.fullmatch(r"-?[0-9]{1,7}|", part) for part in parts):
-            raise self.where.error(line, f"'{what[:60]}': [{text}] is not a slice such as [0:2]")
+            raise place.error(f"'{what[:60]}': [{text}] is not a slice such as [0:2]")
         bounds = [int(part) if part else None for part in parts]
         if len(parts) == 1:
             index = bounds[0] or 0
             found = [index + count if index < 0 else index]
         elif len(parts) == 3 and bounds[2] == 0:
-            raise self.where.error(line, f"'{what[:60]}': [{text}] has a step of 0")
+            raise place.error(f"'{what[:60]}': [{text}] has a step of 0")
         else:
             found = list(range(*slice(*bounds).indices(count)))
             over = any(b is not None and b > count for b in bounds[:2])
             found = [count] if over or not found else found
         if any(not 0 <= i < count for i in found):
-            raise self.where.error(
-                line, f"'{what[:60]}': [{text}] goes beyond the {count} there are"
-            )
+            raise place.error(f"'{what[:60]}': [{text}] goes beyond the {count} there are")
         return found
 
     def add_edges(
         self, entry: Table, ones: list[str], twos: list[str], links: Mapping[str, Fraction | None]
     ) -> None:
-        name = self.word(entry, "link")
+        name = _word(entry, "link")
         if name not in links:
             hint = did_you_mean(name, links)
-            raise self.where.error(entry.line, f"no link is called '{name[:60]}' here{hint}")
+            raise entry.error(f"no link is called '{name[:60]}' here{hint}")
         rate = links[name]
         if rate == UNKNOWN:
             self.unrated.add(name)
@@ -314,7 +304,7 @@ class _Graph:
                 continue
             for end in (one, two):
                 if end not in self.kinds:
-                    raise self.where.error(entry.line, f"'{end[:60]}' is a device, not a component")
+                    raise entry.error(f"'{end[:60]}' is a device, not a component")
             key = min(one, two), max(one, two)
             known = self.edges.setdefault(key, rate)
             if known != rate:
@@ -322,28 +312,26 @@ class _Graph:
             if known is not None and rate is not None:
                 self.edges[key] = max(known, rate)
             if len(self.edges) > LINKS:
-                raise self.where.error(entry.line, f"more than {LINKS:,} edges {LINKS.note}")
+                raise entry.error(f"more than {LINKS:,} edges {LINKS.note}")
 
     def pairs(self, entry: Table, ones: list[str], twos: list[str]) -> Iterator[tuple[str, str]]:
         scheme = "one2one"
         if "scheme" in entry.items:
-            scheme = self.word(entry, "scheme")
+            scheme = _word(entry, "scheme")
         elif "many2many" in entry.items:
-            scheme = "many2many" if self.word(entry, "many2many") == "true" else "one2one"
+            scheme = "many2many" if _word(entry, "many2many") == "true" else "one2one"
         if scheme == "many2many":
             if len(ones) * len(twos) > LINKS:
-                raise self.where.error(entry.line, f"more than {LINKS:,} edges {LINKS.note}")
+                raise entry.error(f"more than {LINKS:,} edges {LINKS.note}")
             return ((one, two) for one in ones for two in twos)
         if scheme == "ring":
             around = list(dict.fromkeys([*ones, *twos]))
             return iter(list(zip(around, around[1:] + around[:1], strict=True)))
         if scheme != "one2one":
-            raise self.where.error(
-                entry.line, f"scheme '{scheme[:30]}' is none of one2one, many2many, ring"
-            )
+            raise entry.error(f"scheme '{scheme[:30]}' is none of one2one, many2many, ring")
         if len(ones) != len(twos):
-            raise self.where.error(
-                entry.line, f"one2one joins {len(ones)} ends with {len(twos)}: as many are needed"
+            raise entry.error(
+                f"one2one joins {len(ones)} ends with {len(twos)}: as many are needed"
             )
         return zip(ones, twos, strict=True)
 
@@ -359,8 +347,8 @@ class _Graph:
             group = merged.find(name)
             if kind == "xpu":
                 if group in heads:
-                    raise TopologyError(
-                        f"{self.name}: {heads[group]} and {name} are one node, by links of rate "
+                    raise self.values.error(
+                        f"{heads[group]} and {name} are one node, by links of rate "
                         "none; give those a rate"
                     )
                 heads[group] = name
@@ -384,17 +372,14 @@ class _Graph:
             if place[one] < place[two]
         )
         title = self.table.items.get("name")
-        name = self.where.text(title, "name").text if title else PurePath(self.name).stem
+        name = title.as_text("name").text if title else PurePath(self.values.source).stem
         if not gpus:
-            raise TopologyError(f"{self.name}: no component of choice xpu in an instance: no GPU")
+            raise self.values.error("no component of choice xpu in an instance: no GPU")
         notes = [
             f"{len(self.unequal)} pairs of components have two edges of different rates, and the "
             f"faster counts: {list_some([f'{ends} ({at})' for ends, at in self.unequal.items()])}"
         ]
-        try:
-            return Topology(slug(name), nodes, links, notes=tuple(notes if self.unequal else ()))
-        except TopologyError as error:
-            raise TopologyError(f"{self.name}: {error}") from None
+        return self.values.topology(nodes, links, (), notes if self.unequal else (), slug(name))
 
 
 def _shorten(near: dict[str, dict[str, Fraction]], gpus: set[str], memory: set[str]) -> None:

@@ -23,21 +23,22 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from pathlib import PurePath
 
 from forestcoll.common.errors import TopologyError
 from forestcoll.common.input_limits import DUMP_BYTES, LINKS, PARALLEL_LINKS
-from forestcoll.topology import Link, Node, Topology, bandwidth, exact, has_unit, read_text, slug
+from forestcoll.topology import Link, Node, Topology, bandwidth, exact, has_unit, read_text
 from forestcoll.topology.readers.doubts import kind_of, note_gaps, note_unlike
-from forestcoll.topology.readers.fabric import HOSTS, Cable, Fabric, Port, list_some, make_ids
-from forestcoll.topology.readers.settings import Setting, Values
-
-TITLE = "a CSV list of links"
-SETTINGS = (
+from forestcoll.topology.readers.fabric import (
     HOSTS,
-    Setting("devices", "SONiC's list of devices: its servers are the hosts"),
-    Setting("rate", "GB/s of the links whose rate the list lacks", rate=True),
+    Cable,
+    Fabric,
+    Port,
+    build_fabric,
+    list_some,
+    make_ids,
 )
+from forestcoll.topology.readers.settings import Reader, Setting, Values
+from forestcoll.topology.source import Place, check_size, located
 
 COLUMNS = {
     "src": ("src", "source", "startdevice", "from", "device", "localdevice", "hostname", "node1"),
@@ -65,7 +66,7 @@ LEAST = 1000
 class Row:
     """One line of the list; empty ports where it has none."""
 
-    line: int
+    place: Place
     src: str
     dst: str
     src_port: str
@@ -73,6 +74,11 @@ class Row:
     rate: Fraction | None  # GB/s
     count: int
     latency: Fraction | None
+
+    @property
+    def line(self) -> int:
+        """Returns the number of its line."""
+        return self.place.line
 
     @property
     def pair(self) -> str:
@@ -97,19 +103,27 @@ def _words(rate: Fraction | None, latency: Fraction | None, count: int) -> str:
     return text + (f", count {count}" if count > 1 else "")
 
 
-def loads(text: str, values: Values) -> Topology | Fabric:
-    """What the list describes. Raises `TopologyError` with line, reason and cure."""
-    source = values.source
-    if len(text) > DUMP_BYTES:
-        raise TopologyError(f"{source}: larger than {DUMP_BYTES // 2**20} MiB {DUMP_BYTES.note}")
-    rows = list(_rows(text, source))
+def _loads(text: str, values: Values) -> Topology | Fabric:
+    check_size(text, DUMP_BYTES, values.source)
+    rows = list(_rows(text, values))
     if not rows:
-        raise TopologyError(f"{source}: a header and no link below it")
-    rows, notes = _count_once(rows, source)
+        raise values.error("a header and no link below it")
+    rows, notes = _count_once(rows)
     notes += note_unlike("rows", {f"{row.pair} in line {row.line}": row.words for row in rows})
     if any(_GPU_NAME.fullmatch(end) for row in rows for end in (row.src, row.dst)):
-        return _topology(rows, source, values, notes)
-    return _Cabling(rows, source, values, notes).fabric().choose_hosts(values.patterns("hosts"))
+        return _topology(rows, values, notes)
+    return _Cabling(rows, values, notes).fabric()
+
+
+READER = Reader(
+    "a CSV list of links",
+    (
+        HOSTS,
+        Setting("devices", "SONiC's list of devices: its servers are the hosts"),
+        Setting("rate", "GB/s of the links whose rate the list lacks", rate=True),
+    ),
+    _loads,
+)
 
 
 def find_columns(header: list[str]) -> dict[str, int]:
@@ -123,28 +137,27 @@ def find_columns(header: list[str]) -> dict[str, int]:
     return found if all(name in found for name in NEEDED) else {}
 
 
-def _rows(text: str, source: str) -> Iterator[Row]:
+def _rows(text: str, values: Values) -> Iterator[Row]:
     reader = csv.reader(io.StringIO(text))
-    header: list[str] = []
+    columns: dict[str, int] = {}
     try:
         for cells in reader:
-            number = reader.line_num
+            place = values.at(reader.line_num)
             if not any(cell.strip() for cell in cells) or cells[0].lstrip().startswith("#"):
                 continue
-            if not header:
-                header = cells
-                columns = find_columns(header)
+            if not columns:
+                columns = find_columns(cells)
                 if not columns:
-                    raise TopologyError(f"{source}:{number}: {_say_what_is_wrong(header)}")
-                sonic = "startdevice" in header[columns["src"]].lower().replace(" ", "")
+                    raise place.error(_say_what_is_wrong(cells))
+                sonic = "startdevice" in cells[columns["src"]].lower().replace(" ", "")
                 continue
-            if number > LINKS:
-                raise TopologyError(f"{source}: more than {LINKS:,} lines {LINKS.note}")
-            yield _row(cells, columns, number, source, sonic)
+            if place.line > LINKS:
+                raise values.error(f"more than {LINKS:,} lines {LINKS.note}")
+            yield _row(cells, columns, place, sonic)
     except csv.Error as error:
-        raise TopologyError(f"{source}:{reader.line_num}: not CSV: {error}") from None
-    if not header:
-        raise TopologyError(f"{source}: empty; a list of links starts with src,dst,bandwidth")
+        raise values.at(reader.line_num).error(f"not CSV: {error}") from None
+    if not columns:
+        raise values.error("empty; a list of links starts with src,dst,bandwidth")
 
 
 def _say_what_is_wrong(header: list[str]) -> str:
@@ -160,67 +173,49 @@ def _say_what_is_wrong(header: list[str]) -> str:
     )
 
 
-def _row(
-    cells: list[str], columns: Mapping[str, int], number: int, source: str, sonic: bool
-) -> Row:
-    where = f"{source}:{number}"
-
+def _row(cells: list[str], columns: Mapping[str, int], place: Place, sonic: bool) -> Row:
     def cell(name: str) -> str:
-        place = columns.get(name)
-        return cells[place].strip() if place is not None and place < len(cells) else ""
+        at = columns.get(name)
+        return cells[at].strip() if at is not None and at < len(cells) else ""
 
     for name in NEEDED:
         if not cell(name):
-            raise TopologyError(f"{where}: no device in column {columns[name] + 1}")
+            raise place.error(f"no device in column {columns[name] + 1}")
     count = cell("count") or "1"
     if not re.fullmatch(r"[0-9]{1,7}", count) or not 1 <= int(count) <= PARALLEL_LINKS:
-        raise TopologyError(f"{where}: count '{count[:20]}' is not a number of links, 1 and more")
+        raise place.error(f"count '{count[:20]}' is not a number of links, 1 and more")
     scale = {
         "bandwidth": Fraction(1, 8000) if sonic else Fraction(1),
         "gbits": Fraction(1, 8),
         "speed": Fraction(1, 8000),
     }
-    rate = None
-    for name, factor in scale.items():
-        if cell(name):
-            rate = _rate(cell(name), factor, where)
-            break
-    latency = None
-    if cell("latency"):
-        latency = _number(cell("latency"), where)
-    ports = cell("src_port"), cell("dst_port")
-    return Row(number, cell("src"), cell("dst"), *ports, rate, int(count), latency)
+    stated = next((name for name in scale if cell(name)), None)
+    with located(place):
+        rate = _rate(cell(stated), scale[stated]) if stated else None
+        latency = exact(cell("latency")) if cell("latency") else None
+    ends = cell("src"), cell("dst"), cell("src_port"), cell("dst_port")
+    return Row(place, *ends, rate, int(count), latency)
 
 
 _bandwidth = lru_cache(4096)(bandwidth)
 
 
-def _rate(word: str, factor: Fraction, where: str) -> Fraction:
-    try:
-        rate = _bandwidth(word, factor, label=True)
-    except TopologyError as error:
-        raise TopologyError(f"{where}: {error}") from None
+def _rate(word: str, factor: Fraction) -> Fraction:
+    rate = _bandwidth(word, factor, label=True)
     if rate <= 0:
-        raise TopologyError(f"{where}: rate '{word[:20]}' must be more than 0")
+        raise TopologyError(f"rate '{word[:20]}' must be more than 0")
     megabits = rate * 8000
     mega = factor == Fraction(1, 8000) and not has_unit(word)
     if rate > MOST or (mega and megabits < LEAST and megabits not in (10, 100)):
         says = f"{word[:20]} Mb/s" if mega else f"{float(rate):,.10g} GB/s"
         raise TopologyError(
-            f"{where}: rate '{word[:20]}' is {says} in this column, and no link carries that: "
-            "write the unit behind the number, 400Gb/s or 50GB/s"
+            f"rate '{word[:20]}' is {says} in this column, and no link carries that: write the "
+            "unit behind the number, 400Gb/s or 50GB/s"
         )
     return rate
 
 
-def _number(word: str, where: str) -> Fraction:
-    try:
-        return exact(word)
-    except TopologyError as error:
-        raise TopologyError(f"{where}: {error}") from None
-
-
-def _count_once(rows: list[Row], source: str) -> tuple[list[Row], list[str]]:
+def _count_once(rows: list[Row]) -> tuple[list[Row], list[str]]:
     """Each cable once, and notes on those that stand there again. Raises for a port with two."""
     kept: dict[frozenset[tuple[str, str]], Row] = {}
     ports: dict[tuple[str, str], Row] = {}
@@ -233,15 +228,14 @@ def _count_once(rows: list[Row], source: str) -> tuple[list[Row], list[str]]:
             continue
         first = kept.setdefault(frozenset(ends), row)
         if first is not row:
-            _check_same(first, row, source)
+            _check_same(first, row)
             again.append(f"line {row.line} of line {first.line}")
             continue
         for end in ends:
             other = ports.setdefault(end, row)
             if other is not row:
-                raise TopologyError(
-                    f"{source}:{row.line}: {end[0]} {end[1]} has a cable already, in line "
-                    f"{other.line}; a port has one"
+                raise row.place.error(
+                    f"{end[0]} {end[1]} has a cable already, in line {other.line}; a port has one"
                 )
         found.append(row)
     notes = []
@@ -251,7 +245,7 @@ def _count_once(rows: list[Row], source: str) -> tuple[list[Row], list[str]]:
             f"{rows_name} a cable again, twice or from its other end, and it counts once: "
             f"{list_some(again)}"
         )
-    return _count_pairs_once(found, source, notes), notes
+    return _count_pairs_once(found, notes), notes
 
 
 def _doubt_trunks(rows: list[Row], hosts: set[str]) -> list[str]:
@@ -265,15 +259,14 @@ def _doubt_trunks(rows: list[Row], hosts: set[str]) -> list[str]:
     return note_unlike("the cables between switches", words, fewer=True)
 
 
-def _check_same(one: Row, two: Row, source: str) -> None:
+def _check_same(one: Row, two: Row) -> None:
     if one.words != two.words:
-        raise TopologyError(
-            f"{source}:{two.line}: {two.words} for {two.pair}, and {one.words} in line {one.line} "
-            "for the same cable"
+        raise two.place.error(
+            f"{two.words} for {two.pair}, and {one.words} in line {one.line} for the same cable"
         )
 
 
-def _count_pairs_once(rows: list[Row], source: str, notes: list[str]) -> list[Row]:
+def _count_pairs_once(rows: list[Row], notes: list[str]) -> list[Row]:
     """Rows without ports, each once where the list has every pair of devices both ways round."""
     ways: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
@@ -308,7 +301,7 @@ def _count_pairs_once(rows: list[Row], source: str, notes: list[str]) -> list[Ro
         if ends[::-1] in seen:
             firsts = sorted(ways[ends[::-1]], key=lambda row: row.words)
             for one, two in zip(firsts, sorted(same, key=lambda row: row.words), strict=True):
-                _check_same(one, two, source)
+                _check_same(one, two)
             gone |= {row.line for row in same}
     notes.append(
         f"the list has every pair of devices in both directions and names no ports: {len(gone)} "
@@ -318,47 +311,40 @@ def _count_pairs_once(rows: list[Row], source: str, notes: list[str]) -> list[Ro
     return [row for row in rows if row.line not in gone]
 
 
-def _rated(row: Row, source: str, values: Values) -> Fraction:
+def _rated(row: Row, values: Values) -> Fraction:
     rate = row.rate or values.rate("rate")
     if rate is None:
-        raise TopologyError(
-            f"{source}:{row.line}: no rate; fill the column, or give --set rate=GB/s for all that "
-            "lack one"
+        raise row.place.error(
+            "no rate; fill the column, or give --set rate=GB/s for all that lack one"
         )
     return rate
 
 
-def _topology(rows: list[Row], source: str, values: Values, notes: list[str]) -> Topology:
-    """A list whose nodes are GPUs and switches."""
+def _topology(rows: list[Row], values: Values, notes: list[str]) -> Topology:
+    """Returns the machine of a list whose nodes are GPUs and switches."""
     names = list(dict.fromkeys(end for row in rows for end in (row.src, row.dst)))
     gpus = [name for name in names if _GPU_NAME.fullmatch(name)]
     nodes = {name: Node("gpu") for name in gpus}
     nodes |= {name: Node("switch") for name in names if name not in nodes}
     links = []
     for row in rows:
-        try:
-            rate = _rated(row, source, values)
+        rate = _rated(row, values)
+        with located(row.place):
             links.append(Link(row.src, row.dst, rate, row.latency, row.count))
-        except TopologyError as error:
-            where = "" if str(error).startswith(source) else f"{source}:{row.line}: "
-            raise TopologyError(f"{where}{error}") from None
     notes = [
         f"{len(gpus)} nodes are GPUs by their names, in the order of the list",
         *notes,
         *note_gaps(gpus),
         *_doubt_trunks(rows, set(gpus)),
     ]
-    try:
-        return Topology(slug(PurePath(source).stem), nodes, tuple(links), notes=tuple(notes))
-    except TopologyError as error:
-        raise TopologyError(f"{source}: {error}") from None
+    return values.topology(nodes, links, (), notes)
 
 
 class _Cabling:
     """A list of devices' ports: switches and hosts."""
 
-    def __init__(self, rows: list[Row], source: str, values: Values, notes: list[str]) -> None:
-        self.source, self.values, self.notes = source, values, notes
+    def __init__(self, rows: list[Row], values: Values, notes: list[str]) -> None:
+        self.values, self.notes = values, notes
         names = list(dict.fromkeys(end for row in rows for end in (row.src, row.dst)))
         made = make_ids([(name, str(i)) for i, name in enumerate(names)])
         self.ids = dict(zip(names, made, strict=True))
@@ -369,7 +355,7 @@ class _Cabling:
 
     def fabric(self) -> Fabric:
         if sum(row.count for row in self.rows) > LINKS:
-            raise TopologyError(f"{self.source}: more than {LINKS:,} cables {LINKS.note}")
+            raise self.values.error(f"more than {LINKS:,} cables {LINKS.note}")
         hosts = self.hosts()
         switches = tuple(name for name in self.ids.values() if name not in hosts)
         self.notes += _doubt_trunks(self.rows, {n for n, node in self.ids.items() if node in hosts})
@@ -377,13 +363,12 @@ class _Cabling:
             Cable(
                 self.place(row.src, row.src_port, hosts),
                 self.place(row.dst, row.dst_port, hosts),
-                _rated(row, self.source, self.values),
+                _rated(row, self.values),
             )
             for row in self.rows
             for _ in range(row.count)
         )
-        name = slug(PurePath(self.source).stem)
-        return Fabric(name, switches, tuple(hosts), cables, tuple(self.notes), self.source)
+        return build_fabric(self.values, switches, hosts, cables, self.notes)
 
     def place(self, name: str, port: str, hosts: Mapping[str, None]) -> str | Port:
         node = self.ids[name]
@@ -393,19 +378,19 @@ class _Cabling:
         names = list(self.ids.values())
         patterns = self.values.patterns("hosts")
         if patterns is not None:
-            patterns.check(names, self.source)
+            patterns.check(names, self.values.source)
             return dict.fromkeys(name for name in names if patterns.match(name))
         if self.values.given("devices"):
             servers = _servers(self.values.text("devices"))
             found = [node for name, node in self.ids.items() if name in servers]
             if found:
                 return dict.fromkeys(found)
-            raise TopologyError(
-                f"{self.source}: none of its devices is a server in "
+            raise self.values.error(
+                f"none of its devices is a server in "
                 f"{self.values.text('devices')}; name the hosts with --set hosts=NAME,GLOB"
             )
-        raise TopologyError(
-            f"{self.source}: which devices are hosts is not in the list ({list_some(names)}): name "
+        raise self.values.error(
+            f"which devices are hosts is not in the list ({list_some(names)}): name "
             "them with --set hosts=NAME,GLOB, or give SONiC's list of devices with --set "
             "devices=FILE"
         )
@@ -417,10 +402,10 @@ def _servers(path: str) -> set[str]:
     try:
         rows = [row for row in csv.reader(io.StringIO(text)) if row]
     except csv.Error as error:
-        raise TopologyError(f"{path}: not CSV: {error}") from None
+        raise Place(path, 0).error(f"not CSV: {error}") from None
     header = [word.strip().lower() for word in rows[0]] if rows else []
     if "hostname" not in header or "type" not in header:
-        raise TopologyError(f"{path}: not a list of devices: no columns Hostname and Type")
+        raise Place(path, 0).error("not a list of devices: no columns Hostname and Type")
     name, kind = header.index("hostname"), header.index("type")
     wide = [row for row in rows[1:] if len(row) > max(name, kind)]
     return {row[name].strip() for row in wide if row[kind].strip().lower() == "server"}

@@ -9,29 +9,21 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from fractions import Fraction
-from pathlib import PurePath
 from typing import Any
 
-from forestcoll.common.errors import TopologyError
 from forestcoll.common.input_limits import DUMP_BYTES
-from forestcoll.topology import slug
-from forestcoll.topology.readers.fabric import HOSTS, Cable, Fabric, Port, make_ids
-from forestcoll.topology.readers.settings import Setting, Values
-
-TITLE = "a NetQ graph"
-SETTINGS = (HOSTS, Setting("rate", "GB/s of every cable", rate=True))
+from forestcoll.topology.readers.fabric import HOSTS, Cable, Fabric, Port, build_fabric, make_ids
+from forestcoll.topology.readers.settings import Reader, Setting, Values
+from forestcoll.topology.source import check_size
 
 
-def loads(text: str, values: Values) -> Fabric:
-    """The fabric of the graph. Raises `TopologyError` with reason and cure."""
-    source = values.source
-    if len(text) > DUMP_BYTES:
-        raise TopologyError(f"{source}: larger than {DUMP_BYTES // 2**20} MiB {DUMP_BYTES.note}")
+def _loads(text: str, values: Values) -> Fabric:
+    check_size(text, DUMP_BYTES, values.source)
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise TopologyError(f"{source}: not JSON: {str(error)[:200]}") from None
-    graph = _Graph(source)
+        raise values.error(f"not JSON: {str(error)[:200]}") from None
+    graph = _Graph(values)
     parts = value if isinstance(value, list) else [value]
     for part in parts:
         for tier in graph.items(graph.table(part, "the graph"), "nodes"):
@@ -41,11 +33,14 @@ def loads(text: str, values: Values) -> Fabric:
     cables = dict.fromkeys(cable for bundle in bundles for cable in graph.ends(bundle))
     rate = values.rate("rate")
     if rate is None:
-        raise TopologyError(
-            f"{source}: NetQ's graph has no rates: give what a cable carries, --set rate=GB/s (a "
-            "400 Gb/s port: 50)"
+        raise values.error(
+            "NetQ's graph has no rates: give what a cable carries, --set rate=GB/s (a 400 Gb/s "
+            "port: 50)"
         )
-    return graph.fabric(list(cables), rate).choose_hosts(values.patterns("hosts"))
+    return graph.fabric(list(cables), rate)
+
+
+READER = Reader("a NetQ graph", (HOSTS, Setting("rate", "GB/s of every cable", rate=True)), _loads)
 
 
 End = tuple[str, str]
@@ -53,15 +48,15 @@ _KINDS = {list: "a list", str: "a text", bool: "true or false", type(None): "nul
 
 
 class _Graph:
-    def __init__(self, source: str) -> None:
-        self.source = source
+    def __init__(self, values: Values) -> None:
+        self.values = values
         self.names: dict[str, str] = {}  # by id
         self.switches: set[str] = set()
 
     def table(self, value: Any, what: str) -> dict[str, Any]:
         if not isinstance(value, dict):
-            raise TopologyError(
-                f"{self.source}: {what}: an object with 'nodes' and 'links' as NetQ writes it is "
+            raise self.values.error(
+                f"{what}: an object with 'nodes' and 'links' as NetQ writes it is "
                 f"expected, not {_KINDS.get(type(value), 'a number')}"
             )
         return value
@@ -69,21 +64,19 @@ class _Graph:
     def items(self, table: dict[str, Any], key: str) -> list[Any]:
         found = table.get(key)
         if not isinstance(found, list):
-            raise TopologyError(
-                f"{self.source}: '{key}' is missing or no list; is it NetQ's graph?"
-            )
+            raise self.values.error(f"'{key}' is missing or no list; is it NetQ's graph?")
         return found
 
     def text(self, table: dict[str, Any], key: str) -> str:
         found = table.get(key)
         if not isinstance(found, str) or not found.strip() or len(found) > 500:
-            raise TopologyError(f"{self.source}: '{key}' is missing or no name")
+            raise self.values.error(f"'{key}' is missing or no name")
         return found
 
     def add_device(self, device: dict[str, Any]) -> None:
         key = self.text(device, "id")
         if key in self.names:
-            raise TopologyError(f"{self.source}: two devices have the id '{key[:60]}'")
+            raise self.values.error(f"two devices have the id '{key[:60]}'")
         self.names[key] = self.text(device, "name")
         if device.get("device_type") == "switch":
             self.switches.add(key)
@@ -98,16 +91,16 @@ class _Graph:
                 end = self.table(entry, "interfaces")
                 node = self.text(end, "node")
                 if node not in self.names:
-                    raise TopologyError(f"{self.source}: a link to '{node[:60]}', which is no node")
+                    raise self.values.error(f"a link to '{node[:60]}', which is no node")
                 ends.append((node, self.text(end, "interface")))
             if len(ends) != 2 or ends[0] == ends[1]:
-                raise TopologyError(f"{self.source}: a link with {len(set(ends))} ends; it has two")
+                raise self.values.error(f"a link with {len(set(ends))} ends; it has two")
             stated = cable.get("id")
             if isinstance(stated, str) and "-*-" in stated:
                 words = {f"{node}:{interface}" for node, interface in ends}
                 if set(stated.split("-*-")) != words:
-                    raise TopologyError(
-                        f"{self.source}: link '{stated[:100]}' joins {' and '.join(sorted(words))} "
+                    raise self.values.error(
+                        f"link '{stated[:100]}' joins {' and '.join(sorted(words))} "
                         "by its interfaces"
                     )
             yield min(ends), max(ends)
@@ -125,15 +118,13 @@ class _Graph:
         switches = tuple(ids[key] for key in keys if key in self.switches)
         hosts = tuple(ids[key] for key in keys if key in used and key not in self.switches)
         notes = (f"every cable counts {float(rate):g} GB/s, as given: the graph has no rates",)
-        name = slug(PurePath(self.source).stem)
-        return Fabric(name, switches, hosts, made, notes, self.source)
+        return build_fabric(self.values, switches, hosts, made, notes)
 
     def check_ports(self, cables: list[tuple[End, End]]) -> None:
         far: dict[End, End] = {}
         for one, two in cables:
             for end, other in ((one, two), (two, one)):
                 if far.setdefault(end, other) != other:
-                    raise TopologyError(
-                        f"{self.source}: {self.names[end[0]]} {end[1]} has two cables; a port has "
-                        "one"
+                    raise self.values.error(
+                        f"{self.names[end[0]]} {end[1]} has two cables; a port has one"
                     )

@@ -14,19 +14,23 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import pairwise
-from pathlib import PurePath
 
-from forestcoll.common.errors import TopologyError
 from forestcoll.common.input_limits import MATRIX_DEVICES
-from forestcoll.topology import Adapter, Link, Node, Topology, slug
-from forestcoll.topology.readers.box_links import Machines, put_inside
+from forestcoll.topology import Adapter, Link, Node, Topology
+from forestcoll.topology.readers.boxes import (
+    MACHINE,
+    MATRIX_SETTINGS,
+    PORT_RATE,
+    Groups,
+    add_pcie,
+    note_ports,
+    put_inside,
+    strip_escapes,
+)
 from forestcoll.topology.readers.fabric import list_some
-from forestcoll.topology.readers.matrix import PCIE_SETTINGS, Groups, add_pcie, strip_escapes
 from forestcoll.topology.readers.rates import LINKS_OF, MOST_NVLINKS, NVLINK, PCIE_OF
-from forestcoll.topology.readers.settings import Setting, Values
+from forestcoll.topology.readers.settings import Reader, Setting, Values
 
-TITLE = "an nvidia-smi matrix"
-SETTINGS = (Setting("nvlink", "GB/s of one NVLink and direction", rate=True), *PCIE_SETTINGS)
 LEVELS = {"PIX": 1, "PXB": 2, "PHB": 3, "NODE": 4, "SYS": 5, "SOC": 5}
 _RELATION = re.compile(r"X|NV\d{1,3}|PIX|PXB|PHB|NODE|SYS|SOC")
 _GPU = re.compile(r"GPU(\d{1,4})")
@@ -40,7 +44,7 @@ _AFTER = ("CPU", "NUMA", "GPU", "Affinity", "ID")
 class Matrix:
     """Devices in the order of the header, what stands in each row, and the affinity behind it."""
 
-    source: str
+    values: Values
     columns: list[str]
     rows: dict[str, list[str]] = field(default_factory=dict)
     affinity: dict[str, str] = field(default_factory=dict)
@@ -61,39 +65,41 @@ class Matrix:
         return self.rows[two][self.place[one]]
 
 
-def loads(text: str, values: Values, machines: Machines) -> Topology:
-    """The machine of the matrix. Raises `TopologyError` with reason and cure."""
-    source = values.source
-    matrix = _read(strip_escapes(text), source)
+def _loads(text: str, values: Values) -> Topology:
+    matrix = _read(strip_escapes(text), values)
     nodes = {name.lower(): Node("gpu") for name in matrix.gpus}
     adapters = tuple(_adapters(matrix, values))
-    notes: list[str] = []
-    if adapters and adapters[0].bandwidth is None:
-        notes.append(
-            f"{len(adapters)} network ports; their rates are not in the file (--set port_rate=GB/s)"
-        )
-    name = slug(PurePath(source).stem)
+    notes = note_ports(adapters, values)
     machine = values.text("machine")
     if machine:
-        bare = Topology(name, nodes, (), adapters, tuple(notes))
-        return put_inside(bare, tuple(nodes), machines(machine), machine, source)
+        return put_inside(values, machine, tuple(nodes), adapters, notes)
     links, generation = _nvlinks(matrix, nodes, values, notes)
-    socket_groups, switch_groups = _pcie_groups(matrix)
-    has_nics = bool(adapters) and bool(matrix.legend)
-    nameless = [a.name for a in adapters if has_nics and a.name in matrix.columns]
+    sockets, switches = _pcie_groups(matrix)
+    nameless = [a.name for a in adapters if matrix.legend and a.name in matrix.columns]
     if nameless:
         notes.append(f"{list_some(nameless)} do not stand in the legend of the others")
-    note = add_pcie(
-        nodes, links, socket_groups, switch_groups, values, PCIE_OF.get(generation), "NVLink"
-    )
-    notes += [note, *_doubt_affinity(matrix)] if note else []
-    return Topology(name, nodes, tuple(links), adapters, tuple(notes))
+    rate = PCIE_OF.get(generation)
+    about_pcie = add_pcie(nodes, links, sockets, switches, values, rate, "NVLink")
+    notes += [*about_pcie, *_doubt_affinity(matrix)] if about_pcie else []
+    return values.topology(nodes, links, adapters, notes)
 
 
-def _read(text: str, source: str) -> Matrix:
+READER = Reader(
+    "an nvidia-smi matrix",
+    (
+        Setting("nvlink", "GB/s of one NVLink and direction", rate=True),
+        *MATRIX_SETTINGS,
+        PORT_RATE,
+        MACHINE,
+    ),
+    _loads,
+)
+
+
+def _read(text: str, values: Values) -> Matrix:
     lines = text.split("\n")
-    columns, start = _header(lines, source)
-    matrix = Matrix(source, columns)
+    columns, start = _header(lines, values)
+    matrix = Matrix(values, columns)
     for number, line in enumerate(lines[start:], start + 1):
         words = line.split()
         if not words:
@@ -113,7 +119,7 @@ def _read(text: str, source: str) -> Matrix:
     return matrix
 
 
-def _header(lines: list[str], source: str) -> tuple[list[str], int]:
+def _header(lines: list[str], values: Values) -> tuple[list[str], int]:
     """The devices of the columns, and the index of the first line after the header."""
     columns: list[str] = []
     for index, line in enumerate(lines):
@@ -129,33 +135,30 @@ def _header(lines: list[str], source: str) -> tuple[list[str], int]:
             run = _RUN_TOGETHER.fullmatch(word)
             columns.extend(_PART.findall(word) if run else [word])
         if len(columns) > MATRIX_DEVICES:
-            raise TopologyError(
-                f"{source}:{index + 1}: more than {MATRIX_DEVICES:,} devices {MATRIX_DEVICES.note}"
+            raise values.at(index + 1).error(
+                f"more than {MATRIX_DEVICES:,} devices {MATRIX_DEVICES.note}"
             )
         if len(set(columns)) < len(columns):
-            raise TopologyError(f"{source}:{index + 1}: a device stands twice in the header")
+            raise values.at(index + 1).error("a device stands twice in the header")
     if columns:
-        raise TopologyError(f"{source}: a header and no row below it; was the file cut off?")
-    raise TopologyError(
-        f"{source}: no header with GPU0 in it: not the output of 'nvidia-smi topo -m'"
-    )
+        raise values.error("a header and no row below it; was the file cut off?")
+    raise values.error("no header with GPU0 in it: not the output of 'nvidia-smi topo -m'")
 
 
 def _take_row(matrix: Matrix, words: list[str], number: int) -> None:
-    where, name, width = f"{matrix.source}:{number}", words[0], len(matrix.columns)
+    where, name, width = matrix.values.at(number), words[0], len(matrix.columns)
     if name in matrix.rows:
-        raise TopologyError(f"{where}: a second row of {name}")
+        raise where.error(f"a second row of {name}")
     cells = words[1 : 1 + width]
     if len(cells) < width:
-        raise TopologyError(
-            f"{where}: the row of {name} has {len(cells)} entries, the header {width} devices; was "
+        raise where.error(
+            f"the row of {name} has {len(cells)} entries, the header {width} devices; was "
             "the line cut off?"
         )
     for cell in cells:
         if not _RELATION.fullmatch(cell):
-            raise TopologyError(
-                f"{where}: '{cell[:20]}' in the row of {name} is none of X, NV1.., PIX, PXB, PHB, "
-                "NODE, SYS"
+            raise where.error(
+                f"'{cell[:20]}' in the row of {name} is none of X, NV1.., PIX, PXB, PHB, NODE, SYS"
             )
     matrix.rows[name] = cells
     matrix.affinity[name] = " ".join(words[1 + width :])
@@ -165,18 +168,18 @@ def _check(matrix: Matrix) -> None:
     """Every GPU has a row, and both ends say the same."""
     missing = [name for name in matrix.gpus if name not in matrix.rows]
     if missing:
-        raise TopologyError(f"{matrix.source}: {missing[0]} has no row; was the file cut off?")
+        raise matrix.values.error(f"{missing[0]} has no row; was the file cut off?")
     for i, one in enumerate(matrix.columns):
         for two in matrix.columns[:i]:
             if one not in matrix.rows or two not in matrix.rows:
                 continue
             pair = matrix.relation(one, two), matrix.relation(two, one)
             if pair[0] != pair[1]:
-                raise TopologyError(
-                    f"{matrix.source}: {one} has {pair[0]} to {two}, and {two} has {pair[1]} back"
+                raise matrix.values.error(
+                    f"{one} has {pair[0]} to {two}, and {two} has {pair[1]} back"
                 )
             if pair[0] == "X":
-                raise TopologyError(f"{matrix.source}: {one} and {two} stand as one device (X)")
+                raise matrix.values.error(f"{one} and {two} stand as one device (X)")
 
 
 def _nvlinks(
@@ -204,8 +207,8 @@ def _nvlinks(
             continue
         every = {inside.get((one, two), 0) for i, two in enumerate(group) for one in group[:i]}
         if len(every) != 1:
-            raise TopologyError(
-                f"{matrix.source}: {group[0]} would have {total[group[0]]} NVLinks, more than the "
+            raise values.error(
+                f"{group[0]} would have {total[group[0]]} NVLinks, more than the "
                 f"{MOST_NVLINKS} that a GPU has, and not the same number to all peers, as with a "
                 "switch; give the machine (--set machine=NAME)"
             )
@@ -227,8 +230,8 @@ def _rate(most: int, values: Values, notes: list[str]) -> tuple[Fraction, int]:
     if asked is not None:
         return asked, generation
     if not generation:
-        raise TopologyError(
-            f"{values.source}: {most} NVLinks a GPU: no GPU that is known has so many, so what one "
+        raise values.error(
+            f"{most} NVLinks a GPU: no GPU that is known has so many, so what one "
             "carries must be given: --set nvlink=GB/s (V100 and A100 20, H100 20.6, B200 40.1, as "
             "NCCL counts)"
         )
@@ -302,7 +305,6 @@ def _adapters(matrix: Matrix, values: Values) -> Iterator[Adapter]:
     for name in matrix.columns:
         if name in matrix.gpus:
             continue
-        near: tuple[str, ...] = ()
         level = {
             gpu: LEVELS.get(matrix.relation(gpu, name), 9)
             for gpu in matrix.gpus

@@ -9,21 +9,19 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
-from pathlib import PurePath
 
-from forestcoll.common.errors import TopologyError
 from forestcoll.common.input_limits import MATRIX_DEVICES
-from forestcoll.topology import Link, Node, Topology, slug
-from forestcoll.topology.readers.box_links import Machines, put_inside
-from forestcoll.topology.readers.matrix import PCIE_SETTINGS, add_pcie, strip_escapes
-from forestcoll.topology.readers.rates import XGMI
-from forestcoll.topology.readers.settings import Setting, Values
-
-TITLE = "a rocm-smi table"
-SETTINGS = (
-    Setting("xgmi", "GB/s of one xGMI link and direction", rate=True),
-    *(setting for setting in PCIE_SETTINGS if setting.name != "port_rate"),
+from forestcoll.topology import Link, Node, Topology
+from forestcoll.topology.readers.boxes import (
+    MACHINE,
+    MATRIX_SETTINGS,
+    add_pcie,
+    put_inside,
+    strip_escapes,
 )
+from forestcoll.topology.readers.rates import XGMI
+from forestcoll.topology.readers.settings import Reader, Setting, Values
+
 ONE_HOP = 15
 """Weight of a pair that one xGMI link joins."""
 
@@ -33,28 +31,33 @@ _NUMA = re.compile(r"GPU\[(\d{1,4})\]\s*:\s*\(Topology\) Numa (?:Node|Affinity):
 Table = dict[tuple[str, str], str]
 
 
-def loads(text: str, values: Values, machines: Machines) -> Topology:
-    """The machine of the tables. Raises `TopologyError` with reason and cure."""
-    source = values.source
-    tables, gpus, numa = _read(strip_escapes(text), source)
+def _loads(text: str, values: Values) -> Topology:
+    tables, gpus, numa = _read(strip_escapes(text), values)
     nodes = {name.lower(): Node("gpu") for name in gpus}
-    name = slug(PurePath(source).stem)
     notes = ["network ports are not in the file"]
     machine = values.text("machine")
     if machine:
-        bare = Topology(name, nodes, (), notes=tuple(notes))
-        return put_inside(bare, tuple(nodes), machines(machine), machine, source)
-    pairs = _direct(tables, gpus, source)
-    links = _links(pairs, gpus, values, notes)
+        return put_inside(values, machine, tuple(nodes), (), notes)
+    links = _links(_direct(tables, gpus, values), gpus, values, notes)
     by_node: dict[str, list[str]] = {}
     for gpu in gpus:
         by_node.setdefault(numa.get(gpu, "0"), []).append(gpu.lower())
-    note = add_pcie(nodes, links, list(by_node.values()), [], values, None, "xGMI")
-    notes += [note] if note else []
-    return Topology(name, nodes, tuple(links), notes=tuple(notes))
+    notes += add_pcie(nodes, links, list(by_node.values()), [], values, None, "xGMI")
+    return values.topology(nodes, links, (), notes)
 
 
-def _read(text: str, source: str) -> tuple[dict[str, Table], list[str], dict[str, str]]:
+READER = Reader(
+    "a rocm-smi table",
+    (
+        Setting("xgmi", "GB/s of one xGMI link and direction", rate=True),
+        *MATRIX_SETTINGS,
+        MACHINE,
+    ),
+    _loads,
+)
+
+
+def _read(text: str, values: Values) -> tuple[dict[str, Table], list[str], dict[str, str]]:
     """Tables by title, the GPUs, and their NUMA nodes."""
     tables: dict[str, Table] = {}
     numa: dict[str, str] = {}
@@ -62,25 +65,23 @@ def _read(text: str, source: str) -> tuple[dict[str, Table], list[str], dict[str
     title, columns = "", list[str]()
     for number, line in enumerate(text.split("\n"), 1):
         found = _TITLE.search(line)
-        words = line.split()
+        words, where = line.split(), values.at(number)
         if found or line.startswith("=="):
             title, columns = (found[1].lower() if found else ""), []
         elif title and words and not columns:
             columns = words
             gpus = gpus or columns
             if columns != gpus or not all(re.fullmatch(r"GPU\d{1,4}", word) for word in columns):
-                raise TopologyError(f"{source}:{number}: '{line.strip()[:60]}' does not name GPUs")
+                raise where.error(f"'{line.strip()[:60]}' does not name GPUs")
             if len(columns) > MATRIX_DEVICES or len(set(columns)) < len(columns):
-                raise TopologyError(
-                    f"{source}:{number}: a GPU twice, or too many {MATRIX_DEVICES.note}"
-                )
+                raise where.error(f"a GPU twice, or too many {MATRIX_DEVICES.note}")
         elif title and words:
             table = tables.setdefault(title, {})
             if (words[0], columns[0]) in table:
-                raise TopologyError(f"{source}:{number}: a second row of {words[0][:20]}")
+                raise where.error(f"a second row of {words[0][:20]}")
             if words[0] not in columns or len(words) != len(columns) + 1:
-                raise TopologyError(
-                    f"{source}:{number}: a row of {len(words) - 1} entries for "
+                raise where.error(
+                    f"a row of {len(words) - 1} entries for "
                     f"'{words[0][:20]}'; the header names {len(columns)} GPUs"
                 )
             table |= {(words[0], two): cell for two, cell in zip(columns, words[1:], strict=True)}
@@ -89,25 +90,23 @@ def _read(text: str, source: str) -> tuple[dict[str, Table], list[str], dict[str
             place = f"GPU{node[1]}"
             other = numa.setdefault(place, node[2])
             if other != node[2]:
-                raise TopologyError(
-                    f"{source}:{number}: {place} is at NUMA node {node[2]} here and {other} above"
-                )
+                raise where.error(f"{place} is at NUMA node {node[2]} here and {other} above")
     lost = [gpu for gpu in gpus if gpu not in numa]
     if numa and lost:
-        raise TopologyError(f"{source}: {lost[0]} has no NUMA node; the others have; was it cut?")
+        raise values.error(f"{lost[0]} has no NUMA node; the others have; was it cut?")
     strange = [gpu for gpu in numa if gpu not in gpus]
     if strange and gpus:
-        raise TopologyError(f"{source}: {strange[0]} has a NUMA node and stands in no table")
+        raise values.error(f"{strange[0]} has a NUMA node and stands in no table")
     for needed in ("weight", "link type"):
         if len(tables.get(needed, {})) != len(gpus) ** 2 or not gpus:
-            raise TopologyError(
-                f"{source}: the table '{needed.capitalize()} between two GPUs' is missing or cut "
+            raise values.error(
+                f"the table '{needed.capitalize()} between two GPUs' is missing or cut "
                 "off; give the whole output of 'rocm-smi --showtopo' (plain, not --json or --csv)"
             )
     return tables, gpus, numa
 
 
-def _direct(tables: dict[str, Table], gpus: list[str], source: str) -> list[tuple[str, str]]:
+def _direct(tables: dict[str, Table], gpus: list[str], values: Values) -> list[tuple[str, str]]:
     """The pairs that xGMI joins in one hop."""
     pairs = []
     for i, two in enumerate(gpus):
@@ -115,13 +114,11 @@ def _direct(tables: dict[str, Table], gpus: list[str], source: str) -> list[tupl
             kinds = {tables["link type"][pair].upper() for pair in ((one, two), (two, one))}
             weights = {tables["weight"][pair] for pair in ((one, two), (two, one))}
             if len(kinds) > 1 or len(weights) > 1:
-                raise TopologyError(
-                    f"{source}: {one} and {two} state different links of each other"
-                )
+                raise values.error(f"{one} and {two} state different links of each other")
             kind, weight = kinds.pop(), weights.pop()
             if kind not in ("XGMI", "PCIE") or not re.fullmatch(r"\d{1,6}", weight):
-                raise TopologyError(
-                    f"{source}: {one} to {two}: type '{kind[:20]}', weight '{weight[:20]}'; known "
+                raise values.error(
+                    f"{one} to {two}: type '{kind[:20]}', weight '{weight[:20]}'; known "
                     "are XGMI and PCIE, with a number"
                 )
             if kind == "XGMI" and int(weight) <= ONE_HOP:
@@ -138,8 +135,8 @@ def _links(
     rate = values.rate("xgmi")
     if rate is None:
         if most != 7:
-            raise TopologyError(
-                f"{values.source}: {most} xGMI peers a GPU: what one link carries is not in the "
+            raise values.error(
+                f"{most} xGMI peers a GPU: what one link carries is not in the "
                 "file and must be given: --set xgmi=GB/s (as RCCL counts: MI200 36, MI100 and "
                 "before 24), or the machine (--set machine=mi250)"
             )

@@ -1,15 +1,29 @@
-"""The settings of a reader (`--set name=value`): known names, checked values, clear refusals."""
+"""What a reader is and what it is given: settings (`--set name=value`) and the file's name."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from fractions import Fraction
+from pathlib import PurePath
+from typing import TYPE_CHECKING, NoReturn
 
 from forestcoll.common.errors import TopologyError, did_you_mean
 from forestcoll.common.input_limits import SETTING_LENGTH
-from forestcoll.topology import bandwidth, show
+from forestcoll.topology import Adapter, Link, Node, Topology, bandwidth, show, slug
+from forestcoll.topology.source import Place, located
+
+if TYPE_CHECKING:
+    from forestcoll.topology.readers.fabric import Fabric
+
+Machines = Callable[[str], Topology]
+"""One machine of the catalogue by name, its ports to the network in `adapters`."""
+
+
+def NO_MACHINES(name: str) -> Topology:
+    """Stands in where there is no catalogue to ask."""
+    raise TopologyError(f"machine '{name[:60]}' is not known: no catalogue is at hand")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,33 +36,67 @@ class Setting:
     rate: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Values:
-    """What the settings say; every name that the reader knows can be asked for."""
+@dataclass(slots=True)
+class Values(Place):
+    """What the settings say of a file, as line 0 of it; any name that the reader knows may be asked
+    for."""
 
     texts: Mapping[str, str]
-    source: str
+    machines: Machines = NO_MACHINES
+
+    @property
+    def name(self) -> str:
+        """Returns the name of what the file describes: the file's."""
+        return slug(PurePath(self.source).stem)
+
+    def at(self, line: int) -> Place:
+        """Returns a line of the file."""
+        return Place(self.source, line)
 
     def text(self, name: str, default: str = "") -> str:
-        """The value as written."""
+        """Returns the value as written."""
         return self.texts.get(name, default)
 
     def rate(self, name: str) -> Fraction | None:
-        """GB/s, or None where it is not given."""
+        """Returns GB/s, or None where it is not given."""
         return bandwidth(self.texts[name]) if name in self.texts else None
 
     def given(self, name: str) -> bool:
-        """Whether the user set it."""
+        """Returns whether the user set it."""
         return name in self.texts
 
     def patterns(self, name: str) -> Patterns | None:
-        """Globs split at commas, or None where it is not given."""
+        """Returns globs split at commas, or None where it is not given."""
         if name not in self.texts:
             return None
         parts = tuple(part.strip() for part in self.texts[name].split(",") if part.strip())
         if not parts:
-            raise TopologyError(f"{self.source}: {name} is empty; it lists names or globs")
+            raise self.error(f"{name} is empty; it lists names or globs")
         return Patterns(name, parts)
+
+    def topology(
+        self,
+        nodes: dict[str, Node],
+        links: Iterable[Link],
+        adapters: Iterable[Adapter] = (),
+        notes: Iterable[str] = (),
+        name: str = "",
+    ) -> Topology:
+        """Returns the topology that the file describes; what is wrong is said of the file."""
+        with located(self):
+            return Topology(name or self.name, nodes, tuple(links), tuple(adapters), tuple(notes))
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """A format's reader: `title` for errors, and `settings` for what a file cannot tell.
+
+    `loads` raises `TopologyError` with line, reason and cure.
+    """
+
+    title: str
+    settings: tuple[Setting, ...]
+    loads: Callable[[str, Values], Topology | Fabric]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +107,11 @@ class Patterns:
     globs: tuple[str, ...]
 
     def match(self, word: str) -> bool:
-        """Whether one of them matches."""
+        """Returns whether one of them matches."""
         return any(fnmatchcase(word, glob) for glob in self.globs)
 
     def check(self, words: Sequence[str], source: str) -> None:
-        """Raise `TopologyError` for a glob that matches none of `words`."""
+        """Raises `TopologyError` for a glob that matches none of `words`."""
         for glob in self.globs:
             if not any(fnmatchcase(word, glob) for word in words):
                 hint = did_you_mean(glob, words[:5000])
@@ -71,31 +119,42 @@ class Patterns:
 
 
 def check_settings(
-    settings: Mapping[str, str], known: Sequence[Setting], source: str, format_name: str
+    settings: Mapping[str, str],
+    known: Sequence[Setting],
+    source: str,
+    title: str,
+    machines: Machines | None = None,
 ) -> Values:
-    """`settings` as values. Raises `TopologyError` for an unknown name or a wrong value."""
+    """Returns `settings` as values. Raises `TopologyError` for an unknown name or a wrong value."""
+    values = Values(source, 0, dict(settings), machines or NO_MACHINES)
     by_name = {setting.name: setting for setting in known}
     for name, value in settings.items():
         setting = by_name.get(name)
         if setting is None:
             listed = ", ".join(by_name) or "no settings"
-            hint = did_you_mean(name, by_name) or f"; {format_name} has {listed}"
-            raise TopologyError(f"{source}: unknown parameter '{name[:60]}'{hint}")
+            hint = did_you_mean(name, by_name) or f"; {title} has {listed}"
+            raise values.error(f"unknown parameter '{name[:60]}'{hint}")
         if len(value) > SETTING_LENGTH:
-            raise TopologyError(f"{source}: {name} is too long {SETTING_LENGTH.note}")
+            raise values.error(f"{name} is too long {SETTING_LENGTH.note}")
         if setting.choices and value not in setting.choices:
-            raise TopologyError(
-                f"{source}: {name}={value[:60]}: it is one of {', '.join(setting.choices)}"
-            )
+            raise values.error(f"{name}={value[:60]}: it is one of {', '.join(setting.choices)}")
         if setting.rate:
-            _check_rate(name, value, source)
-    return Values(dict(settings), source)
+            with located(values, name):
+                rate = bandwidth(value)
+            if rate <= 0:
+                raise values.error(f"{name}={show(rate)} must be more than 0 GB/s")
+    return values
 
 
-def _check_rate(name: str, value: str, source: str) -> None:
-    try:
-        rate = bandwidth(value)
-    except TopologyError as error:
-        raise TopologyError(f"{source}: {name}: {error}") from None
-    if rate <= 0:
-        raise TopologyError(f"{source}: {name}={show(rate)} must be more than 0 GB/s")
+def _refuse_racks(text: str, values: Values) -> NoReturn:
+    """Says of a model of racks and blocks what it lacks, and what to take instead."""
+    raise values.error(
+        "a model of switches and blocks for a job scheduler: it says which nodes are near each "
+        "other, and has no GPUs, links or bandwidths. Take the machine from the catalogue "
+        "(gb200-nvl72 --set boxes=N) or a dump of the fabric (ibnetdiscover, a CSV list)"
+    )
+
+
+RACKS = Reader("a model of racks", (), _refuse_racks)
+"""Models of racks and blocks (`switches:` and `blocks:`), as schedulers of jobs take them: refused.
+They say which nodes are near each other, for placing jobs, and nothing of links and bandwidths."""

@@ -2,83 +2,118 @@
 
 They give NCCL the PCIe tree that a virtual machine hides, and nothing else: GPUs and network ports
 are PCI devices by their class, or by their place alone. The links between the GPUs come from the
-machine that the user names, or from topology/readers/known_machines.py.
+machine that the user names, or from `KNOWN`: machines whose dumps leave out what is public. Where
+the bus ids are those of a machine there, so are the rates of the network ports; notes say so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from fractions import Fraction
-from pathlib import PurePath
 
-from forestcoll.common.errors import TopologyError
-from forestcoll.topology import Adapter, Node, Topology, slug
-from forestcoll.topology.readers.box_links import Machines, put_inside
-from forestcoll.topology.readers.known_machines import KNOWN, Known, recognise
+from forestcoll.topology import Adapter, Topology, slug
+from forestcoll.topology.readers.boxes import Nearest, put_inside
 from forestcoll.topology.readers.settings import Values
-from forestcoll.topology.readers.xml_tree import Element
+from forestcoll.topology.source import Element
 
 GPU_CLASSES = ("0x0302", "0x0300", "0x0380", "0x12")
 NIC_CLASS = "0x02"
 
 
-def read_supplement(root: Element, source: str, values: Values, machines: Machines) -> Topology:
-    """The machine; raises `TopologyError` with what the file has and what to add."""
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A virtual machine: `gpus` are bus ids in rank order, or of the bridges above the GPUs where
+    the file leaves the GPUs themselves out (`hidden`)."""
+
+    name: str
+    machine: str  # of the catalogue
+    gpus: tuple[str, ...]
+    port: Fraction  # GB/s of a network port
+    source: str
+    hidden: bool = False
+
+
+def _buses(text: str) -> tuple[str, ...]:
+    return tuple(f"{bus}:00.0" for bus in text.split())
+
+
+KNOWN = (
+    Known(
+        "Azure ND96 A100 v4",
+        "dgx-a100",
+        _buses("0001:00 0002:00 0003:00 0004:00 000b:00 000c:00 000d:00 000e:00"),
+        Fraction(25),  # 8 x 200 Gb/s HDR
+        "Microsoft, Azure virtual machine sizes, NDasrA100_v4 series",
+    ),
+    Known(
+        "Azure ND96 H100 v5",
+        "dgx-h100",
+        _buses("0001:00 0002:00 0003:00 0008:00 0009:00 000a:00 000b:00 000c:00"),
+        Fraction(50),  # 8 x 400 Gb/s NDR
+        "Microsoft, Azure virtual machine sizes, NDsr_H100_v5 series",
+    ),
+    Known(
+        "AWS p5.48xlarge",
+        "dgx-h100",
+        _buses("0000:45 0000:56 0000:67 0000:78 0000:89 0000:9a 0000:ab 0000:bc"),
+        Fraction(25, 2),  # 32 x 100 Gb/s EFA
+        "Amazon, EC2 P5 instances: 3,200 Gb/s over 32 network cards",
+        hidden=True,
+    ),
+)
+
+
+def read_supplement(root: Element, values: Values) -> Topology:
+    """Returns the machine; raises `TopologyError` with what the file has and what to add."""
     devices = [element for element in root.walk() if element.tag == "pci"]
-    known = recognise([element.attributes.get("busid", "") for element in devices])
+    buses = {element.get("busid").lower() for element in devices}
+    known = next((one for one in KNOWN if buses.issuperset(one.gpus)), None)
     machine = values.text("machine") or (known.machine if known else "")
     gpus = _find_gpus(devices, known)
     if not machine or not gpus:
-        raise TopologyError(f"{source}: {_say_what_is_missing(devices, bool(machine))}")
+        raise values.error(_say_what_is_missing(devices, bool(machine)))
     ids = {id(element): f"gpu{i}" for i, element in enumerate(gpus)}
-    hidden = known is not None and known.hidden
-    adapters = tuple(_adapters(devices, ids, hidden, known.port if known else None))
     notes = []
     if known:
         notes.append(
             f"recognised as {known.name} by its bus ids; what the file lacks is public "
             f"({known.source})"
         )
-    nodes = {name: Node("gpu") for name in ids.values()}
-    bare = Topology(slug(PurePath(source).stem), nodes, (), adapters, tuple(notes))
-    return put_inside(bare, tuple(nodes), machines(machine), machine, source)
+    return put_inside(values, machine, [*ids.values()], _adapters(devices, ids, known), notes)
 
 
 def _find_gpus(devices: list[Element], known: Known | None) -> list[Element]:
     """The elements that are GPUs, or stand for one, in rank order: that of the bus ids."""
-    by_bus = {element.attributes.get("busid", "").lower(): element for element in devices}
+    by_bus = {element.get("busid").lower(): element for element in devices}
     if known:
         return [by_bus[bus] for bus in known.gpus]
-    found = [d for d in devices if d.attributes.get("class", "").lower().startswith(GPU_CLASSES)]
-    return sorted(found, key=lambda element: element.attributes.get("busid", "").lower())
+    found = [d for d in devices if d.get("class").lower().startswith(GPU_CLASSES)]
+    return sorted(found, key=lambda element: element.get("busid").lower())
 
 
 def _adapters(
-    devices: list[Element], ids: dict[int, str], hidden: bool, rate: Fraction | None
+    devices: list[Element], ids: dict[int, str], known: Known | None
 ) -> Iterator[Adapter]:
+    hidden, rate = known is not None and known.hidden, known.port if known else None
+    nearest = Nearest(ids)
     seen: dict[str, Element] = {}
     for element in devices:
-        bus = element.attributes.get("busid", "").lower()
+        bus = element.get("busid").lower()
         other = seen.setdefault(bus, element)
         if bus and other is not element and not element.children:
             raise element.error(
                 f"PCI device {bus[:40]} stands in line {other.line} already; leave one"
             )
-        what = element.attributes.get("class", "").lower()
+        what = element.get("class").lower()
         inner = any(element.named("pci"))
         if inner or id(element) in ids or not (what.startswith(NIC_CLASS) or (hidden and not what)):
             continue
-        above: Element | None = element
-        near: tuple[str, ...] = ()
-        while above is not None and not near and above.tag != "system":
-            near = tuple(ids[id(e)] for e in above.walk() if id(e) in ids)
-            above = above.parent
-        name = f"nic-{slug(element.attributes.get('busid', ''))}"
-        yield Adapter(name, rate, near)
+        yield Adapter(f"nic-{slug(element.get('busid'))}", rate, nearest.find(element))
 
 
 def _say_what_is_missing(devices: list[Element], named: bool) -> str:
-    classes = [element.attributes.get("class", "") for element in devices]
+    classes = [element.get("class") for element in devices]
     gpus = sum(c.lower().startswith(GPU_CLASSES) for c in classes)
     has = f"{len(devices)} PCI devices"
     if gpus:

@@ -1,7 +1,9 @@
-"""The `<system>` files of NCCL and RCCL, as a `Topology`: what both readers have in common.
+"""The `<system>` files of NCCL and RCCL (`NCCL_TOPO_DUMP_FILE`), as a `Topology`.
 
-Bandwidths are in GB/s a direction, as the library that wrote the file counts them: links between
-GPUs by `Dialect`, PCIe by lanes, sockets by processor (topology/readers/pcie.py).
+Bandwidths are in GB/s a direction, as the library that wrote the file counts them
+(readers/rates.py): links between GPUs by `Dialect`, PCIe by lanes, sockets by processor. RCCL's
+file is NCCL's with `<xgmi>` for the links between GPUs and the architecture in `gcn`; peer copies
+over xGMI may measure less, and data sheets state more: `--set xgmi=GB/s`.
 
 What becomes a link:
 - NVLink or xGMI, if it joins all GPUs: then nothing else, since PCIe would add little to it and is
@@ -10,8 +12,11 @@ What becomes a link:
 - Network ports are not links: nothing beyond them is described. They are kept, with the GPUs that
   are nearest, in `Topology.adapters` for composing machines into a cluster.
 
-Files of cloud providers list PCI devices without `<gpu>`; the links between those GPUs come from a
-machine of the catalogue, which known_machines.py or the user names (supplement.py).
+All NVSwitches are one node, as NCCL has it, unless `nvswitches=each`. Bridges above a GPU often
+state a slower link than the GPU below has (5 GT/s above an H100); `bridges=raised` takes the speed
+of the fastest device below, `bridges=stated` the file's word.
+
+Files of cloud providers list PCI devices without `<gpu>` (readers/supplement.py).
 """
 
 from __future__ import annotations
@@ -22,18 +27,32 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
-from pathlib import PurePath
 
-from forestcoll.common.errors import TopologyError
-from forestcoll.topology import Adapter, Link, Node, Topology, find_cut, slug
-from forestcoll.topology.readers.box_links import MACHINE, Machines, put_inside
+from forestcoll.topology import Adapter, Link, Node, Topology, slug
+from forestcoll.topology.readers.boxes import (
+    MACHINE,
+    NVSWITCHES,
+    PCIE,
+    Nearest,
+    are_joined,
+    needs_pcie,
+    put_inside,
+)
 from forestcoll.topology.readers.doubts import is_run, note_gaps, note_unlike
 from forestcoll.topology.readers.fabric import list_some
-from forestcoll.topology.readers.pcie import BRIDGE_TO_CPU, PcieTree
-from forestcoll.topology.readers.settings import Setting, Values
+from forestcoll.topology.readers.rates import (
+    MOST_NVLINKS,
+    MOST_XGMI,
+    NVLINK,
+    XGMI,
+    link_rate,
+    socket_rate,
+)
+from forestcoll.topology.readers.settings import Reader, Setting, Values
 from forestcoll.topology.readers.supplement import read_supplement
-from forestcoll.topology.readers.xml_tree import Element, parse
+from forestcoll.topology.source import Element, parse_xml
 
+BRIDGE_TO_CPU = "0x068001"  # target class of an NVLink that ends at the processor
 SWITCH_CLASS, GPU_CLASSES = "0x068000", ("0x03", "0x12")
 GPU_DEVICES = ("0x0302", "0x0380", "0x12")
 
@@ -52,19 +71,29 @@ class Dialect:
     rate: Callable[[Element], tuple[Fraction, str]]
 
     @property
-    def settings(self) -> tuple[Setting, ...]:
-        """What `--set` may change."""
-        return (
+    def reader(self) -> Reader:
+        """Returns the reader of such files."""
+        settings = (
             Setting(self.tag, f"GB/s of one {self.noun} link and direction", rate=True),
-            Setting("pcie", "whether PCIe counts", ("auto", "always", "never")),
+            PCIE,
             Setting(
                 "bridges",
                 "bridges that state less than a GPU below has: raised to it, or as stated",
                 ("raised", "stated"),
             ),
-            Setting("nvswitches", "NVSwitches: one node, or each its own", ("merged", "each")),
+            NVSWITCHES,
             MACHINE,
         )
+        return Reader(f"an {self.library} dump", settings, self.loads)
+
+    def loads(self, text: str, values: Values) -> Topology:
+        """Returns the machine that the file `text` describes."""
+        root = parse_xml(text, values.source)
+        if root.tag != "system":
+            raise root.error(
+                f"<{root.tag}> is not an {self.library} topology; that starts with <system>"
+            )
+        return _Machine(root, values, self).topology()
 
 
 @dataclass(slots=True)
@@ -79,20 +108,6 @@ class Gpu:
     id: str = ""
 
 
-def load_system(text: str, values: Values, dialect: Dialect, machines: Machines) -> Topology:
-    """The machine that the file `text` describes; its name names the topology.
-
-    Raises `TopologyError` where the file is malformed or lacks what a topology needs, with the line
-    and what to do.
-    """
-    root = parse(text, values.source)
-    if root.tag != "system":
-        raise root.error(
-            f"<{root.tag}> is not an {dialect.library} topology; that starts with <system>"
-        )
-    return _Reader(root, values.source, values, dialect, machines).topology()
-
-
 def bus_key(bus: str) -> int:
     """A PCI bus id as a number, whatever its padding and separators ("0000:1B:00.0" is 0x1b000)."""
     digits = re.sub(r"[:.]", "", bus)
@@ -101,17 +116,12 @@ def bus_key(bus: str) -> int:
     return int(digits, 16)
 
 
-class _Reader:
-    def __init__(
-        self, root: Element, source: str, values: Values, dialect: Dialect, machines: Machines
-    ) -> None:
+class _Machine:
+    def __init__(self, root: Element, values: Values, dialect: Dialect) -> None:
         self.root = root
-        self.source = source
         self.values = values
         self.dialect = dialect
-        self.machines = machines
         self.notes: list[str] = []
-        self.idle: list[str] = []  # ports without a speed
         self.hosts: dict[str, int] = {}
         self.gpus: list[Gpu] = []
         self.nodes: dict[str, Node] = {}
@@ -120,34 +130,28 @@ class _Reader:
     def topology(self) -> Topology:
         self.find_gpus()
         if not self.gpus:
-            return read_supplement(self.root, self.source, self.values, self.machines)
+            return read_supplement(self.root, self.values)
         self.name_gpus()
         machine = self.values.text("machine")
         if machine:
-            ids = tuple(self.nodes)
-            bare = self.finish(self.adapters())
-            return put_inside(bare, ids, self.machines(machine), machine, self.source)
-        nvlinks = list(self.nvlinks())
-        joined = self.joined(nvlinks)
-        self.links.extend(nvlinks)
-        self.add_pcie(joined)
-        return self.finish(self.adapters())
+            gpus = tuple(self.nodes)
+            return put_inside(self.values, machine, gpus, self.adapters(), self.notes)
+        self.links += self.nvlinks()
+        self.add_pcie()
+        adapters = self.adapters()
+        return self.values.topology(self.nodes, self.links, adapters, self.notes)
 
-    def add_pcie(self, joined: bool) -> None:
-        pcie, noun = self.values.text("pcie", "auto"), self.dialect.noun
-        if pcie == "never" and not joined:
-            raise TopologyError(
-                f"{self.source}: {noun} alone does not join all {len(self.gpus)} GPUs; "
-                "leave pcie=never out, and the PCIe tree joins them"
-            )
-        if pcie == "never" or (pcie == "auto" and joined):
+    def add_pcie(self) -> None:
+        noun, ids = self.dialect.noun, {id(gpu.element): gpu.id for gpu in self.gpus}
+        joined = bool(self.links) and are_joined(self.nodes, self.links, ids.values())
+        why = f"{noun} alone does not join all {len(self.gpus)} GPUs"
+        if not needs_pcie(self.values, joined, why, "the PCIe tree"):
             return
         if len(self.hosts) > 1 and not joined:
-            raise TopologyError(
-                f"{self.source}: {len(self.hosts)} hosts in one dump, and {noun} does not join "
-                "their GPUs; dump one host, or write a topology file with the network in it"
+            raise self.values.error(
+                f"{len(self.hosts)} hosts in one dump, and {noun} does not join their GPUs; dump "
+                "one host, or write a topology file with the network in it"
             )
-        ids = {id(gpu.element): gpu.id for gpu in self.gpus}
         raised = self.values.text("bridges", "raised") == "raised"
         tree = PcieTree(self.root, ids, self.prefixes(), raised)
         tree.build(self.nvlink_of)
@@ -156,39 +160,17 @@ class _Reader:
         for what, rates in (("PCIe bridges", tree.bridges), ("sockets", tree.sockets)):
             words = {name: f"{float(rate):g} GB/s" for name, rate in rates.items()}
             self.notes += note_unlike(what, words, mixed=True)
-        if pcie == "auto":
+        if self.values.text("pcie", "auto") == "auto":
             self.notes.append(
                 f"{noun} does not join all GPUs, so the PCIe tree and the links between sockets "
                 "are part of the topology"
             )
 
-    def finish(self, ports: Iterator[Adapter]) -> Topology:
-        adapters = tuple(ports)
-        if self.idle:
-            self.notes.append(
-                f"{len(self.idle)} ports state no speed and are left out: {list_some(self.idle)}"
-            )
-        if adapters:
-            self.notes.append(
-                f"{len(adapters)} network ports are left aside: what lies beyond them is not in "
-                "the file (--set boxes=N, or forestcoll topology compose)"
-            )
-        try:
-            return Topology(
-                slug(PurePath(self.source).stem),
-                self.nodes,
-                tuple(self.links),
-                adapters,
-                tuple(self.notes),
-            )
-        except TopologyError as error:
-            raise TopologyError(f"{self.source}: {error}") from None
-
     # GPUs
 
     def find_gpus(self) -> None:
         for cpu in self.root.named("cpu"):
-            host = self.hosts.setdefault(cpu.attributes.get("host_hash", ""), len(self.hosts))
+            host = self.hosts.setdefault(cpu.get("host_hash"), len(self.hosts))
             for element in cpu.walk():
                 if element.tag == "gpu":
                     self.gpus.append(self.gpu(element, host))
@@ -255,7 +237,7 @@ class _Reader:
             for pci in self.root.walk()
             if pci.tag == "pci"
             and not any(pci.named("gpu"))
-            and pci.attributes.get("class", "").lower().startswith(GPU_DEVICES)
+            and pci.get("class").lower().startswith(GPU_DEVICES)
         ]
         bare = [f"line {e.line}" for e in self.root.walk() if e.tag == "nic" and not e.children]
         for odd, what in ((lost, "PCI devices are GPUs by their class and have no <gpu>"),
@@ -384,44 +366,150 @@ class _Reader:
             self.notes.append(note)
         return rate
 
-    def joined(self, links: list[Link]) -> bool:
-        if len(self.gpus) < 2:
-            return bool(links)
-        arcs = (ends for link in links for ends in link.directions())
-        return find_cut(tuple(self.nodes), arcs, tuple(gpu.id for gpu in self.gpus)) is None
-
     # network
 
-    def adapters(self) -> Iterator[Adapter]:
-        """Every `<net>`, with the GPUs below its closest ancestor that has some."""
+    def adapters(self) -> list[Adapter]:
+        """Returns every `<net>` that states a speed, with the GPUs nearest to it; notes say so."""
+        adapters: list[Adapter] = []
+        idle: list[str] = []
         for cpu in self.root.named("cpu"):
-            host = self.hosts[cpu.attributes.get("host_hash", "")]
-            ids = {id(gpu.element): gpu.id for gpu in self.gpus if gpu.host == host}
+            host = self.hosts[cpu.get("host_hash")]
+            nearest = Nearest({id(g.element): g.id for g in self.gpus if g.host == host})
             seen: dict[tuple[str, str], Element] = {}
-            below: dict[int, tuple[str, ...]] = {}  # looked for once: thousands may share one
             for net in (element for element in cpu.walk() if element.tag == "net"):
-                above = net.parent
-                near: tuple[str, ...] = ()
-                while above is not None and not near and above.tag != "system":
-                    if id(above) not in below:
-                        below[id(above)] = tuple(ids[id(e)] for e in above.walk() if id(e) in ids)
-                    near = below[id(above)]
-                    above = above.parent
-                key = net.text("name"), net.attributes.get("port", "")
-                other = seen.setdefault(key, net)
+                name = net.text("name")
+                other = seen.setdefault((name, net.get("port")), net)
                 if other is not net:
                     raise net.error(
-                        f"port {key[1]} of {key[0]} stands in line {other.line} already; leave one"
+                        f"port {net.get('port')} of {name} stands in line {other.line} already; "
+                        "leave one"
                     )
                 speed = net.integer("speed", default=0)
                 if speed < 0:
                     raise net.error(
-                        f'speed="{speed}" of port {net.text("name")}: no rate; write what it '
-                        "carries in Mb/s (400 Gb/s: 400000)"
+                        f'speed="{speed}" of port {name}: no rate; write what it carries in Mb/s '
+                        "(400 Gb/s: 400000)"
                     )
                 if not speed:
-                    self.idle.append(f"{net.text('name')} in line {net.line}")
-                else:
-                    keep = ("dev", "port", "guid", "gdr")
-                    more = {key: net.attributes[key] for key in keep if key in net.attributes}
-                    yield Adapter(net.text("name"), Fraction(speed, 8000), near, more)
+                    idle.append(f"{name} in line {net.line}")
+                    continue
+                keep = ("dev", "port", "guid", "gdr")
+                more = {key: net.attributes[key] for key in keep if key in net.attributes}
+                adapters.append(Adapter(name, Fraction(speed, 8000), nearest.find(net), more))
+        if idle:
+            self.notes.append(
+                f"{len(idle)} ports state no speed and are left out: {list_some(idle)}"
+            )
+        if adapters:
+            self.notes.append(
+                f"{len(adapters)} network ports are left aside: what lies beyond them is not in "
+                "the file (--set boxes=N, or forestcoll topology compose)"
+            )
+        return adapters
+
+
+class PcieTree:
+    """Collects `nodes` and `links` from the sockets down to the GPUs.
+
+    `ids` has the node id of every `<gpu>` by Python's `id()` of the element, `prefixes` what stands
+    before a host's other ids by host_hash. `raised`: no bridge is slower than what hangs below it.
+    """
+
+    def __init__(
+        self, root: Element, ids: Mapping[int, str], prefixes: Mapping[str, str], raised: bool
+    ) -> None:
+        self.root = root
+        self.ids = ids
+        self.prefixes = prefixes
+        self.raised = raised
+        self.nodes: dict[str, Node] = {}
+        self.links: list[Link] = []
+        self.bridges: dict[str, Fraction] = {}  # rate above each, by bus id
+        self.sockets: dict[str, Fraction] = {}  # rate to others
+
+    def build(self, nvlink: Callable[[Element], Fraction]) -> None:
+        """Fills `nodes` and `links`; `nvlink` gives GB/s of one NVLink of a `<gpu>`."""
+        sockets: list[tuple[Element, str]] = []
+        for i, cpu in enumerate(self.root.named("cpu")):
+            prefix = self.prefixes[cpu.get("host_hash")]
+            if not any(id(element) in self.ids for element in cpu.walk()):
+                continue
+            name = self.switch(cpu, f"{prefix}cpu{cpu.integer('numaid', default=i)}")
+            for pci in cpu.named("pci"):
+                self.descend(pci, name, prefix)
+            self.beside_pcie(cpu, name, nvlink)
+            for other, other_name in sockets:
+                if self.prefixes[other.get("host_hash")] == prefix:
+                    self.join(other_name, name, socket_rate(other), socket_rate(cpu))
+            sockets.append((cpu, name))
+            self.sockets[name] = socket_rate(cpu)
+
+    def switch(self, element: Element, name: str) -> str:
+        number = 2
+        while (name if number == 2 else f"{name}#{number - 1}") in self.nodes:
+            number += 1  # several bridges of one bus id: dumps of merged PCIe switches have them
+        name = name if number == 2 else f"{name}#{number - 1}"
+        self.nodes[name] = Node("switch")
+        return name
+
+    def join(self, one: str, two: str, there: Fraction, back: Fraction) -> None:
+        if there == back:
+            self.links.append(Link(one, two, there))
+        else:
+            self.links.append(Link(one, two, there, oneway=True))
+            self.links.append(Link(two, one, back, oneway=True))
+
+    def descend(self, pci: Element, above: str, prefix: str) -> Fraction | None:
+        """Adds the device and all below; the rate of the link above it, None without GPUs."""
+        gpus = [self.ids[id(child)] for child in pci.children if id(child) in self.ids]
+        rate = link_rate(pci)
+        if gpus:
+            self.links.extend(Link(gpu, above, rate) for gpu in gpus)
+            return rate
+        if not any(id(element) in self.ids for element in pci.walk()):
+            return None
+        name = self.switch(pci, f"{prefix}pci-{pci.text('busid')}")
+        below = [self.descend(child, name, prefix) for child in pci.named("pci")]
+        if self.raised:
+            rate = max([rate, *(r for r in below if r is not None)])
+        self.links.append(Link(name, above, rate))
+        self.bridges[name] = rate
+        return rate
+
+    def beside_pcie(self, cpu: Element, name: str, nvlink: Callable[[Element], Fraction]) -> None:
+        """C2C and NVLink that end at the processor itself."""
+        for gpu in (element for element in cpu.walk() if id(element) in self.ids):
+            for c2c in gpu.named("c2c"):
+                rate = Fraction(c2c.integer("bw") * c2c.integer("count"), 1000)
+                if rate <= 0:
+                    raise c2c.error("bw and count of <c2c> must be more than 0")
+                self.links.append(Link(self.ids[id(gpu)], name, rate))
+            for entry in gpu.named("nvlink"):
+                count = entry.integer("count")
+                if entry.text("tclass").lower().startswith(BRIDGE_TO_CPU) and count > 0:
+                    self.links.append(Link(self.ids[id(gpu)], name, nvlink(gpu), None, count))
+
+
+def _rate_nvlink(gpu: Element) -> tuple[Fraction, str]:
+    sm = gpu.integer("sm")
+    for least, rate in NVLINK:
+        if sm >= least:
+            return rate, (
+                f"NVLink counts {float(rate):g} GB/s per link, as NCCL has it "
+                "(--set nvlink= for yours)"
+            )
+    raise gpu.error(f"sm {sm} has no NVLink that is known; give --set nvlink=GB/s")
+
+
+def _rate_xgmi(gpu: Element) -> tuple[Fraction, str]:
+    gcn = gpu.text("gcn").lower()
+    for names, rate in XGMI:
+        if gcn.startswith(names):
+            return rate, (
+                f"xGMI counts {float(rate):g} GB/s per link, as RCCL has it (--set xgmi= for yours)"
+            )
+    raise gpu.error(f"gcn '{gcn[:20]}' has no xGMI that is known; give --set xgmi=GB/s")
+
+
+NCCL = Dialect("NCCL", "nvlink", "NVLink", MOST_NVLINKS, _rate_nvlink).reader
+RCCL = Dialect("RCCL", "xgmi", "xGMI", MOST_XGMI, _rate_xgmi).reader

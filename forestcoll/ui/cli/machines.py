@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
+from forestcoll.topology import readers
 from forestcoll.ui.cli import writing
 from forestcoll.ui.cli.completion import FileType, SettingType, TopologyType, WordType
 from forestcoll.ui.cli.guard import guarded, size_of
@@ -29,25 +30,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., object])
 
-FORMATS = (
-    "nccl-xml",
-    "rccl-xml",
-    "nvidia-smi",
-    "rocm-smi",
-    "hwloc-xml",
-    "infragraph",
-    "ibnetdiscover",
-    "csv",
-    "netq",
-)
-KEPT = {
-    "NCCL dump": "nccl.xml",
-    "lstopo": "hwloc.xml",
-    "nvidia-smi": "nvidia-smi.txt",
-    "rocm-smi": "rocm-smi.txt",
-    "ibnetdiscover": "ibnetdiscover.out",
-}
-"""Files of `detect --keep`."""
+FORMATS = tuple(form.name for form in readers.FORMATS if form.command)
 NETWORKS = ("single", "rail", "fat-tree")
 
 __all__ = ["topology"]
@@ -238,7 +221,8 @@ def detect(
     from forestcoll.topology import detect as detecting
     from forestcoll.ui.report import table
 
-    files = {step: Path(keep) / name for step, name in KEPT.items()} if keep else {}
+    kept_as = {form.tool_name: form.kept for form in readers.FORMATS if form.kept}
+    files = {tool: Path(keep) / name for tool, name in kept_as.items()} if keep else {}
     writing.prepare([*files.values(), *([Path(output)] if output != "-" else [])], force)
     with show_progress("detecting") as progress:
         found = detecting.detect(settings_of(pairs), lambda name: progress(name, 0.0), alone)
