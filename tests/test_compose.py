@@ -194,7 +194,7 @@ Switch\t65 "S-00a0"\t\t# "leaf" enhanced port 0 lid 1 lmc 0
 def join(of: Topology, *ports: str, text: str = FABRIC, use: str = "") -> Topology:
     from forestcoll.topology.readers.settings import Values
 
-    chosen = Values({"ports": use}, "f").patterns("ports") if use else None
+    chosen = Values("f", 0, {"ports": use}).patterns("ports") if use else None
     fabric = read_as("ibnetdiscover", text, "fabric.out")
     return compose.join_fabric(of, fabric, compose.parse_ports(ports), chosen)
 
