@@ -1,4 +1,5 @@
 """Text files, read whole: their size bounded, every refusal an error that names file and reason.
+Files of JSON written: some lines a record for people, or a line for each of a million trees.
 
 Records that say what no other file can prove bear a seal, so that one that was edited is refused.
 """
@@ -7,8 +8,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
+from dataclasses import dataclass
 from os import PathLike
 from typing import Any
 
@@ -43,9 +45,55 @@ def read_text(
         raise error(f"{name}:{line}: not text in UTF-8 (byte {wrong.start})") from None
 
 
-def seal(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The record with the SHA-256 of all else that it says (as JSON) as its `sha256`."""
+def digest(data: str | bytes) -> str:
+    """Returns the SHA-256 of a file's text or bytes, in hexadecimal digits."""
     from hashlib import sha256
 
+    return sha256(data.encode() if isinstance(data, str) else data).hexdigest()
+
+
+def seal(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the record with the SHA-256 of all else that it says (as JSON) as its `sha256`."""
     rest = {name: value for name, value in record.items() if name != "sha256"}
-    return {**rest, "sha256": sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()}
+    return {**rest, "sha256": digest(json.dumps(rest, sort_keys=True))}
+
+
+def check_seal(
+    record: Mapping[str, Any], source: object, error: type[ForestCollError], todo: str = ""
+) -> None:
+    """Raises `error` where the record is not as it was sealed; `todo`: what to do then."""
+    if record.get("sha256") != seal(record)["sha256"]:
+        raise error(f"{source}: was changed after it was made (its sha256){todo}")
+
+
+def dump_record(record: object) -> str:
+    """Returns a record as JSON for people to read, of a file of its own."""
+    return json.dumps(record, indent=2, ensure_ascii=False) + "\n"
+
+
+class Block(dict[str, Any]):
+    """An object of which every key has a line of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A list of which every entry, JSON already, has a line of its own, behind `indent` spaces."""
+
+    texts: Iterable[str]
+    indent: int
+
+
+def dump_block(block: Block, depth: int = 0) -> str:
+    """Returns the JSON of a block with the blocks and rows in it; equal ones have equal bytes."""
+    pad = " " * depth
+    lines = []
+    for key, value in block.items():
+        if isinstance(value, Block):
+            text = dump_block(value, depth + 1)
+        elif isinstance(value, Rows):
+            inner, rows = " " * value.indent, value.texts
+            text = "[\n" + ",\n".join([inner + row for row in rows]) + f"\n{inner[1:]}]"
+        else:
+            text = json.dumps(value)
+        lines.append(f'{pad} "{key}": {text}')
+    return "{\n" + ",\n".join(lines) + f"\n{pad}}}"

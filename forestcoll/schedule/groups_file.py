@@ -20,23 +20,30 @@ Numbers are exact, as strings.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import Field
 
 from forestcoll.common.errors import ForestError, TopologyError, UnsupportedError
+from forestcoll.common.text_file import Block, Rows, dump_block
 from forestcoll.graph.capacity_graph import Relays
 from forestcoll.program import Collective
 from forestcoll.schedule import certificate, forest_file
 from forestcoll.schedule.dual import check_groups_bound
 from forestcoll.schedule.flow_views import view_groups
 from forestcoll.schedule.forest import Forest, Phase, Symmetry
-from forestcoll.schedule.forest_file.model import Carried, Exact, TopologyModel
-from forestcoll.schedule.forest_file.reading import check_cost, graph_of, parse_model
+from forestcoll.schedule.forest_file.model import Carried, Exact, Model, TopologyModel
+from forestcoll.schedule.forest_file.reading import (
+    check_cost,
+    fraction,
+    graph_of,
+    node_finder,
+    parse_model,
+)
 from forestcoll.schedule.group import Group, GroupsBound, Together, WeighedCut, check_together
 from forestcoll.topology.numbers import common_denominator
 
@@ -44,31 +51,27 @@ FORMAT = "forestcoll.groups/1"
 SUFFIX = ".groups.json"
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class GroupModel(_Model):
+class GroupModel(Model):
     ranks: list[str]
     root: str | None = None
     forest: str
 
 
-class CutModel(_Model):
+class CutModel(Model):
     group: int
     phase: Phase
     nodes: list[str]
     weight: Exact
 
 
-class PotentialModel(_Model):
+class PotentialModel(Model):
     group: int
     phase: Phase
     node: str
     potential: Exact
 
 
-class SymmetryModel(_Model):
+class SymmetryModel(Model):
     """A map of the nodes (ids left out stay) and groups: group g becomes group groups[g]."""
 
     image: dict[str, str]
@@ -76,14 +79,14 @@ class SymmetryModel(_Model):
     turned: bool = False  # links are turned round, phases trade places
 
 
-class BoundModel(_Model):
+class BoundModel(Model):
     algbw: Exact
     cuts: list[CutModel]
-    potentials: list[PotentialModel] = []
-    symmetries: list[SymmetryModel] = []
+    potentials: list[PotentialModel] = Field(default_factory=list)
+    symmetries: list[SymmetryModel] = Field(default_factory=list)
 
 
-class GroupsModel(_Model):
+class GroupsModel(Model):
     """A groups file."""
 
     format: Literal["forestcoll.groups/1"]
@@ -106,8 +109,8 @@ class Proof:
 
 def dumps(done: Together, name: str, files: Sequence[str]) -> str:
     """The file: the same groups give the same bytes. `files[g]` holds group g's forest."""
-    names = done.machine.names
-    groups = []
+    names, n = done.machine.names, done.machine.n
+    groups: list[object] = []
     for group, file in zip(done.groups, files, strict=True):
         ranks = [names[v] for v in group.graph.ranks]
         rooted = {"root": ranks[group.root]} if done.collective.rooted else {}
@@ -125,36 +128,34 @@ def dumps(done: Together, name: str, files: Sequence[str]) -> str:
         {"group": g, "phase": phase, "node": names[v], "potential": str(p)}
         for g, phase, v, p in done.bound.potentials
     ]
-    n = done.machine.n
     symmetries = [
         {
-            "image": {names[v]: names[to] for v, to in enumerate(s.image[:n]) if to != v},
+            "image": forest_file.moves(names, s.image[:n]),
             "groups": [to - n for to in s.image[n:]],
             "turned": s.turned,
         }
         for s in done.bound.symmetries
     ]
-    lines = [
-        "{",
-        f' "format": {json.dumps(FORMAT)},',
-        f' "collective": {json.dumps(done.collective.value)},',
-        f' "relays": {json.dumps(done.relays)},',
-        forest_file.topology_text(name, done.machine),
-        f' "groups": {_rows(groups)},',
-        f' "algbw": {json.dumps(str(done.algbw))},',
-        f' "bound": {{\n  "algbw": {json.dumps(str(done.bound.algbw))},',
-        f'  "cuts": {_rows(cuts)},',
-        f'  "potentials": {_rows(potentials)},',
-        f'  "symmetries": {_rows(symmetries)}',
-        " }",
-        "}",
-    ]
-    return "\n".join(lines) + "\n"
+    bound = Block(
+        algbw=str(done.bound.algbw),
+        cuts=_rows(cuts),
+        potentials=_rows(potentials),
+        symmetries=_rows(symmetries),
+    )
+    block = Block(
+        format=FORMAT,
+        collective=done.collective.value,
+        relays=done.relays,
+        topology=forest_file.topology_block(name, done.machine),
+        groups=_rows(groups),
+        algbw=str(done.algbw),
+        bound=bound,
+    )
+    return dump_block(block) + "\n"
 
 
-def _rows(items: Sequence[object]) -> str:
-    """A list, a line an item."""
-    return "[\n" + ",\n".join("   " + json.dumps(item) for item in items) + "\n  ]"
+def _rows(items: Iterable[object]) -> Rows:
+    return Rows(map(json.dumps, items), 3)
 
 
 def verify(text: str, source: str) -> Proof:
@@ -194,13 +195,7 @@ def _together(model: GroupsModel, forests: Sequence[Forest]) -> Together:
     machine = graph_of(model.topology, gpus)
     if not model.groups:
         raise ForestError("groups: there is none")
-    ids = {name: v for v, name in enumerate(machine.names)}
-
-    def node(name: str) -> int:
-        if name not in ids:
-            raise ForestError(f"unknown node {name!r}")
-        return ids[name]
-
+    node = node_finder(machine)
     for g, group in enumerate(model.groups):
         if not set(group.ranks) <= set(gpus):
             odd = min(set(group.ranks) - set(gpus))
@@ -213,19 +208,19 @@ def _together(model: GroupsModel, forests: Sequence[Forest]) -> Together:
     cuts, potentials = model.bound.cuts, model.bound.potentials
     check_cost(machine, len(cuts), 2 * len(views) * len(model.bound.symmetries), "bound")
     weights = [*(cut.weight for cut in cuts), *(p.potential for p in potentials)]
-    common_denominator(map(_fraction, weights))
+    common_denominator(map(fraction, weights))
     bound = GroupsBound(
-        algbw=_fraction(model.bound.algbw),
+        algbw=fraction(model.bound.algbw),
         cuts=tuple(
-            WeighedCut(c.group, c.phase, frozenset(map(node, c.nodes)), _fraction(c.weight))
+            WeighedCut(c.group, c.phase, frozenset(map(node, c.nodes)), fraction(c.weight))
             for c in model.bound.cuts
         ),
         potentials=tuple(
-            (p.group, p.phase, node(p.node), _fraction(p.potential)) for p in model.bound.potentials
+            (p.group, p.phase, node(p.node), fraction(p.potential)) for p in model.bound.potentials
         ),
         symmetries=tuple(_symmetry(s, machine.n, node) for s in model.bound.symmetries),
     )
-    algbw = _fraction(model.algbw)
+    algbw = fraction(model.algbw)
     return Together(
         machine, tuple(views), model.collective, model.relays, algbw, tuple(forests), bound
     )
@@ -268,10 +263,3 @@ def _check_forests(
                 raise ForestError(
                     f"groups[{g}]: its forest uses {own[u]} -> {own[v]}, which the group has not"
                 )
-
-
-def _fraction(text: str) -> Fraction:
-    try:
-        return Fraction(text)
-    except ZeroDivisionError:
-        raise ForestError(f"{text}: division by zero") from None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from forestcoll import plans
 from forestcoll.common.errors import PlanError
 from forestcoll.common.input_limits import PLAN_BYTES
-from forestcoll.common.text_file import read_text
+from forestcoll.common.text_file import digest, read_text
 from forestcoll.compile import verdict
 from forestcoll.compile.plan_set import claims
 from forestcoll.compile.plan_set.index import (
@@ -24,7 +24,6 @@ from forestcoll.compile.plan_set.index import (
     PlanFile,
     RoutesFile,
     Runtime,
-    digest,
     loads,
 )
 from forestcoll.compile.problem import parse_planned

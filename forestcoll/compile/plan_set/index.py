@@ -6,22 +6,22 @@ loaders of MSCCL XML parse every file of theirs, and give up at the first that i
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field, ValidationError
 
 from forestcoll.common.errors import PlanError
-from forestcoll.common.text_file import seal
+from forestcoll.common.text_file import check_seal, digest, dump_record, seal
 from forestcoll.compile.plan_set.values import Entry, Plans, PlanSet
 from forestcoll.lower import usage
 from forestcoll.plans import FORMATS
 from forestcoll.program import Collective, Protocol
 from forestcoll.program.sizes import BLOCK, Sizes
 from forestcoll.program.targets import PlanFormat
+from forestcoll.schedule.forest_file.model import Model
 from forestcoll.solver.alltoall.routes import Routes
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ FOREST_SUFFIX = ".forest.json"
 ROUTES = "routes"
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+class _Model(Model):
+    model_config = ConfigDict(strict=True)
 
 
 class Multiple(_Model):
@@ -167,7 +167,7 @@ def files_of(made: PlanSet) -> dict[str, str]:
         ),
         runtimes=tuple(runtimes),
     )
-    files[INDEX] = json.dumps(seal(index.model_dump()), indent=2, ensure_ascii=False) + "\n"
+    files[INDEX] = dump_record(seal(index.model_dump()))
     return files
 
 
@@ -182,14 +182,9 @@ def loads(text: str, source: str, *, sealed: bool = True) -> Index:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the text"
         raise PlanError(f"{source}: {where}: {first['msg']}") from None
-    if sealed and index.sha256 != seal(index.model_dump())["sha256"]:
-        raise PlanError(f"{source}: was changed after it was made (its sha256); make the set again")
+    if sealed:
+        check_seal(index.model_dump(), source, PlanError, "; make the set again")
     return index
-
-
-def digest(text: str) -> str:
-    """SHA-256 of a file's text, in hexadecimal digits."""
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def multiple_of(format: PlanFormat, chunks: int) -> Multiple:

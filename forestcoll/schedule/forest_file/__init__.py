@@ -18,9 +18,19 @@ from forestcoll.common.errors import ForestError
 from forestcoll.common.input_limits import FILE_BYTES
 from forestcoll.common.text_file import read_text
 from forestcoll.schedule.forest import Forest
-from forestcoll.schedule.forest_file.writing import FORMAT, dumps, topology_text
+from forestcoll.schedule.forest_file.writing import FORMAT, dumps, moves, topology_block
 
-__all__ = ["FORMAT", "SCHEMA_PATH", "dumps", "load", "loads", "parse", "schema", "topology_text"]
+__all__ = [
+    "FORMAT",
+    "SCHEMA_PATH",
+    "dumps",
+    "load",
+    "loads",
+    "moves",
+    "parse",
+    "schema",
+    "topology_block",
+]
 
 SCHEMA_PATH = Path(__file__).parents[1] / "forest.schema.json"
 

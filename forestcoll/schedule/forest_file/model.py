@@ -14,37 +14,39 @@ _WHOLE = f"[0-9]{{1,{FOREST_DIGITS}}}"
 Exact = Annotated[str, Field(pattern=f"^-?{_WHOLE}(/{_WHOLE})?$")]
 
 
-class _Model(BaseModel):
+class Model(BaseModel):
+    """What every file of this project is: nothing else in it, and nothing to be changed."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class NodeModel(_Model):
+class NodeModel(Model):
     id: str
     kind: Literal["gpu", "switch"]
     multicast: bool = False
     aggregation: bool = False
 
 
-class LinkModel(_Model):
+class LinkModel(Model):
     src: str
     dst: str
     bandwidth: Exact
 
 
-class TopologyModel(_Model):
+class TopologyModel(Model):
     name: str
     nodes: list[NodeModel]
     links: list[LinkModel]
 
 
-class AlikeModel(_Model):
+class AlikeModel(Model):
     """A permutation of the nodes under which the graph stays the same; ids left out stay."""
 
     image: dict[str, str]
     turned: bool = False  # links are turned round, phases trade places
 
 
-class BoundModel(_Model):
+class BoundModel(Model):
     algbw: Exact
     cut: list[str] | None = None
     method: Literal["cut", "partition", "linear-program"] = "cut"
@@ -57,14 +59,14 @@ class BoundModel(_Model):
     symmetries: list[AlikeModel] | None = None
 
 
-class TreeModel(_Model):
+class TreeModel(Model):
     root: str
     phase: Literal["broadcast", "reduce"]
     share: Exact
     edges: list[list[str]]
 
 
-class SymmetryModel(_Model):
+class SymmetryModel(Model):
     generators: list[dict[str, str]]
 
 
@@ -81,7 +83,7 @@ Carried = Annotated[
 ]
 
 
-class ForestModel(_Model):
+class ForestModel(Model):
     """A forest file."""
 
     format: Literal["forestcoll.forest/1"]

@@ -95,15 +95,22 @@ def fraction(text: str) -> Fraction:
         raise ForestError(f"{text}: division by zero") from None
 
 
-def _forest(model: ForestModel) -> Forest:
-    graph = replace(graph_of(model.topology, model.ranks), shares=_shares(model))
+def node_finder(graph: CapacityGraph) -> Callable[..., int]:
+    """Returns what finds a node by its name, for words on where in the file that stands."""
     ids = {name: v for v, name in enumerate(graph.names)}
 
-    def node(name: str, what: str) -> int:
+    def find(name: str, where: str = "") -> int:
         if name not in ids:
-            raise ForestError(f"{what}: unknown node {name!r}")
+            raise ForestError(f"{where}{where and ': '}unknown node {name!r}")
         return ids[name]
 
+    return find
+
+
+def _forest(model: ForestModel) -> Forest:
+    graph = replace(graph_of(model.topology, model.ranks), shares=_shares(model))
+    node = node_finder(graph)
+    ids = {name: v for v, name in enumerate(graph.names)}
     shares = [fraction(t.share) for t in model.trees]
     for number, share in enumerate(shares):
         if share <= 0:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
-from typing import Any
 
+from forestcoll.common.text_file import Block, Rows, dump_block
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.schedule.forest import Bound, Forest, Path
 
@@ -18,26 +18,29 @@ def dumps(forest: Forest) -> str:
 
     Of a compact forest the representatives and the group's generators.
     """
-    names = forest.graph.names
     graph = forest.graph
-    head: dict[str, Any] = {
-        "format": FORMAT,
-        "collective": forest.collective.value,
-        "ranks": [names[v] for v in graph.ranks],
-    }
+    names = graph.names
+    block = Block(
+        format=FORMAT,
+        collective=forest.collective.value,
+        topology=topology_block(forest.name, graph),
+        ranks=[names[v] for v in graph.ranks],
+    )
     if graph.shares:
-        head["shares"] = {names[v]: s for v, s in zip(graph.ranks, graph.shares, strict=True)}
-    head["algbw"] = str(forest.algbw)
+        block["shares"] = {names[v]: s for v, s in zip(graph.ranks, graph.shares, strict=True)}
+    block["algbw"] = str(forest.algbw)
     if forest.bound is not None:
-        head["bound"] = _bound(forest, forest.bound)
-    lines = ["{"]
-    for key in ("format", "collective"):
-        lines.append(f' "{key}": {json.dumps(head.pop(key))},')
-    lines.append(topology_text(forest.name, graph))
-    for key, value in head.items():
-        lines.append(f' "{key}": {json.dumps(value)},')
-    lines.append(f' "trees": [\n{_rows(_tree_rows(forest), 2)}\n ]{_symmetry(forest)}\n}}\n')
-    return "\n".join(lines)
+        block["bound"] = _bound(forest, forest.bound)
+    block["trees"] = Rows(_tree_rows(forest), 2)
+    if forest.group is not None:
+        maps = (json.dumps(moves(names, image)) for image in forest.group.generators)
+        block["symmetry"] = Block(generators=Rows(maps, 3))
+    return dump_block(block) + "\n"
+
+
+def moves(names: Sequence[str], image: Sequence[int]) -> dict[str, str]:
+    """Returns where a symmetry moves each node, by name; those that stay are left out."""
+    return {names[v]: names[to] for v, to in enumerate(image) if to != v}
 
 
 def _tree_rows(forest: Forest) -> Iterator[str]:
@@ -64,8 +67,8 @@ class _PathTexts(dict[Path, str]):
         return text
 
 
-def topology_text(name: str, graph: CapacityGraph) -> str:
-    """The key `topology` of a file with its value, a line a node and link, and the comma."""
+def topology_block(name: str, graph: CapacityGraph) -> Block:
+    """Returns the `topology` of a file, a line a node and link."""
     nodes = (json.dumps(_node(graph, v)) for v in range(graph.n))
     names = [json.dumps(name) for name in graph.names]
     width = {c: json.dumps(str(c * graph.unit)) for c in set(graph.capacity)}
@@ -73,27 +76,7 @@ def topology_text(name: str, graph: CapacityGraph) -> str:
         f'{{"src": {names[t]}, "dst": {names[h]}, "bandwidth": {width[c]}}}'
         for t, h, c in zip(graph.tail, graph.head, graph.capacity, strict=True)
     )
-    return (
-        f' "topology": {{\n  "name": {json.dumps(name)},\n'
-        f'  "nodes": [\n{_rows(nodes, 3)}\n  ],\n'
-        f'  "links": [\n{_rows(links, 3)}\n  ]\n }},'
-    )
-
-
-def _rows(items: Iterable[str], indent: int) -> str:
-    return ",\n".join(" " * indent + item for item in items)
-
-
-def _symmetry(forest: Forest) -> str:
-    """The key `symmetry` of a compact forest with the comma before it; nothing of others."""
-    if forest.group is None:
-        return ""
-    names = forest.graph.names
-    maps = (
-        json.dumps({names[v]: names[to] for v, to in enumerate(image) if to != v})
-        for image in forest.group.generators
-    )
-    return f',\n "symmetry": {{\n  "generators": [\n{_rows(maps, 3)}\n  ]\n }}'
+    return Block(name=name, nodes=Rows(nodes, 3), links=Rows(links, 3))
 
 
 def _node(graph: CapacityGraph, v: int) -> dict[str, object]:
@@ -127,11 +110,7 @@ def _bound(forest: Forest, bound: Bound) -> dict[str, object]:
         out["phases"] = list(bound.phases)
         out["reduce_potentials"] = {names[v]: str(p) for v, p in bound.reduce_potentials}
         out["symmetries"] = [
-            {
-                "image": {names[v]: names[to] for v, to in enumerate(s.image) if to != v},
-                "turned": s.turned,
-            }
-            for s in bound.symmetries
+            {"image": moves(names, s.image), "turned": s.turned} for s in bound.symmetries
         ]
     return out
 

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 from forestcoll.common.errors import ForestError, TopologyError
 from forestcoll.common.input_limits import LENGTH_STEPS
+from forestcoll.common.text_file import Block, Rows, dump_block
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.graph.symmetry.abelian import AbelianGroup, commuting_group
 from forestcoll.graph.symmetry.group import Image, SymmetryGroup
-from forestcoll.schedule.forest_file import topology_text
+from forestcoll.schedule.forest_file import moves, topology_block
 from forestcoll.solver.alltoall.demand import Demand, check_matrix
 from forestcoll.solver.alltoall.flows import Flow, Optimum, reached
 from forestcoll.solver.alltoall.fold import Folding, orbits
@@ -53,34 +54,30 @@ def dumps(found: Optimum | Routes, name: str) -> str:
     best = found.optimum if isinstance(found, Routes) else found
     demand, graph = best.demand, best.demand.graph
     names = graph.names
-    lines = ["{", f' "format": "{FORMAT}",', f' "collective": "{word(demand)}",']
-    lines.append(topology_text(name, graph))
-    head: dict[str, Any] = {"ranks": [names[v] for v in graph.ranks]}
+    block = Block(
+        format=FORMAT,
+        collective=word(demand),
+        topology=topology_block(name, graph),
+        ranks=[names[v] for v in graph.ranks],
+    )
     if demand.matrix is not None:
-        head["matrix"] = demand.matrix
+        block["matrix"] = demand.matrix
     if demand.groups:
-        head["groups"] = [[names[graph.ranks[i]] for i in group] for group in demand.groups]
-        head["closed"] = demand.closed
-    head |= {"algbw": str(found.algbw), "theta": str(found.algbw / demand.scale)}
-    head["bound"] = {"algbw": str(best.bound), "lengths": best.lengths}
+        block["groups"] = [[names[graph.ranks[i]] for i in group] for group in demand.groups]
+        block["closed"] = demand.closed
+    block |= {"algbw": str(found.algbw), "theta": str(found.algbw / demand.scale)}
+    block["bound"] = {"algbw": str(best.bound), "lengths": best.lengths}
     if best.folding.generators:
-        head["symmetry"] = _generators(graph, best.folding.generators)
-    lines += [f' "{key}": {json.dumps(value)},' for key, value in head.items()]
+        block["symmetry"] = _generators(graph, best.folding.generators)
     if isinstance(found, Routes):
-        lines.append(_routes(found))
+        block["routes"] = _routes(found)
     else:
-        rows = ",\n".join("  " + json.dumps(flow) for flow in _flows(found))
-        lines.append(f' "flows": [\n{rows}\n ]\n}}\n')
-    return "\n".join(lines)
+        block["flows"] = Rows(map(json.dumps, _flows(found)), 2)
+    return dump_block(block) + "\n"
 
 
 def _generators(graph: CapacityGraph, images: Iterable[Image]) -> dict[str, object]:
-    names = graph.names
-    return {
-        "generators": [
-            {names[v]: names[to] for v, to in enumerate(image) if to != v} for image in images
-        ]
-    }
+    return {"generators": [moves(graph.names, image) for image in images]}
 
 
 def _flows(best: Optimum) -> Iterator[dict[str, object]]:
@@ -93,18 +90,17 @@ def _flows(best: Optimum) -> Iterator[dict[str, object]]:
         }
 
 
-def _routes(found: Routes) -> str:
-    """The key `routes`, and the end of the file."""
+def _routes(found: Routes) -> Block:
     graph = found.graph
-    head = f'  "units": {found.units},\n'
+    block = Block(units=found.units)
     if found.group is not None:
-        head += f'  "symmetry": {json.dumps(_generators(graph, found.group.generators))},\n'
-    rows = [
+        block["symmetry"] = _generators(graph, found.group.generators)
+    rows = (
         {"path": [graph.names[v] for v in route.path], "units": route.units}
         for route in found.routes
-    ]
-    listed = ",\n".join("   " + json.dumps(row) for row in rows)
-    return f' "routes": {{\n{head}  "paths": [\n{listed}\n  ]\n }}\n}}\n'
+    )
+    block["paths"] = Rows(map(json.dumps, rows), 3)
+    return block
 
 
 def word(demand: Demand) -> str:

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from forestcoll.schedule.forest_file.model import Exact, SymmetryModel, TopologyModel
+from forestcoll.schedule.forest_file.model import Exact, Model, SymmetryModel, TopologyModel
 
 Amount = Annotated[int, Field(ge=0, lt=2**62)]
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class ProofModel(_Model):
+class ProofModel(Model):
     """No all-to-all is faster than `algbw`: a length for each link of `topology.links`."""
 
     algbw: Exact
     lengths: list[Amount]
 
 
-class FlowModel(_Model):
+class FlowModel(Model):
     """All that `source` sends: GB/s of each of the links (numbers into `topology.links`)."""
 
     source: str
@@ -30,14 +26,14 @@ class FlowModel(_Model):
     amounts: list[Exact]
 
 
-class RouteModel(_Model):
+class RouteModel(Model):
     """A path by the ids of its nodes, for `units` of what its first rank sends to its last."""
 
     path: list[str]
     units: Annotated[int, Field(ge=1, lt=2**62)] = 1
 
 
-class RoutesModel(_Model):
+class RoutesModel(Model):
     """`units` for every pair; every path stands for its different images under `symmetry`.
 
     Those symmetries commute. Where one leaves a rank in place it may leave a whole path there,
@@ -49,7 +45,7 @@ class RoutesModel(_Model):
     paths: list[RouteModel]
 
 
-class AllToAllModel(_Model):
+class AllToAllModel(Model):
     """An all-to-all file."""
 
     format: Literal["forestcoll.alltoall/1"]

@@ -10,7 +10,6 @@ what its `failure.json`, written last, says are not made again. Both records are
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from forestcoll.common.errors import ForestCollError, InfeasibleError, PlanError, UnsupportedError
 from forestcoll.common.input_limits import PLAN_BYTES
-from forestcoll.common.text_file import read_text, seal
+from forestcoll.common.text_file import check_seal, dump_record, read_text, seal
+from forestcoll.common.text_file import digest as file_digest
 from forestcoll.compile.formats import FORMATS
 from forestcoll.compile.synthesize import synthesize
 from forestcoll.study.degrade.failures import Failure
@@ -56,7 +56,7 @@ class Request:
             *self.formats,
             self.target,
         ]
-        return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:16]
+        return file_digest("\n".join(facts))[:16]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Made:
 
     def note(self, failure: Failure, digest: str) -> dict[str, Any]:
         """The contents of `failure.json`."""
-        hashes = {n: hashlib.sha256(text.encode()).hexdigest() for n, text in self.texts.items()}
+        hashes = {name: file_digest(text) for name, text in self.texts.items()}
         return seal(
             {
                 "format": FORMAT,
@@ -95,7 +95,7 @@ def _identity(failure: Failure) -> dict[str, Any]:
 
 def folder_of(failure: Failure) -> str:
     """The folder of a failure in a bundle: readable, and different for every failure."""
-    letters = hashlib.sha256(f"{failure.kind} {failure.options}".encode()).hexdigest()[:6]
+    letters = file_digest(f"{failure.kind} {failure.options}")[:6]
     return f"{failure.kind}.{slug(failure.name.replace('/', '-'))[:80]}.{letters}"
 
 
@@ -135,7 +135,7 @@ def read_note(folder: Path, digest: str, failure: Failure | None = None) -> dict
             failure is None or note == {**note, **_identity(failure)}
         )
         good = all(
-            hashlib.sha256((folder / Path(name).name).read_bytes()).hexdigest() == told
+            file_digest((folder / Path(name).name).read_bytes()) == told
             for name, told in note["files"].items()
         )
     except (OSError, TypeError, KeyError, AttributeError, ForestCollError) as error:
@@ -153,8 +153,7 @@ def _read_record(path: Path) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(read_text(path, PLAN_BYTES, ForestCollError))
         if found["format"] != FORMAT:
             raise ForestCollError(f"{path}: is not of format {FORMAT}")
-        if found != seal(found):
-            raise ForestCollError(f"{path}: was changed after it was made (its sha256)")
+        check_seal(found, path, ForestCollError)
     except (ValueError, TypeError, KeyError, RecursionError) as error:  # not JSON, no object
         raise ForestCollError(f"{path}: is no record of a bundle ({error})") from None
     return found
@@ -218,7 +217,7 @@ def make_bundle(
         note = made.note(failure, digest)
         place = folder / folder_of(failure)
         texts = {place / name: text for name, text in made.texts.items()}
-        write({**texts, place / NOTE: _text(note)})
+        write({**texts, place / NOTE: dump_record(note)})
         notes[failure] = note
         done += 1
         if progress is not None:
@@ -234,7 +233,7 @@ def make_bundle(
             "failures": [{"folder": folder_of(f), **(note or {})} for f, note in notes.items()],
         }
     )
-    text = _text(index)
+    text = dump_record(index)
     if not path.exists() or path.read_text(encoding="utf-8") != text:
         path.unlink(missing_ok=True)  # of this bundle, for other kinds of failures
         write({path: text})
@@ -245,7 +244,3 @@ def one_by_one(request: Request, failures: Iterable[Failure]) -> Iterator[tuple[
     """Each failure in turn, in this process."""
     for failure in failures:
         yield failure, make(request, failure)
-
-
-def _text(value: object) -> str:
-    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
