@@ -105,11 +105,3 @@ def test_wrong_words(
     assert (found, out) == (code, "")
     assert message in err
     assert not Path("out.yaml").exists()
-
-
-def test_formats_of_the_option_are_the_readers() -> None:
-    from forestcoll.topology import readers
-    from forestcoll.ui.cli import machines
-
-    named = {form.name for form in readers.FORMATS if form.command}
-    assert set(machines.FORMATS) == named

@@ -72,15 +72,12 @@ def test_every_public_name_stands_on_the_page() -> None:
 
 
 def test_the_page_of_real_machines_names_every_format_and_setting() -> None:
-    from importlib import import_module
-
     from forestcoll.topology import compose, readers
 
     page = (ROOT / "docs" / "real-machines.md").read_text(encoding="utf-8")
     settings = {setting.name for setting in compose.SETTINGS}
     for form in readers.FORMATS:
         assert not form.command or f"`{form.name}`" in page, form.name
-        module = import_module(f"forestcoll.topology.readers.{form.module}")
-        settings |= {setting.name for setting in module.SETTINGS}
+        settings |= set(readers.settings_of(form))
     for name in sorted(settings):
         assert re.search(rf"[`-]{name}\b", page), name

@@ -59,7 +59,7 @@ class Installed:
 
 
 def _sources(folder: Path) -> dict[str, bytes]:
-    return {p.name: p.read_bytes() for p in folder.iterdir() if p.suffix in (".cpp", ".hpp")}
+    return {p.name: p.read_bytes() for p in folder.rglob("*") if p.suffix in (".cpp", ".hpp")}
 
 
 class Torch:

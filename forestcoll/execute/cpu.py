@@ -13,7 +13,6 @@ from typing import Literal, Unpack
 
 from forestcoll.common import arguments
 from forestcoll.common.errors import ExecutionError, UnsupportedError
-from forestcoll.execute import stuck
 from forestcoll.execute.result import MODES, Mode, Row, RunResult
 from forestcoll.execute.sizes import memory_available, memory_needed
 from forestcoll.execute.slots import queue
@@ -157,19 +156,21 @@ class _Job:
             )
         except RuntimeError as error:
             raise ExecutionError(f"{error}; run the ranks as threads, or fewer of them") from error
-        match stuck.Status(status):
-            case stuck.Status.DONE:
+        match deadlock_report.Status(status):
+            case deadlock_report.Status.DONE:
                 return nanoseconds
-            case stuck.Status.STUCK:
-                text = stuck.explain_stuck(self.tables, stops)
-            case stuck.Status.MISMATCH:
-                text = stuck.explain_mismatch(self.tables, stops[0])
-            case stuck.Status.LEFTOVER:
-                text = stuck.explain_leftovers(self.tables, leftovers)
-            case stuck.Status.DIED:
-                text = stuck.explain_death(self.tables, stops, deaths[0])
+            case deadlock_report.Status.STUCK:
+                text = deadlock_report.explain_stuck(self.tables, stops)
+            case deadlock_report.Status.MISMATCH:
+                text = deadlock_report.explain_mismatch(self.tables, stops[0])
+            case deadlock_report.Status.LEFTOVER:
+                text = deadlock_report.explain_leftovers(self.tables, leftovers)
+            case deadlock_report.Status.DIED:
+                text = deadlock_report.explain_death(self.tables, stops, deaths[0])
             case _:
-                text = stuck.explain_stalled(self.tables, stops, deaths, self.request.timeout)
+                text = deadlock_report.explain_stalled(
+                    self.tables, stops, deaths, self.request.timeout
+                )
         raise ExecutionError(text)
 
 

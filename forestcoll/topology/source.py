@@ -55,7 +55,7 @@ class located:  # used like a function; a class because it is entered for every 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: object
     ) -> None:
-        if isinstance(error, TopologyError):
+        if isinstance(error, TopologyError) and not str(error).startswith(f"{self.place.source}:"):
             raise self.place.error(f"{self.what}: {error}" if self.what else str(error)) from None
 
 

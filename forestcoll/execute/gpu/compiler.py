@@ -24,9 +24,9 @@ SOURCE = Path(__file__).parent / "engine.cu"
 HEADERS = (
     Path(__file__).parent / "device.hpp",
     Path(__file__).parent / "layer.hpp",
-    Path(__file__).parents[1] / "interpreter.hpp",
-    Path(__file__).parents[1] / "tables.hpp",
-    Path(__file__).parents[1] / "elements.hpp",
+    Path(__file__).parents[1] / "native" / "interpreter.hpp",
+    Path(__file__).parents[1] / "native" / "tables.hpp",
+    Path(__file__).parents[1] / "native" / "elements.hpp",
 )
 PATIENCE = 900  # seconds for the compiler
 

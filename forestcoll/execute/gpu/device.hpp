@@ -21,7 +21,7 @@
 #define FC_DEVICE_PROPERTIES cudaDeviceProp
 #endif
 
-#include "../interpreter.hpp"
+#include "../native/interpreter.hpp"
 
 // A function of its own, with registers of its own: of the many for types and operations a launch runs
 // one, and all of them together in the kernel's body would take more than a thread has.

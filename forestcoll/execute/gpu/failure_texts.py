@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from forestcoll.common.errors import ExecutionError
-from forestcoll.execute import _engine, stuck
+from forestcoll.execute import _engine, deadlock_report
 from forestcoll.execute.gpu.arena import Arenas
 from forestcoll.execute.gpu.worker import Job
 from forestcoll.execute.tables import Tables
@@ -20,15 +20,15 @@ def explain(job: Job, ended: Sequence[Ended], gave_up: float | None) -> None:
     tables = job.tables
     culprit = next((row for rows, _ in ended for row in rows if row[8]), None)
     if culprit is not None:
-        raise ExecutionError(stuck.explain_mismatch(tables, _stop(culprit)))
+        raise ExecutionError(deadlock_report.explain_mismatch(tables, _stop(culprit)))
     if gave_up is not None:
         stops = _stops(tables, [row for rows, _ in ended for row in rows])
         raise ExecutionError(
-            f"nothing moved for {gave_up:g} s; {stuck.explain_stuck(tables, stops)}"
+            f"nothing moved for {gave_up:g} s; {deadlock_report.explain_stuck(tables, stops)}"
         )
     left = _leftovers(job.arenas, tables, [flags for _, flags in ended])
     if left:
-        raise ExecutionError(stuck.explain_leftovers(tables, left))
+        raise ExecutionError(deadlock_report.explain_leftovers(tables, left))
 
 
 def _stop(row: tuple[Any, ...]) -> _engine.Stop:

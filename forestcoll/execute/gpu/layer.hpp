@@ -13,7 +13,7 @@
 
 #include "device.hpp"  // first: a HIP device's memcpy is declared there
 
-#include "../elements.hpp"
+#include "../native/elements.hpp"
 
 namespace forestcoll::gpu {
 

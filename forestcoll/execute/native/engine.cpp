@@ -6,10 +6,7 @@
 #include <stdexcept>
 #include <thread>
 
-#include "crew.hpp"
-#include "endings.hpp"
-#include "pages.hpp"
-#include "scheduler.hpp"
+#include "launch.hpp"
 
 namespace forestcoll {
 namespace {
@@ -61,12 +58,55 @@ Geometry geometry_of(const Options& options) {
   return g;
 }
 
+// --- where everything stood when a launch ended
+
+std::int64_t present(const Machine& m, const BlockState& state) {
+  const auto at = static_cast<std::size_t>(state.object);
+  switch (state.awaits) {
+    case Awaits::nothing: return 0;
+    case Awaits::dependency: return static_cast<std::int64_t>(m.blocks[at].progress.load());
+    case Awaits::slot: return static_cast<std::int64_t>(m.connections[at].taken.load());
+    case Awaits::message: return static_cast<std::int64_t>(m.connections[at].posted.load());
+    case Awaits::semaphore: return m.semaphores[at].value.load();
+    case Awaits::barrier: return static_cast<std::int64_t>(m.barriers[at].arrived.load());
+    case Awaits::packets: return static_cast<std::int64_t>(m.inboxes[at].count.load());
+  }
+  return 0;
+}
+
+std::vector<Stop> stops_of(const Machine& machine) {
+  std::vector<Stop> stops;
+  for (std::size_t i = 0; i < machine.block_count(); ++i) {
+    const BlockState& s = machine.blocks[i];
+    const bool is_finished = s.phase.load() == finished;
+    const bool is_waiting = s.phase.load() == asleep;
+    stops.push_back({static_cast<std::int32_t>(i), s.at, is_finished,
+                     is_waiting ? s.awaits : Awaits::nothing, s.object, s.wanted,
+                     is_waiting ? present(machine, s) : 0});
+  }
+  return stops;
+}
+
+std::vector<Result::Leftover> leftovers_of(const Machine& machine) {
+  std::vector<Result::Leftover> found;
+  for (std::size_t i = 0; i < machine.plan.writers.size(); ++i) {
+    const Connection& c = machine.connections[i];
+    const auto unread = static_cast<std::int64_t>(c.posted.load() - c.taken.load());
+    if (unread) found.push_back({0, static_cast<std::int32_t>(i), unread});
+  }
+  for (std::size_t i = 0; i < machine.plan.semaphores.size(); ++i) {
+    const std::int64_t extra = machine.semaphores[i].value.load() - machine.plan.semaphores[i];
+    if (extra) found.push_back({1, static_cast<std::int32_t>(i), extra});
+  }
+  return found;
+}
+
 }  // namespace
 
 struct Engine::State : Machine {
   bool broken = false;  // a launch ended early: connections hold half a conversation
   std::vector<Average> averages;
-  std::unique_ptr<Crew> crew;
+  std::unique_ptr<ProcessPool> crew;
 };
 
 namespace {
@@ -221,7 +261,7 @@ class Patience {
 };
 
 // Sleeps until `word` has reached `wanted`; false: given up, and `result` says why.
-bool await_end(Machine& m, Crew* crew, Word& word, std::uint32_t wanted,
+bool await_end(Machine& m, ProcessPool* crew, Word& word, std::uint32_t wanted,
                const std::function<bool()>& poll, Result& result) {
   Patience patience(m);
   for (;;) {
@@ -273,7 +313,7 @@ void run_threads(Machine& m, const std::function<bool()>& poll, Result& result) 
   }
 }
 
-void run_processes(Machine& m, Crew& crew, const std::function<bool()>& poll, Result& result) {
+void run_processes(Machine& m, ProcessPool& crew, const std::function<bool()>& poll, Result& result) {
   try {
     crew.begin();
     const auto everybody = static_cast<std::uint32_t>(m.workers);
@@ -325,7 +365,7 @@ Result Engine::launch(const std::vector<byte*>& addresses, const Options& option
   s.control->turn = turn;
   s.broken = true;
   if (options.processes) {
-    if (!s.crew) caller.alone([&s] { s.crew = std::make_unique<Crew>(s); });
+    if (!s.crew) caller.alone([&s] { s.crew = std::make_unique<ProcessPool>(s); });
     run_processes(s, *s.crew, caller.poll, result);
   } else {
     run_threads(s, caller.poll, result);

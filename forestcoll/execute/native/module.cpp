@@ -11,7 +11,6 @@
 #include <stdexcept>
 #include <tuple>
 
-#include "data.hpp"
 #include "engine.hpp"
 
 namespace nb = nanobind;

@@ -1,4 +1,4 @@
-#include "scheduler.hpp"
+#include "launch.hpp"
 
 #include <mutex>
 

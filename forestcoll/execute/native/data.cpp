@@ -1,4 +1,4 @@
-#include "data.hpp"
+#include "engine.hpp"
 
 #include <algorithm>
 #include <atomic>
@@ -6,8 +6,6 @@
 #include <mutex>
 #include <sstream>
 #include <thread>
-
-#include "engine.hpp"
 
 namespace forestcoll {
 namespace {

@@ -1,4 +1,4 @@
-#include "crew.hpp"
+#include "launch.hpp"
 
 #include <signal.h>
 #include <sys/prctl.h>
@@ -9,10 +9,6 @@
 #include <cstdio>
 #include <cstring>
 #include <system_error>
-
-#include "birth.hpp"
-#include "pages.hpp"
-#include "scheduler.hpp"
 
 namespace forestcoll {
 namespace {
@@ -98,28 +94,28 @@ char state_of(pid_t pid) {
 
 }  // namespace
 
-Crew::Crew(Machine& machine) : machine_(machine), thread_(thread_id()) {
-  Births births;
+ProcessPool::ProcessPool(Machine& machine) : machine_(machine), thread_(thread_id()) {
+  Processes made;
   {
     const Blocked blocked;  // no handler of ours in a child
     const Origin origin{getpid(), machine.control->launch.load(), blocked.before};
-    births = make_ranks(machine, live, &origin);
+    made = start_processes(machine, live, &origin);
   }
-  pids_ = std::move(births.processes);
-  if (!births.error) return;
+  pids_ = std::move(made.ids);
+  if (!made.error) return;
   kill();
-  throw std::system_error(births.error, std::generic_category(),
+  throw std::system_error(made.error, std::generic_category(),
                           "cannot make a process for rank " + std::to_string(pids_.size()));
 }
 
-Crew::~Crew() { kill(); }
+ProcessPool::~ProcessPool() { kill(); }
 
-void Crew::begin() {
+void ProcessPool::begin() {
   machine_.control->launch.fetch_add(1);
   wake_sleepers(machine_.control->launch);
 }
 
-std::optional<Death> Crew::death() {
+std::optional<Death> ProcessPool::death() {
   for (std::size_t rank = 0; rank < pids_.size(); ++rank) {
     if (!pids_[rank]) continue;
     int status = 0;
@@ -134,7 +130,7 @@ std::optional<Death> Crew::death() {
   return std::nullopt;
 }
 
-std::vector<Death> Crew::halted() const {
+std::vector<Death> ProcessPool::halted() const {
   std::vector<Death> found;
   for (std::size_t rank = 0; rank < pids_.size(); ++rank) {
     const char state = pids_[rank] ? state_of(pids_[rank]) : static_cast<char>(0);
@@ -144,7 +140,7 @@ std::vector<Death> Crew::halted() const {
   return found;
 }
 
-void Crew::kill() {
+void ProcessPool::kill() {
   for (const pid_t pid : pids_)
     if (pid) ::kill(pid, SIGKILL);
   for (pid_t& pid : pids_) {
@@ -154,10 +150,10 @@ void Crew::kill() {
   }
 }
 
-bool Crew::parked() const {
+bool ProcessPool::parked() const {
   return machine_.control->parked.load() == static_cast<std::uint32_t>(machine_.workers);
 }
 
-bool Crew::mine() const { return thread_ == thread_id(); }
+bool ProcessPool::mine() const { return thread_ == thread_id(); }
 
 }  // namespace forestcoll

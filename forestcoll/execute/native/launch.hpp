@@ -1,0 +1,74 @@
+// A launch: workers run many thread blocks until all are done or none can go on. Workers are threads,
+// or processes, one a rank (process_start.cpp, process_pool.cpp).
+
+#pragma once
+
+#include <sys/types.h>
+
+#include <optional>
+#include <vector>
+
+#include "machine.hpp"
+
+namespace forestcoll {
+
+// Makes teams, queues and states ready for a launch of which every block is in line.
+void prepare_launch(Machine& machine);
+
+// What worker `worker` does from the beginning of a launch to its end. Allocates nothing, throws
+// nothing and calls nothing of Python: it may run in a process that was forked.
+void run_worker(Machine& machine, int worker);
+
+// Ends the launch for everybody; the first to come decides whether it is stuck.
+void stop(Machine& machine, bool stuck);
+
+// A rank's process finds its memory's pages before the clock starts, not one by one while it copies.
+
+// Lists, for every rank, the memory that its process reaches in a launch: what its instructions name,
+// where its messages may land, its connections' slots.
+void list_pages(Machine& machine);
+
+// In the process of `rank`: maps all of it. Allocates nothing; counts as progress.
+void map_pages(Machine& machine, int rank);
+
+// Processes are forked without the memory that ranks never look at: a fork copies the page tables of
+// all memory of its process, and what the parent writes meanwhile, milliseconds for a hundred
+// megabytes, once for every rank. So what no rank needs of the caller's memory (a network, a
+// notebook's arrays) is hidden from forks while they are made.
+
+struct Processes {
+  std::vector<pid_t> ids;        // of ranks 0, 1, ...: all, unless there was an error
+  int error = 0;                 // errno: why there are no more
+};
+
+// A process for each rank, which calls `live` (never returns, allocates nothing); all signals are
+// blocked meanwhile in the caller and in them. No other thread may fork meanwhile.
+using Life = void (*)(Machine& machine, int rank, const void* context);
+Processes start_processes(Machine& machine, Life live, const void* context);
+
+// One process for each rank, forked from this one, that runs launch after launch. They share memory
+// with their parent and each other and nothing else; none outlives its parent, and all are gone, and
+// waited for, when the pool is.
+class ProcessPool {
+ public:
+  // Everything that the machine refers to must stay as it is for as long as the pool exists.
+  // std::system_error: a process cannot be made.
+  explicit ProcessPool(Machine& machine);
+  ~ProcessPool();
+  ProcessPool(const ProcessPool&) = delete;
+  ProcessPool& operator=(const ProcessPool&) = delete;
+
+  void begin();                    // the next launch, which is prepared
+  std::optional<Death> death();    // the first rank found dead
+  std::vector<Death> halted() const;  // ranks whose processes are stopped (SIGSTOP, debuggers)
+  void kill();                     // all, and waits for them
+  bool parked() const;             // everybody has seen the end of the launch
+  bool mine() const;               // the calling thread made it: no other may let it live
+
+ private:
+  Machine& machine_;
+  std::vector<pid_t> pids_;  // 0: dead and waited for
+  pid_t thread_;
+};
+
+}  // namespace forestcoll
