@@ -316,7 +316,12 @@ REAL = real_dumps()
 
 
 def test_every_format_is_here() -> None:
+    """And is recognised by what stands in it."""
     assert {dump.form for dump in DUMPS.values()} == {f.name for f in readers.FORMATS if f.command}
+    for name, dump in {**DUMPS, **REAL}.items():
+        form = readers.format_of(dump.text)
+        assert form is not None, name
+        assert form.name == dump.form, name
 
 
 @pytest.mark.parametrize("name", DUMPS)

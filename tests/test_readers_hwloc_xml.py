@@ -8,7 +8,7 @@ import pytest
 from real_files import read_as, real
 
 from forestcoll.common.errors import TopologyError
-from forestcoll.topology import Topology, catalog, check_connected, readers
+from forestcoll.topology import Topology, catalog, check_connected
 
 DGX2 = "hwloc/nvidiaDGX2.xml"
 
@@ -153,10 +153,3 @@ def test_bad_files(text: str, message: str) -> None:
     with pytest.raises(TopologyError) as caught:
         load(text)
     assert message in str(caught.value)
-
-
-def test_recognised_by_content() -> None:
-    for text in (TWO_SOCKETS, TWO_SOCKETS.replace("<!DOCTYPE topology", "<!DOCTYPE  topology")):
-        found = readers.format_of(text)
-        assert found is not None
-        assert found.name == "hwloc-xml"

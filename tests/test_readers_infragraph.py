@@ -10,7 +10,7 @@ import yaml
 from real_files import read_as
 
 from forestcoll.common.errors import TopologyError
-from forestcoll.topology import Topology, check_connected, readers
+from forestcoll.topology import Topology, check_connected
 
 TEXT = """\
 name: Two Hosts
@@ -112,13 +112,6 @@ def test_rings_and_the_older_flag() -> None:
         "  scheme: one2one\n", "  many2many: false\n"
     )
     assert load(older) == load(TEXT)
-
-
-def test_recognised_by_content() -> None:
-    for text in (TEXT, json.dumps(yaml.safe_load(TEXT), indent=1)):
-        found = readers.format_of(text)
-        assert found is not None
-        assert found.name == "infragraph"
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from typing import Literal, Unpack
 
 from forestcoll.common import arguments
 from forestcoll.common.errors import ExecutionError, UnsupportedError
+from forestcoll.execute import deadlock_report
 from forestcoll.execute.result import MODES, Mode, Row, RunResult
 from forestcoll.execute.sizes import memory_available, memory_needed
 from forestcoll.execute.slots import queue

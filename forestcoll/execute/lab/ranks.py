@@ -28,7 +28,6 @@ Mode = Literal["in-place", "out-of-place"]
 FORK_SERVER = ForkServer(
     "forestcoll.execute.lab.ranks",
     "forestcoll.execute.torch.measure",
-    "forestcoll.execute.torch.measure_ragged",
 )
 
 
@@ -136,8 +135,7 @@ def _measure(rank: int, n: int, store: str, trial: Trial) -> Outcome:
     import torch
     import torch.distributed as dist
 
-    from forestcoll.execute.torch.measure import Measured, time_it
-    from forestcoll.execute.torch.measure_ragged import run_ragged
+    from forestcoll.execute.torch.measure import Measured, run_ragged, time_it
 
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # where the rank's address is
@@ -187,8 +185,7 @@ def _act(trial: Trial, rank: int, part: int, mode: Mode) -> tuple[Act, int]:
     import torch.distributed as dist
 
     from forestcoll.execute.torch import Plan
-    from forestcoll.execute.torch.measure import by_plan
-    from forestcoll.execute.torch.measure_ragged import by_splits
+    from forestcoll.execute.torch.measure import by_plan, by_splits
 
     def gloos(input_: torch.Tensor, output: torch.Tensor) -> None:
         if trial.collective.transposes:

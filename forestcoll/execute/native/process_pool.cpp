@@ -95,16 +95,16 @@ char state_of(pid_t pid) {
 }  // namespace
 
 ProcessPool::ProcessPool(Machine& machine) : machine_(machine), thread_(thread_id()) {
-  Processes made;
+  Processes processes;
   {
     const Blocked blocked;  // no handler of ours in a child
     const Origin origin{getpid(), machine.control->launch.load(), blocked.before};
-    made = start_processes(machine, live, &origin);
+    processes = start_processes(machine, live, &origin);
   }
-  pids_ = std::move(made.ids);
-  if (!made.error) return;
+  pids_ = std::move(processes.ids);
+  if (!processes.error) return;
   kill();
-  throw std::system_error(made.error, std::generic_category(),
+  throw std::system_error(processes.error, std::generic_category(),
                           "cannot make a process for rank " + std::to_string(pids_.size()));
 }
 

@@ -1,7 +1,8 @@
-// Processes of ranks: made without the memory that they never look at, their own memory mapped.
+// Ranks as processes: started without the memory that they never look at, their own memory mapped.
 
 #include "launch.hpp"
 
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -205,19 +206,19 @@ void add_slots(const Machine& m, std::size_t connection, std::vector<Tile>& list
 Processes start_processes(Machine& machine, Life live, const void* context) {
   // Where addresses of functions are found when they are first called, a rank must not be the first.
   (void)Clock::now();
-  Processes made;
-  made.ids.reserve(static_cast<std::size_t>(machine.workers));
+  Processes processes;
+  processes.ids.reserve(static_cast<std::size_t>(machine.workers));
   const Hidden hidden(unneeded_memory(machine));
   for (int rank = 0; rank < machine.workers; ++rank) {
     const pid_t pid = fork_here();
     if (pid == 0) live(machine, rank, context);
     if (pid < 0) {
-      made.error = errno;
+      processes.error = errno;
       break;
     }
-    made.ids.push_back(pid);
+    processes.ids.push_back(pid);
   }
-  return made;
+  return processes;
 }
 
 void list_pages(Machine& m) {

@@ -7,15 +7,16 @@ from a rank to another, so that backends without tags match them right.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from forestcoll.common.errors import ExecutionError
-from forestcoll.execute.torch.cutting import Job, Message, Range, Step, Sum
+from forestcoll.execute.torch.cutting import Job, Message, Range, Sum
 from forestcoll.execute.torch.operators import OPERATORS
 from forestcoll.execute.torch.plan import Plan
 
@@ -66,80 +67,67 @@ class _Pool:
 _pool = _Pool()
 
 
-class _Flight(NamedTuple):
+@dataclass(slots=True)
+class Flight:
     """A step under way: what to wait for (and whether it can fail alone), what to unpack."""
 
-    step: Step
     number: int
-    works: list[tuple[Any, str]]
-    unpack: list[tuple[list[torch.Tensor], torch.Tensor]]
+    works: list[tuple[Any, str]] = field(default_factory=list)
+    unpack: list[tuple[list[torch.Tensor], torch.Tensor]] = field(default_factory=list)
+    kept: list[torch.Tensor] = field(default_factory=list)  # what has to stay until then
 
 
-class Run:
-    """One call on one rank."""
+Transfer = tuple[Any, torch.Tensor, int]
+"""dist.isend or dist.irecv, what is sent or where it lands, and the peer's rank in the plan."""
 
-    def __init__(
-        self, plan: Plan, job: Job, buffers: Buffers, op: str, group: Any, tag: int = TAG
-    ) -> None:
-        self.plan, self.job, self.op, self.tag = plan, job, op, tag
-        self.group, self.rank = group, dist.get_rank(group)
+
+class Steps:
+    """One call on one rank, step by step, `lead` of them under way at a time."""
+
+    def __init__(self, plan: Plan, group: Any, tag: int = TAG) -> None:
+        self.plan, self.group, self.tag = plan, group, tag
+        self.rank = dist.get_rank(group)
         self.peers = [dist.get_global_rank(group, r) for r in range(plan.ranks)]
-        self.add = OPERATORS[op].combine
-        own = job.scratch + job.lead * job.packed
-        self.own = _pool.take(max(own, 1), buffers.input)
-        self.memories = (buffers.input, buffers.output, self.own)
+        self.count = 0
 
-    def __call__(self) -> None:
-        """Run all steps. ExecutionError: a peer failed, or did not answer in time."""
-        flights: list[_Flight] = []
-        for number, step in enumerate(self.job.steps):
-            if len(flights) == self.job.lead:
+    def transfers(self, flight: Flight) -> Iterator[Transfer]:
+        """Yields the transfers of a step, one for each peer there and back; what comes in first.
+
+        Puts into `flight` what is to be unpacked when they are done.
+        """
+        raise NotImplementedError
+
+    def work(self, number: int) -> None:
+        """Does what comes after the transfers of a step: nothing here."""
+
+    def run(self, count: int, lead: int) -> None:
+        """Runs all steps. ExecutionError: a peer failed, or did not answer in time."""
+        self.count = count
+        flights: list[Flight] = []
+        for number in range(count):
+            if len(flights) == lead:
                 self.finish(flights.pop(0))
-            flights.append(self.start(number, step))
+            flights.append(self.start(number))
         for flight in flights:
             self.finish(flight)
-        # Not after an error: transfers may still be under way then.
-        _pool.give_back(self.own)
 
-    def view(self, piece: Range) -> torch.Tensor:
-        memory, start, length = piece
-        return self.memories[memory][start : start + length]
-
-    def start(self, number: int, step: Step) -> _Flight:
-        """Begin all transfers of a step, batch after batch."""
-        flight = _Flight(step, number, [], [])
-        at = self.job.scratch + number % self.job.lead * self.job.packed
-        operations = []  # (batch, operation, words)
-        for message in step.receives:
-            memory, at = self.place(message, at)
-            if len(message.ranges) > 1:
-                parts = [self.view(r) for r in message.ranges]
-                flight.unpack.append((parts, memory))
-            operations.append(self.operation(dist.irecv, memory, message.peer))
-        for message in step.sends:
-            memory, at = self.place(message, at)
-            if len(message.ranges) > 1:
-                torch.cat([self.view(r) for r in message.ranges], out=memory)
-            operations.append(self.operation(dist.isend, memory, message.peer))
+    def start(self, number: int) -> Flight:
+        """Begins all transfers of a step, batch after batch."""
+        flight = Flight(number)
+        operations = [self.operation(*transfer) for transfer in self.transfers(flight)]
         for batch in sorted({batch for batch, _ in operations}):
             self.post(flight, [op for b, op in operations if b == batch])
         return flight
 
-    def place(self, message: Message, at: int) -> tuple[torch.Tensor, int]:
-        """Where a message lies in one piece, and what is left to pack into."""
-        if len(message.ranges) == 1:
-            return self.view(message.ranges[0]), at
-        return self.own[at : at + message.length], at + message.length
-
     def operation(self, kind: Any, memory: torch.Tensor, peer: int) -> tuple[int, dist.P2POp]:
-        """(batch, operation). A message is in the same batch at both ends."""
+        """Returns (batch, operation). A message is in the same batch at both ends."""
         n = self.plan.ranks
         distance = (peer - self.rank if kind is dist.isend else self.rank - peer) % n
         data = memory.view(torch.uint8)  # transports move bytes; not all know every type
-        made = dist.P2POp(kind, data, self.peers[peer], self.group, self.tag)
-        return distance // (BATCH // 2), made
+        operation = dist.P2POp(kind, data, self.peers[peer], self.group, self.tag)
+        return distance // (BATCH // 2), operation
 
-    def post(self, flight: _Flight, batch: list[dist.P2POp]) -> None:
+    def post(self, flight: Flight, batch: list[dist.P2POp]) -> None:
         try:
             works = dist.batch_isend_irecv(batch)
         except RuntimeError as error:
@@ -150,8 +138,8 @@ class Run:
             words = [f"{len(batch)} transfers"] * len(works)
         flight.works.extend(zip(works, words, strict=True))
 
-    def finish(self, flight: _Flight) -> None:
-        """Wait for a step's transfers, then add and copy."""
+    def finish(self, flight: Flight) -> None:
+        """Waits for a step's transfers, and puts what came in its places."""
         for work, words in flight.works:
             try:
                 work.wait()
@@ -159,7 +147,64 @@ class Run:
                 raise self.failure(flight, words, error) from error
         for parts, memory in flight.unpack:
             torch._foreach_copy_(parts, list(memory.split([p.numel() for p in parts])))
-        for each in flight.step.sums:
+        self.work(flight.number)
+
+    def failure(self, flight: Flight, words: str, error: Exception) -> ExecutionError:
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        return ExecutionError(
+            f"rank {self.rank}: {self.plan.collective} with {self.plan.name}: {words} failed in "
+            f"step {flight.number + 1} of {self.count}: {reason[0]} (a peer died or did not answer "
+            "in time; this process group is of no use any more)"
+        )
+
+
+class Run(Steps):
+    """A call whose pieces are cut alike at all ranks."""
+
+    def __init__(
+        self, plan: Plan, job: Job, buffers: Buffers, op: str, group: Any, tag: int = TAG
+    ) -> None:
+        super().__init__(plan, group, tag)
+        self.job, self.op = job, op
+        self.add = OPERATORS[op].combine
+        own = job.scratch + job.lead * job.packed
+        self.own = _pool.take(max(own, 1), buffers.input)
+        self.memories = (buffers.input, buffers.output, self.own)
+
+    def __call__(self) -> None:
+        """Runs all steps. ExecutionError: a peer failed, or did not answer in time."""
+        self.run(len(self.job.steps), self.job.lead)
+        # Not after an error: transfers may still be under way then.
+        _pool.give_back(self.own)
+
+    def view(self, piece: Range) -> torch.Tensor:
+        memory, start, length = piece
+        return self.memories[memory][start : start + length]
+
+    def transfers(self, flight: Flight) -> Iterator[Transfer]:
+        """Yields a step's messages; those that lie in several places are packed."""
+        step = self.job.steps[flight.number]
+        at = self.job.scratch + flight.number % self.job.lead * self.job.packed
+        for message in step.receives:
+            memory, at = self.place(message, at)
+            if len(message.ranges) > 1:
+                flight.unpack.append(([self.view(r) for r in message.ranges], memory))
+            yield dist.irecv, memory, message.peer
+        for message in step.sends:
+            memory, at = self.place(message, at)
+            if len(message.ranges) > 1:
+                torch.cat([self.view(r) for r in message.ranges], out=memory)
+            yield dist.isend, memory, message.peer
+
+    def place(self, message: Message, at: int) -> tuple[torch.Tensor, int]:
+        """Where a message lies in one piece, and what is left to pack into."""
+        if len(message.ranges) == 1:
+            return self.view(message.ranges[0]), at
+        return self.own[at : at + message.length], at + message.length
+
+    def work(self, number: int) -> None:
+        """Adds and copies."""
+        for each in self.job.steps[number].sums:
             self.sum(each)
 
     def sum(self, each: Sum) -> None:
@@ -173,14 +218,6 @@ class Run:
                 target.div_(self.plan.ranks)
             else:
                 target.div_(self.plan.ranks, rounding_mode="trunc")
-
-    def failure(self, flight: _Flight, words: str, error: Exception) -> ExecutionError:
-        reason = str(error).strip().splitlines() or [type(error).__name__]
-        return ExecutionError(
-            f"rank {self.rank}: {self.plan.collective} with {self.plan.name}: {words} failed in "
-            f"step {flight.number + 1} of {len(self.job.steps)}: {reason[0]} (a peer died or did "
-            "not answer in time; this process group is of no use any more)"
-        )
 
 
 def _words(op: dist.P2POp) -> str:

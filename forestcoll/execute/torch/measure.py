@@ -19,6 +19,7 @@ from forestcoll.common.errors import ExecutionError, UnsupportedError
 from forestcoll.execute.result import MODES, Mode, Row, RunResult
 from forestcoll.execute.sizes import layout
 from forestcoll.execute.torch import collectives
+from forestcoll.execute.torch.alltoall import all_to_all_single
 from forestcoll.execute.torch.operators import OPERATORS, plain_numbers
 from forestcoll.execute.torch.plan import Plan
 from forestcoll.program import EVERYONE, Collective
@@ -213,13 +214,10 @@ class _Case:
             found.append((self.input, mine, "input", 0))
         wrong, texts = 0, list[str]()
         for got, wanted, buffer, start in found:
-            places = (got != wanted).nonzero().flatten()
-            wrong += places.numel()
-            for k in places[: SHOWN - len(texts)].tolist():
-                texts.append(
-                    f"rank {self.rank}, {buffer} element {start + k}: expected "
-                    f"{wanted[k].item()}, got {got[k].item()}"
-                )
+            where = f"rank {self.rank}, {buffer}"
+            count, words = compare(where, got, wanted, start, SHOWN - len(texts))
+            wrong += count
+            texts += words
         return wrong, texts
 
 
@@ -228,3 +226,53 @@ def _dtype(name: str) -> torch.dtype:
     if not isinstance(found, torch.dtype):
         raise UnsupportedError(f"unknown data type {name!r}")
     return found
+
+
+def compare(
+    where: str, got: torch.Tensor, wanted: torch.Tensor, start: int, most: int
+) -> tuple[int, list[str]]:
+    """Returns how many elements differ, and the first `most` in words; they begin at `start`."""
+    places = (got != wanted).nonzero().flatten()
+    texts = [
+        f"{where} element {start + k}: expected {wanted[k].item()}, got {got[k].item()}"
+        for k in places[:most].tolist()
+    ]
+    return places.numel(), texts
+
+
+# --- blocks of any size ---------------------------------------------------------------------------
+
+Blocks = Sequence[Sequence[int]]
+"""Elements that each rank sends to each."""
+
+
+def by_splits(plan: Plan | None, blocks: Blocks, rank: int) -> Act:
+    """The exchange of these blocks at `rank`, by a plan or (None) by torch.distributed's own."""
+    send, receive = list(blocks[rank]), [row[rank] for row in blocks]
+
+    def act(input_: torch.Tensor, output: torch.Tensor) -> None:
+        if plan is None:
+            dist.all_to_all_single(output, input_, receive, send)
+        else:
+            all_to_all_single(output, input_, plan, receive, send)
+
+    return act
+
+
+def run_ragged(act: Act, blocks: Blocks) -> tuple[int, list[str]]:
+    """(wrong elements at all ranks, some of them in words), after one run. float32."""
+    rank, n = dist.get_rank(), dist.get_world_size()
+    given = torch.cat([_numbers(rank, t, blocks[rank][t]) for t in range(n)])
+    wanted = torch.cat([_numbers(s, rank, blocks[s][rank]) for s in range(n)])
+    output = torch.full_like(wanted, -1.0)
+    act(given, output)
+    wrong, texts = compare(f"rank {rank}, output", output, wanted, 0, SHOWN)
+    told: list[Any] = [None] * n
+    dist.all_gather_object(told, (wrong, texts))
+    return sum(count for count, _ in told), [text for _, each in told for text in each]
+
+
+def _numbers(source: int, target: int, count: int) -> torch.Tensor:
+    """What `source` sends `target`: whole numbers that say whose they are, exact in float32."""
+    first = (source * 7919 + target * 104_729) % (1 << 22)
+    return ((torch.arange(count) + first) % (1 << 24)).float()

@@ -17,9 +17,8 @@ from weakref import WeakKeyDictionary
 import torch
 import torch.distributed as dist
 
-from forestcoll.common.errors import ExecutionError
 from forestcoll.execute.torch.agreement import Agreement
-from forestcoll.execute.torch.engine import BATCH, TAG
+from forestcoll.execute.torch.engine import Flight, Steps, Transfer
 from forestcoll.execute.torch.plan import Plan
 
 Matrix = list[list[int]]
@@ -92,16 +91,7 @@ class _Cut(NamedTuple):
         return low + length * slice_ // self.slices, low + length * (slice_ + 1) // self.slices
 
 
-class _Flight(NamedTuple):
-    """A step under way: what to wait for, what to unpack, and what has to stay until then."""
-
-    number: int
-    works: list[Any]
-    unpack: list[tuple[list[torch.Tensor], torch.Tensor]]
-    sent: list[torch.Tensor]
-
-
-class Ragged:
+class Ragged(Steps):
     """One call on one rank, from splits to blocks in their places."""
 
     def __init__(
@@ -112,17 +102,14 @@ class Ragged:
         output: torch.Tensor,
         told: Agreement,
     ) -> None:
-        self.plan, self.group, self.told = plan, group, told
-        self.input, self.output = input, output
-        self.rank = dist.get_rank(group)
-        self.peers = [dist.get_global_rank(group, r) for r in range(plan.ranks)]
+        super().__init__(plan, group)
+        self.told, self.input, self.output = told, input, output
         self.rounds = rounds_of(plan, self.rank)
         self.held: dict[tuple[int, int], torch.Tensor] = {}  # by value and slice, on their way
-        self.steps = 0
 
     def __call__(self) -> None:
         """Run all steps. Errors: Agreement's; ExecutionError where a peer fails later."""
-        cut = self._cut(self.told.settle())
+        cut = self.cut = self._cut(self.told.settle())
         flat_in = self.input.contiguous().view(-1)
         output = self.output if self.output.is_contiguous() else self.output.contiguous()
         flat_out = output.view(-1)
@@ -131,14 +118,7 @@ class Ragged:
         self.blocks_in = flat_in.split(cut.sizes[self.rank])
         self.blocks_out = flat_out.split([line[self.rank] for line in cut.sizes])
         lead = self.plan.lead
-        self.steps = cut.slices + lead * (self.plan.rounds - 1)
-        flights: list[_Flight] = []
-        for number in range(self.steps):
-            if len(flights) == lead:
-                self._finish(flights.pop(0))
-            flights.append(self._start(number, cut))
-        for flight in flights:
-            self._finish(flight)
+        self.run(cut.slices + lead * (self.plan.rounds - 1), lead)
         self.blocks_out[self.rank].copy_(self.blocks_in[self.rank])
         if output is not self.output:
             self.output.copy_(output)
@@ -149,32 +129,23 @@ class Ragged:
         slices = self.plan.count_slices(most * self.input.element_size())
         return _Cut(sizes, self.rounds.units, slices)
 
-    def _start(self, number: int, cut: _Cut) -> _Flight:
-        """Begin all transfers of a step: one message for each peer, there and back."""
-        flight = _Flight(number, [], [], [])
-        operations: list[tuple[int, dist.P2POp]] = []
-        for peer, pieces in self._pieces(number, cut, self.rounds.receives):
+    def transfers(self, flight: Flight) -> Iterator[Transfer]:
+        """Yields one message for each peer, there and back."""
+        cut = self.cut
+        for peer, pieces in self._pieces(flight.number, cut, self.rounds.receives):
             parts = [part for part in (self._place(cut, *each) for each in pieces) if part.numel()]
             if parts:
                 memory = parts[0]
                 if len(parts) > 1:
                     memory = self.input.new_empty(sum(p.numel() for p in parts))
                     flight.unpack.append((parts, memory))
-                operations.append(self._operation(dist.irecv, memory, peer))
-        for peer, pieces in self._pieces(number, cut, self.rounds.sends):
+                yield dist.irecv, memory, peer
+        for peer, pieces in self._pieces(flight.number, cut, self.rounds.sends):
             parts = [part for part in (self._find(cut, *each) for each in pieces) if part.numel()]
             if parts:
                 memory = torch.cat(parts) if len(parts) > 1 else parts[0]
-                flight.sent.append(memory)
-                operations.append(self._operation(dist.isend, memory, peer))
-        try:
-            for batch in sorted({batch for batch, _ in operations}):
-                flight.works.extend(
-                    dist.batch_isend_irecv([op for b, op in operations if b == batch])
-                )
-        except RuntimeError as error:
-            raise self._failure(self._words(flight), error) from error
-        return flight
+                flight.kept.append(memory)
+                yield dist.isend, memory, peer
 
     def _pieces(
         self, number: int, cut: _Cut, rounds: Sequence[dict[int, list[Piece]]]
@@ -202,32 +173,6 @@ class Ragged:
             low, high = cut.span(piece, slice_)
             return self.blocks_in[piece.target][low:high]
         return self.held.pop((piece.value, slice_))
-
-    def _operation(self, kind: Any, memory: torch.Tensor, peer: int) -> tuple[int, dist.P2POp]:
-        """(batch, operation); a message is in the same batch at both ends."""
-        distance = (peer - self.rank if kind is dist.isend else self.rank - peer) % self.plan.ranks
-        data = memory.view(torch.uint8)
-        return distance // (BATCH // 2), dist.P2POp(kind, data, self.peers[peer], self.group, TAG)
-
-    def _finish(self, flight: _Flight) -> None:
-        """Wait for a step's transfers, and put what came in its places."""
-        try:
-            for work in flight.works:
-                work.wait()
-        except RuntimeError as error:
-            raise self._failure(self._words(flight), error) from error
-        for parts, memory in flight.unpack:
-            torch._foreach_copy_(parts, list(memory.split([p.numel() for p in parts])))
-
-    def _words(self, flight: _Flight) -> str:
-        return f"step {flight.number + 1} of {self.steps}"
-
-    def _failure(self, words: str, error: Exception) -> ExecutionError:
-        reason = str(error).strip().splitlines() or [type(error).__name__]
-        return ExecutionError(
-            f"rank {self.rank}: alltoall with {self.plan.name}: {words} failed: {reason[0]} (a "
-            "peer died or did not answer in time; this process group is of no use any more)"
-        )
 
 
 def _overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
