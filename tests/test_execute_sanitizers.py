@@ -20,7 +20,7 @@ from artefacts import Artefacts
 
 from forestcoll.execute import cpu
 
-SOURCES = Path(cpu.__file__).parent
+SOURCES = Path(cpu.__file__).parent / "native"
 REQUIRED = os.environ.get("FORESTCOLL_SANITIZERS") == "required"
 LIBRARIES = {
     "thread": ("libtsan.so", f"libclang_rt.tsan-{platform.machine()}.so"),
@@ -84,7 +84,7 @@ def built(
     include = Path(nanobind.include_dir())
     common: list[str | Path] = [
         *("-std=c++20", "-fPIC", "-fvisibility=hidden", "-DNDEBUG", "-c"),
-        *("-I", include, "-I", include.parent / "ext" / "robin_map" / "include"),
+        *("-I", SOURCES, "-I", include, "-I", include.parent / "ext" / "robin_map" / "include"),
         *("-I", sysconfig.get_paths()["include"]),
     ]
     checked = ["-g1", "-fno-omit-frame-pointer", f"-fsanitize={sanitizer}"]
@@ -102,7 +102,8 @@ def built(
     def build_tested() -> Path:
         """The engine's sources as one, which takes half of the time of one by one."""
         source, target = folder / "tested.cpp", folder / "tested.o"
-        tested = [path for path in sorted(SOURCES.glob("*.cpp")) if path.stem != "module"]
+        sources = [*SOURCES.glob("*.cpp"), *SOURCES.parent.glob("*.cpp")]
+        tested = [path for path in sorted(sources) if path.stem != "module"]
         source.write_text("".join(f'#include "{path}"\n' for path in tested))
         compile_(*common, *checked, "-O0", source, "-o", target)
         return target
@@ -134,7 +135,7 @@ def run_with(built: tuple[str, Path, Path], what: str) -> subprocess.CompletedPr
         | OPTIONS
         | {
             "LD_PRELOAD": str(runtime),
-            "PYTHONPATH": str(SOURCES.parents[1]),
+            "PYTHONPATH": str(SOURCES.parents[2]),
             "PYTHONMALLOC": "malloc",
             "OPENBLAS_NUM_THREADS": "1",
         },

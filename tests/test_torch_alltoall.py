@@ -144,7 +144,7 @@ def _under_way(rank: int, n: int, path: Path) -> tuple[int, int]:
     from forestcoll.execute.torch.ragged import Ragged
 
     most, under_way, steps = 0, 0, 0
-    start, finish = Ragged._start, Ragged._finish
+    start, finish = Ragged.start, Ragged.finish
 
     def starting(self: Ragged, *arguments: Any) -> Any:
         nonlocal most, under_way, steps
@@ -157,7 +157,7 @@ def _under_way(rank: int, n: int, path: Path) -> tuple[int, int]:
         under_way -= 1
         finish(self, flight)
 
-    Ragged._start, Ragged._finish = starting, finishing  # type: ignore[method-assign]
+    Ragged.start, Ragged.finish = starting, finishing  # type: ignore[method-assign]
     rows = 1 << 18
     splits = [rows] * (n - 1) + [rows // 2]
     given = torch.cat([mark(rank, t, c) for t, c in enumerate(splits)])
