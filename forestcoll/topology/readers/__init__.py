@@ -243,7 +243,7 @@ def read(
         raise TopologyError(f"{source}: none of the formats that are read: {listed}")
     reader = _reader(form)
     values = check_settings(settings, reader.settings, source, reader.title, machines)
-    result = reader.loads(text, values)
+    result: Topology | Fabric = reader.loads(text, values)
     return replace(result, notes=(*result.notes, *doubt(result, "GPUs")))
 
 

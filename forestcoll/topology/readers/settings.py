@@ -7,15 +7,12 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from fractions import Fraction
 from pathlib import PurePath
-from typing import TYPE_CHECKING, NoReturn
+from typing import Any, NoReturn
 
 from forestcoll.common.errors import TopologyError, did_you_mean
 from forestcoll.common.input_limits import SETTING_LENGTH
 from forestcoll.topology import Adapter, Link, Node, Topology, bandwidth, show, slug
 from forestcoll.topology.source import Place, located
-
-if TYPE_CHECKING:
-    from forestcoll.topology.readers.fabric import Fabric
 
 Machines = Callable[[str], Topology]
 """One machine of the catalogue by name, its ports to the network in `adapters`."""
@@ -91,12 +88,12 @@ class Values(Place):
 class Reader:
     """A format's reader: `title` for errors, and `settings` for what a file cannot tell.
 
-    `loads` raises `TopologyError` with line, reason and cure.
+    `loads` gives a `Topology`, or a `Fabric`; raises `TopologyError` with line, reason and cure.
     """
 
     title: str
     settings: tuple[Setting, ...]
-    loads: Callable[[str, Values], Topology | Fabric]
+    loads: Callable[[str, Values], Any]
 
 
 @dataclass(frozen=True, slots=True)
