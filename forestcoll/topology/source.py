@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Self
 from xml.parsers import expat
 
 import yaml
@@ -70,19 +69,27 @@ def check_size(text: str, most: Limit, source: str) -> None:
 
 @dataclass(slots=True)
 class Value(Place):
-    """A value of YAML; each shape of it refuses to be another. `what` names it in errors."""
+    """A value of YAML: a text, a list or a mapping. `what` names it in errors."""
 
     def as_table(self, what: str) -> Table:
         """Returns itself if it is a mapping."""
-        raise self.error(f"{what} must be a mapping (a: b), not {_shape(self)}")
+        if not isinstance(self, Table):
+            raise self.error(f"{what} must be a mapping (a: b), not {_shape(self)}")
+        return self
 
     def as_list(self, what: str) -> list[Value]:
         """Returns its entries if it is a list."""
-        raise self.error(f"{what} must be a list, not {_shape(self)}")
+        if not isinstance(self, Items):
+            raise self.error(f"{what} must be a list, not {_shape(self)}")
+        return self.items
 
     def as_text(self, what: str) -> Text:
         """Returns itself if it is a scalar with something in it."""
-        raise self.error(f"{what} must be a single value, not {_shape(self)}")
+        if not isinstance(self, Text):
+            raise self.error(f"{what} must be a single value, not {_shape(self)}")
+        if not self.text.strip():
+            raise self.error(f"{what} is empty")
+        return self
 
 
 @dataclass(slots=True)
@@ -91,22 +98,12 @@ class Text(Value):
 
     text: str
 
-    def as_text(self, what: str) -> Self:
-        """Returns itself, unless it is empty."""
-        if not self.text.strip():
-            raise self.error(f"{what} is empty")
-        return self
-
 
 @dataclass(slots=True)
 class Items(Value):
     """A list."""
 
     items: list[Value] = field(default_factory=list)
-
-    def as_list(self, what: str) -> list[Value]:
-        """Returns its entries."""
-        return self.items
 
 
 @dataclass(slots=True)
@@ -115,10 +112,6 @@ class Table(Value):
 
     items: dict[str, Value] = field(default_factory=dict)
     lines: dict[str, int] = field(default_factory=dict)
-
-    def as_table(self, what: str) -> Self:
-        """Returns itself."""
-        return self
 
     def key(self, name: str) -> Place:
         """Returns where that key stands."""
