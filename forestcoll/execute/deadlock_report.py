@@ -97,7 +97,7 @@ def explain_stalled(
         f"rank {rank} (process {process}) is stopped, by SIGSTOP or a debugger"
         for rank, process, _, _ in halted
     ]
-    return "\n".join([*lines, *_held(tables, stops, {rank for rank, *_ in halted})])
+    return "\n".join([*lines, *_say_held(tables, stops, {rank for rank, *_ in halted})])
 
 
 def explain_death(tables: Tables, rows: list[_engine.Stop], death: _engine.Death) -> str:
@@ -110,12 +110,12 @@ def explain_death(tables: Tables, rows: list[_engine.Stop], death: _engine.Death
         if number == signal.SIGKILL:
             how += "; if nobody did that, the machine may have run out of memory"
     stops = [_stop(row) for row in rows]
-    held = _held(tables, stops, {rank})
+    held = _say_held(tables, stops, {rank})
     lines = [f"rank {rank} (process {process}) {how}; all other ranks were ended"]
     return "\n".join([*lines, *(["it left the others at", *held] if held else [])])
 
 
-def _held(tables: Tables, stops: list[_Stop], first: set[int]) -> list[str]:
+def _say_held(tables: Tables, stops: list[_Stop], first: set[int]) -> list[str]:
     """Lines about unfinished thread blocks: those of ranks `first`, those who wait, the others."""
     open_ = [s for s in stops if not s.finished]
     open_.sort(key=lambda s: (tables.blocks[s.block][0] not in first, s.awaits is Awaits.NOTHING))

@@ -120,7 +120,7 @@ def load(
     if word.removesuffix(".yaml") in names():
         entry = word.removesuffix(".yaml")
         return loads_topology(source(entry), entry, settings)
-    raise _unknown(word, path)
+    raise _say_unknown(word, path)
 
 
 def _load_file(path: Path, settings: Mapping[str, str]) -> Topology:
@@ -201,11 +201,11 @@ def _machines() -> tuple[str, ...]:
 def _path(name: str) -> Path:
     entry = name.removesuffix(".yaml")
     if entry not in names():
-        raise _unknown(name, Path(name))
+        raise _say_unknown(name, Path(name))
     return folder() / f"{entry}.yaml"
 
 
-def _unknown(word: str, path: Path) -> TopologyError:
+def _say_unknown(word: str, path: Path) -> TopologyError:
     shown = word if len(word) <= 80 else word[:80] + "..."
     entry = word.removesuffix(".yaml")
     hint = did_you_mean(entry, names())

@@ -71,7 +71,7 @@ def edit(topology: Topology, without: Sequence[str] = (), scale: Sequence[Scale]
     nodes, links = dict(topology.nodes), list(topology.links)
     for pattern in without:
         gone, arcs = _matches(pattern, nodes, links, topology.name)
-        links = _scaled(links, arcs, Fraction(0))
+        links = _scale(links, arcs, Fraction(0))
         for node in gone:
             del nodes[node]
     if not any(node.kind == "gpu" for node in nodes.values()):
@@ -80,7 +80,7 @@ def edit(topology: Topology, without: Sequence[str] = (), scale: Sequence[Scale]
         _, arcs = _matches(change.pattern, nodes, links, topology.name)
         if not arcs:
             raise TopologyError(f"'{change.pattern}' names no link of '{topology.name}' to scale")
-        links = _scaled(links, arcs, change.factor)
+        links = _scale(links, arcs, change.factor)
     words = [f"without {', '.join(without)}"] if without else []
     words += [f"{change.pattern} at {show(change.factor)} of its bandwidth" for change in scale]
     return Topology(
@@ -100,12 +100,12 @@ def _matches(
 ) -> tuple[list[str], set[Arc]]:
     """(the nodes that `pattern` names, the directed links that it names or that touch those)."""
     arcs = dict.fromkeys(ends for link in links for ends in link.directions())
-    named = _named(pattern, nodes)
+    named = _find_nodes(pattern, nodes)
     readings: list[tuple[str, set[Arc]]] = []
     # An id that is there is meant, whatever else its "-" could stand for.
     if pattern not in nodes:
         for src, dst, oneway in _cuts(pattern):
-            found = _between(_named(src, nodes), _named(dst, nodes), arcs, oneway)
+            found = _between(_find_nodes(src, nodes), _find_nodes(dst, nodes), arcs, oneway)
             if found:
                 readings.append((f"{src}{'->' if oneway else '<->'}{dst}", found))
     if named and readings:
@@ -119,7 +119,7 @@ def _matches(
         return [], readings[0][1]
     if named:
         return list(named), {arc for arc in arcs if arc[0] in named or arc[1] in named}
-    raise TopologyError(_nothing(pattern, nodes, name))
+    raise TopologyError(_say_why(pattern, nodes, name))
 
 
 def _cuts(pattern: str) -> Iterator[tuple[str, str, bool]]:
@@ -135,7 +135,7 @@ def _cuts(pattern: str) -> Iterator[tuple[str, str, bool]]:
             yield pattern[:i], pattern[i + 1 :], False
 
 
-def _named(pattern: str, nodes: dict[str, Node]) -> dict[str, None]:
+def _find_nodes(pattern: str, nodes: dict[str, Node]) -> dict[str, None]:
     """The nodes that an id or a glob names, in their order."""
     if pattern in nodes:
         return {pattern: None}
@@ -156,26 +156,26 @@ def _between(
     return found
 
 
-def _nothing(pattern: str, nodes: dict[str, Node], name: str) -> str:
+def _say_why(pattern: str, nodes: dict[str, Node], name: str) -> str:
     """Why a pattern matches nothing: which end is unknown, or that no link joins the two."""
     known = list(islice(nodes, 5_000))  # comparing with every name of a huge one helps nobody
     cuts = list(_cuts(pattern))
     for src, dst, oneway in cuts:
-        left, right = _named(src, nodes), _named(dst, nodes)
+        left, right = _find_nodes(src, nodes), _find_nodes(dst, nodes)
         if left and right:
             if not oneway:
                 return f"no link of '{name}' joins '{src}' and '{dst}'"
             return f"no link of '{name}' leads from '{src}' to '{dst}'"
     for src, dst, _ in cuts:
         for end, other in ((src, dst), (dst, src)):
-            if not _named(end, nodes) and _named(other, nodes):
-                return f"'{pattern}': {_unknown(end, known, name)}"
+            if not _find_nodes(end, nodes) and _find_nodes(other, nodes):
+                return f"'{pattern}': {_say_unknown(end, known, name)}"
     if len(cuts) == 1:
-        return f"'{pattern}': {_unknown(cuts[0][0], known, name)}"
-    return _unknown(pattern, known, name)
+        return f"'{pattern}': {_say_unknown(cuts[0][0], known, name)}"
+    return _say_unknown(pattern, known, name)
 
 
-def _unknown(word: str, known: list[str], name: str) -> str:
+def _say_unknown(word: str, known: list[str], name: str) -> str:
     if is_glob(word):
         return f"no node of '{name}' matches '{word}'; they are called {_few(known)}"
     hint = did_you_mean(word, known)
@@ -190,7 +190,7 @@ def _few(names: Sequence[str]) -> str:
 # ----------------------------------------------------------------------------------- changes
 
 
-def _scaled(links: Iterable[Link], arcs: set[Arc], factor: Fraction) -> list[Link]:
+def _scale(links: Iterable[Link], arcs: set[Arc], factor: Fraction) -> list[Link]:
     """`links`, those that run along `arcs` times `factor`; 0 leaves them out."""
     out: list[Link] = []
     for link in links:

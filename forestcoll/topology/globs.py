@@ -26,9 +26,9 @@ def matcher(pattern: str) -> Callable[[str], bool]:
         several = len(found[1]) > 1 or len(found[2]) > 1
         if several and first <= last < first + MOST_NUMBERS:
             numbers = "|".join(map(str, range(first, last + 1)))
-            parts += [_translated(pattern[end : found.start()]), f"(?:{numbers})"]
+            parts += [_translate(pattern[end : found.start()]), f"(?:{numbers})"]
             end = found.end()
-    parts.append(_translated(pattern[end:]))
+    parts.append(_translate(pattern[end:]))
     compiled = re.compile("".join(parts), re.DOTALL)
     return lambda text: compiled.fullmatch(text) is not None
 
@@ -38,6 +38,6 @@ def is_glob(pattern: str) -> bool:
     return any(letter in pattern for letter in "*?[")
 
 
-def _translated(pattern: str) -> str:
+def _translate(pattern: str) -> str:
     """The regular expression of a shell's glob, without what anchors it at the end."""
     return translate(pattern).removesuffix(r"\Z").removesuffix(r"\z")

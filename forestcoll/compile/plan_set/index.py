@@ -156,12 +156,12 @@ def files_of(made: PlanSet) -> dict[str, str]:
         min_bytes=made.low,
         max_bytes=made.high,
         forests=tuple(
-            _listed(file, source, text)
+            _forest_file(file, source, text)
             for file, (source, text) in sources.items()
             if not isinstance(source, Routes)
         ),
         routes=tuple(
-            _listed_routes(file, source, text)
+            _routes_file(file, source, text)
             for file, (source, text) in sources.items()
             if isinstance(source, Routes)
         ),
@@ -216,7 +216,7 @@ def _source_files(made: PlanSet, stem: str) -> Iterator[tuple[str, tuple[Forest 
             yield name, (source, forest_file.dumps(source))
 
 
-def _listed(file: str, forest: Forest, text: str) -> ForestFile:
+def _forest_file(file: str, forest: Forest, text: str) -> ForestFile:
     return ForestFile(
         file=file,
         sha256=digest(text),
@@ -226,7 +226,7 @@ def _listed(file: str, forest: Forest, text: str) -> ForestFile:
     )
 
 
-def _listed_routes(file: str, found: Routes, text: str) -> RoutesFile:
+def _routes_file(file: str, found: Routes, text: str) -> RoutesFile:
     return RoutesFile(
         file=file,
         sha256=digest(text),

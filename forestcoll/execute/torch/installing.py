@@ -130,10 +130,10 @@ class Installation:
                 if collective in self._rules and hasattr(module, name):
                     original = getattr(module, name)
                     self._originals[module, name] = original
-                    setattr(module, name, self._wrapped(name, collective, original))
+                    setattr(module, name, self._wrap(name, collective, original))
         _installed.append(self)
 
-    def _wrapped(
+    def _wrap(
         self, name: str, collective: Collective, original: Callable[..., Any]
     ) -> Callable[..., Any]:
         signature = inspect.signature(original)

@@ -70,7 +70,7 @@ class SymmetryModel(Model):
     generators: list[dict[str, str]]
 
 
-def _carried(collective: Collective) -> Collective:
+def _check_carried(collective: Collective) -> Collective:
     if collective not in BY_TREES:
         raise ValueError(f"no trees carry an {collective}")
     return collective
@@ -78,7 +78,7 @@ def _carried(collective: Collective) -> Collective:
 
 Carried = Annotated[
     Collective,
-    AfterValidator(_carried),
+    AfterValidator(_check_carried),
     WithJsonSchema({"enum": [c.value for c in BY_TREES], "title": "Collective", "type": "string"}),
 ]
 

@@ -98,7 +98,7 @@ def put_inside(
 
 def note_ports(adapters: Sequence[Adapter], values: Values) -> list[str]:
     """Returns a note on network ports whose rates are neither in the file nor given."""
-    if not adapters or values.given("port_rate"):
+    if not adapters or values.has("port_rate"):
         return []
     return [
         f"{len(adapters)} network ports; their rates are not in the file (--set port_rate=GB/s)"

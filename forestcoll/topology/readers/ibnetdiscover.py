@@ -78,7 +78,7 @@ class _Dump:
 
 def _loads(text: str, values: Values) -> Fabric:
     dump = _read(text, values)
-    if values.given("names"):
+    if values.has("names"):
         _rename(dump, values.text("names"))
     return _Builder(dump, values.text("unnamed", "out") == "each").build()
 

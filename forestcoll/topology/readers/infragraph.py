@@ -158,21 +158,21 @@ class _Graph:
 
     def read_links(self, table: Table) -> dict[str, Fraction | None]:
         """GB/s by name; None where the link never limits. Unrated ones are kept for the error."""
-        found: dict[str, Fraction | None] = {}
+        rates: dict[str, Fraction | None] = {}
         for entry in _entries(table, "links"):
             name = _word(entry, "name")
-            if name in found:
+            if name in rates:
                 raise entry.error(
                     f"a second link '{name[:60]}': which of the two its edges mean is not said; "
                     "rename or remove one"
                 )
             self.known_links.add(name)
             if name in self.rates:
-                found[name] = self.rates[name]
+                rates[name] = self.rates[name]
                 continue
             rate = self.bandwidth(entry)
-            found[name] = UNKNOWN if rate is None else rate
-        return found
+            rates[name] = UNKNOWN if rate is None else rate
+        return rates
 
     def bandwidth(self, entry: Table) -> Fraction | None:
         physical = entry.items.get("physical", entry)
@@ -251,7 +251,7 @@ class _Graph:
 
     def expand(self, path: str, device: str, place: Place) -> list[str]:
         """ "cx5[0:2].port" -> cx5.0.port.0, cx5.1.port.0."""
-        made = [""]
+        names = [""]
         inside: str | None = device
         for segment in path.split("."):
             match = _SEGMENT.fullmatch(segment.strip())
@@ -263,10 +263,10 @@ class _Graph:
                 )
             kind, count = parts[match[1]]
             numbers = self.numbers(match[2], count, path, place)
-            self.check_size(len(made) * len(numbers), place)
-            made = [f"{one}{'.' if one else ''}{match[1]}.{i}" for one in made for i in numbers]
+            self.check_size(len(names) * len(numbers), place)
+            names = [f"{one}{'.' if one else ''}{match[1]}.{i}" for one in names for i in numbers]
             inside = match[1] if kind == "device" else None
-        return made
+        return names
 
     def numbers(self, text: str | None, count: int, what: str, place: Place) -> list[int]:
         """The indices that a slice stands for; all without one."""
@@ -278,16 +278,16 @@ class _Graph:
         bounds = [int(part) if part else None for part in parts]
         if len(parts) == 1:
             index = bounds[0] or 0
-            found = [index + count if index < 0 else index]
+            indices = [index + count if index < 0 else index]
         elif len(parts) == 3 and bounds[2] == 0:
             raise place.error(f"'{what[:60]}': [{text}] has a step of 0")
         else:
-            found = list(range(*slice(*bounds).indices(count)))
+            indices = list(range(*slice(*bounds).indices(count)))
             over = any(b is not None and b > count for b in bounds[:2])
-            found = [count] if over or not found else found
-        if any(not 0 <= i < count for i in found):
+            indices = [count] if over or not indices else indices
+        if any(not 0 <= i < count for i in indices):
             raise place.error(f"'{what[:60]}': [{text}] goes beyond the {count} there are")
-        return found
+        return indices
 
     def add_edges(
         self, entry: Table, ones: list[str], twos: list[str], links: Mapping[str, Fraction | None]

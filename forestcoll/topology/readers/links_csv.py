@@ -311,7 +311,7 @@ def _count_pairs_once(rows: list[Row], notes: list[str]) -> list[Row]:
     return [row for row in rows if row.line not in gone]
 
 
-def _rated(row: Row, values: Values) -> Fraction:
+def _rate_of(row: Row, values: Values) -> Fraction:
     rate = row.rate or values.rate("rate")
     if rate is None:
         raise row.place.error(
@@ -328,7 +328,7 @@ def _topology(rows: list[Row], values: Values, notes: list[str]) -> Topology:
     nodes |= {name: Node("switch") for name in names if name not in nodes}
     links = []
     for row in rows:
-        rate = _rated(row, values)
+        rate = _rate_of(row, values)
         with located(row.place):
             links.append(Link(row.src, row.dst, rate, row.latency, row.count))
     notes = [
@@ -363,7 +363,7 @@ class _Cabling:
             Cable(
                 self.place(row.src, row.src_port, hosts),
                 self.place(row.dst, row.dst_port, hosts),
-                _rated(row, self.values),
+                _rate_of(row, self.values),
             )
             for row in self.rows
             for _ in range(row.count)
@@ -380,7 +380,7 @@ class _Cabling:
         if patterns is not None:
             patterns.check(names, self.values.source)
             return dict.fromkeys(name for name in names if patterns.match(name))
-        if self.values.given("devices"):
+        if self.values.has("devices"):
             servers = _servers(self.values.text("devices"))
             found = [node for name, node in self.ids.items() if name in servers]
             if found:

@@ -58,7 +58,7 @@ class Values(Place):
         """Returns GB/s, or None where it is not given."""
         return bandwidth(self.texts[name]) if name in self.texts else None
 
-    def given(self, name: str) -> bool:
+    def has(self, name: str) -> bool:
         """Returns whether the user set it."""
         return name in self.texts
 

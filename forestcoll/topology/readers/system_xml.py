@@ -329,7 +329,7 @@ class _Machine:
                     "are in a dump, so one of them is wrong"
                 )
         for gpu, number in total.items():
-            if number > self.dialect.most and not self.values.given(self.dialect.tag):
+            if number > self.dialect.most and not self.values.has(self.dialect.tag):
                 own = [entry for (src, _), entry in entries.items() if src == gpu]
                 most = max(own, key=lambda entry: entry.integer("count"))
                 raise most.error(
