@@ -25,8 +25,7 @@ from forestcoll.execute import cpu, gpu
 from forestcoll.execute.gpu import compiler as builds
 from forestcoll.execute.gpu import team as teams
 from forestcoll.execute.gpu.messages import SLOT_BYTES, geometry, slot_of
-from forestcoll.execute.sizes import layout
-from forestcoll.execute.slots import longest_message
+from forestcoll.execute.sizes import layout, longest_message
 from forestcoll.program import BY_TREES, Collective, Op, Program
 from tests.programs import all_good, drop, edit, out
 

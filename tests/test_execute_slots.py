@@ -11,8 +11,7 @@ from test_verify import _big_messages, eager_exchange
 
 from forestcoll.common.errors import ExecutionError, PlanError
 from forestcoll.execute.cpu import run
-from forestcoll.execute.sizes import layout
-from forestcoll.execute.slots import SLOT_BYTES, SLOT_LEAST, SLOT_TOTAL, queue
+from forestcoll.execute.sizes import SLOT_BYTES, SLOT_LEAST, SLOT_TOTAL, layout, queue
 from forestcoll.program import Collective, Op, Program, Protocol
 from forestcoll.verify import verify
 

@@ -15,8 +15,7 @@ from forestcoll.common import arguments
 from forestcoll.common.errors import ExecutionError, UnsupportedError
 from forestcoll.execute import deadlock_report
 from forestcoll.execute.result import MODES, Mode, Row, RunResult
-from forestcoll.execute.sizes import memory_available, memory_needed
-from forestcoll.execute.slots import queue
+from forestcoll.execute.sizes import memory_available, memory_needed, queue
 from forestcoll.program import Program
 
 try:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from fractions import Fraction
+from functools import lru_cache
 from itertools import cycle
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_type_hints
 
 from forestcoll.common.display import Shown
 from forestcoll.common.errors import InfeasibleError, TopologyError, did_you_mean
@@ -17,6 +18,7 @@ from forestcoll.topology.numbers import bandwidth, exact
 
 if TYPE_CHECKING:
     import networkx as nx
+    from pydantic import TypeAdapter
     from pydantic_core.core_schema import CoreSchema
 
 
@@ -322,14 +324,33 @@ class Topology(Shown):
         return graph
 
 
-def _settle(value: object) -> None:
-    """Brings fields of other types than stated to those types, by pydantic; else `TopologyError`.
+def _settle(value: Any) -> None:
+    """Gives every field of a dataclass the type that it states; `TopologyError` where it cannot.
 
-    Imported here: pydantic takes longer to import than most topologies to read.
+    What Python callers give in other types, pydantic converts or refuses. What is read from a file
+    has the right types already, and importing pydantic takes longer than most commands.
     """
-    from forestcoll.topology.conversion import settle
+    from pydantic import ValidationError
 
-    settle(value)
+    kind: type = type(value)
+    for name, adapter in _adapters(kind).items():
+        try:
+            settled = adapter.validate_python(getattr(value, name))
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = "".join(f"[{part!r}]" for part in first["loc"])
+            raise TopologyError(
+                f"{kind.__name__}: {name}{place}: {first['msg']}, not {first['input']!r}"
+            ) from None
+        object.__setattr__(value, name, settled)
+
+
+@lru_cache
+def _adapters(kind: type) -> dict[str, TypeAdapter[Any]]:
+    from pydantic import TypeAdapter
+
+    hints = get_type_hints(kind, include_extras=True)
+    return {field.name: TypeAdapter(hints[field.name]) for field in fields(kind)}
 
 
 def check_sizes(nodes: int, links: int) -> None:

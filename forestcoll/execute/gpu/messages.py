@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from forestcoll.execute.sizes import Layout
-from forestcoll.execute.slots import longest_message
+from forestcoll.execute.sizes import Layout, longest_message
 from forestcoll.program import Program
 
 SLOT_BYTES = 1 << 20
