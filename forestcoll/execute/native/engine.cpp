@@ -106,7 +106,7 @@ std::vector<Result::Leftover> leftovers_of(const Machine& machine) {
 struct Engine::State : Machine {
   bool broken = false;  // a launch ended early: connections hold half a conversation
   std::vector<Average> averages;
-  std::unique_ptr<ProcessPool> crew;
+  std::unique_ptr<ProcessPool> pool;
 };
 
 namespace {
@@ -231,7 +231,7 @@ Engine::Engine(Plan plan) : state_(std::make_unique<State>()) {
 
 Engine::~Engine() = default;
 
-void Engine::rest() { state_->crew.reset(); }
+void Engine::rest() { state_->pool.reset(); }
 
 namespace {
 
@@ -261,7 +261,7 @@ class Patience {
 };
 
 // Sleeps until `word` has reached `wanted`; false: given up, and `result` says why.
-bool await_end(Machine& m, ProcessPool* crew, Word& word, std::uint32_t wanted,
+bool await_end(Machine& m, ProcessPool* pool, Word& word, std::uint32_t wanted,
                const std::function<bool()>& poll, Result& result) {
   Patience patience(m);
   for (;;) {
@@ -273,15 +273,15 @@ bool await_end(Machine& m, ProcessPool* crew, Word& word, std::uint32_t wanted,
       result.status = Status::interrupted;
       return false;
     }
-    if (crew)
-      if (const auto death = crew->death()) {
+    if (pool)
+      if (const auto death = pool->death()) {
         result.status = Status::died;
         result.deaths = {*death};
         return false;
       }
     if (patience.exhausted()) {
       result.status = Status::stalled;
-      if (crew) result.deaths = crew->halted();
+      if (pool) result.deaths = pool->halted();
       return false;
     }
   }
@@ -313,25 +313,25 @@ void run_threads(Machine& m, const std::function<bool()>& poll, Result& result) 
   }
 }
 
-void run_processes(Machine& m, ProcessPool& crew, const std::function<bool()>& poll, Result& result) {
+void run_processes(Machine& m, ProcessPool& pool, const std::function<bool()>& poll, Result& result) {
   try {
-    crew.begin();
+    pool.begin();
     const auto everybody = static_cast<std::uint32_t>(m.workers);
-    if (await_end(m, &crew, m.control->over, 1, poll, result)) {
+    if (await_end(m, &pool, m.control->over, 1, poll, result)) {
       result.status = status_of(m);
       if (result.status == Status::done)
-        await_end(m, &crew, m.control->parked, everybody, poll, result);
+        await_end(m, &pool, m.control->parked, everybody, poll, result);
     }
   } catch (...) {
-    crew.kill();
+    pool.kill();
     throw;
   }
   if (result.status == Status::done) return;
-  if (const auto death = crew.death(); death && result.status != Status::died) {
+  if (const auto death = pool.death(); death && result.status != Status::died) {
     result.status = Status::died;  // whatever followed from it
     result.deaths = {*death};
   }
-  crew.kill();
+  pool.kill();
 }
 
 }  // namespace
@@ -347,8 +347,8 @@ Result Engine::launch(const std::vector<byte*>& addresses, const Options& option
   Result result;
   if (s.block_count() == 0) return result;
   if (s.ranks == 0 || options != s.options || addresses != s.addresses || averages != s.averages ||
-      (s.crew && !s.crew->mine())) {
-    s.crew.reset();
+      (s.pool && !s.pool->mine())) {
+    s.pool.reset();
     s.options = options;
     s.addresses = addresses;
     s.averages = averages;
@@ -365,8 +365,8 @@ Result Engine::launch(const std::vector<byte*>& addresses, const Options& option
   s.control->turn = turn;
   s.broken = true;
   if (options.processes) {
-    if (!s.crew) caller.alone([&s] { s.crew = std::make_unique<ProcessPool>(s); });
-    run_processes(s, *s.crew, caller.poll, result);
+    if (!s.pool) caller.alone([&s] { s.pool = std::make_unique<ProcessPool>(s); });
+    run_processes(s, *s.pool, caller.poll, result);
   } else {
     run_threads(s, caller.poll, result);
   }
@@ -380,7 +380,7 @@ Result Engine::launch(const std::vector<byte*>& addresses, const Options& option
     result.stops = stops_of(s);
     result.culprit = s.control->culprit;
   }
-  if (s.broken) s.crew.reset();
+  if (s.broken) s.pool.reset();
   return result;
 }
 

@@ -47,7 +47,7 @@ struct Blocked {
   ~Blocked() { pthread_sigmask(SIG_SETMASK, &before, nullptr); }
 };
 
-// What a rank's process is told by the one that makes the crew.
+// What a rank's process is told by the one that makes the pool.
 struct Origin {
   pid_t parent;
   std::uint32_t seen;  // number of the last launch
@@ -55,7 +55,7 @@ struct Origin {
 };
 
 // The life of a rank's process. It must not allocate: another thread may have held the allocator's
-// lock when this process was forked, and of ordinary memory it has what birth.cpp lists.
+// lock when this process was forked, and of ordinary memory it has what process_start.cpp lists.
 void live(Machine& m, int rank, const void* context) {
   const Origin& origin = *static_cast<const Origin*>(context);
   std::uint32_t seen = origin.seen;
