@@ -46,9 +46,9 @@ class Artefact:
     @cached_property
     def summary(self) -> dict[str, Any]:
         """What `--json` said."""
-        text = self.folder.with_suffix(".json").read_text(encoding="utf-8")
-        told: dict[str, Any] = json.loads(text)
-        return told
+        told = self.folder.with_name(f"{self.folder.name}.json")
+        found: dict[str, Any] = json.loads(told.read_text(encoding="utf-8"))
+        return found
 
     @cached_property
     def forest(self) -> Forest:

@@ -113,8 +113,16 @@ def _brute(
     return (None if stops or not worst else worst), new
 
 
-@pytest.mark.parametrize("collective", ["allgather", "reduce-scatter", "allreduce", "broadcast"])
-@pytest.mark.parametrize("machine", ["irregular", "dgx-a100", "dgx1-v100"])
+@pytest.mark.parametrize(
+    ("machine", "collective"),
+    [
+        *(("irregular", one) for one in ("allgather", "reduce-scatter", "allreduce", "broadcast")),
+        ("dgx-a100", "allgather"),
+        ("dgx-a100", "allreduce"),
+        ("dgx1-v100", "reduce-scatter"),
+        ("dgx1-v100", "broadcast"),
+    ],
+)
 def test_every_loss_is_what_brute_force_finds(machine: str, collective: str) -> None:
     topology = irregular()
     if machine != "irregular":

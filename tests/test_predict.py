@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from artefacts import Artefacts
+from command_line import as_json as call
 
 from forestcoll.study.predict import NO_LATENCIES
 from forestcoll.ui import cli
@@ -38,14 +38,6 @@ links:
 """Two switches between the same GPUs: trees take ways that are not the shortest."""
 
 
-def call(*words: str) -> Any:
-    """What a command says as JSON."""
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said):
-        assert cli.main([*words, "--json"]) == 0
-    return json.loads(said.getvalue())
-
-
 def index_of(directory: Path) -> Any:
     """The index of a plan set."""
     return json.loads((directory / "index.json").read_text())
@@ -66,22 +58,24 @@ def timed(file: str, size: str, *words: str) -> tuple[float, float]:
 @pytest.mark.parametrize(
     ("machine", "collective", "ranks"),
     [
-        (("hypercube", "--set", "dimension=2"), "reduce-scatter", ()),
-        (("fat-tree", "--set", "hosts=1", "--set", "gpus=2"), "allreduce", ()),
-        (("dgx-a100",), "allgather", ("--ranks", "box0/gpu[0-4]")),
-        (("dgx-a100", "--set", "boxes=2"), "alltoall", ()),
-        (("dgx-a100",), "alltoall", ("--ranks", "box0/gpu[0-4]")),
+        ("hypercube dimension=2", "reduce-scatter", ()),
+        ("fat-tree hosts=1 gpus=2", "allreduce", ()),
+        ("dgx-a100", "allgather", ("--ranks", "box0/gpu[0-4]")),
+        ("dgx-a100 boxes=2", "alltoall", ()),
+        ("dgx-a100", "alltoall", ("--ranks", "box0/gpu[0-4]")),
     ],
-    ids=lambda value: "-".join(value) if isinstance(value, tuple) else value,
+    ids=str,
 )
 def test_all_commands_say_the_same(
-    machine: tuple[str, ...], collective: str, ranks: tuple[str, ...], tmp_path: Path
+    machine: str, collective: str, ranks: tuple[str, ...], compiled: Artefacts
 ) -> None:
-    made = call("synthesize", "-t", *machine, "-c", collective, *ranks, "-o", str(tmp_path))
-    topologies = [()] if ranks else [(), ("-t", *machine)]
-    assert len(made["plans"]) == 2
-    for form, plan in made["plans"].items():
-        (file,) = map(str, tmp_path.glob(f"*.{form.replace('-', '.')}"))
+    made = compiled(machine, collective, *ranks)
+    name, *settings = machine.split()
+    chosen = ("-t", name, *(word for pair in settings for word in ("--set", pair)))
+    topologies = [()] if ranks else [(), chosen]
+    assert len(made.summary["plans"]) == 2
+    for form, plan in made.summary["plans"].items():
+        file = str(made.file(f".{form.replace('-', '.')}"))
         for topology in topologies:
             (entry,) = call("verify", file, *topology)
             assert entry["simulated"] == plan["simulated"]
