@@ -118,24 +118,23 @@ def test_right_programs_are_right_at_any_size(name: str, size: int) -> None:
     assert len(result.rows) == GOOD[name].in_place + GOOD[name].out_of_place
 
 
+def fewest_slots(name: str) -> int:
+    """What a sample needs to go on.
+
+    Fused instructions need a message and a free slot at once, as on the GPU: a ring of them with a
+    message in every connection can only turn if there are two slots. And who sends two chunks
+    before it receives needs two slots where a slot holds one.
+    """
+    return 2 if name.startswith("ring_") or name == "direct_reduce_scatter" else 1
+
+
 @pytest.mark.parametrize("name", GOOD)
 def test_small_slots_slices_and_single_slots_change_nothing(name: str) -> None:
-    # Fused instructions need a message and a free slot at once, as on the GPU: a ring of them with
-    # a message in every connection can only turn if there are two slots. And who sends two chunks
-    # before it receives needs two slots where a slot holds one.
-    fewest = 2 if name.startswith("ring_") or name == "direct_reduce_scatter" else 1
-    for slots, slot_bytes, slice_bytes, threads in itertools.product(
-        (fewest, 3), (64, 4096), (8, None), (1, 3)
-    ):
-        result = run(
-            GOOD[name],
-            5000,
-            slots=slots,
-            slot_bytes=slot_bytes,
-            slice_bytes=slice_bytes,
-            threads=threads,
-        )
-        assert result.wrong == 0, (slots, slot_bytes, slice_bytes, result.mismatches)
+    values = itertools.product((fewest_slots(name), 3), (64, 4096), (8, None), (1, 3))
+    for each in values:
+        how = dict(zip(("slots", "slot_bytes", "slice_bytes", "threads"), each, strict=True))
+        result = run(GOOD[name], 5000, **how)  # type: ignore[arg-type]
+        assert result.wrong == 0, (how, result.mismatches)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -14,11 +14,12 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import programs as pg
 import pytest
 from programs import do, out
-from test_execute_cpu import GOOD, in_single_elements
+from test_execute_cpu import GOOD, fewest_slots, in_single_elements
 
 from forestcoll.common.errors import ExecutionError, UnsupportedError
 from forestcoll.execute import cpu
@@ -85,26 +86,14 @@ def _nothing_is_left() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", GOOD)
-def test_right_programs_are_right(name: str) -> None:
-    for size in (1, 44, 4096, 99_999):
-        result = run(GOOD[name], size, ranks_as="processes", timeout=20)
-        assert (result.wrong, result.mismatches) == (0, ())
-
-
-@pytest.mark.parametrize("name", GOOD)
-def test_small_slots_and_slices(name: str) -> None:
-    fewest = 2 if name.startswith("ring_") or name == "direct_reduce_scatter" else 1
-    for slots, slot_bytes, slice_bytes in ((fewest, 64, 8), (3, 64, None), (fewest, 4096, 8)):
-        result = run(
-            GOOD[name],
-            5000,
-            slots=slots,
-            slot_bytes=slot_bytes,
-            slice_bytes=slice_bytes,
-            ranks_as="processes",
-            timeout=20,
-        )
-        assert result.wrong == 0, (slots, slot_bytes, slice_bytes, result.mismatches)
+def test_right_programs_are_right_at_any_size_and_with_small_slots(name: str) -> None:
+    fewest, ways = fewest_slots(name), ("slots", "slot_bytes", "slice_bytes")
+    cases: list[tuple[int, dict[str, Any]]] = [(size, {}) for size in (1, 44, 4096, 99_999)]
+    for values in ((fewest, 64, 8), (3, 64, None), (fewest, 4096, 8)):
+        cases.append((5000, dict(zip(ways, values, strict=True))))
+    for size, how in cases:
+        result = run(GOOD[name], size, ranks_as="processes", timeout=20, **how)
+        assert (result.wrong, result.mismatches) == (0, ()), (size, how)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -165,7 +165,7 @@ def flows() -> dict[str, Dataflow]:
     for name, settings_ in (
         ("ring", {"gpus": "5"}),
         ("dgx1-v100", {}),
-        ("dgx-a100", {"boxes": "2"}),
+        ("fat-tree", {"leaves": "1", "hosts": "2", "gpus": "2"}),
     ):
         for collective in ("allreduce", "reduce-scatter") if name != "ring" else BY_TREES:
             for key, program in compiled(name, settings_, collective).items():
@@ -224,7 +224,8 @@ def test_rounds_are_as_many_as_hops() -> None:
 
 def test_scratch_is_a_ring_of_slices() -> None:
     """Cutting finer takes less scratch: slots are for as many slices as can be under way."""
-    flow = flows()["dgx-a100 allreduce msccl-xml"]
+    program = forest_and_plans("dgx-a100", "allreduce", {"boxes": "2"})[1]["msccl-xml"]
+    flow = dataflow(program)
     rounds = rank_rounds(flow, levels(flow), 3, in_place=True)
 
     def scratch(slices: int) -> int:
