@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from forestcoll.compile.budget import Budget
     from forestcoll.compile.front import front
     from forestcoll.compile.optimum import optimum
+    from forestcoll.compile.request import Request
     from forestcoll.compile.synthesize import Synthesis, synthesize
     from forestcoll.compile.verdict import verify_text
     from forestcoll.execute.cpu import run
@@ -22,14 +23,15 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 # fmt: off
-__all__ = ["Budget", "Collective", "Forest", "ForestCollError", "Program", "Synthesis", "Topology",
-    "compare", "front", "load_topology", "optimum", "read_plan", "run", "synthesize", "verify_text"]
+__all__ = ["Budget", "Collective", "Forest", "ForestCollError", "Program", "Request", "Synthesis",
+    "Topology", "compare", "front", "load_topology", "optimum", "read_plan", "run", "synthesize",
+    "verify_text"]
 _HOMES = {"synthesize": "compile.synthesize", "Synthesis": "compile.synthesize",
           "verify_text": "compile.verdict", "optimum": "compile.optimum", "front": "compile.front",
           "ForestCollError": "common.errors", "Budget": "compile.budget", "run": "execute.cpu",
           "load_topology": "topology.catalog", "Topology": "topology", "read_plan": "plans",
           "Collective": "program", "Program": "program", "compare": "study.comparison",
-          "Forest": "schedule.forest"}
+          "Forest": "schedule.forest", "Request": "compile.request"}
 # fmt: on
 import_module("forestcoll.common.native")  # finds compiled modules, and `forestcoll.torch`
 

@@ -6,15 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from command_line import Outcome, Run
+from command_line import Run, fine
 
 TWO = ("-t", "dgx-a100", "--set", "boxes=2")
-
-
-def fine(outcome: Outcome) -> str:
-    code, out, err = outcome
-    assert (code, err) == (0, "")
-    return out
 
 
 def test_optimum_says_what_limits_it(call: Run) -> None:
@@ -78,31 +72,6 @@ def test_routes(call: Run) -> None:
     assert code == 0
     assert json.loads(out)["routes"]["units"] == 7
     assert "of optimal" in err
-
-
-@pytest.mark.parametrize(
-    ("options", "code", "message"),
-    [
-        (["-c", "alltoall", "--units", "2", "--min-percent", "99"], 2, "both say how many units"),
-        (["-c", "alltoall", "--trees", "2"], 2, "--trees is not for -c alltoall"),
-        (["-c", "alltoall", "--shares", "1,2"], 2, "--shares is for"),
-        (["-c", "alltoall", "--format", "forest"], 2, "no forest carries an alltoall"),
-        (["-c", "alltoall", "--target", "rccl", "--format", "mscclpp-json"], 2, "reads msccl-xml"),
-        (["-c", "alltoall", "--target", "mscclpp", "--protocol", "LL128"], 1, "Simple and LL"),
-        (["-c", "alltoall", "--groups", "box0/gpu[0-3];box0/gpu[4-7]"], 1, "among all ranks"),
-        (["-c", "allgather", "--units", "2"], 2, "are for -c alltoall"),
-        (["-c", "allgather", "--format", "routes"], 2, "are for -c alltoall"),
-        (["-c", "alltoallv"], 2, "is not one of"),
-    ],
-)
-def test_routes_that_are_refused(
-    call: Run, tmp_path: Path, options: list[str], code: int, message: str
-) -> None:
-    found, out, err = call("synthesize", "-t", "dgx-a100", *options, "-o", "out/")
-    assert found == code
-    assert message in err
-    assert out == ""
-    assert not (tmp_path / "out").exists()
 
 
 def test_plans(call: Run, tmp_path: Path) -> None:
@@ -175,40 +144,6 @@ def test_matrix(call: Run, tmp_path: Path) -> None:
     assert json.loads(fine(call(*ask, "--json")))["nanoseconds"] == "70000/3"
     fine(call(*ask, "-o", "v.json"))
     assert "alltoallv on dgx-a100-1: 8 ranks" in fine(call("verify", "v.json"))
-
-
-@pytest.mark.parametrize(
-    ("options", "code", "message"),
-    [
-        (["-c", "alltoallv"], 2, "-c alltoallv needs --matrix FILE"),
-        (["-c", "alltoall", "--matrix", "m"], 2, "--matrix is for -c alltoallv"),
-        (["-c", "allgather", "--matrix", "m"], 2, "are for alltoall and alltoallv"),
-        (["-c", "allgather", "-o", "m"], 2, "synthesize -c allgather' writes a forest"),
-        (["-c", "alltoall", "--root", "0"], 2, "--root is for broadcast and reduce"),
-        (["-c", "alltoall", "--shares", "1,2"], 2, "--shares is for"),
-        (["-c", "alltoall", "-o", "-", "--json"], 2, "both want standard output"),
-        (
-            ["-c", "alltoallv", "--matrix", "m", "--groups", "a;b"],
-            2,
-            "--groups go with -c alltoall",
-        ),
-        (["-c", "alltoallv", "--matrix", "none"], 1, "none: cannot be read: No such file"),
-        (["-c", "alltoallv", "--matrix", "bad"], 1, "line 1, entry 1: 'x' is no whole number"),
-        (["-c", "alltoallv", "--matrix", "small"], 1, "the matrix has 1 rows; there are 8 ranks"),
-        (["-c", "all2all"], 2, "did you mean 'alltoall'"),
-    ],
-)
-def test_what_is_refused(
-    call: Run, tmp_path: Path, options: list[str], code: int, message: str
-) -> None:
-    (tmp_path / "m").write_text("0 1\n1 0\n")
-    (tmp_path / "bad").write_text("x\n")
-    (tmp_path / "small").write_text("0\n")
-    found, out, err = call("optimum", "-t", "dgx-a100", *options)
-    assert found == code
-    assert message in err
-    assert out == ""
-    assert {path.name for path in tmp_path.iterdir()} == {"m", "bad", "small"}
 
 
 def test_simulated_times_and_too_few_thread_blocks_are_told(call: Run) -> None:

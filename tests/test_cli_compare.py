@@ -43,23 +43,6 @@ def test_json_and_csv(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith("schedule,kind,links,size,time_us,")
 
 
-@pytest.mark.parametrize(
-    ("more", "code", "text"),
-    [
-        (["--against", "none", "--against", "ring"], 2, "--against none goes alone"),
-        (["--on", "ring", "--without", "gpu0-gpu1"], 2, "leave --without and --scale away"),
-        (["--json", "--csv"], 2, "--csv or --json, not both"),
-        (["--plot", "x.pdf"], 1, "x.pdf: a plot is a file of .svg or .png"),
-        (["--sizes", "many"], 1, "'many' is no size such as 64K, 1M or 4G"),
-        (["--against", "rigns"], 2, "rigns"),
-        (["--with", "/no/such.xml", "--against", "none"], 1, "No such file"),
-    ],
-)
-def test_usage(more: list[str], code: int, text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*SMALL, *more]) == code
-    assert text in capsys.readouterr().err
-
-
 def test_broken(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*SMALL, "--against", "none", "--without", "gpu0-gpu1"]) == 0
     out = capsys.readouterr().out

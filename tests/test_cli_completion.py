@@ -6,11 +6,14 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from command_line import Outcome, fine
 
 import forestcoll
+from forestcoll.ui.cli import _run, hints
 
 SOURCE = Path(forestcoll.__file__).parents[1]
 CASES: dict[str, tuple[str, list[str]]] = {
@@ -32,49 +35,50 @@ CASES: dict[str, tuple[str, list[str]]] = {
 }
 
 
-def ask(line: str, what: str = "bash_complete") -> subprocess.CompletedProcess[str]:
+Ask = Callable[..., Outcome]
+
+
+@pytest.fixture
+def ask(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Ask:
     """What the program answers to a shell, whose cursor is at the end of the line."""
-    words = line.split(" ")
-    asked = {
-        "COMP_WORDS": "\n".join(words),
-        "COMP_CWORD": str(len(words) - 1),
-        "_FORESTCOLL_COMPLETE": what,
-    }
-    environment = {**os.environ, "PYTHONPATH": str(SOURCE), **asked}
-    command = [sys.executable, "-m", "forestcoll"]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+
+    def run(line: str, what: str = "bash_complete") -> Outcome:
+        words = line.split(" ")
+        asked = {"COMP_WORDS": "\n".join(words), "COMP_CWORD": str(len(words) - 1)}
+        for name, value in {**asked, hints.VARIABLE: what}.items():
+            monkeypatch.setenv(name, value)
+        code = _run([], own=True)
+        return (code, *capsys.readouterr())
+
+    return run
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_may_follow(case: str) -> None:
+def test_what_may_follow(case: str, ask: Ask) -> None:
     line, expected = CASES[case]
-    done = ask(line)
-    assert (done.returncode, done.stderr) == (0, "")
-    offered = [row.partition(",") for row in done.stdout.splitlines()]
+    offered = [row.partition(",") for row in fine(ask(line)).splitlines()]
     assert [word for kind, _, word in offered if kind == "plain"] == expected
 
 
 @pytest.mark.parametrize(
     "line", ["forestcoll verify out/", "forestcoll run out/", "forestcoll optimum -t o"]
 )
-def test_files_follow(line: str) -> None:
-    rows = ask(line).stdout.splitlines()
-    assert rows[0].startswith("file,")
+def test_files_follow(line: str, ask: Ask) -> None:
+    assert fine(ask(line)).startswith("file,")
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_script_of_a_shell(shell: str) -> None:
-    done = ask("forestcoll", f"{shell}_source")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert f"_FORESTCOLL_COMPLETE={shell}_complete" in done.stdout
-    assert "Usage" not in done.stdout
+def test_the_script_of_a_shell(shell: str, ask: Ask) -> None:
+    out = fine(ask("forestcoll", f"{shell}_source"))
+    assert f"_FORESTCOLL_COMPLETE={shell}_complete" in out
+    assert "Usage" not in out
 
 
-def test_another_shell_is_named() -> None:
-    done = ask("forestcoll", "tcsh_source")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("forestcoll: error: _FORESTCOLL_COMPLETE=tcsh_source: is none of")
-    assert "bash_source" in done.stderr
+def test_another_shell_is_named(ask: Ask) -> None:
+    code, out, err = ask("forestcoll", "tcsh_source")
+    assert (code, out) == (1, "")
+    assert err.startswith("forestcoll: error: _FORESTCOLL_COMPLETE=tcsh_source: is none of")
+    assert "bash_source" in err
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")

@@ -32,19 +32,6 @@ def test_a_topology_is_given_by_option_everywhere(
     assert text in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", ["show", "check", "expand"])
-def test_one_topology_is_given(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    for more in ([], ["ring", *RING]):
-        assert main(["topology", name, *more]) == 2
-        assert "give one topology: NAME|FILE, or --topology NAME|FILE" in capsys.readouterr().err
-
-
-def test_nothing_to_view(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["view"]) == 2
-    wanted = "give a plan, a forest or a topology: FILE, or --topology NAME"
-    assert wanted in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("more", "text"),
     [
@@ -95,23 +82,6 @@ def test_a_folder_that_is_only_read(
     assert main(["view", "ring", "-o", str(tmp_path / "page.html")]) == 1
     said = f"forestcoll: error: cannot write {tmp_path}: Permission denied\n"
     assert capsys.readouterr().err == said
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        "deploy plan.xml --runtime nccl",
-        "synthesize -t ring -c allgather --target nccl",
-        "verify plan.xml --target NCCL",
-    ],
-)
-def test_ways_into_nccl(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(command.split()) == 2
-    err = capsys.readouterr().err
-    assert "stock NCCL loads no schedules" in err
-    for way in ("msccl-executor-nccl", "'msccl'", "MSCCL++", "'mscclpp'", "torch.install"):
-        assert way in err
-    assert "did you mean" not in err
 
 
 def test_errors_of_verify_stand_once(

@@ -17,49 +17,6 @@ from forestcoll.ui import cli
 RING = ("-t", "ring", "--set", "gpus=4")
 
 
-@pytest.mark.parametrize(
-    ("line", "code", "hint"),
-    [
-        ("optimum -t ring -c AllReduce", 2, "; did you mean 'allreduce'?"),
-        ("optimum -t ring -c ALLGATHER", 2, "; did you mean 'allgather'?"),
-        ("optimum -t ring -c all_gather", 2, "; did you mean 'allgather'?"),
-        ("optimum -t ring -c all-reduce", 2, "; did you mean 'allreduce'?"),
-        ("optimum -t ring -c reducescatter", 2, "; did you mean 'reduce-scatter'?"),
-        ("optimum -t ring -c Reduce_Scatter", 2, "; did you mean 'reduce-scatter'?"),
-        ("run x.xml --dtype Float32", 2, "; did you mean 'float32'?"),
-        ("synthesize -t ring -c allreduce -o x --protocol simple", 2, "did you mean 'Simple'?"),
-        ("optimum -t dgx-a100 --boxes 2 -c allreduce", 2, "; did you mean '--set boxes=2'?"),
-        ("optimum -t dgx-a100 --boxes=16 -c allreduce", 2, "; did you mean '--set boxes=16'?"),
-        ("optimum -t dgx-a100 -c allreduce --boxes", 2, "; did you mean '--set boxes=N'?"),
-        ("optimum -t ring --gpus 4 -c allreduce", 2, "; did you mean '--set gpus=4'?"),
-        ("export ring --format dot", 2, "No such option '--format'; did you mean '--to'? (see"),
-        ("topology import x.xml --to csv", 2, "No such option '--to'"),
-        ("topology show torus-2d --x 8", 2, "; did you mean '--set x=8'?"),
-        (
-            "optimum -t dgx-a100 -c allreduce --ranks 0-3",
-            1,
-            "did you mean 'box0/gpu0,box0/gpu1,box0/gpu2,box0/gpu3'?",
-        ),
-        ("optimum -t dgx-a100 -c allreduce --ranks 0,1", 1, "did you mean 'box0/gpu0'?"),
-        (
-            "optimum -t dgx-a100 --set boxes=4 -c allreduce --ranks 8..31",
-            1,
-            "did you mean 'box1/gpu0,...,box3/gpu7'?",
-        ),
-        (
-            "optimum -t dgx-a100 -c allreduce --ranks 4-8",
-            1,
-            "there are 8 GPUs, 'box0/gpu0' to 'box0/gpu7'",
-        ),
-    ],
-)
-def test_slips_get_a_hint(line: str, code: int, hint: str, call: Run) -> None:
-    got, out, err = call(*line.split())
-    assert (got, out) == (code, "")
-    assert hint in err
-    assert err.count("\n") == 1
-
-
 @pytest.mark.parametrize("line", ["deploy x --boxes 2", "optimum -t ring -c allreduce --frob 2"])
 def test_no_hint_where_there_is_nothing_to_hint_at(line: str, call: Run) -> None:
     code, _, err = call(*line.split())

@@ -30,7 +30,7 @@ from forestcoll.study.degrade.bundle import (
 )
 from forestcoll.topology import catalog
 from forestcoll.ui.cli import main, writing
-from forestcoll.ui.cli.directory_lock import STAGING
+from forestcoll.ui.cli.writing import STAGING
 
 REQUEST = Request(
     Workload(catalog.load("star", {"gpus": "4"}), Collective.ALLGATHER), ("forest", "mscclpp-json")

@@ -779,7 +779,7 @@ def test_the_optimum_has_too_many_trees_then_the_fewest_at_99_percent(
     topology = catalog.load("dgx-a100", {"boxes": "2"})
     graph = measured(CapacityGraph.from_topology(topology), 1)
     search = Spy(monkeypatch, front.Front, "reaching")  # type: ignore[arg-type]
-    request = Request.of(target="rccl", formats=("forest", "msccl-xml"), min_percent=99)
+    request = Request(target="rccl", formats=("forest", "msccl-xml"), min_percent=99)
     problem = replace(Asked.of(topology, "allgather"), graph=graph)
     result = make(problem, request, Clock())
     assert len(search.calls) >= 1

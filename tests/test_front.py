@@ -8,19 +8,18 @@ import time
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
 
 import pytest
 from graphs import build, dgx_a100, mi250, ring, torus
 from random_graphs import judge, random_graph
 
 from forestcoll.common.errors import ForestCollError, PlanError, UnsupportedError
-from forestcoll.compile.budget import Budget
+from forestcoll.compile.budget import Budget, different_trees
 from forestcoll.compile.choose import Choice, Chooser
 from forestcoll.compile.clock import Clock
 from forestcoll.compile.front import PLANS_QUICK
 from forestcoll.compile.problem import Problem
-from forestcoll.compile.wishes import Wishes, different_trees
+from forestcoll.compile.request import Request
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.program import BY_TREES, Collective
 from forestcoll.program.sizes import Sizes
@@ -59,7 +58,7 @@ def perturbed(graph: CapacityGraph, seed: int, per: str) -> CapacityGraph:
 
 def chosen(
     graph: CapacityGraph,
-    wishes: Wishes,
+    wishes: Request,
     *targets: Target,
     collective: Collective = ALLGATHER,
 ) -> Choice:
@@ -215,7 +214,7 @@ def test_a_thousand_gpus_with_measured_links() -> None:
 def test_measured_machines_need_eight_trees_a_root(machine: str, per: str, seed: int) -> None:
     """99 % of the exact optimum with at most 8 different trees per root, where that takes 1000s."""
     graph = perturbed(dgx_a100(2) if machine == "a100" else mi250(1), seed, per)
-    wishes = Wishes(min_percent=Fraction(99), budget=Budget(trees=8))
+    wishes = Request(min_percent=Fraction(99), budget=Budget(trees=8))
     start = time.monotonic()
     choice = chosen(graph, wishes)
     assert time.monotonic() - start < 30
@@ -234,13 +233,13 @@ def test_eight_equal_trees_a_root_are_not_enough() -> None:
 
 
 def test_without_wishes_the_optimum_is_taken_where_it_fits() -> None:
-    choice = chosen(dgx_a100(2), Wishes(exact=True), RCCL, MSCCLPP)
+    choice = chosen(dgx_a100(2), Request(exact=True), RCCL, MSCCLPP)
     assert (choice.forest.trees_per_root, choice.notes) == (13, [])
 
 
 def test_without_wishes_the_optimum_is_rounded_so_that_powers_of_two_are_served() -> None:
     graph = dgx_a100(2)
-    choice = chosen(graph, Wishes(), RCCL, MSCCLPP)
+    choice = chosen(graph, Request(), RCCL, MSCCLPP)
     assert choice.forest.trees_per_root == 16
     assert share(choice, graph) >= Fraction(995, 1000)
     assert all(Sizes.of(program).powers for program in choice.programs.values())
@@ -254,25 +253,19 @@ def test_without_wishes_the_optimum_is_rounded_so_that_powers_of_two_are_served(
 def test_exact_is_refused_where_it_does_not_fit() -> None:
     graph = perturbed(dgx_a100(2), 1, "cable")
     with pytest.raises(PlanError, match=r"4912 trees per root: .* rccl holds"):
-        chosen(graph, Wishes(exact=True), RCCL)
-
-
-@pytest.mark.parametrize("other", [{"trees": 3}, {"min_percent": Fraction(90)}])
-def test_exact_goes_with_no_other_number_of_trees(other: dict[str, Any]) -> None:
-    with pytest.raises(UnsupportedError, match="exact asks for the optimum: leave trees and min"):
-        Wishes(exact=True, **other)
+        chosen(graph, Request(exact=True), RCCL)
 
 
 def test_without_wishes_and_plans_the_optimum_is_taken_always() -> None:
     graph = perturbed(dgx_a100(2), 1, "cable")
-    choice = chosen(graph, Wishes())
+    choice = chosen(graph, Request())
     assert share(choice, graph) == 1
     assert choice.forest.trees_per_root > 1000
 
 
 def test_what_does_not_fit_gives_way_to_the_fewest_powers_of_two_at_99_percent() -> None:
     graph = perturbed(dgx_a100(2), 1, "cable")
-    choice = chosen(graph, Wishes(), RCCL)
+    choice = chosen(graph, Request(), RCCL)
     front = Front(graph, ALLGATHER)
     assert front.fewest(Fraction(99, 100)).trees == 7
     assert front.point(4).share < Fraction(99, 100)
@@ -286,62 +279,45 @@ def test_what_does_not_fit_gives_way_to_the_fewest_powers_of_two_at_99_percent()
 def test_fewest_trees_for_a_percentage() -> None:
     graph = mi250(2)
     for percent, k in ((90, 1), (96, 2), (98, 5), (99, 9), (100, 83)):
-        choice = chosen(graph, Wishes(min_percent=Fraction(percent)))
+        choice = chosen(graph, Request(min_percent=Fraction(percent)))
         assert choice.forest.trees_per_root == k
         assert share(choice, graph) >= percent * PERCENT
 
 
 def test_the_best_of_a_height() -> None:
     graph = mi250(1)
-    choice = chosen(graph, Wishes(max_height=5))
+    choice = chosen(graph, Request(max_height=5))
     assert choice.forest.height <= 5
     assert share(choice, graph) >= Fraction(14, 15)
     with pytest.raises(
         UnsupportedError,
         match=r"^no forest whose height is 4 or less was found; the lowest has 5 \(1 tree per ",
     ):
-        chosen(graph, Wishes(max_height=4))
+        chosen(graph, Request(max_height=4))
 
 
 def test_a_budget_of_thread_blocks_and_channels() -> None:
     graph = dgx_a100(2)
-    roomy = chosen(graph, Wishes(trees=7), MSCCLPP).programs["mscclpp-json"]
+    roomy = chosen(graph, Request(trees=7), MSCCLPP).programs["mscclpp-json"]
     blocks = max(len(r.thread_blocks) for r in roomy.ranks) - 1
-    choice = chosen(graph, Wishes(budget=Budget(blocks=blocks)), MSCCLPP)
+    choice = chosen(graph, Request(budget=Budget(blocks=blocks)), MSCCLPP)
     program = choice.programs["mscclpp-json"]
     assert max(len(r.thread_blocks) for r in program.ranks) <= blocks
     with pytest.raises(PlanError, match=r"needs 9 thread blocks, msccl within the budget holds 1;"):
-        chosen(graph, Wishes(trees=7, budget=Budget(blocks=1)), MSCCL)
+        chosen(graph, Request(trees=7, budget=Budget(blocks=1)), MSCCL)
     with pytest.raises(PlanError, match=r"^no forest was found that suits; 1 tree per root: "):
-        chosen(graph, Wishes(budget=Budget(blocks=1, channels=1)), MSCCL)
+        chosen(graph, Request(budget=Budget(blocks=1, channels=1)), MSCCL)
     with pytest.raises(PlanError, match=r"10 operations in one thread block, mscclpp within the"):
-        chosen(graph, Wishes(trees=7, budget=Budget(operations=8)), MSCCLPP)
+        chosen(graph, Request(trees=7, budget=Budget(operations=8)), MSCCLPP)
 
 
 def test_where_no_weights_are_good_enough_a_note_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("forestcoll.compile.powers_of_two.most_chunks", lambda n: n)
     graph = torus(3, 2)
-    choice = chosen(graph, Wishes(), MSCCLPP, collective=Collective.ALLREDUCE)
+    choice = chosen(graph, Request(), MSCCLPP, collective=Collective.ALLREDUCE)
     assert not Sizes.of(choice.programs["mscclpp-json"]).powers
     (note,) = choice.notes
     assert note.startswith("no power of two is served (multiples of ")
-
-
-@pytest.mark.parametrize(
-    ("wishes", "message"),
-    [
-        ({"trees": 3, "min_percent": Fraction(99)}, "trees and min_percent both say how many"),
-        ({"min_percent": Fraction(0)}, "min_percent is 0: must be over 0 and at most 100"),
-        ({"min_percent": Fraction(101)}, "min_percent is 101: must be over 0 and at most 100"),
-        ({"max_height": 0}, "max_height is 0: must be at least 1"),
-        ({"budget": Budget(trees=0)}, "budget: trees is 0: must be at least 1"),
-        ({"budget": Budget(channels=-1)}, "budget: channels is -1: must be at least 1"),
-        ({"budget": Budget(blocks=0)}, "budget: blocks is 0: must be at least 1"),
-    ],
-)
-def test_wishes_that_cannot_be(wishes: dict[str, object], message: str) -> None:
-    with pytest.raises(UnsupportedError, match=message):
-        Wishes(**wishes)  # type: ignore[arg-type]
 
 
 def test_asked_for_trees_that_break_a_wish() -> None:
@@ -349,9 +325,9 @@ def test_asked_for_trees_that_break_a_wish() -> None:
     with pytest.raises(
         UnsupportedError, match=r"^3 trees per root: its height is \d hops, over 2$"
     ):
-        chosen(graph, Wishes(trees=3, max_height=2))
+        chosen(graph, Request(trees=3, max_height=2))
     with pytest.raises(UnsupportedError, match=r"a root has \d different trees, over 1$"):
-        chosen(graph, Wishes(trees=3, budget=Budget(trees=1)))
+        chosen(graph, Request(trees=3, budget=Budget(trees=1)))
 
 
 def test_different_trees_are_counted_in_each_phase() -> None:
@@ -366,7 +342,7 @@ def test_different_trees_are_counted_in_each_phase() -> None:
 
 def test_the_same_call_takes_the_same_forest() -> None:
     graph = perturbed(mi250(1), 3, "cable")
-    wishes = Wishes(min_percent=Fraction(99), budget=Budget(trees=8))
+    wishes = Request(min_percent=Fraction(99), budget=Budget(trees=8))
     assert chosen(graph, wishes).forest == chosen(graph, wishes).forest
 
 

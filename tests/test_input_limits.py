@@ -37,8 +37,8 @@ from forestcoll.plans.lint import lint
 from forestcoll.topology import catalog, compact, loads_topology
 from forestcoll.topology.numbers import decimal
 from forestcoll.ui import cli
-from forestcoll.ui.cli import guard
-from forestcoll.ui.cli.value_types import PercentType
+from forestcoll.ui.cli import process
+from forestcoll.ui.cli.types import parse_percent
 
 
 @contextmanager
@@ -310,9 +310,9 @@ def hoard() -> None:
 def test_the_guard_ends_what_takes_too_much(
     monkeypatch: pytest.MonkeyPatch, work: Callable[[], None], size: int, words: str
 ) -> None:
-    monkeypatch.setattr(guard, "SECONDS", Limit(1, "SECONDS"))
-    monkeypatch.setattr(guard, "MEMORY", Limit(2**26, "MEMORY"))
-    with ends_soon(), pytest.raises(ForestCollError, match=words), guard.guarded("x", size):
+    monkeypatch.setattr(process, "SECONDS", Limit(1, "SECONDS"))
+    monkeypatch.setattr(process, "MEMORY", Limit(2**26, "MEMORY"))
+    with ends_soon(), pytest.raises(ForestCollError, match=words), process.guard("x", size):
         work()
 
 
@@ -322,7 +322,7 @@ def test_the_guard_leaves_nothing_behind() -> None:
 
     first = signal.signal(signal.SIGPROF, handler)
     try:
-        with guard.guarded("x", 5), guard.guarded("y", 5):
+        with process.guard("x", 5), process.guard("y", 5):
             assert signal.getsignal(signal.SIGPROF) is not handler
         assert signal.getsignal(signal.SIGPROF) is handler
     finally:
@@ -332,10 +332,10 @@ def test_the_guard_leaves_nothing_behind() -> None:
 
 LATE = """
 import os, signal
-from forestcoll.ui.cli import guard
+from forestcoll.ui.cli import process
 
 assert signal.getsignal(signal.SIGPROF) is signal.SIG_DFL
-with guard.guarded("x", 5):
+with process.guard("x", 5):
     pass
 os.kill(os.getpid(), signal.SIGPROF)
 print("alive")
@@ -352,16 +352,16 @@ def test_a_signal_that_comes_after_the_guard_ends_nothing() -> None:
 
 def test_the_guard_lets_other_threads_be() -> None:
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        pool.submit(lambda: guard.guarded("x", 5).__enter__()).result()
+        pool.submit(lambda: process.guard("x", 5).__enter__()).result()
 
 
 def test_verify_refuses_by_the_guard(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(guard, "SECONDS", Limit(0, "SECONDS"))
+    monkeypatch.setattr(process, "SECONDS", Limit(0, "SECONDS"))
     path = tmp_path / "x.forest.json"
     path.write_text(json.dumps(ring(5000)))
-    monkeypatch.setattr(guard, "INTERVAL", 0.001)
+    monkeypatch.setattr(process, "INTERVAL", 0.001)
     assert cli.main(["verify", str(path)]) == 1
     assert "takes more than 0 s of processor time" in capsys.readouterr().err
 
@@ -386,7 +386,7 @@ def test_numbers_that_mean_something_else(
 ) -> None:
     assert cli.main(arguments) == 2
     assert words in capsys.readouterr().err
-    assert PercentType().convert("0.99%", None, None) == Fraction(99, 100)
+    assert parse_percent("0.99%") == Fraction(99, 100)
 
 
 # --- names that no file has -----------------------------------------------------------------------

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from forestcoll.common.arguments import Auto
+from forestcoll.compile.request import IN_PYTHON, OPTIONS
 from forestcoll.compile.verdict import verify_text
 from forestcoll.ui.cli import cli
 
@@ -54,6 +56,32 @@ def test_the_forest_of_the_page_is_right_and_every_field_explained() -> None:
         fields |= set(model.get("properties", ()))
     missing = {f for f in fields if not re.search(rf'[`"\[ .]{f}[`"\]\[ ]', page)}
     assert missing == set()
+
+
+def arguments() -> str:
+    """The table of `synthesize`'s arguments: names, what they may be, what they mean."""
+    rows = ["| argument | values | |", "|---|---|---|"]
+    for name in IN_PYTHON:
+        option = OPTIONS[name]
+        kind = option.kind
+        words = ", ".join(f"`{word}`" for word in kind) if isinstance(kind, tuple) else ""
+        if isinstance(kind, range):
+            words = f"{kind.start} to {kind.stop - 1:,}"
+        elif isinstance(kind, Auto):
+            words = f"`auto`, 1 to {kind.most:,}"
+        told = words or (option.metavar or "").replace("|", " or ") or "True, False"
+        rows.append(f"| `{name}` | {told} | {option.help} |")
+    return "\n".join(rows)
+
+
+def test_the_arguments_of_python_stand_on_their_page(request: pytest.FixtureRequest) -> None:
+    page = DOCS / "python.md"
+    before, start, rest = page.read_text(encoding="utf-8").partition("<!-- arguments -->\n")
+    table, end, after = rest.partition("<!-- end -->")
+    if request.config.getoption("--update-golden"):
+        page.write_text(f"{before}{start}{arguments()}\n{end}{after}", encoding="utf-8")
+        return
+    assert table == f"{arguments()}\n"
 
 
 JSON = {

@@ -15,9 +15,9 @@ from forestcoll.compile import rivals
 from forestcoll.compile.choose import Chooser
 from forestcoll.compile.clock import Clock
 from forestcoll.compile.problem import Problem
+from forestcoll.compile.request import Request
 from forestcoll.compile.rivals import Judged
 from forestcoll.compile.synthesize import synthesize
-from forestcoll.compile.wishes import Wishes
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.program import Collective, Program
 from forestcoll.program.targets import TARGETS
@@ -160,7 +160,7 @@ def chooser(shares: Mapping[int, float], monkeypatch: pytest.MonkeyPatch) -> Cho
     best = solver.optimum(graph, collective, 0)
     targets: Any = {"mscclpp-json": TARGETS["mscclpp"]}
     problem = Problem(graph, collective, 0, "ring")
-    return Chooser(problem, targets, Wishes(), best, Clock())
+    return Chooser(problem, targets, Request(), best, Clock())
 
 
 def test_the_first_choice_stays_where_its_plans_are_near_the_optimum(

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from forestcoll.ui.cli import signals
+from forestcoll.ui.cli import process as signals
 
 OPTIMUM = ("optimum", "-t", "ring", "-c", "allgather")
 SYNTHESIZE = ("synthesize", "-t", "ring", "-c", "allgather")
@@ -142,7 +142,7 @@ sys.exit(main())
     ("module", "name", "code", "said"),
     [
         ("click", "SIGINT", 130, "forestcoll: interrupted\n"),
-        ("forestcoll.ui.cli.commands", "SIGINT", 130, "forestcoll: interrupted\n"),
+        ("forestcoll.ui.cli.synthesize", "SIGINT", 130, "forestcoll: interrupted\n"),
         ("forestcoll.plans", "SIGINT", 130, "forestcoll: interrupted\n"),
         ("numpy", "SIGINT", 130, "forestcoll: interrupted\n"),
         ("numpy._core.overrides", "SIGINT", 130, "forestcoll: interrupted\n"),
@@ -192,7 +192,7 @@ def test_the_second_signal_is_no_news(stops: signals.Stops) -> None:
 
 def test_a_late_second_signal_ends_what_hangs() -> None:
     text = (
-        "import signal, time\nfrom forestcoll.ui.cli import signals\n"
+        "import signal, time\nfrom forestcoll.ui.cli import process as signals\n"
         "signals.REPEAT_SECONDS = 0.0\nstops = signals.Stops(); stops.listen()\n"
         "try: signal.raise_signal(signal.SIGTERM)\n"
         "except KeyboardInterrupt: time.sleep(0.01); signal.raise_signal(signal.SIGTERM)\n"

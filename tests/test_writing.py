@@ -21,8 +21,8 @@ from typing import Any
 import pytest
 
 from forestcoll.common.errors import OutputError
-from forestcoll.ui.cli import directory_lock, writing
-from forestcoll.ui.cli.directory_lock import STAGING
+from forestcoll.ui.cli import writing
+from forestcoll.ui.cli.writing import STAGING
 
 CALLS = ("mkdir", "rmdir", "link", "replace", "unlink", "open", "close")
 """What the writer asks of the system."""
@@ -84,6 +84,33 @@ def write(folder: Path, force: bool = True) -> None:
     known = {folder / "extra": digest(OLD["extra"]), folder / "mine": digest("another's")}
     texts = {folder / name: text for name, text in NEW.items()}
     writing.write_all(texts, force, lambda: known)
+
+
+def whole_set(start: Mapping[str, str]) -> dict[str, str]:
+    """What lies in the folder after a write that came to its end."""
+    return AFTER if start else {**NEW, "deep": "", "more": ""}
+
+
+def in_child(act: Callable[[], None]) -> int:
+    """The exit code of a process that does it; 1 where it may not write."""
+    child = os.fork()
+    if child == 0:
+        try:
+            act()
+        except OutputError:
+            os._exit(1)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def killed_at(number: int, folder: Path) -> int:
+    """The exit code of a process that writes there, and is killed at that call."""
+
+    def act() -> None:
+        with at_call(number, lambda: os.kill(os.getpid(), signal.SIGKILL)):
+            write(folder)
+
+    return in_child(act)
 
 
 def all_calls(folder: Path, start: Mapping[str, str]) -> int:
@@ -205,7 +232,7 @@ def test_a_signal_anywhere_leaves_all_or_nothing(
             except KeyboardInterrupt:
                 raised = True
         assert raised, f"call {number}: the signal was lost"
-        whole = {**NEW, "deep": "", "more": "", **({"mine": "mine"} if start else {})}
+        whole = whole_set(start)
         found = tree(folder)
         assert found in (before, whole), f"call {number}"
         ends.add(found == whole)
@@ -235,7 +262,7 @@ def test_an_error_anywhere_leaves_nothing_behind(tmp_path: Path, start: dict[str
         left = {k: v for k, v in tree(folder).items() if not k.startswith(STAGING)}
         if left.keys() >= {"extra", "more"}:
             del left["extra"]  # could not be read: it stays
-        whole = {**NEW, "deep": "", "more": "", **({"mine": "mine"} if start else {})}
+        whole = whole_set(start)
         assert left in (before, whole), f"call {number}"
 
     told: set[str] = set()
@@ -250,19 +277,13 @@ def test_the_next_run_recovers_from_a_kill_anywhere(tmp_path: Path, start: dict[
 
     def stop(folder: Path, number: int) -> None:
         before = tree(folder)
-        child = os.fork()
-        if child == 0:
-            with at_call(number, lambda: os.kill(os.getpid(), signal.SIGKILL)):
-                write(folder)
-            os._exit(0)
-        _, status = os.waitpid(child, 0)
-        assert os.WTERMSIG(status) == signal.SIGKILL
+        assert killed_at(number, folder) == -signal.SIGKILL
         left.add((folder / STAGING / "journal.json").exists())
-        said.add(bool(directory_lock.left_in(folder)))
+        said.add(bool(writing.left_in(folder)))
         writing.write_all({folder / "other": "1"}, force=False)
         found = tree(folder)
         assert found.pop("other") == "1"
-        whole = {**NEW, "deep": "", "more": "", **({"mine": "mine"} if start else {})}
+        whole = whole_set(start)
         assert found in (before, whole), f"call {number}"
         ends.add(found == whole)
 
@@ -284,12 +305,7 @@ def test_recovery_itself_may_be_killed_anywhere(tmp_path: Path) -> None:
             folder = tmp_path / f"{first}-{second}"
             put(folder, OLD)
             for number in (first, second):
-                child = os.fork()
-                if child == 0:
-                    with at_call(number, lambda: os.kill(os.getpid(), signal.SIGKILL)):
-                        write(folder)
-                    os._exit(0)
-                os.waitpid(child, 0)
+                killed_at(number, folder)
             writing.write_all({folder / "other": "1"}, force=False)
             found = tree(folder)
             assert found.pop("other") == "1"
@@ -304,17 +320,12 @@ def test_another_run_in_between(tmp_path: Path, force: bool) -> None:
     """At every call of run A: run B writes a set of its own there, and A is interrupted."""
 
     def other(folder: Path) -> Callable[[], None]:
+        def run_b() -> None:
+            writing.WAIT_SECONDS = 0.0
+            writing.write_all({folder / "a": "B's a", folder / "index": "B's index"}, force)
+
         def act() -> None:
-            child = os.fork()
-            if child == 0:
-                directory_lock.WAIT_SECONDS = 0.0
-                try:
-                    writing.write_all({folder / "a": "B's a", folder / "index": "B's index"}, force)
-                except OutputError:
-                    os._exit(1)
-                os._exit(0)
-            _, status = os.waitpid(child, 0)
-            theirs.append(os.waitstatus_to_exitcode(status))
+            theirs.append(in_child(run_b))
             raise KeyboardInterrupt
 
         return act
@@ -369,13 +380,13 @@ def test_two_runs_at_once_without_force(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_another_run_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(directory_lock, "WAIT_SECONDS", 0.1)
+    monkeypatch.setattr(writing, "WAIT_SECONDS", 0.1)
     held = os.open(tmp_path, os.O_RDONLY)
     fcntl.flock(held, fcntl.LOCK_EX)
     with pytest.raises(OutputError, match="another run is writing there; try again when it has"):
         writing.write_all({tmp_path / "a": "1"}, force=False)
     threading.Timer(0.3, os.close, [held]).start()
-    monkeypatch.setattr(directory_lock, "WAIT_SECONDS", 20.0)
+    monkeypatch.setattr(writing, "WAIT_SECONDS", 20.0)
     writing.write_all({tmp_path / "a": "1"}, force=False)
     assert tree(tmp_path) == {"a": "1"}
 
@@ -383,7 +394,7 @@ def test_a_folder_that_another_run_holds(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_run_of_another_host_is_not_taken_for_dead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(directory_lock, "WAIT_SECONDS", 0.1)
+    monkeypatch.setattr(writing, "WAIT_SECONDS", 0.1)
     (tmp_path / STAGING).mkdir()
     owner = tmp_path / STAGING / "owner.json"
     owner.write_text(json.dumps({"process": 5, "host": "elsewhere"}))
@@ -404,7 +415,7 @@ def test_where_nothing_can_be_locked(tmp_path: Path, monkeypatch: pytest.MonkeyP
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", refuse)
-    monkeypatch.setattr(directory_lock, "WAIT_SECONDS", 0.1)
+    monkeypatch.setattr(writing, "WAIT_SECONDS", 0.1)
     (tmp_path / STAGING).mkdir()
     owner = tmp_path / STAGING / "owner.json"
     host = os.uname().nodename
@@ -428,7 +439,7 @@ def test_where_files_have_one_name_only(
     monkeypatch.setattr(os, "link", refuse)
     put(tmp_path, start)
     write(tmp_path)
-    assert tree(tmp_path) == (AFTER if start else {**NEW, "deep": "", "more": ""})
+    assert tree(tmp_path) == whole_set(start)
     with pytest.raises(OutputError, match="exists already"):
         write(tmp_path, force=False)
     with pytest.raises(OutputError, match="another program has just made it"):

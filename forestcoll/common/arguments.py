@@ -1,4 +1,4 @@
-"""Arguments of public functions, checked as the command line checks its own.
+"""Arguments of public functions, and the options that the command line and Python share.
 
 Each function gives the value in the type that is stated, or raises ArgumentError: what was given,
 what is wanted. Values that leave no doubt are taken: numpy's integers, one word for a list of one.
@@ -8,15 +8,115 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from operator import index
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from forestcoll.common.errors import ArgumentError, did_you_mean
 
 Word = TypeVar("Word", bound=str)
+
+
+class Auto(NamedTuple):
+    """A kind of option: "auto", or a whole number from 1 to `most`."""
+
+    most: int
+
+
+class Option(NamedTuple):
+    """One option, stated once for the command line, Python's arguments and the pages.
+
+    `kind`: a range of whole numbers, the words it may be, bool for a flag, `Auto`, or what only the
+    command line knows (a type of values or its name). `names`: "--x -y"; by default the Python name
+    with hyphens, and "" for what has its place instead of a name. `many`: given more than once;
+    a function makes one value of all. `check`: of a kind that Python does not know. `ways`: words
+    that people ask for in vain, and what to do instead; `old`: names that this option had, or has
+    elsewhere. `takers`: the commands that have it.
+    """
+
+    kind: Any
+    help: str | None = None
+    default: Any = None
+    metavar: str | None = None
+    names: str | None = None
+    many: Callable[[str, Any], Any] | None = None
+    required: bool = False
+    check: Callable[[str, Any], Any] | None = None
+    ways: Mapping[str, str] | None = None
+    old: tuple[str, ...] = ()
+    takers: str = ""
+
+    def take(self, name: str, value: Any) -> Any:
+        """Returns what Python gave as `name` in the type that is stated; ArgumentError."""
+        kind = self.kind
+        if self.check is not None:
+            return self.check(name, value)
+        if value is None and self.default is None:
+            return None
+        if kind is bool:
+            return truth(name, value)
+        if isinstance(kind, Auto):
+            return whole_or(name, value, "auto", kind.most)
+        if isinstance(kind, range):
+            return whole(name, value, kind.start, kind.stop - 1)
+        return word(name, value, kind) if isinstance(kind, tuple) else value
+
+
+class Conflict(NamedTuple):
+    """A refusal: of options where all of the conditions `all_of` hold, and one of `any_of` if any.
+
+    A condition is a name (it is given), `!name` (it is not), `name=x,y` or `name!=x,y`; a command
+    without such an option has no such conflict. The text may hold {values} of options, and {option}
+    for the one of `any_of` that is given. `only`: the commands that it is for, where not for all.
+    """
+
+    all_of: str
+    any_of: str
+    text: str
+    only: str = ""
+
+
+def refusal(
+    conflicts: Iterable[Conflict],
+    asked: Mapping[str, Any],
+    options: Mapping[str, Option],
+    command: str = "",
+) -> str | None:
+    """Returns what the first conflict says of the values `asked` for; None: there is none."""
+
+    def holds(condition: str) -> bool:
+        name, differs, value = re.fullmatch(r"!?(\w+)(!?)=?(.*)", condition).groups()  # type: ignore[union-attr]
+        if name not in asked:
+            return False
+        given = asked[name]
+        if not value:
+            default = options[name].default if name in options else None
+            empty = given is None or given is False or given == ()
+            return (empty or given == default) == condition.startswith("!")
+        several = given if isinstance(given, tuple) else (given,)
+        return any(str(one) in value.split(",") for one in several) != bool(differs)
+
+    for conflict in conflicts:
+        if conflict.only and command not in conflict.only.split():
+            continue
+        given = [one for one in conflict.any_of.split() if holds(one)]
+        if all(map(holds, conflict.all_of.split())) and (given or not conflict.any_of):
+            option = option_name(given[0]) if given else ""
+            return conflict.text.format(**asked, option=option)
+    return None
+
+
+def option_name(name: str) -> str:
+    """The option of the command line that has this name in Python: `--min-percent`."""
+    return f"--{name.replace('_', '-')}"
+
+
+def in_python(text: str) -> str:
+    """A text about options for callers from Python: `min_percent`, not `--min-percent`."""
+    return re.sub(r"--([a-z-]+)", lambda match: match[1].replace("-", "_"), text)
 
 
 def whole(name: str, value: object, least: int = 1, most: int | None = None) -> int:
@@ -30,7 +130,7 @@ def whole(name: str, value: object, least: int = 1, most: int | None = None) -> 
     if number is None:
         raise ArgumentError(f"{name} must be a whole number, not {shown(value)}")
     if number < least or (most is not None and number > most):
-        high = "" if most is None else f" and at most {most}"
+        high = "" if most is None or number < least else f" and at most {most}"
         raise ArgumentError(f"{name} must be at least {least}{high}, not {number}")
     return number
 
@@ -40,11 +140,11 @@ def whole_or_none(name: str, value: object, least: int = 1, most: int | None = N
     return None if value is None else whole(name, value, least, most)
 
 
-def whole_or(name: str, value: object, other: str) -> Any:
+def whole_or(name: str, value: object, other: str, most: int | None = None) -> Any:
     """The same, or that one word."""
-    if value == other:
+    if isinstance(value, str) and value == other:
         return other
-    return whole(f"{name} (or '{other}')", value)
+    return whole(f"{name} (or '{other}')", value, 1, most)
 
 
 def positive(name: str, value: object) -> float:

@@ -65,6 +65,15 @@ class Budget:
         return {name: limit for name in WORDS if (limit := getattr(self, name)) is not None}
 
 
+def different_trees(forest: Forest) -> int:
+    """The largest number of different trees that a root has in one phase."""
+    counts: dict[tuple[int, str], int] = {}
+    for tree in forest.trees:
+        key = (forest.orbit(tree.root), tree.phase)
+        counts[key] = counts.get(key, 0) + 1
+    return max(counts.values(), default=0)
+
+
 Lower = Callable[["Forest", Target], "Program"]
 
 

@@ -18,11 +18,11 @@ from itertools import islice
 from typing import TYPE_CHECKING, Literal
 
 from forestcoll.common.errors import PlanError, UnsupportedError
-from forestcoll.compile.budget import Costs
+from forestcoll.compile.budget import Costs, different_trees
 from forestcoll.compile.clock import Clock
 from forestcoll.compile.planner import Planner
 from forestcoll.compile.problem import Problem
-from forestcoll.compile.wishes import Wishes, different_trees
+from forestcoll.compile.request import Request
 from forestcoll.program.sizes import Sizes
 from forestcoll.program.targets import PlanFormat, Target
 from forestcoll.topology.numbers import percent
@@ -90,7 +90,7 @@ class Chooser:
         self,
         problem: Problem,
         targets: Mapping[PlanFormat, Target],
-        wishes: Wishes,
+        wishes: Request,
         best: Optimum,
         clock: Clock,
     ) -> None:
@@ -201,7 +201,7 @@ class Chooser:
         """
         from forestcoll.solver.phase_packing import SlowError
 
-        if self.targets or self.wishes != Wishes() or self.wishes.compact:
+        if self.targets or not self.wishes.free or self.wishes.compact:
             return None
         exact = self._exact()
         try:
@@ -230,7 +230,7 @@ class Chooser:
         if self.wishes.min_percent is not None:
             yield self.front.reaching(self.wishes.min_percent / 100), False
             return
-        free = self.wishes == Wishes()
+        free = self.wishes.free
         yield [self._exact()], free
         if self.wishes.exact:
             return
@@ -338,7 +338,7 @@ class Chooser:
                     f"{height} ({_words(trees)})"
                 )
         trees, reason = min(self._tried.items())
-        if self.wishes == Wishes():
+        if self.wishes.free:
             return PlanError(reason)
         kind = PlanError if self.targets else UnsupportedError
         return kind(f"no forest {what}was found that suits; {_words(trees)}: {reason}")
@@ -348,7 +348,7 @@ class Chooser:
         from forestcoll.compile import rivals
 
         judged = self._plans.judge(first.forest, first.programs)
-        if self.wishes != Wishes():
+        if not self.wishes.free:
             finished = self._plans.finish(first.forest, judged)
             return first, self._plans.order(first.forest, finished)
         if judged.share >= rivals.SURE:

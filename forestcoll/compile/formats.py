@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from forestcoll import plans
 from forestcoll.common import arguments
@@ -35,14 +35,15 @@ FORMATS: dict[Format, str] = {
 """Suffix of the file of each format."""
 
 
-def formats_of(formats: Format | Iterable[Format] | None, target: TargetName) -> tuple[Format, ...]:
-    """The formats that are asked for, or the forest and what the target reads."""
+def formats_of(formats: Any, target: TargetName, first: str = "forest") -> tuple[Any, ...]:
+    """The formats that are asked for, or forest (routes: `first`) and what the target reads."""
     read = runtimes(target)
+    known = (first, *plans.FORMATS)
     if formats is None:
-        return tuple(form for form in FORMATS if form == "forest" or form in read)
-    asked = arguments.words("format", formats, FORMATS)
+        return tuple(form for form in known if form == first or form in read)
+    asked = arguments.words("format", formats, known)
     for form in asked:
-        if form != "forest" and form not in read:
+        if form != first and form not in read:
             raise UnsupportedError(f"target {target} reads {', '.join(read)}, not {form}")
     return asked
 
@@ -52,7 +53,7 @@ def targets_of(
 ) -> dict[PlanFormat, Target]:
     """The target whose limits each plan format has to keep, on a GPU with `sms` multiprocessors."""
     known = NARROWEST | runtimes(target)
-    return {form: known[form].on(sms) for form in formats if form != "forest"}
+    return {form: known[form].on(sms) for form in formats if form in known}
 
 
 def seat(

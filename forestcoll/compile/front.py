@@ -8,16 +8,14 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from forestcoll.common.errors import PlanError
+from forestcoll.compile.budget import different_trees
 from forestcoll.compile.choose import Chooser
 from forestcoll.compile.clock import Clock, Progress
-from forestcoll.compile.problem import Problem, Shares, topology_of
-from forestcoll.compile.wishes import Wishes, different_trees
+from forestcoll.compile.request import STATEMENT, Request, keywords
 from forestcoll.program.targets import TARGETS, Target
 
 if TYPE_CHECKING:
-    from os import PathLike
-
-    from forestcoll.graph.capacity_graph import CapacityGraph, Relays
+    from forestcoll.graph.capacity_graph import CapacityGraph
     from forestcoll.lower import Usage
     from forestcoll.program import Collective
     from forestcoll.schedule.forest import Forest
@@ -68,14 +66,11 @@ class FrontTable:
         )
 
 
+@keywords(*STATEMENT)
 def front(
-    topology: Topology | str | PathLike[str],
-    collective: Collective | str,
+    topology: Topology,
+    request: Request,
     *,
-    root: str | int | None = None,
-    ranks: str | Sequence[str] | None = None,
-    relays: Relays = "none",
-    shares: Shares | None = None,
     forests: bool = True,
     plans: bool | None = False,
     everything: bool = False,
@@ -90,13 +85,13 @@ def front(
     """
     clock = Clock(progress)
     with clock.stage("graph"):
-        problem = Problem.of(topology_of(topology), collective, root, ranks, relays, shares).plain
+        problem = request.problem(topology).plain
     with clock.stage("optimum"):
         best = problem.optimum()
     graph = problem.graph
     if plans is None:
         plans = forests and not graph.shares and len(graph.ranks) <= PLANS_QUICK
-    chooser = Chooser(problem, {}, Wishes(), best, clock)
+    chooser = Chooser(problem, {}, request, best, clock)
     shown = TARGETS.values() if plans else ()
     links = problem.links if forests or plans else None
     rows = tuple(_rows(chooser, links, everything, shown))

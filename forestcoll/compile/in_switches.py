@@ -18,7 +18,7 @@ from forestcoll.topology.numbers import percent
 
 if TYPE_CHECKING:
     from forestcoll.compile.problem import Problem
-    from forestcoll.compile.wishes import Wishes
+    from forestcoll.compile.request import Request
     from forestcoll.schedule.forest import Forest
     from forestcoll.solver import Optimum
 
@@ -31,8 +31,8 @@ def find_forest(problem: Problem) -> Forest | None:
 
 
 def choose_by_percent(
-    problem: Problem, wishes: Wishes, best: Optimum, fewest: Callable[[Fraction], int]
-) -> Forest | Wishes:
+    problem: Problem, wishes: Request, best: Optimum, fewest: Callable[[Fraction], int]
+) -> Forest | Request:
     """A forest whose switches copy and add, or what to wish of GPUs that do so.
 
     Whichever reaches the percentage of the bound of all schedules with fewer trees per root; the

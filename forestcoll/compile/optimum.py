@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from forestcoll.compile.problem import Problem, Shares, topology_of
+from forestcoll.compile.problem import Problem
+from forestcoll.compile.request import STATEMENT, Request, keywords
 
 if TYPE_CHECKING:
-    from os import PathLike
-
-    from forestcoll.graph.capacity_graph import Relays
-    from forestcoll.program import Collective
     from forestcoll.solver import Optimum
     from forestcoll.topology import Topology
 
@@ -20,24 +16,15 @@ FEWER_SOUGHT = 4096
 """Ranks up to which `optimum` looks for fewer trees than all links have in common."""
 
 
-def optimum(
-    topology: Topology | str | PathLike[str],
-    collective: Collective | str,
-    *,
-    root: str | int | None = None,
-    ranks: str | Sequence[str] | None = None,
-    relays: Relays = "none",
-    shares: Shares | None = None,
-    fabric: bool = True,
-) -> Optimum:
+@keywords(*STATEMENT)
+def optimum(topology: Topology, request: Request, *, fabric: bool = True) -> Optimum:
     """The best algbw that any schedule on the GPUs can reach, with the bound that proves it.
 
     No trees. For allreduce: of schedules that reduce-scatter and allgather over spanning trees.
     Where switches copy and add, and trees that let them are faster, `in_switches` of the result
     says by how much, unless `fabric` is off. `shares`: see `problem.capacity_graph`.
     """
-    problem = Problem.of(topology_of(topology), collective, root, ranks, relays, shares)
-    return optimum_of(problem, fabric=fabric)
+    return optimum_of(request.problem(topology), fabric=fabric)
 
 
 def optimum_of(problem: Problem, *, fabric: bool = True) -> Optimum:

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 from forestcoll.compile.problem import Problem
-from forestcoll.compile.wishes import Wishes
+from forestcoll.compile.request import Request
 from forestcoll.program.targets import PlanFormat, Target
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Planner:
         self,
         problem: Problem,
         targets: Mapping[PlanFormat, Target],
-        wishes: Wishes,
+        wishes: Request,
         best: Optimum,
         stage: Callable[[str], AbstractContextManager[None]],
     ) -> None:

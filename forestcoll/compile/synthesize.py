@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from forestcoll.common.errors import PlanError
-from forestcoll.compile.budget import Budget
 from forestcoll.compile.choose import Choice, Chooser
 from forestcoll.compile.clock import Clock, Progress
-from forestcoll.compile.formats import Format, Place
+from forestcoll.compile.formats import Format
 from forestcoll.compile.in_switches import (
     choose_by_percent,
     nvls_note,
@@ -22,17 +21,12 @@ from forestcoll.compile.in_switches import (
 from forestcoll.compile.notes import forest_notes, plan_notes
 from forestcoll.compile.optimum import in_switches
 from forestcoll.compile.plan_text import serve_place, write_plan
-from forestcoll.compile.problem import Problem, Shares, topology_of
-from forestcoll.compile.request import Request
-from forestcoll.compile.wishes import Wishes
+from forestcoll.compile.problem import Problem
+from forestcoll.compile.request import IN_PYTHON, Request, keywords
 from forestcoll.plans import FORMATS
-from forestcoll.program import Collective, Protocol
-from forestcoll.program.targets import WIDER, PlanFormat, TargetName
+from forestcoll.program.targets import WIDER, PlanFormat
 
 if TYPE_CHECKING:
-    from os import PathLike
-
-    from forestcoll.graph.capacity_graph import Relays
     from forestcoll.lower import Usage
     from forestcoll.program import Program
     from forestcoll.program.targets import Target
@@ -100,63 +94,16 @@ class Synthesis:
         return Problem(forest.graph, forest.collective, root).plain.optimum().bound
 
 
+@keywords(*IN_PYTHON)
 def synthesize(
-    topology: Topology | str | PathLike[str],
-    collective: Collective | str,
-    *,
-    root: str | int | None = None,
-    ranks: str | Sequence[str] | None = None,
-    relays: Relays = "none",
-    shares: Shares | None = None,
-    trees: int | Literal["auto"] = "auto",
-    min_percent: Fraction | int | float | str | None = None,
-    exact: bool = False,
-    max_height: int | None = None,
-    budget: Budget | Mapping[str, int] = Budget(),  # noqa: B008 (frozen)
-    compact: bool | None = None,
-    instances: int | Literal["auto"] = "auto",
-    protocol: Protocol | None = None,
-    sms: int | None = None,
-    nvls: Place | None = None,
-    place: Place | None = None,
-    target: TargetName = "any",
-    formats: Format | Iterable[Format] | None = None,
-    progress: Progress | None = None,
+    topology: Topology, request: Request, *, progress: Progress | None = None
 ) -> Synthesis:
-    """A forest and the plans made from it, in all `formats`; one forest serves them all.
+    """A forest and the plans made from it, in all formats; one forest serves them all.
 
     `topology`: a Topology, a name of the catalogue, or a file. `root`: a node id or rank number;
     `ranks`, `relays`, `shares`: see `problem.capacity_graph`; shares are for forests only.
-    The other arguments are those of a request: see `make`, `Request` and `Wishes`.
-    `formats`: by default the forest and every plan that `target` reads.
-
-    Raises InfeasibleError (the ranks cannot reach each other), PlanError (a target cannot hold it),
-    UnsupportedError (numbers too large, wishes that contradict each other or cannot be met).
-    """
-    clock = Clock(progress)
-    topology = topology_of(topology)
-    request = Request.of(
-        trees=trees,
-        min_percent=min_percent,
-        exact=exact,
-        max_height=max_height,
-        budget=budget,
-        compact=compact,
-        instances=instances,
-        protocol=protocol,
-        sms=sms,
-        nvls=nvls,
-        place=place,
-        target=target,
-        formats=formats,
-    )
-    with clock.stage("graph"):
-        problem = Problem.of(topology, collective, root, ranks, relays, shares)
-    return make(problem, request, clock)
-
-
-def make(problem: Problem, request: Request, clock: Clock) -> Synthesis:
-    """The forest that is asked for, and its plans.
+    `formats`: by default the forest and every plan that `target` reads. What the other arguments
+    mean stands in `Request`, and as the help of the options of those names.
 
     Without a plan format the forest is the exact optimum, or at 99.9 % of it where that would take
     minutes on many ranks and is not asked for (`exact`); switches that copy and add do so where
@@ -166,28 +113,46 @@ def make(problem: Problem, request: Request, clock: Clock) -> Synthesis:
     best that fits. Where the plans of that one are far slower in simulated time than its links
     allow, forests whose plans may be faster are tried, and the one whose plans are fastest is taken
     (`rivals`). Its shares are rounded so that plans serve every power of two where that costs 1 %
-    of algbw at most. Or the caller's wishes say which one. Every forest is checked against its
-    graph and bound; every plan is read back, compared, and run symbolically.
+    of algbw at most. Or the request says which one. Every forest is checked against its graph and
+    bound; every plan is read back, compared, and run symbolically.
+
+    Raises InfeasibleError (the ranks cannot reach each other), PlanError (a target cannot hold it),
+    UnsupportedError (numbers too large, wishes that contradict each other or cannot be met).
     """
+    clock = Clock(progress)
+    with clock.stage("graph"):
+        problem = request.problem(topology)
+    return make(problem, request, clock)
+
+
+def make(problem: Problem, request: Request, clock: Clock) -> Synthesis:
+    """Makes the forest that is asked for, and its plans; see `synthesize`."""
+    from forestcoll import solver
+
     request.check(problem)
-    request, left_out = request.seated(problem)
+    request, left_out = request.seat(problem)
+    if request.compact is None:  # forests alone are compact above so many ranks
+        large = len(problem.graph.ranks) > solver.COMPACT_FROM
+        request = replace(request, compact=request.forest_alone and large)
     plain = problem.plain
     with clock.stage("optimum"):
         best = plain.optimum()
     if request.nvls is not None:
-        return _make_in_switch(problem, request, request.nvls, best, clock)
-    wishes = _settle_compact(problem, request)
-    if wishes.min_percent is not None and request.forest_alone and problem.graph.copies:
-        points = Chooser(plain, {}, wishes, best, clock).front
+        return _make_in_switch(problem, request, best, clock)
+    if request.min_percent is not None and request.forest_alone and problem.graph.copies:
+        points = Chooser(plain, {}, request, best, clock).front
         with clock.stage("solve"):
-            found = choose_by_percent(problem, wishes, best, lambda s: points.fewest(s).trees)
-        if not isinstance(found, Wishes):
-            return _finish(problem, found, optimum_in_switches(found, best), {}, {}, clock)
-        wishes = found
-    choice, targets, narrowed = _choose(plain, request, wishes, best, clock)
+            found = choose_by_percent(problem, request, best, lambda s: points.fewest(s).trees)
+        if not isinstance(found, Request):
+            forest_alone = Request(formats=("forest",))
+            return _finish(
+                problem, found, optimum_in_switches(found, best), {}, {}, clock, forest_alone
+            )
+        request = found
+    choice, targets, narrowed = _choose(plain, request, best, clock)
     forest, best = choice.forest, replace(best, trees_per_root=choice.optimum_trees)
-    free = replace(wishes, exact=False) == Wishes()  # a forest alone is the optimum anyway
-    if request.forest_alone and free and not wishes.compact:
+    free = replace(request, exact=False).free  # a forest alone is the optimum anyway
+    if request.forest_alone and free and not request.compact:
         with clock.stage("solve"):
             forest, best = prefer_switches(problem, forest, best)
     programs = {form: serve_place(p, request.place) for form, p in choice.programs.items()}
@@ -196,42 +161,29 @@ def make(problem: Problem, request: Request, clock: Clock) -> Synthesis:
     return replace(done, notes=notes)
 
 
-def _settle_compact(problem: Problem, request: Request) -> Wishes:
-    """The wishes; forests alone are compact above `solver.COMPACT_FROM` ranks, if none is said."""
-    from forestcoll import solver
-
-    wishes = request.wishes
-    if wishes.compact is not None:
-        return wishes
-    large = len(problem.graph.ranks) > solver.COMPACT_FROM
-    return replace(wishes, compact=request.forest_alone and large)
-
-
 def _choose(
-    problem: Problem, request: Request, wishes: Wishes, best: Optimum, clock: Clock
+    problem: Problem, request: Request, best: Optimum, clock: Clock
 ) -> tuple[Choice, dict[PlanFormat, Target], list[str]]:
     """(choice, the targets that its programs fit, why one runtime less)."""
-    targets = request.targets(problem)
+    targets = request.targets(problem.name)
     try:
-        return Chooser(problem, targets, wishes, best, clock).choose(), targets, []
+        return Chooser(problem, targets, request, best, clock).choose(), targets, []
     except PlanError as error:
         wider = [WIDER[form] for form in targets if form in WIDER]
         if request.target != "any" or not wider:
             raise
         # One runtime less beats no plan: RCCL is the narrowest by far.
-        targets |= {t.format: t.on(request.multiprocessors(problem)) for t in wider}
-        choice = Chooser(problem, targets, wishes, best, clock).choose()
+        targets |= {t.format: t.on(request.multiprocessors(problem.name)) for t in wider}
+        choice = Chooser(problem, targets, request, best, clock).choose()
         words = [f"the {FORMATS[t.format].title} is for {t.name} only; {error}" for t in wider]
         return choice, targets, words
 
 
-def _make_in_switch(
-    problem: Problem, request: Request, place: Place, best: Optimum, clock: Clock
-) -> Synthesis:
+def _make_in_switch(problem: Problem, request: Request, best: Optimum, clock: Clock) -> Synthesis:
     """Forest and plan that copy and add in a switch; PlanError where there is none to do it."""
     from forestcoll.lower.nvls import lower_nvls
 
-    targets = request.targets(problem)
+    targets = request.targets(problem.name)
     for form, target in targets.items():
         if target.style == "fifo":
             title = FORMATS[form].title
@@ -240,13 +192,13 @@ def _make_in_switch(
         forest = require_forest(problem)
     with clock.stage("lower"):
         programs = {
-            form: lower_nvls(forest, target, in_place=place == "in-place")
+            form: lower_nvls(forest, target, in_place=request.nvls == "in-place")
             for form, target in targets.items()
         }
-    wanted = replace(request, place=None)  # the program is for these calls already
-    done = _finish(
-        problem, forest, optimum_in_switches(forest, best), programs, targets, clock, wanted
-    )
+    best = optimum_in_switches(
+        forest, best
+    )  # `place` is None: programs are for those calls already
+    done = _finish(problem, forest, best, programs, targets, clock, request)
     return replace(done, notes=[*done.notes, nvls_note(forest)]) if programs else done
 
 
@@ -257,7 +209,7 @@ def _finish(
     programs: dict[PlanFormat, Program],
     targets: Mapping[PlanFormat, Target],
     clock: Clock,
-    request: Request = Request(),  # noqa: B008 (frozen)
+    request: Request,
 ) -> Synthesis:
     """The forest checked, it and its programs written, each plan verified and simulated."""
     from forestcoll.schedule import certificate, forest_file
@@ -268,7 +220,7 @@ def _finish(
     with clock.stage("optimum"):
         other = None if forest.graph.copies else in_switches(problem)
     texts: dict[Format, str] = {}
-    for form in request.formats:
+    for form in request.files:
         if form == "forest":
             with clock.stage("write"):
                 texts[form] = forest_file.dumps(forest)

@@ -27,7 +27,7 @@ from forestcoll.compile.clock import Clock
 from forestcoll.compile.formats import Format, seat, targets_of
 from forestcoll.compile.powers_of_two import units_of
 from forestcoll.compile.problem import Problem
-from forestcoll.compile.wishes import Wishes
+from forestcoll.compile.request import Request
 from forestcoll.program import BY_TREES, Collective
 from forestcoll.program.sizes import Sizes, is_power
 from forestcoll.program.targets import MSCCL, TargetName, sms_of
@@ -86,10 +86,10 @@ def serve(topology: Topology, collective: Collective, target: TargetName) -> Ser
         return Served(*key, refused=NONE)
     try:
         with contextlib.suppress(PlanError):
-            return _served(key, Chooser(problem, targets, Wishes(), best, Clock()))
+            return _served(key, Chooser(problem, targets, Request(), best, Clock()))
         if target == "any":  # as `synthesize` does: without RCCL
             targets["msccl-xml"] = MSCCL.on(sms_of(topology.name))
-        return _served(key, Chooser(problem, targets, Wishes(), best, Clock()))
+        return _served(key, Chooser(problem, targets, Request(), best, Clock()))
     except (PlanError, UnsupportedError) as error:
         return Served(*key, refused=str(error))
 

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Any
 
 from forestcoll import solver
-from forestcoll.compile.wishes import different_trees
+from forestcoll.compile.budget import different_trees
 from forestcoll.graph.capacity_graph import CapacityGraph
 from forestcoll.program import Collective
 from forestcoll.schedule import certificate

@@ -11,15 +11,16 @@ while there are others.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 from forestcoll.common.errors import PlanError, UnsupportedError
-from forestcoll.compile.budget import Budget
+from forestcoll.compile.budget import different_trees
+from forestcoll.compile.choose import Chooser
 from forestcoll.compile.clock import Clock, Progress
-from forestcoll.compile.formats import Place, seat, targets_of
+from forestcoll.compile.formats import Place
 from forestcoll.compile.optimum import in_switches
 from forestcoll.compile.plan_set.estimate import Range, line_of, lowest_lines
 from forestcoll.compile.plan_set.fewer import contest
@@ -33,17 +34,15 @@ from forestcoll.compile.plan_set.settle import STEP, Plays, clip, settle
 from forestcoll.compile.plan_set.values import LARGEST, Candidate, Entry, Plans, PlanSet
 from forestcoll.compile.plan_text import serve_place, write_plan
 from forestcoll.compile.problem import Problem, parse_planned
+from forestcoll.compile.request import Request, keywords
 from forestcoll.plans import FORMATS
-from forestcoll.program import Collective, Program
+from forestcoll.program import Program
 from forestcoll.program.sizes import is_power
-from forestcoll.program.targets import MSCCL, PlanFormat, Target, TargetName, sms_of
+from forestcoll.program.targets import MSCCL, PlanFormat, Target
 from forestcoll.solver.alltoall.demand import uniform
 from forestcoll.verify.simulate import HOP, RANKS
 
 if TYPE_CHECKING:
-    from forestcoll.compile.choose import Chooser
-    from forestcoll.graph.capacity_graph import Relays
-    from forestcoll.program.targets import PlanFormat, TargetName
     from forestcoll.schedule.forest import Forest
     from forestcoll.schedule.latency import Latencies
     from forestcoll.topology import Topology
@@ -52,21 +51,13 @@ TREES: Final = (1, 2, 4, 8, 16, 32)
 """Trees per root of the candidates, besides the optimum's."""
 
 
+@keywords("root", "ranks", "relays", "budget", "instances", "sms", "place", "target", "formats")
 def make(
     topology: Topology,
-    collective: Collective | str,
+    request: Request,
     low: int,
     high: int,
     *,
-    root: str | int | None = None,
-    ranks: Sequence[str] | None = None,
-    relays: Relays = "none",
-    budget: Budget = Budget(),  # noqa: B008 (frozen)
-    instances: int | Literal["auto"] = "auto",
-    sms: int | None = None,
-    place: Place | None = None,
-    target: TargetName = "any",
-    formats: Iterable[PlanFormat] = tuple(FORMATS),
     progress: Progress | None = None,
     write: bool = True,
 ) -> PlanSet:
@@ -77,26 +68,24 @@ def make(
     and proven like there, but of trees without `write`: its text is empty, its proof the caller's.
     Raises PlanError where no candidate fits a target, UnsupportedError for sizes out of order.
     """
-    from forestcoll.compile.choose import Chooser
-    from forestcoll.compile.wishes import Wishes
-
     _check_sizes(low, high)
-    sms, clock = sms or sms_of(topology.name), Clock(progress)
-    targets = targets_of(formats, target, sms)
-    wider = MSCCL.on(sms) if target == "any" else None
-    if not parse_planned(collective).phases:
+    sms, clock = request.multiprocessors(topology.name), Clock(progress)
+    targets = request.targets(topology.name)
+    wider = MSCCL.on(sms) if request.target == "any" else None
+    if not parse_planned(request.collective or "").phases:
         from forestcoll.compile.plan_set.exchange import make_exchange
 
-        demand = uniform(topology, ranks, relays)
+        demand = uniform(topology, request.ranks, request.relays)
         return make_exchange(topology, demand, (low, high), targets, wider, sms, clock)
     with clock.stage("graph"):
-        problem = Problem.of(topology, collective, root, ranks, relays)
-    targets, left_out = seat(targets, problem.graph, problem.name, target == "any")
+        problem = request.problem(topology)
+    kept, left_out = request.seat(problem)
+    targets = kept.targets(problem.name)
     with clock.stage("optimum"):
         other, problem = in_switches(problem), problem.plain
         best = problem.optimum()
-    maker = _Maker(budget, instances, place, clock, topology, write)
-    chooser = Chooser(problem, {}, Wishes(budget=budget), best, clock)
+    maker = _Maker(request, clock, topology, write)
+    chooser = Chooser(problem, {}, Request(budget=request.budget), best, clock)
     forests = maker.forests(chooser, tuple(targets.values()))
     found = maker.all_plans(targets, wider, forests, problem.links, low, high)
     return PlanSet(
@@ -122,19 +111,10 @@ def _check_sizes(low: int, high: int) -> None:
 
 
 class _Maker:
-    def __init__(
-        self,
-        budget: Budget,
-        instances: int | Literal["auto"],
-        place: Place | None,
-        clock: Clock,
-        topology: Topology,
-        write: bool,
-    ) -> None:
-        self.budget, self.place, self.clock, self.topology = budget, place, clock, topology
-        self.write = write
-        self.auto = instances == "auto"
-        self.instances = 1 if instances == "auto" else instances
+    def __init__(self, request: Request, clock: Clock, topology: Topology, write: bool) -> None:
+        self.budget, self.place, self.clock = request.budget, request.place, clock
+        self.topology, self.write = topology, write
+        self.auto, self.instances = request.instances == "auto", request.parts
         self.notes: list[str] = []
         self._short: dict[int, str] = {}  # candidate -> why its plan keeps no links busy
         self._refused = ""  # why the last plan that was tried is none
@@ -153,7 +133,6 @@ class _Maker:
 
     def forests(self, chooser: Chooser, targets: Sequence[Target]) -> list[Forest]:
         """The lowest trees, some a root, the optimum, all rounded too; checked, none twice."""
-        from forestcoll.compile.wishes import different_trees
         from forestcoll.schedule import certificate
         from forestcoll.solver.shallow.lowest import central, pack_lowest
 

@@ -157,9 +157,9 @@ def best_forest(problem: Problem, best: Optimum) -> Forest:
     """The forest that `synthesize` makes where no plan is asked for."""
     from forestcoll.compile.choose import Chooser
     from forestcoll.compile.clock import Clock
-    from forestcoll.compile.wishes import Wishes
+    from forestcoll.compile.request import Request
 
-    return Chooser(problem, {}, Wishes(), best, Clock()).choose().forest
+    return Chooser(problem, {}, Request(), best, Clock()).choose().forest
 
 
 def _lap(began: float) -> tuple[float, float]:

@@ -15,17 +15,14 @@ import click
 import forestcoll
 from forestcoll.common.errors import ForestCollError
 from forestcoll.common.garbage_collection import THRESHOLD
-from forestcoll.ui.cli import commands, completion, hints, machines, messages, signals, streams
-from forestcoll.ui.cli.compare import compare
-from forestcoll.ui.cli.degrade import degrade
-from forestcoll.ui.cli.deploy import deploy
-from forestcoll.ui.cli.export import export
-from forestcoll.ui.cli.front import front
-from forestcoll.ui.cli.lab import lab
-from forestcoll.ui.cli.measure import measure
-from forestcoll.ui.cli.run import run
-from forestcoll.ui.cli.timing import time
-from forestcoll.ui.cli.view import view
+from forestcoll.ui.cli import hints, messages, process
+from forestcoll.ui.cli.compare import compare, degrade, lab
+from forestcoll.ui.cli.export import deploy, export, view
+from forestcoll.ui.cli.options import add_quiet
+from forestcoll.ui.cli.run import measure, run, time
+from forestcoll.ui.cli.synthesize import doctor, front, optimum, synthesize
+from forestcoll.ui.cli.topology import topology
+from forestcoll.ui.cli.verify import verify
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -33,8 +30,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments is not None:
         return _run(arguments, own=False)
     gc.set_threshold(*THRESHOLD)
-    closed = streams.open_closed()
-    stops = signals.Stops()
+    closed = process.open_closed()
+    stops = process.Stops()
     stops.listen()
     if "standard output" in closed:
         return messages.complain("standard output is closed; > /dev/null throws results away", 1)
@@ -44,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if stops.first is None:
             raise
         # what was cut off by the signal came out as another error (an import does that)
-        code = messages.complain(signals.WORDS[stops.first.number], stops.first.code, kind="")
+        code = messages.complain(process.WORDS[stops.first.number], stops.first.code, kind="")
     stops.leave()
     return code if stops.first is None else stops.first.code
 
@@ -55,7 +52,7 @@ def _run(words: Sequence[str], own: bool) -> int:
     The one place that turns exceptions into messages: one line on standard error.
     """
     try:
-        answered = completion.answer(cli) if own else None
+        answered = hints.answer(cli) if own else None
         if answered is not None:
             return answered
         # Not cli.main(): it has ways of its own with Ctrl-C and broken pipes.
@@ -64,38 +61,38 @@ def _run(words: Sequence[str], own: bool) -> int:
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except click.exceptions.Exit as wanted:
-        return _flushed(wanted.exit_code)
+        return _flush(wanted.exit_code)
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)
         return 2
     except click.UsageError as error:
         where = error.ctx.command_path if error.ctx else "forestcoll"
-        said = _one_line(hints.message(error))
+        said = " ".join(hints.message(error).split()).removesuffix(".")
         return messages.complain(f"{said}{hints.of_usage(error, words)} (see '{where} --help')", 2)
     except click.ClickException as error:
         return messages.complain(error.format_message(), 1)
     except ForestCollError as error:
-        return _flushed(messages.complain(str(error), 1, notes=getattr(error, "__notes__", ())))
+        return _flush(messages.complain(str(error), 1, notes=getattr(error, "__notes__", ())))
     except BrokenPipeError:
-        streams.settle()
+        process.settle()
         return 141
     except OSError as error:
-        streams.settle()
+        process.settle()
         name = f"{error.filename}: " if error.filename else ""
         return messages.complain(f"{name}{error.strerror or error}", 1)
     except MemoryError:
         return messages.complain(
             "out of memory; a smaller topology, size or tree count needs less", 1
         )
-    except signals.Stopped as stopped:
-        return _flushed(messages.complain(signals.WORDS[stopped.number], stopped.code, kind=""))
+    except process.Stopped as stopped:
+        return _flush(messages.complain(process.WORDS[stopped.number], stopped.code, kind=""))
     except KeyboardInterrupt:
-        return _flushed(messages.complain("interrupted", 130, kind=""))
+        return _flush(messages.complain("interrupted", 130, kind=""))
 
 
-def _flushed(code: int) -> int:
+def _flush(code: int) -> int:
     """The exit code, once what was printed is out; a reader who has left is no further error."""
-    error = streams.settle()
+    error = process.settle()
     if error is None or code:
         return code
     if isinstance(error, BrokenPipeError):
@@ -103,19 +100,10 @@ def _flushed(code: int) -> int:
     return messages.complain(error.strerror or str(error), 1)
 
 
-def _one_line(text: str) -> str:
-    return " ".join(text.split()).removesuffix(".")
-
-
 def _version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
     if asked and not ctx.resilient_parsing:
         click.echo(f"forestcoll {forestcoll.__version__}")
         ctx.exit()
-
-
-def _be_quiet(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
-    if asked:
-        messages.be_quiet(ctx)
 
 
 @click.group(
@@ -143,32 +131,9 @@ def cli() -> None:
     """Compile a topology into a proven bandwidth-optimal collective schedule, and run it."""
 
 
-for command in commands.ALL:
+add_quiet(cli)
+for command in (
+    *(synthesize, optimum, front, verify, doctor, compare, degrade, lab),
+    *(run, measure, time, view, export, deploy, topology),
+):
     cli.add_command(command)
-cli.add_command(compare)
-cli.add_command(deploy)
-cli.add_command(front)
-cli.add_command(degrade)
-cli.add_command(run)
-cli.add_command(measure)
-cli.add_command(time)
-cli.add_command(lab)
-cli.add_command(view)
-cli.add_command(export)
-cli.add_command(machines.topology)  # with what that module adds to it
-
-
-def _add_quiet(command: click.Command) -> None:
-    """`--quiet` for a command, or for all of a group; and help that is not too wide."""
-    command.context_class = hints.HelpContext
-    if isinstance(command, click.Group):
-        for inner in command.commands.values():
-            _add_quiet(inner)
-    words = "Say what is wrong and what was asked for, no more: no notes, reports, progress."
-    option = click.Option(
-        ("--quiet", "-q"), is_flag=True, expose_value=False, callback=_be_quiet, help=words
-    )
-    command.params.append(option)
-
-
-_add_quiet(cli)

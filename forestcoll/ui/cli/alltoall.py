@@ -5,22 +5,21 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from click.core import ParameterSource
 
+from forestcoll.common.errors import PlanError
+from forestcoll.compile.request import ROUTES, Request
 from forestcoll.ui.cli import files, writing
-from forestcoll.ui.cli.messages import draw, print_json, put, report, show_progress
-from forestcoll.ui.cli.options import ALLTOALL, ROUTES, Problem
+from forestcoll.ui.cli.messages import answer, put, show_progress
+from forestcoll.ui.cli.options import Machine
 
 if TYPE_CHECKING:
     from fractions import Fraction
 
     from forestcoll.compile.alltoall_plans import Plan
-    from forestcoll.program import Protocol
-    from forestcoll.program.targets import PlanFormat, Target, TargetName
+    from forestcoll.program.targets import PlanFormat, Target
     from forestcoll.solver.alltoall.demand import Demand
     from forestcoll.solver.alltoall.flows import Optimum
     from forestcoll.solver.alltoall.routes import Routes
@@ -32,8 +31,23 @@ COMPARED = 1024
 """Ranks up to which the usual ways are counted beside the optimum."""
 
 
+class _Stages:
+    """Seconds of each stage so far, and what there is to say."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self.notes: list[str] = []
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        began = time.perf_counter()
+        yield
+        self.seconds[name] = time.perf_counter() - began
+
+
 def optimum(
-    problem: Problem,
+    machine: Machine,
+    request: Request,
     matrix: str | None,
     output: str | None,
     force: bool,
@@ -41,269 +55,144 @@ def optimum(
     as_json: bool,
 ) -> None:
     """The optimum of an all-to-all with its proof, written to `output` where that is given."""
-    if as_json and output == "-":
-        raise click.UsageError("--json and '--output -' both want standard output")
-    if explain and output == "-":
-        raise click.UsageError("--explain and '--output -' both want standard output")
-    began = time.perf_counter()
-    asked = demand_options(problem, matrix)
-    topology = problem.load()
+    stages = _Stages()
+    with stages.stage("load"):
+        check_matrix(str(request.collective), matrix)
+        text = None if matrix is None else files.read_text(matrix)
+        topology = machine.load()
 
-    from forestcoll.solver.alltoall import file, flows, usual
-    from forestcoll.study import explain as explaining
-    from forestcoll.ui.report import alltoall as words
-    from forestcoll.ui.report import explanation as exchange
+        from forestcoll.solver.alltoall import file, flows, usual
+        from forestcoll.study import explain as explaining
+        from forestcoll.ui.report import alltoall as words
+        from forestcoll.ui.report import explanation as exchange
 
-    path = None
-    if output is not None and output != "-":
-        path = path_of(output, f"{topology.name}.{problem.collective}", file.SUFFIX)
-        writing.prepare([path], force)
-    demand = demand_of(topology, problem, asked)
-    loaded = time.perf_counter()
+        where = files.where_of(output, ("flows",), (), {"flows": file.SUFFIX})
+        path = where.paths(f"{topology.name}.{request.collective}").get("flows")
+        writing.prepare([path] if path else [], force)
+        demand = _demand_of(topology, request, text)
     with show_progress("optimum") as progress:
-        best = flows.solve(demand)
-        solved = time.perf_counter()
+        with stages.stage("solve"):
+            best = flows.solve(demand)
         ways: dict[Usual, Fraction | None] = {}
-        if len(demand.graph.ranks) <= COMPARED:
-            ways = {way: usual.usual(demand, best.folding, way) for way in usual.WAYS}
-        compared = time.perf_counter()
-        why = explaining.explain_exchange(best, progress) if explain else None
-    timings = {"load": loaded - began, "solve": solved - loaded, "compare": compared - solved}
-    if why is not None:
-        timings["explain"] = time.perf_counter() - compared
+        with stages.stage("compare"):
+            if len(demand.graph.ranks) <= COMPARED:
+                ways = {way: usual.usual(demand, best.folding, way) for way in usual.WAYS}
+        why = None
+        if explain:
+            with stages.stage("explain"):
+                why = explaining.explain_exchange(best, progress)
     if output == "-":
         put(file.dumps(best, topology.name))
         return
     if path is not None:
         writing.write_all({path: file.dumps(best, topology.name)}, force)
-    if as_json:
-        more = {} if why is None else {"explanation": exchange.summary(why)}
-        print_json({**words.optimum_summary(best, topology.name, timings, path, ways), **more})
-        return
-    draw(words.optimum_table(best, topology.name, timings, path, ways))
-    if why is not None:
-        draw(exchange.table(why))
+    shown = (best, topology.name, stages.seconds, path, ways)
+    part = (exchange.summary, exchange.table, why)
+    answer(as_json, words.optimum_summary, words.optimum_table, *shown, explanation=part)
 
 
-TAKEN = frozenset(
-    (
-        *("topology", "pairs", "without", "scale", "collective", "ranks", "relays", "groups"),
-        *("units", "min_percent", "spread", "protocol", "sizes"),
-        *("target", "formats", "output", "force", "as_json"),
-    )
-)
-"""Options that `synthesize -c alltoall` takes."""
+def synthesize(job: files.Job, needed: bool) -> None:
+    """Routes of an all-to-all and plans of them; those that are `needed`, or it is an error."""
+    stages, request, where = _Stages(), job.request, job.where
+    with stages.stage("load"):
+        topology = job.machine.load()
 
+        from forestcoll.solver.alltoall import file, flows
+        from forestcoll.ui.report import alltoall as words
 
-def synthesize(
-    problem: Problem,
-    units: int | None,
-    min_percent: Fraction | None,
-    spread: bool,
-    protocol: Protocol | None,
-    target: TargetName,
-    formats: tuple[str, ...],
-    output: str | None,
-    force: bool,
-    as_json: bool,
-) -> None:
-    """Routes of an all-to-all and plans of them, written to `output`."""
-    refuse_others()
-    _refuse_contradictions(units, min_percent, spread, formats)
-    if as_json and output == "-":
-        raise click.UsageError("--json and '--output -' both want standard output")
-    began = time.perf_counter()
-    topology = problem.load()
-
-    from forestcoll.compile import alltoall_plans as plans
-    from forestcoll.solver.alltoall import file, flows
-    from forestcoll.ui.report import alltoall as words
-
-    limits = plans.targets_of(target, topology.name)
-    for form in formats:
-        if form != ROUTES and form not in limits:
-            raise click.UsageError(f"--target {target} reads {', '.join(limits)}, not {form}")
-    wanted = formats or (ROUTES, *limits)
-    paths = _paths(output, f"{topology.name}.{problem.collective}", wanted)
-    writing.prepare(paths.values(), force)
-    demand = demand_of(topology, problem, None)
-    times = {"load": time.perf_counter() - began}
-    notes: list[str] = []
+        paths = where.paths(f"{topology.name}.{request.collective}")
+        writing.prepare(paths.values(), job.force)
+        demand = _demand_of(topology, request, None)
     with show_progress("optimum") as progress:
-        with _timed(times, "optimum"):
+        with stages.stage("optimum"):
             best = flows.solve(demand)
         progress("routes", 0.3)
-        with _timed(times, "routes"):
-            found = _routes(best, units, min_percent, spread, wanted == (ROUTES,), notes)
+        with stages.stage("routes"):
+            routes = _routes(best, request, request.files == (ROUTES,), stages.notes)
         made: list[Plan] = []
-        for form in (form for form in limits if form in wanted):
+        for form, limits in request.targets(topology.name).items():
             progress(form, 0.6)
-            needed = form in formats or (target != "any" and not formats)
-            with _timed(times, form):
-                plan = _plan(found, form, limits[form], topology.name, protocol, needed, notes)
-                made += () if plan is None else (plan,)
+            with stages.stage(form):
+                made += _plan(routes, form, limits, topology.name, request, needed, stages)
         progress("simulating", 0.8)
-        bands = _simulate(made, topology, times)
+        bands = _simulate(made, topology, stages)
     texts: dict[str, str] = {plan.format: plan.text for plan in made}
-    if ROUTES in wanted:
-        texts[ROUTES] = file.dumps(found, topology.name)
-    paths = _write(texts, paths, output, wanted[0], force)
-    done = words.Made(found, topology.name, times, paths, tuple(made), tuple(notes), bands)
-    if as_json:
-        print_json(words.routes_summary(done))
-    else:
-        report(words.routes_table(done), err=output == "-")
+    if ROUTES in request.files:
+        texts[ROUTES] = file.dumps(routes, topology.name)
+    paths = job.write_texts(texts, paths)
+    notes = tuple(stages.notes)
+    done = words.Made(routes, topology.name, stages.seconds, paths, tuple(made), notes, bands)
+    job.tell(words.routes_summary, words.routes_table, done)
 
 
-def _refuse_contradictions(
-    units: int | None, min_percent: Fraction | None, spread: bool, formats: tuple[str, ...]
-) -> None:
-    if units is not None and min_percent is not None:
-        raise click.UsageError("--units and --min-percent both say how many units: give one")
-    if spread and (units is not None or min_percent is not None):
-        raise click.UsageError("--spread has as many units as a box has GPUs: leave others away")
-    if "forest" in formats:
-        raise click.UsageError(f"no forest carries an alltoall: --format {ROUTES} has its paths")
-
-
-def _routes(
-    best: Optimum,
-    units: int | None,
-    min_percent: Fraction | None,
-    spread: bool,
-    alone: bool,
-    notes: list[str],
-) -> Routes:
+def _routes(best: Optimum, request: Request, alone: bool, notes: list[str]) -> Routes:
     """Whole units of the optimum's flows; `alone`: no plan is made of them."""
     from forestcoll.solver.alltoall import rounding
     from forestcoll.solver.alltoall import spread as spreading
 
-    if spread:
+    if request.spread:
         factor = spreading.boxes_of(best.demand.graph).factor
         notes.append(
             f"blocks of any size: at most {factor} times the best time, whatever the sizes"
         )
         return spreading.spread(best)
-    share = None if min_percent is None else min_percent / 100
-    return rounding.route(best, units, share, share is None and not alone)
+    share = None if request.min_percent is None else request.min_percent / 100
+    return rounding.route(best, request.units, share, share is None and not alone)
 
 
 def _plan(
-    found: Routes,
+    routes: Routes,
     form: PlanFormat,
     limit: Target,
     name: str,
-    protocol: Protocol | None,
+    request: Request,
     needed: bool,
-    notes: list[str],
-) -> Plan | None:
-    """The plan of routes; without one that is not `needed`, a note says why."""
-    from forestcoll.common.errors import PlanError
+    stages: _Stages,
+) -> list[Plan]:
+    """The plan of routes; none where it is not `needed` and cannot be, and a note says why."""
     from forestcoll.compile import alltoall_plans as plans
 
     try:
-        made = plans.make(found, form, limit, name, protocol)
+        made = plans.make(routes, form, limit, name, request.protocol)
     except PlanError as error:
         if needed:
             raise
-        notes.append(f"no {form}: {error}")
-        return None
+        stages.notes.append(f"no {form}: {error}")
+        return []
     if made.note:
-        notes.append(made.note)
-    return made
+        stages.notes.append(made.note)
+    return [made]
 
 
-def _write(
-    texts: dict[str, str], paths: dict[str, Path], output: str | None, first: str, force: bool
-) -> dict[str, Path]:
-    """Put the texts where they go, `first` on standard output; the files that were written."""
-    if output == "-":
-        put(texts[first])
-    written = {form: path for form, path in paths.items() if form in texts}
-    if written:
-        writing.write_all({path: texts[form] for form, path in written.items()}, force)
-    return written
-
-
-def _simulate(plans: list[Plan], topology: Topology, times: dict[str, float]) -> dict[str, Band]:
+def _simulate(plans: list[Plan], topology: Topology, stages: _Stages) -> dict[str, Band]:
     """What each plan reaches in simulated time with much data, where that is not too many ranks."""
     from forestcoll.verify import simulate
 
     if not plans:
         return {}
-    with _timed(times, "simulate"):
-        found = {plan.format: simulate.plan_band(plan.program, topology) for plan in plans}
-    return {form: band for form, band in found.items() if band is not None}
+    with stages.stage("simulate"):
+        bands = {plan.format: simulate.plan_band(plan.program, topology) for plan in plans}
+    return {form: band for form, band in bands.items() if band is not None}
 
 
-@contextmanager
-def _timed(times: dict[str, float], what: str) -> Iterator[None]:
-    began = time.perf_counter()
-    yield
-    times[what] = time.perf_counter() - began
-
-
-def _paths(output: str | None, stem: str, wanted: tuple[str, ...]) -> dict[str, Path]:
-    """Where each format goes: one file, or a directory of them; nowhere for standard output."""
-    if output is None:
-        return {}
-    from forestcoll.plans import FORMATS
-    from forestcoll.solver.alltoall.file import ROUTES_SUFFIX
-
-    suffixes = {ROUTES: ROUTES_SUFFIX} | {form: about.suffix for form, about in FORMATS.items()}
-    path = Path(output)
-    if output == "-" or not (output.endswith("/") or path.is_dir() or not path.suffix):
-        told = next((form for form, end in suffixes.items() if output.endswith(end)), None)
-        if len(wanted) > 1 and told in wanted:
-            wanted = (told,)
-        if len(wanted) > 1:
-            raise click.UsageError(
-                f"--output '{output}' is one file: name one of {', '.join(wanted)} with --format"
-            )
-        return {} if output == "-" else {wanted[0]: path}
-    return {form: path / f"{stem}{suffixes[form]}" for form in wanted}
-
-
-def refuse_others() -> None:
-    """A usage error for options that say something of trees or plans."""
-    context = click.get_current_context()
-    for parameter in context.command.params:
-        name = parameter.name or ""
-        given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-        if given and name not in TAKEN:
-            raise click.UsageError(f"{parameter.opts[0]} is not for -c alltoall: leave it away")
-
-
-def path_of(output: str, stem: str, suffix: str) -> Path:
-    """The file that `--output` means: one, or `stem` with `suffix` in a directory."""
-    path = Path(output)
-    if output.endswith("/") or path.is_dir() or not path.suffix:
-        return path / f"{stem}{suffix}"
-    return path
-
-
-def demand_options(problem: Problem, matrix: str | None) -> str | None:
-    """The text of `--matrix`, which an alltoallv needs and nothing else has."""
-    if problem.collective not in ALLTOALL:
-        return None
-    if (matrix is None) == (problem.collective == "alltoallv"):
+def check_matrix(kind: str, matrix: object) -> None:
+    """A usage error for an all-to-all-v without a matrix, or a matrix of anything else."""
+    if (matrix is None) == (kind == "alltoallv"):
         raise click.UsageError(
             "-c alltoallv needs --matrix FILE: a line a rank, the bytes it sends to each rank"
             if matrix is None
             else "--matrix is for -c alltoallv"
         )
-    if matrix is not None and problem.groups:
-        raise click.UsageError("--groups go with -c alltoall; a matrix may have zeros instead")
-    return None if matrix is None else files.read_text(matrix)
 
 
-def demand_of(topology: Topology, problem: Problem, matrix: str | None) -> Demand:
+def _demand_of(topology: Topology, request: Request, matrix: str | None) -> Demand:
     """What the options ask to send; `matrix` is the text of a file."""
     from forestcoll.solver.alltoall import demand
     from forestcoll.solver.alltoall.matrix import parse
 
-    if problem.groups:
-        return demand.grouped(topology, problem.groups, problem.relays)
+    ranks, relays = request.ranks, request.relays
+    if request.groups:
+        return demand.grouped(topology, request.groups, relays)
     if matrix is None:
-        return demand.uniform(topology, problem.ranks, problem.relays)
-    return demand.ragged(topology, parse(matrix, "--matrix"), problem.ranks, problem.relays)
+        return demand.uniform(topology, ranks, relays)
+    return demand.ragged(topology, parse(matrix, "--matrix"), ranks, relays)

@@ -1,31 +1,64 @@
-"""The command `compare`: our plans beside baselines and anybody's plans, by size."""
+"""The commands that hold plans against others: `compare`, `degrade` and `lab`."""
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from forestcoll.common.errors import UnsupportedError
-from forestcoll.ui.cli import writing
-from forestcoll.ui.cli.completion import FileType, RuleType, TopologyType, WordType
-from forestcoll.ui.cli.hints import examples
-from forestcoll.ui.cli.messages import draw, note, print_json, put, quiet, say, show_progress
-from forestcoll.ui.cli.options import (
-    COLLECTIVES,
-    edit_options,
-    force_option,
-    json_option,
-    load,
-    set_option,
-    signal_option,
+from forestcoll.common.errors import OutputError, UnsupportedError
+from forestcoll.compile.formats import FORMATS
+from forestcoll.ui.cli import files, writing
+from forestcoll.ui.cli.alltoall import check_matrix
+from forestcoll.ui.cli.messages import (
+    answer,
+    draw,
+    note,
+    print_json,
+    put,
+    quiet,
+    report,
+    say,
+    show_progress,
 )
+from forestcoll.ui.cli.options import (
+    ALLTOALL,
+    COLLECTIVES,
+    HOLDS,
+    JSON,
+    MACHINE,
+    SIGNAL,
+    Machine,
+    command,
+    each,
+    flag,
+    like,
+    load,
+    machine_option,
+    option,
+    request_options,
+    seconds_option,
+)
+from forestcoll.ui.cli.process import guard, size_of
+from forestcoll.ui.cli.types import FiniteRange
 
 if TYPE_CHECKING:
+    from forestcoll.compile.formats import Format
+    from forestcoll.compile.request import Request
+    from forestcoll.execute.lab.measurement import Report, Wishes
+    from forestcoll.graph.capacity_graph import CapacityGraph
+    from forestcoll.program import Program
+    from forestcoll.program.targets import PlanFormat, TargetName
+    from forestcoll.schedule.forest import Forest
+    from forestcoll.solver.alltoall.demand import Matrix
+    from forestcoll.study import degrade as losses
     from forestcoll.study.comparison import Comparison
+    from forestcoll.topology import Topology
     from forestcoll.ui.report.progress import StageProgress
 
 BASELINES = (
@@ -44,129 +77,115 @@ BASELINES = (
 EXCHANGES = ("direct-ecmp", "two-level", "two-level-sequence")
 """Baselines of an all-to-all besides "direct" and "bruck", which it has too."""
 PLOTS = (".svg", ".png")
+KINDS = ("link", "adapter", "gpu", "switch")
+MEASURED = ("ring", "rings", "tree", "double-tree", "direct", "two-level", "gloo")
+"""What `lab` measures beside a plan."""
 
 
-@click.command(
-    epilog=examples(
-        "forestcoll compare -t dgx-a100 --set boxes=2 -c allgather --sizes 1M:1G",
-        "forestcoll compare -t mi250 -c allreduce --with mine.xml --plot compare.svg",
-        "forestcoll compare -t dgx-a100 --set boxes=2 --without box0/gpu3-fabric",
-        "forestcoll compare -t dgx-a100 --set boxes=2 -c alltoall",
-    )
+def _names(against: tuple[str, ...]) -> tuple[str, ...] | None:
+    """The baselines that `--against` asks for; None: all."""
+    if "none" not in against:
+        return against or None
+    if len(against) > 1:
+        raise click.UsageError("--against none goes alone")
+    return ()
+
+
+def _picture(name: str | None, force: bool, wrong: type[Exception]) -> Path | None:
+    """The file of `--plot`, free to be written; `wrong`: the error for a name that is no plot's."""
+    if name is None:
+        return None
+    path = Path(name)
+    if path.suffix.lower() not in PLOTS:
+        raise wrong(f"--plot '{name}': name a file that ends in {' or '.join(PLOTS)}")
+    writing.prepare([path], force)
+    return path
+
+
+@command(
+    "forestcoll compare -t dgx-a100 --set boxes=2 -c allgather --sizes 1M:1G",
+    "forestcoll compare -t mi250 -c allreduce --with mine.xml --plot compare.svg",
+    "forestcoll compare -t dgx-a100 --set boxes=2 --without box0/gpu3-fabric",
+    "forestcoll compare -t dgx-a100 --set boxes=2 -c alltoall",
 )
-@click.option("--topology", "-t", type=TopologyType(), required=True, help="The machine.")
-@set_option
-@click.option(
-    "--collective",
-    "-c",
-    type=WordType((*COLLECTIVES, "alltoall")),
-    default="allreduce",
-    show_default=True,
-    help="What is done.",
-)
-@click.option("--root", metavar="ID|RANK", help="For broadcast and reduce. Default: rank 0.")
-@click.option(
-    "--sizes",
-    default="1K:4G",
-    show_default=True,
-    metavar="LOW:HIGH[:FACTOR]",
-    help="Sizes in bytes, by factors of 4; or a list: 64K,1M,1G.",
-)
-@click.option(
-    "--against",
-    type=WordType((*BASELINES, *EXCHANGES, "none")),
-    multiple=True,
-    help="Baselines that take part (repeatable). Default: all.",
-)
-@click.option(
-    "--with",
-    "files",
-    type=FileType(),
-    multiple=True,
-    metavar="FILE",
-    help="A plan of either format, or a forest, of anybody's. Repeatable.",
-)
-@click.option(
-    "--on",
-    "other",
-    type=TopologyType(),
-    help="The machine as it is now: the plan for --topology runs on it beside a new one.",
-)
-@edit_options
-@click.option(
-    "--rule", type=RuleType(), multiple=True, help="Of links. Default: fair, and in order."
-)
-@signal_option
-@click.option(
-    "--quick",
-    is_flag=True,
-    help="Of a baseline one plan for each runtime, and none where its links alone make it slower "
-    "than another: then the most that they allow stands, marked <.",
-)
-@click.option("--plot", metavar="FILE", help="A plot as well: FILE.svg or FILE.png.")
-@click.option("--dark", is_flag=True, help="The plot for dark pages.")
-@click.option("--csv", "as_csv", is_flag=True, help="The cells as CSV.")
-@force_option("the file of --plot")
-@json_option
 def compare(
-    topology: str,
-    pairs: tuple[tuple[str, str], ...],
-    collective: str,
-    root: str | None,
-    sizes: str,
-    against: tuple[str, ...],
-    files: tuple[str, ...],
-    other: str | None,
-    without: tuple[str, ...],
-    scale: tuple[str, ...],
-    rule: tuple[str, ...],
-    signal: float | None,
-    quick: bool,
-    plot: str | None,
-    dark: bool,
-    as_csv: bool,
-    force: bool,
-    as_json: bool,
+    machine: Machine = machine_option("The machine.", edits=True),
+    collective: str = like(
+        "collective",
+        "What is done.",
+        kind=(*COLLECTIVES, "alltoall"),
+        default="allreduce",
+        required=False,
+    ),
+    root: str | None = like("root", "For broadcast and reduce. Default: rank 0."),
+    sizes: str = option(
+        None,
+        "Sizes in bytes, by factors of 4; or a list: 64K,1M,1G.",
+        "1K:4G",
+        "LOW:HIGH[:FACTOR]",
+    ),
+    against: tuple[str, ...] = each(
+        (*BASELINES, *EXCHANGES, "none"), "Baselines that take part (repeatable). Default: all."
+    ),
+    files: tuple[str, ...] = each(
+        "file",
+        "A plan of either format, or a forest, of anybody's. Repeatable.",
+        "FILE",
+        "--with",
+    ),
+    other: str | None = option(
+        "topology",
+        "The machine as it is now: the plan for --topology runs on it beside a new one.",
+        names="--on",
+    ),
+    rule: tuple[str, ...] = each("rule", "Of links. Default: fair, and in order."),
+    signal: float | None = SIGNAL,
+    quick: bool = flag(
+        "Of a baseline one plan for each runtime, and none where its links alone make it slower "
+        "than another: then the most that they allow stands, marked <."
+    ),
+    plot: str | None = option(None, "A plot as well: FILE.svg or FILE.png.", None, "FILE"),
+    dark: bool = flag("The plot for dark pages."),
+    as_csv: bool = flag("The cells as CSV.", "--csv"),
+    force: bool = flag("Overwrite the file of --plot."),
+    as_json: bool = JSON,
 ) -> int:
     """Compare our plans with rings, trees and other ways, by size.
 
     All are simulated on the same links. --without and --scale break the machine: new plans for it
     are compared with what the plan for the sound one does there.
     """
-    if "none" in against and len(against) > 1:
-        raise click.UsageError("--against none goes alone")
-    if as_csv and as_json:
-        raise click.UsageError("--csv or --json, not both")
-    if other and (without or scale):
-        raise click.UsageError("--on names the broken machine: leave --without and --scale away")
-    target = _plot_path(plot, force)
-    sound = load(topology, pairs)
-    worn = load(topology, pairs, without, scale) if without or scale else None
+    names = _names(against)
+    picture = _picture(plot, force, UnsupportedError)
+    sound = machine.load(whole=True)
+    worn = load(other, {}) if other else None
+    if machine.without or machine.scale:
+        worn = machine.load()
 
     from forestcoll.study import comparison as comparing
 
-    answer = _Answer(as_json, as_csv, (*BASELINES, *(Path(file).name for file in files)))
+    told = _Answer(as_json, as_csv, (*BASELINES, *(Path(file).name for file in files)))
     try:
         with show_progress("making plans") as progress:
-            found = comparing.compare(
+            compared = comparing.compare(
                 sound,
                 collective,
                 sizes=sizes,
                 root=root,
-                against=() if "none" in against else against or None,
+                against=names,
                 files=files,
-                broken=load(other, ()) if other else worn,
+                broken=worn,
                 rules=rule or comparing.DEFAULT_RULES,  # type: ignore[arg-type]
                 signal=signal,
                 quick=quick,
                 progress=progress,
-                seen=lambda known: answer.take(known, progress),
+                seen=lambda known: told.take(known, progress),
             )
-            answer.take(found, progress)
+            told.take(compared, progress)
     finally:  # what is known of a comparison that is cut off is not lost
-        answer.tell()
-    if target is not None:
-        _write_plot(found, target, dark, force)
+        told.tell()
+    if picture is not None:
+        _write_plot(compared, picture, dark, force)
     return 0
 
 
@@ -216,16 +235,6 @@ class _Answer:
             note("partial: what was not played yet is missing")
 
 
-def _plot_path(plot: str | None, force: bool) -> Path | None:
-    if plot is None:
-        return None
-    path = Path(plot)
-    if path.suffix.lower() not in PLOTS:
-        raise UnsupportedError(f"{plot}: a plot is a file of {' or '.join(PLOTS)}")
-    writing.prepare([path], force)
-    return path
-
-
 def _write_plot(found: Comparison, path: Path, dark: bool, force: bool) -> None:
     import io
 
@@ -234,3 +243,314 @@ def _write_plot(found: Comparison, path: Path, dark: bool, force: bool) -> None:
     plain = {"Date": None} if form == "svg" else None  # the same file every time
     found.plot(dark=dark).savefig(stream, format=form, dpi=150, metadata=plain)
     writing.write_all({path: stream.getvalue()}, force)
+
+
+@command(
+    "forestcoll degrade -t dgx-a100 --set boxes=16 -c allgather",
+    "forestcoll degrade -t fabric.yaml -c allreduce --with out/fabric.allreduce.forest.json",
+    "forestcoll degrade -t dgx-a100 --set boxes=2 -c allgather --plot losses.svg",
+    "forestcoll degrade -t dgx-a100 --set boxes=2 -c allreduce --bundle plans/ --kinds adapter",
+)
+def degrade(
+    machine: Machine = MACHINE,
+    request: Request = request_options("degrade"),
+    kinds: tuple[str, ...] = each(
+        KINDS,
+        "What may fail (repeatable): one cable of a link, a network adapter, a GPU, a switch. "
+        "Default: each of them.",
+    ),
+    in_use: str | None = option(
+        "file",
+        "Forest file of the plan in use. Default: the one that synthesize makes.",
+        None,
+        "FOREST",
+        names="--with",
+    ),
+    worst: int = option(
+        range(1, 100_001),
+        "How many failures are shown, the largest losses first.",
+        10,
+        "N",
+    ),
+    plot: str | None = option("file", "The worst ones as a plot.", None, "FILE.svg|png"),
+    bundle: str | None = option(
+        "file",
+        "Also make the forest and plans for every failure, in a folder each. A run that was cut "
+        "off goes on where it was.",
+        None,
+        "DIR",
+    ),
+    target: TargetName = like("target", "Of the bundle.", ways=None),
+    formats: tuple[Format, ...] = each(
+        tuple(FORMATS),
+        "What the bundle holds (repeatable). Default: the forest and every plan of the target.",
+        None,
+        "--format",
+    ),
+    dask: str | None = option(
+        None,
+        "Who makes the bundle: a Dask scheduler (tcp://host:8786), workers on this machine, or "
+        "this process alone. Default: local where Dask is installed (extra 'dask').",
+        None,
+        "ADDRESS|local|none",
+    ),
+    force: bool = flag("Overwrite the plot."),
+    as_json: bool = JSON,
+) -> None:
+    """What every single failure costs, with the plan in use and with a new one.
+
+    One cable, network adapter, GPU or switch at a time. The plan in use keeps its trees: it slows
+    down with a link that has cables left, and stops where a link is gone. The new plan is the
+    optimum of what is left. Failures that a symmetry of the fabric maps onto each other are solved
+    once.
+    """
+    picture = _picture(plot, force, click.UsageError)
+
+    from forestcoll.compile.problem import parse_collective
+    from forestcoll.study import degrade as losses
+    from forestcoll.ui.report import degrade as words
+
+    topology = machine.load()
+    asked = losses.Workload(
+        topology,
+        parse_collective(request.collective or ""),
+        None if request.root is None else str(request.root),
+        None if request.ranks is None else tuple(request.ranks),
+        request.relays,
+    )
+    chosen = losses.check_kinds(kinds or KINDS)
+    with show_progress("failures") as progress:
+        forest = None if in_use is None else _proven_forest(in_use)
+        lost = losses.report_losses(asked, chosen, forest, progress)
+        whole, shown = losses.play_whole(lost), losses.play_worst(lost, worst, progress)
+    if picture is not None:
+        writing.write_all({picture: words.plot(lost, worst, picture.suffix[1:].lower())}, force)
+    index = None if bundle is None else _bundle(lost, Path(bundle), formats, target, dask)
+    if as_json:
+        made = {} if index is None else {"bundle": index}
+        print_json({**words.summary(lost, shown, whole), **made})
+        return
+    draw(words.table(lost, shown, whole))
+    if picture is not None:
+        report(words.written(picture))
+    if index is not None:
+        report(words.bundle_table(index, Path(str(bundle))))
+
+
+def _proven_forest(name: str) -> Forest:
+    """The forest of the plan in use, proven."""
+    from forestcoll.schedule import certificate, forest_file
+
+    text = files.read_text(name)
+    with guard(name, len(text)):
+        forest = forest_file.loads(text, name)
+        certificate.check(forest)
+    return forest
+
+
+def _bundle(
+    found: losses.Report,
+    folder: Path,
+    formats: tuple[Format, ...],
+    target: TargetName,
+    dask: str | None,
+) -> dict[str, object]:
+    """Make what is missing of the bundle; its index."""
+    from forestcoll.study.degrade import bundle, dask_cluster
+
+    if folder.exists() and not folder.is_dir():
+        raise OutputError(f"{folder}: is not a directory")
+    read = [form for form in FORMATS if target == "any" or form in ("forest", HOLDS[target])]
+    request = bundle.Request(found.workload, tuple(dict.fromkeys(formats)) or tuple(read), target)
+    failures = [loss.failure for loss in found.losses]
+    if dask is None:
+        dask = "local" if dask_cluster.installed() and len(failures) > 1 else "none"
+        if dask == "none" and len(failures) > 1:
+            note("one failure after the other: with the extra 'dask' every core makes some")
+    spread = (
+        None
+        if dask == "none"
+        else partial(dask_cluster.spread, address=None if dask == "local" else dask)
+    )
+    for failure in failures:  # what a run that was killed has begun there
+        writing.prepare([folder / bundle.folder_of(failure) / bundle.NOTE], force=True)
+    with show_progress("bundle") as progress:
+        return bundle.make_bundle(
+            request,
+            failures,
+            folder,
+            lambda texts: writing.write_all(texts, force=False),
+            spread,
+            lambda done, of: progress(f"failure {done} of {of}", done / of),
+        )
+
+
+@command(
+    "sudo forestcoll lab -t dgx-a100 --set boxes=2",
+    "sudo forestcoll lab -t rail --set boxes=4 --against ring --against rings",
+    "sudo forestcoll lab -t mi250 --plan out/mi250-1.allreduce.msccl.xml --seconds 5",
+    "sudo forestcoll lab -t dgx-a100 --set boxes=2 -c alltoall --without box0/gpu0-fabric",
+    "sudo forestcoll lab -t dgx-a100 --set boxes=2 -c alltoallv --matrix bytes.txt",
+)
+def lab(
+    machine: Machine = machine_option("The fabric to build.", edits=True),
+    collective: str | None = like(
+        "collective",
+        "What to synthesize a plan for where none is given. Default: allreduce.",
+        kind=("allreduce", *ALLTOALL),
+        required=False,
+    ),
+    matrix: str | None = option(
+        "file",
+        "alltoallv: the bytes that each rank sends to each rank, a line a rank; all are scaled.",
+        None,
+        "FILE",
+    ),
+    plan: str | None = option(
+        "file",
+        "Plan of either format, for all GPUs of the topology; its forest file (or routes file) "
+        "beside it tells the paths. Default: one is synthesized.",
+        None,
+        "FILE",
+    ),
+    against: tuple[str, ...] = each(
+        (*MEASURED, "none"),
+        "What to measure as well (repeatable): ring and rings for allreduce, allgather and "
+        "reduce-scatter, tree and double-tree for allreduce, direct and two-level for alltoall, "
+        "gloo for allreduce and alltoall. Default: all that serve.",
+    ),
+    rate: float | None = option(
+        FiniteRange(1, 1_000_000),
+        "Mbit/s that all GPUs together can take in: all links are scaled to that. "
+        "Default: 60 a processor.",
+        None,
+        "MBIT",
+    ),
+    seconds: float = seconds_option(
+        0.1, 3600, "Every schedule gets the data that should take it so long.", 20.0
+    ),
+    size: int | None = option("size", "Or: every schedule gets these bytes."),
+    iterations: int = option(range(1, 1001), "Best of so many runs.", 1, names="--iterations -n"),
+    as_json: bool = JSON,
+) -> int:
+    """Measure a plan on a scaled copy of a fabric, beside rings, trees, direct sending and gloo.
+
+    A network namespace for each GPU and switch, links shaped to the topology's bandwidths, ranks
+    over gloo. Needs root, Linux and PyTorch. Leaves nothing behind, however it ends.
+    """
+    names = _names(against)
+    text = None if matrix is None else files.read_text(matrix)
+    topology = machine.load()
+
+    from forestcoll.execute.lab import lacking
+    from forestcoll.graph.capacity_graph import CapacityGraph
+
+    reason = lacking()
+    if reason:
+        raise UnsupportedError(reason)
+    if importlib.util.find_spec("torch") is None:
+        import forestcoll.execute.torch  # noqa: F401 (which says so; else only the ranks import it)
+    from forestcoll.execute.lab.measurement import Wishes
+    from forestcoll.ui.report import lab as words
+
+    graph = CapacityGraph.from_topology(topology)
+    program = _read(plan) if plan else None
+    kind = _kind(collective, text, program)
+    with show_progress("building the fabric") as progress:
+
+        def tell(name: str, done: float) -> None:
+            progress(f"measuring {name}", done)
+
+        wishes = Wishes(rate or 0.0, seconds, size, iterations, tell)
+        if kind in ALLTOALL:
+            measured = _all_to_all(topology, graph, program, plan, names, wishes, text)
+        else:
+            measured = _by_trees(topology, graph, program, plan, names, wishes)
+    answer(as_json, words.summary, words.table, measured)
+    return 1 if any(row.wrong for row in measured.rows) else 0
+
+
+def _read(plan: str) -> Program:
+    """The plan in that file."""
+    from forestcoll import plans
+
+    with guard(plan, size_of(plan)):
+        return plans.read_plan(Path(plan))
+
+
+def _kind(collective: str | None, matrix: str | None, program: Program | None) -> str:
+    """The collective that is meant; a usage error where the options contradict each other."""
+    kind = collective or (program.collective.value if program is not None else "allreduce")
+    if matrix is not None and kind == "alltoall" and collective is None:
+        kind = "alltoallv"
+    check_matrix(kind, matrix)
+    if program is not None and program.collective.value != kind.removesuffix("v"):
+        raise click.UsageError(f"the plan is for {program.collective}, not for -c {kind}")
+    return kind
+
+
+def _by_trees(
+    topology: Topology,
+    graph: CapacityGraph,
+    program: Program | None,
+    plan: str | None,
+    against: Sequence[str] | None,
+    wishes: Wishes,
+) -> Report:
+    """A collective that a forest carries."""
+    from forestcoll.execute.lab.measurement import AGAINST, compare
+
+    forest = None
+    if program is None:
+        program, forest = _synthesize(topology)
+    elif plan is not None:
+        forest = _forest(Path(plan))
+    names = AGAINST if against is None else against
+    return compare(graph, program, forest, name=topology.name, against=names, wishes=wishes)
+
+
+def _all_to_all(
+    topology: Topology,
+    graph: CapacityGraph,
+    program: Program | None,
+    plan: str | None,
+    against: Sequence[str] | None,
+    wishes: Wishes,
+    matrix: str | None,
+) -> Report:
+    """An all-to-all, or one of blocks that differ."""
+    from forestcoll.compile.alltoall_plans import routes_beside
+    from forestcoll.execute.lab import exchange
+    from forestcoll.execute.lab.measurement import EXCHANGES
+    from forestcoll.solver.alltoall import demand
+    from forestcoll.solver.alltoall.matrix import parse
+
+    blocks: Matrix | None = None
+    if matrix is not None:
+        blocks = demand.check_matrix(parse(matrix, "--matrix"), len(graph.ranks))
+    paths = None if plan is None else routes_beside(Path(plan))
+    if program is None:
+        program, paths = exchange.make_plan(topology, ragged=blocks is not None)
+    names = EXCHANGES if against is None else against
+    return exchange.compare(
+        graph, program, paths, name=topology.name, against=names, wishes=wishes, matrix=blocks
+    )
+
+
+def _forest(plan: Path) -> Forest | None:
+    """The forest in the file beside a plan."""
+    from forestcoll.schedule import forest_file
+    from forestcoll.study.predict import forest_beside
+
+    beside = forest_beside(plan)
+    return None if beside is None else forest_file.load(beside)
+
+
+def _synthesize(topology: Topology) -> tuple[Program, Forest]:
+    from forestcoll.compile.synthesize import synthesize
+
+    form: PlanFormat = "mscclpp-json"
+    made = synthesize(topology, "allreduce", target="mscclpp", formats=(form,))
+    for text in made.notes:
+        note(text)
+    return made.programs[form], made.forest

@@ -1,78 +1,83 @@
-"""The command `export`: plans, forests and topologies in the formats of other tools."""
+"""The commands that hand plans on: `export` to other tools, `view` as a page, `deploy`."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from forestcoll.common.errors import OutputError
+from forestcoll.compile.request import STOCK
 from forestcoll.ui import export as exports
 from forestcoll.ui.cli import writing
-from forestcoll.ui.cli.completion import WordType
-from forestcoll.ui.cli.hints import examples
-from forestcoll.ui.cli.messages import put, report, show_progress
-from forestcoll.ui.cli.options import BYTES, force_option, output_option, size_option
-from forestcoll.ui.cli.subject import load_subject, subject_options
-from forestcoll.ui.cli.value_types import FiniteRange
+from forestcoll.ui.cli.files import SOURCE, Sink, Source
+from forestcoll.ui.cli.messages import draw, print_json, put, report, show_progress
+from forestcoll.ui.cli.options import (
+    BYTES,
+    FORCE,
+    FORCE_FILES,
+    JSON,
+    command,
+    each,
+    option,
+    output_option,
+    place,
+)
+from forestcoll.ui.cli.process import guard, size_of
+from forestcoll.ui.cli.types import FiniteRange
 
 if TYPE_CHECKING:
+    from forestcoll.execute.deploy.runtimes import Runtime
     from forestcoll.ui.export import Format
+    from forestcoll.ui.export.settings import Order
     from forestcoll.ui.view import Subject
 
+RUNTIMES = ("mscclpp", "msccl", "rccl", "torch")
 
-@click.command(
-    epilog=examples(
-        "forestcoll export out/dgx-a100-2.allreduce.mscclpp.json --to chakra -o traces/",
-        "forestcoll export out/dgx-a100-2.allreduce.forest.json --to svg --tree 0 -o tree.svg",
-        "forestcoll export schedules/mi250-1/allgather.forest.json --to goal --pieces 16 -o a.goal",
-    )
+
+@command(
+    "forestcoll export out/dgx-a100-2.allreduce.mscclpp.json --to chakra -o traces/",
+    "forestcoll export out/dgx-a100-2.allreduce.forest.json --to svg --tree 0 -o tree.svg",
+    "forestcoll export schedules/mi250-1/allgather.forest.json --to goal --pieces 16 -o a.goal",
 )
-@subject_options
-@click.option(
-    "--to", "form", type=WordType(tuple(exports.FORMATS)), required=True, help="The format."
-)
-@output_option("FILE|DIR|-", "Chakra traces take a directory. Default: standard output.")
-@size_option("1G", BYTES)
-@click.option(
-    "--pieces",
-    type=click.IntRange(1, exports.MOST_PIECES),
-    default=1,
-    show_default=True,
-    metavar="N",
-    help="Messages (chakra, goal) are sent in N pieces, one after the other: pipelining.",
-)
-@click.option(
-    "--order",
-    type=WordType(("connection", "data")),
-    default="connection",
-    show_default=True,
-    help="Messages between two ranks follow each other, or only what their data asks for.",
-)
-@click.option(
-    "--reduce-rate",
-    type=FiniteRange(0, 1e9, min_open=True),
-    metavar="GB/s",
-    help="What a rank adds up (chakra, goal). Default: sums take no time.",
-)
-@click.option(
-    "--tree",
-    type=click.IntRange(0),
-    metavar="N",
-    help="Draw this tree of a forest alone (svg, dot). Default: all links with their loads.",
-)
-@force_option("files")
 def export(
-    file: str,
-    topology: str | None,
-    pairs: tuple[tuple[str, str], ...],
-    form: str,
-    output: str,
-    force: bool,
-    **settings: Any,
+    source: Source = SOURCE,
+    form: str = option(
+        tuple(exports.FORMATS), "The format.", names="--to", required=True, old=("--format",)
+    ),
+    output: str = output_option(
+        "FILE|DIR|-", "Chakra traces take a directory. Default: standard output."
+    ),
+    size: int = option("size", BYTES, "1G"),
+    pieces: int = option(
+        range(1, exports.MOST_PIECES + 1),
+        "Messages (chakra, goal) are sent in N pieces, one after the other: pipelining.",
+        1,
+        "N",
+    ),
+    order: Order = option(
+        ("connection", "data"),
+        "Messages between two ranks follow each other, or only what their data asks for.",
+        "connection",
+    ),
+    reduce_rate: float | None = option(
+        FiniteRange(0, 1e9, min_open=True),
+        "What a rank adds up (chakra, goal). Default: sums take no time.",
+        None,
+        "GB/s",
+    ),
+    tree: int | None = option(
+        click.IntRange(0),
+        "Draw this tree of a forest alone (svg, dot). Default: all links with their loads.",
+        None,
+        "N",
+    ),
+    force: bool = FORCE_FILES,
 ) -> None:
     """Write a plan, a forest or a topology for another tool.
 
@@ -81,23 +86,24 @@ def export(
     """
     from forestcoll.ui.export.settings import Settings
 
-    wanted = exports.FORMATS[form]
+    wanted, where = exports.FORMATS[form], Path(output)
+    folder = wanted.folder or output.endswith("/") or where.is_dir()
     if output == "-":
         _check_stdout(wanted)
-    elif not _is_folder(output, wanted):
-        writing.prepare([Path(output)], force)
-    with show_progress(f"reading {file}"):
-        subject = load_subject(file, topology, pairs)
+    elif not folder:
+        writing.prepare([where], force)
+    with show_progress(f"reading {source.file}"):
+        subject = source.load()
+    settings = Settings(size, pieces, order, reduce_rate, tree)
     with show_progress(f"writing {wanted.what}"):
-        found = exports.export(subject, form, Settings(**settings))
+        made = exports.export(subject, form, settings)
     if output == "-":
-        put(next(iter(found.values())))
+        put(next(iter(made.values())))
         return
-    folder = _is_folder(output, wanted)
-    texts = {Path(output) / name: data for name, data in found.items()} if folder else {}
-    texts = texts or {Path(output): next(iter(found.values()))}
+    texts = {where / name: data for name, data in made.items()} if folder else {}
+    texts = texts or {where: next(iter(made.values()))}
     writing.write_all(texts, force)
-    _tell(wanted, subject, Path(output), texts)
+    _tell(wanted, subject, where, texts)
 
 
 def _check_stdout(wanted: Format) -> None:
@@ -105,10 +111,6 @@ def _check_stdout(wanted: Format) -> None:
         raise click.UsageError(f"{wanted.name} is several files: name a directory with --output")
     if wanted.binary and sys.stdout.isatty():
         raise OutputError(f"{wanted.name} is no text; name a file with --output")
-
-
-def _is_folder(output: str, wanted: Format) -> bool:
-    return wanted.folder or output.endswith("/") or Path(output).is_dir()
 
 
 def _tell(wanted: Format, subject: Subject, where: Path, texts: Mapping[Path, bytes]) -> None:
@@ -120,3 +122,107 @@ def _tell(wanted: Format, subject: Subject, where: Path, texts: Mapping[Path, by
     else:
         rows = [("written", f"{words.plural(len(texts), 'file')} in {where} ({size})")]
     report(table.facts([("format", wanted.what), *subject.said, *rows]))
+
+
+@command(
+    "forestcoll view out/dgx-a100-2.allreduce.mscclpp.json -o view.html",
+    "forestcoll view out/dgx-a100-2.allreduce.msccl.xml -t dgx-a100 --set boxes=2 -o view.html",
+    "forestcoll view fat-tree --set leaves=4 -o fabric.html",
+)
+def view(
+    source: Source = SOURCE,
+    output: str = output_option(
+        "FILE.html|-", "Default: standard output, where that is no terminal."
+    ),
+    size: int = option("size", "Bytes of the simulated run, as nccl-tests counts them.", "64M"),
+    trees: tuple[int, ...] = each(
+        click.IntRange(0),
+        "A tree of the forest that is in the page. Repeatable. Default: all, as far as they fit.",
+        "N",
+        "--tree",
+    ),
+    force: bool = FORCE,
+) -> None:
+    """Make a page that shows a plan, a forest or a topology.
+
+    One HTML file that asks for nothing else: the fabric, trees to step through, link loads, the
+    limiting cut, and the time line of a simulated run to play. docs/view.md has the keys.
+    """
+    from forestcoll.ui.report import table, words
+    from forestcoll.ui.view.data import collect, page
+
+    if output == "-" and sys.stdout.isatty():
+        raise OutputError("a page is nothing for a terminal; name a file with --output")
+    sink = Sink.of(output, force)
+    with show_progress(f"reading {source.file}"):
+        subject = source.load()
+    with show_progress("drawing"):
+        limit = dict(subject.said).get("bottleneck", "") if subject.forest is not None else ""
+        band = subject.band(size)  # what it reaches in simulated time, as far as reports have that
+        if band is not None:
+            told = (("simulated", words.band(band)), ("model", band.model))
+            subject = replace(subject, said=(*subject.said, *told))
+        text = page(subject.title, collect(subject, size, limit, trees))
+    sink.write(text)
+    if sink.path is not None:
+        written = ("written", f"{output} ({words.size(len(text.encode()))})")
+        report(table.facts([*subject.said, written]))
+
+
+@command(
+    "forestcoll deploy out/dgx-a100-2.allreduce.mscclpp.json --runtime mscclpp -o deployed/",
+    "forestcoll deploy plans/ --runtime rccl",
+    "bash deployed/run.sh python train.py",
+)
+def deploy(
+    plans: tuple[str, ...] = place("file", "PLAN|DIR...", many=True),
+    runtime: Runtime = option(RUNTIMES, "Who runs the plans.", required=True, ways=STOCK),
+    output: str | None = output_option(
+        "DIR",
+        "Write plans, environment, checks and run.sh there. Default: only say what is needed.",
+        None,
+    ),
+    force: bool = FORCE_FILES,
+    as_json: bool = JSON,
+) -> None:
+    """Make a runtime use plans, and prove that it did.
+
+    Takes plan files, or folders of them. With --output, a folder that is copied to every node:
+    run.sh starts a command (by default a check of every element) with the plans switched on, and
+    fails where the runtime's log does not show them at work.
+    """
+    from forestcoll.execute import deploy as deployment
+    from forestcoll.ui.report import deploy as words
+
+    folder = None if output is None else Path(output)
+    if folder is not None and folder.exists() and not folder.is_dir():
+        raise OutputError(f"{folder}: is no directory")
+    size = size_of(*plans, *(file for folder in plans for file in Path(folder).glob("*")))
+    with show_progress("reading plans"), guard("the plans", size):
+        made = deployment.deploy([Path(p) for p in plans], runtime)
+    written: list[Path] = []
+    if folder is not None:
+        texts = {folder / name: text for name, text in made.files.items()}
+        names = {p.name for p in texts}
+        writing.write_all(texts, force, partial(_check_alone, folder / "plans", names))
+        written = list(texts)
+    if as_json:
+        print_json(words.summary(made, written))
+        return
+    say = report if written else draw  # what is needed is the result where nothing is written
+    say(words.served(made))
+    say(words.facts(made, written))
+
+
+def _check_alone(plans: Path, ours: set[str]) -> dict[Path, str]:
+    """OutputError if other files lie among the plans: runtimes read every file that is there.
+
+    The earlier files that go: none.
+    """
+    others = [p.name for p in plans.glob("*") if p.name not in ours] if plans.is_dir() else []
+    if others:
+        raise OutputError(
+            f"{plans}: holds {others[0]} too, and runtimes load every file of the folder; "
+            "take another folder or remove it"
+        )
+    return {}

@@ -1,24 +1,49 @@
-"""What a command line that is not understood probably meant, and the examples of `--help`."""
+"""Help: what a line that is not understood probably meant, examples, what shells complete.
+
+eval "$(_FORESTCOLL_COMPLETE=bash_source forestcoll)"       bash (4.4 or newer)
+eval "$(_FORESTCOLL_COMPLETE=zsh_source forestcoll)"        zsh
+_FORESTCOLL_COMPLETE=fish_source forestcoll | source        fish
+"""
 
 from __future__ import annotations
 
 import difflib
+import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import click
 
+from forestcoll.common.arguments import Option
 from forestcoll.common.errors import ForestCollError
 
 WIDTH = 80
 """Columns of help at most."""
+VARIABLE = "_FORESTCOLL_COMPLETE"
+"""In the environment: what a shell asks (`bash_source`: its script; `bash_complete`: the words)."""
+SHELLS = ("bash", "zsh", "fish")
+
+
+def answer(cli: click.Group) -> int | None:
+    """The exit code of having answered a shell; None where no shell asks."""
+    asked = os.environ.get(VARIABLE)
+    if not asked:
+        return None
+    shell, _, what = asked.partition("_")
+    if shell not in SHELLS or what not in ("source", "complete"):
+        raise click.ClickException(
+            f"{VARIABLE}={asked}: is none of {', '.join(f'{s}_source' for s in SHELLS)}"
+        )
+    from click.shell_completion import shell_complete
+
+    return shell_complete(cli, {}, "forestcoll", VARIABLE, asked)
 
 
 def of_usage(error: click.UsageError, words: Sequence[str]) -> str:
     """`"; did you mean '--set boxes=2'?"` for a parameter of topologies given as an option."""
     if not isinstance(error, click.NoSuchOption) or error.ctx is None:
         return ""
-    if not any(param.name == "pairs" for param in error.ctx.command.params):
+    if not any(param.name == "settings" for param in error.ctx.command.params):
         return ""
     name = error.option_name.lstrip("-")
     known = _parameters()
@@ -31,12 +56,12 @@ def of_usage(error: click.UsageError, words: Sequence[str]) -> str:
 
 
 def message(error: click.UsageError) -> str:
-    """What click says; or which option names the format here, where another one does elsewhere."""
+    """What click says; or which option is meant by a name that it had, or has elsewhere."""
     if isinstance(error, click.NoSuchOption) and error.ctx is not None:
-        options = {opt for param in error.ctx.command.params for opt in param.opts}
-        for asked, other in (("--format", "--to"), ("--to", "--format")):
-            if error.option_name == asked and other in options:
-                return f"No such option '{asked}'; did you mean '{other}'?"
+        options: Mapping[str, Option] = getattr(error.ctx.command, "options", {})
+        for param in error.ctx.command.params:
+            if param.name in options and error.option_name in options[param.name].old:
+                return f"No such option '{error.option_name}'; did you mean '{param.opts[0]}'?"
     return error.format_message()
 
 
@@ -62,11 +87,11 @@ def _parameters() -> set[str]:
 
 def examples(*lines: str) -> str:
     """The end of a command's help: lines as they are to be typed, long ones continued by "\\"."""
-    typed = ("\n".join(_continued(line)) if line else "\n\b" for line in lines)
+    typed = ("\n".join(_continue(line)) if line else "\n\b" for line in lines)
     return "\b\nExamples:\n" + "\n".join(typed)
 
 
-def _continued(line: str) -> Iterator[str]:
+def _continue(line: str) -> Iterator[str]:
     text = " "
     for word in re.split(r" (?=-)", line):
         if len(text) + len(word) > WIDTH - 6:
@@ -83,10 +108,10 @@ class _Formatter(click.HelpFormatter):
         self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2
     ) -> None:
         """The rows, with their terms wrapped behind "|"."""
-        super().write_dl([(_wrapped(term), text) for term, text in rows], col_max, col_spacing)
+        super().write_dl([(_wrap(term), text) for term, text in rows], col_max, col_spacing)
 
 
-def _wrapped(term: str) -> str:
+def _wrap(term: str) -> str:
     lines = [""]
     for word in re.split(r"(?<=\|)", term):
         if len(lines[-1]) + len(word) > WIDTH - 8:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -90,3 +90,25 @@ def report(*found: RenderableType, err: bool = False) -> None:
     if not quiet():
         for table in found:
             draw(table, err)
+
+
+def answer(
+    as_json: bool,
+    summary: Callable[..., Any],
+    table: Callable[..., RenderableType],
+    *made: Any,
+    say: Callable[[RenderableType], None] = draw,
+    **parts: tuple[Callable[..., Any], Callable[..., RenderableType], Any],
+) -> None:
+    """A command's result, for machines or for people, to whom `say` tells it.
+
+    `parts`: what belongs to it where it was asked for: key -> (summary, table, what it is or None).
+    """
+    known = {key: part for key, part in parts.items() if part[2] is not None}
+    if as_json:
+        more = {key: summarize(what) for key, (summarize, _, what) in known.items()}
+        print_json({**summary(*made), **more} if more else summary(*made))
+        return
+    say(table(*made))
+    for _, tabulate, what in known.values():
+        say(tabulate(what))

@@ -1,75 +1,92 @@
-"""Options that commands share, and the problem that they state."""
+"""Options: how commands declare them, those that commands share, and what goes with what.
+
+A command is a function whose parameters have options as their defaults: the parameter's name is the
+option's. `command` makes click's command of it.
+"""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
-from forestcoll.compile import formats
-from forestcoll.compile.budget import Budget
-from forestcoll.program import BY_TREES, REDUCTIONS, Collective, targets
-from forestcoll.ui.cli import messages
-from forestcoll.ui.cli.completion import FileType, RanksType, SettingType, TopologyType, WordType
-from forestcoll.ui.cli.guard import guarded, size_of
-from forestcoll.ui.cli.value_types import (
-    BudgetType,
-    InstancesType,
-    PercentType,
-    SizeType,
-    TreesType,
-)
-
-COLLECTIVES = tuple(c.value for c in BY_TREES)
-ROOTED = tuple(c.value for c in Collective if c.rooted)
-ALLTOALL = ("alltoall", "alltoallv")
-"""What sends something else to every rank: flows, no trees."""
-ROUTES = "routes"
-"""The format of an all-to-all's paths, as the forest is that of trees."""
-PARTED = tuple(c.value for c in Collective if c.weighable)
-"""The collectives whose ranks may have parts of different size."""
-FORMATS = tuple(formats.FORMATS)
-TARGETS = ("any", *targets.TARGETS)
-HOLDS = {name: target.format for name, target in targets.TARGETS.items()}
-"""The plan format that each target reads."""
-PROTOCOLS = ("Simple", "LL", "LL128")
-DTYPES = ("float16", "bfloat16", "float32", "float64", "int8", "uint8", "int32", "int64")
-OPS = REDUCTIONS
-BYTES = "Bytes as nccl-tests counts them: K, M, G are powers of 1024."
-
-F = TypeVar("F", bound=Callable[..., object])
+from forestcoll.common import arguments
+from forestcoll.common.arguments import Conflict, Option
+from forestcoll.common.errors import ArgumentError, ForestCollError
+from forestcoll.compile import request as requests
+from forestcoll.compile.request import OPTIONS, Request
+from forestcoll.program import BY_TREES, targets
+from forestcoll.ui.cli import hints, messages
+from forestcoll.ui.cli.process import guard, size_of
+from forestcoll.ui.cli.types import FiniteRange, type_of
 
 if TYPE_CHECKING:
-    from forestcoll.graph.capacity_graph import Relays
     from forestcoll.topology import Topology
 
+COLLECTIVES: Final = tuple(c.value for c in BY_TREES)
+ALLTOALL: Final = ("alltoall", "alltoallv")
+"""What sends something else to every rank: flows, no trees."""
+HOLDS: Final = {name: target.format for name, target in targets.TARGETS.items()}
+"""The plan format that each target reads."""
+BYTES: Final = "Bytes as nccl-tests counts them: K, M, G are powers of 1024."
 
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """What `optimum` and `synthesize` are asked to solve."""
 
-    topology: str
-    settings: dict[str, str]
-    collective: str
-    root: str | None
-    ranks: list[str] | None
-    relays: Relays
-    without: tuple[str, ...] = ()
-    scale: tuple[str, ...] = ()
-    shares: list[str] | None = None
-    groups: tuple[tuple[str, ...], ...] = ()
+class Several(NamedTuple):
+    """Options that together are one argument of a command: `make` is given their values."""
 
-    def load(self) -> Topology:
-        """The expanded topology, with what `--without` and `--scale` change."""
-        return _load(self.topology, self.settings, self.without, self.scale)
+    options: Mapping[str, Option]
+    make: Callable[..., Any]
+
+
+def flag(text: str, names: str | None = None, default: Any = False) -> Any:
+    """An option that is given or not."""
+    return Option(bool, text, default, names=names)
+
+
+def option(
+    kind: Any,
+    text: str | None = None,
+    default: Any = None,
+    metavar: str | None = None,
+    **about: Any,
+) -> Any:
+    """An option with a value."""
+    return Option(kind, text, default, metavar, **about)
+
+
+def each(kind: Any, text: str, metavar: str | None = None, names: str | None = None) -> Any:
+    """An option that may be given more than once: a tuple of values."""
+    return Option(kind, text, (), metavar, names, many=lambda _, values: values)
+
+
+def place(kind: Any, metavar: str, *, many: bool = False, required: bool = True) -> Any:
+    """An argument that has its place instead of a name."""
+    keep = (lambda _, values: values) if many else None
+    return Option(kind, None, None, metavar, "", many=keep, required=required)
+
+
+def like(name: str, text: str | None = None, **about: Any) -> Any:
+    """The option of that field of a request, with another help."""
+    return OPTIONS[name]._replace(help=text or OPTIONS[name].help, **about)
+
+
+def settings_of(name: str, pairs: tuple[tuple[str, str], ...]) -> dict[str, str]:
+    """`--set` options as a mapping; the same name twice is an error."""
+    settings: dict[str, str] = {}
+    for key, value in pairs:
+        if key in settings:
+            raise ArgumentError(f"{name} {key} is given twice: {settings[key]} and {value}")
+        settings[key] = value
+    return settings
 
 
 def load(
     name: str,
-    pairs: tuple[tuple[str, str], ...],
+    settings: Mapping[str, str],
     without: tuple[str, ...] = (),
     scale: tuple[str, ...] = (),
 ) -> Topology:
@@ -77,15 +94,9 @@ def load(
 
     What a dump could not tell, and was assumed, is said.
     """
-    return _load(name, settings_of(pairs), without, scale)
-
-
-def _load(
-    name: str, settings: dict[str, str], without: tuple[str, ...], scale: tuple[str, ...]
-) -> Topology:
     from forestcoll.topology import catalog
 
-    with guarded(name, size_of(name)):
+    with guard(name, size_of(name)):
         topology = catalog.load(name, settings)
     for text in topology.notes:
         messages.note(text)
@@ -96,320 +107,280 @@ def _load(
     return edit(topology, without, [parse_scale(text) for text in scale])
 
 
-def settings_of(pairs: tuple[tuple[str, str], ...]) -> dict[str, str]:
-    """`--set` options as a mapping; the same name twice is a usage error."""
-    found: dict[str, str] = {}
-    for name, value in pairs:
-        if name in found:
-            raise click.UsageError(f"--set {name} is given twice: {found[name]} and {value}")
-        found[name] = value
-    return found
+class Machine(NamedTuple):
+    """The topology that a command is given; None where it may be left away."""
+
+    topology: str | None
+    settings: Mapping[str, str]
+    without: tuple[str, ...] = ()
+    scale: tuple[str, ...] = ()
+
+    def load(self, whole: bool = False) -> Topology:
+        """The expanded topology; `whole`: without what `--without` and `--scale` change."""
+        changes = () if whole else (self.without, self.scale)
+        return load(self.topology or "", self.settings, *changes)
+
+    def load_if_named(self) -> Topology | None:
+        """The same, None where no topology is given."""
+        return None if self.topology is None else self.load()
 
 
-def _entries(option: str, texts: tuple[str, ...]) -> list[str] | None:
-    """What all uses of an option list, split at commas; None where it is not given."""
-    if not texts:
-        return None
-    parts = [part.strip() for text in texts for part in text.split(",")]
-    if not all(parts):
-        raise click.UsageError(f"{option} '{','.join(texts)}' has an empty entry")
-    return parts
+SET: Any = Option(
+    "setting", "Parameter of the topology: boxes=2.", {}, names="--set", many=settings_of
+)
+EDITS: Final = {
+    "without": each(
+        None,
+        "Leave out a node, a link (a-b), one direction of it (a->b), or all that a glob "
+        "matches ('box*/gpu0-fabric'). Repeatable.",
+        "NODE|LINK",
+    ),
+    "scale": each(
+        None,
+        "Links that are slower, exactly: box0/gpu3-fabric=0.5, 'box0/*->fabric=17/18'. Repeatable.",
+        "LINK=FACTOR",
+    ),
+}
+"""Links down or slowed."""
 
 
-def _groups(texts: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
-    """`--groups` options: groups split at semicolons, their ranks at commas."""
-    found = [
-        tuple(entry.strip() for entry in group.split(",")) for t in texts for group in t.split(";")
-    ]
-    if not all(entry for group in found for entry in group):
-        raise click.UsageError(f"--groups '{';'.join(texts)}' has an empty entry")
-    return tuple(found)
+def machine_option(text: str, *, edits: bool = False, required: bool = True) -> Any:
+    """`--topology` and `--set`; with `edits` also `--without` and `--scale`: a `Machine`."""
+    name = Option("topology", text, names="--topology -t", required=required)
+    return Several({"topology": name, "settings": SET} | (EDITS if edits else {}), Machine)
 
 
-def _stack(*options: Callable[[F], F]) -> Callable[[F], F]:
-    def decorate(command: F) -> F:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return decorate
+def _one_of(name: str | None, topology: str | None, **more: Any) -> Machine:
+    if (name is None) == (topology is None):
+        raise click.UsageError("give one topology: NAME|FILE, or --topology NAME|FILE")
+    return Machine(name or topology, **more)
 
 
-def set_option(command: F) -> F:
-    """`--set`."""
-    return click.option(
-        "--set",
-        "pairs",
-        multiple=True,
-        type=SettingType(),
-        help="Parameter of the topology: boxes=2.",
-    )(command)
+NAMED: Final = {
+    "name": place("topology", "[NAME|FILE]", required=False),
+    "topology": Option("topology", "The same as the argument.", names="--topology -t"),
+    "settings": SET,
+}
+MACHINE: Any = machine_option(
+    "Catalogue name, topology YAML, or what a machine or fabric says of itself.", edits=True
+)
+NAMED_MACHINE: Any = Several(NAMED, _one_of)
+"""The argument NAME|FILE, or the same by `--topology`; and `--set`."""
+EDITED_MACHINE: Any = Several(NAMED | EDITS, _one_of)
 
 
-def named_options(command: Callable[..., object]) -> Callable[..., object]:
-    """The argument NAME|FILE, or the same by `--topology`; and `--set`."""
-
-    @functools.wraps(command)
-    def with_name(name: str | None, topology: str | None, **given: Any) -> object:
-        if (name is None) == (topology is None):
-            raise click.UsageError("give one topology: NAME|FILE, or --topology NAME|FILE")
-        return command(name=name or topology, **given)
-
-    return _stack(
-        click.argument("name", type=TopologyType(), metavar="[NAME|FILE]", required=False),
-        click.option("--topology", "-t", type=TopologyType(), help="The same as the argument."),
-        set_option,
-    )(with_name)
+def request_options(command: str, **changes: Mapping[str, Any]) -> Any:
+    """The fields of a request that a command takes; `changes` of options by their names."""
+    taken = {name: one for name, one in OPTIONS.items() if command in one.takers.split()}
+    changed = {name: one._replace(**changes.get(name, {})) for name, one in taken.items()}
+    return Several(changed, Request)
 
 
-def edit_options(command: F) -> F:
-    """`--without` and `--scale`: links down or slowed."""
-    return _stack(
-        click.option(
-            "--without",
-            multiple=True,
-            metavar="NODE|LINK",
-            help="Leave out a node, a link (a-b), one direction of it (a->b), or all that a glob "
-            "matches ('box*/gpu0-fabric'). Repeatable.",
-        ),
-        click.option(
-            "--scale",
-            multiple=True,
-            metavar="LINK=FACTOR",
-            help="Links that are slower, exactly: box0/gpu3-fabric=0.5, 'box0/*->fabric=17/18'. "
-            "Repeatable.",
-        ),
-    )(command)
-
-
-def _problem_of(
-    *,
-    topology: str,
-    pairs: tuple[tuple[str, str], ...],
-    collective: str,
-    root: str | None,
-    ranks: tuple[str, ...],
-    relays: Relays,
-    without: tuple[str, ...],
-    scale: tuple[str, ...],
-    shares: tuple[str, ...],
-    groups: tuple[str, ...],
-) -> Problem:
-    """The problem that these options state; a usage error where they contradict each other."""
-    if root is not None and collective not in ROOTED:
-        raise click.UsageError(f"--root is for broadcast and reduce; {collective} has none")
-    if shares and collective not in PARTED:
-        raise click.UsageError(f"--shares is for {' and '.join(PARTED)}, not for {collective}")
-    problem = Problem(
-        topology=topology,
-        settings=settings_of(pairs),
-        collective=collective,
-        root=root,
-        ranks=_entries("--ranks", ranks),
-        relays=relays,
-        without=without,
-        scale=scale,
-        shares=_entries("--shares", shares),
-        groups=_groups(groups),
-    )
-    if groups and (ranks or shares):
-        raise click.UsageError("--groups names all ranks: leave --ranks and --shares away")
-    return problem
-
-
-STATED = tuple(name for name in _problem_of.__annotations__ if name != "return")
-"""The options that state a problem."""
-
-
-def _statement_options(collective: Callable[[F], F]) -> Callable[[F], F]:
-    """The options that state a problem, `collective` among them."""
-    return _stack(
-        click.option(
-            "--topology",
-            "-t",
-            type=TopologyType(),
-            required=True,
-            help="Catalogue name, topology YAML, or what a machine or fabric says of itself.",
-        ),
-        set_option,
-        edit_options,
-        collective,
-        click.option(
-            "--root",
-            type=RanksType(),
-            metavar="ID|RANK",
-            help="Root of broadcast, reduce; default rank 0.",
-        ),
-        click.option(
-            "--ranks",
-            type=RanksType(),
-            multiple=True,
-            metavar="ID,...",
-            help="Take part: ids or globs ('box0/*'), in rank order. Default: every GPU.",
-        ),
-        click.option(
-            "--relays",
-            type=WordType(("none", "idle", "all")),
-            default="none",
-            show_default=True,
-            help="Which GPUs that are not ranks may forward data.",
-        ),
-        click.option(
-            "--shares",
-            multiple=True,
-            metavar="N,...|ID=N,...",
-            help="Parts of different size (allgatherv, reduce-scatterv): one a rank, or by id "
-            "('*=1,box0/*=3'). 0 is allowed. Forests only.",
-        ),
-        click.option(
-            "--groups",
-            multiple=True,
-            metavar="ID,...;ID,...",
-            help="Several groups that do this at once and share the links: 'box0/*;box1/*'. All "
-            "get the same algbw, as much as there is.",
-        ),
-    )
-
-
-def problem_options(
-    command: Callable[..., object],
-    collective: str | None = None,
-    collectives: tuple[str, ...] = COLLECTIVES,
-) -> Callable[..., object]:
-    """What is to be done on what, as a `Problem`: the options of `optimum` and `synthesize`.
-
-    `collective`: the default; without, the option must be given. `collectives`: what it may be.
-    """
-
-    @functools.wraps(command)
-    def with_problem(**given: Any) -> object:
-        return command(problem=_problem_of(**{name: given.pop(name) for name in STATED}), **given)
-
-    needed: dict[str, Any] = {"required": True}
-    if collective is not None:
-        needed = {"default": collective, "show_default": True}
-    return _statement_options(
-        click.option("--collective", "-c", type=WordType(collectives), **needed)
-    )(with_problem)
-
-
-def choice_options(command: F) -> F:
-    """Which point of the front to take."""
-    return _stack(
-        click.option(
-            "--trees",
-            type=TreesType(),
-            default="auto",
-            show_default=True,
-            help="Trees per root. auto: the optimum; where a plan's target cannot hold it, the "
-            "fewest that reach 99 % of it, or the best that fits.",
-        ),
-        click.option(
-            "--min-percent",
-            type=PercentType(),
-            metavar="P",
-            help="The fewest trees per root that reach P percent of the optimum.",
-        ),
-        click.option(
-            "--exact",
-            is_flag=True,
-            help="The optimum as it is, though its plans serve no power of two, or a large forest "
-            "takes minutes. Default: shares rounded so that plans do, where that costs 1 % at "
-            "most; forests at 99.9 % of the optimum where more is not found quickly.",
-        ),
-        click.option(
-            "--max-height",
-            type=click.IntRange(1, 1_000_000),
-            metavar="H",
-            help="The best forest found whose trees are at most H hops high.",
-        ),
-        click.option(
-            "--budget",
-            type=BudgetType(),
-            default=Budget(),
-            metavar="NAME=N,...",
-            help="Limits below the target's: trees (different ones per root), channels, blocks "
-            "(thread blocks per rank), operations (per thread block). "
-            "trees=8,channels=16,blocks=32,operations=48",
-        ),
-    )(command)
-
-
-def plan_options(command: F) -> F:
-    """How the plans are made from the trees."""
-    return _stack(
-        click.option(
-            "--instances",
-            type=InstancesType(),
-            default="auto",
-            show_default=True,
-            metavar="N|auto",
-            help="Cut every tree into N equal parts on channels of their own, for more thread "
-            "blocks at work; auto: as few as keep the links busy.",
-        ),
-        click.option(
-            "--protocol",
-            type=WordType(PROTOCOLS),
-            help="How messages are sent: LL for few bytes, LL128 for some, Simple for many. "
-            "Default: Simple, or what the collective needs instead.",
-        ),
-        click.option(
-            "--nvls",
-            type=WordType(("in-place", "out-of-place")),
-            help="Let the switch copy and add (MSCCL++ only), for such calls.",
-        ),
-        click.option(
-            "--place",
-            type=WordType(("in-place", "out-of-place")),
-            help="Calls that the MSCCL++ plan serves, one kind a plan; MSCCL XML serves both. "
-            "Default: in place, but allgather and reduce-scatter out of place.",
-        ),
-        click.option(
-            "--sms",
-            type=click.IntRange(1, 4096),
-            metavar="N",
-            help="Multiprocessors of the GPU: a rank's thread blocks must all run at once. "
-            "Default: those of the catalogue's machine, else an A100's 108.",
-        ),
-    )(command)
-
-
-def size_option(default: str, text: str) -> Callable[[F], F]:
-    """`--size`, given once."""
-    return click.option("--size", type=SizeType(), default=default, show_default=True, help=text)
-
-
-def sizes_option(default: str) -> Callable[[F], F]:
-    """`--size`, given as often as wanted; `default` is what the command takes without."""
-    text = f"{BYTES} Repeatable. Default: {default}."
-    return click.option("--size", "sizes", type=SizeType(), multiple=True, help=text)
-
-
-def signal_option(command: F) -> F:
-    """`--signal`, None where it is not given."""
-    return click.option(
-        "--signal",
-        type=click.FloatRange(0, 1e6),
-        metavar="US",
-        help="Microseconds of a signal, a flag or a message's announcement besides its links'. "
-        "Default: 0.6 of LL, 1.9 of LL128, 3.4 of Simple, 0.5 of MSCCL++; of trees alone none.",
-    )(command)
+JSON: Any = flag("Machine-readable, on stdout.", "--json")
+FORCE: Any = flag("Overwrite the file.")
+FORCE_FILES: Any = flag("Overwrite files.")
+SIGNAL: Any = option(
+    click.FloatRange(0, 1e6),
+    "Microseconds of a signal, a flag or a message's announcement besides its links'. "
+    "Default: 0.6 of LL, 1.9 of LL128, 3.4 of Simple, 0.5 of MSCCL++; of trees alone none.",
+    None,
+    "US",
+)
 
 
 def output_option(
-    metavar: str = "FILE|-", text: str = "Default: standard output."
-) -> Callable[[F], F]:
-    """`--output`, standard output by default."""
-    return click.option("--output", "-o", type=FileType(), default="-", metavar=metavar, help=text)
+    metavar: str = "FILE|-", text: str = "Default: standard output.", default: Any = "-"
+) -> Any:
+    """`--output`."""
+    return Option("file", text, default, metavar, "--output -o")
 
 
-def force_option(what: str = "the file") -> Callable[[F], F]:
-    """`--force`."""
-    return click.option("--force", is_flag=True, help=f"Overwrite {what}.")
+def sizes_option(default: str) -> Any:
+    """`--size`, given as often as wanted; `default` is what the command takes without."""
+    return each("size", f"{BYTES} Repeatable. Default: {default}.")
 
 
-def json_option(command: F) -> F:
-    """`--json`."""
-    return click.option("--json", "as_json", is_flag=True, help="Machine-readable, on stdout.")(
-        command
+def seconds_option(low: float, high: float, text: str, default: float, *metavar: str) -> Any:
+    """A number of seconds."""
+    return option(FiniteRange(low, high), text, default, *metavar)
+
+
+CONFLICTS: Final = (
+    Conflict("explain", "groups", "--explain is for one group: leave --groups away"),
+    *requests.CONFLICTS,
+    Conflict(
+        "collective!=alltoall,alltoallv",
+        "matrix output force",
+        "--matrix, --output and --force are for alltoall and alltoallv; 'forestcoll synthesize "
+        "-c {collective}' writes a forest with its proof",
+        "optimum",
+    ),
+    Conflict(
+        "as_json",
+        "output=-",
+        "--json and '--output -' both want standard output",
+        "optimum synthesize",
+    ),
+    Conflict("explain", "output=-", "--explain and '--output -' both want standard output"),
+    Conflict("matrix", "groups", "--groups go with -c alltoall; a matrix may have zeros instead"),
+    Conflict(
+        "",
+        "groups shares",
+        "degrade looks at one group with equal parts: leave --groups away",
+        "degrade",
+    ),
+    Conflict("!bundle", "formats target dask", "--format, --target and --dask are of --bundle DIR"),
+    Conflict("plans", "rates", "--plans needs trees, --rates makes none: give one of them"),
+    Conflict("groups", "", "there is no front of several groups: leave --groups away", "front"),
+    Conflict("as_csv", "as_json", "--csv or --json, not both"),
+    Conflict(
+        "other",
+        "without scale",
+        "--on names the broken machine: leave --without and --scale away",
+    ),
+    Conflict("topology", "forest", "--topology and --forest both say what to expect: give one"),
+    Conflict(
+        "topology",
+        "no_simulate",
+        "--topology is for the simulation: leave --no-simulate away",
+    ),
+    Conflict("settings", "!topology", "--set is for a --topology", "run time verify"),
+    Conflict("links", "!as_json", "--links is for --json", "verify"),
+    Conflict("gpus", "engine!=gpu", "--gpus is for --engine gpu"),
+    Conflict("engine=torch", "depth ranks_as", "{option} is for --engine cpu"),
+    Conflict("!low !high", "factor step", "-f and -i say how to go from -b to -e: give those too"),
+    Conflict("size", "low high", "--size and -b or -e both say which sizes: give one", "run"),
+    Conflict("factor", "step", "-f and -i both say how to go on: give one"),
+    Conflict(
+        "fabric=single,rail,fat-tree !boxes",
+        "",
+        "--fabric {fabric} takes --boxes: how many machines",
+    ),
+    Conflict(
+        "fabric=single,rail,fat-tree",
+        "hosts",
+        "--hosts is for a fabric's file, not for --fabric {fabric}",
+    ),
+)
+"""What contradicts itself in a command line; a request's own contradictions are among them."""
+
+
+def refuse(values: Mapping[str, Any], command: str, options: Mapping[str, Option]) -> None:
+    """A usage error where the values of a command's options contradict each other."""
+    text = arguments.refusal(CONFLICTS, values, options, command)
+    if text is not None:
+        raise click.UsageError(text)
+
+
+def check_files(request: Request, command: str) -> None:
+    """The same, once it is known which files are made."""
+    refuse(request.values | {"forest_alone": request.forest_alone}, command, OPTIONS)
+
+
+def usage(make: Callable[..., Any], *values: Any, **more: Any) -> Any:
+    """What `make` makes of options; what it refuses is a usage error."""
+    try:
+        return make(*values, **more)
+    except ForestCollError as error:
+        raise click.UsageError(str(error)) from None
+
+
+def _parameter(name: str, option: Option) -> click.Parameter:
+    """Click's parameter of an option."""
+    kind, many = option.kind, option.many is not None
+    if option.names == "":
+        return click.Argument(
+            [name],
+            type=type_of(kind),
+            metavar=option.metavar,
+            required=option.required,
+            nargs=-1 if many else 1,
+        )
+    names = (option.names or arguments.option_name(name)).split()
+    if kind is bool:
+        shown: Any = {"default": option.default} if "/" in names[0] else {"is_flag": True}
+        return click.Option([*names, name], help=option.help, **shown)
+    told = isinstance(option.default, str | int | float) and option.default != "-"
+    unset = many or option.required or option.default is None
+    return click.Option(
+        [*names, name],
+        type=type_of(kind, option.ways),
+        required=option.required,
+        show_default=told,
+        multiple=many,
+        metavar=option.metavar,
+        help=option.help,
+        **({} if unset else {"default": option.default}),
     )
+
+
+def _be_quiet(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
+    if asked:
+        messages.be_quiet(ctx)
+
+
+def add_quiet(command: click.Command) -> None:
+    """`--quiet` for a command or a group, and help that is not too wide."""
+    command.context_class = hints.HelpContext
+    words = "Say what is wrong and what was asked for, no more: no notes, reports, progress."
+    names = ("--quiet", "-q")
+    command.params.append(
+        click.Option(names, is_flag=True, expose_value=False, callback=_be_quiet, help=words)
+    )
+
+
+class Command(click.Command):
+    """A command of options that are stated as `Option`s."""
+
+    options: Mapping[str, Option]
+
+
+def command(
+    *examples: str, name: str | None = None, into: click.Group | None = None
+) -> Callable[[Callable[..., Any]], Command]:
+    """Makes a command of a function whose parameters have options as defaults.
+
+    Its help is the docstring, then the `examples`. Values that contradict each other are refused
+    before the function is called.
+    """
+
+    def declare(function: Callable[..., Any]) -> Command:
+        names = function.__code__.co_varnames  # every parameter has an option as its default
+        declared = dict(zip(names, function.__defaults__ or (), strict=False))
+        options: dict[str, Option] = {}
+        for key, one in declared.items():
+            options |= one.options if isinstance(one, Several) else {key: one}
+        called = name or function.__name__
+
+        def run(**given: Any) -> Any:
+            for key, one in options.items():
+                if one.many is not None:
+                    shown = (one.names or arguments.option_name(key)).split()[0]
+                    given[key] = usage(one.many, shown, given[key])
+            refuse(given, called, options)
+            values = {}
+            for key, one in declared.items():
+                if isinstance(one, Several):
+                    values[key] = usage(one.make, **{n: given[n] for n in one.options})
+                else:
+                    values[key] = given[key]
+            return function(**values)
+
+        made = Command(
+            called,
+            callback=run,
+            params=[_parameter(key, one) for key, one in options.items()],
+            help=inspect.cleandoc(function.__doc__ or ""),
+            epilog=hints.examples(*examples),
+        )
+        made.options = options
+        add_quiet(made)
+        if into is not None:
+            into.add_command(made)
+        return made
+
+    return declare
+
+
+restate = partial(usage, replace)
+"""The request with other fields; what contradicts itself then is a usage error."""

@@ -1,7 +1,8 @@
-"""The command `run`: a plan on this machine, as nccl-tests would show it."""
+"""The commands that time plans: `run` on this machine, `time` in simulation, `measure` of pairs."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -11,187 +12,168 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from forestcoll.common.errors import ForestCollError
-from forestcoll.ui.cli import writing
-from forestcoll.ui.cli.completion import FileType, TopologyType, WordType
-from forestcoll.ui.cli.guard import guarded, size_of
-from forestcoll.ui.cli.hints import examples
-from forestcoll.ui.cli.messages import note, print_json, put, show_progress
+from forestcoll.common.errors import ExecutionError, ForestCollError, PlanError, UnsupportedError
+from forestcoll.program import REDUCTIONS
+from forestcoll.ui.cli import files
+from forestcoll.ui.cli.files import Sink
+from forestcoll.ui.cli.messages import draw, note, print_json, put, report, show_progress
 from forestcoll.ui.cli.options import (
-    DTYPES,
+    FORCE,
     HOLDS,
-    OPS,
-    json_option,
-    load,
-    set_option,
+    JSON,
+    SIGNAL,
+    Machine,
+    command,
+    flag,
+    machine_option,
+    option,
+    output_option,
+    place,
+    seconds_option,
     sizes_option,
 )
-from forestcoll.ui.cli.value_types import FiniteRange, GpusType, SizeType
+from forestcoll.ui.cli.process import guard, size_of
 
 if TYPE_CHECKING:
     from forestcoll.execute.result import RunResult
+    from forestcoll.execute.torch.pairs import Pairs
     from forestcoll.program import Program
     from forestcoll.study.figures import Figures
     from forestcoll.study.predict import Prediction
-    from forestcoll.verify.simulate import Band
+    from forestcoll.topology import Topology
+    from forestcoll.verify.simulate import Band, Options, Rule, Timing
 
 Engine = Callable[..., "RunResult"]
 """Runs a plan at one size, in bytes; dtype, op, iterations, warmup and check by name."""
 
 DEFAULT_SIZE = 64 << 20
+DEFAULT_TIMED = 2**30
 MOST_SIZES = 1000
 """Sizes of one run: more of them are a slip of the keyboard."""
+MOST_BYTES = 2**34
+"""Bytes of a message of `measure`."""
+DTYPES = ("float16", "bfloat16", "float32", "float64", "int8", "uint8", "int32", "int64")
+OPS = REDUCTIONS
+LAUNCHES = 1_000_000
 
 
-@click.command(
-    epilog=examples(
-        "forestcoll run out/dgx-a100-2.allreduce.mscclpp.json --size 64M",
-        "forestcoll run PLAN -b 8 -e 1G -f 2 --dtype bfloat16 --csv rows.csv",
-        "forestcoll run set/ -b 1K -e 1G -f 4 --format mscclpp-json",
-        "forestcoll run PLAN --engine gpu -b 1M -e 1G -f 4",
-        "torchrun --nproc-per-node 8 --no-python forestcoll run PLAN --engine torch",
-    )
+@command(
+    "forestcoll run out/dgx-a100-2.allreduce.mscclpp.json --size 64M",
+    "forestcoll run PLAN -b 8 -e 1G -f 2 --dtype bfloat16 --csv rows.csv",
+    "forestcoll run set/ -b 1K -e 1G -f 4 --format mscclpp-json",
+    "forestcoll run PLAN --engine gpu -b 1M -e 1G -f 4",
+    "torchrun --nproc-per-node 8 --no-python forestcoll run PLAN --engine torch",
 )
-@click.argument("plan", type=FileType(), metavar="PLAN|DIR")
-@sizes_option("64M")
-@click.option("--minbytes", "-b", "low", type=SizeType(), help="Sizes from this one ...")
-@click.option("--maxbytes", "-e", "high", type=SizeType(), help="... to this one ...")
-@click.option(
-    "--stepfactor", "-f", "factor", type=click.IntRange(2), help="... times this. Default: 2."
-)
-@click.option("--stepbytes", "-i", "step", type=SizeType(), help="... or plus this.")
-@click.option("--dtype", "-d", type=WordType(DTYPES), default="float32", show_default=True)
-@click.option("--op", "-o", type=WordType(OPS), default="sum", show_default=True)
-@click.option(
-    "--iterations",
-    "--iters",
-    "-n",
-    type=click.IntRange(1, 1_000_000),
-    default=1,
-    show_default=True,
-    help="Timed runs of each row.",
-)
-@click.option(
-    "--warmup",
-    "--warmup-iters",
-    "-w",
-    type=click.IntRange(0, 1_000_000),
-    default=1,
-    show_default=True,
-    help="Runs before them that are not timed.",
-)
-@click.option(
-    "--check",
-    "-c",
-    type=click.IntRange(0, 1),
-    default=1,
-    show_default=True,
-    help="1: compare every element of the first and the last run; 0: do not.",
-)
-@click.option(
-    "--engine",
-    type=WordType(("cpu", "gpu", "torch")),
-    default="cpu",
-    show_default=True,
-    help="cpu: all ranks on this machine. gpu: on its GPUs, by CUDA or HIP. torch: this process is "
-    "one of those that torchrun started, on any number of machines; over NCCL or RCCL where there "
-    "are GPUs, else gloo.",
-)
-@click.option(
-    "--ranks-as",
-    type=WordType(("processes", "threads", "auto")),
-    default="auto",
-    show_default=True,
-    help="A process for each rank, over shared memory, or threads of one process. auto: processes "
-    "for at most 64 ranks.",
-)
-@click.option(
-    "--gpus",
-    type=GpusType(),
-    metavar="N,N,...",
-    help="GPUs that the ranks are dealt out to; several ranks may share one. Default: the GPU that "
-    "a rank's name ends in.",
-)
-@click.option(
-    "--depth",
-    type=click.IntRange(1, 4096),
-    help="Messages that a fifo connection holds. Default: as much as the plan's runtime holds.",
-)
-@click.option(
-    "--timeout",
-    type=FiniteRange(0.1, 86400),
-    default=60.0,
-    show_default=True,
-    help="Seconds without any progress before the run is given up.",
-)
-@click.option(
-    "--topology",
-    "-t",
-    type=TopologyType(),
-    help="What the plan is for: adds what its links allow the plan (without its forest file beside "
-    "it, the best plan), what it reaches there in simulated time and, but for --engine cpu, the "
-    "percentage of that. Default: by the forest file beside the plan, if there is one, with the "
-    "catalogue's latencies where the links are its.",
-)
-@set_option
-@click.option(
-    "--forest", type=FileType(), metavar="FILE", help="The plan's forest: the same by its algbw."
-)
-@click.option("--csv", type=FileType(), metavar="FILE", help="Write the rows there as well.")
-@click.option("--force", is_flag=True, help="Overwrite that file.")
-@click.option(
-    "--format",
-    type=click.Choice(sorted(set(HOLDS.values()))),
-    help="Whose plans of a plan set run. Default: those that its index has first.",
-)
-@json_option
-def run(plan: str, as_json: bool, csv: str | None, force: bool, **options: Any) -> int:
+def run(
+    plan: str = place("file", "PLAN|DIR"),
+    size: tuple[int, ...] = sizes_option("64M"),
+    low: int | None = option("size", "Sizes from this one ...", names="--minbytes -b"),
+    high: int | None = option("size", "... to this one ...", names="--maxbytes -e"),
+    factor: int | None = option(
+        click.IntRange(2), "... times this. Default: 2.", names="--stepfactor -f"
+    ),
+    step: int | None = option("size", "... or plus this.", names="--stepbytes -i"),
+    dtype: str = option(DTYPES, None, "float32", names="--dtype -d"),
+    op: str = option(OPS, None, "sum", names="--op -o"),
+    iterations: int = option(
+        range(1, LAUNCHES + 1), "Timed runs of each row.", 1, names="--iterations --iters -n"
+    ),
+    warmup: int = option(
+        range(LAUNCHES + 1),
+        "Runs before them that are not timed.",
+        1,
+        names="--warmup --warmup-iters -w",
+    ),
+    check: int = option(
+        range(2),
+        "1: compare every element of the first and the last run; 0: do not.",
+        1,
+        names="--check -c",
+    ),
+    engine: str = option(
+        ("cpu", "gpu", "torch"),
+        "cpu: all ranks on this machine. gpu: on its GPUs, by CUDA or HIP. torch: this process is "
+        "one of those that torchrun started, on any number of machines; over NCCL or RCCL where "
+        "there are GPUs, else gloo.",
+        "cpu",
+    ),
+    ranks_as: str = option(
+        ("processes", "threads", "auto"),
+        "A process for each rank, over shared memory, or threads of one process. auto: processes "
+        "for at most 64 ranks.",
+        "auto",
+    ),
+    gpus: list[int] | None = option(
+        "gpus",
+        "GPUs that the ranks are dealt out to; several ranks may share one. Default: the GPU that "
+        "a rank's name ends in.",
+        None,
+        "N,N,...",
+    ),
+    depth: int | None = option(
+        range(1, 4097),
+        "Messages that a fifo connection holds. Default: as much as the plan's runtime holds.",
+    ),
+    timeout: float = seconds_option(
+        0.1, 86_400, "Seconds without any progress before the run is given up.", 60.0
+    ),
+    machine: Machine = machine_option(
+        "What the plan is for: adds what its links allow the plan (without its forest file beside "
+        "it, the best plan), what it reaches there in simulated time and, but for --engine cpu, "
+        "the percentage of that. Default: by the forest file beside the plan, if there is one, "
+        "with the catalogue's latencies where the links are its.",
+        required=False,
+    ),
+    forest: str | None = option("file", "The plan's forest: the same by its algbw.", None, "FILE"),
+    csv: str | None = option("file", "Write the rows there as well.", None, "FILE"),
+    force: bool = flag("Overwrite that file."),
+    form: str | None = option(
+        click.Choice(sorted(set(HOLDS.values()))),
+        "Whose plans of a plan set run. Default: those that its index has first.",
+        names="--format",
+    ),
+    as_json: bool = JSON,
+) -> int:
     """Run a plan on this machine and check every element.
 
     Every rank has real buffers; the table and its options are those of nccl-tests: -b 8 -e 1G -f 2.
     Of a plan set (the folder that synthesize --sizes wrote) each size runs the plan that serves it.
     """
+    options = locals()  # by name, for what runs at each size
     sizes = _sizes(options)
-    _check_options(options)
-    if csv is not None:
-        writing.prepare([Path(csv)], force)
-    first = True
-    if options["engine"] == "torch":
-        from forestcoll.ui.cli import torch_engine
-
-        first = torch_engine.join(options)
-
+    rows = None if csv is None else Sink.of(csv, force)
+    first = engine != "torch" or _join(options)
     with show_progress(f"reading {plan}"):
         jobs = _jobs(Path(plan), sizes, options)
     some = jobs[0].program
-    if some.style == "onesided" and options["op"] != "sum" and some.collective.reduces:
-        note(f"MSCCL++'s own executor always sums; --op {options['op']} holds here only")
+    if some.style == "onesided" and op != "sum" and some.collective.reduces:
+        note(f"MSCCL++'s own executor always sums; --op {op} holds here only")
     try:
         for job in jobs:
-            _measure(job, options)
+            _run_sizes(job, options)
     except (ForestCollError, KeyboardInterrupt):
         if first and not as_json:  # hours of smaller sizes, perhaps
             _print_tables(jobs)
         raise
     results = [result for job in jobs for result in job.results]
-    wrong = any(result.wrong for result in results)
+    wrong = int(any(result.wrong for result in results))
     if not first:  # the first rank speaks for all
-        return int(wrong)
+        return wrong
     notes = [text for job in jobs for text in job.notes]
     for text in dict.fromkeys(notes + [t for result in results for t in result.notes]):
         note(text)
 
     from forestcoll.ui.report import nccl_tests
 
-    if csv is not None:
-        writing.write_all({Path(csv): nccl_tests.csv(results)}, force)
+    if rows is not None:
+        rows.write(nccl_tests.csv(results))
     if as_json:
-        found = [nccl_tests.summary(j.program, j.results, j.figures, j.band) for j in jobs]
-        of_set = [{"plan": job.plan, **each} for job, each in zip(jobs, found, strict=True)]
-        print_json(of_set if jobs[0].of_set else found[0])
+        told = [nccl_tests.summary(j.program, j.results, j.figures, j.band) for j in jobs]
+        of_set = [{"plan": job.plan, **each} for job, each in zip(jobs, told, strict=True)]
+        print_json(of_set if jobs[0].of_set else told[0])
     else:
         _print_tables(jobs)
-    return int(wrong)
+    return wrong
 
 
 @dataclass
@@ -225,23 +207,14 @@ class _Job:
             return None
 
 
-def _check_options(options: dict[str, Any]) -> None:
-    if options["topology"] and options["forest"]:
-        raise click.UsageError("--topology and --forest both say what to expect: give one")
-    if options["pairs"] and not options["topology"]:
-        raise click.UsageError("--set is for a --topology")
-    if options["gpus"] and options["engine"] != "gpu":
-        raise click.UsageError("--gpus is for --engine gpu")
-
-
 def _jobs(plan: Path, sizes: list[int], options: dict[str, Any]) -> list[_Job]:
     """What is to be run: the plan of a file, or those of a set that serve the sizes."""
     from forestcoll import plans
 
     if not plan.is_dir():
-        if options["format"]:
+        if options["form"]:
             raise click.UsageError("--format is for a plan set, a folder")
-        with guarded(str(plan), size_of(plan)):
+        with guard(str(plan), size_of(plan)):
             program = plans.read_plan(plan)
         return [_Job(str(plan), program, _prediction(program, plan, options), sizes)]
     from forestcoll.compile import plan_set
@@ -253,9 +226,9 @@ def _jobs(plan: Path, sizes: list[int], options: dict[str, Any]) -> list[_Job]:
             "set; name a plan"
         )
     jobs = []
-    chosen = plan_set.choose_plans(plan, sizes, element_bytes(options["dtype"]), options["format"])
+    chosen = plan_set.choose_plans(plan, sizes, element_bytes(options["dtype"]), options["form"])
     for each in chosen:
-        with guarded(str(each.file), len(each.text)):
+        with guard(str(each.file), len(each.text)):
             program = plans.loads(each.text, source=str(each.file))
         found = _prediction(program, each.file, options, each.forest)
         jobs.append(_Job(str(each.file), program, found, list(each.sizes), each.notes, True))
@@ -273,112 +246,345 @@ def _print_tables(jobs: list[_Job]) -> None:
     put("\n".join(name + table for name, table in zip(names, tables, strict=True)))
 
 
-def _measure(job: _Job, options: dict[str, Any]) -> None:
+def _run_sizes(job: _Job, options: dict[str, Any]) -> None:
     """A result for each size, added to the job's."""
     from forestcoll.ui.report import words
 
     # What links of a machine reach is no measure of this processor's memory.
     reachable = None if options["engine"] == "cpu" else job.prediction
     predicted = cache(reachable.microseconds) if reachable else None
-    engines = {"cpu": _cpu_engine, "gpu": _gpu_engine, "torch": _torch_engine}
-    with engines[options["engine"]](job.program, options) as engine:
+    asked = {name: options[name] for name in ("dtype", "op", "iterations", "warmup")}
+    with _engine(job.program, options) as engine:
         for size in job.sizes:
             # ranks that torchrun started share a terminal: none of them draws on it
             alone = options["engine"] != "torch"
             with show_progress(f"running {words.size(size)}") if alone else nullcontext():
-                result = engine(
-                    size,
-                    dtype=options["dtype"],
-                    op=options["op"],
-                    iterations=options["iterations"],
-                    warmup=options["warmup"],
-                    check=bool(options["check"]),
-                )
+                result = engine(size, check=bool(options["check"]), **asked)
             job.results.append(result.predicted(predicted) if predicted else result)
 
 
 @contextmanager
-def _cpu_engine(program: Program, options: dict[str, Any]) -> Iterator[Engine]:
-    from forestcoll.execute import cpu
+def _engine(program: Program, options: dict[str, Any]) -> Iterator[Engine]:
+    """What runs a plan at one size."""
+    depth, timeout = options["depth"], options["timeout"]
+    if options["engine"] == "torch":
+        yield _torch_engine(program, options["device"])
+    elif options["engine"] == "gpu":
+        from forestcoll.execute import gpu
 
-    own = {"slots": options["depth"], "ranks_as": options["ranks_as"]}
-    yield partial(cpu.run, program, timeout=options["timeout"], **own)
+        own = {"devices": options["gpus"], "timeout": timeout}
+        if depth is not None:
+            own["slots"] = depth
+        with gpu.Processes() as processes:
+            yield partial(gpu.run, program, processes=processes, **own)
+    else:
+        from forestcoll.execute import cpu
+
+        ranks_as = options["ranks_as"]
+        yield partial(cpu.run, program, timeout=timeout, slots=depth, ranks_as=ranks_as)
 
 
-@contextmanager
-def _gpu_engine(program: Program, options: dict[str, Any]) -> Iterator[Engine]:
-    from forestcoll.execute import gpu
+def _join(options: dict[str, Any]) -> bool:
+    """Join the other processes of torchrun; whether this one is the first, who speaks for all."""
+    from forestcoll.execute.torch import measure  # which says so where PyTorch is missing
 
-    own = {"devices": options["gpus"], "timeout": options["timeout"]}
-    if options["depth"] is not None:
-        own["slots"] = options["depth"]
-    with gpu.Processes() as processes:
-        yield partial(gpu.run, program, processes=processes, **own)
+    import torch.distributed as dist  # isort: skip
+
+    options["device"] = measure.join(options["timeout"])
+    click.get_current_context().call_on_close(dist.destroy_process_group)
+    return bool(dist.get_rank() == 0)
 
 
-@contextmanager
-def _torch_engine(program: Program, options: dict[str, Any]) -> Iterator[Engine]:
-    from forestcoll.ui.cli import torch_engine
+def _torch_engine(program: Program, device: Any) -> Engine:
+    """What runs the plan at one size, with the same result at every process."""
+    import torch.distributed as dist
 
-    yield torch_engine.engine(program, options)
+    from forestcoll.execute.torch import Plan, measure
+
+    if dist.get_world_size() != program.n:
+        raise PlanError(
+            f"the plan is for {program.n} ranks, but torchrun started {dist.get_world_size()} "
+            f"processes: --nproc-per-node times --nnodes must be {program.n}"
+        )
+    return partial(measure.measure, Plan(program), device=device)
 
 
 def _sizes(options: dict[str, Any]) -> list[int]:
     """What `--size`, or `-b`, `-e`, `-f` and `-i`, ask for."""
-    low, high, factor, step = (options[name] for name in ("low", "high", "factor", "step"))
-    given = list(options["sizes"])
-    if low is None and high is None:
-        if factor or step:
-            raise click.UsageError("-f and -i say how to go from -b to -e: give those too")
-        return given or [DEFAULT_SIZE]
-    if given:
-        raise click.UsageError("--size and -b or -e both say which sizes: give one")
-    if factor and step:
-        raise click.UsageError("-f and -i both say how to go on: give one")
-    low, high = low or high, high or low
+    low, high = options["low"] or options["high"], options["high"] or options["low"]
+    if low is None:
+        return list(options["size"]) or [DEFAULT_SIZE]
     if low > high:
         raise click.UsageError(f"-b {low} is more than -e {high}")
-    found = []
-    for size in _steps(low, high, factor, step):
-        found.append(size)
-        if len(found) > MOST_SIZES:
+    sizes = [low]
+    while True:
+        step = options["step"]
+        size = sizes[-1] + step if step else sizes[-1] * (options["factor"] or 2)
+        if size > high:
+            return sizes
+        sizes.append(size)
+        if len(sizes) > MOST_SIZES:
             raise click.UsageError(f"more than {MOST_SIZES} sizes: choose a larger -i")
-    return found
-
-
-def _steps(low: int, high: int, factor: int | None, step: int | None) -> Iterator[int]:
-    size = low
-    while size <= high:
-        yield size
-        size = size + step if step else size * (factor or 2)
 
 
 def _prediction(
     program: Program, plan: Path, options: dict[str, Any], forest: Path | None = None
 ) -> Prediction | None:
     """By the options, else by the plan's `forest`, else by the file that lies beside it."""
-    found, text = _predict(program, plan, options, forest)
-    for each in (text, found.site.note if found else ""):
-        if each:
-            note(each)
-    return found
-
-
-def _predict(
-    program: Program, plan: Path, options: dict[str, Any], forest: Path | None
-) -> tuple[Prediction | None, str]:
     from forestcoll.study import predict
 
+    machine, text = options["machine"], ""
+    prediction: Prediction | None
     try:
-        if options["topology"]:
-            topology = load(options["topology"], options["pairs"])
-            forest = forest or predict.forest_beside(plan)
-            return predict.by_topology(program, topology, forest), ""
-        if options["forest"]:
-            return predict.by_forest(program, Path(options["forest"])), ""
+        if machine.topology:
+            beside = forest or predict.forest_beside(plan)
+            prediction = predict.by_topology(program, machine.load(), beside)
+        elif options["forest"]:
+            prediction = predict.by_forest(program, Path(options["forest"]))
     except ForestCollError as error:
-        option = "--topology" if options["topology"] else "--forest"
+        option = "--topology" if machine.topology else "--forest"
         raise type(error)(f"{option}: {error}") from error
-    if forest is not None:
-        return predict.by_source(program, forest), ""
-    return predict.beside(program, plan)
+    if not machine.topology and not options["forest"]:
+        if forest is not None:
+            prediction = predict.by_source(program, forest)
+        else:
+            prediction, text = predict.beside(program, plan)
+    for each in (text, prediction.site.note if prediction else ""):
+        if each:
+            note(each)
+    return prediction
+
+
+@command(
+    "torchrun --nproc-per-node 8 --no-python forestcoll measure -o measured.json",
+    "forestcoll topology calibrate dump.xml --measured measured.json -o real.yaml",
+)
+def measure(
+    size: int = option("size", "Bytes of a message.", "64M"),
+    repeat: int = option(range(1, 1001), "Timings of each pair; the median counts.", 5, "N"),
+    pairs: str = option(("all", "ring"), "All ordered pairs, or of each rank the next one.", "all"),
+    timeout: float = seconds_option(
+        1, 86_400, "A transfer that takes longer fails.", 300.0, "SECONDS"
+    ),
+    output: str = output_option(),
+    force: bool = FORCE,
+) -> None:
+    """Bandwidth and latency of each pair of ranks by itself, over torch.distributed.
+
+    Runs in the processes that torchrun starts, on NCCL, RCCL or gloo. The file is for 'forestcoll
+    topology calibrate'.
+    """
+    if size > MOST_BYTES:
+        raise click.UsageError(f"--size {size} is not between 1 byte and {MOST_BYTES >> 30} GiB")
+    from forestcoll.execute.torch import (
+        measure as processes,  # which says so where PyTorch is missing
+    )
+    from forestcoll.execute.torch.pairs import choose_pairs, measure_pairs
+
+    import torch.distributed as dist  # isort: skip
+
+    speaks = os.environ.get("RANK", "0") == "0"
+    sink = Sink.of(output if speaks else None, force)  # before minutes of measuring
+    device = processes.join(timeout, "measure")
+    click.get_current_context().call_on_close(dist.destroy_process_group)
+    first, ranks = dist.get_rank() == 0, dist.get_world_size()
+    if ranks < 2:
+        raise click.UsageError("one process: a pair takes two (torchrun --nproc-per-node N)")
+    progress: Any = show_progress("measuring") if first else nullcontext(lambda stage, share: None)
+    with progress as tell:
+        try:
+            measured = measure_pairs(choose_pairs(ranks, pairs), size, repeat, device, tell)
+        except RuntimeError as error:  # PyTorch's own: a process is gone, a transfer timed out
+            raise ExecutionError(f"a transfer failed: {str(error).splitlines()[0]}") from error
+    if first:
+        _tell_pairs(measured, ranks, sink)
+
+
+def _tell_pairs(found: Pairs, ranks: int, sink: Sink) -> None:
+    from statistics import median
+
+    from forestcoll.topology.calibrate import Measured
+    from forestcoll.topology.calibrate.measured import dumps_measured
+    from forestcoll.ui.report import table
+
+    measured = Measured("forestcoll measure", ranks, found.rates, found.latencies)
+    rows = [
+        (name, f"{min(values):.4g}", f"{median(values):.4g}", f"{max(values):.4g}")
+        for name, values in (
+            ("GB/s", list(found.rates.values())),
+            ("us", list(found.latencies.values())),
+        )
+    ]
+    pairs = f"{len(found.rates)} pairs"
+    heads = (pairs, "least", "median", "most")
+    report(table.columns(heads, rows, right=(1, 2, 3)), err=sink.path is None)
+    sink.write(dumps_measured(measured), lambda: f"{ranks} ranks, {pairs}")
+
+
+@command(
+    "forestcoll time out/dgx-a100-2.allreduce.mscclpp.json -t dgx-a100 --set boxes=2",
+    "forestcoll time PLAN --size 1M --size 1G --rule in-order --links 20",
+)
+def time(
+    plan: str = place("file", "PLAN|FOREST"),
+    machine: Machine = machine_option(
+        "What the plan runs on, with its latencies, over the ways of the forest file beside the "
+        "plan where it has these links. Default: the links of that file, with the catalogue's "
+        "latencies where they are its, else without any.",
+        required=False,
+    ),
+    size: tuple[int, ...] = sizes_option("1G"),
+    rule: Rule | None = option(
+        "rule",
+        "How transfers meet on all links: share them evenly, one after the other, or in "
+        "proportion to their bytes. Default: each link's own, and then all fair, and all in "
+        "order.",
+    ),
+    latency: float | None = option(float, "Microseconds of every link.", None, "US"),
+    signal: float | None = SIGNAL,
+    block_rate: float | None = option(
+        float, "What a thread block moves. Default: no limit.", None, "GB/s"
+    ),
+    reduce_rate: float | None = option(float, "What one adds up. Default: no limit.", None, "GB/s"),
+    switching: str = option(
+        ("cut-through", "store"),
+        "Switches pass transfers on as they arrive, or when they are all there.",
+        "cut-through",
+    ),
+    target: str | None = option(
+        ("msccl", "rccl"),
+        "Whose messages MSCCL XML has. Default: RCCL's on machines of AMD's GPUs, else msccl's.",
+    ),
+    seed: int = option(range(2**62 + 1), "Draw who goes first among equals. 0: in order.", 0),
+    shown: int = option(
+        range(100_001),
+        "How many of the busiest links to list; those alike count as one.",
+        5,
+        names="--links",
+    ),
+    as_json: bool = JSON,
+) -> int:
+    """Simulate how long a plan, or a forest alone, takes.
+
+    Plays all messages, signals and thread blocks on the links. No kernel launches, no caches.
+    """
+    from forestcoll.compile import verdict
+    from forestcoll.program.targets import TARGETS
+    from forestcoll.solver.alltoall.file import looks_like_one
+    from forestcoll.ui.report import simulation
+    from forestcoll.ui.view.subject import NO_ORDER
+    from forestcoll.verify.simulate import Options
+
+    chosen = Options(
+        latency=latency,
+        signal=signal,
+        block_rate=block_rate,
+        reduce_rate=reduce_rate,
+        switching=switching,  # type: ignore[arg-type]
+        seed=seed,
+        runtime=TARGETS[target] if target else None,
+    )
+    topology = machine.load_if_named()
+    rules: tuple[Rule | None, ...] = (rule,) if rule else (None, "fair", "fifo")
+    sizes = tuple(dict.fromkeys(size)) or (DEFAULT_TIMED,)
+    text = files.read_text(plan)
+    if looks_like_one(text):
+        raise UnsupportedError(
+            f"{plan}: {NO_ORDER}: 'forestcoll time' takes those ('forestcoll synthesize -c "
+            "alltoall' writes them beside the routes)"
+        )
+    play = _time_plan if verdict.is_plan(text) else _time_forest
+    played = play(text, plan, topology, sizes, rules, chosen)
+    if as_json:
+        print_json(simulation.summary(*played))
+    else:
+        draw(simulation.table(*played, shown))
+    return 0
+
+
+Found = tuple[str, "Figures", "list[Timing]", str]
+"""A title, what links allow, the times, and the model in words."""
+
+
+def _time_plan(
+    text: str,
+    source: str,
+    topology: Topology | None,
+    sizes: tuple[int, ...],
+    rules: tuple[Rule | None, ...],
+    chosen: Options,
+) -> Found:
+    from forestcoll import plans
+    from forestcoll.study import predict
+    from forestcoll.verify import simulate
+
+    program, file = plans.loads(text, source), Path(source)
+    beside = predict.forest_beside(file)
+    if topology is not None:
+        prediction = predict.by_topology(program, topology, beside)
+    else:
+        with guard(source, size_of(*([beside] if beside else []))):
+            known, why = predict.beside(program, file)
+        if known is None:
+            raise ForestCollError(why or _no_links(program, source))
+        prediction = known
+    if prediction.site.note and chosen.latency is None:
+        note(prediction.site.note)
+    where, links = prediction.site.where, prediction.site.links
+    with show_progress(f"simulating {source}"):
+        found = [
+            timing
+            for size in sizes
+            for timing in simulate.run_each(
+                program, where, size, rules, links=links, options=chosen
+            )
+        ]
+    title = f"{program.collective} on {program.name or source}, {program.n} ranks"
+    model = chosen.words([(program.style, program.protocol)], _rules_of(rules), links is not None)
+    return title, prediction.figures, found, model
+
+
+def _rules_of(rules: tuple[Rule | None, ...]) -> list[Rule]:
+    """The rules in the order in which the model has them; a link's own is one of them."""
+    from forestcoll.verify.simulate import BOTH
+
+    return [rule for rule in (BOTH[::-1] if None in rules else rules) if rule is not None]
+
+
+def _no_links(program: Program, source: str) -> str:
+    kind = "forest" if program.collective.phases else "routes"
+    return (
+        f"{source}: no {kind} file beside it, so "
+        "its links are unknown; give the topology with --topology NAME or FILE"
+    )
+
+
+def _time_forest(
+    text: str,
+    source: str,
+    topology: Topology | None,
+    sizes: tuple[int, ...],
+    rules: tuple[Rule | None, ...],
+    chosen: Options,
+) -> Found:
+    from forestcoll.compile.verdict import machine_of
+    from forestcoll.schedule import forest_file
+    from forestcoll.schedule.forest import check
+    from forestcoll.study import predict
+    from forestcoll.study.figures import figures_of
+    from forestcoll.verify import simulate
+
+    forest = forest_file.loads(text, source)
+    check(forest)
+    topology = topology or machine_of(forest.graph, forest.name)
+    if topology is None and chosen.latency is None:
+        note(predict.NO_LATENCIES)
+    with show_progress(f"simulating {source}"):
+        found = [
+            simulate.run_forest(forest, size, topology=topology, rule=rule, options=chosen)
+            for size in sizes
+            for rule in rules
+        ]
+    title = f"{forest.collective} on {forest.name}, {forest.n} ranks, the trees alone"
+    model = chosen.words((), _rules_of(rules), topology is not None)
+    return title, figures_of(forest), found, model

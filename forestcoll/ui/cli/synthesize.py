@@ -1,254 +1,310 @@
-"""The command `synthesize`: schedules and their plans, written to files."""
+"""The commands `optimum`, `front` and `synthesize`, of one group or several, and `doctor`."""
 
 from __future__ import annotations
 
-import functools
 import time
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from forestcoll.compile.budget import Budget
-from forestcoll.ui.cli import alltoall, files, groups, plan_set, writing
-from forestcoll.ui.cli.completion import STOCK, FileType, WordType
-from forestcoll.ui.cli.hints import examples
-from forestcoll.ui.cli.messages import note, print_json, put, report, show_progress
+from forestcoll.common.errors import OutputError
+from forestcoll.compile.formats import FORMATS
+from forestcoll.compile.request import ROUTES, Request
+from forestcoll.ui.cli import alltoall, files, writing
+from forestcoll.ui.cli.messages import answer, complain, draw, note, print_json, show_progress
 from forestcoll.ui.cli.options import (
     ALLTOALL,
     COLLECTIVES,
-    FORMATS,
+    FORCE,
+    FORCE_FILES,
     HOLDS,
-    ROUTES,
-    TARGETS,
-    Problem,
-    choice_options,
-    force_option,
-    json_option,
-    plan_options,
-    problem_options,
+    JSON,
+    MACHINE,
+    Machine,
+    check_files,
+    command,
+    flag,
+    option,
+    output_option,
+    request_options,
+    restate,
 )
-from forestcoll.ui.cli.value_types import SizesType
 
 if TYPE_CHECKING:
-    from forestcoll.compile.formats import Format
-    from forestcoll.program.targets import TargetName
+    from forestcoll.compile.together import GroupsProblem
+    from forestcoll.topology import Topology
 
 
-@click.command(
-    epilog=examples(
-        "forestcoll synthesize -t dgx-a100 --set boxes=2 -c allreduce -o out/",
-        "forestcoll synthesize -t H100-topology.xml -c allgather --target mscclpp -o out/",
-        "forestcoll synthesize -t mi300x -c allreduce --target rccl --sizes 1K:8G -o plans/",
-        "forestcoll synthesize -t dgx-h100 -c broadcast --root box0/gpu3 --format forest -o -",
-        "forestcoll synthesize -t torus-3d -c alltoall -o out/",
-        "forestcoll synthesize -t dgx-a100 --set boxes=2 -c allreduce \\",
-        "    --without box0/gpu3-fabric --min-percent 99 -o out/",
-    )
+@command(
+    "forestcoll optimum -t dgx-a100 --set boxes=2 -c allgather",
+    "forestcoll optimum -t dgx-a100 --set boxes=2 -c allgather --explain",
+    "forestcoll optimum -t my-machine.yaml -c broadcast --root box0/gpu3 --json",
+    "forestcoll optimum -t dgx-a100 --set boxes=2 -c allgather --ranks 'box*/gpu[0-3]'",
+    "forestcoll optimum -t dgx-a100 --set boxes=2 -c allgather --groups 'box0/*;box1/*'",
+    "forestcoll optimum -t dgx-a100 --set boxes=128 -c alltoall --without box0/gpu3-fabric*",
+    "forestcoll optimum -t mi250 -c alltoallv --matrix bytes.txt -o out/",
+    "forestcoll optimum -t dgx-h100 --set boxes=2 -c alltoallv --matrix bytes.txt --explain",
 )
-@functools.partial(problem_options, collectives=(*COLLECTIVES, "alltoall"))
-@choice_options
-@click.option(
-    "--units",
-    type=click.IntRange(1, 1024),
-    metavar="K",
-    help="alltoall: equal units of every pair, each on one path. Default: the fewest that reach "
-    "99 % of the optimum (--min-percent), at most 8.",
+def optimum(
+    machine: Machine = MACHINE,
+    request: Request = request_options("optimum", collective={"kind": (*COLLECTIVES, *ALLTOALL)}),
+    matrix: str | None = option(
+        "file",
+        "alltoallv: the bytes that each rank sends to each rank, a line a rank ('-': stdin).",
+        None,
+        "FILE",
+    ),
+    output: str | None = output_option(
+        "FILE|DIR|-",
+        "alltoall, alltoallv: write the flows and their proof, for 'forestcoll verify'.",
+        None,
+    ),
+    force: bool = FORCE,
+    explain: bool = flag(
+        "The links of the bottleneck, cuts within 5 % of it, what more links would give."
+    ),
+    as_json: bool = JSON,
+) -> None:
+    """The best possible algbw and what limits it, without any tree."""
+    if request.is_alltoall:
+        alltoall.optimum(machine, request, matrix, output, force, explain, as_json)
+        return
+    topology = machine.load()
+    began = time.perf_counter()
+    if request.groups:
+        _optimum_of_groups(topology, request, began, as_json)
+        return
+
+    from forestcoll.compile.in_switches import nvls_algbw
+    from forestcoll.compile.optimum import optimum_of
+    from forestcoll.ui.report import explanation, synthesis
+
+    with show_progress("optimum") as progress:
+        asked = request.problem(topology)
+        best = optimum_of(asked)
+        switched = nvls_algbw(asked) if best.in_switches is not None else None
+        why = None
+        if explain:
+            from forestcoll.study import explain as explaining  # with all-to-all, twice the imports
+
+            why = explaining.explain(asked, progress)
+    took = time.perf_counter() - began
+    rank = -1 if asked.root is None else asked.root
+    shown = (topology.name, asked.graph, asked.collective, best, rank, took, switched)
+    part = (explanation.summary, explanation.table, why)
+    answer(as_json, synthesis.optimum_summary, synthesis.optimum_table, *shown, explanation=part)
+
+
+def _optimum_of_groups(topology: Topology, request: Request, began: float, as_json: bool) -> None:
+    """The largest algbw that all groups reach at the same time."""
+    from forestcoll.compile import together
+    from forestcoll.ui.report import groups as words
+
+    asked = _groups_of(topology, request)
+    with show_progress("optimum"):
+        best = together.optimum(asked)
+        alone = together.alone(asked, best.algbw)
+    shown = (asked, best, alone, time.perf_counter() - began)
+    answer(as_json, words.optimum_summary, words.optimum_table, *shown)
+
+
+@command(
+    "forestcoll front -t mi250",
+    "forestcoll front -t dgx-a100 --set boxes=2 -c allreduce --no-plans",
+    "forestcoll front -t dgx-a100 --set boxes=64 -c allgather --rates --all",
 )
-@click.option(
-    "--spread",
-    is_flag=True,
-    help="alltoall between boxes: every block leaves over all NICs of its box, so that blocks of "
-    "any size take at most 1 + 2 NIC / NVLink times the best.",
+def front(
+    machine: Machine = MACHINE,
+    request: Request = request_options(
+        "front", collective={"default": "allgather", "required": False}
+    ),
+    plans: bool | None = flag(
+        "Also what the plans need of every target. Without either: up to 64 GPUs.",
+        "--plans/--no-plans",
+        None,
+    ),
+    rates: bool = flag("Rates only, no trees: quick on large machines."),
+    everything: bool = flag("Every point of a long front.", "--all"),
+    as_json: bool = JSON,
+) -> None:
+    """What fewer trees cost: algbw, height, thread blocks, from 1 to the optimum.
+
+    A row is a number of trees per root that beats all smaller ones. The least that reach 99 % and
+    99.9 % are always among them. `synthesize` takes one by --trees, --min-percent, --max-height or
+    --budget.
+    """
+    topology = machine.load()
+
+    from forestcoll.compile.front import front
+    from forestcoll.ui.report import front as words
+
+    asked = {"forests": not rates, "plans": plans, "everything": everything}
+    with show_progress("front") as progress:
+        points = front(topology, request, **asked, progress=progress)
+    answer(as_json, words.summary, words.table, points)
+
+
+@command(
+    "forestcoll synthesize -t dgx-a100 --set boxes=2 -c allreduce -o out/",
+    "forestcoll synthesize -t H100-topology.xml -c allgather --target mscclpp -o out/",
+    "forestcoll synthesize -t mi300x -c allreduce --target rccl --sizes 1K:8G -o plans/",
+    "forestcoll synthesize -t dgx-h100 -c broadcast --root box0/gpu3 --format forest -o -",
+    "forestcoll synthesize -t torus-3d -c alltoall -o out/",
+    "forestcoll synthesize -t dgx-a100 --set boxes=2 -c allreduce \\",
+    "    --without box0/gpu3-fabric --min-percent 99 -o out/",
 )
-@plan_options
-@click.option(
-    "--compact/--whole",
-    default=None,
-    help="A few trees and the symmetries that make the others, or every tree. Default: compact "
-    "above 2048 ranks, with --format forest.",
-)
-@click.option(
-    "--target",
-    type=WordType(TARGETS, STOCK),
-    default="any",
-    show_default=True,
-    help="Runtime that the plans must fit.",
-)
-@click.option(
-    "--format",
-    "formats",
-    type=WordType((*FORMATS, ROUTES)),
-    multiple=True,
-    help="What to write (repeatable). Default: the forest and every plan that the target reads; "
-    "of an alltoall its routes and plans.",
-)
-@click.option(
-    "--sizes",
-    type=SizesType(),
-    metavar="LOW:HIGH",
-    help="A plan set: a plan for each range of sizes from LOW to HIGH bytes (1K:8G), and an index "
-    "that says which one serves what.",
-)
-@click.option(
-    "--output",
-    "-o",
-    type=FileType(),
-    metavar="DIR|FILE|-",
-    help="Where to write; '-' is stdout. Default: nowhere, a report alone.",
-)
-@force_option("files")
-@json_option
-def synthesize(output: str | None, **options: Any) -> None:
+def synthesize(
+    machine: Machine = MACHINE,
+    request: Request = request_options(
+        "synthesize", collective={"kind": (*COLLECTIVES, "alltoall")}
+    ),
+    output: str | None = output_option(
+        "DIR|FILE|-", "Where to write; '-' is stdout. Default: nowhere, a report alone.", None
+    ),
+    force: bool = FORCE_FILES,
+    as_json: bool = JSON,
+) -> None:
     """Compute a schedule; write its forest and its plans."""
-    _synthesize(output=output, **options)
+    began = time.perf_counter()
+    if request.nvls and request.target == "any":  # no other knows switches that copy and add
+        request = restate(request, target="mscclpp")
+    where = _destination(output, request)
+    named = request.target != "any" or request.formats or where.formats != request.files
+    plans = tuple(form for form in where.formats if form in HOLDS.values())
+    request = restate(request, formats=plans if request.sizes else where.formats)
+    job = files.Job(machine, request, where, force, as_json, began)
+    if request.sizes is not None:
+        _make_set(job, *request.sizes)
+    elif request.is_alltoall:
+        alltoall.synthesize(job, bool(named))
+    else:
+        check_files(request, "synthesize")
+        (_make_groups if request.groups else _make_one)(job)
     if output is None:
         note("nothing is written; --output DIR writes the files")
 
 
-def _synthesize(
-    problem: Problem,
-    units: int | None,
-    spread: bool,
-    formats: tuple[Format, ...],
-    sizes: tuple[int, int] | None,
-    output: str | None,
-    force: bool,
-    as_json: bool,
-    **wishes: Any,
-) -> None:
-    if problem.collective in ALLTOALL:
-        asked = [wishes[name] for name in ("min_percent", "protocol", "target")]
-        percent, protocol, target = asked
-        if sizes is not None:
-            alltoall.refuse_others()
-            if units or spread or percent or protocol or problem.groups or ROUTES in formats:
-                raise click.UsageError(
-                    "--sizes chooses routes and protocols by itself: leave --units, --min-percent, "
-                    "--spread, --protocol, --groups and --format routes away"
-                )
-            how = plan_set.How(sizes, target=target)
-            where = _destination(output, formats, target)
-            plan_set.synthesize(problem, how, where, force, as_json)
-            return
-        alltoall.synthesize(
-            problem, units, percent, spread, protocol, target, formats, output, force, as_json
-        )
-        return
-    if units is not None or spread or ROUTES in formats:
-        raise click.UsageError("--units, --spread and --format routes are for -c alltoall")
-    if wishes["nvls"] and wishes["target"] == "any":
-        wishes["target"] = "mscclpp"  # no other knows switches that copy and add
-    where = _destination(output, formats, wishes["target"])
-    if sizes is not None:
-        _refuse_with_sizes(problem, wishes)
-        named = ("budget", "instances", "sms", "place", "target")
-        how = plan_set.How(sizes, **{name: wishes[name] for name in named})
-        plan_set.synthesize(problem, how, where, force, as_json)
-        return
-    _refuse_contradictions(wishes)
-    _refuse_of_forests(where.formats, wishes)
-    if where.stdout and as_json:
-        raise click.UsageError("--json and '--output -' both want standard output")
-    if problem.groups:
-        _refuse_with_groups(wishes)
-        chosen = {name: wishes[name] for name in ("trees", "instances", "target")}
-        groups.synthesize(problem, **chosen, where=where, force=force, as_json=as_json)
-        return
-    _synthesize_one(problem, wishes, where, force, as_json)
+def _destination(output: str | None, request: Request) -> files.Destination:
+    """`--output` and `--format` together; what contradicts itself is a usage error."""
+    suffixes: dict[Any, str] = {**FORMATS}
+    if request.is_alltoall:
+        from forestcoll.solver.alltoall.file import ROUTES_SUFFIX
+
+        suffixes[ROUTES] = ROUTES_SUFFIX
+    return files.where_of(output, request.formats or (), request.files, suffixes)
 
 
-def _synthesize_one(
-    problem: Problem, wishes: dict[str, Any], where: files.Destination, force: bool, as_json: bool
-) -> None:
-    """One schedule; `wishes` are arguments of `forestcoll.synthesize`."""
-    began = time.perf_counter()
-    topology = problem.load()
-    paths = where.paths(f"{topology.name}.{problem.collective}")
-    writing.prepare(paths.values(), force)
+def _make_one(job: files.Job) -> None:
+    """One schedule: its forest and its plans."""
+    topology = job.machine.load()
+    paths = job.where.paths(f"{topology.name}.{job.request.collective}")
+    writing.prepare(paths.values(), job.force)
 
     from forestcoll.compile.synthesize import synthesize
-    from forestcoll.ui.report import synthesis
+    from forestcoll.ui.report import synthesis as words
 
-    loaded = time.perf_counter() - began
+    loaded = job.seconds
     with show_progress() as progress:
-        result = synthesize(
-            topology,
-            problem.collective,
-            root=problem.root,
-            ranks=problem.ranks,
-            relays=problem.relays,
-            shares=problem.shares,
-            formats=where.formats,
+        made = synthesize(topology, job.request, progress=progress)
+    paths = job.write_texts(made.texts, paths)
+    job.tell(words.summary, words.table, made, {"load": loaded, **made.timings}, paths)
+
+
+def _make_groups(job: files.Job) -> None:
+    """A forest and plans for every group, and the file that says what they share."""
+    job.need_directory("--groups")
+    topology = job.machine.load()
+
+    from forestcoll.compile import together
+    from forestcoll.ui.report import groups as words
+
+    loaded, request = job.seconds, job.request
+    asked = _groups_of(topology, request)
+    with show_progress() as progress:
+        made = together.synthesize(
+            asked,
+            trees=request.trees,
+            instances=request.instances,
+            target=request.target,
+            formats=request.files,
             progress=progress,
-            **wishes,
         )
-    if where.stdout:
-        put(result.texts[where.formats[0]])
-    else:
-        paths = {form: path for form, path in paths.items() if form in result.texts}
-        writing.write_all({path: result.texts[f] for f, path in paths.items()}, force)
-    timings = {"load": loaded, **result.timings}
+    paths = job.write_folder(made.texts)
+    job.tell(words.summary, words.table, asked, made, {"load": loaded, **made.timings}, paths)
+
+
+def _make_set(job: files.Job, low: int, high: int) -> None:
+    """Plans for all sizes, the forests they were made from, and their index."""
+    job.need_directory("--sizes")
+    if not job.request.formats:
+        raise click.UsageError("--sizes make plans; only a forest is asked")
+    topology, folder = job.machine.load(), job.where.directory
+
+    from forestcoll.compile import plan_set
+    from forestcoll.ui.report import plan_set as words
+
+    earlier = None
+    if folder is not None:
+        writing.prepare([folder / plan_set.INDEX], job.force)
+        earlier = partial(_earlier, folder, job.request.files, job.force)
+        earlier()  # an error now is better than one after minutes
+    loaded = job.seconds
+    with show_progress() as progress:
+        made = plan_set.make(topology, job.request, low, high, progress=progress)
+    texts = plan_set.files_of(made)
+    job.write_folder(texts, earlier)
+    job.tell(words.summary, words.table, made, texts, {"load": loaded, **made.timings}, folder)
+
+
+def _groups_of(topology: Topology, request: Request) -> GroupsProblem:
+    from forestcoll.compile import together
+
+    stated = {"root": request.root, "relays": request.relays}
+    return together.problem(topology, str(request.collective), request.groups, **stated)  # type: ignore[arg-type]
+
+
+def _earlier(directory: Path, formats: Sequence[str], force: bool) -> dict[Path, str]:
+    """The files of an earlier set, which the new one replaces, with their SHA-256.
+
+    A runtime reads every file where it looks, and the first that is no plan of the set may be
+    fatal: OutputError where there is any that is not the earlier set's own.
+    """
+    from forestcoll.compile import plan_set
+
+    folders = [directory / form for form in formats]
+    present = sorted(path for f in folders if f.is_dir() for path in f.iterdir())
+    writing.check_free(present, force)
+    index = directory / plan_set.INDEX
+    known = plan_set.files_named(index) if index.is_file() else {}
+    for path in present:
+        if path not in known:
+            raise OutputError(
+                f"{path}: is no plan of the set in {directory}, and a runtime would read it as "
+                "one: take it away"
+            )
+        if writing.digest_of(path) != known[path]:
+            raise OutputError(
+                f"{path}: is not the file that the set in {directory} was written with, and a "
+                "runtime would read it: take it away"
+            )
+    return known
+
+
+@command("forestcoll doctor", "forestcoll doctor --json")
+def doctor(as_json: bool = JSON) -> int:
+    """Check this installation and this machine."""
+    from forestcoll.execute import doctor as clinic
+    from forestcoll.ui.report import table
+
+    findings = clinic.examine()
     if as_json:
-        print_json(synthesis.summary(result, timings, paths))
+        print_json([f.as_dict() for f in findings])
     else:
-        report(synthesis.table(result, timings, paths), err=where.stdout)
-
-
-def _refuse_with_sizes(problem: Problem, wishes: dict[str, Any]) -> None:
-    named = ("min_percent", "exact", "max_height", "protocol", "compact", "nvls")
-    wished = wishes["trees"] != "auto" or any(wishes[name] for name in named)
-    if wished or problem.groups or problem.shares:
-        raise click.UsageError(
-            "--sizes chooses trees and protocols by itself: leave --trees, --min-percent, "
-            "--exact, --max-height, --protocol, --compact, --nvls, --groups and --shares away"
-        )
-
-
-def _refuse_contradictions(wishes: dict[str, Any]) -> None:
-    if wishes["nvls"] and wishes["place"]:
-        raise click.UsageError("--nvls says the place already: leave --place away")
-    trees = wishes["trees"] != "auto"
-    if trees and wishes["min_percent"] is not None:
-        raise click.UsageError("--trees and --min-percent both say how many trees: give one")
-    if wishes["exact"] and (trees or wishes["min_percent"] is not None):
-        raise click.UsageError("--exact asks for the optimum: leave --trees and --min-percent away")
-
-
-def _refuse_of_forests(formats: tuple[Format, ...], wishes: dict[str, Any]) -> None:
-    """A usage error for wishes about plans where a forest is made alone, and the other way."""
-    if formats != ("forest",):
-        if wishes["compact"]:
-            raise click.UsageError("--compact is for the forest alone: add --format forest")
-        return
-    budget = wishes["budget"]
-    if budget.channels or budget.blocks or budget.operations:
-        raise click.UsageError(
-            "--budget: channels, blocks and operations limit plans; only a forest is asked"
-        )
-    if wishes["instances"] != "auto" or any(wishes[n] for n in ("protocol", "sms", "place")):
-        raise click.UsageError(
-            "--instances, --protocol, --place and --sms are for plans; only a forest is asked"
-        )
-
-
-def _refuse_with_groups(wishes: dict[str, Any]) -> None:
-    named = ("min_percent", "exact", "max_height", "protocol", "sms", "place", "nvls")
-    if any(wishes[name] for name in named) or wishes["budget"] != Budget():
-        raise click.UsageError(
-            "--groups go with --trees and --instances only, not with other wishes"
-        )
-
-
-def _destination(
-    output: str | None, formats: tuple[Format, ...], target: TargetName
-) -> files.Destination:
-    """`--output`, `--format` and `--target` together; what contradicts itself is a usage error."""
-    default = FORMATS if target == "any" else ("forest", HOLDS[target])
-    try:
-        where = files.destination(output, formats, default)
-    except ValueError as error:
-        raise click.UsageError(f"--output: {error}") from None
-    for asked in where.formats:
-        if target != "any" and asked not in ("forest", HOLDS[target]):
-            raise click.UsageError(f"--target {target} reads {HOLDS[target]}, not {asked}")
-    return where
+        draw(table.columns(("what", "", "found"), [(f.what, f.state, f.found) for f in findings]))
+    missing = [f.what for f in findings if f.state == clinic.MISSING]
+    if missing:
+        return complain(f"needed and missing: {', '.join(missing)}", 1)
+    return 0

@@ -11,13 +11,23 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from forestcoll.common.errors import ForestCollError
+from forestcoll.compile.request import STOCK
 from forestcoll.program import Collective
-from forestcoll.ui.cli import directory_lock, files, plan_set
-from forestcoll.ui.cli.completion import STOCK, FileType, TopologyType, WordType
-from forestcoll.ui.cli.guard import guarded, size_of
-from forestcoll.ui.cli.hints import examples
+from forestcoll.ui.cli import files
 from forestcoll.ui.cli.messages import complain, note, print_json, quiet, report, say, show_progress
-from forestcoll.ui.cli.options import HOLDS, json_option, load, set_option
+from forestcoll.ui.cli.options import (
+    HOLDS,
+    JSON,
+    Machine,
+    command,
+    flag,
+    like,
+    machine_option,
+    option,
+    place,
+)
+from forestcoll.ui.cli.process import guard, size_of
+from forestcoll.ui.cli.writing import left_in
 
 if TYPE_CHECKING:
     from forestcoll.compile.plan_set import Proven
@@ -35,75 +45,51 @@ Entry = dict[str, object]
 LISTED_CLASHES = 20
 
 
-@click.command(
-    epilog=examples(
-        "forestcoll verify out/",
-        "forestcoll verify anybodys.xml --target rccl --collective allreduce",
-        "forestcoll verify plans/ --quiet && echo all right",
-        "zcat plan.json.gz | forestcoll verify -",
-        "forestcoll verify anybodys.xml --topology dgx-a100 --set boxes=2",
-    )
+@command(
+    "forestcoll verify out/",
+    "forestcoll verify anybodys.xml --target rccl --collective allreduce",
+    "forestcoll verify plans/ --quiet && echo all right",
+    "zcat plan.json.gz | forestcoll verify -",
+    "forestcoll verify anybodys.xml --topology dgx-a100 --set boxes=2",
 )
-@click.argument("sources", nargs=-1, type=FileType(), required=True, metavar="FILE|DIR...")
-@click.option(
-    "--target",
-    type=WordType(tuple(HOLDS), STOCK),
-    help="Runtime that plans are checked against. Default: by the file's format.",
-)
-@click.option(
-    "--collective",
-    "-c",
-    type=WordType(tuple(Collective)),
-    help="What a plan is meant to do, where it says otherwise or nothing known.",
-)
-@click.option(
-    "--root",
-    type=click.IntRange(0),
-    metavar="RANK",
-    help="Root of a plan that does not say it. Default: found from the data.",
-)
-@click.option(
-    "--place",
-    type=WordType(("in", "out", "both")),
-    help="Check a plan in place, out of place, or both. Default: what it says.",
-)
-@click.option(
-    "--sms",
-    type=click.IntRange(1, 4096),
-    metavar="N",
-    help="SMs of the GPU: thread blocks that run at once. Default: by the plan's name, else 108.",
-)
-@click.option(
-    "--topology",
-    "-t",
-    type=TopologyType(),
-    help="What plans and forests are simulated on, over the ways of the forest file beside a plan "
-    "where it has these links. Default: the links of the forest, or of the forest or routes file "
-    "beside a plan, with the catalogue's latencies where they are its links.",
-)
-@set_option
-@click.option(
-    "--no-simulate",
-    is_flag=True,
-    help="Leave out what plans and forests reach in simulated time: for 64 ranks that may take as "
-    "long as the proof. More ranks are never simulated.",
-)
-@click.option(
-    "--links", is_flag=True, help="With --json: bandwidth, load and use of every link of a forest."
-)
-@json_option
 def verify(
-    sources: tuple[str, ...],
-    target: str | None,
-    collective: str | None,
-    root: int | None,
-    place: Literal["in", "out", "both"] | None,
-    sms: int | None,
-    topology: str | None,
-    pairs: tuple[tuple[str, str], ...],
-    no_simulate: bool,
-    links: bool,
-    as_json: bool,
+    sources: tuple[str, ...] = place("file", "FILE|DIR...", many=True),
+    target: str | None = option(
+        tuple(HOLDS),
+        "Runtime that plans are checked against. Default: by the file's format.",
+        ways=STOCK,
+    ),
+    collective: str | None = option(
+        tuple(c.value for c in Collective),
+        "What a plan is meant to do, where it says otherwise or nothing known.",
+        names="--collective -c",
+    ),
+    root: int | None = option(
+        click.IntRange(0),
+        "Root of a plan that does not say it. Default: found from the data.",
+        None,
+        "RANK",
+    ),
+    place: Literal["in", "out", "both"] | None = option(
+        ("in", "out", "both"),
+        "Check a plan in place, out of place, or both. Default: what it says.",
+    ),
+    sms: int | None = like(
+        "sms",
+        "SMs of the GPU: thread blocks that run at once. Default: by the plan's name, else 108.",
+    ),
+    machine: Machine = machine_option(
+        "What plans and forests are simulated on, over the ways of the forest file beside a plan "
+        "where it has these links. Default: the links of the forest, or of the forest or routes "
+        "file beside a plan, with the catalogue's latencies where they are its links.",
+        required=False,
+    ),
+    no_simulate: bool = flag(
+        "Leave out what plans and forests reach in simulated time: for 64 ranks that may take as "
+        "long as the proof. More ranks are never simulated."
+    ),
+    links: bool = flag("With --json: bandwidth, load and use of every link of a forest."),
+    as_json: bool = JSON,
 ) -> int:
     """Prove forests and plans right, or list what is wrong.
 
@@ -115,18 +101,13 @@ def verify(
     """
     from forestcoll.plans.lint import Told
 
-    if links and not as_json:
-        raise click.UsageError("--links is for --json")
-    if pairs and topology is None:
-        raise click.UsageError("--set is for --topology")
-    if topology is not None and no_simulate:
-        raise click.UsageError("--topology is for the simulation: leave --no-simulate away")
-    machine = None if topology is None else load(topology, pairs)
-    shown = _Shown(machine, not no_simulate and (as_json or not quiet()), links, as_json)
+    shown = _Shown(
+        machine.load_if_named(), not no_simulate and (as_json or not quiet()), links, as_json
+    )
     told = Told(None if collective is None else Collective(collective), root, place)
     results: list[Entry] = []
     together: list[Plan] = []
-    for source in _expanded(sources, target):
+    for source in _expand(sources, target):
         try:
             if _is_bundle(Path(source)):
                 results.append(_bundle(source, as_json))
@@ -180,9 +161,9 @@ def _file(
     from forestcoll.execute.deploy.plans import offered
     from forestcoll.plans.lint import lint
 
-    with ExitStack() as guard, show_progress(f"verifying {source}"):
+    with ExitStack() as stack, show_progress(f"verifying {source}"):
         text = files.read_text(source)
-        guard.enter_context(guarded(source, _size(source, text)))
+        stack.enter_context(guard(source, _size(source, text)))
         is_plan = verdicts.is_plan(text)
         if not is_plan:
             forest, verdict = _forest(text, source, target, told)
@@ -203,7 +184,7 @@ def _size(source: str, text: str) -> int:
     return len(text) + size_of(*beside)
 
 
-def _expanded(sources: tuple[str, ...], target: str | None) -> list[str]:
+def _expand(sources: tuple[str, ...], target: str | None) -> list[str]:
     """The files and plan sets that are meant: other directories are all plans in them.
 
     Those are files that end as ours do; where there is none, as the format's do anywhere.
@@ -219,7 +200,7 @@ def _expanded(sources: tuple[str, ...], target: str | None) -> list[str]:
             made = [str(file) for file in sorted(path.glob("*/*"))]
             found += [source, *(file for file in made if file.endswith(tuple(FORMATS.values())))]
             continue
-        if not path.is_dir() or (path / INDEX).is_file() or directory_lock.left_in(path):
+        if not path.is_dir() or (path / INDEX).is_file() or left_in(path):
             found.append(source)
             continue
         ends = [FORMATS[form] for name, form in HOLDS.items() if target in (None, name)]
@@ -270,7 +251,7 @@ def _check_set(path: Path, target: str | None) -> None:
     """ForestCollError for a directory that holds nothing to verify."""
     from forestcoll.compile.plan_set import INDEX
 
-    left = directory_lock.left_in(path)
+    left = left_in(path)
     if left:
         raise ForestCollError(f"{path}: {left}")
     if not (path / INDEX).is_file():
@@ -282,12 +263,13 @@ def _check_set(path: Path, target: str | None) -> None:
 
 
 def _set(source: str, shown: _Shown) -> Entry:
+    from forestcoll.compile import plan_set
     from forestcoll.ui.report import plan_set as words
 
     size = size_of(*Path(source).glob("*"), *Path(source).glob("*/*"))
-    with show_progress(f"verifying {source}"), guarded(source, size):
-        verdict = plan_set.verify(source)
-    rows = _played(source, verdict.plans, shown, size)
+    with show_progress(f"verifying {source}"), guard(source, size):
+        verdict = plan_set.check(Path(source))
+    rows = _simulate_set(source, verdict.plans, shown, size)
     if not shown.as_json:
         _say(source, verdict.lines)
         if rows:
@@ -299,18 +281,34 @@ def _set(source: str, shown: _Shown) -> Entry:
     return {"file": source, "ok": True, "kind": "plan-set", **found, **empty, **played}
 
 
-def _played(source: str, proven: list[Proven], shown: _Shown, size: int) -> list[Row]:
+def _simulate_set(source: str, proven: list[Proven], shown: _Shown, size: int) -> list[Row]:
     """The plans of a set with what they reach; a note, and none, where that is not simulated."""
     if not shown.simulated:
         return []
     try:
-        with show_progress(f"simulating {source}"), guarded(source, size):
-            rows, text = plan_set.play(proven, shown.topology)
+        with show_progress(f"simulating {source}"), guard(source, size):
+            rows, text = _play(proven, shown.topology)
     except ForestCollError as error:
         rows, text = [], f"not simulated: {error}"
     if text:
         shown.note(source, text)
     return [row for row in rows if row.ends is not None]
+
+
+def _play(proven: list[Proven], topology: Topology | None) -> tuple[list[Row], str]:
+    """The plans with what they reach in simulated time, as `synthesize` has it, and a note."""
+    from forestcoll.compile.plan_set import ends_of
+    from forestcoll.study import predict
+    from forestcoll.ui.report.plan_set import Row
+
+    rows, text = [], ""
+    for plan in proven:
+        low, high = plan.stated.min_bytes, plan.stated.max_bytes
+        site = predict.site_with(plan.program, plan.made_from, topology)
+        ends = ends_of(plan.program, site.where, site.links, low, high)
+        rows.append(Row(plan.format, low, high, plan.program, plan.made_from, ends))
+        text = text or site.note if ends else text
+    return rows, text
 
 
 def _forest(
@@ -408,7 +406,7 @@ def _known(
     size = size_of(source, *([beside] if beside else []))
     band, figures, text = None, None, ""
     try:
-        with show_progress(f"simulating {source}"), guarded(source, size):
+        with show_progress(f"simulating {source}"), guard(source, size):
             if not isinstance(what, Program):
                 figures = figures_of(what)
                 if shown.simulated:

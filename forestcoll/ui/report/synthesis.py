@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from forestcoll.compile.wishes import different_trees
+from forestcoll.compile.budget import different_trees
 from forestcoll.program import Collective
 from forestcoll.program.sizes import Sizes
 from forestcoll.study.figures import figures_of

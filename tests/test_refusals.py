@@ -1,0 +1,94 @@
+"""What is refused, by the command line and from Python: the rows of refusals/*.txt.
+
+A row is a command line (`$`) or a call (`>>>`), and below it the exit code and standard error, or
+the error that is raised. Files that it is given stand before it (`file NAME`, its lines after `|`).
+Every refusal is one line that says what is wrong; nothing stands on standard output, and no file is
+left behind. `--update-golden` writes what is said now.
+
+Damaged files are made of those in fixtures/ring-3: after `damage SUFFIX` stands `s|pattern|new|`
+for the first match, or a statement that changes the JSON `f`. Findings of `verify` are listed on
+standard output, and ranks that wait for each other in lines below the error.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from command_line import Run
+
+import forestcoll
+from forestcoll.common.errors import ForestCollError
+
+ROWS = Path(__file__).parent / "refusals"
+ROOT = Path(__file__).parents[1]
+GIVEN = {
+    "forestcoll": forestcoll,
+    "Path": Path,
+    "nan": float("nan"),
+    "RING": forestcoll.load_topology("ring", {"gpus": 4}),
+    "PLAN": forestcoll.read_plan(ROOT / "schedules/dgx-a100-1/allreduce.mscclpp.json"),
+}
+
+
+def damaged(suffix: str, change: str) -> str:
+    """The text of the good file with that suffix, changed."""
+    text = (ROOT / f"tests/fixtures/ring-3/ring-3.allreduce.{suffix}").read_text()
+    if change.startswith("s|"):
+        _, pattern, new, _ = change.split("|")
+        assert re.search(pattern, text), pattern
+        return re.sub(pattern, new, text, count=1)
+    f = json.loads(text)
+    exec(change, {"f": f})
+    return json.dumps(f)
+
+
+def said_by_command(line: str, call: Run) -> str:
+    """Exit code and error of a command line that must be refused."""
+    code, out, err = call(*shlex.split(line.replace("ROOT/", f"{ROOT}/")))
+    first, *more = err.splitlines()
+    assert out == "" or line.startswith("verify"), (line, out)
+    assert "stuck" in first if more else True, (line, err)
+    assert all(each.startswith("  ") for each in more), (line, err)
+    assert code in (1, 2), (line, code)
+    assert first.startswith("forestcoll: error: "), (line, err)
+    assert not re.search(r"Traceback|Error\(", err), (line, err)
+    return f"{code} {first.removeprefix('forestcoll: error: ')}".replace(f"{ROOT}/", "ROOT/")
+
+
+def said_by_call(line: str) -> str:
+    """The error that a call raises."""
+    with pytest.raises(ForestCollError) as caught:
+        eval(line, dict(GIVEN))
+    return f"{type(caught.value).__name__}: {caught.value}"
+
+
+@pytest.mark.parametrize("rows", sorted(ROWS.glob("*.txt")), ids=lambda path: path.stem)
+def test_refusals(rows: Path, call: Run, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    told, name = [], ""
+    lines = rows.read_text(encoding="utf-8").splitlines()
+    for line, below in zip(lines, [*lines[1:], ""], strict=True):
+        sign, _, text = line.partition(" ")
+        if sign == "file":
+            name = text
+            Path(name).write_text("")
+        elif sign == "damage":
+            suffix, _, change = text.partition(" ")
+            Path(f"x.{suffix}").write_text(damaged(suffix, change))
+        elif sign == "|":
+            Path(name).write_text(f"{Path(name).read_text()}{text}\n")
+        elif sign in ("$", ">>>"):
+            before = set(tmp_path.iterdir())
+            said = said_by_command(text, call) if sign == "$" else said_by_call(text)
+            assert set(tmp_path.iterdir()) == before, line
+            assert len(said) < 1000, said
+            told += [line, said]
+            assert said == below or request.config.getoption("--update-golden"), line
+            continue
+        if sign in ("file", "damage", "|", "#"):
+            told.append(line)
+    if request.config.getoption("--update-golden"):
+        rows.write_text("\n".join(told) + "\n", encoding="utf-8")
